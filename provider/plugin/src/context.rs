@@ -1,0 +1,141 @@
+//! What an operation of a resource may ask of the plugin: stop token, time limit, private state, progress.
+
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Diagnostic, Diagnostics, Value};
+
+/// Why a wait ended before its aim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Interrupted {
+    /// The user stopped Terraform: return quickly, with what exists.
+    #[error("the operation was stopped")]
+    Stopped,
+    /// The operation's time limit passed.
+    #[error("the operation took longer than its limit of {}", humane(*limit))]
+    TimedOut {
+        /// The limit that passed.
+        limit: Duration,
+    },
+}
+
+impl From<Interrupted> for Diagnostics {
+    fn from(interrupted: Interrupted) -> Self {
+        let (summary, detail) = match interrupted {
+            Interrupted::Stopped => (
+                "Stopped",
+                "Terraform was interrupted. What exists so far is kept in state; apply again to go on.".to_string(),
+            ),
+            Interrupted::TimedOut { limit } => (
+                "Timed out",
+                format!(
+                    "It took longer than {}. Raise the limit with the attribute \"timeouts\", or apply again.",
+                    humane(limit)
+                ),
+            ),
+        };
+        Diagnostic::error(summary, detail).into()
+    }
+}
+
+fn humane(limit: Duration) -> String {
+    let seconds = limit.as_secs();
+    match seconds {
+        0 => format!("{}ms", limit.as_millis()),
+        _ if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        _ => format!("{seconds}s"),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    saved: Option<Value>,
+    private: Vec<u8>,
+    warnings: Diagnostics,
+}
+
+/// The surroundings of one operation.
+#[derive(Debug)]
+pub struct Context {
+    stop: CancellationToken,
+    deadline: Instant,
+    limit: Duration,
+    record: Mutex<Record>,
+}
+
+impl Context {
+    /// Makes the surroundings of an operation that ends by `stop` or after `limit`.
+    #[must_use]
+    pub fn new(stop: CancellationToken, limit: Duration) -> Self {
+        Self { stop, deadline: Instant::now() + limit, limit, record: Mutex::default() }
+    }
+
+    /// The token that is cancelled when the user stops Terraform.
+    #[must_use]
+    pub fn stop(&self) -> &CancellationToken {
+        &self.stop
+    }
+
+    /// The time limit of the whole operation: the user's `timeouts`, or the schema's default.
+    #[must_use]
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// What is left of the time limit.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Runs a future until it is done, the user stops, or the time limit passes.
+    ///
+    /// # Errors
+    /// Which of the two ended it.
+    pub async fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, Interrupted> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Err(Interrupted::Stopped),
+            done = future => Ok(done),
+            () = tokio::time::sleep_until(self.deadline) => Err(Interrupted::TimedOut { limit: self.limit }),
+        }
+    }
+
+    /// Sleeps between two looks at something; every wait loop uses this.
+    ///
+    /// # Errors
+    /// When the user stops or the time limit passes.
+    pub async fn sleep(&self, pause: Duration) -> Result<(), Interrupted> {
+        self.run(tokio::time::sleep(pause)).await
+    }
+
+    /// Records what exists so far. When the operation then fails (or panics), this is what state keeps; call it after the
+    /// first call that makes something, and again after each further one.
+    pub fn save(&self, state: Value) {
+        self.record().saved = Some(state);
+    }
+
+    /// Shows a warning, whether the operation fails or not.
+    pub fn warn(&self, warning: Diagnostic) {
+        self.record().warnings.push(warning);
+    }
+
+    /// The bytes that this resource's last operation kept privately; empty at first.
+    #[must_use]
+    pub fn private(&self) -> Vec<u8> {
+        self.record().private.clone()
+    }
+
+    /// Keeps bytes beside the state that no user sees.
+    pub fn set_private(&self, private: Vec<u8>) {
+        self.record().private = private;
+    }
+
+    fn record(&self) -> std::sync::MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
