@@ -1,1 +1,21 @@
-//! Placeholder while the workspace is laid out.
+//! The AWS edge that karp's Terraform provider and controller share.
+//!
+//! Each module is one subject of the AWS API and speaks plain values: SDK types stay inside. Nothing is contacted before a function of a
+//! subject module is awaited; [`config::Clients::load`] only reads the environment and the shared configuration files.
+
+pub mod config;
+pub mod eks;
+pub mod error;
+pub mod launch_template;
+pub mod pace;
+pub mod queue;
+pub mod security_groups;
+pub mod selector;
+pub mod subnets;
+pub mod token;
+
+pub use config::{Clients, Settings};
+pub use error::{Error, Retry};
+
+/// Re-exported so that the crates above build further clients (IAM, EventBridge) from [`Clients::config_for`].
+pub use aws_types::SdkConfig;

@@ -1,0 +1,439 @@
+//! Where AWS is and as whom to call it: one loader for the provider and the controller.
+
+use crate::error::Error;
+use crate::pace::Pace;
+use aws_config::BehaviorVersion;
+use aws_config::retry::RetryConfig;
+use aws_config::timeout::TimeoutConfig;
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_types::SdkConfig;
+use aws_types::app_name::AppName;
+use aws_types::origin::Origin;
+use aws_types::region::Region;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Connecting takes longer than this only when the endpoint is not there (the AWS SDKs' own default is 3.1 s).
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(3_100);
+/// One attempt: longer than an SQS long poll (20 s) and than the full page of instance types (some 6 MB).
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(40);
+/// All attempts of one call together.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(150);
+/// Attempts for each call when nothing is configured: enough for a throttle of some seconds, short enough to say what is wrong.
+const DEFAULT_MAX_ATTEMPTS: u32 = 5;
+/// The longest wait between two attempts.
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+
+/// The AWS services that karp calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Service {
+    /// Amazon EC2.
+    Ec2,
+    /// Amazon EKS.
+    Eks,
+    /// Amazon EventBridge.
+    EventBridge,
+    /// AWS Identity and Access Management.
+    Iam,
+    /// AWS Price List.
+    Pricing,
+    /// Amazon SQS.
+    Sqs,
+    /// AWS Systems Manager (public parameters of machine images).
+    Ssm,
+    /// AWS Security Token Service.
+    Sts,
+}
+
+impl Service {
+    /// Every service, in the order of its name.
+    pub const ALL: [Self; 8] =
+        [Self::Ec2, Self::Eks, Self::EventBridge, Self::Iam, Self::Pricing, Self::Sqs, Self::Ssm, Self::Sts];
+
+    /// Returns the name that configuration uses, as in `endpoints = { ec2 = "…" }`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ec2 => "ec2",
+            Self::Eks => "eks",
+            Self::EventBridge => "eventbridge",
+            Self::Iam => "iam",
+            Self::Pricing => "pricing",
+            Self::Sqs => "sqs",
+            Self::Ssm => "ssm",
+            Self::Sts => "sts",
+        }
+    }
+
+    /// Finds the service called `name`; `events` is EventBridge's name in its own endpoints.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "events" => Some(Self::EventBridge),
+            other => Self::ALL.into_iter().find(|service| service.name() == other),
+        }
+    }
+}
+
+/// A key pair given outright, in place of the default credentials chain.
+#[derive(Clone)]
+pub struct AccessKeys {
+    /// The public half.
+    pub access_key_id: String,
+    /// The secret half; never shown by `Debug`.
+    pub secret_access_key: String,
+    /// The session token of temporary credentials.
+    pub session_token: Option<String>,
+}
+
+impl fmt::Debug for AccessKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AccessKeys").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
+    }
+}
+
+/// A role to assume; several of them form a chain, each assumed as the one before.
+#[derive(Debug, Clone, Default)]
+pub struct AssumeRole {
+    /// The role's ARN.
+    pub role_arn: String,
+    /// The session's name; `karp` when absent.
+    pub session_name: Option<String>,
+    /// The external id that the role's trust policy may demand.
+    pub external_id: Option<String>,
+    /// How long the credentials live; STS's default (an hour) when absent.
+    pub duration: Option<Duration>,
+    /// An inline session policy (JSON) that narrows the role.
+    pub policy: Option<String>,
+}
+
+/// How to reach AWS. `Settings::default()` follows the environment and the shared configuration files, as the AWS CLI does.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// The region; else `AWS_REGION`, `AWS_DEFAULT_REGION`, then the profile's. The instance metadata service is never asked.
+    pub region: Option<String>,
+    /// The profile in the shared configuration files; else `AWS_PROFILE`, then `default`.
+    pub profile: Option<String>,
+    /// A key pair in place of the default chain (environment, profile, web identity, container, instance).
+    pub access_keys: Option<AccessKeys>,
+    /// Roles to assume, in order.
+    pub assume_roles: Vec<AssumeRole>,
+    /// Endpoint overrides per service; they win over `AWS_ENDPOINT_URL_<SERVICE>` and `AWS_ENDPOINT_URL`.
+    pub endpoints: BTreeMap<Service, String>,
+    /// Attempts per call, the first included.
+    pub max_attempts: Option<u32>,
+    /// What the user agent calls this program: letters, digits and dashes.
+    pub program: Option<&'static str>,
+}
+
+/// The clients of the services, all built from one configuration; cheap to clone.
+#[derive(Clone)]
+pub struct Clients {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: SdkConfig,
+    endpoints: BTreeMap<Service, String>,
+    region: String,
+    credentials: SharedCredentialsProvider,
+    ec2: aws_sdk_ec2::Client,
+    eks: aws_sdk_eks::Client,
+    sqs: aws_sdk_sqs::Client,
+    ssm: aws_sdk_ssm::Client,
+    pricing: aws_sdk_pricing::Client,
+    sts: aws_sdk_sts::Client,
+    pace: Pace,
+}
+
+impl Clients {
+    /// Builds the clients. Reads the environment and the shared configuration files; contacts nothing.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] when no region is given anywhere, or an endpoint or the program's name is malformed.
+    pub async fn load(settings: &Settings) -> Result<Self, Error> {
+        for (service, url) in &settings.endpoints {
+            check_endpoint(*service, url)?;
+        }
+        let config = base_config(settings).await?;
+        let region = config.region().map(ToString::to_string).ok_or_else(|| {
+            Error::configuration("no AWS region: set the region, AWS_REGION, or the profile's region")
+        })?;
+        let config = assume(config, settings).await;
+        let credentials = config
+            .credentials_provider()
+            .ok_or_else(|| Error::configuration("the AWS SDK was built without a credentials provider"))?;
+        let of = |service| for_service(&config, &settings.endpoints, service);
+        let pricing = of(Service::Pricing).into_builder().region(Region::new(pricing_region(&region))).build();
+        Ok(Self {
+            inner: Arc::new(Inner {
+                ec2: aws_sdk_ec2::Client::new(&of(Service::Ec2)),
+                eks: aws_sdk_eks::Client::new(&of(Service::Eks)),
+                sqs: aws_sdk_sqs::Client::new(&of(Service::Sqs)),
+                ssm: aws_sdk_ssm::Client::new(&of(Service::Ssm)),
+                pricing: aws_sdk_pricing::Client::new(&pricing),
+                sts: aws_sdk_sts::Client::new(&of(Service::Sts)),
+                endpoints: settings.endpoints.clone(),
+                region,
+                credentials,
+                config,
+                pace: Pace::ec2(),
+            }),
+        })
+    }
+
+    /// Returns the configuration for a client of `service`, with its endpoint override in place.
+    #[must_use]
+    pub fn config_for(&self, service: Service) -> SdkConfig {
+        for_service(&self.inner.config, &self.inner.endpoints, service)
+    }
+
+    /// Returns the region of all calls (prices come from the nearest region that has them).
+    #[must_use]
+    pub fn region(&self) -> &str {
+        &self.inner.region
+    }
+
+    /// Returns the credentials that sign the calls, after all roles were assumed.
+    #[must_use]
+    pub fn credentials(&self) -> &SharedCredentialsProvider {
+        &self.inner.credentials
+    }
+
+    /// Returns the EC2 client.
+    #[must_use]
+    pub fn ec2(&self) -> &aws_sdk_ec2::Client {
+        &self.inner.ec2
+    }
+
+    /// Returns the EKS client.
+    #[must_use]
+    pub fn eks(&self) -> &aws_sdk_eks::Client {
+        &self.inner.eks
+    }
+
+    /// Returns the SQS client.
+    #[must_use]
+    pub fn sqs(&self) -> &aws_sdk_sqs::Client {
+        &self.inner.sqs
+    }
+
+    /// Returns the Systems Manager client.
+    #[must_use]
+    pub fn ssm(&self) -> &aws_sdk_ssm::Client {
+        &self.inner.ssm
+    }
+
+    /// Returns the Price List client; its region is one that serves prices.
+    #[must_use]
+    pub fn pricing(&self) -> &aws_sdk_pricing::Client {
+        &self.inner.pricing
+    }
+
+    /// Returns the STS client.
+    #[must_use]
+    pub fn sts(&self) -> &aws_sdk_sts::Client {
+        &self.inner.sts
+    }
+
+    /// Returns the rate keeper of the EC2 calls.
+    #[must_use]
+    pub fn pace(&self) -> &Pace {
+        &self.inner.pace
+    }
+
+    /// Asks STS who the caller is: the cheapest call that proves credentials and reachability.
+    ///
+    /// # Errors
+    /// Any [`Error`] of the call; the credentials chain's own failure is [`Error::Credentials`].
+    pub async fn caller_identity(&self) -> Result<CallerIdentity, Error> {
+        let answer = self
+            .sts()
+            .get_caller_identity()
+            .send()
+            .await
+            .map_err(|error| Error::from_sdk("sts:GetCallerIdentity", error))?;
+        let arn = answer.arn.unwrap_or_default();
+        let partition = arn.split(':').nth(1).filter(|part| !part.is_empty()).unwrap_or("aws").to_owned();
+        Ok(CallerIdentity { account_id: answer.account.unwrap_or_default(), arn, partition })
+    }
+}
+
+impl fmt::Debug for Clients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clients")
+            .field("region", &self.inner.region)
+            .field("endpoints", &self.inner.endpoints)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who the calls are made as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallerIdentity {
+    /// The twelve-digit account.
+    pub account_id: String,
+    /// The caller's ARN.
+    pub arn: String,
+    /// The partition: `aws`, `aws-cn`, `aws-us-gov`, …
+    pub partition: String,
+}
+
+async fn base_config(settings: &Settings) -> Result<SdkConfig, Error> {
+    let retry = RetryConfig::standard()
+        .with_max_attempts(settings.max_attempts.unwrap_or(DEFAULT_MAX_ATTEMPTS).max(1))
+        .with_max_backoff(MAX_BACKOFF);
+    let timeouts = TimeoutConfig::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .operation_attempt_timeout(ATTEMPT_TIMEOUT)
+        .operation_timeout(OPERATION_TIMEOUT)
+        .build();
+    let program = AppName::new(settings.program.unwrap_or("karp"))
+        .map_err(|error| Error::configuration(format!("the program's name does not fit a user agent: {error}")))?;
+    let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
+        .retry_config(retry)
+        .timeout_config(timeouts)
+        .app_name(program)
+        .region(region_chain(settings));
+    if let Some(profile) = &settings.profile {
+        loader = loader.profile_name(profile);
+    }
+    if let Some(keys) = &settings.access_keys {
+        loader = loader.credentials_provider(Credentials::new(
+            &keys.access_key_id,
+            &keys.secret_access_key,
+            keys.session_token.clone(),
+            None,
+            "karp-settings",
+        ));
+    }
+    Ok(loader.load().await)
+}
+
+/// Region from settings, environment and profile: the SDK's own chain would end by asking the instance metadata service, which hangs where
+/// there is none.
+fn region_chain(settings: &Settings) -> impl aws_config::meta::region::ProvideRegion + 'static {
+    let mut profile = aws_config::profile::region::Builder::default();
+    if let Some(name) = &settings.profile {
+        profile = profile.profile_name(name);
+    }
+    aws_config::meta::region::RegionProviderChain::first_try(settings.region.clone().map(Region::new))
+        .or_else(aws_config::environment::EnvironmentVariableRegionProvider::new())
+        .or_else(profile.build())
+}
+
+async fn assume(config: SdkConfig, settings: &Settings) -> SdkConfig {
+    let mut config = config;
+    for role in &settings.assume_roles {
+        let sts = for_service(&config, &settings.endpoints, Service::Sts);
+        let mut builder = aws_config::sts::AssumeRoleProvider::builder(&role.role_arn)
+            .session_name(role.session_name.as_deref().unwrap_or("karp"))
+            .configure(&sts);
+        if let Some(id) = &role.external_id {
+            builder = builder.external_id(id);
+        }
+        if let Some(duration) = role.duration {
+            builder = builder.session_length(duration);
+        }
+        if let Some(policy) = &role.policy {
+            builder = builder.policy(policy);
+        }
+        let provider = SharedCredentialsProvider::new(builder.build().await);
+        config = config.into_builder().credentials_provider(provider).build();
+    }
+    config
+}
+
+fn for_service(config: &SdkConfig, endpoints: &BTreeMap<Service, String>, service: Service) -> SdkConfig {
+    let Some(url) = endpoints.get(&service) else { return config.clone() };
+    let mut builder = config.to_builder();
+    // Marked as ours, so that AWS_ENDPOINT_URL_<SERVICE> of the environment does not win.
+    builder.insert_origin("endpoint_url", Origin::shared_config());
+    builder.endpoint_url(url).build()
+}
+
+fn check_endpoint(service: Service, url: &str) -> Result<(), Error> {
+    let uri: http::Uri = url
+        .parse()
+        .map_err(|error| Error::configuration(format!("the endpoint of {} is not a URL: {error}", service.name())))?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("http" | "https"), Some(_)) => Ok(()),
+        _ => Err(Error::configuration(format!("the endpoint of {} must be http(s)://host: `{url}`", service.name()))),
+    }
+}
+
+/// The region that serves the price list for `region`: it has four endpoints in the world.
+fn pricing_region(region: &str) -> String {
+    let home = match region.split('-').next().unwrap_or_default() {
+        "cn" => "cn-northwest-1",
+        "eu" | "il" | "me" | "af" => "eu-central-1",
+        "ap" => "ap-south-1",
+        _ => "us-east-1",
+    };
+    home.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_come_from_a_region_that_has_them() {
+        for (region, home) in [
+            ("us-west-2", "us-east-1"),
+            ("sa-east-1", "us-east-1"),
+            ("eu-north-1", "eu-central-1"),
+            ("ap-southeast-2", "ap-south-1"),
+            ("cn-north-1", "cn-northwest-1"),
+        ] {
+            assert_eq!(pricing_region(region), home, "{region}");
+        }
+    }
+
+    #[test]
+    fn services_are_found_by_their_names() {
+        for service in Service::ALL {
+            assert_eq!(Service::parse(service.name()), Some(service));
+        }
+        assert_eq!(Service::parse("events"), Some(Service::EventBridge));
+        assert_eq!(Service::parse("s3"), None);
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let keys = AccessKeys {
+            access_key_id: "AKIDEXAMPLE".into(),
+            secret_access_key: "canary-secret".into(),
+            session_token: Some("canary-token".into()),
+        };
+        let shown = format!("{:?}", Settings { access_keys: Some(keys), ..Settings::default() });
+        assert!(shown.contains("AKIDEXAMPLE") && !shown.contains("canary"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn a_malformed_endpoint_is_named() {
+        let settings = Settings {
+            region: Some("eu-west-1".into()),
+            endpoints: BTreeMap::from([(Service::Sqs, "localhost:5555".into())]),
+            ..Settings::default()
+        };
+        let error = Clients::load(&settings).await.expect_err("no scheme");
+        assert!(matches!(&error, Error::Configuration { message } if message.contains("sqs")), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_override_reaches_only_its_service() {
+        let settings = Settings {
+            region: Some("eu-west-1".into()),
+            endpoints: BTreeMap::from([(Service::Iam, "http://127.0.0.1:9/".into())]),
+            ..Settings::default()
+        };
+        let clients = Clients::load(&settings).await.expect("settings are complete");
+        assert_eq!(clients.config_for(Service::Iam).endpoint_url(), Some("http://127.0.0.1:9/"));
+        assert_ne!(clients.config_for(Service::Ec2).endpoint_url(), Some("http://127.0.0.1:9/"));
+        assert_eq!(clients.region(), "eu-west-1");
+    }
+}

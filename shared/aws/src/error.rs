@@ -1,0 +1,393 @@
+//! What went wrong, named by what the caller does next.
+
+use aws_smithy_runtime_api::client::result::SdkError;
+use aws_smithy_types::error::display::DisplayErrorContext;
+use aws_smithy_types::error::metadata::ProvideErrorMetadata;
+use std::time::Duration;
+
+/// How long to wait after a throttle that has already used up the SDK's own retries.
+const THROTTLE_WAIT: Duration = Duration::from_secs(5);
+/// How long to wait when the service could not be reached or answered nonsense.
+const OUTAGE_WAIT: Duration = Duration::from_secs(15);
+
+/// A failed call, or a failed reading of its answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// EC2 has no capacity of this kind here now: choose another offering.
+    #[error("{action}: {code}: {message}")]
+    InsufficientCapacity { action: &'static str, code: String, message: String },
+    /// The call rate was exceeded: wait, then the same call again.
+    #[error("{action}: {code}: {message}")]
+    Throttled { action: &'static str, code: String, message: String },
+    /// The named thing does not exist: create it, or take its absence as the answer.
+    #[error("{action}: {code}: {message}")]
+    NotFound { action: &'static str, code: String, message: String },
+    /// The thing exists already: read and adopt it, or choose another name.
+    #[error("{action}: {code}: {message}")]
+    AlreadyExists { action: &'static str, code: String, message: String },
+    /// Something else still uses the thing, or changes it at this moment: wait for that, then again.
+    #[error("{action}: {code}: {message}")]
+    InUse { action: &'static str, code: String, message: String },
+    /// The client token was used with another request: list by tag and adopt what is there.
+    #[error("{action}: {code}: {message}")]
+    TokenReused { action: &'static str, code: String, message: String },
+    /// An account limit was met: somebody must raise it or make room.
+    #[error("{action}: {code}: {message}")]
+    LimitExceeded { action: &'static str, code: String, message: String },
+    /// The caller's policy does not allow the call: somebody must change IAM.
+    #[error("{action}: {code}: {message}")]
+    NotAuthorized { action: &'static str, code: String, message: String },
+    /// The credentials are missing, expired or unknown to AWS: somebody must configure them.
+    #[error("{action}: no usable AWS credentials: {message}")]
+    Credentials { action: &'static str, message: String },
+    /// AWS refused the request as it is: the spec must change.
+    #[error("{action}: {code}: {message}")]
+    InvalidRequest { action: &'static str, code: String, message: String },
+    /// The endpoint could not be reached or did not answer in time: the call may or may not have happened.
+    #[error("{action}: {message}")]
+    Unreachable { action: &'static str, message: String },
+    /// The endpoint answered with something that is no AWS error (an emulator or proxy that does not know the call).
+    #[error("{action}: the endpoint answered HTTP {status} without an AWS error code: it may not implement this call")]
+    NotImplemented { action: &'static str, status: u16 },
+    /// An answer or value that cannot be read.
+    #[error("{action}: {message}")]
+    Malformed { action: &'static str, message: String },
+    /// The settings do not make up a client.
+    #[error("{message}")]
+    Configuration { message: String },
+    /// Any other error code of the service.
+    #[error("{action}: {code}: {message}")]
+    Unexpected { action: &'static str, code: String, message: String },
+}
+
+/// What makes another try worth while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// Decide again with what was learnt (the offering is unavailable, the thing exists or is gone).
+    Resolve,
+    /// The same call again after a wait.
+    After(Duration),
+    /// Nothing helps before the spec, the settings, or the account changes.
+    OnSpecChange,
+}
+
+impl Error {
+    /// Builds a [`Error::Configuration`].
+    #[must_use]
+    pub fn configuration(message: impl Into<String>) -> Self {
+        Self::Configuration { message: message.into() }
+    }
+
+    /// Builds a [`Error::Malformed`].
+    #[must_use]
+    pub fn malformed(action: &'static str, message: impl Into<String>) -> Self {
+        Self::Malformed { action, message: message.into() }
+    }
+
+    /// Says when the call is worth another try.
+    #[must_use]
+    pub const fn retry(&self) -> Retry {
+        match self {
+            Self::InsufficientCapacity { .. }
+            | Self::NotFound { .. }
+            | Self::AlreadyExists { .. }
+            | Self::TokenReused { .. } => Retry::Resolve,
+            Self::Throttled { .. } | Self::InUse { .. } => Retry::After(THROTTLE_WAIT),
+            Self::Unreachable { .. } | Self::Unexpected { .. } | Self::Malformed { .. } => Retry::After(OUTAGE_WAIT),
+            Self::NotAuthorized { .. }
+            | Self::Credentials { .. }
+            | Self::InvalidRequest { .. }
+            | Self::LimitExceeded { .. }
+            | Self::NotImplemented { .. }
+            | Self::Configuration { .. } => Retry::OnSpecChange,
+        }
+    }
+
+    /// Returns AWS's own code, when the service gave one.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::InsufficientCapacity { code, .. }
+            | Self::Throttled { code, .. }
+            | Self::NotFound { code, .. }
+            | Self::AlreadyExists { code, .. }
+            | Self::InUse { code, .. }
+            | Self::TokenReused { code, .. }
+            | Self::LimitExceeded { code, .. }
+            | Self::NotAuthorized { code, .. }
+            | Self::InvalidRequest { code, .. }
+            | Self::Unexpected { code, .. } => Some(code),
+            Self::Credentials { .. }
+            | Self::Unreachable { .. }
+            | Self::NotImplemented { .. }
+            | Self::Malformed { .. }
+            | Self::Configuration { .. } => None,
+        }
+    }
+
+    /// Says whether the named thing does not exist.
+    #[must_use]
+    pub const fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound { .. })
+    }
+
+    /// Says whether the call may have taken effect although it failed here.
+    #[must_use]
+    pub const fn outcome_unknown(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Malformed { .. } | Self::Unexpected { .. })
+    }
+
+    /// Classifies an SDK error of `action`, written as in IAM: `ec2:CreateFleet`.
+    pub fn from_sdk<E, R>(action: &'static str, error: SdkError<E, R>) -> Self
+    where
+        E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+        R: std::fmt::Debug + Status + Send + Sync + 'static,
+    {
+        match error {
+            SdkError::ServiceError(context) => match context.err().code() {
+                Some(code) => {
+                    let message = context.err().message().unwrap_or("no message").to_owned();
+                    Self::from_code(action, code, message)
+                }
+                None => Self::NotImplemented { action, status: context.raw().status() },
+            },
+            SdkError::ResponseError(context) => {
+                let status = context.raw().status();
+                Self::Malformed { action, message: format!("HTTP {status} with an answer that cannot be read") }
+            }
+            SdkError::DispatchFailure(failure) if is_credentials_failure(&failure) => {
+                Self::Credentials { action, message: dispatch_message(&failure) }
+            }
+            SdkError::DispatchFailure(failure) => Self::Unreachable { action, message: dispatch_message(&failure) },
+            SdkError::TimeoutError(_) => Self::Unreachable { action, message: "no answer in time".into() },
+            SdkError::ConstructionFailure(failure) => {
+                let message = format!("{failure:?}");
+                Self::InvalidRequest { action, code: "RequestNotBuilt".into(), message }
+            }
+            other => Self::Unreachable { action, message: DisplayErrorContext(&other).to_string() },
+        }
+    }
+
+    /// Classifies an error code of AWS.
+    #[must_use]
+    pub fn from_code(action: &'static str, code: &str, message: String) -> Self {
+        let code = code.to_owned();
+        match Kind::of(&code) {
+            Kind::Capacity => Self::InsufficientCapacity { action, code, message },
+            Kind::Throttle => Self::Throttled { action, code, message },
+            Kind::Absent => Self::NotFound { action, code, message },
+            Kind::Present => Self::AlreadyExists { action, code, message },
+            Kind::InUse => Self::InUse { action, code, message },
+            Kind::Token => Self::TokenReused { action, code, message },
+            Kind::Limit => Self::LimitExceeded { action, code, message },
+            Kind::Policy => Self::NotAuthorized { action, code, message },
+            Kind::Credentials => Self::Credentials { action, message: format!("{code}: {message}") },
+            Kind::Request => Self::InvalidRequest { action, code, message },
+            Kind::Other => Self::Unexpected { action, code, message },
+        }
+    }
+}
+
+/// Gives the HTTP status of a raw answer.
+pub trait Status {
+    /// Returns the HTTP status.
+    fn status(&self) -> u16;
+}
+
+impl Status for aws_smithy_runtime_api::http::Response {
+    fn status(&self) -> u16 {
+        self.status().as_u16()
+    }
+}
+
+fn is_credentials_failure(failure: &aws_smithy_runtime_api::client::result::DispatchFailure) -> bool {
+    let Some(error) = failure.as_connector_error() else { return false };
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(current) = source {
+        if current.is::<aws_credential_types::provider::error::CredentialsError>() {
+            return true;
+        }
+        source = current.source();
+    }
+    false
+}
+
+fn dispatch_message(failure: &aws_smithy_runtime_api::client::result::DispatchFailure) -> String {
+    let Some(error) = failure.as_connector_error() else { return "the request was not sent".into() };
+    let mut message = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(current) = source {
+        let text = current.to_string();
+        if !message.ends_with(&text) {
+            message = format!("{message}: {text}");
+        }
+        source = current.source();
+    }
+    message
+}
+
+enum Kind {
+    Capacity,
+    Throttle,
+    Absent,
+    Present,
+    InUse,
+    Token,
+    Limit,
+    Policy,
+    Credentials,
+    Request,
+    Other,
+}
+
+impl Kind {
+    /// The codes are those of the EC2 API reference's "Error codes" and of the other services' models; EC2 builds many by a rule
+    /// (`InvalidSubnetID.NotFound`), so suffixes decide after the exact names.
+    fn of(code: &str) -> Self {
+        match code {
+            "InsufficientInstanceCapacity"
+            | "InsufficientHostCapacity"
+            | "InsufficientReservedInstanceCapacity"
+            | "InsufficientCapacity"
+            | "InsufficientCapacityOnHost"
+            | "InsufficientFreeAddressesInSubnet"
+            | "MaxFleetCountExceeded"
+            | "MaxSpotInstanceCountExceeded"
+            | "ReservationCapacityExceeded"
+            | "SpotMaxPriceTooLow"
+            | "UnfulfillableCapacity"
+            | "Unsupported"
+            | "VcpuLimitExceeded" => Self::Capacity,
+            "RequestLimitExceeded"
+            | "Throttling"
+            | "ThrottlingException"
+            | "ThrottledException"
+            | "TooManyRequestsException"
+            | "RequestThrottled"
+            | "RequestThrottledException"
+            | "EC2ThrottledException"
+            | "Client.RequestLimitExceeded"
+            | "ServiceUnavailable"
+            | "Unavailable"
+            | "InternalError"
+            | "InternalFailure"
+            | "InternalServiceError"
+            | "ServiceUnavailableException"
+            | "ServerException" => Self::Throttle,
+            "NoSuchEntity"
+            | "NoSuchEntityException"
+            | "ResourceNotFoundException"
+            | "NotFoundException"
+            | "ParameterNotFound"
+            | "QueueDoesNotExist"
+            | "AWS.SimpleQueueService.NonExistentQueue" => Self::Absent,
+            "EntityAlreadyExists"
+            | "EntityAlreadyExistsException"
+            | "ResourceAlreadyExistsException"
+            | "QueueNameExists"
+            | "QueueAlreadyExists" => Self::Present,
+            "DeleteConflict"
+            | "DependencyViolation"
+            | "ResourceInUseException"
+            | "ConcurrentModification"
+            | "ConcurrentModificationException"
+            | "IncorrectState"
+            | "IncorrectInstanceState"
+            | "AWS.SimpleQueueService.QueueDeletedRecently"
+            | "QueueDeletedRecently" => Self::InUse,
+            "IdempotentParameterMismatch" | "IdempotencyTokenMismatch" => Self::Token,
+            "InstanceLimitExceeded"
+            | "LimitExceeded"
+            | "LimitExceededException"
+            | "ResourceLimitExceeded"
+            | "VolumeLimitExceeded"
+            | "LaunchTemplateVersionLimitExceeded" => Self::Limit,
+            "AccessDenied"
+            | "AccessDeniedException"
+            | "UnauthorizedOperation"
+            | "Client.UnauthorizedOperation"
+            | "NotAuthorized"
+            | "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
+            | "OptInRequired" => Self::Policy,
+            "AuthFailure"
+            | "InvalidClientTokenId"
+            | "UnrecognizedClientException"
+            | "ExpiredToken"
+            | "ExpiredTokenException"
+            | "RequestExpired"
+            | "SignatureDoesNotMatch"
+            | "InvalidSignatureException"
+            | "MissingAuthenticationToken"
+            | "IncompleteSignature" => Self::Credentials,
+            "ValidationException"
+            | "ValidationError"
+            | "InvalidParameterException"
+            | "InvalidInput"
+            | "InvalidRequestException"
+            | "MalformedPolicyDocument"
+            | "MissingParameter"
+            | "UnknownParameter"
+            | "UserDataLimitExceeded"
+            | "UnsupportedOperation"
+            | "DryRunOperation" => Self::Request,
+            other => Self::of_shape(other),
+        }
+    }
+
+    fn of_shape(code: &str) -> Self {
+        if code.ends_with(".NotFound") || code.ends_with(".NotFoundException") || code.ends_with(".Unknown") {
+            Self::Absent
+        } else if code.ends_with(".Duplicate") || code.ends_with(".AlreadyExistsException") {
+            Self::Present
+        } else if code.ends_with(".InUse") {
+            Self::InUse
+        } else if code.starts_with("Invalid") || code.ends_with(".Malformed") {
+            Self::Request
+        } else {
+            Self::Other
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_lead_to_the_right_next_step() {
+        let resolve = Retry::Resolve;
+        let wait = Retry::After(THROTTLE_WAIT);
+        let outage = Retry::After(OUTAGE_WAIT);
+        let stop = Retry::OnSpecChange;
+        for (code, expected) in [
+            ("InsufficientInstanceCapacity", resolve),
+            ("MaxSpotInstanceCountExceeded", resolve),
+            ("InsufficientFreeAddressesInSubnet", resolve),
+            ("IdempotentParameterMismatch", resolve),
+            ("InvalidInstanceID.NotFound", resolve),
+            ("InvalidLaunchTemplateName.NotFoundException", resolve),
+            ("InvalidLaunchTemplateName.AlreadyExistsException", resolve),
+            ("NoSuchEntity", resolve),
+            ("QueueDoesNotExist", resolve),
+            ("RequestLimitExceeded", wait),
+            ("DependencyViolation", wait),
+            ("ResourceInUseException", wait),
+            ("UnauthorizedOperation", stop),
+            ("AccessDeniedException", stop),
+            ("ExpiredToken", stop),
+            ("InvalidParameterValue", stop),
+            ("InvalidAMIID.Malformed", stop),
+            ("LimitExceeded", stop),
+            ("SomethingNobodyHasSeen", outage),
+        ] {
+            let error = Error::from_code("ec2:Test", code, "m".into());
+            assert_eq!(error.retry(), expected, "{code}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn a_lost_answer_is_told_from_a_refusal() {
+        assert!(Error::Unreachable { action: "ec2:CreateFleet", message: "reset".into() }.outcome_unknown());
+        assert!(!Error::from_code("ec2:CreateFleet", "UnauthorizedOperation", String::new()).outcome_unknown());
+    }
+}

@@ -1,0 +1,350 @@
+//! Launch templates named by the hash of their content: equal settings share one template, and a template never changes.
+
+use crate::config::Clients;
+use crate::error::Error;
+use crate::selector::{filter, read_tags, tag_filters, write_tags};
+use aws_sdk_ec2::types as ec2;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+const CREATE: &str = "ec2:CreateLaunchTemplate";
+const DESCRIBE: &str = "ec2:DescribeLaunchTemplates";
+const DELETE: &str = "ec2:DeleteLaunchTemplate";
+/// The prefix that the controller's policy scopes by, as Karpenter's does.
+const NAME_PREFIX: &str = "karpenter.k8s.aws/";
+/// EC2 refuses user data above this size before base64.
+pub const USER_DATA_LIMIT_BYTES: usize = 16 * 1024;
+
+/// All that a launch template says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Spec {
+    /// The machine image.
+    pub image_id: String,
+    /// The instance profile's name.
+    pub instance_profile: String,
+    /// The user data as text; it is encoded when the template is made.
+    pub user_data: String,
+    /// Security groups of the primary network interface, ordered.
+    pub security_group_ids: Vec<String>,
+    /// Volumes, by device.
+    pub block_devices: Vec<BlockDevice>,
+    /// The instance metadata service.
+    pub metadata: MetadataOptions,
+    /// One-minute CloudWatch metrics.
+    pub detailed_monitoring: bool,
+    /// Whether the primary interface gets a public address; the subnet decides when absent.
+    pub associate_public_ip: Option<bool>,
+    /// Tags of the template, and of the network interfaces and spot requests that come of it. They must hold the cluster's ownership
+    /// tag, since the controller's policy is scoped by it.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// A volume made at launch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BlockDevice {
+    /// The device's name, as in `/dev/xvda`.
+    pub device_name: String,
+    /// The size in GiB; the snapshot's when absent.
+    pub size_gib: Option<i32>,
+    /// `gp3`, `io2`, …
+    pub volume_type: Option<String>,
+    /// Provisioned operations a second.
+    pub iops: Option<i32>,
+    /// Provisioned MiB a second.
+    pub throughput: Option<i32>,
+    /// Whether the volume is encrypted; the account's default when absent.
+    pub encrypted: Option<bool>,
+    /// The key that encrypts it.
+    pub kms_key_id: Option<String>,
+    /// The snapshot to start from.
+    pub snapshot_id: Option<String>,
+    /// Whether the volume ends with its instance.
+    pub delete_on_termination: bool,
+}
+
+impl BlockDevice {
+    /// Makes the volume that karp adds by itself: encrypted gp3, ended with its instance.
+    #[must_use]
+    pub fn gp3(device_name: &str, size_gib: i32) -> Self {
+        Self {
+            device_name: device_name.to_owned(),
+            size_gib: Some(size_gib),
+            volume_type: Some("gp3".to_owned()),
+            iops: None,
+            throughput: None,
+            encrypted: Some(true),
+            kms_key_id: None,
+            snapshot_id: None,
+            delete_on_termination: true,
+        }
+    }
+}
+
+/// Settings of the instance metadata service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MetadataOptions {
+    /// Whether the service answers at all.
+    pub endpoint: bool,
+    /// Whether it answers over IPv6.
+    pub ipv6: bool,
+    /// Network hops that an answer survives.
+    pub hop_limit: i32,
+    /// Whether a session token is required (IMDSv2).
+    pub tokens_required: bool,
+}
+
+impl Default for MetadataOptions {
+    fn default() -> Self {
+        Self { endpoint: true, ipv6: false, hop_limit: 1, tokens_required: true }
+    }
+}
+
+/// A template that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// `lt-…`
+    pub id: String,
+    /// Its name, which is the hash of its content.
+    pub name: String,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Spec {
+    /// Returns the template's name: the same for the same content, in every process and version of this program that serialises alike.
+    #[must_use]
+    pub fn name(&self) -> String {
+        // A plain struct of strings, numbers and ordered maps always serialises.
+        let content = serde_json::to_vec(self).unwrap_or_default();
+        let digest = hex::encode(Sha256::digest(content));
+        format!("{NAME_PREFIX}{}", &digest[..32])
+    }
+}
+
+/// Finds the template of `spec`, or makes it. Safe to repeat and to race: the name holds the content.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] when the user data is too long, [`Error::AlreadyExists`] when a template of that name belongs to somebody
+/// else, and any failure of the calls.
+pub async fn ensure(clients: &Clients, spec: &Spec) -> Result<Template, Error> {
+    if spec.user_data.len() > USER_DATA_LIMIT_BYTES {
+        let message = format!("user data is {} bytes long; EC2 takes {USER_DATA_LIMIT_BYTES}", spec.user_data.len());
+        return Err(Error::InvalidRequest { action: CREATE, code: "UserDataSizeLimitExceeded".into(), message });
+    }
+    let name = spec.name();
+    if let Some(found) = find_named(clients, &name).await? {
+        return adopt(found, spec);
+    }
+    match create(clients, &name, spec).await {
+        Err(Error::AlreadyExists { .. }) => match find_named(clients, &name).await? {
+            Some(found) => adopt(found, spec),
+            None => Err(Error::malformed(DESCRIBE, format!("{name} exists but is not listed yet"))),
+        },
+        made => made,
+    }
+}
+
+/// Lists the templates that carry all of `tags`.
+///
+/// # Errors
+/// Any failure of the call.
+pub async fn list(clients: &Clients, tags: &BTreeMap<String, String>) -> Result<Vec<Template>, Error> {
+    find(clients, tag_filters(tags)).await
+}
+
+/// Deletes a template; one that is gone already counts as deleted.
+///
+/// # Errors
+/// Any other failure of the call.
+pub async fn delete(clients: &Clients, id: &str) -> Result<(), Error> {
+    clients.pace().mutate.take().await;
+    let answer = clients.ec2().delete_launch_template().launch_template_id(id).send().await;
+    match answer.map_err(|error| Error::from_sdk(DELETE, error)) {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes every template that carries all of `tags` and returns how many there were.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] when `tags` is empty (that would be every template of the account), and any failure of the calls.
+pub async fn delete_all(clients: &Clients, tags: &BTreeMap<String, String>) -> Result<usize, Error> {
+    if tags.is_empty() {
+        let message = "deleting launch templates needs tags to select them".to_owned();
+        return Err(Error::InvalidRequest { action: DELETE, code: "NoTags".into(), message });
+    }
+    let found = list(clients, tags).await?;
+    for template in &found {
+        delete(clients, &template.id).await?;
+    }
+    Ok(found.len())
+}
+
+async fn find_named(clients: &Clients, name: &str) -> Result<Option<Template>, Error> {
+    let found = find(clients, vec![filter("launch-template-name", [name.to_owned()])]).await?;
+    Ok(found.into_iter().find(|template| template.name == name))
+}
+
+async fn find(clients: &Clients, filters: Vec<ec2::Filter>) -> Result<Vec<Template>, Error> {
+    clients.pace().describe.take().await;
+    let mut found = Vec::new();
+    let mut pages = clients.ec2().describe_launch_templates().set_filters(Some(filters)).into_paginator().send();
+    while let Some(page) = pages.next().await {
+        let page = page.map_err(|error| Error::from_sdk(DESCRIBE, error))?;
+        found.extend(page.launch_templates.unwrap_or_default().into_iter().filter_map(read));
+    }
+    Ok(found)
+}
+
+fn adopt(found: Template, spec: &Spec) -> Result<Template, Error> {
+    match spec.tags.iter().find(|(key, value)| found.tags.get(*key) != Some(*value)) {
+        None => Ok(found),
+        Some((key, value)) => Err(Error::AlreadyExists {
+            action: CREATE,
+            code: "ForeignLaunchTemplate".into(),
+            message: format!("launch template {} exists without the tag {key}={value}: it is not adopted", found.name),
+        }),
+    }
+}
+
+async fn create(clients: &Clients, name: &str, spec: &Spec) -> Result<Template, Error> {
+    clients.pace().mutate.take().await;
+    let own_tags = ec2::TagSpecification::builder()
+        .resource_type(ec2::ResourceType::LaunchTemplate)
+        .set_tags(Some(write_tags(&spec.tags)))
+        .build();
+    let answer = clients
+        .ec2()
+        .create_launch_template()
+        .launch_template_name(name)
+        .launch_template_data(data(spec))
+        .tag_specifications(own_tags)
+        .send()
+        .await
+        .map_err(|error| Error::from_sdk(CREATE, error))?;
+    let made = answer.launch_template.and_then(read);
+    made.ok_or_else(|| Error::malformed(CREATE, "the answer holds no launch template"))
+}
+
+fn read(template: ec2::LaunchTemplate) -> Option<Template> {
+    Some(Template {
+        id: template.launch_template_id?,
+        name: template.launch_template_name?,
+        tags: read_tags(template.tags),
+    })
+}
+
+fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
+    let interface = ec2::LaunchTemplateInstanceNetworkInterfaceSpecificationRequest::builder()
+        .device_index(0)
+        .set_groups(Some(spec.security_group_ids.clone()))
+        .set_associate_public_ip_address(spec.associate_public_ip)
+        .delete_on_termination(true)
+        .build();
+    let profile =
+        ec2::LaunchTemplateIamInstanceProfileSpecificationRequest::builder().name(&spec.instance_profile).build();
+    let tags = |kind| {
+        ec2::LaunchTemplateTagSpecificationRequest::builder()
+            .resource_type(kind)
+            .set_tags(Some(write_tags(&spec.tags)))
+            .build()
+    };
+    ec2::RequestLaunchTemplateData::builder()
+        .image_id(&spec.image_id)
+        .iam_instance_profile(profile)
+        .user_data(STANDARD.encode(&spec.user_data))
+        .network_interfaces(interface)
+        .set_block_device_mappings(Some(spec.block_devices.iter().map(device).collect()))
+        .metadata_options(metadata(&spec.metadata))
+        .monitoring(ec2::LaunchTemplatesMonitoringRequest::builder().enabled(spec.detailed_monitoring).build())
+        .tag_specifications(tags(ec2::ResourceType::NetworkInterface))
+        .tag_specifications(tags(ec2::ResourceType::SpotInstancesRequest))
+        .build()
+}
+
+fn device(device: &BlockDevice) -> ec2::LaunchTemplateBlockDeviceMappingRequest {
+    let volume = ec2::LaunchTemplateEbsBlockDeviceRequest::builder()
+        .set_volume_size(device.size_gib)
+        .set_volume_type(device.volume_type.as_deref().map(ec2::VolumeType::from))
+        .set_iops(device.iops)
+        .set_throughput(device.throughput)
+        .set_encrypted(device.encrypted)
+        .set_kms_key_id(device.kms_key_id.clone())
+        .set_snapshot_id(device.snapshot_id.clone())
+        .delete_on_termination(device.delete_on_termination)
+        .build();
+    ec2::LaunchTemplateBlockDeviceMappingRequest::builder().device_name(&device.device_name).ebs(volume).build()
+}
+
+fn metadata(options: &MetadataOptions) -> ec2::LaunchTemplateInstanceMetadataOptionsRequest {
+    use ec2::{LaunchTemplateHttpTokensState as Tokens, LaunchTemplateInstanceMetadataTagsState as Tags};
+    use ec2::{
+        LaunchTemplateInstanceMetadataEndpointState as Endpoint, LaunchTemplateInstanceMetadataProtocolIpv6 as Ipv6,
+    };
+    ec2::LaunchTemplateInstanceMetadataOptionsRequest::builder()
+        .http_endpoint(if options.endpoint { Endpoint::Enabled } else { Endpoint::Disabled })
+        .http_protocol_ipv6(if options.ipv6 { Ipv6::Enabled } else { Ipv6::Disabled })
+        .http_put_response_hop_limit(options.hop_limit)
+        .http_tokens(if options.tokens_required { Tokens::Required } else { Tokens::Optional })
+        .instance_metadata_tags(Tags::Disabled)
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec {
+            image_id: "ami-1".into(),
+            instance_profile: "profile".into(),
+            user_data: "hello".into(),
+            security_group_ids: vec!["sg-1".into()],
+            block_devices: vec![BlockDevice::gp3("/dev/xvda", 20)],
+            metadata: MetadataOptions::default(),
+            detailed_monitoring: false,
+            associate_public_ip: None,
+            tags: BTreeMap::from([("kubernetes.io/cluster/c".into(), "owned".into())]),
+        }
+    }
+
+    #[test]
+    fn the_name_is_stable_across_releases() {
+        // A changed name makes every running cluster build new templates: change it knowingly.
+        assert_eq!(spec().name(), "karpenter.k8s.aws/9b48a05780057126383027b339f044df");
+    }
+
+    #[test]
+    fn every_part_of_the_content_changes_the_name() {
+        let changes: [fn(&mut Spec); 9] = [
+            |spec| spec.image_id.push('x'),
+            |spec| spec.instance_profile.push('x'),
+            |spec| spec.user_data.push('x'),
+            |spec| spec.security_group_ids.push("sg-2".into()),
+            |spec| spec.block_devices[0].size_gib = Some(21),
+            |spec| spec.metadata.hop_limit = 2,
+            |spec| spec.detailed_monitoring = true,
+            |spec| spec.associate_public_ip = Some(false),
+            |spec| drop(spec.tags.insert("team".into(), "a".into())),
+        ];
+        let mut names = std::collections::BTreeSet::from([spec().name()]);
+        for change in changes {
+            let mut changed = spec();
+            change(&mut changed);
+            assert!(names.insert(changed.name()), "a change left the name as it was: {changed:?}");
+        }
+    }
+
+    #[test]
+    fn a_template_of_somebody_else_is_not_adopted() {
+        let found = Template { id: "lt-1".into(), name: spec().name(), tags: BTreeMap::new() };
+        assert!(matches!(adopt(found, &spec()), Err(Error::AlreadyExists { .. })));
+        let ours = Template { id: "lt-1".into(), name: spec().name(), tags: spec().tags };
+        assert!(adopt(ours, &spec()).is_ok());
+    }
+}
