@@ -1,1 +1,11 @@
-//! Placeholder while the workspace is laid out.
+//! The pure domain of karp: Kubernetes API types, quantities, requirements, the instance catalogue, scheduling and disruption.
+//!
+//! Values in, values out: no client, clock, log or randomness lives here, so every caller gets the same answer for the same input.
+
+pub mod api;
+pub mod catalogue;
+pub mod cluster;
+pub mod quantity;
+pub mod requirement;
+pub mod resources;
+pub mod taint;

@@ -1,0 +1,186 @@
+//! Labels, annotations, taints and finalizers, with Karpenter's names.
+
+use std::borrow::Cow;
+
+use crate::taint::{Taint, TaintEffect};
+
+/// The API group of NodePool and NodeClaim.
+pub const GROUP: &str = "karpenter.sh";
+/// The API group of EC2NodeClass.
+pub const AWS_GROUP: &str = "karpenter.k8s.aws";
+
+pub const NODE_POOL: &str = "karpenter.sh/nodepool";
+pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
+pub const INITIALIZED: &str = "karpenter.sh/initialized";
+pub const REGISTERED: &str = "karpenter.sh/registered";
+pub const DO_NOT_SYNC_TAINTS: &str = "karpenter.sh/do-not-sync-taints";
+pub const EC2_NODE_CLASS: &str = "karpenter.k8s.aws/ec2nodeclass";
+
+pub const ARCH: &str = "kubernetes.io/arch";
+pub const OS: &str = "kubernetes.io/os";
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+pub const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+pub const REGION: &str = "topology.kubernetes.io/region";
+pub const ZONE_ID: &str = "topology.k8s.aws/zone-id";
+
+pub const INSTANCE_CATEGORY: &str = "karpenter.k8s.aws/instance-category";
+pub const INSTANCE_FAMILY: &str = "karpenter.k8s.aws/instance-family";
+pub const INSTANCE_GENERATION: &str = "karpenter.k8s.aws/instance-generation";
+pub const INSTANCE_SIZE: &str = "karpenter.k8s.aws/instance-size";
+pub const INSTANCE_HYPERVISOR: &str = "karpenter.k8s.aws/instance-hypervisor";
+pub const INSTANCE_ENCRYPTION_IN_TRANSIT: &str = "karpenter.k8s.aws/instance-encryption-in-transit-supported";
+pub const INSTANCE_LOCAL_NVME: &str = "karpenter.k8s.aws/instance-local-nvme";
+pub const INSTANCE_CPU: &str = "karpenter.k8s.aws/instance-cpu";
+pub const INSTANCE_CPU_MANUFACTURER: &str = "karpenter.k8s.aws/instance-cpu-manufacturer";
+pub const INSTANCE_CPU_CLOCK_SPEED: &str = "karpenter.k8s.aws/instance-cpu-sustained-clock-speed-mhz";
+pub const INSTANCE_MEMORY: &str = "karpenter.k8s.aws/instance-memory";
+pub const INSTANCE_EBS_BANDWIDTH: &str = "karpenter.k8s.aws/instance-ebs-bandwidth";
+pub const INSTANCE_NETWORK_BANDWIDTH: &str = "karpenter.k8s.aws/instance-network-bandwidth";
+pub const INSTANCE_GPU_NAME: &str = "karpenter.k8s.aws/instance-gpu-name";
+pub const INSTANCE_GPU_MANUFACTURER: &str = "karpenter.k8s.aws/instance-gpu-manufacturer";
+pub const INSTANCE_GPU_COUNT: &str = "karpenter.k8s.aws/instance-gpu-count";
+pub const INSTANCE_GPU_MEMORY: &str = "karpenter.k8s.aws/instance-gpu-memory";
+pub const INSTANCE_ACCELERATOR_NAME: &str = "karpenter.k8s.aws/instance-accelerator-name";
+pub const INSTANCE_ACCELERATOR_MANUFACTURER: &str = "karpenter.k8s.aws/instance-accelerator-manufacturer";
+pub const INSTANCE_ACCELERATOR_COUNT: &str = "karpenter.k8s.aws/instance-accelerator-count";
+pub const INSTANCE_CAPABILITY_FLEX: &str = "karpenter.k8s.aws/instance-capability-flex";
+pub const INSTANCE_TENANCY: &str = "karpenter.k8s.aws/instance-tenancy";
+pub const CAPACITY_RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
+pub const CAPACITY_RESERVATION_TYPE: &str = "karpenter.k8s.aws/capacity-reservation-type";
+pub const CAPACITY_RESERVATION_INTERRUPTIBLE: &str = "karpenter.k8s.aws/capacity-reservation-interruptible";
+pub const PLACEMENT_GROUP_ID: &str = "karpenter.k8s.aws/placement-group-id";
+pub const PLACEMENT_GROUP_PARTITION: &str = "karpenter.k8s.aws/placement-group-partition";
+pub const NITRO_SANDBOX: &str = "karpenter.k8s.aws/nitro-sandbox";
+
+/// On a pod: `true`, or a duration from its start. On a node: `true`.
+pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+pub const NODE_POOL_HASH: &str = "karpenter.sh/nodepool-hash";
+pub const NODE_POOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
+pub const TERMINATION_TIMESTAMP: &str = "karpenter.sh/nodeclaim-termination-timestamp";
+pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
+pub const EC2_NODE_CLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
+pub const EC2_NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
+pub const TAGGED: &str = "karpenter.k8s.aws/tagged";
+pub const INSTANCE_PROFILE_NAME: &str = "karpenter.k8s.aws/instance-profile-name";
+pub const CLUSTER_NAME_TAGGED: &str = "karpenter.k8s.aws/cluster-name-tagged";
+
+/// Keeps a Node or NodeClaim until it is drained and its instance is gone.
+pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";
+/// Keeps an EC2NodeClass until what was made for it is gone.
+pub const AWS_TERMINATION_FINALIZER: &str = "karpenter.k8s.aws/termination";
+
+pub const DISRUPTED: &str = "karpenter.sh/disrupted";
+pub const UNREGISTERED: &str = "karpenter.sh/unregistered";
+/// Takes a node out of load balancers while it drains.
+pub const EXCLUDE_FROM_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// The Node controller's own taints.
+pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+/// The tag by which subnets and security groups are discovered.
+pub const DISCOVERY_TAG: &str = "karpenter.sh/discovery";
+
+/// Returns the taint of a node that is being drained.
+#[must_use]
+pub fn disrupted_taint() -> Taint {
+    Taint::new(DISRUPTED, "", TaintEffect::NoSchedule)
+}
+
+/// Returns the taint of a node that karp has not taken in yet.
+#[must_use]
+pub fn unregistered_taint() -> Taint {
+    Taint::new(UNREGISTERED, "", TaintEffect::NoExecute)
+}
+
+/// The labels that the cloud provider settles, so that a pool need not define them.
+pub const WELL_KNOWN: &[&str] = &[
+    NODE_POOL,
+    CAPACITY_TYPE,
+    ARCH,
+    OS,
+    INSTANCE_TYPE,
+    WINDOWS_BUILD,
+    ZONE,
+    REGION,
+    ZONE_ID,
+    EC2_NODE_CLASS,
+    INSTANCE_CATEGORY,
+    INSTANCE_FAMILY,
+    INSTANCE_GENERATION,
+    INSTANCE_SIZE,
+    INSTANCE_HYPERVISOR,
+    INSTANCE_ENCRYPTION_IN_TRANSIT,
+    INSTANCE_LOCAL_NVME,
+    INSTANCE_CPU,
+    INSTANCE_CPU_MANUFACTURER,
+    INSTANCE_CPU_CLOCK_SPEED,
+    INSTANCE_MEMORY,
+    INSTANCE_EBS_BANDWIDTH,
+    INSTANCE_NETWORK_BANDWIDTH,
+    INSTANCE_GPU_NAME,
+    INSTANCE_GPU_MANUFACTURER,
+    INSTANCE_GPU_COUNT,
+    INSTANCE_GPU_MEMORY,
+    INSTANCE_ACCELERATOR_NAME,
+    INSTANCE_ACCELERATOR_MANUFACTURER,
+    INSTANCE_ACCELERATOR_COUNT,
+    INSTANCE_CAPABILITY_FLEX,
+    INSTANCE_TENANCY,
+    CAPACITY_RESERVATION_ID,
+    CAPACITY_RESERVATION_TYPE,
+    CAPACITY_RESERVATION_INTERRUPTIBLE,
+    PLACEMENT_GROUP_ID,
+    PLACEMENT_GROUP_PARTITION,
+    NITRO_SANDBOX,
+];
+
+/// Older or foreign spellings of well-known labels.
+const ALIASES: &[(&str, &str)] = &[
+    ("beta.kubernetes.io/arch", ARCH),
+    ("beta.kubernetes.io/os", OS),
+    ("beta.kubernetes.io/instance-type", INSTANCE_TYPE),
+    ("failure-domain.beta.kubernetes.io/zone", ZONE),
+    ("failure-domain.beta.kubernetes.io/region", REGION),
+    ("topology.ebs.csi.aws.com/zone", ZONE),
+];
+
+/// Returns the stable spelling of a label key.
+#[must_use]
+pub fn normalise(key: &str) -> Cow<'_, str> {
+    ALIASES.iter().find(|(alias, _)| *alias == key).map_or(Cow::Borrowed(key), |(_, stable)| Cow::Borrowed(*stable))
+}
+
+/// Returns whether the cloud provider settles the label.
+#[must_use]
+pub fn is_well_known(key: &str) -> bool {
+    WELL_KNOWN.contains(&key)
+}
+
+/// Returns the well-known key that a mistyped one probably means.
+#[must_use]
+pub fn similar(key: &str) -> Option<&'static str> {
+    let name = |key: &str| key.rsplit('/').next().unwrap_or(key).to_owned();
+    let limit = |known: &str| (known.len() / 5).clamp(1, 3);
+    WELL_KNOWN
+        .iter()
+        .copied()
+        .filter(|known| name(known) == name(key) || edit_distance(known, key) <= limit(known))
+        .min_by_key(|known| edit_distance(known, key))
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,193 @@
+//! All requirements of a pod, a pool, an instance type or a node: a conjunction, one entry a key.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::one::{Operator, Requirement};
+use super::value_set::Value;
+use crate::api::labels;
+
+/// A conjunction of requirements, one a key; a key that is absent is unconstrained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Requirements(BTreeMap<Arc<str>, Requirement>);
+
+/// Which keys may be wanted although the other side does not define them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undefined {
+    /// A node that exists: every wanted label must be there.
+    Denied,
+    /// A node to be made: labels that the cloud provider will set may still be open.
+    WellKnownAllowed,
+}
+
+/// Names the first key on which two requirements cannot both hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum Incompatible {
+    #[error("label {key:?} is wanted but nothing defines it{}", suggestion(.key))]
+    Undefined { key: String },
+    #[error("{wanted} conflicts with {offered}")]
+    Disjoint { key: String, wanted: String, offered: String },
+}
+
+fn suggestion(key: &str) -> String {
+    labels::similar(key).map(|known| format!(" (did you mean {known:?}?)")).unwrap_or_default()
+}
+
+impl Requirements {
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    /// Returns the requirements that a node with these labels stands for.
+    pub fn from_labels<K: AsRef<str>, V: AsRef<str>>(node_labels: impl IntoIterator<Item = (K, V)>) -> Self {
+        node_labels.into_iter().map(|(key, value)| Requirement::only(key.as_ref(), [value.as_ref()])).collect()
+    }
+
+    /// Narrows by one more requirement.
+    pub fn add(&mut self, requirement: Requirement) {
+        match self.0.get_mut(requirement.key()) {
+            Some(existing) => *existing = existing.intersection(&requirement),
+            None => {
+                self.0.insert(requirement.shared_key(), requirement);
+            }
+        }
+    }
+
+    /// Narrows by all of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        for requirement in other.0.values() {
+            self.add(requirement.clone());
+        }
+    }
+
+    /// Returns the conjunction of both.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let mut both = self.clone();
+        both.merge(other);
+        both
+    }
+
+    pub fn remove(&mut self, key: &str) -> Option<Requirement> {
+        self.0.remove(labels::normalise(key).as_ref())
+    }
+
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Requirement> {
+        self.0.get(key).or_else(|| self.0.get(labels::normalise(key).as_ref()))
+    }
+
+    #[must_use]
+    pub fn contains(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// Returns whether a value of a key is possible; a key that is absent admits every value.
+    #[must_use]
+    pub fn admits(&self, key: &str, value: &str) -> bool {
+        self.get(key).is_none_or(|requirement| requirement.admits(value))
+    }
+
+    /// Returns the single value that is possible for a key, if there is just one.
+    #[must_use]
+    pub fn single(&self, key: &str) -> Option<&Value> {
+        self.get(key)?.single()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Requirement> {
+        self.0.values()
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns whether a node that stands for `self` can be one that satisfies `wanted`. Custom keys that `wanted` needs and `self` does
+    /// not define are denied (unless their absence satisfies it); well-known ones may be open, if `undefined` says so.
+    pub fn compatible(&self, wanted: &Self, undefined: Undefined) -> Result<(), Incompatible> {
+        for (key, requirement) in &wanted.0 {
+            if self.0.contains_key(key) || requirement.admits_absence() {
+                continue;
+            }
+            if undefined == Undefined::WellKnownAllowed && labels::is_well_known(key) {
+                continue;
+            }
+            return Err(Incompatible::Undefined { key: key.to_string() });
+        }
+        self.intersects(wanted)
+    }
+
+    /// Returns whether both can hold at once on the keys that they share. Two requirements that absence satisfies always can.
+    pub fn intersects(&self, other: &Self) -> Result<(), Incompatible> {
+        let (few, many) = if self.0.len() <= other.0.len() { (&self.0, &other.0) } else { (&other.0, &self.0) };
+        for key in few.keys().filter(|key| many.contains_key(*key)) {
+            let (mine, wanted) = (&self.0[key], &other.0[key]);
+            let both_may_be_absent = mine.admits_absence() && wanted.admits_absence();
+            if !both_may_be_absent && !mine.intersects(wanted) {
+                return Err(Incompatible::Disjoint {
+                    key: key.to_string(),
+                    wanted: wanted.to_string(),
+                    offered: mine.to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a node with exactly these labels satisfies all requirements, by the rule of node affinity.
+    #[must_use]
+    pub fn match_labels(&self, node_labels: &BTreeMap<String, String>) -> bool {
+        self.0.values().all(|requirement| match node_labels.get(requirement.key()) {
+            Some(value) => requirement.admits(value),
+            None => requirement.admits_absence(),
+        })
+    }
+
+    /// Returns the labels whose value is settled.
+    #[must_use]
+    pub fn settled_labels(&self) -> BTreeMap<String, String> {
+        self.0
+            .values()
+            .filter_map(|requirement| Some((requirement.key().to_owned(), requirement.single()?.to_string())))
+            .collect()
+    }
+
+    /// Returns the keys that are required to exist without a settled value, with their operator.
+    pub fn open_keys(&self) -> impl Iterator<Item = (&str, Operator)> {
+        self.0.values().filter(|r| r.single().is_none() && !r.is_empty()).map(|r| (r.key(), r.operator()))
+    }
+}
+
+impl FromIterator<Requirement> for Requirements {
+    fn from_iter<I: IntoIterator<Item = Requirement>>(iter: I) -> Self {
+        let mut all = Self::new();
+        iter.into_iter().for_each(|requirement| all.add(requirement));
+        all
+    }
+}
+
+impl Extend<Requirement> for Requirements {
+    fn extend<I: IntoIterator<Item = Requirement>>(&mut self, iter: I) {
+        iter.into_iter().for_each(|requirement| self.add(requirement));
+    }
+}
+
+impl fmt::Display for Requirements {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, requirement) in self.0.values().enumerate() {
+            if index > 0 {
+                formatter.write_str(", ")?;
+            }
+            write!(formatter, "{requirement}")?;
+        }
+        Ok(())
+    }
+}

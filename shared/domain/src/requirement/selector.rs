@@ -1,0 +1,86 @@
+//! Label selectors of Kubernetes objects: which pods a budget, a spread or an affinity means.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+/// A label selector; empty selects everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Selector {
+    equal: BTreeMap<String, String>,
+    expressions: Vec<Expression>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Expression {
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+    Exists(String),
+    DoesNotExist(String),
+}
+
+/// Says which expression of a selector cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("label selector: key {key} has an unknown operator {operator:?}")]
+pub struct ParseSelectorError {
+    pub key: String,
+    pub operator: String,
+}
+
+impl Selector {
+    /// Returns a selector of everything.
+    #[must_use]
+    pub const fn everything() -> Self {
+        Self { equal: BTreeMap::new(), expressions: Vec::new() }
+    }
+
+    /// Returns a selector of objects that carry all these labels.
+    pub fn equal<K: Into<String>, V: Into<String>>(wanted: impl IntoIterator<Item = (K, V)>) -> Self {
+        Self { equal: wanted.into_iter().map(|(k, v)| (k.into(), v.into())).collect(), expressions: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.equal.is_empty() && self.expressions.is_empty()
+    }
+
+    /// Returns whether an object with these labels is selected.
+    #[must_use]
+    pub fn matches(&self, object_labels: &BTreeMap<String, String>) -> bool {
+        self.equal.iter().all(|(key, value)| object_labels.get(key) == Some(value))
+            && self.expressions.iter().all(|expression| match expression {
+                Expression::In(key, values) => object_labels.get(key).is_some_and(|value| values.contains(value)),
+                Expression::NotIn(key, values) => object_labels.get(key).is_none_or(|value| !values.contains(value)),
+                Expression::Exists(key) => object_labels.contains_key(key),
+                Expression::DoesNotExist(key) => !object_labels.contains_key(key),
+            })
+    }
+}
+
+impl TryFrom<&LabelSelector> for Selector {
+    type Error = ParseSelectorError;
+
+    fn try_from(selector: &LabelSelector) -> Result<Self, ParseSelectorError> {
+        let mut expressions = selector
+            .match_expressions
+            .iter()
+            .flatten()
+            .map(|expression| {
+                let key = expression.key.clone();
+                let mut values = expression.values.clone().unwrap_or_default();
+                values.sort();
+                values.dedup();
+                match expression.operator.as_str() {
+                    "In" => Ok(Expression::In(key, values)),
+                    "NotIn" => Ok(Expression::NotIn(key, values)),
+                    "Exists" => Ok(Expression::Exists(key)),
+                    "DoesNotExist" => Ok(Expression::DoesNotExist(key)),
+                    operator => Err(ParseSelectorError { key, operator: operator.to_owned() }),
+                }
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        expressions.sort();
+        expressions.dedup();
+        Ok(Self { equal: selector.match_labels.clone().unwrap_or_default(), expressions })
+    }
+}

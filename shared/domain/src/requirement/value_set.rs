@@ -1,0 +1,118 @@
+//! The values that one label may take.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A label's value; shared, since catalogues repeat a few hundred values in many thousand sets.
+pub type Value = Arc<str>;
+
+/// The values a label may take: `In` is `Only`; `NotIn` and `Exists` are `Except`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ValueSet {
+    Only(BTreeSet<Value>),
+    Except(BTreeSet<Value>),
+}
+
+/// Inclusive bounds on values that are read as whole numbers. A bounded set admits numbers only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Bounds {
+    pub gte: Option<i64>,
+    pub lte: Option<i64>,
+}
+
+impl ValueSet {
+    /// Returns the set of no value.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self::Only(BTreeSet::new())
+    }
+
+    /// Returns the set of every value.
+    #[must_use]
+    pub const fn any() -> Self {
+        Self::Except(BTreeSet::new())
+    }
+
+    pub fn only<V: Into<Value>>(values: impl IntoIterator<Item = V>) -> Self {
+        Self::Only(values.into_iter().map(Into::into).collect())
+    }
+
+    pub fn except<V: Into<Value>>(values: impl IntoIterator<Item = V>) -> Self {
+        Self::Except(values.into_iter().map(Into::into).collect())
+    }
+
+    #[must_use]
+    pub fn contains(&self, value: &str) -> bool {
+        match self {
+            Self::Only(values) => values.contains(value),
+            Self::Except(values) => !values.contains(value),
+        }
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Only(values) if values.is_empty())
+    }
+
+    /// Returns the values that are in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Only(a), Self::Only(b)) => Self::Only(a.intersection(b).cloned().collect()),
+            (Self::Only(only), Self::Except(except)) | (Self::Except(except), Self::Only(only)) => {
+                Self::Only(only.difference(except).cloned().collect())
+            }
+            (Self::Except(a), Self::Except(b)) => Self::Except(a.union(b).cloned().collect()),
+        }
+    }
+
+    /// Returns whether the intersection holds a value, without building it. Unbounded sets of exclusions always meet.
+    #[must_use]
+    pub fn intersects(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Only(a), Self::Only(b)) => {
+                let (small, large) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+                small.iter().any(|value| large.contains(value))
+            }
+            (Self::Only(only), Self::Except(except)) | (Self::Except(except), Self::Only(only)) => {
+                only.iter().any(|value| !except.contains(value))
+            }
+            (Self::Except(_), Self::Except(_)) => true,
+        }
+    }
+}
+
+impl Bounds {
+    pub const NONE: Self = Self { gte: None, lte: None };
+
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.gte.is_none() && self.lte.is_none()
+    }
+
+    /// Returns whether no number lies within.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        matches!((self.gte, self.lte), (Some(low), Some(high)) if low > high)
+    }
+
+    /// Returns whether a value lies within; where there is a bound, what is not a whole number does not.
+    #[must_use]
+    pub fn admit(&self, value: &str) -> bool {
+        if self.is_none() {
+            return true;
+        }
+        let Ok(number) = value.parse::<i64>() else { return false };
+        self.gte.is_none_or(|low| number >= low) && self.lte.is_none_or(|high| number <= high)
+    }
+
+    /// Returns the tighter of both ends.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let tighter = |a: Option<i64>, b: Option<i64>, pick: fn(i64, i64) -> i64| match (a, b) {
+            (Some(a), Some(b)) => Some(pick(a, b)),
+            (one, None) | (None, one) => one,
+        };
+        Self { gte: tighter(self.gte, other.gte, i64::max), lte: tighter(self.lte, other.lte, i64::min) }
+    }
+}
