@@ -8,4 +8,5 @@ pub mod cluster;
 pub mod quantity;
 pub mod requirement;
 pub mod resources;
+pub mod scheduling;
 pub mod taint;

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Derives shared/domain/src/catalogue/builtin.tsv from the instance-type data of the moto package on PyPI.
+
+usage (from the root of the repository):
+    pip download --no-deps moto==5.2.5 -d DIR
+    python3 sandbox/tools/catalogue/derive.py DIR/moto-5.2.5-py3-none-any.whl > shared/domain/src/catalogue/builtin.tsv
+
+Only facts that EC2's DescribeInstanceTypes publishes are kept, one row a type, ordered by name. Types without hardware
+virtualisation (hvm) or with an architecture that Kubernetes nodes on EC2 do not run (i386 only, mac) are left out."""
+import gzip
+import hashlib
+import json
+import sys
+import zipfile
+
+RESOURCE = "moto/ec2/resources/instance_types.json.gz"
+COLUMNS = (
+    "name arch vcpu memory_mib enis ipv4_per_eni network_cards efa gpus gpu_name gpu_maker gpu_mib "
+    "accelerators accelerator_name accelerator_maker neuron_cores nvme_gb hypervisor metal clock_mhz maker "
+    "ebs_mbps network_mbps encrypted on_demand spot"
+).split()
+
+
+def kebab(name):
+    return name.lower().replace(" ", "-")
+
+
+def row(t):
+    arches = t["ProcessorInfo"]["SupportedArchitectures"]
+    arch = "amd64" if "x86_64" in arches else "arm64" if "arm64" in arches else None
+    if arch is None or "hvm" not in t["SupportedVirtualizationTypes"]:
+        return None
+    net = t["NetworkInfo"]
+    cards = {c["NetworkCardIndex"]: c for c in net["NetworkCards"]}
+    card = cards[net.get("DefaultNetworkCardIndex", 0)]
+    gpus = t.get("GpuInfo", {}).get("Gpus", [])
+    inference = t.get("InferenceAcceleratorInfo", {}).get("Accelerators", [])
+    neuron = t.get("NeuronInfo", {}).get("NeuronDevices", [])
+    media = t.get("MediaAcceleratorInfo", {}).get("Accelerators", [])
+    accelerators = neuron or inference or media
+    usage = t["SupportedUsageClasses"]
+    flag = lambda value: "1" if value else "0"
+    first = lambda items, key: items[0].get(key, "") if items else ""
+    return [
+        t["InstanceType"],
+        arch,
+        t["VCpuInfo"]["DefaultVCpus"],
+        t["MemoryInfo"]["SizeInMiB"],
+        card["MaximumNetworkInterfaces"],
+        net["Ipv4AddressesPerInterface"],
+        len(cards),
+        net.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+        sum(g["Count"] for g in gpus),
+        kebab(first(gpus, "Name")),
+        kebab(first(gpus, "Manufacturer")),
+        gpus[0]["MemoryInfo"]["SizeInMiB"] if gpus and "MemoryInfo" in gpus[0] else 0,
+        sum(a["Count"] for a in accelerators),
+        kebab(first(accelerators, "Name")),
+        kebab(first(accelerators, "Manufacturer") or ("aws" if neuron else "")),
+        sum(d["Count"] * d["CoreInfo"]["Count"] for d in neuron),
+        t.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0) if t.get("InstanceStorageInfo", {}).get("NvmeSupport") in ("required", "supported") else 0,
+        t.get("Hypervisor", ""),
+        flag(t["BareMetal"]),
+        round(t["ProcessorInfo"].get("SustainedClockSpeedInGhz", 0) * 1000),
+        kebab(t["ProcessorInfo"].get("Manufacturer", "")),
+        t["EbsInfo"].get("EbsOptimizedInfo", {}).get("MaximumBandwidthInMbps", 0),
+        round(sum(c.get("BaselineBandwidthInGbps", 0) for c in cards.values()) * 1000),
+        flag(net["EncryptionInTransitSupported"]),
+        flag("on-demand" in usage),
+        flag("spot" in usage),
+    ]
+
+
+def main():
+    wheel = sys.argv[1]
+    with zipfile.ZipFile(wheel) as archive:
+        data = archive.read(RESOURCE)
+    types = json.loads(gzip.decompress(data))
+    rows = sorted(filter(None, map(row, types.values())), key=lambda r: r[0])
+    print("# Derived by sandbox/tools/catalogue/derive.py; do not edit.")
+    print(f"# Facts of EC2's DescribeInstanceTypes as recorded in moto 5.2.5 (Apache-2.0), {RESOURCE}, sha256 {hashlib.sha256(data).hexdigest()}.")
+    print("# " + "\t".join(COLUMNS))
+    for cells in rows:
+        print("\t".join(str(c) for c in cells))
+
+
+main()

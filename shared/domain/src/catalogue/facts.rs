@@ -1,0 +1,174 @@
+//! What EC2 says about an instance type's hardware, and the node labels that follow from it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Names the processor architecture as Kubernetes does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arch {
+    /// x86_64
+    Amd64,
+    /// aarch64
+    Arm64,
+}
+
+impl Arch {
+    /// Answers the value of `kubernetes.io/arch`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Arch::Amd64 => "amd64",
+            Arch::Arm64 => "arm64",
+        }
+    }
+}
+
+/// Describes the GPUs of a type; all of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Name in kebab case, such as `a10g`.
+    pub name: String,
+    /// Maker in lower case: `nvidia` or `amd`.
+    pub maker: String,
+    /// How many.
+    pub count: u32,
+    /// Memory of one, in MiB.
+    pub memory_mib: u64,
+}
+
+/// Describes the accelerators (Inferentia, Trainium, media cards) of a type; all of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accelerator {
+    /// Name in kebab case, such as `inferentia2`.
+    pub name: String,
+    /// Maker in lower case, such as `aws`.
+    pub maker: String,
+    /// How many devices.
+    pub count: u32,
+    /// Neuron cores over all devices; 0 for a device that is not Neuron.
+    pub neuron_cores: u32,
+}
+
+/// Holds the facts of one type from EC2's DescribeInstanceTypes, from the API or from the built-in table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceFacts {
+    /// Type name, such as `m7i.large`.
+    pub name: String,
+    /// Architecture.
+    pub arch: Arch,
+    /// Default vCPUs.
+    pub vcpus: u32,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Network interfaces on the default network card.
+    pub enis: u32,
+    /// IPv4 addresses per interface, the primary one included.
+    pub ipv4_per_eni: u32,
+    /// Network cards.
+    pub network_cards: u32,
+    /// EFA interfaces, at most.
+    pub efa: u32,
+    /// GPUs.
+    pub gpu: Option<Gpu>,
+    /// Accelerators that are not GPUs.
+    pub accelerator: Option<Accelerator>,
+    /// Local NVMe storage in GB (10^9); 0 when there is none.
+    pub nvme_gb: u64,
+    /// `nitro`, `xen`, or empty on bare metal.
+    pub hypervisor: String,
+    /// Bare metal.
+    pub bare_metal: bool,
+    /// Sustained clock speed; 0 when not published.
+    pub clock_mhz: u32,
+    /// Processor maker in lower case: `intel`, `amd`, `aws`.
+    pub maker: String,
+    /// EBS bandwidth at most, in Mbit/s; 0 when not published.
+    pub ebs_mbps: u32,
+    /// Baseline network bandwidth over all cards, in Mbit/s; 0 when not published.
+    pub network_mbps: u32,
+    /// Traffic between instances is encrypted by the hardware.
+    pub encryption_in_transit: bool,
+    /// Can be bought on demand.
+    pub on_demand: bool,
+    /// Can be bought as spot.
+    pub spot: bool,
+}
+
+impl InstanceFacts {
+    /// Splits the name into category (`m`), generation (`7`), family (`m7i`) and size (`large`). High-memory names such as
+    /// `u-6tb1.metal` have the size in terabytes between category and generation.
+    pub fn name_parts(&self) -> NameParts<'_> {
+        let (family, size) = self.name.split_once('.').unwrap_or((&self.name, ""));
+        let letters = family.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(family.len());
+        let (category, mut rest) = family.split_at(letters);
+        if let Some(tb) = rest
+            .strip_prefix('-')
+            .and_then(|r| r.split_once("tb"))
+            .filter(|(n, _)| n.bytes().all(|b| b.is_ascii_digit()))
+        {
+            rest = tb.1;
+        }
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        NameParts { category, generation: &rest[..digits], family, size }
+    }
+
+    /// Computes the labels that a node of this type carries, apart from zone, capacity type, region and pool.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        const AWS: &str = "karpenter.k8s.aws/instance-";
+        let mut labels = BTreeMap::new();
+        let parts = self.name_parts();
+        labels.insert("kubernetes.io/arch".into(), self.arch.as_str().to_owned());
+        labels.insert("kubernetes.io/os".into(), "linux".to_owned());
+        labels.insert("node.kubernetes.io/instance-type".into(), self.name.clone());
+        let mut put = |key: &str, value: String| {
+            labels.insert(format!("{AWS}{key}"), value);
+        };
+        put("category", parts.category.to_owned());
+        put("generation", parts.generation.to_owned());
+        put("family", parts.family.to_owned());
+        put("size", parts.size.to_owned());
+        put("capability-flex", parts.family.ends_with("-flex").to_string());
+        put("cpu", self.vcpus.to_string());
+        put("memory", self.memory_mib.to_string());
+        put("hypervisor", self.hypervisor.clone());
+        put("encryption-in-transit-supported", self.encryption_in_transit.to_string());
+        let known = [
+            ("cpu-sustained-clock-speed-mhz", u64::from(self.clock_mhz)),
+            ("ebs-bandwidth", u64::from(self.ebs_mbps)),
+            ("network-bandwidth", u64::from(self.network_mbps)),
+            ("local-nvme", self.nvme_gb),
+        ];
+        for (key, value) in known.into_iter().filter(|(_, value)| *value > 0) {
+            put(key, value.to_string());
+        }
+        if !self.maker.is_empty() {
+            put("cpu-manufacturer", self.maker.clone());
+        }
+        if let Some(gpu) = &self.gpu {
+            put("gpu-name", gpu.name.clone());
+            put("gpu-manufacturer", gpu.maker.clone());
+            put("gpu-count", gpu.count.to_string());
+            put("gpu-memory", gpu.memory_mib.to_string());
+        }
+        if let Some(device) = &self.accelerator {
+            put("accelerator-name", device.name.clone());
+            put("accelerator-manufacturer", device.maker.clone());
+            put("accelerator-count", device.count.to_string());
+        }
+        labels
+    }
+}
+
+/// Holds the parts of an instance type's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameParts<'a> {
+    /// Leading letters.
+    pub category: &'a str,
+    /// The number after them.
+    pub generation: &'a str,
+    /// All before the dot.
+    pub family: &'a str,
+    /// All after the dot.
+    pub size: &'a str,
+}

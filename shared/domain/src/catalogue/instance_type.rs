@@ -1,0 +1,86 @@
+//! An instance type as the engine sees it: labels, what a node of it holds, and how it can be bought.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::overhead::{self, NodeSettings};
+use super::{CapacityType, InstanceFacts, Offering, Price, Zone};
+use crate::resources::Resources;
+
+/// Describes an instance type under one node class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceType {
+    /// Name, such as `m7i.large`.
+    pub name: Arc<str>,
+    /// The values that each label can take on a node of this type; zone and capacity type come from the offerings.
+    pub labels: BTreeMap<Arc<str>, Vec<Arc<str>>>,
+    /// `status.capacity` of such a node.
+    pub capacity: Resources,
+    /// What kubelet, system and eviction thresholds keep of it.
+    pub overhead: Resources,
+    /// Ways to buy it.
+    pub offerings: Vec<Offering>,
+}
+
+impl InstanceType {
+    /// Makes a type from EC2's facts under the settings of a node class.
+    pub fn from_facts(facts: &InstanceFacts, settings: &NodeSettings, offerings: Vec<Offering>) -> Self {
+        let labels = facts.labels().into_iter().map(|(key, value)| (key.into(), vec![value.into()]));
+        let mut labels: BTreeMap<Arc<str>, Vec<Arc<str>>> = labels.collect();
+        labels.insert("karpenter.k8s.aws/instance-tenancy".into(), vec!["default".into(), "dedicated".into()]);
+        InstanceType {
+            name: facts.name.as_str().into(),
+            labels,
+            capacity: overhead::capacity(facts, settings),
+            overhead: overhead::overhead(facts, settings),
+            offerings,
+        }
+    }
+
+    /// Answers what pods, daemons included, can ask of a node of this type.
+    pub fn allocatable(&self) -> Resources {
+        let mut rest = self.capacity.minus(&self.overhead);
+        for (name, amount) in self.capacity.iter() {
+            if rest.get(name).is_negative() {
+                rest.set(name.to_owned(), amount.times(0));
+            }
+        }
+        rest
+    }
+
+    /// Answers the price of the cheapest available offering.
+    pub fn cheapest(&self) -> Option<Price> {
+        self.offerings.iter().filter(|offering| offering.available).map(|offering| offering.price).min()
+    }
+}
+
+/// Makes the offerings of a type in some zones from known prices, or from the estimate where a price is not known.
+pub fn offerings(
+    facts: &InstanceFacts,
+    zones: &[Zone],
+    price: impl Fn(CapacityType, &Zone) -> Option<Price>,
+) -> Vec<Offering> {
+    let estimate = super::estimate_on_demand(facts);
+    let mut all = Vec::with_capacity(2 * zones.len());
+    for zone in zones {
+        for capacity_type in [CapacityType::Spot, CapacityType::OnDemand] {
+            let sold = if capacity_type == CapacityType::Spot { facts.spot } else { facts.on_demand };
+            if !sold {
+                continue;
+            }
+            let known = price(capacity_type, zone);
+            let price = known.unwrap_or_else(|| match capacity_type {
+                CapacityType::Spot => {
+                    super::estimate_spot(price(CapacityType::OnDemand, zone).unwrap_or(estimate), &zone.name)
+                }
+                _ => estimate,
+            });
+            let zone = zone.clone();
+            let estimated = known.is_none();
+            all.push(Offering { capacity_type, zone, price, estimated, available: true, reservation: None });
+        }
+    }
+    all
+}

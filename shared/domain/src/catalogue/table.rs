@@ -1,0 +1,276 @@
+//! The catalogue: instance types of one node class, interned so that questions are answered by bit sets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fixedbitset::FixedBitSet;
+use rustc_hash::FxHashMap;
+
+use super::{CapacityType, InstanceFacts, InstanceType, NodeSettings, Price, Zone, offerings};
+use crate::api::labels;
+use crate::requirement::{Requirement, Requirements};
+
+/// A set of instance types, by their place in [`Catalogue::types`].
+pub type TypeSet = FixedBitSet;
+
+/// Holds the instance types of one node class, with indexes over labels, zones and capacity types.
+#[derive(Clone, Debug, Default)]
+pub struct Catalogue {
+    types: Vec<InstanceType>,
+    by_name: FxHashMap<Arc<str>, usize>,
+    labels: FxHashMap<Arc<str>, LabelIndex>,
+    zones: Vec<Zone>,
+    offered: Vec<TypeSet>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct LabelIndex {
+    defined: TypeSet,
+    values: BTreeMap<Arc<str>, TypeSet>,
+}
+
+/// Says in which zones and by which capacity types a node may be bought; bits over [`Catalogue::zones`] and [`CapacityType::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Market {
+    /// A bit for each zone.
+    pub zones: u64,
+    /// A bit for each capacity type.
+    pub capacity_types: u8,
+}
+
+impl Market {
+    /// Allows everything.
+    pub const ANY: Market = Market { zones: u64::MAX, capacity_types: u8::MAX };
+
+    /// Allows what both allow.
+    pub const fn and(self, other: Market) -> Market {
+        Market { zones: self.zones & other.zones, capacity_types: self.capacity_types & other.capacity_types }
+    }
+
+    /// Says whether nothing is allowed.
+    pub const fn is_empty(self) -> bool {
+        self.zones == 0 || self.capacity_types == 0
+    }
+
+    /// Says whether an offering of this zone (by index) and capacity type is allowed.
+    pub const fn allows(self, zone: usize, capacity_type: CapacityType) -> bool {
+        self.zones >> zone & 1 == 1 && self.capacity_types >> capacity_type as u8 & 1 == 1
+    }
+}
+
+/// An available offering of a type, as ranked by price.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankedOffering {
+    /// Instance type.
+    pub instance_type: Arc<str>,
+    /// Zone.
+    pub zone: Zone,
+    /// How it is bought.
+    pub capacity_type: CapacityType,
+    /// Price per hour.
+    pub price: Price,
+}
+
+/// The zones that fit in a [`Market`]; no region has a quarter of it.
+const MAX_ZONES: usize = 64;
+
+impl Catalogue {
+    /// Makes a catalogue; types are ordered by name, so the order of the input does not matter. Offerings in zones beyond
+    /// the 64th are left out.
+    pub fn new(mut types: Vec<InstanceType>) -> Self {
+        types.sort_by(|a, b| a.name.cmp(&b.name));
+        types.dedup_by(|a, b| a.name == b.name);
+        let mut zones: Vec<Zone> = types.iter().flat_map(|t| t.offerings.iter().map(|o| o.zone.clone())).collect();
+        zones.sort();
+        zones.dedup();
+        zones.truncate(MAX_ZONES);
+        for t in &mut types {
+            t.offerings.retain(|o| zones.binary_search(&o.zone).is_ok());
+            t.offerings.sort_by(|a, b| (a.price, a.capacity_type, &a.zone).cmp(&(b.price, b.capacity_type, &b.zone)));
+        }
+        let by_name = types.iter().enumerate().map(|(at, t)| (t.name.clone(), at)).collect();
+        let mut catalogue = Catalogue { by_name, zones, types, ..Catalogue::default() };
+        catalogue.index_labels();
+        catalogue.index_offerings();
+        catalogue
+    }
+
+    /// Makes a catalogue of types offered in every given zone at estimated prices: for simulation, previews and tests.
+    pub fn estimated<'a>(
+        facts: impl IntoIterator<Item = &'a InstanceFacts>,
+        zones: &[Zone],
+        settings: &NodeSettings,
+    ) -> Self {
+        let types = facts.into_iter().map(|facts| {
+            let offerings = offerings(facts, zones, |_, _| None);
+            InstanceType::from_facts(facts, settings, offerings)
+        });
+        Catalogue::new(types.collect())
+    }
+
+    /// Makes a copy in which the offerings that `unavailable` names cannot be had now.
+    pub fn without(&self, unavailable: impl Fn(&str, &Zone, CapacityType) -> bool) -> Self {
+        let mut copy = self.clone();
+        for t in &mut copy.types {
+            for offering in &mut t.offerings {
+                offering.available &= !unavailable(&t.name, &offering.zone, offering.capacity_type);
+            }
+        }
+        copy.index_offerings();
+        copy
+    }
+
+    fn index_labels(&mut self) {
+        let size = self.types.len();
+        let empty = || TypeSet::with_capacity(size);
+        for (at, t) in self.types.iter().enumerate() {
+            for (key, values) in &t.labels {
+                let index = self.labels.entry(key.clone()).or_default();
+                index.defined.grow(size);
+                index.defined.insert(at);
+                for value in values {
+                    index.values.entry(value.clone()).or_insert_with(empty).insert(at);
+                }
+            }
+        }
+    }
+
+    fn index_offerings(&mut self) {
+        let slots = self.zones.len() * CapacityType::ALL.len();
+        self.offered = vec![TypeSet::with_capacity(self.types.len()); slots];
+        for (at, t) in self.types.iter().enumerate() {
+            for offering in t.offerings.iter().filter(|o| o.available) {
+                if let Ok(zone) = self.zones.binary_search(&offering.zone) {
+                    self.offered[zone * CapacityType::ALL.len() + offering.capacity_type as usize].insert(at);
+                }
+            }
+        }
+    }
+
+    /// Answers the types, ordered by name.
+    pub fn types(&self) -> &[InstanceType] {
+        &self.types
+    }
+
+    /// Answers the type of a name.
+    pub fn get(&self, name: &str) -> Option<&InstanceType> {
+        self.by_name.get(name).map(|at| &self.types[*at])
+    }
+
+    /// Answers the place of a type in [`Catalogue::types`].
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Answers the zones of all offerings, ordered by name.
+    pub fn zones(&self) -> &[Zone] {
+        &self.zones
+    }
+
+    /// Answers the set of all types.
+    pub fn all(&self) -> TypeSet {
+        let mut all = TypeSet::with_capacity(self.types.len());
+        all.insert_range(..);
+        all
+    }
+
+    /// Says whether any type defines this label.
+    pub fn defines(&self, key: &str) -> bool {
+        matches!(key, labels::ZONE | labels::ZONE_ID | labels::CAPACITY_TYPE) || self.labels.contains_key(key)
+    }
+
+    /// Answers the types that may satisfy a requirement on a label of theirs, by a value or by lacking the label.
+    pub fn matching(&self, requirement: &Requirement) -> TypeSet {
+        let mut matching = TypeSet::with_capacity(self.types.len());
+        let Some(index) = self.labels.get(requirement.key()) else {
+            if requirement.admits_absence() {
+                matching.insert_range(..);
+            }
+            return matching;
+        };
+        for (value, types) in &index.values {
+            if requirement.admits(value) {
+                matching.union_with(types);
+            }
+        }
+        if requirement.admits_absence() {
+            let mut absent = self.all();
+            absent.difference_with(&index.defined);
+            matching.union_with(&absent);
+        }
+        matching
+    }
+
+    /// Answers the types and the market that requirements leave, looking only at labels that types and offerings define.
+    pub fn select(&self, requirements: &Requirements) -> (TypeSet, Market) {
+        let mut types = self.all();
+        for requirement in requirements.iter() {
+            if self.labels.contains_key(requirement.key()) {
+                types.intersect_with(&self.matching(requirement));
+            }
+        }
+        (types, self.market(requirements))
+    }
+
+    /// Answers the zones and capacity types that requirements leave.
+    pub fn market(&self, requirements: &Requirements) -> Market {
+        let bits = |key: &str, values: &[&str]| {
+            let allowed = values.iter().enumerate().filter(|(_, value)| requirements.admits(key, value));
+            allowed.fold(0_u64, |bits, (at, _)| bits | 1 << at)
+        };
+        let names: Vec<&str> = self.zones.iter().map(|zone| &*zone.name).collect();
+        let ids: Vec<&str> = self.zones.iter().map(|zone| &*zone.id).collect();
+        let zones = bits(labels::ZONE, &names);
+        let ids = bits(labels::ZONE_ID, &ids);
+        let capacity_types = bits(labels::CAPACITY_TYPE, &CapacityType::ALL.map(CapacityType::as_str));
+        Market { zones: zones & ids, capacity_types: capacity_types as u8 }
+    }
+
+    /// Answers the types with at least one available offering in a market.
+    pub fn offered(&self, market: Market) -> TypeSet {
+        let mut offered = TypeSet::with_capacity(self.types.len());
+        for zone in 0..self.zones.len() {
+            for capacity_type in CapacityType::ALL {
+                if market.allows(zone, capacity_type) {
+                    offered.union_with(&self.offered[zone * CapacityType::ALL.len() + capacity_type as usize]);
+                }
+            }
+        }
+        offered
+    }
+
+    /// Answers the available offerings of a type in a market, cheapest first.
+    pub fn offerings_in(&self, at: usize, market: Market) -> impl Iterator<Item = &super::Offering> {
+        self.types[at].offerings.iter().filter(move |offering| {
+            let zone = self.zones.binary_search(&offering.zone);
+            offering.available && zone.is_ok_and(|zone| market.allows(zone, offering.capacity_type))
+        })
+    }
+
+    /// Answers the price of the cheapest available offering of a type in a market.
+    pub fn cheapest(&self, at: usize, market: Market) -> Option<Price> {
+        self.offerings_in(at, market).map(|offering| offering.price).next()
+    }
+
+    /// Ranks the available offerings of some types in a market: cheapest first, then by type, zone and capacity type.
+    pub fn ranked(&self, types: &TypeSet, market: Market) -> Vec<RankedOffering> {
+        let mut ranked: Vec<RankedOffering> = Vec::new();
+        for at in types.ones() {
+            ranked.extend(self.offerings_in(at, market).map(|offering| RankedOffering {
+                instance_type: self.types[at].name.clone(),
+                zone: offering.zone.clone(),
+                capacity_type: offering.capacity_type,
+                price: offering.price,
+            }));
+        }
+        ranked.sort_by(|a, b| {
+            (a.price, &a.instance_type, &a.zone, a.capacity_type).cmp(&(
+                b.price,
+                &b.instance_type,
+                &b.zone,
+                b.capacity_type,
+            ))
+        });
+        ranked
+    }
+}

@@ -1,0 +1,229 @@
+//! Limits on disruption: a pool's budgets and the cluster's PodDisruptionBudgets.
+
+use std::sync::Arc;
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::policy::v1 as policy;
+
+use super::{Pod, PodKey, Unreadable, UnreadableField};
+use crate::requirement::Selector;
+
+/// Says why a node is disrupted of karp's own will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub enum Reason {
+    /// It could be cheaper.
+    Underutilized,
+    /// It holds no pods.
+    Empty,
+    /// It is no longer what its pool and class say.
+    Drifted,
+}
+
+/// Holds one of a pool's budgets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Budget {
+    /// How many nodes may be disrupted at once.
+    pub nodes: Share,
+    /// For which reasons; empty for all.
+    pub reasons: Vec<Reason>,
+    /// When it applies; always if there is none.
+    pub window: Option<Window>,
+}
+
+/// Holds a number of nodes or a share of the pool's nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// So many.
+    Count(u32),
+    /// Percent, rounded up.
+    Percent(u32),
+    /// It could not be read, so nothing is allowed.
+    Unreadable,
+}
+
+impl Share {
+    /// Reads `5` or `10%`.
+    pub fn parse(text: &str) -> Self {
+        let (number, percent) = text.strip_suffix('%').map_or((text, false), |number| (number, true));
+        match number.parse::<u32>() {
+            Ok(n) if percent && n <= 100 => Share::Percent(n),
+            Ok(n) if !percent => Share::Count(n),
+            _ => Share::Unreadable,
+        }
+    }
+
+    /// Answers the number of nodes out of `total`.
+    pub fn of(self, total: u32) -> u32 {
+        match self {
+            Share::Count(n) => n,
+            Share::Percent(p) => (u64::from(total) * u64::from(p)).div_ceil(100) as u32,
+            Share::Unreadable => 0,
+        }
+    }
+}
+
+/// Holds a recurring window: it opens at each time of the schedule (UTC) and lasts for the duration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// Cron expression of five fields, or `@hourly` and the like.
+    pub schedule: Arc<str>,
+    /// How long it stays open.
+    pub duration: SignedDuration,
+}
+
+impl Window {
+    /// Says whether the window is open; `None` if the schedule cannot be read.
+    pub fn is_open(&self, now: Timestamp) -> Option<bool> {
+        let cron = parse_schedule(&self.schedule)?;
+        let start = now.checked_sub(self.duration).ok()?.to_zoned(TimeZone::UTC);
+        let next = cron.find_next_occurrence(&start, false);
+        // a schedule that never comes, such as 31 February, is never open
+        Some(next.is_ok_and(|next| next.timestamp() <= now))
+    }
+}
+
+/// Reads a schedule as Kubernetes' CronJob does (robfig's standard parser): five fields or a macro; no seconds, years, `L`, `W`
+/// or `#`; `N/step` means from N to the end.
+pub fn parse_schedule(text: &str) -> Option<Cron> {
+    let expanded = match text.trim() {
+        "@yearly" | "@annually" => "0 0 1 1 *",
+        "@monthly" => "0 0 1 * *",
+        "@weekly" => "0 0 * * 0",
+        "@daily" | "@midnight" => "0 0 * * *",
+        "@hourly" => "0 * * * *",
+        other => other,
+    };
+    let fields: Vec<&str> = expanded.split_ascii_whitespace().collect();
+    if fields.len() != 5 {
+        return None;
+    }
+    let ends = ["59", "23", "31", "12", "6"];
+    let normal: Vec<String> = fields.iter().zip(ends).map(|(field, end)| open_steps(field, end)).collect();
+    if normal[2].contains(['L', 'W', 'l', 'w']) || normal[4].contains(['#', 'L', 'l', '7']) {
+        return None;
+    }
+    CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build().parse(&normal.join(" ")).ok()
+}
+
+fn open_steps(field: &str, end: &str) -> String {
+    let part = |part: &str| match part.split_once('/') {
+        Some((start, step)) if !start.is_empty() && start.bytes().all(|b| b.is_ascii_digit()) => {
+            format!("{start}-{end}/{step}")
+        }
+        _ => part.to_owned(),
+    };
+    field.split(',').map(part).collect::<Vec<_>>().join(",")
+}
+
+/// Answers how many of `total` nodes may be disrupted at once for a reason now: the least of the budgets that apply; no limit
+/// when none does; none when one cannot be read.
+pub fn allowed(budgets: &[Budget], reason: Reason, total: u32, now: Timestamp) -> u32 {
+    let applies = |budget: &&Budget| budget.reasons.is_empty() || budget.reasons.contains(&reason);
+    let limit = |budget: &Budget| match budget.window.as_ref().map(|window| window.is_open(now)) {
+        Some(Some(false)) => u32::MAX,
+        Some(None) => 0,
+        None | Some(Some(true)) => budget.nodes.of(total),
+    };
+    budgets.iter().filter(applies).map(limit).min().unwrap_or(u32::MAX)
+}
+
+/// Describes a PodDisruptionBudget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodBudget {
+    /// Namespace and name.
+    pub key: PodKey,
+    /// Pods that it protects; none without a selector.
+    pub selector: Option<Selector>,
+    /// `status.disruptionsAllowed`.
+    pub disruptions_allowed: u32,
+    /// `unhealthyPodEvictionPolicy: AlwaysAllow`.
+    pub allows_unhealthy: bool,
+}
+
+impl PodBudget {
+    /// Reads a PodDisruptionBudget; one without a selector protects nothing.
+    pub fn from_kube(budget: &policy::PodDisruptionBudget) -> Result<Self, Unreadable> {
+        let meta = &budget.metadata;
+        let key = PodKey::new(meta.namespace.as_deref().unwrap_or("default"), meta.name.as_deref().unwrap_or_default());
+        let spec = budget.spec.clone().unwrap_or_default();
+        let selector = match &spec.selector {
+            Some(selector) => Some(Selector::try_from(selector).map_err(|e| {
+                UnreadableField::new("spec.selector".to_owned(), e.to_string()).of("PodDisruptionBudget", &key)
+            })?),
+            None => None,
+        };
+        let allowed = budget.status.as_ref().map_or(0, |status| status.disruptions_allowed);
+        Ok(PodBudget {
+            selector,
+            disruptions_allowed: u32::try_from(allowed).unwrap_or(0),
+            allows_unhealthy: spec.unhealthy_pod_eviction_policy.as_deref() == Some("AlwaysAllow"),
+            key,
+        })
+    }
+
+    /// Says whether the budget protects a pod.
+    pub fn protects(&self, pod: &Pod) -> bool {
+        self.key.namespace == pod.key.namespace && self.selector.as_ref().is_some_and(|s| s.matches(&pod.labels))
+    }
+}
+
+/// Answers the budget that forbids evicting a pod now: one without allowance, or any when the pod has more than one (the
+/// eviction API refuses those).
+pub fn blocking<'a>(budgets: &'a [Arc<PodBudget>], pod: &Pod) -> Option<&'a PodBudget> {
+    let mut mine = budgets.iter().filter(|budget| budget.protects(pod));
+    let first = mine.next()?;
+    if let Some(second) = mine.next() {
+        return Some(second);
+    }
+    let free = first.disruptions_allowed > 0 || (first.allows_unhealthy && !pod.ready);
+    (!free).then_some(&**first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn windows_open_and_close() {
+        let window = Window { schedule: "0 9 * * 1-5".into(), duration: SignedDuration::from_hours(8) };
+        assert_eq!(window.is_open(at("2026-11-20T09:00:00Z")), Some(true));
+        assert_eq!(window.is_open(at("2026-11-20T16:59:59Z")), Some(true));
+        assert_eq!(window.is_open(at("2026-11-20T17:00:00Z")), Some(false));
+        assert_eq!(window.is_open(at("2026-11-21T12:00:00Z")), Some(false));
+        let never = Window { schedule: "0 0 31 2 *".into(), duration: SignedDuration::from_hours(1) };
+        assert_eq!(never.is_open(at("2026-11-21T12:00:00Z")), Some(false));
+        let bad = Window { schedule: "0 0 L * *".into(), duration: SignedDuration::from_hours(1) };
+        assert_eq!(bad.is_open(at("2026-11-21T12:00:00Z")), None);
+    }
+
+    #[test]
+    fn macros_and_open_steps_are_read_as_robfig_reads_them() {
+        assert!(parse_schedule("@midnight").is_some());
+        assert!(parse_schedule("5/15 * * * *").is_some());
+        for bad in ["", "* * * * * *", "@every 1h", "* * * * 7", "* * * * SUN#2"] {
+            assert!(parse_schedule(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_least_of_the_matching_budgets_holds() {
+        let budget = |nodes: &str, reasons: &[Reason]| Budget {
+            nodes: Share::parse(nodes),
+            reasons: reasons.to_vec(),
+            window: None,
+        };
+        let now = at("2026-11-21T12:00:00Z");
+        let budgets = [budget("10%", &[]), budget("1", &[Reason::Underutilized])];
+        assert_eq!(allowed(&budgets, Reason::Empty, 11, now), 2);
+        assert_eq!(allowed(&budgets, Reason::Underutilized, 100, now), 1);
+        assert_eq!(allowed(&[budget("3", &[Reason::Drifted])], Reason::Empty, 100, now), u32::MAX);
+        assert_eq!(allowed(&[budget("x", &[])], Reason::Empty, 100, now), 0);
+    }
+}

@@ -1,0 +1,104 @@
+//! NodeClaims as the engine sees them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::conditions::{self, Condition, ConditionStatus};
+use crate::api::labels;
+use crate::requirement::Requirements;
+use crate::resources::Resources;
+use crate::taint::Taint;
+
+/// Names a node class.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClassRef {
+    /// API group.
+    pub group: Arc<str>,
+    /// Kind.
+    pub kind: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+}
+
+/// Describes a NodeClaim.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// Name.
+    pub name: Arc<str>,
+    /// UID.
+    pub uid: Arc<str>,
+    /// Pool that made it; none for one made by hand.
+    pub pool: Option<Arc<str>>,
+    /// Node class.
+    pub class: ClassRef,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// `spec.requirements`.
+    pub requirements: Requirements,
+    /// `spec.resources.requests`: what the pods that it was made for ask, daemons included.
+    pub requests: Resources,
+    /// `spec.taints`.
+    pub taints: Vec<Taint>,
+    /// `spec.startupTaints`.
+    pub startup_taints: Vec<Taint>,
+    /// `spec.expireAfter`; none for Never.
+    pub expire_after: Option<SignedDuration>,
+    /// `spec.terminationGracePeriod`.
+    pub termination_grace: Option<SignedDuration>,
+    /// `status.providerID`; never empty.
+    pub provider_id: Option<Arc<str>>,
+    /// `status.nodeName`.
+    pub node_name: Option<Arc<str>>,
+    /// `status.capacity`.
+    pub capacity: Resources,
+    /// `status.allocatable`.
+    pub allocatable: Resources,
+    /// `status.conditions`.
+    pub conditions: Vec<Condition>,
+    /// `status.lastPodEventTime`.
+    pub last_pod_event: Option<Timestamp>,
+    /// Creation.
+    pub created: Timestamp,
+    /// Deletion was asked for at this time.
+    pub deleting: Option<Timestamp>,
+    /// Finalizers.
+    pub finalizers: Vec<String>,
+}
+
+impl Claim {
+    /// Answers since when a condition has been true.
+    pub fn since(&self, condition: &str) -> Option<Timestamp> {
+        conditions::get(&self.conditions, condition)
+            .filter(|c| c.status == ConditionStatus::True)
+            .map(|c| c.last_transition_time)
+    }
+
+    /// Says whether an instance has been launched for it.
+    pub fn is_launched(&self) -> bool {
+        self.since(conditions::LAUNCHED).is_some()
+    }
+
+    /// Says whether its node has joined.
+    pub fn is_registered(&self) -> bool {
+        self.since(conditions::REGISTERED).is_some()
+    }
+
+    /// Says whether its node has been ready for pods once.
+    pub fn is_initialized(&self) -> bool {
+        self.since(conditions::INITIALIZED).is_some()
+    }
+
+    /// Says whether its owner asked that it is left alone.
+    pub fn is_protected(&self) -> bool {
+        self.annotations.get(labels::DO_NOT_DISRUPT).is_some_and(|v| v == "true")
+    }
+
+    /// Answers the time at which it expires.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.expire_after.and_then(|after| self.created.checked_add(after).ok())
+    }
+}

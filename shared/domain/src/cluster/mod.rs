@@ -1,0 +1,84 @@
+//! The cluster as the engine sees it: plain data read from the API's objects, gathered in a [`Snapshot`].
+
+mod budget;
+mod claim;
+mod daemon;
+mod node;
+mod pod;
+mod pool;
+mod shape;
+mod snapshot;
+
+use std::fmt;
+
+use jiff::SignedDuration;
+
+pub use budget::{Budget, PodBudget, Reason, Share, Window, allowed, blocking, parse_schedule};
+pub use claim::{Claim, ClassRef};
+pub use daemon::DaemonSet;
+pub use node::{Node, Readiness, is_ephemeral};
+pub use pod::{CRITICAL_PRIORITY, DoNotDisrupt, Owner, Phase, Pod, PodKey};
+pub use pool::{ConsolidationPolicy, NODE_CLASS_GROUP, Pool};
+pub use shape::{Feature, Shape};
+pub use snapshot::{Host, Settings, Snapshot};
+
+/// Reports an object that could not be understood: it is left out, the others go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} {name}: {field}: {problem}")]
+pub struct Unreadable {
+    /// Kind of the object.
+    pub kind: String,
+    /// Its name, with the namespace if it has one.
+    pub name: String,
+    /// The field to blame.
+    pub field: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl Unreadable {
+    /// Makes a report.
+    pub fn new(kind: &str, name: &impl fmt::Display, field: &str, problem: &str) -> Self {
+        UnreadableField::new(field.to_owned(), problem.to_owned()).of(kind, name)
+    }
+}
+
+/// Reports a field that could not be understood, before it is known whose.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct UnreadableField {
+    field: String,
+    problem: String,
+}
+
+impl UnreadableField {
+    fn new(field: String, problem: String) -> Self {
+        UnreadableField { field, problem }
+    }
+
+    fn of(self, kind: &str, name: &impl fmt::Display) -> Unreadable {
+        Unreadable { kind: kind.to_owned(), name: name.to_string(), field: self.field, problem: self.problem }
+    }
+}
+
+/// Reads a Go duration made of whole hours, minutes and seconds, such as `1h30m`; `None` for anything else.
+pub fn parse_duration(text: &str) -> Option<SignedDuration> {
+    let mut total = SignedDuration::ZERO;
+    let mut rest = text;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: i64 = rest[..digits].parse().ok()?;
+        let (seconds, unit) = match rest.as_bytes()[digits] {
+            b'h' => (3600, 1),
+            b'm' => (60, 1),
+            b's' => (1, 1),
+            _ => return None,
+        };
+        total = total.checked_add(SignedDuration::from_secs(number.checked_mul(seconds)?))?;
+        rest = &rest[digits + unit..];
+    }
+    Some(total)
+}

@@ -1,0 +1,231 @@
+//! Pods as the engine sees them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
+use serde::{Deserialize, Serialize};
+
+use super::{Shape, Unreadable};
+use crate::api::labels;
+
+/// Priority from which a pod counts as critical (system-cluster-critical); such pods are drained last.
+pub const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+const MIRROR: &str = "kubernetes.io/config.mirror";
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+
+/// Names a namespaced object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PodKey {
+    /// Namespace.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+}
+
+impl PodKey {
+    /// Makes a key.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        PodKey { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for PodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Says who made a pod, as far as it matters for moving it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Owner {
+    /// Nobody: once evicted it is gone.
+    None,
+    /// A controller that makes another in its place.
+    Controller,
+    /// A DaemonSet: it belongs to its node.
+    DaemonSet,
+    /// Kubelet (static pod): it belongs to its node and cannot be evicted.
+    Node,
+}
+
+/// Says where a pod is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Not all containers have started.
+    Pending,
+    /// Running.
+    Running,
+    /// Succeeded or failed: it holds nothing.
+    Terminal,
+}
+
+/// Says whether a pod's owner asked that it is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DoNotDisrupt {
+    /// Not asked.
+    No,
+    /// As long as it runs.
+    Always,
+    /// For this long after its start.
+    For(SignedDuration),
+}
+
+/// Describes a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// Namespace and name.
+    pub key: PodKey,
+    /// UID; evictions are preconditioned on it.
+    pub uid: Arc<str>,
+    /// Labels, for selectors.
+    pub labels: BTreeMap<String, String>,
+    /// Everything that decides where it may run.
+    pub shape: Arc<Shape>,
+    /// Phase.
+    pub phase: Phase,
+    /// Creation.
+    pub created: Option<Timestamp>,
+    /// Start on its node.
+    pub started: Option<Timestamp>,
+    /// Node that it is bound to.
+    pub node: Option<Arc<str>>,
+    /// `status.nominatedNodeName`.
+    pub nominated: Option<Arc<str>>,
+    /// kube-scheduler said `PodScheduled=False, Unschedulable`.
+    pub unschedulable: bool,
+    /// It has scheduling gates: nobody may place it yet.
+    pub gated: bool,
+    /// Deletion was asked for; this is when its grace ends.
+    pub deletes_at: Option<Timestamp>,
+    /// Grace in seconds when it is deleted.
+    pub grace_seconds: i64,
+    /// Who made it.
+    pub owner: Owner,
+    /// Wish to be left alone.
+    pub do_not_disrupt: DoNotDisrupt,
+    /// Priority.
+    pub priority: i32,
+    /// `controller.kubernetes.io/pod-deletion-cost`.
+    pub deletion_cost: i32,
+    /// Condition Ready is true.
+    pub ready: bool,
+}
+
+impl Pod {
+    /// Reads a pod; one that cannot be understood is reported with the field to blame, so that the others go on.
+    pub fn from_kube(pod: &core::Pod) -> Result<Self, Unreadable> {
+        let meta = &pod.metadata;
+        let name = meta.name.as_deref().unwrap_or_default();
+        let namespace = meta.namespace.as_deref().unwrap_or("default");
+        let key = PodKey::new(namespace, name);
+        let spec = pod.spec.as_ref().ok_or_else(|| Unreadable::new("Pod", &key, "spec", "it is missing"))?;
+        let shape = Shape::from_pod_spec(spec).map_err(|e| e.of("Pod", &key))?;
+        let status = pod.status.as_ref();
+        let condition = |kind: &str| {
+            status.and_then(|s| s.conditions.as_ref()).and_then(|all| all.iter().find(|c| c.type_ == kind))
+        };
+        let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
+        let unschedulable = condition("PodScheduled")
+            .is_some_and(|c| c.status == "False" && c.reason.as_deref() == Some("Unschedulable"));
+        Ok(Pod {
+            key: key.clone(),
+            uid: meta.uid.as_deref().unwrap_or_default().into(),
+            labels: meta.labels.clone().unwrap_or_default(),
+            shape: Arc::new(shape),
+            phase: phase(status),
+            created: meta.creation_timestamp.as_ref().map(|t| t.0),
+            started: status.and_then(|s| s.start_time.as_ref()).map(|t| t.0),
+            node: spec.node_name.as_deref().filter(|n| !n.is_empty()).map(Arc::from),
+            nominated: status.and_then(|s| s.nominated_node_name.as_deref()).filter(|n| !n.is_empty()).map(Arc::from),
+            unschedulable,
+            gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
+            deletes_at: meta.deletion_timestamp.as_ref().map(|t| t.0),
+            grace_seconds: spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS),
+            owner: owner(meta),
+            do_not_disrupt: do_not_disrupt(annotation(labels::DO_NOT_DISRUPT)),
+            priority: spec.priority.unwrap_or(0),
+            deletion_cost: annotation(DELETION_COST).and_then(|cost| cost.parse().ok()).unwrap_or(0),
+            ready: condition("Ready").is_some_and(|c| c.status == "True"),
+        })
+    }
+
+    /// Says whether the pod waits for capacity: kube-scheduler found no node for it, and a new node may help.
+    pub fn is_provisionable(&self) -> bool {
+        self.phase == Phase::Pending
+            && self.node.is_none()
+            && self.unschedulable
+            && !self.gated
+            && self.deletes_at.is_none()
+            && matches!(self.owner, Owner::None | Owner::Controller)
+    }
+
+    /// Says whether the pod takes room on its node.
+    pub fn holds_resources(&self) -> bool {
+        self.node.is_some() && self.phase != Phase::Terminal
+    }
+
+    /// Says whether the pod would have to run elsewhere if its node went away.
+    pub fn is_reschedulable(&self) -> bool {
+        self.holds_resources() && self.deletes_at.is_none() && matches!(self.owner, Owner::None | Owner::Controller)
+    }
+
+    /// Says whether the pod asks to be left alone now.
+    pub fn is_protected(&self, now: Timestamp) -> bool {
+        match self.do_not_disrupt {
+            DoNotDisrupt::No => false,
+            DoNotDisrupt::Always => true,
+            DoNotDisrupt::For(time) => {
+                let start = self.started.or(self.created);
+                start.is_none_or(|start| start.saturating_add(time).is_ok_and(|end| now < end))
+            }
+        }
+    }
+
+    /// Says whether the pod is one of those that are drained last.
+    pub fn is_critical(&self) -> bool {
+        self.priority >= CRITICAL_PRIORITY
+    }
+
+    /// Answers what moving the pod costs, in thousandths: 1000 for a plain pod, more for higher deletion cost or priority,
+    /// never outside ±10 000 (the scale of Karpenter's eviction cost).
+    pub fn eviction_cost_milli(&self) -> i64 {
+        let deletion = (i64::from(self.deletion_cost) * 1000) >> 27;
+        let priority = (i64::from(self.priority) * 1000) >> 25;
+        (1000 + deletion + priority).clamp(-10_000, 10_000)
+    }
+}
+
+fn phase(status: Option<&core::PodStatus>) -> Phase {
+    match status.and_then(|s| s.phase.as_deref()) {
+        Some("Running") => Phase::Running,
+        Some("Succeeded" | "Failed") => Phase::Terminal,
+        _ => Phase::Pending,
+    }
+}
+
+fn owner(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Owner {
+    let owners = meta.owner_references.as_deref().unwrap_or_default();
+    let mirror = meta.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
+    if mirror || owners.iter().any(|o| o.kind == "Node") {
+        Owner::Node
+    } else if owners.iter().any(|o| o.kind == "DaemonSet") {
+        Owner::DaemonSet
+    } else if owners.is_empty() {
+        Owner::None
+    } else {
+        Owner::Controller
+    }
+}
+
+/// `true` is for ever, a duration counts from the start; anything else (also `false`) asks for nothing.
+fn do_not_disrupt(value: Option<&str>) -> DoNotDisrupt {
+    match value {
+        Some("true") => DoNotDisrupt::Always,
+        Some(text) => super::parse_duration(text).map_or(DoNotDisrupt::No, DoNotDisrupt::For),
+        None => DoNotDisrupt::No,
+    }
+}

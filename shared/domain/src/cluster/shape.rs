@@ -1,0 +1,208 @@
+//! The part of a pod that decides where it may run. Pods with equal shapes are solved together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as KubeQuantity;
+use serde::{Deserialize, Serialize};
+
+use super::UnreadableField;
+use crate::quantity::Quantity;
+use crate::requirement::{Operator, Requirement, Requirements};
+use crate::resources::{PODS, Resources};
+use crate::taint::Toleration;
+
+/// Names something that a pod asks for and that the engine does not place yet; such a pod is refused, never misplaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Feature {
+    /// `affinity.podAffinity.requiredDuringScheduling…`
+    PodAffinity,
+    /// `affinity.podAntiAffinity.requiredDuringScheduling…`
+    PodAntiAffinity,
+    /// `topologySpreadConstraints` with `DoNotSchedule`
+    TopologySpread,
+    /// persistent or generic ephemeral volumes
+    PersistentVolumes,
+    /// `hostPort`
+    HostPorts,
+    /// `resourceClaims`
+    ResourceClaims,
+    /// `matchFields` in required node affinity
+    MatchFields,
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Feature::PodAffinity => "required pod affinity",
+            Feature::PodAntiAffinity => "required pod anti-affinity",
+            Feature::TopologySpread => "topology spread with DoNotSchedule",
+            Feature::PersistentVolumes => "persistent volumes",
+            Feature::HostPorts => "host ports",
+            Feature::ResourceClaims => "resource claims",
+            Feature::MatchFields => "node affinity by matchFields",
+        })
+    }
+}
+
+/// Holds everything about a pod that decides where it may run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// What it asks of a node, `pods: 1` included.
+    pub requests: Resources,
+    /// What it asks of a node's labels: any one of these will do (node selector and one term of the required node affinity).
+    pub alternatives: Vec<Requirements>,
+    /// Taints that it bears.
+    pub tolerations: Vec<Toleration>,
+    /// What it asks for that is not supported yet.
+    pub unsupported: Vec<Feature>,
+}
+
+impl Shape {
+    /// Reads the scheduling part of a pod's spec.
+    pub fn from_pod_spec(spec: &core::PodSpec) -> Result<Self, UnreadableField> {
+        let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+        Ok(Shape {
+            requests: requests(spec)?,
+            alternatives: alternatives(spec)?,
+            tolerations: read_tolerations(tolerations)?,
+            unsupported: unsupported(spec),
+        })
+    }
+}
+
+fn read_tolerations(list: &[core::Toleration]) -> Result<Vec<Toleration>, UnreadableField> {
+    let read = |(at, toleration): (usize, &core::Toleration)| {
+        Toleration::try_from(toleration)
+            .map_err(|e| UnreadableField::new(format!("spec.tolerations[{at}]"), e.to_string()))
+    };
+    list.iter().enumerate().map(read).collect()
+}
+
+/// What kube-scheduler counts: the sum of containers and restartable init containers, or the largest init container with the
+/// sidecars before it; pod-level requests replace it key by key; the runtime's overhead comes on top.
+fn requests(spec: &core::PodSpec) -> Result<Resources, UnreadableField> {
+    let mut running = Resources::default();
+    for (at, container) in spec.containers.iter().enumerate() {
+        running.add(&container_requests(container, &format!("spec.containers[{at}]"))?);
+    }
+    let mut sidecars = Resources::default();
+    let mut starting = Resources::default();
+    for (at, container) in spec.init_containers.iter().flatten().enumerate() {
+        let own = container_requests(container, &format!("spec.initContainers[{at}]"))?;
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars.add(&own);
+            starting.raise(&sidecars);
+        } else {
+            starting.raise(&sidecars.plus(&own));
+        }
+    }
+    let mut total = running.plus(&sidecars);
+    total.raise(&starting);
+    if let Some(resources) = &spec.resources {
+        let (requests, limits) = (resources.requests.as_ref(), resources.limits.as_ref());
+        for (name, amount) in merged(requests, limits, "spec.resources")?.iter() {
+            total.set(name.to_owned(), amount);
+        }
+    }
+    if let Some(overhead) = &spec.overhead {
+        total.add(&merged(Some(overhead), None, "spec.overhead")?);
+    }
+    total.set(PODS, Quantity::from_units(1));
+    Ok(total)
+}
+
+fn container_requests(container: &core::Container, path: &str) -> Result<Resources, UnreadableField> {
+    match &container.resources {
+        Some(r) => merged(r.requests.as_ref(), r.limits.as_ref(), &format!("{path}.resources")),
+        None => Ok(Resources::default()),
+    }
+}
+
+/// A limit without a request counts as the request, as the API server defaults it.
+fn merged(
+    requests: Option<&BTreeMap<String, KubeQuantity>>,
+    limits: Option<&BTreeMap<String, KubeQuantity>>,
+    path: &str,
+) -> Result<Resources, UnreadableField> {
+    let mut all = Resources::default();
+    for (part, list) in [("limits", limits), ("requests", requests)] {
+        for (name, amount) in list.into_iter().flatten() {
+            let amount: Quantity = amount
+                .0
+                .parse()
+                .map_err(|e| UnreadableField::new(format!("{path}.{part}[{name}]"), format!("{:?}: {e}", amount.0)))?;
+            all.set(name.clone(), amount);
+        }
+    }
+    Ok(all)
+}
+
+fn alternatives(spec: &core::PodSpec) -> Result<Vec<Requirements>, UnreadableField> {
+    let mut selected = Requirements::default();
+    for (key, value) in spec.node_selector.iter().flatten() {
+        selected.add(Requirement::only(key, [value.as_str()]));
+    }
+    let required = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref())
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let Some(required) = required else { return Ok(vec![selected]) };
+    let mut all = Vec::with_capacity(required.node_selector_terms.len());
+    for (term_at, term) in required.node_selector_terms.iter().enumerate() {
+        let expressions = term.match_expressions.as_deref().unwrap_or_default();
+        let fields = term.match_fields.as_deref().unwrap_or_default();
+        // an empty term matches no node
+        if expressions.is_empty() && fields.is_empty() {
+            continue;
+        }
+        let mut requirements = selected.clone();
+        for (at, e) in expressions.iter().enumerate() {
+            let path =
+                || format!("spec.affinity.nodeAffinity.required…nodeSelectorTerms[{term_at}].matchExpressions[{at}]");
+            let values = e.values.as_deref().unwrap_or_default();
+            let operator: Operator = e
+                .operator
+                .parse()
+                .map_err(|unknown| UnreadableField::new(path(), format!("unknown operator {unknown:?}")))?;
+            let requirement = Requirement::new(&e.key, operator, values)
+                .map_err(|error| UnreadableField::new(path(), error.to_string()))?;
+            requirements.add(requirement);
+        }
+        all.push(requirements);
+    }
+    Ok(all)
+}
+
+fn unsupported(spec: &core::PodSpec) -> Vec<Feature> {
+    let mut found = Vec::new();
+    let mut note = |asked: bool, feature: Feature| {
+        if asked {
+            found.push(feature);
+        }
+    };
+    let affinity = spec.affinity.as_ref();
+    let pod_affinity = affinity.and_then(|a| a.pod_affinity.as_ref());
+    let pod_affinity = pod_affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    note(pod_affinity.is_some_and(|terms| !terms.is_empty()), Feature::PodAffinity);
+    let anti = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
+    let anti = anti.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    note(anti.is_some_and(|terms| !terms.is_empty()), Feature::PodAntiAffinity);
+    let spread = spec.topology_spread_constraints.as_deref().unwrap_or_default();
+    note(spread.iter().any(|c| c.when_unsatisfiable == "DoNotSchedule"), Feature::TopologySpread);
+    let volumes = spec.volumes.as_deref().unwrap_or_default();
+    let persistent = volumes.iter().any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some());
+    note(persistent, Feature::PersistentVolumes);
+    let ports = spec.containers.iter().flat_map(|c| c.ports.iter().flatten());
+    note(ports.into_iter().any(|port| port.host_port.is_some_and(|p| p > 0)), Feature::HostPorts);
+    note(spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()), Feature::ResourceClaims);
+    let terms = affinity
+        .and_then(|a| a.node_affinity.as_ref())
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
+        .map(|r| r.node_selector_terms.as_slice())
+        .unwrap_or_default();
+    note(terms.iter().any(|t| t.match_fields.as_ref().is_some_and(|f| !f.is_empty())), Feature::MatchFields);
+    found
+}

@@ -1,0 +1,235 @@
+//! The answer of `solve`: where each pod goes, what to launch, and why a pod was refused.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::catalogue::{CapacityType, Price, RankedOffering};
+use crate::cluster::{ClassRef, Feature, PodKey};
+use crate::quantity::Quantity;
+use crate::requirement::Requirements;
+use crate::resources::Resources;
+use crate::taint::Taint;
+
+/// Answers every pod that waits for capacity exactly once: placed on a host, placed on a new node, or refused with reasons.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Solution {
+    /// Pods that fit on nodes and claims that exist, ordered by pod.
+    pub placements: Vec<Placement>,
+    /// Nodes to launch, in the order in which they were planned.
+    pub nodes: Vec<InFlightNode>,
+    /// Pods that nothing can hold, ordered by pod.
+    pub unschedulable: Vec<Unschedulable>,
+    /// When the answer may change although nothing in the cluster does.
+    pub next_look: Option<Timestamp>,
+}
+
+impl Solution {
+    /// Answers the price per hour of all nodes to launch.
+    pub fn price(&self) -> Price {
+        self.nodes.iter().map(|node| node.price).sum()
+    }
+}
+
+/// Says on which existing host a pod fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The pod.
+    pub pod: PodKey,
+    /// The host.
+    pub target: Target,
+}
+
+/// Names an existing host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// A node that has joined.
+    Node(Arc<str>),
+    /// A NodeClaim whose node has not joined yet.
+    Claim(Arc<str>),
+}
+
+/// Describes a node to be launched: everything that its NodeClaim says, and the pods it is for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InFlightNode {
+    /// Pool that it belongs to.
+    pub pool: Arc<str>,
+    /// Node class.
+    pub class: ClassRef,
+    /// Labels of the template.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the template.
+    pub annotations: BTreeMap<String, String>,
+    /// What the pool and its pods ask of it; `node.kubernetes.io/instance-type` lists the types of `offerings`.
+    pub requirements: Requirements,
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// Startup taints.
+    pub startup_taints: Vec<Taint>,
+    /// `expireAfter`; none for Never.
+    pub expire_after: Option<SignedDuration>,
+    /// `terminationGracePeriod`.
+    pub termination_grace: Option<SignedDuration>,
+    /// What its pods and daemons ask for.
+    pub requests: Resources,
+    /// Pods that it is for, ordered.
+    pub pods: Vec<PodKey>,
+    /// Every offering that would do, cheapest first; never empty.
+    pub offerings: Vec<RankedOffering>,
+    /// Price per hour of the offering that is expected to be launched.
+    pub price: Price,
+}
+
+impl InFlightNode {
+    /// Answers the capacity type that will be launched: spot before on-demand when both are allowed.
+    pub fn capacity_type(&self) -> Option<CapacityType> {
+        self.offerings.iter().map(|offering| offering.capacity_type).min()
+    }
+
+    /// Answers the instance types of the offerings, cheapest first, each once.
+    pub fn instance_types(&self) -> Vec<Arc<str>> {
+        let mut types: Vec<Arc<str>> = Vec::new();
+        for offering in &self.offerings {
+            if !types.contains(&offering.instance_type) {
+                types.push(offering.instance_type.clone());
+            }
+        }
+        types
+    }
+}
+
+/// Says why no node, present or possible, can hold a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unschedulable {
+    /// The pod.
+    pub pod: PodKey,
+    /// Why: one reason for each pool, or one for the pod as a whole.
+    pub reasons: Vec<Refusal>,
+}
+
+/// Holds one reason against a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It asks for something that the engine does not place yet.
+    NotSupportedYet {
+        /// What.
+        feature: Feature,
+    },
+    /// There is no pool that karp may use.
+    NoPools,
+    /// A pool cannot hold it.
+    Pool {
+        /// The pool.
+        pool: Arc<str>,
+        /// Why not.
+        misfit: Misfit,
+    },
+}
+
+/// Says why a pool cannot hold a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// The pool is being deleted or its condition Ready is false.
+    PoolNotReady,
+    /// Its node class is missing or not ready, so its instance types are not known.
+    ClassNotReady {
+        /// The class.
+        class: Arc<str>,
+    },
+    /// The pool has a fixed number of replicas.
+    StaticPool,
+    /// The pod does not bear a taint of the pool.
+    Taint {
+        /// The taint.
+        taint: Taint,
+    },
+    /// A label that the pod wants contradicts the pool, or nothing defines it.
+    Requirement {
+        /// The contradiction, in words.
+        problem: String,
+    },
+    /// No instance type of the pool has the labels that the pod wants.
+    NoInstanceType {
+        /// What the pod wants.
+        wanted: String,
+    },
+    /// Instance types with the right labels exist, but none has enough of a resource.
+    TooBig {
+        /// The resource.
+        resource: String,
+        /// What the pod asks for.
+        wanted: Quantity,
+        /// The most that a type has left for pods beside the daemons.
+        largest: Quantity,
+    },
+    /// Each resource is there on some type, but no single type has them all.
+    NoTypeHasAll,
+    /// Types would do, but none can be bought now in the zones and by the capacity types that remain.
+    NoOffering {
+        /// How many types would do.
+        types: usize,
+    },
+    /// The pool's limit leaves no room for any type that would do.
+    Limit {
+        /// The limited resource.
+        resource: String,
+        /// The limit.
+        limit: Quantity,
+        /// What the pool uses already, planned nodes included.
+        used: Quantity,
+    },
+    /// Fewer values remain possible than the pool's `minValues` asks for.
+    MinValues {
+        /// The label.
+        key: String,
+        /// `minValues`.
+        wanted: u32,
+        /// What remains.
+        possible: u32,
+    },
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Misfit::PoolNotReady => f.write_str("the pool is not ready"),
+            Misfit::ClassNotReady { class } => write!(f, "node class {class} is missing or not ready"),
+            Misfit::StaticPool => f.write_str("the pool has a fixed number of replicas"),
+            Misfit::Taint { taint } => write!(f, "the pod does not tolerate {taint}"),
+            Misfit::Requirement { problem } => f.write_str(problem),
+            Misfit::NoInstanceType { wanted } => write!(f, "no instance type has {wanted}"),
+            Misfit::TooBig { resource, wanted, largest } => {
+                write!(f, "{resource}: {wanted} asked, the largest type has {largest} left for pods")
+            }
+            Misfit::NoTypeHasAll => f.write_str("no instance type has enough of all resources at once"),
+            Misfit::NoOffering { types } => {
+                write!(f, "{types} instance types would do, but none can be had now in the zones and capacity types allowed")
+            }
+            Misfit::Limit { resource, limit, used } => write!(f, "limit {resource} {limit} reached ({used} in use)"),
+            Misfit::MinValues { key, wanted, possible } => {
+                write!(f, "minValues of {key} is {wanted}, only {possible} remain")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NotSupportedYet { feature } => write!(f, "{feature} is not supported yet"),
+            Refusal::NoPools => f.write_str("there is no NodePool"),
+            Refusal::Pool { pool, misfit } => write!(f, "pool {pool}: {misfit}"),
+        }
+    }
+}
+
+impl fmt::Display for Unschedulable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, reason) in self.reasons.iter().enumerate() {
+            write!(f, "{}{reason}", if at > 0 { "; " } else { "" })?;
+        }
+        Ok(())
+    }
+}
