@@ -452,7 +452,6 @@ impl JsonSchema for Quantity {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "anyOf": [{ "type": "integer" }, { "type": "string" }],
             "pattern": PATTERN,
             "x-kubernetes-int-or-string": true
         })
