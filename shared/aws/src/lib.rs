@@ -6,13 +6,19 @@
 pub mod config;
 pub mod eks;
 pub mod error;
+pub mod fleet;
+pub mod images;
+pub mod instance_types;
+pub mod instances;
 pub mod launch_template;
 pub mod pace;
+pub mod prices;
 pub mod queue;
 pub mod security_groups;
 pub mod selector;
 pub mod subnets;
 pub mod token;
+pub mod user_data;
 
 pub use config::{Clients, Settings};
 pub use error::{Error, Retry};

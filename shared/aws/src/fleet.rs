@@ -1,0 +1,281 @@
+//! CreateFleet of type `instant`: one call, answered at once with instances and with the reasons why others did not come.
+
+use crate::config::Clients;
+use crate::error::Error;
+use crate::selector::write_tags;
+use aws_sdk_ec2::types as ec2;
+use karp_domain::catalogue::CapacityType;
+use std::collections::BTreeMap;
+
+const CREATE: &str = "ec2:CreateFleet";
+/// EC2 takes this many launch-template overrides in one instant request.
+pub const MAX_OVERRIDES: usize = 300;
+
+/// A request for `count` equal instances.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Makes the request repeatable: EC2 answers the same token and request with the same instances.
+    pub client_token: String,
+    /// How the instances are bought; one kind a request.
+    pub capacity_type: CapacityType,
+    /// How many.
+    pub count: u32,
+    /// What may be launched: EC2 takes the cheapest, for spot weighed with the capacity left.
+    pub choices: Vec<Choice>,
+    /// Tags of instances, volumes and the fleet.
+    pub tags: BTreeMap<String, String>,
+    /// The node class's `context`, passed through.
+    pub context: Option<String>,
+}
+
+/// A launch template with the types and subnets that it may be used for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// The launch template's name.
+    pub launch_template: String,
+    /// Types and subnets.
+    pub overrides: Vec<Override>,
+}
+
+/// One type in one subnet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Override {
+    /// The instance type.
+    pub instance_type: String,
+    /// The subnet.
+    pub subnet_id: String,
+    /// The subnet's zone.
+    pub zone: String,
+}
+
+/// What came of a request. It may hold fewer instances than asked for, and none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The fleet's id.
+    pub fleet_id: String,
+    /// Instances that were launched, ordered by id.
+    pub launched: Vec<Launched>,
+    /// Offerings that EC2 tried in vain.
+    pub refused: Vec<Refusal>,
+}
+
+/// An instance that was launched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launched {
+    /// `i-…`
+    pub instance_id: String,
+    /// Its type.
+    pub instance_type: String,
+    /// Its zone; empty when EC2 does not say.
+    pub zone: String,
+    /// Its subnet; empty when EC2 does not say.
+    pub subnet_id: String,
+    /// How it was bought.
+    pub capacity_type: CapacityType,
+}
+
+/// An offering that EC2 refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The type; empty when the refusal concerns the whole request.
+    pub instance_type: String,
+    /// The zone.
+    pub zone: String,
+    /// The subnet.
+    pub subnet_id: String,
+    /// How it was to be bought.
+    pub capacity_type: CapacityType,
+    /// EC2's code, as `InsufficientInstanceCapacity`.
+    pub code: String,
+    /// EC2's words.
+    pub message: String,
+}
+
+impl Refusal {
+    /// Returns the refusal as an error, classified by what to do next.
+    #[must_use]
+    pub fn error(&self) -> Error {
+        let place = format!("{} {} in {}: {}", self.capacity_type, self.instance_type, self.zone, self.message);
+        Error::from_code(CREATE, &self.code, place)
+    }
+}
+
+impl Answer {
+    /// Returns the error that stands for all refusals when nothing was launched: one that is not about capacity if there is any, since
+    /// waiting or another offering does not cure it.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        if !self.launched.is_empty() {
+            return None;
+        }
+        let mut errors: Vec<Error> = self.refused.iter().map(Refusal::error).collect();
+        let lasting = errors.iter().position(|error| !matches!(error, Error::InsufficientCapacity { .. }));
+        match lasting {
+            Some(index) => Some(errors.swap_remove(index)),
+            None => Some(errors.into_iter().next().unwrap_or_else(|| Error::InsufficientCapacity {
+                action: CREATE,
+                code: "NoInstances".into(),
+                message: "EC2 launched nothing and gave no reason".into(),
+            })),
+        }
+    }
+}
+
+/// Asks EC2 for the instances.
+///
+/// # Errors
+/// [`Error::TokenReused`] when the token was used with another request: list by tag and adopt. [`Error::outcome_unknown`] says whether
+/// instances may have been launched although the call failed. Refused offerings are part of an answer, not an error.
+pub async fn create(clients: &Clients, request: &Request) -> Result<Answer, Error> {
+    let count = i32::try_from(request.count).unwrap_or(i32::MAX);
+    let overrides: usize = request.choices.iter().map(|choice| choice.overrides.len()).sum();
+    if overrides == 0 || overrides > MAX_OVERRIDES {
+        let message = format!("{overrides} overrides: a request has 1 to {MAX_OVERRIDES}");
+        return Err(Error::InvalidRequest { action: CREATE, code: "Overrides".into(), message });
+    }
+    clients.pace().create_fleet.take().await;
+    let spot = request.capacity_type == CapacityType::Spot;
+    let capacity = ec2::TargetCapacitySpecificationRequest::builder()
+        .total_target_capacity(count)
+        .default_target_capacity_type(if spot {
+            ec2::DefaultTargetCapacityType::Spot
+        } else {
+            ec2::DefaultTargetCapacityType::OnDemand
+        })
+        .build();
+    let mut call = clients
+        .ec2()
+        .create_fleet()
+        .r#type(ec2::FleetType::Instant)
+        .client_token(&request.client_token)
+        .target_capacity_specification(capacity)
+        .set_launch_template_configs(Some(request.choices.iter().map(config).collect()))
+        .set_tag_specifications(Some(tags(&request.tags)))
+        .set_context(request.context.clone());
+    call = if spot {
+        let strategy = ec2::SpotAllocationStrategy::PriceCapacityOptimized;
+        call.spot_options(ec2::SpotOptionsRequest::builder().allocation_strategy(strategy).build())
+    } else {
+        let strategy = ec2::FleetOnDemandAllocationStrategy::LowestPrice;
+        call.on_demand_options(ec2::OnDemandOptionsRequest::builder().allocation_strategy(strategy).build())
+    };
+    let answer = call.send().await.map_err(|error| Error::from_sdk(CREATE, error))?;
+    Ok(read(answer, request.capacity_type))
+}
+
+fn config(choice: &Choice) -> ec2::FleetLaunchTemplateConfigRequest {
+    let template = ec2::FleetLaunchTemplateSpecificationRequest::builder()
+        .launch_template_name(&choice.launch_template)
+        .version("$Latest")
+        .build();
+    let one = |item: &Override| {
+        ec2::FleetLaunchTemplateOverridesRequest::builder()
+            .instance_type(ec2::InstanceType::from(item.instance_type.as_str()))
+            .subnet_id(&item.subnet_id)
+            .availability_zone(&item.zone)
+            .build()
+    };
+    ec2::FleetLaunchTemplateConfigRequest::builder()
+        .launch_template_specification(template)
+        .set_overrides(Some(choice.overrides.iter().map(one).collect()))
+        .build()
+}
+
+fn tags(tags: &BTreeMap<String, String>) -> Vec<ec2::TagSpecification> {
+    [ec2::ResourceType::Instance, ec2::ResourceType::Volume, ec2::ResourceType::Fleet]
+        .into_iter()
+        .map(|kind| ec2::TagSpecification::builder().resource_type(kind).set_tags(Some(write_tags(tags))).build())
+        .collect()
+}
+
+fn read(answer: aws_sdk_ec2::operation::create_fleet::CreateFleetOutput, asked: CapacityType) -> Answer {
+    let bought = |lifecycle: Option<ec2::InstanceLifecycle>| match lifecycle {
+        Some(ec2::InstanceLifecycle::Spot) => CapacityType::Spot,
+        Some(ec2::InstanceLifecycle::OnDemand) => CapacityType::OnDemand,
+        _ => asked,
+    };
+    let mut launched = Vec::new();
+    for group in answer.instances.unwrap_or_default() {
+        let place = group.launch_template_and_overrides.and_then(|both| both.overrides);
+        let (zone, subnet_id, override_type) = read_override(place);
+        let instance_type = group.instance_type.map_or(override_type, |kind| kind.as_str().to_owned());
+        let capacity_type = bought(group.lifecycle);
+        launched.extend(group.instance_ids.unwrap_or_default().into_iter().map(|instance_id| Launched {
+            instance_id,
+            instance_type: instance_type.clone(),
+            zone: zone.clone(),
+            subnet_id: subnet_id.clone(),
+            capacity_type,
+        }));
+    }
+    launched.sort_by(|one, other| one.instance_id.cmp(&other.instance_id));
+    let refusal = |error: ec2::CreateFleetError| {
+        let place = error.launch_template_and_overrides.and_then(|both| both.overrides);
+        let (zone, subnet_id, instance_type) = read_override(place);
+        Refusal {
+            instance_type,
+            zone,
+            subnet_id,
+            capacity_type: bought(error.lifecycle),
+            code: error.error_code.unwrap_or_default(),
+            message: error.error_message.unwrap_or_default(),
+        }
+    };
+    let refused = answer.errors.unwrap_or_default().into_iter().map(refusal).collect();
+    Answer { fleet_id: answer.fleet_id.unwrap_or_default(), launched, refused }
+}
+
+fn read_override(place: Option<ec2::FleetLaunchTemplateOverrides>) -> (String, String, String) {
+    let Some(place) = place else { return Default::default() };
+    let instance_type = place.instance_type.map_or_else(String::new, |kind| kind.as_str().to_owned());
+    (place.availability_zone.unwrap_or_default(), place.subnet_id.unwrap_or_default(), instance_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Retry;
+
+    fn refusal(code: &str) -> Refusal {
+        Refusal {
+            instance_type: "m7i.large".into(),
+            zone: "us-east-1a".into(),
+            subnet_id: "subnet-1".into(),
+            capacity_type: CapacityType::Spot,
+            code: code.into(),
+            message: "m".into(),
+        }
+    }
+
+    #[test]
+    fn a_lasting_refusal_outranks_missing_capacity() {
+        let mut answer = Answer {
+            refused: vec![refusal("InsufficientInstanceCapacity"), refusal("UnauthorizedOperation")],
+            ..Answer::default()
+        };
+        assert!(matches!(answer.failure(), Some(Error::NotAuthorized { .. })));
+        answer.refused.pop();
+        let error = answer.failure().expect("nothing launched");
+        assert_eq!(error.retry(), Retry::Resolve);
+        assert!(error.to_string().contains("m7i.large in us-east-1a"), "{error}");
+    }
+
+    #[test]
+    fn a_partial_answer_is_no_failure() {
+        let launched = Launched {
+            instance_id: "i-1".into(),
+            instance_type: "m7i.large".into(),
+            zone: "us-east-1a".into(),
+            subnet_id: "subnet-1".into(),
+            capacity_type: CapacityType::Spot,
+        };
+        let answer =
+            Answer { launched: vec![launched], refused: vec![refusal("UnauthorizedOperation")], ..Answer::default() };
+        assert!(answer.failure().is_none());
+    }
+
+    #[test]
+    fn silence_counts_as_missing_capacity() {
+        assert!(matches!(Answer::default().failure(), Some(Error::InsufficientCapacity { .. })));
+    }
+}

@@ -1,0 +1,178 @@
+//! Instance types: EC2's facts about them, and in which zones they are offered.
+
+use crate::config::Clients;
+use crate::error::Error;
+use crate::selector::filter;
+use aws_sdk_ec2::types as ec2;
+use karp_domain::catalogue::{Accelerator, Arch, Gpu, InstanceFacts};
+use std::collections::{BTreeMap, BTreeSet};
+
+const DESCRIBE: &str = "ec2:DescribeInstanceTypes";
+const OFFERINGS: &str = "ec2:DescribeInstanceTypeOfferings";
+/// Names in one call: EC2 takes 100, and an answer stays below half a megabyte.
+const NAMES_PER_CALL: usize = 100;
+/// Rows on a page of offerings, EC2's maximum.
+const OFFERINGS_PER_PAGE: i32 = 1000;
+
+/// Describes the named types, ordered by name. Types that karp cannot run (no hardware virtualisation, other architectures) and types
+/// that the region does not know are absent from the answer.
+///
+/// # Errors
+/// Any failure of a call.
+pub async fn describe(clients: &Clients, names: &[String]) -> Result<Vec<InstanceFacts>, Error> {
+    let mut facts = Vec::with_capacity(names.len());
+    for chunk in names.chunks(NAMES_PER_CALL) {
+        clients.pace().describe.take().await;
+        // By filter: an unknown name among InstanceTypes makes the whole call fail.
+        let call = clients
+            .ec2()
+            .describe_instance_types()
+            .filters(filter("instance-type", chunk.to_vec()))
+            .filters(filter("supported-virtualization-type", ["hvm".to_owned()]));
+        let mut pages = call.into_paginator().send();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| Error::from_sdk(DESCRIBE, error))?;
+            facts.extend(page.instance_types.unwrap_or_default().iter().filter_map(read));
+        }
+    }
+    facts.sort_by(|one, other| one.name.cmp(&other.name));
+    facts.dedup_by(|one, other| one.name == other.name);
+    Ok(facts)
+}
+
+/// Lists every type that the region offers, with the names of its zones.
+///
+/// # Errors
+/// Any failure of a call, and [`Error::Malformed`] when the answer is empty: a region without instance types is an outage, and an empty
+/// catalogue would look like a reason to give everything up.
+pub async fn offered_zones(clients: &Clients) -> Result<BTreeMap<String, BTreeSet<String>>, Error> {
+    clients.pace().describe.take().await;
+    let call = clients
+        .ec2()
+        .describe_instance_type_offerings()
+        .location_type(ec2::LocationType::AvailabilityZone)
+        .max_results(OFFERINGS_PER_PAGE);
+    let mut offered: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut pages = call.into_paginator().send();
+    while let Some(page) = pages.next().await {
+        let page = page.map_err(|error| Error::from_sdk(OFFERINGS, error))?;
+        for offering in page.instance_type_offerings.unwrap_or_default() {
+            if let (Some(kind), Some(zone)) = (offering.instance_type, offering.location) {
+                offered.entry(kind.as_str().to_owned()).or_default().insert(zone);
+            }
+        }
+    }
+    if offered.is_empty() {
+        return Err(Error::malformed(OFFERINGS, "the region offers no instance type at all"));
+    }
+    Ok(offered)
+}
+
+fn read(info: &ec2::InstanceTypeInfo) -> Option<InstanceFacts> {
+    let processor = info.processor_info.as_ref()?;
+    let network = info.network_info.as_ref()?;
+    let cards = network.network_cards();
+    let default_index = network.default_network_card_index.unwrap_or(0);
+    let card = cards.iter().find(|card| card.network_card_index == Some(default_index));
+    let enis = card.and_then(|card| card.maximum_network_interfaces).or(network.maximum_network_interfaces);
+    let ebs = info.ebs_info.as_ref().and_then(|ebs| ebs.ebs_optimized_info.as_ref());
+    let baseline: f64 = cards.iter().filter_map(|card| card.baseline_bandwidth_in_gbps).sum();
+    let usage = info.supported_usage_classes();
+    Some(InstanceFacts {
+        name: info.instance_type.as_ref()?.as_str().to_owned(),
+        arch: arch(processor.supported_architectures())?,
+        vcpus: unsigned(info.v_cpu_info.as_ref()?.default_v_cpus),
+        memory_mib: info.memory_info.as_ref()?.size_in_mib.and_then(|size| u64::try_from(size).ok())?,
+        enis: unsigned(enis),
+        ipv4_per_eni: unsigned(network.ipv4_addresses_per_interface),
+        network_cards: u32::try_from(cards.len()).unwrap_or(u32::MAX),
+        efa: unsigned(network.efa_info.as_ref().and_then(|efa| efa.maximum_efa_interfaces)),
+        gpu: gpu(info),
+        accelerator: accelerator(info),
+        nvme_gb: nvme_gb(info),
+        hypervisor: info.hypervisor.as_ref().map_or_else(String::new, |kind| kind.as_str().to_owned()),
+        bare_metal: info.bare_metal.unwrap_or(false),
+        clock_mhz: thousandths(processor.sustained_clock_speed_in_ghz.unwrap_or(0.0)),
+        maker: kebab(processor.manufacturer.as_deref()),
+        ebs_mbps: unsigned(ebs.and_then(|ebs| ebs.maximum_bandwidth_in_mbps)),
+        network_mbps: thousandths(baseline),
+        encryption_in_transit: network.encryption_in_transit_supported.unwrap_or(false),
+        on_demand: usage.contains(&ec2::UsageClassType::OnDemand),
+        spot: usage.contains(&ec2::UsageClassType::Spot),
+    })
+}
+
+fn arch(supported: &[ec2::ArchitectureType]) -> Option<Arch> {
+    if supported.contains(&ec2::ArchitectureType::X8664) {
+        Some(Arch::Amd64)
+    } else if supported.contains(&ec2::ArchitectureType::Arm64) {
+        Some(Arch::Arm64)
+    } else {
+        None
+    }
+}
+
+fn gpu(info: &ec2::InstanceTypeInfo) -> Option<Gpu> {
+    let gpus = info.gpu_info.as_ref()?.gpus();
+    let first = gpus.first()?;
+    let memory = first.memory_info.as_ref().and_then(|memory| memory.size_in_mib);
+    Some(Gpu {
+        name: kebab(first.name.as_deref()),
+        maker: kebab(first.manufacturer.as_deref()),
+        count: gpus.iter().map(|gpu| unsigned(gpu.count)).sum(),
+        memory_mib: u64::from(unsigned(memory)),
+    })
+}
+
+/// Neuron devices, else inference accelerators, else media accelerators: older types list the same device under two headings.
+fn accelerator(info: &ec2::InstanceTypeInfo) -> Option<Accelerator> {
+    let neuron = info.neuron_info.as_ref().map_or(&[][..], |info| info.neuron_devices());
+    if let Some(first) = neuron.first() {
+        let cores = |device: &ec2::NeuronDeviceInfo| {
+            unsigned(device.count) * unsigned(device.core_info.as_ref().and_then(|core| core.count))
+        };
+        return Some(Accelerator {
+            name: kebab(first.name.as_deref()),
+            maker: "aws".to_owned(),
+            count: neuron.iter().map(|device| unsigned(device.count)).sum(),
+            neuron_cores: neuron.iter().map(cores).sum(),
+        });
+    }
+    let plain = |name: Option<&str>, maker: Option<&str>, count: u32| Accelerator {
+        name: kebab(name),
+        maker: kebab(maker),
+        count,
+        neuron_cores: 0,
+    };
+    let inference = info.inference_accelerator_info.as_ref().map_or(&[][..], |info| info.accelerators());
+    if let Some(first) = inference.first() {
+        let count = inference.iter().map(|device| unsigned(device.count)).sum();
+        return Some(plain(first.name.as_deref(), first.manufacturer.as_deref(), count));
+    }
+    let media = info.media_accelerator_info.as_ref().map_or(&[][..], |info| info.accelerators());
+    let first = media.first()?;
+    let count = media.iter().map(|device| unsigned(device.count)).sum();
+    Some(plain(first.name.as_deref(), first.manufacturer.as_deref(), count))
+}
+
+fn nvme_gb(info: &ec2::InstanceTypeInfo) -> u64 {
+    let Some(storage) = &info.instance_storage_info else { return 0 };
+    match storage.nvme_support {
+        Some(ec2::EphemeralNvmeSupport::Required | ec2::EphemeralNvmeSupport::Supported) => {
+            storage.total_size_in_gb.and_then(|size| u64::try_from(size).ok()).unwrap_or(0)
+        }
+        _ => 0,
+    }
+}
+
+fn unsigned(value: Option<i32>) -> u32 {
+    value.and_then(|value| u32::try_from(value).ok()).unwrap_or(0)
+}
+
+fn thousandths(value: f64) -> u32 {
+    (value * 1000.0).round().clamp(0.0, f64::from(u32::MAX)) as u32
+}
+
+fn kebab(text: Option<&str>) -> String {
+    text.unwrap_or_default().to_lowercase().replace(' ', "-")
+}

@@ -1,0 +1,228 @@
+//! Instances that exist: listing, ending, tagging.
+
+use crate::config::Clients;
+use crate::error::Error;
+use crate::selector::{filter, read_tags, tag_filters, write_tags};
+use aws_sdk_ec2::types as ec2;
+use jiff::Timestamp;
+use karp_domain::catalogue::CapacityType;
+use std::collections::BTreeMap;
+
+const DESCRIBE: &str = "ec2:DescribeInstances";
+const TERMINATE: &str = "ec2:TerminateInstances";
+const TAG: &str = "ec2:CreateTags";
+/// A page of DescribeInstances; EC2 allows up to 1,000 and answers big pages slowly.
+const PAGE: i32 = 500;
+/// Values that one filter takes (EC2's bound is 200).
+const IDS_PER_FILTER: usize = 100;
+/// Instances ended by one call: EC2 allows 1,000; a smaller batch loses less when one id makes the whole call fail.
+const IDS_PER_TERMINATION: usize = 50;
+
+/// The state of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It starts.
+    Pending,
+    /// It runs.
+    Running,
+    /// It is being stopped.
+    Stopping,
+    /// It is stopped and may be started again.
+    Stopped,
+    /// It is being ended.
+    ShuttingDown,
+    /// It has ended; EC2 lists it for about an hour more.
+    Terminated,
+}
+
+impl State {
+    /// Says whether the instance has ended or will end whatever happens.
+    #[must_use]
+    pub const fn is_ending(self) -> bool {
+        matches!(self, Self::ShuttingDown | Self::Terminated)
+    }
+}
+
+/// An instance as EC2 lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// `i-…`
+    pub id: String,
+    /// Its state.
+    pub state: State,
+    /// Its type.
+    pub instance_type: String,
+    /// Its zone.
+    pub zone: String,
+    /// Its subnet.
+    pub subnet_id: String,
+    /// Its machine image.
+    pub image_id: String,
+    /// How it was bought.
+    pub capacity_type: CapacityType,
+    /// When it was launched, by EC2's clock.
+    pub launched_at: Option<Timestamp>,
+    /// Its private DNS name; empty until it has one.
+    pub private_dns_name: String,
+    /// Its security groups, ordered.
+    pub security_group_ids: Vec<String>,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// The client token that launched it; for a fleet that is not the fleet's token.
+    pub client_token: String,
+}
+
+impl Instance {
+    /// Returns the Kubernetes provider id, `aws:///ZONE/ID`.
+    #[must_use]
+    pub fn provider_id(&self) -> String {
+        provider_id(&self.zone, &self.id)
+    }
+}
+
+/// Builds the Kubernetes provider id of an instance.
+#[must_use]
+pub fn provider_id(zone: &str, instance_id: &str) -> String {
+    format!("aws:///{zone}/{instance_id}")
+}
+
+/// Reads the instance id from a Kubernetes provider id.
+#[must_use]
+pub fn instance_id(provider_id: &str) -> Option<&str> {
+    let rest = provider_id.strip_prefix("aws://")?;
+    rest.rsplit('/').next().filter(|id| id.starts_with("i-"))
+}
+
+/// Lists the instances that carry all of `tags` (the value `*` stands for any) and have not ended, ordered by id.
+///
+/// # Errors
+/// Any failure of a call. An answer is whole or an error: a lost page is never taken for an empty one.
+pub async fn list(clients: &Clients, tags: &BTreeMap<String, String>) -> Result<Vec<Instance>, Error> {
+    let mut filters = tag_filters(tags);
+    let live = ["pending", "running", "shutting-down", "stopping", "stopped"];
+    filters.push(filter("instance-state-name", live.map(str::to_owned)));
+    let mut found = describe_filtered(clients, filters).await?;
+    found.sort_by(|one, other| one.id.cmp(&other.id));
+    Ok(found)
+}
+
+/// Describes the instances with these ids, ended ones included as long as EC2 lists them; unknown ids are absent from the answer.
+///
+/// # Errors
+/// Any failure of a call.
+pub async fn describe(clients: &Clients, ids: &[String]) -> Result<Vec<Instance>, Error> {
+    let mut found = Vec::with_capacity(ids.len());
+    for chunk in ids.chunks(IDS_PER_FILTER) {
+        // By filter: an unknown id among InstanceIds makes the whole call fail.
+        found.extend(describe_filtered(clients, vec![filter("instance-id", chunk.to_vec())]).await?);
+    }
+    found.sort_by(|one, other| one.id.cmp(&other.id));
+    Ok(found)
+}
+
+/// Ends the instances and answers for each; one that EC2 does not know is [`Error::NotFound`], one that has ended already is fine.
+pub async fn terminate(clients: &Clients, ids: &[String]) -> Vec<(String, Result<(), Error>)> {
+    let mut answers = Vec::with_capacity(ids.len());
+    for chunk in ids.chunks(IDS_PER_TERMINATION) {
+        match terminate_batch(clients, chunk).await {
+            Ok(()) => answers.extend(chunk.iter().map(|id| (id.clone(), Ok(())))),
+            Err(error) if chunk.len() == 1 => answers.push((chunk[0].clone(), Err(error))),
+            // One bad id fails the whole batch and ends none of it, so each is tried alone.
+            Err(_) => {
+                for id in chunk {
+                    let answer = terminate_batch(clients, std::slice::from_ref(id)).await;
+                    answers.push((id.clone(), answer));
+                }
+            }
+        }
+    }
+    answers
+}
+
+/// Puts tags on instances (or on any EC2 resource with an id).
+///
+/// # Errors
+/// [`Error::NotFound`] when a resource is not there (yet), and any failure of the call.
+pub async fn tag(clients: &Clients, ids: &[String], tags: &BTreeMap<String, String>) -> Result<(), Error> {
+    clients.pace().mutate.take().await;
+    let call = clients.ec2().create_tags().set_resources(Some(ids.to_vec())).set_tags(Some(write_tags(tags)));
+    call.send().await.map(drop).map_err(|error| Error::from_sdk(TAG, error))
+}
+
+async fn terminate_batch(clients: &Clients, ids: &[String]) -> Result<(), Error> {
+    clients.pace().terminate.take().await;
+    let call = clients.ec2().terminate_instances().set_instance_ids(Some(ids.to_vec()));
+    call.send().await.map(drop).map_err(|error| Error::from_sdk(TERMINATE, error))
+}
+
+async fn describe_filtered(clients: &Clients, filters: Vec<ec2::Filter>) -> Result<Vec<Instance>, Error> {
+    let mut found = Vec::new();
+    let call = clients.ec2().describe_instances().set_filters(Some(filters)).max_results(PAGE);
+    clients.pace().describe.take().await;
+    let mut pages = call.into_paginator().send();
+    while let Some(page) = pages.next().await {
+        let page = page.map_err(|error| Error::from_sdk(DESCRIBE, error))?;
+        for reservation in page.reservations.unwrap_or_default() {
+            for instance in reservation.instances.unwrap_or_default() {
+                found.push(read(instance)?);
+            }
+        }
+        clients.pace().describe.take().await;
+    }
+    Ok(found)
+}
+
+fn read(instance: ec2::Instance) -> Result<Instance, Error> {
+    let id = instance.instance_id.ok_or_else(|| Error::malformed(DESCRIBE, "an instance without an id"))?;
+    let state = match instance.state.and_then(|state| state.name) {
+        Some(ec2::InstanceStateName::Pending) => State::Pending,
+        Some(ec2::InstanceStateName::Running) => State::Running,
+        Some(ec2::InstanceStateName::Stopping) => State::Stopping,
+        Some(ec2::InstanceStateName::Stopped) => State::Stopped,
+        Some(ec2::InstanceStateName::ShuttingDown) => State::ShuttingDown,
+        Some(ec2::InstanceStateName::Terminated) => State::Terminated,
+        other => return Err(Error::malformed(DESCRIBE, format!("instance {id} is in the unknown state {other:?}"))),
+    };
+    let capacity_type = match instance.instance_lifecycle {
+        Some(ec2::InstanceLifecycleType::Spot) => CapacityType::Spot,
+        _ => CapacityType::OnDemand,
+    };
+    let groups = instance.security_groups.unwrap_or_default();
+    let mut security_group_ids: Vec<String> = groups.into_iter().filter_map(|group| group.group_id).collect();
+    security_group_ids.sort();
+    Ok(Instance {
+        id,
+        state,
+        instance_type: instance.instance_type.map_or_else(String::new, |kind| kind.as_str().to_owned()),
+        zone: instance.placement.and_then(|placement| placement.availability_zone).unwrap_or_default(),
+        subnet_id: instance.subnet_id.unwrap_or_default(),
+        image_id: instance.image_id.unwrap_or_default(),
+        capacity_type,
+        launched_at: instance.launch_time.and_then(|time| Timestamp::from_second(time.secs()).ok()),
+        private_dns_name: instance.private_dns_name.unwrap_or_default(),
+        security_group_ids,
+        tags: read_tags(instance.tags),
+        client_token: instance.client_token.unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn provider_ids_round_trip() {
+        let id = provider_id("eu-west-1a", "i-0123");
+        assert_eq!(id, "aws:///eu-west-1a/i-0123");
+        assert_eq!(instance_id(&id), Some("i-0123"));
+        assert_eq!(instance_id("kwok://node-1"), None);
+        assert_eq!(instance_id("aws:///eu-west-1a/"), None);
+    }
+
+    #[test]
+    fn an_unknown_state_is_an_error_not_a_guess() {
+        let state = ec2::InstanceState::builder().name(ec2::InstanceStateName::from("melting")).build();
+        let instance = ec2::Instance::builder().instance_id("i-1").state(state).build();
+        assert!(matches!(read(instance), Err(Error::Malformed { .. })));
+    }
+}
