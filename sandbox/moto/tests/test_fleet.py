@@ -1,0 +1,136 @@
+import threading
+import uuid
+
+from .stand import Stand
+
+
+class Fleet(Stand):
+    def setUp(self):
+        self.ec2, self.iam = self.client("ec2"), self.client("iam")
+        self.post("reset-faults", {})
+        self.post("prices", {})
+        self.addCleanup(self.end_all)
+        self.name = "karp-" + uuid.uuid4().hex[:8]
+        image = self.client("ssm").get_parameter(
+            Name="/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard/recommended/image_id")["Parameter"]["Value"]
+        self.iam.create_role(RoleName=self.name, AssumeRolePolicyDocument="{}")
+        self.iam.create_instance_profile(InstanceProfileName=self.name)
+        self.iam.add_role_to_instance_profile(InstanceProfileName=self.name, RoleName=self.name)
+        self.ec2.create_launch_template(LaunchTemplateName=self.name, LaunchTemplateData={
+            "ImageId": image, "UserData": "aGVsbG8=", "IamInstanceProfile": {"Name": self.name},
+            "SecurityGroupIds": self.seed["security_group_ids"], "MetadataOptions": {"HttpTokens": "required"},
+            "BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 20, "VolumeType": "gp3", "DeleteOnTermination": True}}],
+        })
+
+    def end_all(self):
+        live = self.get("inventory")["instances"]
+        if live:
+            self.ec2.terminate_instances(InstanceIds=live)
+
+    def fleet(self, kinds, count=1, capacity_type="spot", strategy="price-capacity-optimized", **more):
+        overrides = [{"InstanceType": k, "SubnetId": s, "Priority": float(p)} for p, k in enumerate(kinds) for s in self.seed["subnet_ids"]]
+        options = {"SpotOptions" if capacity_type == "spot" else "OnDemandOptions": {"AllocationStrategy": strategy}}
+        return self.ec2.create_fleet(
+            Type="instant", TargetCapacitySpecification={"TotalTargetCapacity": count, "DefaultTargetCapacityType": capacity_type},
+            LaunchTemplateConfigs=[{"LaunchTemplateSpecification": {"LaunchTemplateName": self.name, "Version": "$Latest"}, "Overrides": overrides}],
+            TagSpecifications=[{"ResourceType": kind, "Tags": [{"Key": "karpenter.sh/nodeclaim", "Value": "default-1"}]}
+                               for kind in ("instance", "volume", "fleet")], **options, **more)
+
+    def instance(self, answer):
+        found = self.ec2.describe_instances(InstanceIds=[answer["Instances"][0]["InstanceIds"][0]])
+        return found["Reservations"][0]["Instances"][0]
+
+    def test_takes_the_cheapest_pool_and_gives_it_all_that_the_template_says(self):
+        answer = self.fleet(["m5.4xlarge", "m5.large"])
+        self.assertEqual(answer["Errors"], [])
+        launched = answer["Instances"][0]
+        self.assertEqual((launched["InstanceType"], launched["Lifecycle"]), ("m5.large", "spot"))
+        self.assertEqual(launched["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"], "us-east-1c")  # factor 0.98
+        one = self.instance(answer)
+        tags = {t["Key"]: t["Value"] for t in one["Tags"]}
+        self.assertEqual(tags["karpenter.sh/nodeclaim"], "default-1")
+        self.assertEqual(tags["aws:ec2:fleet-id"], answer["FleetId"])
+        self.assertIn("aws:ec2launchtemplate:id", tags)
+        self.assertEqual([g["GroupId"] for g in one["SecurityGroups"]], self.seed["security_group_ids"])
+        self.assertIn(self.name, one["IamInstanceProfile"]["Arn"])
+        self.assertEqual(one["MetadataOptions"]["HttpTokens"], "required")
+        self.assertIn("SpotInstanceRequestId", one)
+        volume = self.ec2.describe_volumes(VolumeIds=[one["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]])["Volumes"][0]
+        self.assertEqual((volume["Size"], volume["VolumeType"]), (20, "gp3"))
+        self.assertEqual(volume["Tags"], [{"Key": "karpenter.sh/nodeclaim", "Value": "default-1"}])
+
+    def test_on_demand_prioritized_goes_by_priority(self):
+        answer = self.fleet(["m5.4xlarge", "m5.large"], capacity_type="on-demand", strategy="prioritized")
+        self.assertEqual(answer["Instances"][0]["InstanceType"], "m5.4xlarge")
+
+    def test_an_overridden_price_moves_the_choice(self):
+        self.post("prices", {"spot/m5.4xlarge/us-east-1b": 0.001})
+        answer = self.fleet(["m5.4xlarge", "m5.large"])
+        self.assertEqual(answer["Instances"][0]["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"], "us-east-1b")
+
+    def test_pools_without_capacity_are_errors_and_the_next_one_is_taken(self):
+        self.post("capacity", [{"instance_type": "m5.large", "zone": "us-east-1c"}, {"instance_type": "m5.large", "zone": "us-east-1a", "available": 1}])
+        answer = self.fleet(["m5.large"], count=2)
+        self.assertEqual([e["ErrorCode"] for e in answer["Errors"]], ["InsufficientInstanceCapacity"])
+        self.assertEqual({i["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"] for i in answer["Instances"]}, {"us-east-1a", "us-east-1b"})
+        self.post("capacity", [{"code": "MaxSpotInstanceCountExceeded"}])
+        answer = self.fleet(["m5.large"])
+        self.assertEqual((answer["Instances"], {e["ErrorCode"] for e in answer["Errors"]}), ([], {"MaxSpotInstanceCountExceeded"}))
+
+    def test_a_wrong_profile_or_type_is_an_error_of_the_override(self):
+        self.iam.remove_role_from_instance_profile(InstanceProfileName=self.name, RoleName=self.name)
+        self.assertEqual({e["ErrorCode"] for e in self.fleet(["m5.large", "m6g.large"])["Errors"]}, {"InvalidParameterValue"})
+
+    def test_a_client_token_repeats_the_answer_and_refuses_another_request(self):
+        first, token = self.fleet(["m5.large"], ClientToken="uid-1"), "uid-1"
+        self.assertEqual(self.fleet(["m5.large"], ClientToken=token)["Instances"], first["Instances"])
+        self.refused("IdempotentParameterMismatch", self.fleet, kinds=["m5.xlarge"], ClientToken=token)
+        self.assertEqual(len(self.get("inventory")["instances"]), 1)
+
+    def test_the_life_of_an_instance_leaves_nothing(self):
+        before = self.get("inventory")
+        answer = self.fleet(["m5.large"])
+        self.assertEqual(self.instance(answer)["State"]["Name"], "pending")
+        self.eventually(lambda: self.instance(answer)["State"]["Name"] == "running")
+        bridge = next(i for i in self.get("instances") if i["id"] in answer["Instances"][0]["InstanceIds"])
+        self.assertEqual((bridge["user_data"], bridge["vcpus"], bridge["max_pods"], bridge["may_join"]), ("aGVsbG8=", 2, 29, False))
+        self.ec2.terminate_instances(InstanceIds=answer["Instances"][0]["InstanceIds"])
+        self.assertEqual(self.instance(answer)["State"]["Name"], "shutting-down")
+        self.eventually(lambda: self.instance(answer)["State"]["Name"] == "terminated")
+        self.assertEqual(self.get("inventory"), before)
+
+    def test_throttling_is_used_up_by_the_calls(self):
+        self.post("throttle", {"CreateFleet": 1})
+        self.refused("RequestLimitExceeded", self.fleet, kinds=["m5.large"])
+        self.assertTrue(self.fleet(["m5.large"])["Instances"])
+
+    def test_a_held_call_takes_effect_before_its_reply(self):
+        self.post("hold", {"action": "CreateFleet"})
+        answers = []
+        caller = threading.Thread(target=lambda: answers.append(self.fleet(["m5.large"])))
+        caller.start()
+        self.eventually(lambda: self.get("held") == {"CreateFleet": 1})
+        self.assertEqual((len(self.get("inventory")["instances"]), answers), (1, []))
+        self.post("release", {"action": "CreateFleet"})
+        caller.join(10)
+        self.assertEqual(len(answers), 1)
+
+    def test_events_of_ec2_reach_a_queue(self):
+        queues, events = self.client("sqs"), self.client("events")
+        url = queues.create_queue(QueueName=self.name)["QueueUrl"]
+        arn = queues.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        events.put_rule(Name=self.name, EventPattern='{"source":["aws.ec2"],"detail-type":["EC2 Spot Instance Interruption Warning"]}')
+        events.put_targets(Rule=self.name, Targets=[{"Id": "1", "Arn": arn}])
+        self.addCleanup(queues.delete_queue, QueueUrl=url)
+        self.addCleanup(events.delete_rule, Name=self.name)
+        self.addCleanup(events.remove_targets, Rule=self.name, Ids=["1"])
+        answer = self.fleet(["m5.large"])
+        self.post("interrupt", {"instance_id": answer["Instances"][0]["InstanceIds"][0], "after_seconds": 0.5})
+        messages = queues.receive_message(QueueUrl=url, WaitTimeSeconds=2)["Messages"]
+        self.assertIn('"instance-action": "terminate"', messages[0]["Body"].replace('":"', '": "'))
+        self.eventually(lambda: self.instance(answer)["State"]["Name"] == "terminated")
+
+    def test_calls_are_logged_with_their_parameters(self):
+        self.fleet(["m5.large"])
+        last = self.get("calls?action=CreateFleet")[-1]
+        self.assertEqual((last["service"], last["status"], last["params"]["Type"]), ("ec2", 200, "instant"))
