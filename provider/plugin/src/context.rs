@@ -135,6 +135,14 @@ impl Context {
         self.record().private = private;
     }
 
+    pub(crate) fn take_saved(&self) -> Option<Value> {
+        self.record().saved.take()
+    }
+
+    pub(crate) fn take_warnings(&self) -> Diagnostics {
+        std::mem::take(&mut self.record().warnings)
+    }
+
     fn record(&self) -> std::sync::MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }

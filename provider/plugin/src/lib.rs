@@ -4,12 +4,16 @@
 //! ([`schema::Schema`]) that carries defaults, validators and plan rules, and a plan engine applies them.
 //! [`from_value`] and [`to_value`] turn values into plain serde structs and back.
 
+mod codec;
 mod context;
 mod convert;
 mod diagnostic;
+mod engine;
 mod path;
+mod proto;
 mod provider;
 pub mod schema;
+mod server;
 mod value;
 
 pub use async_trait::async_trait;
@@ -19,4 +23,5 @@ pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use path::{AttributePath, Step};
 pub use provider::{DataSource, PlannedChange, Provider, Resource};
 pub use schema::{Attribute, Schema, Timeouts, Type};
+pub use server::serve;
 pub use value::{Number, Value};

@@ -132,6 +132,11 @@ pub trait Provider: Send + Sync + 'static {
     /// The version of the binary.
     fn version(&self) -> &'static str;
 
+    /// The source address without host, `namespace/name`.
+    fn source(&self) -> String {
+        format!("{0}/{0}", self.name())
+    }
+
     /// The schema of the provider block.
     fn schema(&self) -> Schema;
 

@@ -1,0 +1,81 @@
+//! Runs the schema's validators and rules on a configuration. Unknown parts are skipped: Terraform asks again when they are known.
+
+use std::collections::BTreeMap;
+
+use crate::schema::{Attribute, Kind, Nesting, Rule, Schema};
+use crate::{AttributePath, Diagnostic, Diagnostics, Value};
+
+/// Checks a configuration against the validators and rules of its schema.
+pub(crate) fn check(schema: &Schema, config: &Value) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    check_attributes(&schema.attributes, config, &AttributePath::root(), &mut found);
+    for rule in &schema.rules {
+        found.extend(check_rule(rule, config));
+    }
+    found
+}
+
+fn check_attributes(
+    attributes: &BTreeMap<String, Attribute>,
+    object: &Value,
+    path: &AttributePath,
+    found: &mut Diagnostics,
+) {
+    for (name, attribute) in attributes {
+        let value = object.get(name);
+        if value.is_null() || !value.is_known() {
+            continue;
+        }
+        let path = path.clone().attribute(name);
+        if value.whole_known() {
+            for validator in &attribute.validators {
+                if let Err(must) = validator.check(value) {
+                    found.error(path.clone(), "Invalid value", format!("{name}: {must}."));
+                }
+            }
+        }
+        if let Kind::Nested(nesting, inner) = &attribute.kind {
+            for (element, path) in elements(*nesting, value, &path) {
+                check_attributes(inner, element, &path, found);
+            }
+        }
+    }
+}
+
+/// The objects inside a nested attribute's value, each with its path.
+pub(super) fn elements<'a>(
+    nesting: Nesting,
+    value: &'a Value,
+    path: &AttributePath,
+) -> Vec<(&'a Value, AttributePath)> {
+    match nesting {
+        Nesting::Single => vec![(value, path.clone())],
+        Nesting::List => {
+            value.as_list().iter().enumerate().map(|(index, element)| (element, path.clone().index(index))).collect()
+        }
+        Nesting::Set => {
+            value.as_list().iter().map(|element| (element, path.clone().element(element.clone()))).collect()
+        }
+        Nesting::Map => {
+            value.as_map().into_iter().flatten().map(|(key, element)| (element, path.clone().key(key))).collect()
+        }
+    }
+}
+
+fn check_rule(rule: &Rule, config: &Value) -> Option<Diagnostic> {
+    let (Rule::Conflicts(names) | Rule::ExactlyOne(names) | Rule::AtLeastOne(names) | Rule::Together(names)) = rule;
+    let set: Vec<&String> = names.iter().filter(|name| !config.get(name).is_null()).collect();
+    let unknown = names.iter().any(|name| !config.get(name).is_known());
+    let all = names.join(", ");
+    let (broken, detail) = match rule {
+        Rule::Conflicts(_) => (set.len() > 1, format!("At most one of these may be set: {all}.")),
+        Rule::ExactlyOne(_) => (set.len() != 1, format!("Exactly one of these must be set: {all}.")),
+        Rule::AtLeastOne(_) => (set.is_empty(), format!("At least one of these must be set: {all}.")),
+        Rule::Together(_) => {
+            (!set.is_empty() && set.len() < names.len(), format!("These must be set together: {all}."))
+        }
+    };
+    // an unknown value may turn out to be null
+    let at = set.last().map_or_else(AttributePath::root, |name| AttributePath::root().attribute(name.as_str()));
+    (broken && !unknown).then(|| Diagnostic::error("Invalid combination of attributes", detail).at(at))
+}

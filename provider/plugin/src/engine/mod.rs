@@ -1,0 +1,13 @@
+//! What every resource has in common, driven by the schema: checking a configuration, planning a change, and settling
+//! what a resource answered into a state that Terraform accepts.
+
+mod check;
+mod plan;
+mod settle;
+
+pub(crate) use check::check;
+pub(crate) use plan::{plan, replacements};
+pub(crate) use settle::{first_unknown, null_unknowns, settle};
+
+#[cfg(test)]
+mod tests;

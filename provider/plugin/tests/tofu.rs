@@ -1,0 +1,234 @@
+//! The example provider under real OpenTofu: handshake, plan, apply, import, Ctrl-C, destroy. Skipped, with a line that says so,
+//! where `tofu` is not built.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+fn tofu() -> Option<PathBuf> {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let cache = std::env::var("KARP_CACHE").unwrap_or_else(|_| format!("{home}/.cache/karp"));
+    let folder =
+        std::env::var("KARP_TEST_TOOLS").map_or_else(|_| PathBuf::from(cache).join("tools/bin"), PathBuf::from);
+    let binary = folder.join("tofu");
+    if binary.is_file() {
+        return Some(binary);
+    }
+    eprintln!("skipped: no OpenTofu at {} (cargo sandbox builds it)", binary.display());
+    None
+}
+
+/// A folder with a configuration and a mirror that holds the example provider.
+struct Stand {
+    tofu: PathBuf,
+    dir: TempDir,
+}
+
+impl Stand {
+    fn new(config: &str) -> Option<Self> {
+        let tofu = tofu()?;
+        let example = std::env::current_exe().unwrap().parent().unwrap().join("../examples/minimal");
+        assert!(example.is_file(), "build the example first: cargo build -p tfplugin --example minimal");
+        let dir = tempfile::tempdir().unwrap();
+        let target = if cfg!(target_arch = "aarch64") { "linux_arm64" } else { "linux_amd64" };
+        let mirror = dir.path().join("mirror/registry.opentofu.org/minimal/minimal/0.1.0").join(target);
+        std::fs::create_dir_all(&mirror).unwrap();
+        std::os::unix::fs::symlink(example.canonicalize().unwrap(), mirror.join("terraform-provider-minimal_v0.1.0"))
+            .unwrap();
+        let mirror = dir.path().join("mirror");
+        let rc = format!("provider_installation {{\n  filesystem_mirror {{\n    path = {mirror:?}\n  }}\n}}\n");
+        std::fs::write(dir.path().join("tofu.rc"), rc).unwrap();
+        let stand = Self { tofu, dir };
+        stand.write(config);
+        stand.run(&["init"]);
+        Some(stand)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    fn write(&self, config: &str) {
+        let head =
+            "terraform {\n  required_providers {\n    minimal = {\n      source = \"minimal/minimal\"\n    }\n  }\n}\n";
+        let config = config.replace("DIR", &self.dir.path().display().to_string());
+        std::fs::write(self.dir.path().join("main.tf"), format!("{head}{config}")).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.tofu);
+        command.args(args).current_dir(self.dir.path());
+        command
+            .env("TF_CLI_CONFIG_FILE", self.path("tofu.rc"))
+            .env("TF_IN_AUTOMATION", "1")
+            .env("TF_CLI_ARGS_plan", "-no-color");
+        command.env("TMPDIR", self.dir.path()).env_remove("TF_REATTACH_PROVIDERS");
+        command
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs a command that must succeed.
+    fn run(&self, args: &[&str]) -> String {
+        let output = self.output(args);
+        let text = text(&output);
+        assert!(output.status.success(), "tofu {args:?}: {text}");
+        text
+    }
+
+    fn assert_plan_is_empty(&self) {
+        let output = self.output(&["plan", "-detailed-exitcode"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    }
+
+    fn assert_no_sockets_left(&self) {
+        let left: Vec<_> =
+            std::fs::read_dir(self.dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("tfplugin-")), "{left:?}");
+    }
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn wait_for(path: &Path) {
+    let begin = Instant::now();
+    while !path.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{} did not appear", path.display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_resource_lives_from_plan_to_destroy() {
+    let config = "resource \"minimal_file\" \"a\" {\n  path = \"DIR/a\"\n  content = \"one\"\n}\n";
+    let Some(stand) = Stand::new(config) else { return };
+    let plan = stand.run(&["plan"]);
+    assert!(plan.contains("+ size    = (known after apply)"), "{plan}");
+    assert!(plan.contains("+ owner   = \"nobody\""), "{plan}");
+    stand.run(&["apply", "-auto-approve"]);
+    assert_eq!(std::fs::read_to_string(stand.path("a")).unwrap(), "one");
+    stand.assert_plan_is_empty();
+
+    // an update in place keeps the id and recomputes the rest
+    stand.write(&config.replace("one", "three"));
+    let plan = stand.run(&["plan"]);
+    assert!(plan.contains("~ size    = 3 -> (known after apply)"), "{plan}");
+    assert!(!plan.contains("~ id"), "{plan}");
+    stand.run(&["apply", "-auto-approve"]);
+    stand.assert_plan_is_empty();
+
+    // drift shows and heals
+    std::fs::write(stand.path("a"), "someone else").unwrap();
+    assert_eq!(stand.output(&["plan", "-detailed-exitcode"]).status.code(), Some(2));
+    stand.run(&["apply", "-auto-approve"]);
+    assert_eq!(std::fs::read_to_string(stand.path("a")).unwrap(), "three");
+
+    // another path replaces
+    stand.write(&config.replace("DIR/a", "DIR/b"));
+    let plan = stand.run(&["plan"]);
+    assert!(plan.contains("must be replaced") && plan.contains("# forces replacement"), "{plan}");
+    stand.run(&["apply", "-auto-approve"]);
+    assert!(!Path::new(&stand.path("a")).exists());
+    stand.assert_plan_is_empty();
+
+    stand.run(&["destroy", "-auto-approve"]);
+    assert!(!Path::new(&stand.path("b")).exists());
+    stand.assert_no_sockets_left();
+}
+
+#[test]
+fn bad_values_are_refused_at_their_attribute() {
+    let config = "resource \"minimal_file\" \"a\" {\n  path = \"relative\"\n  content = \"one\"\n}\n";
+    let Some(stand) = Stand::new(config) else { return };
+    let output = stand.output(&["validate"]);
+    assert!(!output.status.success());
+    let text = text(&output);
+    assert!(text.contains("path: must begin with \"/\", not \"relative\"") && text.contains("line 9"), "{text}");
+}
+
+#[test]
+fn import_ends_on_an_empty_plan() {
+    let config = "resource \"minimal_file\" \"a\" {\n  path = \"DIR/a\"\n  content = \"one\"\n}\n";
+    let Some(stand) = Stand::new(config) else { return };
+    std::fs::write(stand.path("a"), "one").unwrap();
+    stand.run(&["import", "minimal_file.a", &stand.path("a")]);
+    stand.assert_plan_is_empty();
+}
+
+#[test]
+fn ctrl_c_while_creating_keeps_the_resource_in_state() {
+    let config =
+        "resource \"minimal_file\" \"a\" {\n  path = \"DIR/a\"\n  content = \"one\"\n  pause_seconds = 50\n}\n";
+    let Some(stand) = Stand::new(config) else { return };
+    let mut command = stand.command(&["apply", "-auto-approve"]);
+    let begin = Instant::now();
+    let child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(Path::new(&stand.path("a")));
+    // a terminal sends it to the whole group: OpenTofu and the provider
+    killpg(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = text(&output);
+    assert!(!output.status.success() && text.contains("Terraform was interrupted"), "{text}");
+    assert!(begin.elapsed() < Duration::from_secs(30), "the wait went on after the stop");
+    assert_eq!(stand.run(&["state", "list"]).trim(), "minimal_file.a");
+    // it is marked as half made, so the next run makes it anew; and it can be destroyed
+    assert!(stand.run(&["plan"]).contains("is tainted"));
+    stand.run(&["destroy", "-auto-approve"]);
+    assert!(!Path::new(&stand.path("a")).exists());
+    stand.assert_no_sockets_left();
+}
+
+#[test]
+fn a_person_gets_help_and_a_debugger_can_attach() {
+    let config = "resource \"minimal_file\" \"a\" {\n  path = \"DIR/a\"\n  content = \"one\"\n}\n";
+    let Some(stand) = Stand::new(config) else { return };
+    let binary = std::env::current_exe().unwrap().parent().unwrap().join("../examples/minimal");
+    let by_hand = Command::new(&binary).output().unwrap();
+    assert!(!by_hand.status.success() && text(&by_hand).contains("This is a plugin"), "{}", text(&by_hand));
+    assert_eq!(text(&Command::new(&binary).arg("--version").output().unwrap()), "terraform-provider-minimal v0.1.0\n");
+
+    let mut debugged = Command::new(&binary).arg("--debug").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(debugged.stdout.take().unwrap()));
+    let attach = lines.by_ref().flatten().find(|line| line.starts_with("export TF_REATTACH_PROVIDERS=")).unwrap();
+    let attach = attach.trim_start_matches("export TF_REATTACH_PROVIDERS='").trim_end_matches('\'').to_string();
+    let attached = |args: &[&str]| stand.command(args).env("TF_REATTACH_PROVIDERS", &attach).output().unwrap();
+    for args in [&["apply", "-auto-approve"][..], &["plan", "-detailed-exitcode"], &["destroy", "-auto-approve"]] {
+        let output = attached(args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output));
+    }
+    let pid = Pid::from_raw(i32::try_from(debugged.id()).unwrap());
+    nix::sys::signal::kill(pid, Signal::SIGTERM).unwrap();
+    assert!(debugged.wait().unwrap().success());
+}
+
+#[test]
+fn the_process_ends_when_terraform_dies() {
+    let config =
+        "resource \"minimal_file\" \"a\" {\n  path = \"DIR/a\"\n  content = \"one\"\n  pause_seconds = 50\n}\n";
+    let Some(stand) = Stand::new(config) else { return };
+    let mut child =
+        stand.command(&["apply", "-auto-approve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for(Path::new(&stand.path("a")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let begin = Instant::now();
+    let alive = || {
+        std::fs::read_dir(stand.dir.path())
+            .unwrap()
+            .flatten()
+            .any(|entry| entry.file_name().to_string_lossy().starts_with("tfplugin-"))
+    };
+    while alive() {
+        assert!(begin.elapsed() < Duration::from_secs(15), "the provider outlived OpenTofu");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
