@@ -116,10 +116,12 @@ fn gpu(info: &ec2::InstanceTypeInfo) -> Option<Gpu> {
     let gpus = info.gpu_info.as_ref()?.gpus();
     let first = gpus.first()?;
     let memory = first.memory_info.as_ref().and_then(|memory| memory.size_in_mib);
-    Some(Gpu {
+    let count = gpus.iter().map(|gpu| unsigned(gpu.count)).sum();
+    // A share of a GPU (g6f) counts as none: no pod can ask for it by number.
+    (count > 0).then(|| Gpu {
         name: kebab(first.name.as_deref()),
         maker: kebab(first.manufacturer.as_deref()),
-        count: gpus.iter().map(|gpu| unsigned(gpu.count)).sum(),
+        count,
         memory_mib: u64::from(unsigned(memory)),
     })
 }
