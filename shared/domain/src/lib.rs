@@ -3,8 +3,10 @@
 //! Values in, values out: no client, clock, log or randomness lives here, so every caller gets the same answer for the same input.
 
 pub mod api;
+pub mod batch;
 pub mod catalogue;
 pub mod cluster;
+pub mod iam;
 pub mod quantity;
 pub mod requirement;
 pub mod resources;

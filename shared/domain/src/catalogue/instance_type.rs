@@ -30,6 +30,9 @@ impl InstanceType {
         let labels = facts.labels().into_iter().map(|(key, value)| (key.into(), vec![value.into()]));
         let mut labels: BTreeMap<Arc<str>, Vec<Arc<str>>> = labels.collect();
         labels.insert("karpenter.k8s.aws/instance-tenancy".into(), vec!["default".into(), "dedicated".into()]);
+        if let Some(region) = offerings.first().and_then(|offering| region_of(&offering.zone.name)) {
+            labels.insert("topology.kubernetes.io/region".into(), vec![region.into()]);
+        }
         InstanceType {
             name: facts.name.as_str().into(),
             labels,
@@ -83,4 +86,10 @@ pub fn offerings(
         }
     }
     all
+}
+
+/// The region of a plain availability zone: `us-east-1` of `us-east-1a`. Local and wavelength zones have longer names.
+fn region_of(zone: &str) -> Option<&str> {
+    let region = zone.strip_suffix(|c: char| c.is_ascii_lowercase())?;
+    (region.ends_with(|c: char| c.is_ascii_digit()) && region.matches('-').count() <= 3).then_some(region)
 }

@@ -1,8 +1,11 @@
 //! What a node of a type can hold: capacity, and what kubelet and system keep of it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::InstanceFacts;
+use crate::api::{Ec2NodeClassSpec, hash};
 use crate::quantity::Quantity;
 use crate::resources::{self, Resources};
 
@@ -49,6 +52,42 @@ pub struct NodeSettings {
     pub root_volume_bytes: u64,
     /// `instanceStorePolicy: RAID0`: local NVMe disks hold it instead.
     pub raid0: bool,
+}
+
+impl NodeSettings {
+    /// Reads the settings of a node class. Reservations and thresholds that cannot be read count as not set; admission refuses them.
+    pub fn from_class(class: &Ec2NodeClassSpec) -> Self {
+        let kubelet = class.kubelet.clone().unwrap_or_default();
+        let reserved = |list: &BTreeMap<String, Quantity>| {
+            list.iter().fold(Resources::new(), |all, (name, amount)| all.with(name.clone(), *amount))
+        };
+        let count = |number: Option<i32>| number.and_then(|n| u32::try_from(n).ok());
+        let threshold = |name: &str| kubelet.eviction_hard.get(name).and_then(|text| Threshold::parse(text));
+        let bottlerocket = hash::family(class) == "Bottlerocket";
+        NodeSettings {
+            family: if bottlerocket { Family::Bottlerocket } else { Family::AmazonLinux },
+            max_pods: count(kubelet.max_pods),
+            pods_per_core: count(kubelet.pods_per_core),
+            kube_reserved: reserved(&kubelet.kube_reserved),
+            system_reserved: reserved(&kubelet.system_reserved),
+            eviction_memory: threshold("memory.available"),
+            eviction_nodefs: threshold("nodefs.available"),
+            root_volume_bytes: root_volume(class, bottlerocket).unwrap_or(20 * GIB),
+            raid0: class.instance_store_policy.is_some(),
+            ..NodeSettings::default()
+        }
+    }
+}
+
+/// The volume that holds pods' storage: the one marked as root, else the family's, else the last of a class of its own image.
+fn root_volume(class: &Ec2NodeClassSpec, bottlerocket: bool) -> Option<u64> {
+    let mappings = &class.block_device_mappings;
+    let device = if bottlerocket { "/dev/xvdb" } else { "/dev/xvda" };
+    let marked = mappings.iter().find(|m| m.root_volume == Some(true));
+    let named = || mappings.iter().find(|m| m.device_name.as_deref() == Some(device));
+    let last = || mappings.last().filter(|_| hash::family(class) == "Custom");
+    let size = marked.or_else(named).or_else(last)?.ebs.as_ref()?.volume_size.as_ref()?;
+    u64::try_from(size.parse::<Quantity>().ok()?.units()).ok()
 }
 
 impl Default for NodeSettings {

@@ -1,6 +1,6 @@
 //! The catalogue: instance types of one node class, interned so that questions are answered by bit sets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
@@ -20,7 +20,18 @@ pub struct Catalogue {
     by_name: FxHashMap<Arc<str>, usize>,
     labels: FxHashMap<Arc<str>, LabelIndex>,
     zones: Vec<Zone>,
+    offers: Vec<Vec<Offer>>,
     offered: Vec<TypeSet>,
+    exotic: TypeSet,
+    plural: BTreeSet<Arc<str>>,
+}
+
+/// An available offering of a type, in the form in which packing reads it.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    price: Price,
+    zone: u8,
+    capacity_type: CapacityType,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -124,7 +135,14 @@ impl Catalogue {
         let size = self.types.len();
         let empty = || TypeSet::with_capacity(size);
         for (at, t) in self.types.iter().enumerate() {
+            if is_exotic(t) {
+                self.exotic.grow(size);
+                self.exotic.insert(at);
+            }
             for (key, values) in &t.labels {
+                if values.len() > 1 {
+                    self.plural.insert(key.clone());
+                }
                 let index = self.labels.entry(key.clone()).or_default();
                 index.defined.grow(size);
                 index.defined.insert(at);
@@ -138,10 +156,13 @@ impl Catalogue {
     fn index_offerings(&mut self) {
         let slots = self.zones.len() * CapacityType::ALL.len();
         self.offered = vec![TypeSet::with_capacity(self.types.len()); slots];
+        self.offers = vec![Vec::new(); self.types.len()];
         for (at, t) in self.types.iter().enumerate() {
             for offering in t.offerings.iter().filter(|o| o.available) {
                 if let Ok(zone) = self.zones.binary_search(&offering.zone) {
                     self.offered[zone * CapacityType::ALL.len() + offering.capacity_type as usize].insert(at);
+                    let (price, capacity_type) = (offering.price, offering.capacity_type);
+                    self.offers[at].push(Offer { price, zone: zone as u8, capacity_type });
                 }
             }
         }
@@ -249,7 +270,20 @@ impl Catalogue {
 
     /// Answers the price of the cheapest available offering of a type in a market.
     pub fn cheapest(&self, at: usize, market: Market) -> Option<Price> {
-        self.offerings_in(at, market).map(|offering| offering.price).next()
+        let mut offers = self.offers[at].iter();
+        offers.find(|o| market.allows(usize::from(o.zone), o.capacity_type)).map(|o| o.price)
+    }
+
+    /// Answers the types that cost more for what plain pods never use: bare metal, GPUs, accelerators.
+    pub fn exotic(&self) -> &TypeSet {
+        &self.exotic
+    }
+
+    /// Says whether pods on one node may contradict each other on this label although each finds the node's type suitable: types
+    /// do not define it, or define several values.
+    pub fn is_open(&self, key: &str) -> bool {
+        let from_offering = matches!(key, labels::ZONE | labels::ZONE_ID | labels::CAPACITY_TYPE);
+        !from_offering && (self.plural.contains(key) || !self.labels.contains_key(key))
     }
 
     /// Ranks the available offerings of some types in a market: cheapest first, then by type, zone and capacity type.
@@ -273,4 +307,11 @@ impl Catalogue {
         });
         ranked
     }
+}
+
+fn is_exotic(t: &InstanceType) -> bool {
+    let size = t.labels.get(labels::INSTANCE_SIZE).and_then(|values| values.first());
+    t.labels.contains_key(labels::INSTANCE_GPU_COUNT)
+        || t.labels.contains_key(labels::INSTANCE_ACCELERATOR_COUNT)
+        || size.is_some_and(|size| size.starts_with("metal"))
 }

@@ -9,18 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::policy::v1 as policy;
 
 use super::{Pod, PodKey, Unreadable, UnreadableField};
+use crate::api::BudgetReason as Reason;
 use crate::requirement::Selector;
-
-/// Says why a node is disrupted of karp's own will.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-pub enum Reason {
-    /// It could be cheaper.
-    Underutilized,
-    /// It holds no pods.
-    Empty,
-    /// It is no longer what its pool and class say.
-    Drifted,
-}
 
 /// Holds one of a pool's budgets.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::{Unreadable, UnreadableField};
 use crate::api::conditions::{self, Condition, ConditionStatus};
-use crate::api::labels;
+use crate::api::{self, NodeClaim, NodeClassReference, labels};
 use crate::requirement::Requirements;
 use crate::resources::Resources;
 use crate::taint::Taint;
@@ -69,7 +70,52 @@ pub struct Claim {
     pub finalizers: Vec<String>,
 }
 
+impl From<&NodeClassReference> for ClassRef {
+    fn from(reference: &NodeClassReference) -> Self {
+        ClassRef {
+            group: reference.group.as_str().into(),
+            kind: reference.kind.as_str().into(),
+            name: reference.name.as_str().into(),
+        }
+    }
+}
+
 impl Claim {
+    /// Reads a NodeClaim. One that has no creation time yet counts as made at the beginning of time, so that it is never young for ever.
+    pub fn from_kube(claim: &NodeClaim) -> Result<Self, Unreadable> {
+        let meta = &claim.metadata;
+        let name = meta.name.as_deref().unwrap_or_default();
+        let spec = &claim.spec;
+        let requirements = api::requirements(&spec.requirements)
+            .map_err(|e| UnreadableField::new("spec.requirements".to_owned(), e.to_string()).of("NodeClaim", &name))?;
+        let status = claim.status.clone().unwrap_or_default();
+        let labels = meta.labels.clone().unwrap_or_default();
+        let text = |text: Option<String>| text.filter(|t| !t.is_empty()).map(Arc::from);
+        Ok(Claim {
+            name: name.into(),
+            uid: meta.uid.as_deref().unwrap_or_default().into(),
+            pool: labels.get(labels::NODE_POOL).map(|pool| pool.as_str().into()),
+            class: ClassRef::from(&spec.node_class_ref),
+            labels,
+            annotations: meta.annotations.clone().unwrap_or_default(),
+            requirements,
+            requests: spec.resources.requests.clone(),
+            taints: spec.taints.iter().map(Taint::from).collect(),
+            startup_taints: spec.startup_taints.iter().map(Taint::from).collect(),
+            expire_after: spec.lifetime(),
+            termination_grace: spec.grace(),
+            provider_id: text(status.provider_id),
+            node_name: text(status.node_name),
+            capacity: status.capacity.unwrap_or_default(),
+            allocatable: status.allocatable.unwrap_or_default(),
+            conditions: status.conditions,
+            last_pod_event: status.last_pod_event_time,
+            created: meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0),
+            deleting: meta.deletion_timestamp.as_ref().map(|t| t.0),
+            finalizers: meta.finalizers.clone().unwrap_or_default(),
+        })
+    }
+
     /// Answers since when a condition has been true.
     pub fn since(&self, condition: &str) -> Option<Timestamp> {
         conditions::get(&self.conditions, condition)

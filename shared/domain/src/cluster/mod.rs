@@ -11,14 +11,13 @@ mod snapshot;
 
 use std::fmt;
 
-use jiff::SignedDuration;
-
-pub use budget::{Budget, PodBudget, Reason, Share, Window, allowed, blocking, parse_schedule};
+pub use crate::api::{BudgetReason as Reason, ConsolidationPolicy};
+pub use budget::{Budget, PodBudget, Share, Window, allowed, blocking, parse_schedule};
 pub use claim::{Claim, ClassRef};
 pub use daemon::DaemonSet;
 pub use node::{Node, Readiness, is_ephemeral};
 pub use pod::{CRITICAL_PRIORITY, DoNotDisrupt, Owner, Phase, Pod, PodKey};
-pub use pool::{ConsolidationPolicy, NODE_CLASS_GROUP, Pool};
+pub use pool::{NODE_CLASS_GROUP, Pool};
 pub use shape::{Feature, Shape};
 pub use snapshot::{Host, Settings, Snapshot};
 
@@ -59,26 +58,4 @@ impl UnreadableField {
     fn of(self, kind: &str, name: &impl fmt::Display) -> Unreadable {
         Unreadable { kind: kind.to_owned(), name: name.to_string(), field: self.field, problem: self.problem }
     }
-}
-
-/// Reads a Go duration made of whole hours, minutes and seconds, such as `1h30m`; `None` for anything else.
-pub fn parse_duration(text: &str) -> Option<SignedDuration> {
-    let mut total = SignedDuration::ZERO;
-    let mut rest = text;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
-        let number: i64 = rest[..digits].parse().ok()?;
-        let (seconds, unit) = match rest.as_bytes()[digits] {
-            b'h' => (3600, 1),
-            b'm' => (60, 1),
-            b's' => (1, 1),
-            _ => return None,
-        };
-        total = total.checked_add(SignedDuration::from_secs(number.checked_mul(seconds)?))?;
-        rest = &rest[digits + unit..];
-    }
-    Some(total)
 }

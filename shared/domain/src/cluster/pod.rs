@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1 as core;
 use serde::{Deserialize, Serialize};
 
 use super::{Shape, Unreadable};
-use crate::api::labels;
+use crate::api::{duration, labels};
 
 /// Priority from which a pod counts as critical (system-cluster-critical); such pods are drained last.
 pub const CRITICAL_PRIORITY: i32 = 2_000_000_000;
@@ -225,7 +225,7 @@ fn owner(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> O
 fn do_not_disrupt(value: Option<&str>) -> DoNotDisrupt {
     match value {
         Some("true") => DoNotDisrupt::Always,
-        Some(text) => super::parse_duration(text).map_or(DoNotDisrupt::No, DoNotDisrupt::For),
+        Some(text) => duration(text).map_or(DoNotDisrupt::No, DoNotDisrupt::For),
         None => DoNotDisrupt::No,
     }
 }

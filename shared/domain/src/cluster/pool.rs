@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Budget, ClassRef};
-use crate::requirement::Requirements;
+use super::{Budget, ClassRef, Share, Unreadable, UnreadableField, Window};
+use crate::api::conditions::{self, READY};
+use crate::api::{self, ConsolidationPolicy, NodePool, labels};
+use crate::requirement::{Requirement, Requirements};
 use crate::resources::Resources;
 use crate::taint::Taint;
 
@@ -54,24 +56,59 @@ pub struct Pool {
     pub ready: bool,
     /// Deletion was asked for at this time.
     pub deleting: Option<Timestamp>,
-    /// Hash of the template for drift, as karp writes it into `karpenter.sh/nodepool-hash`.
-    pub hash: Arc<str>,
-}
-
-/// Says which nodes consolidation looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConsolidationPolicy {
-    /// Only nodes without pods.
-    WhenEmpty,
-    /// Also nodes that could be cheaper.
-    WhenEmptyOrUnderutilized,
-    /// Those whose saving is worth the disruption.
-    Balanced,
 }
 
 impl Pool {
+    /// Reads a NodePool.
+    pub fn from_kube(pool: &NodePool) -> Result<Self, Unreadable> {
+        let name = pool.metadata.name.as_deref().unwrap_or_default();
+        let template = &pool.spec.template;
+        let mut requirements = api::requirements(&template.spec.requirements).map_err(|e| {
+            UnreadableField::new("spec.template.spec.requirements".to_owned(), e.to_string()).of("NodePool", &name)
+        })?;
+        let min_values = requirements.iter().filter_map(|r| Some((r.shared_key(), r.min_values()?))).collect();
+        let class = ClassRef::from(&template.spec.node_class_ref);
+        requirements.merge(&Requirements::from_labels(&template.metadata.labels));
+        requirements.add(Requirement::only(labels::NODE_POOL, [name]));
+        if &*class.group == NODE_CLASS_GROUP {
+            requirements.add(Requirement::only(labels::EC2_NODE_CLASS, [&*class.name]));
+        }
+        let status = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+        let disruption = &pool.spec.disruption;
+        Ok(Pool {
+            name: name.into(),
+            uid: pool.metadata.uid.as_deref().unwrap_or_default().into(),
+            weight: pool.spec.weight.and_then(|w| u32::try_from(w).ok()).unwrap_or(0),
+            labels: template.metadata.labels.clone(),
+            annotations: template.metadata.annotations.clone(),
+            requirements,
+            min_values,
+            taints: template.spec.taints.iter().map(Taint::from).collect(),
+            startup_taints: template.spec.startup_taints.iter().map(Taint::from).collect(),
+            class,
+            expire_after: template.spec.lifetime(),
+            termination_grace: template.spec.grace(),
+            limits: pool.spec.limits.clone().unwrap_or_default(),
+            consolidate_after: disruption.quiet_period(),
+            policy: disruption.consolidation_policy,
+            budgets: disruption.budgets.iter().map(budget).collect(),
+            is_static: pool.spec.replicas.is_some(),
+            ready: !conditions::is_false(status, READY),
+            deleting: pool.metadata.deletion_timestamp.as_ref().map(|t| t.0),
+        })
+    }
+
     /// Says whether karp may act on the pool.
     pub fn is_ours(&self) -> bool {
         &*self.class.group == NODE_CLASS_GROUP
     }
+}
+
+fn budget(budget: &api::Budget) -> Budget {
+    let window = budget.schedule.as_ref().map(|schedule| Window {
+        schedule: schedule.as_str().into(),
+        duration: budget.duration.as_deref().and_then(api::duration).unwrap_or_default(),
+    });
+    let reasons = budget.reasons.clone().unwrap_or_default();
+    Budget { nodes: Share::parse(&budget.nodes), reasons, window }
 }

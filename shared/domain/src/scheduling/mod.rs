@@ -1,5 +1,14 @@
 //! Scheduling: which pods go where, and what to launch for the rest.
 
+mod amounts;
+mod duals;
+mod finish;
+mod packing;
+mod problem;
+mod queue;
 mod solution;
+mod solve;
 
+pub use finish::MAX_TYPES;
 pub use solution::{InFlightNode, Misfit, Placement, Refusal, Solution, Target, Unschedulable};
+pub use solve::solve;

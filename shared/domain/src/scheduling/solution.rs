@@ -205,7 +205,10 @@ impl fmt::Display for Misfit {
             }
             Misfit::NoTypeHasAll => f.write_str("no instance type has enough of all resources at once"),
             Misfit::NoOffering { types } => {
-                write!(f, "{types} instance types would do, but none can be had now in the zones and capacity types allowed")
+                write!(
+                    f,
+                    "{types} instance types would do, but none can be had now in the zones and capacity types allowed"
+                )
             }
             Misfit::Limit { resource, limit, used } => write!(f, "limit {resource} {limit} reached ({used} in use)"),
             Misfit::MinValues { key, wanted, possible } => {

@@ -1,0 +1,91 @@
+//! Batching: waits until changes stop coming for a moment, but not for ever, so that pods made together are planned together.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// Says whether a batch is open and until when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// Nothing waits.
+    Empty,
+    /// Something waits; look again then.
+    OpenUntil(Timestamp),
+    /// The batch is ready to be taken.
+    Ripe,
+}
+
+/// Gathers triggers into batches. Takes the time, gives the deadline; the caller sleeps.
+#[derive(Clone, Debug)]
+pub struct Batcher {
+    idle: Duration,
+    longest: Duration,
+    open: Option<Open>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    since: Timestamp,
+    latest: Timestamp,
+}
+
+impl Batcher {
+    /// Makes a batcher: a batch is ripe when nothing was added for `idle`, or `longest` after its first trigger.
+    pub const fn new(idle: Duration, longest: Duration) -> Self {
+        Batcher { idle, longest, open: None }
+    }
+
+    /// Notes a trigger. A clock that went back counts as standing still.
+    pub fn add(&mut self, now: Timestamp) {
+        let open = self.open.get_or_insert(Open { since: now, latest: now });
+        open.latest = open.latest.max(now);
+    }
+
+    /// Answers the state of the batch at `now`.
+    pub fn window(&self, now: Timestamp) -> Window {
+        let Some(open) = self.open else { return Window::Empty };
+        let after = |start: Timestamp, wait: Duration| start.saturating_add(wait).unwrap_or(Timestamp::MAX);
+        let ripe = after(open.latest, self.idle).min(after(open.since, self.longest));
+        // a clock that stepped back by more than a whole window must not keep the batch open
+        let stepped_back = after(now, self.longest) < open.since;
+        if now >= ripe || stepped_back { Window::Ripe } else { Window::OpenUntil(ripe) }
+    }
+
+    /// Takes the batch: what is added from now on opens a new one.
+    pub fn clear(&mut self) {
+        self.open = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn at(millis: i64) -> Timestamp {
+        START + jiff::SignedDuration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_batch_ripens_when_triggers_stop() {
+        let mut batcher = Batcher::new(Duration::from_secs(1), Duration::from_secs(10));
+        assert_eq!(batcher.window(at(0)), Window::Empty);
+        batcher.add(at(0));
+        batcher.add(at(700));
+        assert_eq!(batcher.window(at(1000)), Window::OpenUntil(at(1700)));
+        assert_eq!(batcher.window(at(1700)), Window::Ripe);
+        batcher.clear();
+        assert_eq!(batcher.window(at(1800)), Window::Empty);
+    }
+
+    #[test]
+    fn a_batch_never_stays_open_longer_than_the_longest() {
+        let mut batcher = Batcher::new(Duration::from_secs(1), Duration::from_secs(10));
+        for tick in 0..40 {
+            batcher.add(at(tick * 500));
+        }
+        assert_eq!(batcher.window(at(9_999)), Window::OpenUntil(at(10_000)));
+        assert_eq!(batcher.window(at(10_000)), Window::Ripe);
+    }
+}

@@ -1,0 +1,58 @@
+//! Resources as short vectors of integers, one place for each resource that any pod asks for.
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use crate::resources::Resources;
+
+/// Amounts in thousandths of a unit, in the order of [`Dims`].
+pub(crate) type Amounts = SmallVec<[i64; 6]>;
+
+/// Names the resources that a problem speaks of, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Dims(Vec<String>);
+
+impl Dims {
+    /// Collects the resources that are asked for.
+    pub(crate) fn of<'a>(requests: impl IntoIterator<Item = &'a Resources>) -> Self {
+        let mut names = BTreeSet::new();
+        for request in requests {
+            for (name, amount) in request.iter() {
+                if amount.is_positive() && !names.contains(name) {
+                    names.insert(name.to_owned());
+                }
+            }
+        }
+        Dims(names.into_iter().collect())
+    }
+
+    /// Answers the names.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    /// Reads what is asked for, rounded up.
+    pub(crate) fn demand(&self, resources: &Resources) -> Amounts {
+        self.0.iter().map(|name| resources.get(name).millis()).collect()
+    }
+
+    /// Reads what is there, rounded down.
+    pub(crate) fn supply(&self, resources: &Resources) -> Amounts {
+        let floor = |nanos: i128| i64::try_from(nanos.div_euclid(1_000_000)).unwrap_or(i64::MAX);
+        self.0.iter().map(|name| floor(resources.get(name).nanos())).collect()
+    }
+}
+
+/// Takes `times` the second from the first.
+pub(crate) fn take(from: &mut Amounts, amounts: &Amounts, times: i64) {
+    for (have, less) in from.iter_mut().zip(amounts) {
+        *have = have.saturating_sub(less.saturating_mul(times));
+    }
+}
+
+/// Answers how many times a request fits; a resource that is not asked for does not matter.
+pub(crate) fn copies(free: &Amounts, request: &Amounts) -> u32 {
+    let times = free.iter().zip(request).filter(|(_, want)| **want > 0).map(|(have, want)| (have / want).max(0));
+    u32::try_from(times.min().unwrap_or(i64::from(u32::MAX))).unwrap_or(u32::MAX)
+}

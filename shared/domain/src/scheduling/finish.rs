@@ -1,0 +1,178 @@
+//! From packed drafts to nodes that can be asked for: every type that would do, within limits and `minValues`.
+
+use std::sync::Arc;
+
+use super::amounts::{Amounts, copies, take};
+use super::packing::{Draft, draft_market, node_size};
+use super::problem::{PoolState, Problem};
+use super::queue::{Group, distinct_values, draw};
+use super::{InFlightNode, Misfit};
+use crate::api::labels;
+use crate::catalogue::{RankedOffering, TypeSet};
+use crate::requirement::{Requirement, Requirements};
+use crate::resources::Resources;
+
+/// EC2 Fleet takes no more launch specifications than this many types fill with their zones (Karpenter's figure).
+pub const MAX_TYPES: usize = 60;
+
+/// Turns drafts into nodes and draws their pods. `left` is what limits leave after every draft was charged as its chosen type: it is shared
+/// out so that drafts may also become larger types, and is never passed whatever EC2 chooses.
+pub(crate) fn nodes(
+    problem: &Problem<'_>,
+    groups: &mut [Group],
+    drafts: &[Draft],
+    left: &mut [Resources],
+) -> Vec<InFlightNode> {
+    let mut to_come: Vec<usize> = vec![0; problem.pools.len()];
+    drafts.iter().for_each(|draft| to_come[draft.pool] += 1);
+    let mut nodes = Vec::with_capacity(drafts.len());
+    for draft in drafts {
+        let state = &problem.pools[draft.pool];
+        let types = listed(problem, groups, draft, &share(&left[draft.pool], to_come[draft.pool]));
+        let extra = most_extra(state, draft.chosen, &types);
+        left[draft.pool].subtract(&extra);
+        to_come[draft.pool] -= 1;
+        nodes.push(node(problem, groups, draft, &types));
+    }
+    nodes
+}
+
+/// Checks `minValues` of a draft with all types that would do.
+pub(crate) fn min_values(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Result<(), Misfit> {
+    let state = &problem.pools[draft.pool];
+    if state.pool.min_values.is_empty() {
+        return Ok(());
+    }
+    let types = suitable(problem, groups, draft);
+    for (key, wanted) in &state.pool.min_values {
+        let possible = distinct_values(state, &types, key);
+        if possible < *wanted {
+            return Err(Misfit::MinValues { key: key.to_string(), wanted: *wanted, possible });
+        }
+    }
+    Ok(())
+}
+
+/// An equal part of what limits leave for each draft that is still to come.
+fn share(left: &Resources, to_come: usize) -> Resources {
+    let parts = i128::try_from(to_come.max(1)).unwrap_or(1);
+    let mut share = Resources::new();
+    for (name, amount) in left.iter() {
+        let nanos = (amount.nanos() / parts).max(0);
+        share.set(
+            name.to_owned(),
+            crate::quantity::Quantity::from_millis(i64::try_from(nanos / 1_000_000).unwrap_or(i64::MAX)),
+        );
+    }
+    share
+}
+
+/// How much larger than the chosen type the largest of some types is, by limited resource.
+fn most_extra(state: &PoolState, chosen: usize, types: &TypeSet) -> Resources {
+    let base = node_size(state, chosen);
+    let mut most = base.clone();
+    types.ones().for_each(|at| most.raise(&node_size(state, at)));
+    most.minus(&base)
+}
+
+/// Every type that can hold the draft's pods beside the daemons and can be bought.
+fn suitable(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> TypeSet {
+    let state = &problem.pools[draft.pool];
+    let mut request: Amounts = problem.dims.names().iter().map(|_| 0).collect();
+    let mut types = state.types.clone();
+    for portion in &draft.fill {
+        take(&mut request, &groups[portion.group].request, -i64::from(portion.count));
+        if let Ok(ways) = &groups[portion.group].ways[draft.pool] {
+            types.intersect_with(&ways[portion.way].types);
+        }
+    }
+    types.intersect_with(&state.catalogue.offered(draft_market(problem, groups, draft)));
+    let mut suitable = TypeSet::with_capacity(state.catalogue.types().len());
+    suitable.extend(types.ones().filter(|at| copies(&state.room[*at], &request) > 0));
+    suitable
+}
+
+/// The types to list on the claim: suitable, no larger than limits allow, the cheapest ones, enough for `minValues`.
+fn listed(problem: &Problem<'_>, groups: &[Group], draft: &Draft, spare: &Resources) -> TypeSet {
+    let state = &problem.pools[draft.pool];
+    let suitable = suitable(problem, groups, draft);
+    let market = draft_market(problem, groups, draft);
+    let base = node_size(state, draft.chosen);
+    let mut by_price: Vec<usize> =
+        suitable.ones().filter(|at| *at == draft.chosen || node_size(state, *at).minus(&base).fits(spare)).collect();
+    by_price.sort_by_key(|at| (state.catalogue.cheapest(*at, market), *at != draft.chosen, *at));
+    let mut listed = TypeSet::with_capacity(state.catalogue.types().len());
+    listed.extend(by_price.iter().copied().take(MAX_TYPES));
+    listed.insert(draft.chosen);
+    for (key, wanted) in &state.pool.min_values {
+        // a cheaper list that lacks values gives its place to the next type that brings one
+        for at in &by_price {
+            let have = distinct_values(state, &listed, key);
+            if have >= *wanted {
+                break;
+            }
+            listed.insert(*at);
+            if distinct_values(state, &listed, key) == have {
+                listed.remove(*at);
+            }
+        }
+    }
+    listed
+}
+
+fn node(problem: &Problem<'_>, groups: &mut [Group], draft: &Draft, types: &TypeSet) -> InFlightNode {
+    let state = &problem.pools[draft.pool];
+    let pool = &state.pool;
+    let market = draft_market(problem, groups, draft);
+    let offerings: Vec<RankedOffering> = state.catalogue.ranked(types, market);
+    let mut requirements: Requirements = pool.requirements.clone();
+    let mut requests = Resources::new();
+    let mut pods = Vec::new();
+    for portion in &draft.fill {
+        let group = &groups[portion.group];
+        if let Ok(ways) = &group.ways[draft.pool] {
+            requirements.merge(&group.shape.alternatives[ways[portion.way].alternative]);
+        }
+        for (name, amount) in group.shape.requests.iter() {
+            let more = amount.times(i64::from(portion.count));
+            requests.set(name.to_owned(), requests.get(name) + more);
+        }
+        pods.extend(draw(groups, portion.group, portion.count));
+    }
+    pods.sort();
+    if let Some(daemons) = least_daemons(state, types) {
+        requests.add(&daemons);
+    }
+    let names = types.ones().map(|at| state.catalogue.types()[at].name.clone());
+    let min_values = requirements.get(labels::INSTANCE_TYPE).and_then(Requirement::min_values);
+    requirements.add(Requirement::only(labels::INSTANCE_TYPE, names).with_min_values(min_values));
+    let price = offerings.first().map(|offering| offering.price).unwrap_or_default();
+    InFlightNode {
+        pool: Arc::clone(&pool.name),
+        class: pool.class.clone(),
+        labels: pool.labels.clone(),
+        annotations: pool.annotations.clone(),
+        requirements,
+        taints: pool.taints.clone(),
+        startup_taints: pool.startup_taints.clone(),
+        expire_after: pool.expire_after,
+        termination_grace: pool.termination_grace,
+        requests,
+        pods,
+        offerings,
+        price,
+    }
+}
+
+/// What daemons ask for on every one of these types at least.
+fn least_daemons(state: &PoolState, types: &TypeSet) -> Option<Resources> {
+    let mut all = types.ones().map(|at| &state.daemons[at]);
+    let mut least = all.next()?.clone();
+    for daemons in all {
+        let lower: Vec<_> = least.iter().map(|(name, a)| (name.to_owned(), a.min(daemons.get(name)))).collect();
+        for (name, amount) in lower {
+            least.set(name, amount);
+        }
+    }
+    Some(least)
+}

@@ -1,0 +1,333 @@
+//! A snapshot made ready for solving: hosts with their free room, pools with what their types have left beside the daemons.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Misfit;
+use super::amounts::{Amounts, Dims, take};
+use crate::api::labels;
+use crate::catalogue::{Catalogue, Market, TypeSet};
+use crate::cluster::{Host, Owner, Pod, Pool, Shape, Snapshot, is_ephemeral};
+use crate::quantity::Quantity;
+use crate::requirement::{Incompatible, Requirement, Requirements, Undefined};
+use crate::resources::{NODES, Resources};
+use crate::taint::Taint;
+
+/// A snapshot made ready for solving; can be solved many times with different hosts left out.
+pub(crate) struct Problem<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) dims: Dims,
+    pub(crate) hosts: Vec<HostState>,
+    /// Pools that may grow, by weight (highest first) and name.
+    pub(crate) pools: Vec<PoolState>,
+    /// Pools that may not, with the reason.
+    pub(crate) closed: Vec<(Arc<str>, Misfit)>,
+    pub(crate) pods_by_node: BTreeMap<Arc<str>, Vec<Arc<Pod>>>,
+}
+
+/// A host and the room that it has left.
+pub(crate) struct HostState {
+    pub(crate) host: Host,
+    pub(crate) free: Amounts,
+    pub(crate) taints: Vec<Taint>,
+    pub(crate) labels: HostLabels,
+    /// New pods may be placed on it.
+    pub(crate) open: bool,
+    pub(crate) initialized: bool,
+    pub(crate) capacity: Resources,
+}
+
+/// What is known of a host's labels.
+pub(crate) enum HostLabels {
+    /// All of them.
+    Known(BTreeMap<String, String>),
+    /// Only what its claim asks for: types in a catalogue, a market, and other labels.
+    Asked { requirements: Requirements, catalogue: Arc<Catalogue>, types: TypeSet, market: Market },
+}
+
+/// A pool that may grow.
+pub(crate) struct PoolState {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) catalogue: Arc<Catalogue>,
+    /// Types with the labels that the pool asks for.
+    pub(crate) types: TypeSet,
+    pub(crate) market: Market,
+    /// What each type has left beside the daemons.
+    pub(crate) room: Vec<Amounts>,
+    /// What the daemons on each type ask for.
+    pub(crate) daemons: Vec<Resources>,
+    /// What the pool uses already.
+    pub(crate) used: Resources,
+}
+
+/// One way in which a shape fits a pool.
+#[derive(Clone)]
+pub(crate) struct Way {
+    /// Which of the shape's alternatives.
+    pub(crate) alternative: usize,
+    pub(crate) types: TypeSet,
+    pub(crate) market: Market,
+    /// The requirements on labels that pods on one node may contradict each other on.
+    pub(crate) open: Requirements,
+}
+
+impl<'a> Problem<'a> {
+    pub(crate) fn new(snapshot: &'a Snapshot) -> Self {
+        let daemon_requests = snapshot.daemons.iter().map(|daemon| &daemon.shape.requests);
+        let dims = Dims::of(snapshot.pods.iter().map(|pod| &pod.shape.requests).chain(daemon_requests));
+        let pods_by_node = snapshot.pods_by_node();
+        let hosts: Vec<HostState> =
+            snapshot.hosts().into_iter().map(|host| host_state(snapshot, &dims, host, &pods_by_node)).collect();
+        let mut pools = Vec::new();
+        let mut closed = Vec::new();
+        for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
+            match closed_reason(pool, snapshot) {
+                Some(misfit) => closed.push((pool.name.clone(), misfit)),
+                None => pools.push(pool_state(snapshot, &dims, pool, &hosts)),
+            }
+        }
+        closed.sort_by(|a, b| a.0.cmp(&b.0));
+        pools.sort_by(|a, b| (b.pool.weight, &a.pool.name).cmp(&(a.pool.weight, &b.pool.name)));
+        Problem { snapshot, dims, hosts, pools, closed, pods_by_node }
+    }
+}
+
+fn closed_reason(pool: &Pool, snapshot: &Snapshot) -> Option<Misfit> {
+    if pool.deleting.is_some() || !pool.ready {
+        return Some(Misfit::PoolNotReady);
+    }
+    if pool.is_static {
+        return Some(Misfit::StaticPool);
+    }
+    let class = &pool.class.name;
+    (!snapshot.catalogues.contains_key(class)).then(|| Misfit::ClassNotReady { class: class.clone() })
+}
+
+fn pool_state(snapshot: &Snapshot, dims: &Dims, pool: &Arc<Pool>, hosts: &[HostState]) -> PoolState {
+    let catalogue = snapshot.catalogues[&pool.class.name].clone();
+    let (types, market) = catalogue.select(&pool.requirements);
+    let mut daemons = vec![Resources::new(); catalogue.types().len()];
+    for daemon in snapshot.daemons.iter().filter(|daemon| daemon.bears(&pool.taints)) {
+        let mut on = TypeSet::with_capacity(catalogue.types().len());
+        for alternative in &daemon.shape.alternatives {
+            if let Ok(way) = way(pool, &catalogue, &types, market, alternative, 0) {
+                on.union_with(&way.types);
+            }
+        }
+        for at in on.ones() {
+            daemons[at].add(&daemon.shape.requests);
+        }
+    }
+    let room = catalogue.types().iter().zip(&daemons).map(|(t, daemons)| {
+        let mut room = dims.supply(&t.allocatable());
+        take(&mut room, &dims.demand(daemons), 1);
+        room
+    });
+    let room = room.collect();
+    let mut used = Resources::new().with(NODES, Quantity::ZERO);
+    for host in hosts.iter().filter(|host| host.host.pool() == Some(&pool.name)) {
+        used.add(&host.capacity);
+        used.add(&Resources::new().with(NODES, Quantity::from_units(1)));
+    }
+    PoolState { pool: pool.clone(), catalogue, types, market, room, daemons, used }
+}
+
+/// Answers how one alternative of a shape fits the labels of a pool.
+pub(crate) fn way(
+    pool: &Pool,
+    catalogue: &Catalogue,
+    types: &TypeSet,
+    market: Market,
+    wanted: &Requirements,
+    alternative: usize,
+) -> Result<Way, Misfit> {
+    let problem = |incompatible: Incompatible| Misfit::Requirement { problem: incompatible.to_string() };
+    pool.requirements.compatible(wanted, Undefined::WellKnownAllowed).map_err(problem)?;
+    let (mut selected, wanted_market) = catalogue.select(wanted);
+    selected.intersect_with(types);
+    let undefined = wanted
+        .iter()
+        .find(|r| !r.admits_absence() && !pool.requirements.contains(r.key()) && !catalogue.defines(r.key()));
+    let market = market.and(wanted_market);
+    if let Some(requirement) = undefined {
+        return Err(Misfit::NoInstanceType { wanted: requirement.to_string() });
+    }
+    if selected.is_clear() {
+        return Err(Misfit::NoInstanceType { wanted: wanted.to_string() });
+    }
+    let open: Requirements = wanted.iter().filter(|r| catalogue.is_open(r.key())).cloned().collect();
+    Ok(Way { alternative, types: selected, market, open })
+}
+
+fn host_state(
+    snapshot: &Snapshot,
+    dims: &Dims,
+    host: Host,
+    pods_by_node: &BTreeMap<Arc<str>, Vec<Arc<Pod>>>,
+) -> HostState {
+    let node = host.node.as_deref();
+    let claim = host.claim.as_deref();
+    let initialized = node.is_some_and(|n| claim.is_none() || n.is_initialized());
+    let labels = host_labels(snapshot, &host);
+    let taints = effective_taints(&host, initialized);
+    let (capacity, allocatable) = host_room(&host, initialized, &labels);
+    let mut free = dims.supply(&allocatable);
+    let pods = node.and_then(|n| pods_by_node.get(&n.name)).map(Vec::as_slice).unwrap_or_default();
+    for pod in pods {
+        take(&mut free, &dims.demand(&pod.shape.requests), 1);
+    }
+    if claim.is_some() {
+        let missing = missing_daemons(snapshot, dims, &taints, &labels, pods);
+        take(&mut free, &missing, 1);
+    }
+    let cordoned = node.is_some_and(|n| n.unschedulable);
+    let open = !host.is_leaving() && !cordoned && (node.is_some() || claim.is_some());
+    HostState { free, taints, labels, open, initialized, capacity, host }
+}
+
+/// The taints that keep pods away for good: while a node starts, those that will go by themselves do not count.
+fn effective_taints(host: &Host, initialized: bool) -> Vec<Taint> {
+    let Some(node) = &host.node else { return host.claim.as_ref().map(|c| c.taints.clone()).unwrap_or_default() };
+    if initialized {
+        return node.taints.clone();
+    }
+    let startup = host.claim.as_ref().map(|c| c.startup_taints.as_slice()).unwrap_or_default();
+    let own = host.claim.as_ref().map(|c| c.taints.as_slice()).unwrap_or_default();
+    let lasting = node.taints.iter().filter(|t| !is_ephemeral(t) && !startup.iter().any(|s| s.same_mark(t)));
+    let mut taints: Vec<Taint> = lasting.cloned().collect();
+    for taint in own {
+        if !taints.iter().any(|t| t.same_mark(taint)) {
+            taints.push(taint.clone());
+        }
+    }
+    taints
+}
+
+fn host_labels(snapshot: &Snapshot, host: &Host) -> HostLabels {
+    let Some(claim) = &host.claim else {
+        return HostLabels::Known(host.node.as_ref().map(|n| n.labels.clone()).unwrap_or_default());
+    };
+    let settled = claim.requirements.settled_labels();
+    let catalogue = snapshot.catalogues.get(&claim.class.name);
+    if let (None, false, Some(catalogue)) = (&host.node, claim.is_launched(), catalogue) {
+        let (types, market) = catalogue.select(&claim.requirements);
+        let own = Requirements::from_labels(&claim.labels);
+        let requirements = claim.requirements.and(&own);
+        return HostLabels::Asked { requirements, catalogue: catalogue.clone(), types, market };
+    }
+    let mut labels = settled;
+    labels.extend(claim.labels.clone());
+    if let Some(node) = &host.node {
+        labels.extend(node.labels.clone());
+    }
+    HostLabels::Known(labels)
+}
+
+/// Capacity and allocatable of a host: what its node says, before that what its claim says, before that what every type that
+/// it asks for has at least.
+fn host_room(host: &Host, initialized: bool, labels: &HostLabels) -> (Resources, Resources) {
+    if let Some(node) = host.node.as_ref().filter(|_| initialized || host.claim.is_none()) {
+        return (node.capacity.clone(), node.allocatable.clone());
+    }
+    let Some(claim) = &host.claim else { return Default::default() };
+    if !claim.allocatable.is_empty() {
+        return (claim.capacity.clone(), claim.allocatable.clone());
+    }
+    if let Some(node) = &host.node {
+        return (node.capacity.clone(), node.allocatable.clone());
+    }
+    let HostLabels::Asked { catalogue, types, .. } = labels else {
+        return (claim.requests.clone(), claim.requests.clone());
+    };
+    let mut most = Resources::new();
+    let mut least: Option<Resources> = None;
+    for at in types.ones() {
+        let t = &catalogue.types()[at];
+        most.raise(&t.capacity);
+        let allocatable = t.allocatable();
+        least = Some(match least {
+            None => allocatable,
+            Some(least) => least.iter().map(|(name, a)| (name.to_owned(), a.min(allocatable.get(name)))).fold(
+                Resources::new(),
+                |mut all, (name, amount)| {
+                    all.set(name, amount);
+                    all
+                },
+            ),
+        });
+    }
+    (most, least.unwrap_or_else(|| claim.requests.clone()))
+}
+
+/// What daemons that belong on a host will still ask for: all that belong there less those that run there.
+fn missing_daemons(
+    snapshot: &Snapshot,
+    dims: &Dims,
+    taints: &[Taint],
+    labels: &HostLabels,
+    pods: &[Arc<Pod>],
+) -> Amounts {
+    let mut expected = Resources::new();
+    for daemon in snapshot.daemons.iter().filter(|daemon| daemon.bears(taints)) {
+        if daemon.shape.alternatives.iter().any(|wanted| labels.may_satisfy(wanted)) {
+            expected.add(&daemon.shape.requests);
+        }
+    }
+    let mut missing = dims.demand(&expected);
+    for pod in pods.iter().filter(|pod| pod.owner == Owner::DaemonSet) {
+        take(&mut missing, &dims.demand(&pod.shape.requests), 1);
+    }
+    missing.iter_mut().for_each(|amount| *amount = (*amount).max(0));
+    missing
+}
+
+impl HostLabels {
+    /// Says whether the host surely satisfies requirements, whatever is launched for it.
+    pub(crate) fn satisfies(&self, wanted: &Requirements) -> bool {
+        match self {
+            HostLabels::Known(labels) => wanted.match_labels(labels),
+            HostLabels::Asked { requirements, catalogue, types, market } => {
+                wanted.iter().all(|r| surely(requirements, catalogue, types, *market, r))
+            }
+        }
+    }
+
+    /// Says whether the host may satisfy requirements.
+    fn may_satisfy(&self, wanted: &Requirements) -> bool {
+        match self {
+            HostLabels::Known(labels) => wanted.match_labels(labels),
+            HostLabels::Asked { requirements, .. } => {
+                requirements.compatible(wanted, Undefined::WellKnownAllowed).is_ok()
+            }
+        }
+    }
+}
+
+/// Whether each type, zone and capacity type that may come of a claim satisfies one requirement.
+fn surely(asked: &Requirements, catalogue: &Catalogue, types: &TypeSet, market: Market, wanted: &Requirement) -> bool {
+    let key = wanted.key();
+    let zones =
+        || catalogue.zones().iter().enumerate().filter(|(at, _)| market.zones >> at & 1 == 1).map(|(_, zone)| zone);
+    match key {
+        labels::ZONE => zones().all(|zone| wanted.admits(&zone.name)),
+        labels::ZONE_ID => zones().all(|zone| wanted.admits(&zone.id)),
+        labels::CAPACITY_TYPE => crate::catalogue::CapacityType::ALL
+            .into_iter()
+            .filter(|t| market.capacity_types >> *t as u8 & 1 == 1)
+            .all(|t| wanted.admits(t.as_str())),
+        _ if asked.single(key).is_some() => asked.single(key).is_some_and(|value| wanted.admits(value)),
+        _ if catalogue.defines(key) => types.ones().all(|at| match catalogue.types()[at].labels.get(key) {
+            Some(values) => values.iter().all(|value| wanted.admits(value)),
+            None => wanted.admits_absence(),
+        }),
+        _ => wanted.admits_absence() && !asked.contains(key),
+    }
+}
+
+/// Answers whether a shape bears all of these taints; the first that it does not, otherwise.
+pub(crate) fn bears(shape: &Shape, taints: &[Taint]) -> Result<(), Taint> {
+    match taints.iter().find(|taint| !taint.admits(&shape.tolerations)) {
+        Some(taint) => Err(taint.clone()),
+        None => Ok(()),
+    }
+}
