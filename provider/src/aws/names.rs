@@ -1,0 +1,38 @@
+//! Names that karp gives when the user gives none: deterministic, and never longer than AWS allows.
+
+use sha2::{Digest, Sha256};
+
+/// The longest name of an IAM role, an EventBridge rule.
+pub const LONGEST_ROLE: usize = 64;
+/// The longest name of an SQS queue.
+pub const LONGEST_QUEUE: usize = 80;
+/// The longest name of an instance profile.
+pub const LONGEST_PROFILE: usize = 128;
+
+const DIGEST_LENGTH: usize = 8;
+
+/// Gives `prefix` + `name`, shortened to `longest` with a digest of the whole when it would be longer.
+pub fn fit(prefix: &str, name: &str, longest: usize) -> String {
+    let whole = format!("{prefix}{name}");
+    if whole.len() <= longest {
+        return whole;
+    }
+    let digest = hex::encode(Sha256::digest(whole.as_bytes()));
+    let kept: String = whole.chars().take(longest - DIGEST_LENGTH - 1).collect();
+    format!("{kept}-{}", &digest[..DIGEST_LENGTH])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_and_stay_apart() {
+        assert_eq!(fit("KarpNodeRole-", "prod", LONGEST_ROLE), "KarpNodeRole-prod");
+        let long = "a".repeat(80);
+        let (one, two) = (fit("R-", &format!("{long}1"), LONGEST_ROLE), fit("R-", &format!("{long}2"), LONGEST_ROLE));
+        assert_eq!((one.len(), two.len()), (LONGEST_ROLE, LONGEST_ROLE));
+        assert_ne!(one, two);
+        assert_eq!(one, fit("R-", &format!("{long}1"), LONGEST_ROLE));
+    }
+}

@@ -1,0 +1,98 @@
+//! EKS pod identity associations: which role the pods of a service account get.
+
+use tokio_util::sync::CancellationToken;
+
+use super::wait::settle;
+use crate::report::{Failure, Kind};
+use crate::session::Aws;
+
+/// Whose pods get the role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subject<'a> {
+    pub cluster: &'a str,
+    pub namespace: &'a str,
+    pub service_account: &'a str,
+}
+
+/// An association as EKS describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub id: String,
+    pub role_arn: String,
+}
+
+impl std::fmt::Display for Subject<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{} in cluster {:?}", self.namespace, self.service_account, self.cluster)
+    }
+}
+
+/// Finds the association of a service account.
+pub async fn find(aws: &Aws, subject: &Subject<'_>) -> Result<Option<Found>, Failure> {
+    let doing = format!("read the pod identity association of {subject}");
+    let call = aws.eks().list_pod_identity_associations().cluster_name(subject.cluster);
+    let list = match call.namespace(subject.namespace).service_account(subject.service_account).send().await {
+        Ok(list) => list,
+        Err(e) => match Failure::aws(&doing, e) {
+            failure if failure.is_missing() => return Ok(None),
+            failure => return Err(failure),
+        },
+    };
+    let Some(id) = list.associations().first().and_then(|found| found.association_id()) else { return Ok(None) };
+    let call = aws.eks().describe_pod_identity_association().cluster_name(subject.cluster).association_id(id);
+    match call.send().await {
+        Ok(answer) => Ok(Some(Found {
+            id: id.to_owned(),
+            role_arn: answer.association().and_then(|found| found.role_arn()).unwrap_or_default().to_owned(),
+        })),
+        Err(e) => match Failure::aws(&doing, e) {
+            failure if failure.is_missing() => Ok(None),
+            failure => Err(failure),
+        },
+    }
+}
+
+/// Makes the association, or points an existing one at the role; gives its id.
+pub async fn ensure(
+    aws: &Aws,
+    stop: &CancellationToken,
+    subject: &Subject<'_>,
+    role_arn: &str,
+) -> Result<String, Failure> {
+    let doing = format!("associate {subject} with role {role_arn}");
+    settle(stop, || async {
+        if let Some(found) = find(aws, subject).await? {
+            if found.role_arn != role_arn {
+                let call =
+                    aws.eks().update_pod_identity_association().cluster_name(subject.cluster).association_id(&found.id);
+                call.role_arn(role_arn).send().await.map_err(|e| new_role(Failure::aws(&doing, e)))?;
+            }
+            return Ok(found.id);
+        }
+        let call =
+            aws.eks().create_pod_identity_association().cluster_name(subject.cluster).namespace(subject.namespace);
+        let answer = call.service_account(subject.service_account).role_arn(role_arn).send().await;
+        let answer = answer.map_err(|e| new_role(Failure::aws(&doing, e)))?;
+        let id = answer.association().and_then(|made| made.association_id());
+        id.map(str::to_owned)
+            .ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "EKS answered without an association id"))
+    })
+    .await
+}
+
+/// Deletes an association; one that is gone already is fine.
+pub async fn delete(aws: &Aws, subject: &Subject<'_>, id: &str) -> Result<(), Failure> {
+    match aws.eks().delete_pod_identity_association().cluster_name(subject.cluster).association_id(id).send().await {
+        Ok(_) => Ok(()),
+        Err(e) => match Failure::aws(format!("delete the pod identity association of {subject}"), e) {
+            failure if failure.is_missing() => Ok(()),
+            failure => Err(failure),
+        },
+    }
+}
+
+/// EKS checks the role's trust, which IAM may not show everywhere yet.
+fn new_role(failure: Failure) -> Failure {
+    let message = failure.message.to_ascii_lowercase();
+    failure.unsettled_if(|f| f.kind == Kind::Invalid && (message.contains("trust") || message.contains("assume")))
+}

@@ -1,0 +1,125 @@
+//! Instance profiles: which role is in one, and taking a role out of those that the cluster owns.
+
+use aws_sdk_iam::Client;
+use aws_sdk_iam::types::InstanceProfile;
+
+use super::role::from_iam_tags;
+use super::tags::{CLUSTER_KEY, Tags};
+use crate::report::{Failure, Kind};
+
+/// Controllers tag the instance profiles that they make with the node class; those end with the cluster's node role.
+const NODE_CLASS_KEY: &str = "karpenter.k8s.aws/ec2nodeclass";
+
+/// An instance profile as IAM describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub name: String,
+    pub arn: String,
+    pub unique_id: String,
+    pub path: String,
+    pub role: Option<String>,
+    pub tags: Tags,
+}
+
+impl From<&InstanceProfile> for Found {
+    fn from(profile: &InstanceProfile) -> Self {
+        Self {
+            name: profile.instance_profile_name().to_owned(),
+            arn: profile.arn().to_owned(),
+            unique_id: profile.instance_profile_id().to_owned(),
+            path: profile.path().to_owned(),
+            role: profile.roles().first().map(|role| role.role_name().to_owned()),
+            tags: from_iam_tags(profile.tags()),
+        }
+    }
+}
+
+/// Reads an instance profile.
+pub async fn find(iam: &Client, name: &str) -> Result<Option<Found>, Failure> {
+    match iam.get_instance_profile().instance_profile_name(name).send().await {
+        Ok(answer) => Ok(answer.instance_profile().map(Found::from)),
+        Err(e) => match Failure::aws(format!("read instance profile {name:?}"), e) {
+            failure if failure.is_missing() => Ok(None),
+            failure => Err(failure),
+        },
+    }
+}
+
+/// Takes the role out of a profile; one that is out already is fine.
+pub async fn remove_role(iam: &Client, profile: &str, role: &str) -> Result<(), Failure> {
+    let call = iam.remove_role_from_instance_profile().instance_profile_name(profile).role_name(role);
+    match call.send().await {
+        Ok(_) => Ok(()),
+        Err(e) => match Failure::aws(format!("take role {role:?} out of instance profile {profile:?}"), e) {
+            failure if failure.is_missing() => Ok(()),
+            failure => Err(failure),
+        },
+    }
+}
+
+/// Deletes an empty profile; one that is gone already is fine.
+pub async fn delete(iam: &Client, profile: &str) -> Result<(), Failure> {
+    match iam.delete_instance_profile().instance_profile_name(profile).send().await {
+        Ok(_) => Ok(()),
+        Err(e) => match Failure::aws(format!("delete instance profile {profile:?}"), e) {
+            failure if failure.is_missing() => Ok(()),
+            failure => Err(failure),
+        },
+    }
+}
+
+/// Takes a role that is about to be deleted out of the cluster's instance profiles, and deletes those that a controller made. A
+/// profile of someone else is an error that names it.
+pub async fn unlink_role(iam: &Client, role: &str, cluster: Option<&str>) -> Result<(), Failure> {
+    let doing = format!("list the instance profiles of role {role:?}");
+    let mut pages = iam.list_instance_profiles_for_role().role_name(role).into_paginator().items().send();
+    let mut names = Vec::new();
+    while let Some(profile) = pages.next().await {
+        match profile {
+            Ok(profile) => names.push(profile.instance_profile_name().to_owned()),
+            Err(e) => match Failure::aws(&doing, e) {
+                failure if failure.is_missing() => return Ok(()),
+                failure => return Err(failure),
+            },
+        }
+    }
+    for name in names {
+        // The list carries no tags.
+        let Some(profile) = find(iam, &name).await? else { continue };
+        if !is_owned(&profile.tags, cluster) {
+            return Err(Failure::new(
+                Kind::InUse,
+                format!("delete role {role:?}"),
+                format!("instance profile {name:?} holds it and does not belong to this cluster"),
+            )
+            .with_fix(format!("Take the role out of instance profile {name:?}, then apply again.")));
+        }
+        remove_role(iam, &name, role).await?;
+        if profile.tags.contains_key(NODE_CLASS_KEY) {
+            delete(iam, &name).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Tells whether tags say that an object belongs to the cluster: karp's own tag, or the one that controllers use.
+fn is_owned(tags: &Tags, cluster: Option<&str>) -> bool {
+    let Some(cluster) = cluster else { return false };
+    tags.get(CLUSTER_KEY).is_some_and(|name| name == cluster)
+        || tags.get(&format!("kubernetes.io/cluster/{cluster}")).is_some_and(|value| value == "owned")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ownership_follows_either_tag() {
+        let tags = |key: &str, value: &str| Tags::from([(key.to_owned(), value.to_owned())]);
+        assert!(is_owned(&tags(CLUSTER_KEY, "a"), Some("a")));
+        assert!(is_owned(&tags("kubernetes.io/cluster/a", "owned"), Some("a")));
+        assert!(!is_owned(&tags(CLUSTER_KEY, "b"), Some("a")));
+        assert!(!is_owned(&Tags::new(), Some("a")));
+        assert!(!is_owned(&tags(CLUSTER_KEY, "a"), None));
+    }
+}

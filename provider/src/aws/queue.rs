@@ -1,0 +1,321 @@
+//! The interruption queue with its policy and EventBridge rules: one thing in five pieces, created, read and healed together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aws_sdk_eventbridge::types::{RuleState, Tag as RuleTag, Target};
+use aws_sdk_sqs::types::QueueAttributeName as Attribute;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::document::{canonical, canonical_value};
+use super::names::{self, LONGEST_ROLE};
+use super::tags::{Change, Tags};
+use super::wait::settle;
+use crate::report::{Failure, Kind};
+use crate::session::Aws;
+
+/// EventBridge's id of the one target of each rule.
+const TARGET: &str = "KarpInterruptionQueue";
+
+/// What AWS announces, and how the rule for it is called and matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// The name in `events`.
+    pub name: &'static str,
+    /// The end of the rule's name.
+    pub suffix: &'static str,
+    source: &'static str,
+    detail_type: &'static str,
+}
+
+/// All events that the controller understands.
+pub const EVENTS: [Event; 5] = [
+    Event {
+        name: "capacity_reservation",
+        suffix: "CapacityReservation",
+        source: "aws.ec2",
+        detail_type: "EC2 Capacity Reservation Instance Interruption Warning",
+    },
+    Event { name: "health", suffix: "Health", source: "aws.health", detail_type: "AWS Health Event" },
+    Event {
+        name: "rebalance",
+        suffix: "Rebalance",
+        source: "aws.ec2",
+        detail_type: "EC2 Instance Rebalance Recommendation",
+    },
+    Event {
+        name: "spot",
+        suffix: "SpotInterruption",
+        source: "aws.ec2",
+        detail_type: "EC2 Spot Instance Interruption Warning",
+    },
+    Event {
+        name: "state_change",
+        suffix: "StateChange",
+        source: "aws.ec2",
+        detail_type: "EC2 Instance State-change Notification",
+    },
+];
+
+impl Event {
+    /// Finds an event by its name in `events`.
+    pub fn named(name: &str) -> Option<Self> {
+        EVENTS.into_iter().find(|event| event.name == name)
+    }
+
+    /// Gives the name of the rule of a queue: a function of the queue's name.
+    pub fn rule_name(self, queue: &str) -> String {
+        let suffix = format!("-{}", self.suffix);
+        format!("{}{suffix}", names::fit("", queue, LONGEST_ROLE - suffix.len()))
+    }
+
+    fn pattern(self) -> String {
+        canonical_value(&json!({ "source": [self.source], "detail-type": [self.detail_type] }))
+    }
+}
+
+/// A queue as it should be, or as SQS describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Queue {
+    pub url: String,
+    pub arn: String,
+    pub retention_seconds: i64,
+    pub kms_key: Option<String>,
+    pub policy: String,
+    pub tags: Tags,
+}
+
+/// Gives the queue's policy: EventBridge may send, and nobody without TLS.
+pub fn policy(queue_arn: &str) -> String {
+    canonical_value(&json!({
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Sid": "AllowEvents",
+                "Effect": "Allow",
+                "Principal": { "Service": ["events.amazonaws.com", "sqs.amazonaws.com"] },
+                "Action": "sqs:SendMessage",
+                "Resource": queue_arn,
+            },
+            {
+                "Sid": "DenyPlainHttp",
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": "sqs:*",
+                "Resource": queue_arn,
+                "Condition": { "Bool": { "aws:SecureTransport": "false" } },
+            },
+        ],
+    }))
+}
+
+/// Gives the URL of a queue by its name.
+pub async fn url_of(aws: &Aws, name: &str) -> Result<Option<String>, Failure> {
+    match aws.sqs().get_queue_url().queue_name(name).send().await {
+        Ok(answer) => Ok(answer.queue_url().map(str::to_owned)),
+        Err(e) => match Failure::aws(format!("look for queue {name:?}"), e) {
+            failure if failure.is_missing() => Ok(None),
+            failure => Err(failure),
+        },
+    }
+}
+
+/// Creates the bare queue; SQS refuses a name that was deleted less than 60 s ago, which is waited for.
+pub async fn create(aws: &Aws, stop: &CancellationToken, name: &str, wanted: &Queue) -> Result<String, Failure> {
+    let tags = wanted.tags.clone().into_iter().collect();
+    let call = aws.sqs().create_queue().queue_name(name).set_attributes(Some(settings(wanted))).set_tags(Some(tags));
+    let answer = settle(stop, || async {
+        call.clone().send().await.map_err(|e| Failure::aws(format!("create queue {name:?}"), e).at("name"))
+    });
+    let url = answer.await?.queue_url().unwrap_or_default().to_owned();
+    Ok(url)
+}
+
+/// Reads a queue.
+pub async fn find(aws: &Aws, url: &str) -> Result<Option<Queue>, Failure> {
+    let doing = format!("read queue {url}");
+    let answer = match aws.sqs().get_queue_attributes().queue_url(url).attribute_names(Attribute::All).send().await {
+        Ok(answer) => answer,
+        Err(e) => match Failure::aws(&doing, e) {
+            failure if failure.is_missing() => return Ok(None),
+            failure => return Err(failure),
+        },
+    };
+    let attributes = answer.attributes.unwrap_or_default();
+    let text = |name: Attribute| attributes.get(&name).filter(|text| !text.is_empty()).cloned();
+    let tags = aws.sqs().list_queue_tags().queue_url(url).send().await.map_err(|e| Failure::aws(&doing, e))?;
+    Ok(Some(Queue {
+        url: url.to_owned(),
+        arn: text(Attribute::QueueArn).unwrap_or_default(),
+        retention_seconds: text(Attribute::MessageRetentionPeriod).and_then(|t| t.parse().ok()).unwrap_or_default(),
+        kms_key: text(Attribute::KmsMasterKeyId),
+        policy: text(Attribute::Policy).map(|policy| canonical(&policy)).unwrap_or_default(),
+        tags: tags.tags.unwrap_or_default().into_iter().collect(),
+    }))
+}
+
+/// Brings the queue to what is wanted.
+pub async fn converge(aws: &Aws, found: &Queue, wanted: &Queue, owned: &Tags) -> Result<(), Failure> {
+    let url = &found.url;
+    let differs = found.retention_seconds != wanted.retention_seconds
+        || found.kms_key != wanted.kms_key
+        || found.policy != wanted.policy;
+    if differs {
+        let mut attributes = settings(wanted);
+        attributes.insert(Attribute::Policy, wanted.policy.clone());
+        let call = aws.sqs().set_queue_attributes().queue_url(url).set_attributes(Some(attributes));
+        call.send().await.map_err(|e| Failure::aws(format!("configure queue {url}"), e))?;
+    }
+    let change = Change::between(&wanted.tags, &found.tags, owned);
+    if !change.put.is_empty() {
+        let call = aws.sqs().tag_queue().queue_url(url).set_tags(Some(change.put.into_iter().collect()));
+        call.send().await.map_err(|e| Failure::aws(format!("tag queue {url}"), e).at("tags"))?;
+    }
+    if !change.remove.is_empty() {
+        let call = aws.sqs().untag_queue().queue_url(url).set_tag_keys(Some(change.remove.into_iter().collect()));
+        call.send().await.map_err(|e| Failure::aws(format!("untag queue {url}"), e).at("tags"))?;
+    }
+    Ok(())
+}
+
+/// Gives the rules that work: event to rule name, for each that is there, enabled, matching, and aimed at the queue.
+pub async fn working_rules(
+    aws: &Aws,
+    queue: &str,
+    queue_arn: &str,
+    events: &BTreeSet<String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let looks = events.iter().filter_map(|name| Event::named(name)).map(|event| async move {
+        let rule = event.rule_name(queue);
+        let works = works(aws, event, &rule, queue_arn).await?;
+        Ok::<_, Failure>(works.then(|| (event.name.to_owned(), rule)))
+    });
+    Ok(futures::future::try_join_all(looks).await?.into_iter().flatten().collect())
+}
+
+/// Writes a rule and its target; repeats make no difference.
+pub async fn put_rule(
+    aws: &Aws,
+    event: Event,
+    queue: &str,
+    queue_arn: &str,
+    tags: &Tags,
+    owned: &Tags,
+) -> Result<(), Failure> {
+    let rule = event.rule_name(queue);
+    let doing = format!("write EventBridge rule {rule:?}");
+    // Tags in PutRule count for new rules only; an existing one is tagged by its ARN.
+    let call = aws.events().put_rule().name(&rule).event_pattern(event.pattern()).state(RuleState::Enabled);
+    let call = call.description(format!("Sends {:?} to queue {queue} for karp", event.detail_type));
+    let answer = call.send().await.map_err(|e| Failure::aws(&doing, e))?;
+    let arn = answer.rule_arn().unwrap_or_default().to_owned();
+    retag_rule(aws, &arn, tags, owned).await.map_err(|f| f.at("tags"))?;
+    let target = Target::builder().id(TARGET).arn(queue_arn).build();
+    let target = target.map_err(|e| Failure::new(Kind::Unexpected, &doing, e.to_string()))?;
+    let answer =
+        aws.events().put_targets().rule(&rule).targets(target).send().await.map_err(|e| Failure::aws(&doing, e))?;
+    match answer.failed_entries().first() {
+        Some(failed) => {
+            Err(Failure::new(Kind::Unexpected, &doing, failed.error_message().unwrap_or("the target was refused")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Deletes a rule: its target first, as EventBridge wants it. One that is gone already is fine.
+pub async fn delete_rule(aws: &Aws, event: Event, queue: &str) -> Result<(), Failure> {
+    let rule = event.rule_name(queue);
+    let doing = format!("delete EventBridge rule {rule:?}");
+    if let Err(e) = aws.events().remove_targets().rule(&rule).ids(TARGET).send().await {
+        let failure = Failure::aws(&doing, e);
+        return if failure.is_missing() { Ok(()) } else { Err(failure) };
+    }
+    match aws.events().delete_rule().name(&rule).send().await {
+        Ok(_) => Ok(()),
+        Err(e) => match Failure::aws(&doing, e) {
+            failure if failure.is_missing() => Ok(()),
+            failure => Err(failure),
+        },
+    }
+}
+
+/// Deletes a queue; one that is gone already is fine.
+pub async fn delete(aws: &Aws, url: &str) -> Result<(), Failure> {
+    match aws.sqs().delete_queue().queue_url(url).send().await {
+        Ok(_) => Ok(()),
+        Err(e) => match Failure::aws(format!("delete queue {url}"), e) {
+            failure if failure.is_missing() => Ok(()),
+            failure => Err(failure),
+        },
+    }
+}
+
+fn settings(wanted: &Queue) -> std::collections::HashMap<Attribute, String> {
+    let retention = (Attribute::MessageRetentionPeriod, wanted.retention_seconds.to_string());
+    let encryption = match &wanted.kms_key {
+        Some(key) => (Attribute::KmsMasterKeyId, key.clone()),
+        None => (Attribute::SqsManagedSseEnabled, "true".to_owned()),
+    };
+    [retention, encryption].into_iter().collect()
+}
+
+async fn works(aws: &Aws, event: Event, rule: &str, queue_arn: &str) -> Result<bool, Failure> {
+    let doing = format!("read EventBridge rule {rule:?}");
+    let found = match aws.events().describe_rule().name(rule).send().await {
+        Ok(found) => found,
+        Err(e) => match Failure::aws(&doing, e) {
+            failure if failure.is_missing() => return Ok(false),
+            failure => return Err(failure),
+        },
+    };
+    let matches = found.event_pattern().map(canonical) == Some(canonical(&event.pattern()));
+    if found.state() != Some(&RuleState::Enabled) || !matches {
+        return Ok(false);
+    }
+    let targets = aws.events().list_targets_by_rule().rule(rule).send().await.map_err(|e| Failure::aws(&doing, e))?;
+    Ok(targets.targets().iter().any(|target| target.arn() == queue_arn))
+}
+
+async fn retag_rule(aws: &Aws, arn: &str, tags: &Tags, owned: &Tags) -> Result<(), Failure> {
+    let doing = format!("tag {arn}");
+    let actual =
+        aws.events().list_tags_for_resource().resource_arn(arn).send().await.map_err(|e| Failure::aws(&doing, e))?;
+    let actual: Tags = actual.tags().iter().map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect();
+    let change = Change::between(tags, &actual, owned);
+    if !change.put.is_empty() {
+        let tags = change.put.iter().filter_map(|(key, value)| RuleTag::builder().key(key).value(value).build().ok());
+        let call = aws.events().tag_resource().resource_arn(arn).set_tags(Some(tags.collect()));
+        call.send().await.map_err(|e| Failure::aws(&doing, e))?;
+    }
+    if !change.remove.is_empty() {
+        let call =
+            aws.events().untag_resource().resource_arn(arn).set_tag_keys(Some(change.remove.into_iter().collect()));
+        call.send().await.map_err(|e| Failure::aws(&doing, e))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_names_fit_and_stay_apart() {
+        for queue in ["karp-demo", &"q".repeat(80)] {
+            let names: BTreeSet<String> = EVENTS.into_iter().map(|event| event.rule_name(queue)).collect();
+            assert_eq!(names.len(), EVENTS.len());
+            assert!(names.iter().all(|name| name.len() <= 64), "{names:?}");
+        }
+        assert_eq!(EVENTS[1].rule_name("karp-demo"), "karp-demo-Health");
+    }
+
+    #[test]
+    fn the_policy_refuses_plain_http() {
+        let policy = policy("arn:aws:sqs:eu-west-1:1:q");
+        assert!(
+            policy.contains(r#""aws:SecureTransport":"false""#) && policy.contains("events.amazonaws.com"),
+            "{policy}"
+        );
+        assert_eq!(canonical(&policy), policy);
+    }
+}

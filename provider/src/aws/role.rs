@@ -1,0 +1,299 @@
+//! An IAM role with its trust, policies and tags: created or adopted, read, brought to what is wanted, deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aws_sdk_iam::Client;
+use aws_sdk_iam::types::Tag;
+use tokio_util::sync::CancellationToken;
+
+use super::document;
+use super::tags::{self, CLUSTER_KEY, Tags};
+use super::wait::settle;
+use crate::report::{Failure, Kind};
+
+/// A role as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    pub name: String,
+    pub path: String,
+    pub description: String,
+    /// Trust policy, canonical.
+    pub trust: String,
+    pub permissions_boundary: Option<String>,
+    pub tags: Tags,
+    /// ARNs of managed policies that are attached.
+    pub attached: BTreeSet<String>,
+    /// Inline policies: name to canonical document.
+    pub inline: BTreeMap<String, String>,
+    /// Take over an existing role of that name.
+    pub adopt: bool,
+}
+
+/// A role as IAM describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub name: String,
+    pub arn: String,
+    pub unique_id: String,
+    pub path: String,
+    pub description: String,
+    pub trust: String,
+    pub permissions_boundary: Option<String>,
+    pub tags: Tags,
+    pub attached: BTreeSet<String>,
+    pub inline: BTreeMap<String, String>,
+}
+
+/// What earlier applies put on a role, so that it may be taken off again.
+#[derive(Debug, Clone, Default)]
+pub struct Owned {
+    pub tags: Tags,
+    pub attached: BTreeSet<String>,
+    pub inline: BTreeSet<String>,
+}
+
+/// Converts tags into IAM's.
+pub fn iam_tags(tags: &Tags) -> Vec<Tag> {
+    // Both fields are given, so that the builder cannot fail.
+    tags.iter().filter_map(|(key, value)| Tag::builder().key(key).value(value).build().ok()).collect()
+}
+
+/// Converts IAM's tags.
+pub fn from_iam_tags(tags: &[Tag]) -> Tags {
+    tags.iter().map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect()
+}
+
+/// Refuses to adopt what carries another cluster's tag.
+pub fn check_adoptable(doing: &str, actual: &Tags, wanted: &Tags) -> Result<(), Failure> {
+    match (actual.get(CLUSTER_KEY), wanted.get(CLUSTER_KEY)) {
+        (Some(theirs), ours) if ours != Some(theirs) => Err(Failure::new(
+            Kind::Exists,
+            doing,
+            format!("it exists and serves another cluster: its tag {CLUSTER_KEY} is {theirs:?}"),
+        )
+        .with_fix("Choose another name.")),
+        _ => Ok(()),
+    }
+}
+
+/// Creates the bare role, or finds the one to adopt. Policies follow with [`converge`].
+pub async fn create(iam: &Client, stop: &CancellationToken, wanted: &Wanted) -> Result<Found, Failure> {
+    let doing = format!("create role {:?}", wanted.name);
+    let call = || async {
+        iam.create_role()
+            .role_name(&wanted.name)
+            .path(&wanted.path)
+            .set_description((!wanted.description.is_empty()).then(|| wanted.description.clone()))
+            .assume_role_policy_document(&wanted.trust)
+            .set_permissions_boundary(wanted.permissions_boundary.clone())
+            .set_tags(Some(iam_tags(&wanted.tags)))
+            .send()
+            .await
+            .map_err(|e| {
+                // A trust policy may name a principal that was created a second ago.
+                Failure::aws(&doing, e).unsettled_if(|f| {
+                    f.code.as_deref() == Some("MalformedPolicyDocument") && f.message.contains("Invalid principal")
+                })
+            })
+    };
+    match settle(stop, call).await {
+        Ok(_) => {}
+        Err(failure) if failure.kind == Kind::Exists => {
+            let Some(existing) = find(iam, &wanted.name, &BTreeSet::new()).await? else {
+                return Err(failure.at("name"));
+            };
+            if !wanted.adopt {
+                return Err(failure.at("name"));
+            }
+            check_adoptable(&doing, &existing.tags, &wanted.tags).map_err(|f| f.at("name"))?;
+            return Ok(existing);
+        }
+        Err(failure) => return Err(failure),
+    }
+    settle(stop, || async {
+        match find(iam, &wanted.name, &BTreeSet::new()).await? {
+            Some(found) => Ok(found),
+            None => Err(Failure::new(Kind::Unsettled, &doing, "IAM does not show the new role yet")),
+        }
+    })
+    .await
+}
+
+/// Reads a role with its attachments and the named inline policies.
+pub async fn find(iam: &Client, name: &str, inline: &BTreeSet<String>) -> Result<Option<Found>, Failure> {
+    let doing = format!("read role {name:?}");
+    let answer = match iam.get_role().role_name(name).send().await {
+        Ok(answer) => answer,
+        Err(e) => {
+            let failure = Failure::aws(&doing, e);
+            return if failure.is_missing() { Ok(None) } else { Err(failure) };
+        }
+    };
+    let Some(role) = answer.role() else { return Ok(None) };
+    let mut documents = BTreeMap::new();
+    for policy in inline {
+        match iam.get_role_policy().role_name(name).policy_name(policy).send().await {
+            Ok(answer) => {
+                documents.insert(policy.clone(), document::from_iam(answer.policy_document()));
+            }
+            Err(e) => {
+                let failure = Failure::aws(format!("read policy {policy:?} of role {name:?}"), e);
+                if !failure.is_missing() {
+                    return Err(failure);
+                }
+            }
+        }
+    }
+    Ok(Some(Found {
+        name: role.role_name().to_owned(),
+        arn: role.arn().to_owned(),
+        unique_id: role.role_id().to_owned(),
+        path: role.path().to_owned(),
+        description: role.description().unwrap_or_default().to_owned(),
+        trust: role.assume_role_policy_document().map(document::from_iam).unwrap_or_default(),
+        permissions_boundary: role.permissions_boundary().and_then(|b| b.permissions_boundary_arn()).map(str::to_owned),
+        tags: from_iam_tags(role.tags()),
+        attached: attached(iam, name).await?,
+        inline: documents,
+    }))
+}
+
+/// Brings an existing role to what is wanted; takes off only what is `owned` and wanted no more.
+pub async fn converge(
+    iam: &Client,
+    stop: &CancellationToken,
+    found: &Found,
+    wanted: &Wanted,
+    owned: &Owned,
+) -> Result<(), Failure> {
+    let name = &wanted.name;
+    if found.trust != wanted.trust {
+        settle(stop, || async {
+            let call = iam.update_assume_role_policy().role_name(name).policy_document(&wanted.trust);
+            call.send().await.map_err(|e| {
+                Failure::aws(format!("set the trust policy of role {name:?}"), e)
+                    .unsettled_if(|f| f.message.contains("Invalid principal"))
+            })
+        })
+        .await?;
+    }
+    if found.description != wanted.description {
+        let call = iam.update_role().role_name(name).description(&wanted.description);
+        call.send().await.map_err(|e| Failure::aws(format!("set the description of role {name:?}"), e))?;
+    }
+    converge_boundary(iam, found, wanted).await?;
+    converge_tags(iam, found, wanted, owned).await?;
+    for arn in wanted.attached.difference(&found.attached) {
+        settle(stop, || async {
+            iam.attach_role_policy().role_name(name).policy_arn(arn).send().await.map_err(|e| {
+                Failure::aws(format!("attach policy {arn} to role {name:?}"), e)
+                    .with_fix("Check that the policy exists: its ARN is given in full, partition and path included.")
+            })
+        })
+        .await?;
+    }
+    for arn in owned.attached.difference(&wanted.attached).filter(|arn| found.attached.contains(*arn)) {
+        detach(iam, name, arn).await?;
+    }
+    for (policy, text) in wanted.inline.iter().filter(|(policy, text)| found.inline.get(*policy) != Some(text)) {
+        settle(stop, || async {
+            let call = iam.put_role_policy().role_name(name).policy_name(policy).policy_document(text);
+            call.send().await.map_err(|e| Failure::aws(format!("write policy {policy:?} of role {name:?}"), e))
+        })
+        .await?;
+    }
+    for policy in owned.inline.iter().filter(|policy| !wanted.inline.contains_key(*policy)) {
+        delete_inline(iam, name, policy).await?;
+    }
+    Ok(())
+}
+
+/// Deletes a role with all that hangs on it except instance profiles. A role that is gone already is fine.
+pub async fn delete(iam: &Client, stop: &CancellationToken, name: &str) -> Result<(), Failure> {
+    let attachments = match attached(iam, name).await {
+        Err(failure) if failure.is_missing() => return Ok(()),
+        other => other?,
+    };
+    for arn in attachments {
+        detach(iam, name, &arn).await?;
+    }
+    let mut pages = iam.list_role_policies().role_name(name).into_paginator().items().send();
+    let mut policies = Vec::new();
+    while let Some(policy) = pages.next().await {
+        policies.push(policy.map_err(|e| Failure::aws(format!("list the policies of role {name:?}"), e))?);
+    }
+    for policy in policies {
+        delete_inline(iam, name, &policy).await?;
+    }
+    settle(stop, || async {
+        match iam.delete_role().role_name(name).send().await {
+            Ok(_) => Ok(()),
+            Err(e) => match Failure::aws(format!("delete role {name:?}"), e) {
+                failure if failure.is_missing() => Ok(()),
+                failure => Err(failure),
+            },
+        }
+    })
+    .await
+}
+
+async fn converge_boundary(iam: &Client, found: &Found, wanted: &Wanted) -> Result<(), Failure> {
+    let name = &wanted.name;
+    let doing = format!("set the permissions boundary of role {name:?}");
+    match (&found.permissions_boundary, &wanted.permissions_boundary) {
+        (old, Some(new)) if old.as_ref() != Some(new) => {
+            let call = iam.put_role_permissions_boundary().role_name(name).permissions_boundary(new);
+            call.send().await.map_err(|e| Failure::aws(&doing, e).at("permissions_boundary"))?;
+        }
+        (Some(_), None) => {
+            let call = iam.delete_role_permissions_boundary().role_name(name);
+            call.send().await.map_err(|e| Failure::aws(&doing, e).at("permissions_boundary"))?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+async fn converge_tags(iam: &Client, found: &Found, wanted: &Wanted, owned: &Owned) -> Result<(), Failure> {
+    let name = &wanted.name;
+    let change = tags::Change::between(&wanted.tags, &found.tags, &owned.tags);
+    if !change.put.is_empty() {
+        let call = iam.tag_role().role_name(name).set_tags(Some(iam_tags(&change.put)));
+        call.send().await.map_err(|e| Failure::aws(format!("tag role {name:?}"), e).at("tags"))?;
+    }
+    if !change.remove.is_empty() {
+        let call = iam.untag_role().role_name(name).set_tag_keys(Some(change.remove.into_iter().collect()));
+        call.send().await.map_err(|e| Failure::aws(format!("untag role {name:?}"), e).at("tags"))?;
+    }
+    Ok(())
+}
+
+async fn attached(iam: &Client, name: &str) -> Result<BTreeSet<String>, Failure> {
+    let mut pages = iam.list_attached_role_policies().role_name(name).into_paginator().items().send();
+    let mut arns = BTreeSet::new();
+    while let Some(policy) = pages.next().await {
+        let policy = policy.map_err(|e| Failure::aws(format!("list the policies attached to role {name:?}"), e))?;
+        arns.extend(policy.policy_arn().map(str::to_owned));
+    }
+    Ok(arns)
+}
+
+async fn detach(iam: &Client, name: &str, arn: &str) -> Result<(), Failure> {
+    match iam.detach_role_policy().role_name(name).policy_arn(arn).send().await {
+        Ok(_) => Ok(()),
+        Err(e) => match Failure::aws(format!("detach policy {arn} from role {name:?}"), e) {
+            failure if failure.is_missing() => Ok(()),
+            failure => Err(failure),
+        },
+    }
+}
+
+async fn delete_inline(iam: &Client, name: &str, policy: &str) -> Result<(), Failure> {
+    match iam.delete_role_policy().role_name(name).policy_name(policy).send().await {
+        Ok(_) => Ok(()),
+        Err(e) => match Failure::aws(format!("delete policy {policy:?} of role {name:?}"), e) {
+            failure if failure.is_missing() => Ok(()),
+            failure => Err(failure),
+        },
+    }
+}

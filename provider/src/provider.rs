@@ -1,0 +1,378 @@
+//! The provider block: where AWS and the cluster are, and as whom to call them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use karp_aws::config::{AccessKeys, AssumeRole, Service, Settings};
+use serde::Deserialize;
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Diagnostics, Provider, Resource, Schema, Type, Value};
+
+use crate::aws::tags::Tags;
+use crate::resources;
+use crate::session::Session;
+
+/// The services whose endpoint may be overridden, in the documentation's order.
+const ENDPOINTS: [&str; 8] = ["ec2", "eks", "events", "iam", "pricing", "sqs", "ssm", "sts"];
+
+/// The parts of a provider block that stand or fall together when they are unknown at plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// All that it takes to call AWS.
+    Aws,
+    /// The cluster's name.
+    ClusterName,
+    /// All that it takes to call the API server other than by EKS.
+    Kubernetes,
+    /// The tags that every object gets.
+    DefaultTags,
+}
+
+impl Part {
+    const ALL: [Self; 4] = [Self::Aws, Self::ClusterName, Self::Kubernetes, Self::DefaultTags];
+
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Aws => &["region", "profile", "access_key", "secret_key", "token", "assume_role", "endpoints"],
+            Self::ClusterName => &["cluster_name"],
+            Self::Kubernetes => &["kubernetes"],
+            Self::DefaultTags => &["default_tags"],
+        }
+    }
+}
+
+/// A provider block as known so far.
+#[derive(Debug, Default)]
+pub struct Model {
+    pub aws: Settings,
+    pub cluster_name: Option<String>,
+    pub kubernetes: Option<Kubernetes>,
+    pub default_tags: Tags,
+    pub offline_plan: bool,
+    pub adopt_existing: bool,
+    /// The parts in which something is unknown, each with the argument that is.
+    pub unknown: BTreeMap<Part, &'static str>,
+}
+
+/// How to reach the API server, where EKS is not to be asked. Names are those of hashicorp/kubernetes.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Kubernetes {
+    pub host: Option<String>,
+    pub cluster_ca_certificate: Option<String>,
+    pub token: Option<String>,
+    pub client_certificate: Option<String>,
+    pub client_key: Option<String>,
+    pub insecure: Option<bool>,
+    pub tls_server_name: Option<String>,
+    pub config_path: Option<String>,
+    pub config_context: Option<String>,
+    pub exec: Option<Exec>,
+}
+
+/// A command that prints credentials, as in a kubeconfig.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Exec {
+    pub api_version: String,
+    pub command: String,
+    pub args: Vec<String>,
+    pub env: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Block {
+    region: Option<String>,
+    profile: Option<String>,
+    access_key: Option<String>,
+    secret_key: Option<String>,
+    token: Option<String>,
+    assume_role: Option<Vec<RoleBlock>>,
+    endpoints: Option<BTreeMap<String, Option<String>>>,
+    default_tags: Option<TagsBlock>,
+    cluster_name: Option<String>,
+    kubernetes: Option<Kubernetes>,
+    offline_plan: Option<bool>,
+    adopt_existing: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RoleBlock {
+    role_arn: String,
+    session_name: Option<String>,
+    external_id: Option<String>,
+    duration: Option<String>,
+    policy: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TagsBlock {
+    tags: Option<Tags>,
+}
+
+impl Model {
+    /// Reads a provider block; what is unknown is left out and noted.
+    pub fn read(config: &Value) -> Result<Self, Diagnostics> {
+        let mut unknown = BTreeMap::new();
+        let mut known = config.clone();
+        for part in Part::ALL {
+            for argument in part.arguments() {
+                if !config.get(argument).whole_known() {
+                    unknown.entry(part).or_insert(*argument);
+                    known.set(*argument, Value::Null);
+                }
+            }
+        }
+        let block: Block = tfplugin::from_value(&known)?;
+        let environment = || std::env::var("KARP_CLUSTER_NAME").ok().filter(|name| !name.is_empty());
+        let cluster_name = block.cluster_name.filter(|name| !name.is_empty());
+        let cluster_name =
+            if unknown.contains_key(&Part::ClusterName) { None } else { cluster_name.or_else(environment) };
+        Ok(Self {
+            aws: Settings {
+                region: block.region,
+                profile: block.profile,
+                access_keys: block.access_key.zip(block.secret_key).map(|(id, secret)| AccessKeys {
+                    access_key_id: id,
+                    secret_access_key: secret,
+                    session_token: block.token,
+                }),
+                assume_roles: block.assume_role.unwrap_or_default().into_iter().map(RoleBlock::into_settings).collect(),
+                endpoints: endpoints(block.endpoints.unwrap_or_default()),
+                max_attempts: None,
+                program: Some("terraform-provider-karp"),
+            },
+            cluster_name,
+            kubernetes: block.kubernetes,
+            default_tags: block.default_tags.and_then(|block| block.tags).unwrap_or_default(),
+            offline_plan: block.offline_plan.unwrap_or_default(),
+            adopt_existing: block.adopt_existing.unwrap_or_default(),
+            unknown,
+        })
+    }
+
+    /// Returns the unknown argument of a part, if the part is not wholly known.
+    pub fn unknown(&self, part: Part) -> Option<&'static str> {
+        self.unknown.get(&part).copied()
+    }
+}
+
+impl RoleBlock {
+    fn into_settings(self) -> AssumeRole {
+        AssumeRole {
+            role_arn: self.role_arn,
+            session_name: self.session_name,
+            external_id: self.external_id,
+            duration: self.duration.as_deref().and_then(validate::parse_duration),
+            policy: self.policy,
+        }
+    }
+}
+
+fn endpoints(given: BTreeMap<String, Option<String>>) -> BTreeMap<Service, String> {
+    let set = given.into_iter().filter_map(|(name, url)| Some((name, url.filter(|url| !url.is_empty())?)));
+    set.filter_map(|(name, url)| Some((Service::parse(&name)?, url))).collect()
+}
+
+/// The session of the latest configuration, shared with all resources.
+#[derive(Default)]
+pub struct Handle(RwLock<Arc<Session>>);
+
+impl Handle {
+    /// Returns the session that is configured now.
+    pub fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn replace(&self, session: Session) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(session);
+    }
+}
+
+/// The provider karp.
+#[derive(Default)]
+pub struct Karp {
+    handle: Arc<Handle>,
+}
+
+impl Provider for Karp {
+    fn name(&self) -> &'static str {
+        "karp"
+    }
+
+    fn version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    fn schema(&self) -> Schema {
+        Schema::new(
+            "karp puts node autoscaling of an EKS cluster under Terraform: the roles, queue and tags that it needs, the controller, and \
+             the node pools. Every argument is optional; nothing is contacted before a resource needs it.",
+        )
+        .attribute("region", text("The AWS region; else `AWS_REGION`, `AWS_DEFAULT_REGION`, or the profile's."))
+        .attribute("profile", text("The profile in the shared AWS configuration files; else `AWS_PROFILE`."))
+        .attribute("access_key", text("An access key id; else the default credentials chain of the AWS SDKs.").sensitive())
+        .attribute("secret_key", text("The secret that belongs to `access_key`.").sensitive())
+        .attribute("token", text("The session token of temporary credentials.").sensitive())
+        .required_together(["access_key", "secret_key"])
+        .attribute("assume_role", assume_role())
+        .attribute("endpoints", endpoint_overrides())
+        .attribute(
+            "default_tags",
+            Attribute::nested_single([("tags", Attribute::map(Type::String).optional().describe("The tags."))])
+                .optional()
+                .describe("Tags that every AWS object of this provider gets; a resource's own `tags` win."),
+        )
+        .attribute(
+            "cluster_name",
+            text("The EKS cluster: the default of every resource's `cluster_name`, and the cluster whose API server is called; else \
+                  `KARP_CLUSTER_NAME`. It may be unknown until apply."),
+        )
+        .attribute("kubernetes", kubernetes())
+        .attribute(
+            "offline_plan",
+            Attribute::bool().optional().describe(
+                "Plan from the state alone: nothing is refreshed from AWS or the API server. Changes made elsewhere stay unseen until \
+                 the next plan without it.",
+            ),
+        )
+        .attribute(
+            "adopt_existing",
+            Attribute::bool().optional().describe(
+                "The default of every resource's `adopt`: take over an object that exists already, unless it is tagged for another \
+                 cluster, instead of failing.",
+            ),
+        )
+    }
+
+    fn validate(&self, config: &Value) -> Diagnostics {
+        let mut found = Diagnostics::new();
+        let kubernetes = config.get("kubernetes");
+        let set = |name: &str| kubernetes.is_known() && !kubernetes.get(name).is_null();
+        if set("token") && set("exec") {
+            found.error("kubernetes.exec", "Two sources of a token", "Set `token` or `exec`, not both.");
+        }
+        if set("host") && set("config_path") {
+            found.error(
+                "kubernetes.config_path",
+                "Two addresses of one cluster",
+                "Set `host` or `config_path`, not both.",
+            );
+        }
+        if matches!(kubernetes, Value::Map(_)) && !set("host") && !set("config_path") {
+            found.error(
+                "kubernetes",
+                "The cluster's address is missing",
+                "Set `host`, or `config_path` to a kubeconfig; or leave `kubernetes` out, and karp asks EKS for `cluster_name`.",
+            );
+        }
+        found
+    }
+
+    fn configure(&self, config: Value) -> Diagnostics {
+        match Model::read(&config) {
+            Ok(model) => {
+                self.handle.replace(Session::new(model));
+                Diagnostics::new()
+            }
+            Err(found) => found,
+        }
+    }
+
+    fn resources(&self) -> Vec<Box<dyn Resource>> {
+        resources::all(&self.handle)
+    }
+}
+
+fn text(description: &str) -> Attribute {
+    Attribute::string().optional().describe(description)
+}
+
+fn assume_role() -> Attribute {
+    Attribute::nested_list([
+        ("role_arn", Attribute::string().required().validate(validate::arn()).describe("The role.")),
+        ("session_name", text("The session's name; `karp` when absent.")),
+        ("external_id", text("The external id that the role's trust policy demands.").sensitive()),
+        ("duration", text("How long the credentials live, such as `1h`.").validate(validate::duration())),
+        ("policy", text("A session policy (JSON) that narrows the role.")),
+    ])
+    .optional()
+    .describe("Roles to assume one after the other, each as the one before it.")
+}
+
+fn endpoint_overrides() -> Attribute {
+    let url = |service: &&'static str| {
+        let address = validate::text("must be a URL with http:// or https://", |text| {
+            text.is_empty() || text.starts_with("http://") || text.starts_with("https://")
+        });
+        (*service, text(&format!("The endpoint of `{service}`.")).validate(address))
+    };
+    Attribute::nested_single(ENDPOINTS.iter().map(url)).optional().describe(
+        "Endpoints in place of AWS's own, for private endpoints and emulators; else `AWS_ENDPOINT_URL_<SERVICE>` and \
+         `AWS_ENDPOINT_URL`. There is never a silent fallback to localhost.",
+    )
+}
+
+fn kubernetes() -> Attribute {
+    let exec = Attribute::nested_single([
+        ("api_version", text("The version of the exec protocol.").required()),
+        ("command", text("The command.").required()),
+        ("args", Attribute::list(Type::String).optional().describe("Its arguments.")),
+        ("env", Attribute::map(Type::String).optional().describe("Its environment, besides this process's.")),
+    ]);
+    Attribute::nested_single([
+        ("host", text("The API server's URL.")),
+        ("cluster_ca_certificate", text("The CA certificates of the API server, PEM.")),
+        ("token", text("A bearer token.").sensitive()),
+        ("client_certificate", text("A client certificate, PEM.")),
+        ("client_key", text("The client certificate's key, PEM.").sensitive()),
+        ("insecure", Attribute::bool().optional().describe("Do not verify the API server's certificate.")),
+        ("tls_server_name", text("The name to verify in the API server's certificate.")),
+        ("config_path", text("A kubeconfig file. `KUBECONFIG` of the environment is not read.")),
+        ("config_context", text("The context in the kubeconfig; its current one when absent.")),
+        ("exec", exec.optional().describe("A command that prints a token, as in a kubeconfig.")),
+    ])
+    .optional()
+    .describe(
+        "How to reach the API server. Leave it out on EKS: endpoint and CA then come from EKS by `cluster_name`, and the token is made \
+         of the AWS credentials, without any other program.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_parts_are_noted_and_left_out() {
+        let config = Value::object([
+            ("region", Value::from("eu-west-1")),
+            ("cluster_name", Value::Unknown),
+            ("default_tags", Value::object([("tags", Value::object([("a", Value::Unknown)]))])),
+        ]);
+        let model = Model::read(&config).unwrap();
+        assert_eq!(model.aws.region.as_deref(), Some("eu-west-1"));
+        assert_eq!(model.unknown(Part::ClusterName), Some("cluster_name"));
+        assert_eq!(model.unknown(Part::DefaultTags), Some("default_tags"));
+        assert_eq!(model.unknown(Part::Aws), None);
+    }
+
+    #[test]
+    fn endpoints_go_to_their_services() {
+        let endpoints =
+            Value::object([("ec2", Value::from("http://127.0.0.1:1")), ("events", Value::from("http://127.0.0.1:2"))]);
+        let model = Model::read(&Value::object([("endpoints", endpoints)])).unwrap();
+        assert_eq!(model.aws.endpoints[&Service::EventBridge], "http://127.0.0.1:2");
+        assert_eq!(model.aws.endpoints.len(), 2);
+    }
+
+    #[test]
+    fn a_kubernetes_block_without_an_address_is_refused() {
+        let config = Value::object([("kubernetes", Value::object([("token", Value::from("t"))]))]);
+        let found = Karp::default().validate(&config);
+        assert!(found.iter().any(|d| d.path.to_string() == "kubernetes"), "{found}");
+    }
+}

@@ -1,0 +1,236 @@
+//! `karp_access_entry`: lets nodes with a role join the cluster.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Value, async_trait};
+
+use super::inherit;
+use crate::aws::tags::{Change, Tags, owned_part};
+use crate::aws::wait::settle;
+use crate::provider::{Handle, Part};
+use crate::report::{Failure, Kind};
+use crate::session::{Aws, Session};
+
+/// An access entry of an EKS cluster.
+pub struct AccessEntry {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Model {
+    id: Option<String>,
+    arn: Option<String>,
+    cluster_name: Option<String>,
+    principal_arn: Option<String>,
+    r#type: Option<String>,
+    adopt: Option<bool>,
+    tags: Option<BTreeMap<String, String>>,
+    tags_all: Option<Tags>,
+}
+
+struct Found {
+    arn: String,
+    r#type: String,
+    tags: Tags,
+}
+
+impl AccessEntry {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+}
+
+#[async_trait]
+impl Resource for AccessEntry {
+    fn type_name(&self) -> &'static str {
+        "karp_access_entry"
+    }
+
+    fn schema(&self) -> Schema {
+        let schema = Schema::new(
+            "An access entry of the cluster: nodes with this role may join. It waits until EKS knows a role that was created a moment \
+             ago.",
+        );
+        let schema = inherit::adopt(inherit::tags(schema));
+        inherit::id_and_arn(schema, "`cluster_name:principal_arn`.")
+            .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
+            .attribute(
+                "principal_arn",
+                Attribute::string()
+                    .required()
+                    .requires_replace()
+                    .validate(validate::arn())
+                    .describe("The ARN of the nodes' role."),
+            )
+            .attribute(
+                "type",
+                Attribute::string()
+                    .default("EC2_LINUX")
+                    .requires_replace()
+                    .validate(validate::one_of(["EC2_LINUX", "EC2_WINDOWS", "FARGATE_LINUX", "HYBRID_LINUX", "EC2"]))
+                    .describe(
+                        "What joins: `EC2_LINUX`, `EC2_WINDOWS`, `FARGATE_LINUX`, `HYBRID_LINUX` or `EC2` (Auto Mode).",
+                    ),
+            )
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let session = self.handle.session();
+        let found = inherit::plan_cluster_name(&session, change);
+        if change.is_destroy() {
+            return found;
+        }
+        if change.is_update() && change.changed("cluster_name") {
+            change.replace("cluster_name");
+        }
+        inherit::plan_tags(&session, change);
+        inherit::reopen_on_replace(change, &["id", "arn"]);
+        found
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let model = resolve(&session, &planned)?;
+        let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
+        let arn = create(aws, ctx, &model, adopt).await?;
+        Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&state)?;
+        let look = async {
+            let Some(found) = find(session.aws().await?, &model).await? else { return Ok(None) };
+            let tags = owned_part(&found.tags, model.tags_all.as_ref());
+            let state = state.clone().with("arn", found.arn).with("type", found.r#type);
+            Ok(Some(state.with("id", id_of(&model)).with("tags_all", tags)))
+        };
+        session.refresh(ctx, &[Part::Aws], &state, look).await
+    }
+
+    async fn update(&self, _ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let before: Model = tfplugin::from_value(&prior)?;
+        let model = resolve(&session, &planned)?;
+        let arn = model.arn.clone().or(before.arn).unwrap_or_default();
+        let wanted = model.tags_all.clone().unwrap_or_default();
+        let owned = before.tags_all.unwrap_or_default();
+        let actual = find(aws, &model).await?.map(|found| found.tags).unwrap_or_default();
+        retag(aws, &arn, &Change::between(&wanted, &actual, &owned)).await?;
+        Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)
+    }
+
+    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let model: Model = tfplugin::from_value(&prior)?;
+        let call = aws.eks().delete_access_entry().set_cluster_name(model.cluster_name.clone());
+        match call.set_principal_arn(model.principal_arn.clone()).send().await {
+            Ok(_) => Ok(()),
+            Err(e) => match Failure::aws(format!("delete access entry {}", id_of(&model)), e) {
+                failure if failure.is_missing() => Ok(()),
+                failure => Err(failure.into()),
+            },
+        }
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        match id.split_once(':') {
+            Some((cluster, principal)) if principal.starts_with("arn:") => {
+                Ok(Value::object([("id", id), ("cluster_name", cluster), ("principal_arn", principal)]))
+            }
+            _ => Err(Diagnostic::error("The import id is malformed", "Write `cluster_name:principal_arn`.").into()),
+        }
+    }
+}
+
+fn id_of(model: &Model) -> String {
+    format!(
+        "{}:{}",
+        model.cluster_name.as_deref().unwrap_or_default(),
+        model.principal_arn.as_deref().unwrap_or_default()
+    )
+}
+
+fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {
+    let mut model: Model = tfplugin::from_value(planned)?;
+    let tags = session.tags_all(planned.get("tags"), planned.get("cluster_name"));
+    model.tags_all = Some(tfplugin::from_value(&tags)?);
+    Ok(model)
+}
+
+async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<String, Failure> {
+    let doing = format!("create access entry {}", id_of(model));
+    let call = || async {
+        let call = aws.eks().create_access_entry().set_cluster_name(model.cluster_name.clone());
+        let call = call.set_principal_arn(model.principal_arn.clone()).set_type(model.r#type.clone());
+        let tags = model.tags_all.clone().unwrap_or_default().into_iter().collect();
+        call.set_tags(Some(tags)).send().await.map_err(|e| {
+            // EKS looks the role up in IAM, which may not have it everywhere yet.
+            Failure::aws(&doing, e).at("principal_arn").unsettled_if(|f| {
+                f.code.as_deref() == Some("InvalidParameterException") && f.message.contains("principal")
+            })
+        })
+    };
+    match settle(ctx.stop(), call).await {
+        Ok(answer) => {
+            Ok(answer.access_entry().and_then(|entry| entry.access_entry_arn()).unwrap_or_default().to_owned())
+        }
+        Err(failure) if failure.kind == Kind::InUse => {
+            let existing = find(aws, model).await?;
+            match existing {
+                Some(found) if adopt && Some(&found.r#type) == model.r#type.as_ref() => {
+                    let wanted = model.tags_all.clone().unwrap_or_default();
+                    retag(aws, &found.arn, &Change::between(&wanted, &found.tags, &Tags::new())).await?;
+                    Ok(found.arn)
+                }
+                Some(found) if adopt => Err(failure.of_kind(Kind::Exists).with_fix(format!(
+                    "The existing entry has type {}: set `type` to that, or delete the entry.",
+                    found.r#type
+                ))),
+                _ => Err(failure.of_kind(Kind::Exists)),
+            }
+        }
+        Err(failure) if failure.is_missing() => Err(failure.of_kind(Kind::Invalid).at("cluster_name").with_fix(
+            format!("There is no such cluster in region {}: check `cluster_name` and `region`.", aws.region()),
+        )),
+        Err(failure) => Err(failure),
+    }
+}
+
+async fn find(aws: &Aws, model: &Model) -> Result<Option<Found>, Failure> {
+    let call = aws.eks().describe_access_entry().set_cluster_name(model.cluster_name.clone());
+    match call.set_principal_arn(model.principal_arn.clone()).send().await {
+        Ok(answer) => Ok(answer.access_entry().map(|entry| Found {
+            arn: entry.access_entry_arn().unwrap_or_default().to_owned(),
+            r#type: entry.r#type().unwrap_or_default().to_owned(),
+            tags: entry.tags().map(|tags| tags.clone().into_iter().collect()).unwrap_or_default(),
+        })),
+        Err(e) => match Failure::aws(format!("read access entry {}", id_of(model)), e) {
+            failure if failure.is_missing() => Ok(None),
+            failure => Err(failure),
+        },
+    }
+}
+
+/// Changes the tags of any EKS object.
+pub async fn retag(aws: &Aws, arn: &str, change: &Change) -> Result<(), Failure> {
+    if !change.put.is_empty() {
+        let tags = change.put.clone().into_iter().collect();
+        let call = aws.eks().tag_resource().resource_arn(arn).set_tags(Some(tags));
+        call.send().await.map_err(|e| Failure::aws(format!("tag {arn}"), e).at("tags"))?;
+    }
+    if !change.remove.is_empty() {
+        let keys = change.remove.iter().cloned().collect();
+        let call = aws.eks().untag_resource().resource_arn(arn).set_tag_keys(Some(keys));
+        call.send().await.map_err(|e| Failure::aws(format!("untag {arn}"), e).at("tags"))?;
+    }
+    Ok(())
+}

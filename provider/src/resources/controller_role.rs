@@ -1,0 +1,384 @@
+//! `karp_controller_role`: the role of the controller, for its service account alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait};
+
+use super::iam_role::{self, Purpose};
+use crate::aws::controller_policy::{self, Scope};
+use crate::aws::document::LONGEST_INLINE;
+use crate::aws::pod_identity;
+use crate::aws::{managed_policy, policies};
+use crate::provider::Handle;
+use crate::report::{Failure, Kind};
+use crate::session::{Aws, Session};
+
+const PREFIX: &str = "KarpControllerRole-";
+/// The name of the role's inline policy.
+const POLICY: &str = "karp-controller";
+
+/// The controller's role.
+pub struct ControllerRole {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Model {
+    name: Option<String>,
+    arn: Option<String>,
+    path: Option<String>,
+    cluster_name: Option<String>,
+    auth: Option<String>,
+    oidc_provider_arn: Option<String>,
+    namespace: Option<String>,
+    service_account: Option<String>,
+    policy_mode: Option<String>,
+    node_role_arns: BTreeSet<String>,
+    interruption_queue_arn: Option<String>,
+    association_id: Option<String>,
+    policy_arns: Option<BTreeSet<String>>,
+}
+
+impl Model {
+    fn uses_pod_identity(&self) -> bool {
+        self.auth.as_deref() == Some("pod_identity")
+    }
+
+    fn is_managed(&self) -> bool {
+        self.policy_mode.as_deref() == Some("managed")
+    }
+
+    fn subject(&self) -> pod_identity::Subject<'_> {
+        pod_identity::Subject {
+            cluster: self.cluster_name.as_deref().unwrap_or_default(),
+            namespace: self.namespace.as_deref().unwrap_or_default(),
+            service_account: self.service_account.as_deref().unwrap_or_default(),
+        }
+    }
+}
+
+/// What the role trusts and may, apart from where its policy is kept.
+struct Documents {
+    trust: String,
+    policy: String,
+}
+
+impl ControllerRole {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+}
+
+#[async_trait]
+impl Resource for ControllerRole {
+    fn type_name(&self) -> &'static str {
+        "karp_controller_role"
+    }
+
+    fn schema(&self) -> Schema {
+        let schema = iam_role::schema(
+            "The IAM role of the controller: it launches, tags and ends only what carries its cluster's tags. Pods get it by IAM roles \
+             for service accounts (the default, which also works on Fargate) or by EKS pod identity.",
+            PREFIX,
+            "Controller of karp",
+        );
+        identity(schema)
+            .attribute(
+                "policy_mode",
+                Attribute::string().default("inline").validate(validate::one_of(["inline", "managed"])).describe(
+                    "Where the policy is kept: `inline` in the role (up to 10240 characters), or in `managed` policies of their own, split \
+                     as their limit of 6144 characters demands.",
+                ),
+            )
+            .attribute(
+                "node_role_arns",
+                Attribute::set(Type::String)
+                    .optional()
+                    .validate(validate::each(validate::arn()))
+                    .describe("The roles that the controller may give to instances."),
+            )
+            .attribute(
+                "interruption_queue_arn",
+                Attribute::string().optional().validate(validate::arn()).describe("The interruption queue that it reads."),
+            )
+            .attribute(
+                "policy_json",
+                Attribute::string().computed().describe("The controller's policy that karp keeps, JSON in canonical form."),
+            )
+            .attribute("association_id", Attribute::string().computed().describe("The pod identity association, with `pod_identity`."))
+    }
+
+    fn validate(&self, config: &Value) -> Diagnostics {
+        let mut found = Diagnostics::new();
+        let auth = config.get("auth");
+        let irsa = auth.is_null() || auth.as_str() == Some("irsa");
+        if irsa && config.get("oidc_provider_arn").is_null() {
+            found.error(
+                "oidc_provider_arn",
+                "The OIDC provider is missing",
+                "With `auth = \"irsa\"` (the default) the role must trust the cluster's OIDC provider: set it to \
+                 `karp_oidc_provider.<name>.arn`; or set `auth = \"pod_identity\"`.",
+            );
+        }
+        if auth.as_str() == Some("pod_identity") && config.get("oidc_provider_arn").as_str().is_some() {
+            found.warning(
+                "oidc_provider_arn",
+                "The OIDC provider is not used",
+                "`auth = \"pod_identity\"` needs none.",
+            );
+        }
+        found
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let session = self.handle.session();
+        let mut found = iam_role::plan(&session, change, PREFIX);
+        if change.is_destroy() {
+            return found;
+        }
+        let documents = documents(&session, &change.planned).await;
+        if let Some(documents) = &documents {
+            found.extend(check_size(&change.planned, &documents.policy));
+        }
+        plan_documents(change, documents.as_ref());
+        plan_association(change);
+        found
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&planned)?;
+        let documents = known(&session, &planned).await?;
+        let aws = session.aws().await?;
+        let purpose = purpose(aws, ctx, &model, &documents).await?;
+        let planned = planned.with("policy_json", &documents.policy).with("association_id", Value::Null);
+        let state = iam_role::create(&session, ctx, planned, &purpose).await?;
+        ctx.save(state.clone());
+        associate(aws, ctx, &model, state).await
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&state)?;
+        let inline = BTreeSet::from([POLICY.to_owned()]);
+        let read = iam_role::read(&session, ctx, &state, &inline, |state, found| {
+            if model.is_managed() {
+                return state;
+            }
+            state.with("policy_json", found.inline.get(POLICY).cloned().unwrap_or_default())
+        });
+        let Some(state) = read.await? else { return Ok(None) };
+        let prior = state.clone();
+        let look = async {
+            let aws = session.aws().await?;
+            let mut state = state;
+            if model.is_managed() {
+                let now: Model = tfplugin::from_value(&state).unwrap_or_default();
+                let policy = managed_policy::read_joined(aws.iam(), &own_policies(&now)).await?;
+                state.set("policy_json", policy);
+            }
+            if model.uses_pod_identity() {
+                state.set("association_id", pod_identity::find(aws, &model.subject()).await?.map(|found| found.id));
+            }
+            Ok(Some(state))
+        };
+        session.refresh(ctx, &[crate::provider::Part::Aws], &prior, look).await
+    }
+
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let before: Model = tfplugin::from_value(&prior)?;
+        let model: Model = tfplugin::from_value(&planned)?;
+        let documents = known(&session, &planned).await?;
+        let aws = session.aws().await?;
+        let purpose = purpose(aws, ctx, &model, &documents).await?;
+        let planned =
+            planned.with("policy_json", &documents.policy).with("association_id", before.association_id.clone());
+        let owned = BTreeSet::from([POLICY.to_owned()]);
+        let state = iam_role::update(&session, ctx, &prior, planned, &purpose, owned).await?;
+        ctx.save(state.clone());
+        let dropped: BTreeSet<String> = own_policies(&before).difference(&purpose.attached).cloned().collect();
+        managed_policy::delete_all(aws.iam(), &dropped).await?;
+        let moved = before.uses_pod_identity() && (!model.uses_pod_identity() || before.subject() != model.subject());
+        if moved && let Some(id) = &before.association_id {
+            pod_identity::delete(aws, &before.subject(), id).await?;
+        }
+        associate(aws, ctx, &model, state).await
+    }
+
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&prior)?;
+        let aws = session.aws().await?;
+        if let Some(id) = &model.association_id {
+            pod_identity::delete(aws, &model.subject(), id).await?;
+        }
+        iam_role::delete(aws, ctx, &prior).await?;
+        Ok(managed_policy::delete_all(aws.iam(), &own_policies(&model)).await?)
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        Ok(iam_role::import(id))
+    }
+}
+
+/// Adds the attributes that say whose role it is.
+fn identity(schema: Schema) -> Schema {
+    schema
+        .attribute(
+            "auth",
+            Attribute::string().default("irsa").validate(validate::one_of(["irsa", "pod_identity"])).describe(
+                "How pods get the role: `irsa` (IAM roles for service accounts) or `pod_identity` (an association is made too; not on \
+                 Fargate).",
+            ),
+        )
+        .attribute(
+            "oidc_provider_arn",
+            Attribute::string()
+                .optional()
+                .validate(validate::text("must be the ARN of an OIDC provider", |arn| arn.contains(":oidc-provider/")))
+                .describe("The cluster's OIDC provider, for `irsa`."),
+        )
+        .attribute(
+            "namespace",
+            Attribute::string().default("karpenter").validate(validate::dns_label()).describe("The namespace of the service account."),
+        )
+        .attribute(
+            "service_account",
+            Attribute::string().default("karpenter").validate(validate::dns_subdomain()).describe("The controller's service account."),
+        )
+}
+
+/// Gives trust and policy; `None` while something that they follow from is unknown.
+async fn documents(session: &Session, planned: &Value) -> Option<Documents> {
+    const SOURCES: [&str; 7] = [
+        "cluster_name",
+        "auth",
+        "oidc_provider_arn",
+        "namespace",
+        "service_account",
+        "node_role_arns",
+        "interruption_queue_arn",
+    ];
+    if SOURCES.iter().any(|name| !planned.get(name).whole_known()) {
+        return None;
+    }
+    let region = session.region().await?;
+    let model: Model = tfplugin::from_value(planned).ok()?;
+    let subject = model.subject();
+    let trust = if model.uses_pod_identity() {
+        policies::pod_identity_trust()
+    } else {
+        let arn = model.oidc_provider_arn.as_deref()?;
+        let issuer = arn.split_once(":oidc-provider/")?.1;
+        policies::irsa_trust(arn, issuer, subject.namespace, subject.service_account)
+    };
+    let policy = controller_policy::document(&Scope {
+        partition: policies::partition(&region),
+        region: &region,
+        cluster: subject.cluster,
+        node_role_arns: &model.node_role_arns,
+        queue_arn: model.interruption_queue_arn.as_deref(),
+    });
+    Some(Documents { trust, policy })
+}
+
+async fn known(session: &Session, planned: &Value) -> Result<Documents, Diagnostics> {
+    session.aws().await?;
+    documents(session, planned).await.ok_or_else(iam_role::unknown_at_apply)
+}
+
+fn check_size(planned: &Value, policy: &str) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    if planned.get("policy_mode").as_str() == Some("inline") && policy.len() > LONGEST_INLINE {
+        found.error(
+            "policy_mode",
+            "The policy does not fit into the role",
+            format!(
+                "It has {} characters; inline policies may have {LONGEST_INLINE}. Set `policy_mode = \"managed\"`.",
+                policy.len()
+            ),
+        );
+    }
+    found
+}
+
+fn plan_documents(change: &mut PlannedChange, documents: Option<&Documents>) {
+    let (trust, policy) = match documents {
+        Some(documents) => (Value::from(&documents.trust), Value::from(&documents.policy)),
+        None => (Value::Unknown, Value::Unknown),
+    };
+    change.planned.set("assume_role_policy", trust);
+    change.planned.set("policy_json", policy);
+    let model: Model = tfplugin::from_value(&change.planned).unwrap_or_default();
+    let arns = match (model.is_managed(), documents, account(&model)) {
+        (false, _, _) => iam_role::text_set(&BTreeSet::new()),
+        (true, Some(documents), Some(_)) => iam_role::text_set(&policy_arns(&model, &documents.policy)),
+        (true, _, _) => Value::Unknown,
+    };
+    change.planned.set("policy_arns", arns);
+}
+
+fn plan_association(change: &mut PlannedChange) {
+    let pod_identity = change.planned.get("auth").as_str() == Some("pod_identity");
+    let same = ["cluster_name", "namespace", "service_account"].iter().all(|name| !change.changed(*name));
+    let prior = change.prior.get("association_id").clone();
+    let planned = match (pod_identity, same && !prior.is_null()) {
+        (false, _) => Value::Null,
+        (true, true) => prior,
+        (true, false) => Value::Unknown,
+    };
+    change.planned.set("association_id", planned);
+}
+
+/// The partition and account of the role, once it has an ARN.
+fn account(model: &Model) -> Option<(&str, &str)> {
+    let mut parts = model.arn.as_deref()?.split(':');
+    Some((parts.nth(1)?, parts.nth(2)?))
+}
+
+/// Gives the ARNs of the managed policies that hold a document: they follow from the role's name and account.
+fn policy_arns(model: &Model, policy: &str) -> BTreeSet<String> {
+    let Some((partition, account)) = account(model) else { return BTreeSet::new() };
+    let names = managed_policy::parts(model.name.as_deref().unwrap_or_default(), policy);
+    let path = model.path.as_deref().unwrap_or("/");
+    names.into_keys().map(|name| format!("arn:{partition}:iam::{account}:policy{path}{name}")).collect()
+}
+
+/// Gives those of the role's policies that are made by karp.
+fn own_policies(model: &Model) -> BTreeSet<String> {
+    if model.is_managed() { model.policy_arns.clone().unwrap_or_default() } else { BTreeSet::new() }
+}
+
+/// Says what the role is for; with `managed`, the policies are written first.
+async fn purpose(aws: &Aws, ctx: &Context, model: &Model, documents: &Documents) -> Result<Purpose, Failure> {
+    let trust = documents.trust.clone();
+    if !model.is_managed() {
+        let inline = BTreeMap::from([(POLICY.to_owned(), documents.policy.clone())]);
+        return Ok(Purpose { trust, inline, ..Purpose::default() });
+    }
+    let mut attached = BTreeSet::new();
+    let path = model.path.as_deref().unwrap_or("/");
+    for (name, text) in managed_policy::parts(model.name.as_deref().unwrap_or_default(), &documents.policy) {
+        attached.insert(managed_policy::ensure(aws.iam(), ctx.stop(), path, &name, &text).await?);
+    }
+    Ok(Purpose { trust, attached, ..Purpose::default() })
+}
+
+/// Makes the pod identity association, where one is wanted.
+async fn associate(aws: &Aws, ctx: &Context, model: &Model, state: Value) -> Result<Value, Diagnostics> {
+    if !model.uses_pod_identity() {
+        return Ok(state.with("association_id", Value::Null));
+    }
+    let role = state.get("arn").as_str().unwrap_or_default().to_owned();
+    if role.is_empty() {
+        return Err(Failure::new(Kind::Unexpected, "associate the controller's role", "its ARN is not known").into());
+    }
+    let id = pod_identity::ensure(aws, ctx.stop(), &model.subject(), &role).await?;
+    Ok(state.with("association_id", id))
+}

@@ -1,0 +1,245 @@
+//! `karp_discovery_tags`: the tag by which node classes find subnets and security groups.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use aws_sdk_ec2::types::{Filter, Tag};
+use serde::{Deserialize, Serialize};
+use tfplugin::schema::validate;
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait,
+};
+
+use crate::aws::wait::settle;
+use crate::provider::{Handle, Part};
+use crate::report::{Failure, Kind};
+use crate::session::Aws;
+
+const DEFAULT_KEY: &str = "karpenter.sh/discovery";
+/// EC2 takes at most 200 values in one filter and 1000 resources in one tagging call; both stay well below.
+const BATCH: usize = 100;
+
+/// The discovery tag of some subnets and security groups.
+pub struct DiscoveryTags {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Model {
+    id: Option<String>,
+    resource_ids: BTreeSet<String>,
+    key: String,
+    value: String,
+    on_conflict: Option<String>,
+}
+
+impl DiscoveryTags {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+}
+
+#[async_trait]
+impl Resource for DiscoveryTags {
+    fn type_name(&self) -> &'static str {
+        "karp_discovery_tags"
+    }
+
+    fn schema(&self) -> Schema {
+        Schema::new(
+            "The tag by which node classes find subnets and security groups. karp owns this one tag on these resources and no other; \
+             where a module manages their tags too, let that module ignore this key.",
+        )
+        .attribute("id", Attribute::string().computed().describe("`key,value,id1+id2+…`, as import takes it."))
+        .attribute(
+            "resource_ids",
+            Attribute::set(Type::String)
+                .required()
+                .validate(validate::count(1, usize::MAX))
+                .validate(validate::each(validate::text("must be an EC2 resource id such as \"subnet-0123abcd\"", |id| id.contains('-'))))
+                .describe("The subnets and security groups."),
+        )
+        .attribute(
+            "key",
+            Attribute::string()
+                .default(DEFAULT_KEY)
+                .requires_replace()
+                .validate(validate::length(1, 128))
+                .validate(validate::text("must not begin with \"aws:\"", |key| !key.starts_with("aws:")))
+                .describe("The tag's key. Give each cluster a key of its own where several share a subnet."),
+        )
+        .attribute(
+            "value",
+            Attribute::string().required().validate(validate::length(0, 256)).describe("The tag's value: the cluster's name."),
+        )
+        .attribute(
+            "on_conflict",
+            Attribute::string().default("error").validate(validate::one_of(["error", "overwrite"])).describe(
+                "What to do where the key holds another value already, as of another cluster: `error` or `overwrite`.",
+            ),
+        )
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        if !change.is_destroy() {
+            let id = tfplugin::from_value::<Model>(&change.planned)
+                .map_or(Value::Unknown, |model| Value::from(id_of(&model)));
+            change.planned.set("id", id);
+        }
+        Diagnostics::new()
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let model: Model = tfplugin::from_value(&planned)?;
+        let session = self.handle.session();
+        self.converge(session.aws().await?, ctx, model, &BTreeSet::new()).await
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let model: Model = tfplugin::from_value(&state)?;
+        let session = self.handle.session();
+        let look = async {
+            let actual = values(session.aws().await?, &model.key, &model.resource_ids).await?;
+            let tagged: BTreeSet<String> =
+                actual.into_iter().filter(|(_, value)| *value == model.value).map(|(id, _)| id).collect();
+            if tagged.is_empty() {
+                return Ok(None);
+            }
+            let mut now = state.clone();
+            now.set("resource_ids", super::iam_role::text_set(&tagged));
+            Ok(Some(now))
+        };
+        session.refresh(ctx, &[Part::Aws], &state, look).await
+    }
+
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let before: Model = tfplugin::from_value(&prior)?;
+        let model: Model = tfplugin::from_value(&planned)?;
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let dropped: BTreeSet<String> = before.resource_ids.difference(&model.resource_ids).cloned().collect();
+        // With the value changed, what karp tagged before is no conflict.
+        let ours = if before.value == model.value { BTreeSet::new() } else { before.resource_ids.clone() };
+        let state = self.converge(aws, ctx, model, &ours).await?;
+        ctx.save(state.clone());
+        untag(aws, &before.key, &before.value, &dropped).await?;
+        Ok(state)
+    }
+
+    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let model: Model = tfplugin::from_value(&prior)?;
+        let session = self.handle.session();
+        Ok(untag(session.aws().await?, &model.key, &model.value, &model.resource_ids).await?)
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        let parts: Vec<&str> = id.splitn(3, ',').collect();
+        let [key, value, ids] = parts[..] else {
+            return Err(Diagnostic::error(
+                "The import id is malformed",
+                "Write `key,value,id1+id2`, such as `karpenter.sh/discovery,prod,subnet-0123+sg-0456`.",
+            )
+            .into());
+        };
+        let model = Model {
+            id: Some(id.to_owned()),
+            resource_ids: ids.split('+').map(str::to_owned).collect(),
+            key: key.to_owned(),
+            value: value.to_owned(),
+            on_conflict: Some("error".to_owned()),
+        };
+        Ok(tfplugin::to_value(&model)?)
+    }
+}
+
+impl DiscoveryTags {
+    /// Tags what lacks the tag; `ours` may hold another value without being a conflict.
+    async fn converge(
+        &self,
+        aws: &Aws,
+        ctx: &Context,
+        model: Model,
+        ours: &BTreeSet<String>,
+    ) -> Result<Value, Diagnostics> {
+        let actual = values(aws, &model.key, &model.resource_ids).await?;
+        let foreign = actual.iter().filter(|(id, value)| **value != model.value && !ours.contains(*id));
+        let foreign: Vec<String> = foreign.map(|(id, value)| format!("{id} ({value:?})")).collect();
+        if !foreign.is_empty() {
+            let list = foreign.join(", ");
+            if model.on_conflict.as_deref() != Some("overwrite") {
+                return Err(Diagnostic::error(
+                    "The tag holds another value",
+                    format!(
+                        "{} is set already on: {list}. Another cluster may find its nodes' network by it. Choose another `key` for \
+                         this cluster, or set `on_conflict = \"overwrite\"`.",
+                        model.key
+                    ),
+                )
+                .at("resource_ids")
+                .into());
+            }
+            ctx.warn(Diagnostic::warning(
+                "Tags were overwritten",
+                format!("{} held other values on: {list}.", model.key),
+            ));
+        }
+        let missing: Vec<String> =
+            model.resource_ids.iter().filter(|id| actual.get(*id) != Some(&model.value)).cloned().collect();
+        for ids in missing.chunks(BATCH) {
+            let tag = Tag::builder().key(&model.key).value(&model.value).build();
+            settle(ctx.stop(), || async {
+                let call = aws.ec2().create_tags().set_resources(Some(ids.to_vec())).tags(tag.clone());
+                call.send().await.map_err(|e| {
+                    // A subnet that was made a moment ago is "not found" for a while.
+                    Failure::aws(format!("tag {} with {}", ids.join(", "), model.key), e)
+                        .at("resource_ids")
+                        .unsettled_if(|f| f.kind == Kind::Missing)
+                })
+            })
+            .await?;
+        }
+        let mut model = model;
+        model.id = Some(id_of(&model));
+        Ok(tfplugin::to_value(&model)?)
+    }
+}
+
+fn id_of(model: &Model) -> String {
+    let ids = model.resource_ids.iter().map(String::as_str).collect::<Vec<_>>().join("+");
+    format!("{},{},{ids}", model.key, model.value)
+}
+
+/// Reads the values that the tag has on these resources.
+async fn values(aws: &Aws, key: &str, ids: &BTreeSet<String>) -> Result<BTreeMap<String, String>, Failure> {
+    let mut found = BTreeMap::new();
+    let all: Vec<String> = ids.iter().cloned().collect();
+    for ids in all.chunks(BATCH) {
+        let resources = Filter::builder().name("resource-id").set_values(Some(ids.to_vec())).build();
+        let keys = Filter::builder().name("key").values(key).build();
+        let mut pages = aws.ec2().describe_tags().filters(resources).filters(keys).into_paginator().items().send();
+        while let Some(tag) = pages.next().await {
+            let tag = tag.map_err(|e| Failure::aws(format!("read tag {key} of subnets and security groups"), e))?;
+            if let (Some(id), Some(value)) = (tag.resource_id(), tag.value()) {
+                found.insert(id.to_owned(), value.to_owned());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the tag where it holds karp's value; a resource that is gone is fine.
+async fn untag(aws: &Aws, key: &str, value: &str, ids: &BTreeSet<String>) -> Result<(), Failure> {
+    for id in ids {
+        // With the value given, EC2 leaves a tag alone that has another one by now.
+        let tag = Tag::builder().key(key).value(value).build();
+        if let Err(e) = aws.ec2().delete_tags().resources(id).tags(tag).send().await {
+            let failure = Failure::aws(format!("remove tag {key} from {id}"), e);
+            if !failure.is_missing() {
+                return Err(failure);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! `karp_fargate_pod_execution_role`: the role by which Fargate starts the controller's pods.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait};
+
+use super::iam_role::{self, Purpose};
+use crate::aws::policies;
+use crate::provider::Handle;
+use crate::session::Session;
+
+const PREFIX: &str = "KarpFargateRole-";
+
+/// The role of Fargate's kubelets.
+pub struct FargatePodExecutionRole {
+    handle: Arc<Handle>,
+}
+
+impl FargatePodExecutionRole {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+}
+
+#[async_trait]
+impl Resource for FargatePodExecutionRole {
+    fn type_name(&self) -> &'static str {
+        "karp_fargate_pod_execution_role"
+    }
+
+    fn schema(&self) -> Schema {
+        iam_role::schema(
+            "The IAM role by which Fargate pulls images for pods and writes their logs. It trusts Fargate for profiles of this cluster \
+             only.",
+            PREFIX,
+            "Fargate pods of the cluster that karp scales",
+        )
+        .attribute(
+            "additional_policy_arns",
+            Attribute::set(Type::String)
+                .optional()
+                .validate(validate::each(validate::arn()))
+                .describe("Further managed policies, as for logging."),
+        )
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let session = self.handle.session();
+        let found = iam_role::plan(&session, change, PREFIX);
+        if !change.is_destroy() {
+            let purpose = purpose(&session, &change.planned).await;
+            iam_role::plan_purpose(change, purpose.as_ref());
+        }
+        found
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let purpose = known(&session, &planned).await?;
+        iam_role::create(&session, ctx, planned, &purpose).await
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        iam_role::read(&session, ctx, &state, &BTreeSet::new(), |state, _| state).await
+    }
+
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let purpose = known(&session, &planned).await?;
+        iam_role::update(&session, ctx, &prior, planned, &purpose, BTreeSet::new()).await
+    }
+
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let session = self.handle.session();
+        iam_role::delete(session.aws().await?, ctx, &prior).await
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        Ok(iam_role::import(id))
+    }
+}
+
+/// Says what the role is for; `None` while the region, the cluster's name or an attribute is unknown.
+async fn purpose(session: &Session, planned: &Value) -> Option<Purpose> {
+    let region = session.region().await?;
+    let partition = policies::partition(&region);
+    let additional = planned.get("additional_policy_arns");
+    if !additional.whole_known() {
+        return None;
+    }
+    let cluster = planned.get("cluster_name").as_str()?;
+    let mut attached = BTreeSet::from([policies::managed(partition, "AmazonEKSFargatePodExecutionRolePolicy")]);
+    attached.extend(additional.as_list().iter().filter_map(Value::as_str).map(str::to_owned));
+    Some(Purpose { trust: policies::fargate_trust(partition, &region, cluster), attached, ..Purpose::default() })
+}
+
+async fn known(session: &Session, planned: &Value) -> Result<Purpose, Diagnostics> {
+    session.aws().await?;
+    purpose(session, planned).await.ok_or_else(iam_role::unknown_at_apply)
+}

@@ -1,0 +1,354 @@
+//! `karp_fargate_profile`: where the controller runs while the cluster has no node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_eks::types::{FargateProfile as SdkProfile, FargateProfileSelector, FargateProfileStatus};
+use serde::{Deserialize, Serialize};
+use tfplugin::schema::validate;
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
+};
+
+use super::access_entry::retag;
+use super::inherit;
+use crate::aws::tags::{Change, Tags, owned_part};
+use crate::aws::wait::until;
+use crate::provider::{Handle, Part};
+use crate::report::{Failure, Kind};
+use crate::session::{Aws, Session};
+
+/// EKS says that making and deleting a profile takes minutes; a queue of five in one cluster fits in.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// A Fargate profile.
+pub struct FargateProfile {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Model {
+    id: Option<String>,
+    arn: Option<String>,
+    cluster_name: Option<String>,
+    name: Option<String>,
+    pod_execution_role_arn: Option<String>,
+    subnet_ids: BTreeSet<String>,
+    selectors: Vec<Selector>,
+    tags: Option<BTreeMap<String, String>>,
+    tags_all: Option<Tags>,
+    timeouts: Option<BTreeMap<String, Option<String>>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+struct Selector {
+    namespace: String,
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl FargateProfile {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+}
+
+#[async_trait]
+impl Resource for FargateProfile {
+    fn type_name(&self) -> &'static str {
+        "karp_fargate_profile"
+    }
+
+    fn schema(&self) -> Schema {
+        let selector = [
+            (
+                "namespace",
+                Attribute::string().required().validate(validate::length(1, 63)).describe("The namespace of the pods."),
+            ),
+            ("labels", Attribute::map(Type::String).optional().describe("Labels that the pods must have.")),
+        ];
+        let schema = Schema::new(
+            "A Fargate profile: pods that match run on Fargate, so that the controller has a place before there are nodes. EKS changes \
+             one profile of a cluster at a time; karp queues them.",
+        );
+        inherit::id_and_arn(inherit::tags(schema), "`cluster_name:name`.")
+            .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
+            .attribute(
+                "name",
+                Attribute::string()
+                    .required()
+                    .requires_replace()
+                    .validate(validate::length(1, 100))
+                    .describe("The name."),
+            )
+            .attribute(
+                "pod_execution_role_arn",
+                Attribute::string()
+                    .required()
+                    .requires_replace()
+                    .validate(validate::arn())
+                    .describe("The role by which Fargate starts the pods, as of `karp_fargate_pod_execution_role`."),
+            )
+            .attribute(
+                "subnet_ids",
+                Attribute::set(Type::String)
+                    .required()
+                    .requires_replace()
+                    .validate(validate::count(1, usize::MAX))
+                    .describe("Private subnets for the pods."),
+            )
+            .attribute(
+                "selectors",
+                // EKS takes at most five selectors in a profile.
+                Attribute::nested_list(selector)
+                    .required()
+                    .requires_replace()
+                    .validate(validate::count(1, 5))
+                    .describe("Which pods run here: those that match any of these."),
+            )
+            .timeouts(Timeouts { create: LIMIT, delete: LIMIT, ..Timeouts::default() })
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let session = self.handle.session();
+        let found = inherit::plan_cluster_name(&session, change);
+        if change.is_destroy() {
+            return found;
+        }
+        if change.is_update() && change.changed("cluster_name") {
+            change.replace("cluster_name");
+        }
+        inherit::plan_tags(&session, change);
+        inherit::reopen_on_replace(change, &["id", "arn"]);
+        found
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let model = resolve(&session, &planned)?;
+        let lock = session.cluster_lock(model.cluster_name.as_deref().unwrap_or_default());
+        let _turn = ctx.run(lock.lock()).await?;
+        let arn = create(aws, ctx, &model).await?;
+        let state = tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model.clone() })?;
+        ctx.save(state.clone());
+        wait_active(aws, ctx, &model).await?;
+        Ok(state)
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&state)?;
+        let look = async {
+            let Some(found) = find(session.aws().await?, &model).await? else { return Ok(None) };
+            let state = tfplugin::to_value(&render(&model, &found));
+            state.map(Some).map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))
+        };
+        session.refresh(ctx, &[Part::Aws], &state, look).await
+    }
+
+    async fn update(&self, _ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let before: Model = tfplugin::from_value(&prior)?;
+        let model = resolve(&session, &planned)?;
+        let arn = before.arn.unwrap_or_default();
+        let actual = find(aws, &model).await?.map(|found| tags_of(&found)).unwrap_or_default();
+        let wanted = model.tags_all.clone().unwrap_or_default();
+        retag(aws, &arn, &Change::between(&wanted, &actual, &before.tags_all.unwrap_or_default())).await?;
+        Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)
+    }
+
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let model: Model = tfplugin::from_value(&prior)?;
+        let lock = session.cluster_lock(model.cluster_name.as_deref().unwrap_or_default());
+        let _turn = ctx.run(lock.lock()).await?;
+        delete(aws, ctx, &model).await?;
+        Ok(())
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        match id.split_once(':') {
+            Some((cluster, name)) if !cluster.is_empty() && !name.is_empty() => {
+                Ok(Value::object([("id", id), ("cluster_name", cluster), ("name", name)]))
+            }
+            _ => Err(Diagnostic::error("The import id is malformed", "Write `cluster_name:name`.").into()),
+        }
+    }
+}
+
+fn id_of(model: &Model) -> String {
+    format!("{}:{}", model.cluster_name.as_deref().unwrap_or_default(), model.name.as_deref().unwrap_or_default())
+}
+
+fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {
+    let mut model: Model = tfplugin::from_value(planned)?;
+    let tags = session.tags_all(planned.get("tags"), planned.get("cluster_name"));
+    model.tags_all = Some(tfplugin::from_value(&tags)?);
+    Ok(model)
+}
+
+fn tags_of(found: &SdkProfile) -> Tags {
+    found.tags().map(|tags| tags.clone().into_iter().collect()).unwrap_or_default()
+}
+
+/// Puts what EKS describes into the state; the user's spelling of equal selectors stays.
+fn render(model: &Model, found: &SdkProfile) -> Model {
+    let mut selectors: Vec<Selector> = found
+        .selectors()
+        .iter()
+        .map(|selector| Selector {
+            namespace: selector.namespace().unwrap_or_default().to_owned(),
+            labels: selector
+                .labels()
+                .filter(|labels| !labels.is_empty())
+                .map(|labels| labels.clone().into_iter().collect()),
+        })
+        .collect();
+    let canonical = |selectors: &[Selector]| {
+        let mut sorted = selectors.to_vec();
+        for selector in &mut sorted {
+            selector.labels = selector.labels.take().filter(|labels| !labels.is_empty());
+        }
+        sorted.sort();
+        sorted
+    };
+    if canonical(&selectors) == canonical(&model.selectors) {
+        selectors.clone_from(&model.selectors);
+    }
+    Model {
+        id: Some(id_of(model)),
+        arn: found.fargate_profile_arn().map(str::to_owned),
+        pod_execution_role_arn: found.pod_execution_role_arn().map(str::to_owned),
+        subnet_ids: found.subnets().iter().cloned().collect(),
+        selectors,
+        tags_all: Some(owned_part(&tags_of(found), model.tags_all.as_ref())),
+        ..model.clone()
+    }
+}
+
+async fn create(aws: &Aws, ctx: &Context, model: &Model) -> Result<String, Failure> {
+    let doing = format!("create Fargate profile {}", id_of(model));
+    let selectors = model.selectors.iter().map(|selector| {
+        let labels = selector.labels.clone().map(|labels| labels.into_iter().collect());
+        FargateProfileSelector::builder().namespace(&selector.namespace).set_labels(labels).build()
+    });
+    let call = aws
+        .eks()
+        .create_fargate_profile()
+        .set_cluster_name(model.cluster_name.clone())
+        .set_fargate_profile_name(model.name.clone())
+        .set_pod_execution_role_arn(model.pod_execution_role_arn.clone())
+        .set_subnets(Some(model.subnet_ids.iter().cloned().collect()))
+        .set_selectors(Some(selectors.collect()))
+        .set_tags(Some(model.tags_all.clone().unwrap_or_default().into_iter().collect()));
+    until(ctx.stop(), ctx.remaining(), &doing, || async {
+        let failure = match call.clone().send().await {
+            Ok(answer) => {
+                let arn = answer.fargate_profile().and_then(|profile| profile.fargate_profile_arn());
+                return Ok(Some(arn.unwrap_or_default().to_owned()));
+            }
+            Err(e) => Failure::aws(&doing, e),
+        };
+        match failure.kind {
+            Kind::InUse if find(aws, model).await?.is_some() => Err(failure
+                .of_kind(Kind::Exists)
+                .at("name")
+                .with_fix("Import it with `import { ... }`, or choose another name.")),
+            Kind::Missing => Err(failure.of_kind(Kind::Invalid).at("cluster_name").with_fix(format!(
+                "There is no such cluster in region {}: check `cluster_name` and `region`.",
+                aws.region()
+            ))),
+            _ if is_passing(&failure) => Ok(None),
+            _ => Err(failure),
+        }
+    })
+    .await
+}
+
+async fn wait_active(aws: &Aws, ctx: &Context, model: &Model) -> Result<(), Failure> {
+    let doing = format!("wait for Fargate profile {} to become ACTIVE", id_of(model));
+    until(ctx.stop(), ctx.remaining(), &doing, || async {
+        let Some(found) = find(aws, model).await? else {
+            return Err(Failure::new(Kind::Missing, &doing, "it was deleted meanwhile"));
+        };
+        match found.status() {
+            Some(FargateProfileStatus::Active) => Ok(Some(())),
+            Some(FargateProfileStatus::CreateFailed) => Err(Failure::new(Kind::Unexpected, &doing, health(&found))),
+            _ => Ok(None),
+        }
+    })
+    .await
+}
+
+async fn delete(aws: &Aws, ctx: &Context, model: &Model) -> Result<(), Failure> {
+    let doing = format!("delete Fargate profile {}", id_of(model));
+    let call = aws
+        .eks()
+        .delete_fargate_profile()
+        .set_cluster_name(model.cluster_name.clone())
+        .set_fargate_profile_name(model.name.clone());
+    until(ctx.stop(), ctx.remaining(), &doing, || async {
+        match call.clone().send().await {
+            Ok(_) => Ok(Some(())),
+            Err(e) => match Failure::aws(&doing, e) {
+                failure if failure.is_missing() => Ok(Some(())),
+                failure if is_passing(&failure) => Ok(None),
+                failure => Err(failure),
+            },
+        }
+    })
+    .await?;
+    let doing = format!("wait for Fargate profile {} to be gone", id_of(model));
+    until(ctx.stop(), ctx.remaining(), &doing, || async {
+        match find(aws, model).await? {
+            None => Ok(Some(())),
+            Some(found) if found.status() == Some(&FargateProfileStatus::DeleteFailed) => {
+                Err(Failure::new(Kind::Unexpected, &doing, health(&found)))
+            }
+            Some(_) => Ok(None),
+        }
+    })
+    .await
+}
+
+async fn find(aws: &Aws, model: &Model) -> Result<Option<SdkProfile>, Failure> {
+    let call = aws
+        .eks()
+        .describe_fargate_profile()
+        .set_cluster_name(model.cluster_name.clone())
+        .set_fargate_profile_name(model.name.clone());
+    match call.send().await {
+        Ok(answer) => Ok(answer.fargate_profile),
+        Err(e) => match Failure::aws(format!("read Fargate profile {}", id_of(model)), e) {
+            failure if failure.is_missing() => Ok(None),
+            failure => Err(failure),
+        },
+    }
+}
+
+/// Tells whether the refusal will pass by itself: another profile of the cluster is changing, or the role is too new.
+fn is_passing(failure: &Failure) -> bool {
+    let message = failure.message.to_ascii_lowercase();
+    match failure.kind {
+        Kind::InUse | Kind::Unsettled => true,
+        Kind::Invalid => {
+            message.contains("creating")
+                || message.contains("deleting")
+                || message.contains("trust")
+                || message.contains("assume")
+        }
+        _ => false,
+    }
+}
+
+fn health(found: &SdkProfile) -> String {
+    let issues = found.health().map(|health| health.issues()).unwrap_or_default();
+    let texts: Vec<&str> = issues.iter().filter_map(|issue| issue.message()).collect();
+    if texts.is_empty() { "EKS gives no reason".to_owned() } else { texts.join("; ") }
+}

@@ -1,0 +1,236 @@
+//! What the three roles have in common: schema, plan and life of an IAM role. Each role's own file says whom it trusts and what it may.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Schema, Type, Value};
+
+use super::inherit;
+use crate::aws::names::LONGEST_ROLE;
+use crate::aws::role::{self, Found, Owned, Wanted};
+use crate::aws::tags::{Tags, owned_part};
+use crate::provider::Part;
+use crate::session::{Aws, Session};
+
+const COMPUTED: [&str; 3] = ["id", "arn", "unique_id"];
+
+/// The attributes that all roles have.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Model {
+    name: Option<String>,
+    path: Option<String>,
+    description: Option<String>,
+    permissions_boundary: Option<String>,
+    assume_role_policy: Option<String>,
+    policy_arns: Option<BTreeSet<String>>,
+    adopt: Option<bool>,
+    tags_all: Option<Tags>,
+}
+
+/// What a role is for.
+#[derive(Debug, Clone, Default)]
+pub struct Purpose {
+    /// Trust policy, canonical.
+    pub trust: String,
+    /// ARNs of managed policies.
+    pub attached: BTreeSet<String>,
+    /// Inline policies: name to canonical document.
+    pub inline: BTreeMap<String, String>,
+}
+
+/// Gives the schema that all roles share.
+pub fn schema(description: &str, prefix: &str, role_description: &str) -> Schema {
+    let schema = inherit::adopt(inherit::tags(inherit::cluster_name(Schema::new(description))));
+    inherit::id_and_arn(schema, "The role's name.")
+        .attribute("name", inherit::name_attribute(prefix, LONGEST_ROLE))
+        .attribute(
+            "path",
+            Attribute::string()
+                .default("/")
+                .requires_replace()
+                .validate(validate::text("must begin and end with /", |path| path.starts_with('/') && path.ends_with('/')))
+                .describe("The path of the role."),
+        )
+        .attribute(
+            "description",
+            Attribute::string().default(role_description).validate(validate::length(0, 1000)).describe("The role's description."),
+        )
+        .attribute(
+            "permissions_boundary",
+            Attribute::string().optional().validate(validate::arn()).describe("The ARN of the policy that bounds the role."),
+        )
+        .attribute(
+            "unique_id",
+            Attribute::string().computed().use_state_for_unknown().describe("The id by which IAM tells roles of equal names apart."),
+        )
+        .attribute(
+            "assume_role_policy",
+            Attribute::string().computed().describe("The trust policy that karp keeps on the role, JSON in canonical form."),
+        )
+        .attribute(
+            "policy_arns",
+            Attribute::set(Type::String).computed().describe(
+                "The managed policies that karp keeps attached. Policies that others attach are left alone until the role is deleted.",
+            ),
+        )
+}
+
+/// Plans what all roles share, then what the role is for: `None` while that is not known.
+pub fn plan(session: &Session, change: &mut PlannedChange, prefix: &str) -> Diagnostics {
+    if change.is_destroy() {
+        return Diagnostics::new();
+    }
+    let found = inherit::plan_cluster_name(session, change);
+    inherit::plan_name(change, prefix, LONGEST_ROLE);
+    inherit::plan_tags(session, change);
+    inherit::reopen_on_replace(change, &COMPUTED);
+    found
+}
+
+/// Plans the role's trust and managed policies.
+pub fn plan_purpose(change: &mut PlannedChange, purpose: Option<&Purpose>) {
+    let (trust, attached) = match purpose {
+        Some(purpose) => (Value::from(&purpose.trust), text_set(&purpose.attached)),
+        None => (Value::Unknown, Value::Unknown),
+    };
+    change.planned.set("assume_role_policy", trust);
+    change.planned.set("policy_arns", attached);
+}
+
+/// Creates the role; from the moment that it exists, state has it.
+pub async fn create(session: &Session, ctx: &Context, planned: Value, purpose: &Purpose) -> Result<Value, Diagnostics> {
+    let aws = session.aws().await?;
+    let wanted = wanted(session, &planned, purpose)?;
+    let bare = role::create(aws.iam(), ctx.stop(), &wanted).await?;
+    ctx.save(render(&planned, &bare, &bare.tags, &bare.attached));
+    role::converge(aws.iam(), ctx.stop(), &bare, &wanted, &Owned::default()).await?;
+    Ok(render(&planned, &Found { trust: wanted.trust.clone(), ..bare }, &wanted.tags, &wanted.attached))
+}
+
+/// Reads the role: its own facts, and of tags and attachments the part that karp keeps. `inline` are the policies to read along.
+pub async fn read(
+    session: &Session,
+    ctx: &Context,
+    state: &Value,
+    inline: &BTreeSet<String>,
+    finish: impl FnOnce(Value, &Found) -> Value + Send,
+) -> Result<Option<Value>, Diagnostics> {
+    let model: Model = tfplugin::from_value(state)?;
+    let name = model.name.clone().unwrap_or_default();
+    let look = async {
+        let Some(found) = role::find(session.aws().await?.iam(), &name, inline).await? else { return Ok(None) };
+        let tags = owned_part(&found.tags, model.tags_all.as_ref());
+        let attached = match &model.policy_arns {
+            Some(owned) => found.attached.intersection(owned).cloned().collect(),
+            None => found.attached.clone(),
+        };
+        Ok(Some(finish(render(state, &found, &tags, &attached), &found)))
+    };
+    session.refresh(ctx, &[Part::Aws], state, look).await
+}
+
+/// Updates the role in place.
+pub async fn update(
+    session: &Session,
+    ctx: &Context,
+    prior: &Value,
+    planned: Value,
+    purpose: &Purpose,
+    owned_inline: BTreeSet<String>,
+) -> Result<Value, Diagnostics> {
+    let aws = session.aws().await?;
+    let before: Model = tfplugin::from_value(prior)?;
+    let wanted = wanted(session, &planned, purpose)?;
+    let names = purpose.inline.keys().chain(&owned_inline).cloned().collect();
+    let Some(found) = role::find(aws.iam(), &wanted.name, &names).await? else {
+        return Err(gone(&wanted.name));
+    };
+    let owned = Owned {
+        tags: before.tags_all.unwrap_or_default(),
+        attached: before.policy_arns.unwrap_or_default(),
+        inline: owned_inline,
+    };
+    role::converge(aws.iam(), ctx.stop(), &found, &wanted, &owned).await?;
+    let trust = wanted.trust.clone();
+    let description = wanted.description.clone();
+    Ok(render(&planned, &Found { trust, description, ..found }, &wanted.tags, &wanted.attached))
+}
+
+/// Deletes the role, with its policies.
+pub async fn delete(aws: &Aws, ctx: &Context, prior: &Value) -> Result<(), Diagnostics> {
+    let model: Model = tfplugin::from_value(prior)?;
+    Ok(role::delete(aws.iam(), ctx.stop(), &model.name.unwrap_or_default()).await?)
+}
+
+/// Gives the state with which an import begins.
+pub fn import(name: &str) -> Value {
+    Value::object([("id", name), ("name", name)])
+}
+
+/// Makes a set of strings.
+pub fn text_set(texts: &BTreeSet<String>) -> Value {
+    Value::canonical_set(texts.iter().map(Value::from))
+}
+
+fn gone(name: &str) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    found.error(
+        "name",
+        format!("Role {name:?} is gone"),
+        "It was deleted after this plan was made. Plan again: karp will then create it.",
+    );
+    found
+}
+
+fn wanted(session: &Session, planned: &Value, purpose: &Purpose) -> Result<Wanted, Diagnostics> {
+    let model: Model = tfplugin::from_value(planned)?;
+    let tags_all = match session.tags_all(planned.get("tags"), planned.get("cluster_name")) {
+        Value::Unknown => return Err(unknown_tags()),
+        tags => tfplugin::from_value(&tags)?,
+    };
+    Ok(Wanted {
+        name: model.name.unwrap_or_default(),
+        path: model.path.unwrap_or_else(|| "/".to_owned()),
+        description: model.description.unwrap_or_default(),
+        trust: purpose.trust.clone(),
+        permissions_boundary: model.permissions_boundary,
+        tags: tags_all,
+        attached: purpose.attached.clone(),
+        inline: purpose.inline.clone(),
+        adopt: model.adopt.unwrap_or(session.model().adopt_existing),
+    })
+}
+
+fn unknown_tags() -> Diagnostics {
+    let mut found = Diagnostics::new();
+    found.error(
+        "tags",
+        "Tags are not known",
+        "`tags` or the provider block's `default_tags` hold values that are unknown at apply.",
+    );
+    found
+}
+
+fn render(base: &Value, found: &Found, tags: &Tags, attached: &BTreeSet<String>) -> Value {
+    let mut state = base.clone();
+    state.set("id", &found.name);
+    state.set("name", &found.name);
+    state.set("arn", &found.arn);
+    state.set("unique_id", &found.unique_id);
+    state.set("path", &found.path);
+    state.set("description", &found.description);
+    state.set("permissions_boundary", found.permissions_boundary.clone());
+    state.set("assume_role_policy", &found.trust);
+    state.set("policy_arns", text_set(attached));
+    state.set("tags_all", tags.clone());
+    state
+}
+
+/// Says that something which must be known at apply is not: core never asks for that.
+pub fn unknown_at_apply() -> Diagnostics {
+    let mut found = Diagnostics::new();
+    found.error("", "Values are not known", "An attribute from which the policies follow is still unknown at apply.");
+    found
+}

@@ -1,0 +1,120 @@
+//! What resources take over from the provider block or derive from the cluster's name: `cluster_name`, `name`, `tags_all`, `adopt`.
+
+use tfplugin::schema::validate::{self, Validator};
+use tfplugin::{Attribute, Diagnostics, PlannedChange, Schema, Type, Value};
+
+use crate::aws::names;
+use crate::session::Session;
+
+/// Adds `cluster_name`, which the provider block gives when the resource does not.
+pub fn cluster_name(schema: Schema) -> Schema {
+    schema.attribute("cluster_name", cluster_name_attribute())
+}
+
+/// Declares `cluster_name` for a resource to which a change means something else than an update.
+pub fn cluster_name_attribute() -> Attribute {
+    Attribute::string()
+        .optional()
+        .computed()
+        .validate(validate::length(1, 100))
+        .describe("The EKS cluster; the provider block's `cluster_name` when left out.")
+}
+
+/// Adds `tags` and `tags_all`.
+pub fn tags(schema: Schema) -> Schema {
+    schema
+        .attribute("tags", Attribute::map(Type::String).optional().describe("Tags of the object; they win over `default_tags`."))
+        .attribute(
+            "tags_all",
+            Attribute::map(Type::String).computed().describe(
+                "All tags that karp keeps on the object: `default_tags`, `tags`, and `karp.sh/cluster` with the cluster's name. Tags \
+                 that others put there are left alone.",
+            ),
+        )
+}
+
+/// Adds `id` and `arn`.
+pub fn id_and_arn(schema: Schema, id: &str) -> Schema {
+    schema
+        .attribute("id", Attribute::string().computed().use_state_for_unknown().describe(id))
+        .attribute("arn", Attribute::string().computed().use_state_for_unknown().describe("The ARN."))
+}
+
+/// Adds `adopt`.
+pub fn adopt(schema: Schema) -> Schema {
+    schema.attribute(
+        "adopt",
+        Attribute::bool().optional().describe(
+            "Take over an object of this name that exists already, unless it is tagged for another cluster; the provider block's \
+             `adopt_existing` when left out.",
+        ),
+    )
+}
+
+/// Declares a name that is derived from the cluster's when left out.
+pub fn name_attribute(prefix: &str, longest: usize) -> Attribute {
+    Attribute::string().optional().computed().requires_replace().validate(aws_name(longest)).describe(format!(
+        "The name; `{prefix}` and the cluster's name when left out, shortened with a digest to {longest} characters."
+    ))
+}
+
+/// Checks a name as IAM, SQS and EventBridge allow it, in the set of characters that all of them take.
+pub fn aws_name(longest: usize) -> Validator {
+    validate::text(
+        format!("must be 1 to {longest} characters: letters, digits and any of _ - . + = , @"),
+        move |text| {
+            (1..=longest).contains(&text.len())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.+=,@".contains(c))
+        },
+    )
+}
+
+/// Plans `cluster_name`; says so when neither the resource nor the provider block has it.
+pub fn plan_cluster_name(session: &Session, change: &mut PlannedChange) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    if change.is_destroy() || !change.config.get("cluster_name").is_null() {
+        return found;
+    }
+    let name = session.planned_cluster_name();
+    if name.is_null() {
+        found.error(
+            "cluster_name",
+            "The cluster's name is missing",
+            "Set `cluster_name` here, or in the provider block for all resources.",
+        );
+    }
+    change.planned.set("cluster_name", name);
+    found
+}
+
+/// Plans `name` when the user left it out: a function of the cluster's name alone, so that it is the same in every plan.
+pub fn plan_name(change: &mut PlannedChange, prefix: &str, longest: usize) {
+    if change.is_destroy() || !change.config.get("name").is_null() {
+        return;
+    }
+    let name = match change.planned.get("cluster_name").as_str() {
+        Some(cluster) => Value::from(names::fit(prefix, cluster, longest)),
+        None => Value::Unknown,
+    };
+    change.planned.set("name", name);
+    if change.is_update() && change.changed("name") {
+        change.replace("name");
+    }
+}
+
+/// Plans `tags_all`.
+pub fn plan_tags(session: &Session, change: &mut PlannedChange) {
+    if !change.is_destroy() {
+        let all = session.tags_all(change.planned.get("tags"), change.planned.get("cluster_name"));
+        change.planned.set("tags_all", all);
+    }
+}
+
+/// Leaves computed attributes open in a replacement: they describe an object that will be gone.
+pub fn reopen_on_replace(change: &mut PlannedChange, computed: &[&str]) {
+    if change.is_update() && !change.requires_replace.is_empty() {
+        for name in computed {
+            change.planned.set(*name, Value::Unknown);
+        }
+    }
+}

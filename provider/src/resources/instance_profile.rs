@@ -1,0 +1,232 @@
+//! `karp_instance_profile`: the instance profile by which nodes get their role.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Value, async_trait};
+
+use super::{iam_role, inherit};
+use crate::aws::names::LONGEST_PROFILE;
+use crate::aws::profile::{self, Found};
+use crate::aws::role::{check_adoptable, iam_tags};
+use crate::aws::tags::{Change, Tags, owned_part};
+use crate::aws::wait::settle;
+use crate::provider::{Handle, Part};
+use crate::report::{Failure, Kind};
+use crate::session::{Aws, Session};
+
+const PREFIX: &str = "KarpNodeInstanceProfile-";
+
+/// An instance profile.
+pub struct InstanceProfile {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Model {
+    id: Option<String>,
+    arn: Option<String>,
+    unique_id: Option<String>,
+    cluster_name: Option<String>,
+    name: Option<String>,
+    path: Option<String>,
+    role_name: Option<String>,
+    adopt: Option<bool>,
+    tags: Option<BTreeMap<String, String>>,
+    tags_all: Option<Tags>,
+}
+
+impl InstanceProfile {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+}
+
+#[async_trait]
+impl Resource for InstanceProfile {
+    fn type_name(&self) -> &'static str {
+        "karp_instance_profile"
+    }
+
+    fn schema(&self) -> Schema {
+        let schema = Schema::new(
+            "The instance profile by which EC2 instances get the node role. Name it in a node class as `instance_profile`; then the \
+             controller needs no permission to make instance profiles itself.",
+        );
+        let schema = inherit::adopt(inherit::tags(inherit::cluster_name(schema)));
+        inherit::id_and_arn(schema, "The instance profile's name.")
+            .attribute("name", inherit::name_attribute(PREFIX, LONGEST_PROFILE))
+            .attribute(
+                "path",
+                Attribute::string()
+                    .default("/")
+                    .requires_replace()
+                    .validate(validate::text("must begin and end with /", |path| {
+                        path.starts_with('/') && path.ends_with('/')
+                    }))
+                    .describe("The path of the instance profile."),
+            )
+            .attribute(
+                "role_name",
+                Attribute::string()
+                    .required()
+                    .validate(inherit::aws_name(64))
+                    .describe("The role's name, not its ARN. Another role is put in without a new instance profile."),
+            )
+            .attribute(
+                "unique_id",
+                Attribute::string()
+                    .computed()
+                    .use_state_for_unknown()
+                    .describe("The id by which IAM tells profiles of equal names apart."),
+            )
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let session = self.handle.session();
+        let found = inherit::plan_cluster_name(&session, change);
+        inherit::plan_name(change, PREFIX, LONGEST_PROFILE);
+        inherit::plan_tags(&session, change);
+        inherit::reopen_on_replace(change, &["id", "arn", "unique_id"]);
+        found
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let model = resolve(&session, &planned)?;
+        let bare = create(aws, &session, &model).await?;
+        ctx.save(tfplugin::to_value(&render(&model, &bare))?);
+        converge(aws, ctx, &bare, &model, &Tags::new()).await?;
+        let now = Found { role: model.role_name.clone(), tags: model.tags_all.clone().unwrap_or_default(), ..bare };
+        Ok(tfplugin::to_value(&render(&model, &now))?)
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&state)?;
+        let look = async {
+            let aws = session.aws().await?;
+            let Some(mut found) = profile::find(aws.iam(), model.name.as_deref().unwrap_or_default()).await? else {
+                return Ok(None);
+            };
+            found.tags = owned_part(&found.tags, model.tags_all.as_ref());
+            let state = tfplugin::to_value(&render(&model, &found));
+            state.map(Some).map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))
+        };
+        session.refresh(ctx, &[Part::Aws], &state, look).await
+    }
+
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let before: Model = tfplugin::from_value(&prior)?;
+        let model = resolve(&session, &planned)?;
+        let name = model.name.clone().unwrap_or_default();
+        let Some(found) = profile::find(aws.iam(), &name).await? else {
+            let doing = format!("update instance profile {name:?}");
+            return Err(Failure::new(Kind::Missing, doing, "it was deleted after this plan was made")
+                .with_fix("Plan again.")
+                .into());
+        };
+        converge(aws, ctx, &found, &model, &before.tags_all.unwrap_or_default()).await?;
+        let now = Found { role: model.role_name.clone(), tags: model.tags_all.clone().unwrap_or_default(), ..found };
+        Ok(tfplugin::to_value(&render(&model, &now))?)
+    }
+
+    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let name = prior.get("name").as_str().unwrap_or_default();
+        let Some(found) = profile::find(aws.iam(), name).await? else { return Ok(()) };
+        if let Some(role) = &found.role {
+            profile::remove_role(aws.iam(), name, role).await?;
+        }
+        Ok(profile::delete(aws.iam(), name).await?)
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        Ok(iam_role::import(id))
+    }
+}
+
+fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {
+    let mut model: Model = tfplugin::from_value(planned)?;
+    let tags = session.tags_all(planned.get("tags"), planned.get("cluster_name"));
+    model.tags_all = Some(tfplugin::from_value(&tags)?);
+    Ok(model)
+}
+
+fn render(model: &Model, found: &Found) -> Model {
+    Model {
+        id: Some(found.name.clone()),
+        arn: Some(found.arn.clone()),
+        unique_id: Some(found.unique_id.clone()),
+        cluster_name: model.cluster_name.clone(),
+        name: Some(found.name.clone()),
+        path: Some(found.path.clone()),
+        role_name: found.role.clone(),
+        adopt: model.adopt,
+        tags: model.tags.clone(),
+        tags_all: Some(found.tags.clone()),
+    }
+}
+
+async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<Found, Failure> {
+    let name = model.name.clone().unwrap_or_default();
+    let wanted = model.tags_all.clone().unwrap_or_default();
+    let doing = format!("create instance profile {name:?}");
+    let call = aws.iam().create_instance_profile().instance_profile_name(&name).set_path(model.path.clone());
+    match call.set_tags(Some(iam_tags(&wanted))).send().await {
+        Ok(answer) => answer
+            .instance_profile()
+            .map(Found::from)
+            .ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "IAM answered without the instance profile")),
+        Err(e) => {
+            let failure = Failure::aws(&doing, e).at("name");
+            if failure.kind != Kind::Exists || !model.adopt.unwrap_or(session.model().adopt_existing) {
+                return Err(failure);
+            }
+            let Some(existing) = profile::find(aws.iam(), &name).await? else { return Err(failure) };
+            check_adoptable(&doing, &existing.tags, &wanted).map_err(|f| f.at("name"))?;
+            Ok(existing)
+        }
+    }
+}
+
+/// Brings role and tags to what is wanted. A profile holds one role at most, so the old one leaves first.
+async fn converge(aws: &Aws, ctx: &Context, found: &Found, model: &Model, owned: &Tags) -> Result<(), Failure> {
+    let iam = aws.iam();
+    let name = &found.name;
+    let role = model.role_name.clone().unwrap_or_default();
+    if found.role.as_ref() != Some(&role) {
+        if let Some(old) = &found.role {
+            profile::remove_role(iam, name, old).await?;
+        }
+        settle(ctx.stop(), || async {
+            let call = iam.add_role_to_instance_profile().instance_profile_name(name).role_name(&role);
+            call.send().await.map_err(|e| {
+                // A profile or role that was made a second ago may be unknown where this call lands.
+                Failure::aws(format!("put role {role:?} into instance profile {name:?}"), e)
+                    .at("role_name")
+                    .unsettled_if(|f| f.is_missing())
+            })
+        })
+        .await?;
+    }
+    let change = Change::between(model.tags_all.as_ref().unwrap_or(&Tags::new()), &found.tags, owned);
+    if !change.put.is_empty() {
+        let call = iam.tag_instance_profile().instance_profile_name(name).set_tags(Some(iam_tags(&change.put)));
+        call.send().await.map_err(|e| Failure::aws(format!("tag instance profile {name:?}"), e).at("tags"))?;
+    }
+    if !change.remove.is_empty() {
+        let keys = change.remove.into_iter().collect();
+        let call = iam.untag_instance_profile().instance_profile_name(name).set_tag_keys(Some(keys));
+        call.send().await.map_err(|e| Failure::aws(format!("untag instance profile {name:?}"), e).at("tags"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! `karp_interruption_queue`: the queue on which the controller hears that AWS will take an instance away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tfplugin::schema::validate;
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait,
+};
+
+use super::inherit;
+use crate::aws::names::LONGEST_QUEUE;
+use crate::aws::queue::{self, EVENTS, Event, Queue};
+use crate::aws::role::check_adoptable;
+use crate::aws::tags::{Tags, owned_part};
+use crate::provider::{Handle, Part};
+use crate::report::{Failure, Kind};
+use crate::session::{Aws, Session};
+
+const PREFIX: &str = "Karp-";
+/// An interruption that is older than its two minutes' notice is of no use; Karpenter's own templates keep messages as long.
+const RETENTION_SECONDS: i64 = 300;
+
+/// The interruption queue.
+pub struct InterruptionQueue {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Model {
+    id: Option<String>,
+    arn: Option<String>,
+    url: Option<String>,
+    cluster_name: Option<String>,
+    name: Option<String>,
+    message_retention_seconds: Option<i64>,
+    kms_master_key_id: Option<String>,
+    events: Option<BTreeSet<String>>,
+    rules: Option<BTreeMap<String, String>>,
+    policy: Option<String>,
+    adopt: Option<bool>,
+    tags: Option<BTreeMap<String, String>>,
+    tags_all: Option<Tags>,
+}
+
+impl InterruptionQueue {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+}
+
+#[async_trait]
+impl Resource for InterruptionQueue {
+    fn type_name(&self) -> &'static str {
+        "karp_interruption_queue"
+    }
+
+    fn schema(&self) -> Schema {
+        let schema = Schema::new(
+            "The SQS queue on which the controller hears of interruptions, with its policy and the EventBridge rules that feed it, as \
+             one resource.",
+        );
+        let schema = inherit::adopt(inherit::tags(inherit::cluster_name(schema)));
+        let events = Value::canonical_set(EVENTS.map(|event| Value::from(event.name)));
+        inherit::id_and_arn(schema, "The queue's URL.")
+            .attribute("url", Attribute::string().computed().use_state_for_unknown().describe("The queue's URL."))
+            .attribute("name", queue_name())
+            .attribute(
+                "message_retention_seconds",
+                // SQS's own limits.
+                Attribute::number()
+                    .default(RETENTION_SECONDS)
+                    .validate(validate::between(60.0, 1_209_600.0))
+                    .describe("How long messages wait to be read."),
+            )
+            .attribute(
+                "kms_master_key_id",
+                Attribute::string().optional().describe(
+                    "The KMS key that encrypts messages; with SQS's own key when left out. EventBridge must be allowed to use it.",
+                ),
+            )
+            .attribute(
+                "events",
+                Attribute::set(Type::String)
+                    .default(events)
+                    .validate(validate::each(validate::one_of(EVENTS.map(|event| event.name))))
+                    .validate(validate::count(1, EVENTS.len()))
+                    .describe(
+                        "What is announced: `capacity_reservation`, `health`, `rebalance`, `spot`, `state_change`; all when left out.",
+                    ),
+            )
+            .attribute(
+                "rules",
+                Attribute::map(Type::String)
+                    .computed()
+                    .describe("The EventBridge rule of each event. A rule that is gone, disabled or changed is written again."),
+            )
+            .attribute("policy", Attribute::string().computed().describe("The queue's policy, JSON in canonical form."))
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let session = self.handle.session();
+        let found = inherit::plan_cluster_name(&session, change);
+        if change.is_destroy() {
+            return found;
+        }
+        inherit::plan_name(change, PREFIX, LONGEST_QUEUE);
+        inherit::plan_tags(&session, change);
+        inherit::reopen_on_replace(change, &["id", "arn", "url"]);
+        let rules = rules(change.planned.get("name"), change.planned.get("events"));
+        change.planned.set("rules", rules);
+        let policy = change.planned.get("arn").as_str().map_or(Value::Unknown, |arn| Value::from(queue::policy(arn)));
+        change.planned.set("policy", policy);
+        found
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let model = resolve(&session, &planned)?;
+        let name = model.name.clone().unwrap_or_default();
+        let found = create_or_adopt(&session, aws, ctx, &name, &model).await?;
+        ctx.save(tfplugin::to_value(&partial(&model, &found))?);
+        finish(aws, ctx, &name, model, found, &Model::default()).await
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&state)?;
+        let look = async {
+            let aws = session.aws().await?;
+            let url = model.url.clone().or(model.id.clone()).unwrap_or_default();
+            let Some(found) = queue::find(aws, &url).await? else { return Ok(None) };
+            let name = url.rsplit('/').next().unwrap_or_default().to_owned();
+            let every = || EVENTS.iter().map(|event| event.name.to_owned()).collect();
+            let events = model.events.clone().unwrap_or_else(every);
+            let rules = queue::working_rules(aws, &name, &found.arn, &events).await?;
+            let events = model.events.clone().unwrap_or_else(|| rules.keys().cloned().collect());
+            let now = Model {
+                id: Some(url.clone()),
+                url: Some(url),
+                arn: Some(found.arn),
+                name: Some(name),
+                message_retention_seconds: Some(found.retention_seconds),
+                kms_master_key_id: found.kms_key,
+                events: Some(events),
+                rules: Some(rules),
+                policy: Some(found.policy),
+                tags_all: Some(owned_part(&found.tags, model.tags_all.as_ref())),
+                ..model.clone()
+            };
+            let state = tfplugin::to_value(&now);
+            state.map(Some).map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))
+        };
+        session.refresh(ctx, &[Part::Aws], &state, look).await
+    }
+
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let before: Model = tfplugin::from_value(&prior)?;
+        let model = resolve(&session, &planned)?;
+        let name = model.name.clone().unwrap_or_default();
+        let url = before.url.clone().unwrap_or_default();
+        let Some(found) = queue::find(aws, &url).await? else {
+            let doing = format!("update queue {name:?}");
+            return Err(Failure::new(Kind::Missing, doing, "it was deleted after this plan was made")
+                .with_fix("Plan again.")
+                .into());
+        };
+        finish(aws, ctx, &name, model, found, &before).await
+    }
+
+    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let model: Model = tfplugin::from_value(&prior)?;
+        let name = model.name.clone().unwrap_or_default();
+        // Also events without a working rule: a half-made or damaged one must not stay.
+        for event in model.events.unwrap_or_default().iter().filter_map(|event| Event::named(event)) {
+            queue::delete_rule(aws, event, &name).await?;
+        }
+        Ok(queue::delete(aws, &model.url.unwrap_or_default()).await?)
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        if !id.contains("://") {
+            return Err(Diagnostic::error("The import id is malformed", "Write the queue's URL.").into());
+        }
+        Ok(Value::object([("id", id), ("url", id)]))
+    }
+}
+
+fn queue_name() -> Attribute {
+    let name = validate::text("must be 1 to 80 letters, digits, - and _", |text| {
+        (1..=LONGEST_QUEUE).contains(&text.len())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+    });
+    Attribute::string().optional().computed().requires_replace().validate(name).describe(format!(
+        "The queue's name, known at plan; `{PREFIX}` and the cluster's name when left out. The rules' names begin with it."
+    ))
+}
+
+/// Gives the rules of a queue: known at plan, because their names follow from the queue's.
+fn rules(name: &Value, events: &Value) -> Value {
+    let Some(name) = name.as_str().filter(|_| events.whole_known()) else { return Value::Unknown };
+    let events = events.as_list().iter().filter_map(Value::as_str).filter_map(Event::named);
+    Value::object(events.map(|event| (event.name, event.rule_name(name))))
+}
+
+fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {
+    let mut model: Model = tfplugin::from_value(planned)?;
+    let tags = session.tags_all(planned.get("tags"), planned.get("cluster_name"));
+    model.tags_all = Some(tfplugin::from_value(&tags)?);
+    Ok(model)
+}
+
+fn wanted(model: &Model) -> Queue {
+    Queue {
+        retention_seconds: model.message_retention_seconds.unwrap_or(RETENTION_SECONDS),
+        kms_key: model.kms_master_key_id.clone(),
+        tags: model.tags_all.clone().unwrap_or_default(),
+        ..Queue::default()
+    }
+}
+
+/// Gives the state of a queue whose rules are not written yet.
+fn partial(model: &Model, found: &Queue) -> Model {
+    Model {
+        id: Some(found.url.clone()),
+        url: Some(found.url.clone()),
+        arn: Some(found.arn.clone()),
+        rules: Some(BTreeMap::new()),
+        policy: Some(found.policy.clone()),
+        ..model.clone()
+    }
+}
+
+async fn create_or_adopt(
+    session: &Session,
+    aws: &Aws,
+    ctx: &Context,
+    name: &str,
+    model: &Model,
+) -> Result<Queue, Failure> {
+    let doing = format!("create queue {name:?}");
+    let wanted = wanted(model);
+    // CreateQueue answers an existing queue's URL when the attributes agree: look first, so that nothing is taken over by chance.
+    let url = match queue::url_of(aws, name).await? {
+        Some(url) => {
+            if !model.adopt.unwrap_or(session.model().adopt_existing) {
+                return Err(Failure::new(Kind::Exists, doing, format!("there is a queue {url}")).at("name"));
+            }
+            url
+        }
+        None => queue::create(aws, ctx.stop(), name, &wanted).await?,
+    };
+    let Some(found) = queue::find(aws, &url).await? else {
+        return Err(Failure::new(Kind::Unexpected, doing, "SQS created the queue but does not show it"));
+    };
+    check_adoptable(&doing, &found.tags, &wanted.tags).map_err(|f| f.at("name"))?;
+    Ok(found)
+}
+
+/// Brings queue and rules to what is wanted, and takes away the rules of events that are wanted no more.
+async fn finish(
+    aws: &Aws,
+    ctx: &Context,
+    name: &str,
+    model: Model,
+    found: Queue,
+    before: &Model,
+) -> Result<Value, Diagnostics> {
+    let owned = before.tags_all.clone().unwrap_or_default();
+    let wanted = Queue { policy: queue::policy(&found.arn), ..wanted(&model) };
+    queue::converge(aws, &found, &wanted, &owned).await?;
+    let events = model.events.clone().unwrap_or_default();
+    let mut state = Model { policy: Some(wanted.policy.clone()), ..partial(&model, &found) };
+    let mut rules = BTreeMap::new();
+    for event in events.iter().filter_map(|event| Event::named(event)) {
+        queue::put_rule(aws, event, name, &found.arn, &wanted.tags, &owned).await?;
+        rules.insert(event.name.to_owned(), event.rule_name(name));
+        state.rules = Some(rules.clone());
+        ctx.save(tfplugin::to_value(&state)?);
+    }
+    for event in
+        before.events.iter().flatten().filter(|event| !events.contains(*event)).filter_map(|event| Event::named(event))
+    {
+        queue::delete_rule(aws, event, name).await?;
+    }
+    Ok(tfplugin::to_value(&state)?)
+}

@@ -1,0 +1,263 @@
+//! `karp_oidc_provider`: lets service accounts of the cluster be IAM roles (IRSA). An account has one per cluster, so one that exists
+//! already is taken over rather than refused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Value, async_trait};
+
+use super::inherit;
+use crate::aws::role::{from_iam_tags, iam_tags};
+use crate::aws::tags::{Change, Tags, owned_part};
+use crate::provider::{Handle, Part};
+use crate::report::{Failure, Kind};
+use crate::session::{Aws, Session};
+
+/// The audience of the tokens that pods present to STS.
+const AUDIENCE: &str = "sts.amazonaws.com";
+
+/// The OIDC provider of a cluster.
+pub struct OidcProvider {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Model {
+    id: Option<String>,
+    arn: Option<String>,
+    cluster_name: Option<String>,
+    url: Option<String>,
+    adopt: Option<bool>,
+    adopted: Option<bool>,
+    tags: Option<BTreeMap<String, String>>,
+    tags_all: Option<Tags>,
+}
+
+struct Found {
+    /// The issuer without its scheme.
+    issuer: String,
+    audiences: Vec<String>,
+    tags: Tags,
+}
+
+impl OidcProvider {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+}
+
+#[async_trait]
+impl Resource for OidcProvider {
+    fn type_name(&self) -> &'static str {
+        "karp_oidc_provider"
+    }
+
+    fn schema(&self) -> Schema {
+        let schema = Schema::new(
+            "The IAM OIDC provider of the cluster, by which service accounts get IAM roles. The issuer comes from EKS. One that exists \
+             already is adopted, and then left in place when this resource is destroyed.",
+        );
+        inherit::id_and_arn(inherit::tags(schema), "The ARN.")
+            .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
+            .attribute("url", Attribute::string().computed().use_state_for_unknown().describe("The issuer's URL."))
+            .attribute(
+                "adopt",
+                Attribute::bool()
+                    .default(true)
+                    .describe("Take over a provider of this issuer that exists already, instead of failing."),
+            )
+            .attribute(
+                "adopted",
+                Attribute::bool()
+                    .computed()
+                    .use_state_for_unknown()
+                    .describe("Whether the provider existed before: then destroying this resource leaves it in place."),
+            )
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let session = self.handle.session();
+        let found = inherit::plan_cluster_name(&session, change);
+        if change.is_destroy() {
+            return found;
+        }
+        if change.is_update() && change.changed("cluster_name") {
+            change.replace("cluster_name");
+        }
+        inherit::plan_tags(&session, change);
+        inherit::reopen_on_replace(change, &["id", "arn", "url", "adopted"]);
+        found
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let model = resolve(&session, &planned)?;
+        let cluster = session
+            .cluster(model.cluster_name.as_deref().unwrap_or_default())
+            .await
+            .map_err(|f| f.at("cluster_name"))?;
+        let Some(url) = cluster.oidc_issuer.clone() else {
+            return Err(Diagnostic::error(
+                "The cluster has no OIDC issuer",
+                format!(
+                    "EKS names none for cluster {:?}. It comes with every EKS cluster once that is ACTIVE.",
+                    cluster.name
+                ),
+            )
+            .at("cluster_name")
+            .into());
+        };
+        let (arn, adopted) = create_or_adopt(aws, &url, &model).await?;
+        let state =
+            Model { id: Some(arn.clone()), arn: Some(arn.clone()), url: Some(url), adopted: Some(adopted), ..model };
+        ctx.save(tfplugin::to_value(&state)?);
+        if adopted && let Some(found) = find(aws, &arn).await? {
+            converge(aws, &arn, &found, &state, &Tags::new()).await?;
+        }
+        Ok(tfplugin::to_value(&state)?)
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&state)?;
+        let look = async {
+            let arn = model.arn.clone().or(model.id.clone()).unwrap_or_default();
+            let Some(found) = find(session.aws().await?, &arn).await? else { return Ok(None) };
+            let tags = owned_part(&found.tags, model.tags_all.as_ref());
+            let state = state.clone().with("id", &arn).with("arn", &arn).with("tags_all", tags);
+            Ok(Some(
+                state.with("url", format!("https://{}", found.issuer)).with("adopted", model.adopted.unwrap_or(true)),
+            ))
+        };
+        session.refresh(ctx, &[Part::Aws], &state, look).await
+    }
+
+    async fn update(&self, _ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let before: Model = tfplugin::from_value(&prior)?;
+        let model = resolve(&session, &planned)?;
+        let arn = before.arn.unwrap_or_default();
+        let Some(found) = find(aws, &arn).await? else {
+            return Err(Failure::new(
+                Kind::Missing,
+                format!("update {arn}"),
+                "it was deleted after this plan was made",
+            )
+            .into());
+        };
+        converge(aws, &arn, &found, &model, &before.tags_all.unwrap_or_default()).await?;
+        let (url, adopted) = (before.url, before.adopted);
+        Ok(tfplugin::to_value(&Model { id: Some(arn.clone()), arn: Some(arn), url, adopted, ..model })?)
+    }
+
+    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let model: Model = tfplugin::from_value(&prior)?;
+        let arn = model.arn.clone().unwrap_or_default();
+        if model.adopted == Some(true) {
+            if let Some(found) = find(aws, &arn).await? {
+                let owned = model.tags_all.unwrap_or_default();
+                retag(aws, &arn, Change::between(&Tags::new(), &found.tags, &owned)).await?;
+            }
+            return Ok(());
+        }
+        match aws.iam().delete_open_id_connect_provider().open_id_connect_provider_arn(&arn).send().await {
+            Ok(_) => Ok(()),
+            Err(e) => match Failure::aws(format!("delete {arn}"), e) {
+                failure if failure.is_missing() => Ok(()),
+                failure => Err(failure.into()),
+            },
+        }
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        if !id.contains(":oidc-provider/") {
+            return Err(Diagnostic::error("The import id is malformed", "Write the ARN of the OIDC provider.").into());
+        }
+        // Imported means wanted as one's own: destroying the resource then deletes it.
+        Ok(Value::object([("id", Value::from(id)), ("arn", Value::from(id)), ("adopted", Value::from(false))]))
+    }
+}
+
+fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {
+    let mut model: Model = tfplugin::from_value(planned)?;
+    let tags = session.tags_all(planned.get("tags"), planned.get("cluster_name"));
+    model.tags_all = Some(tfplugin::from_value(&tags)?);
+    Ok(model)
+}
+
+fn without_scheme(url: &str) -> &str {
+    url.split_once("://").map_or(url, |(_, rest)| rest)
+}
+
+/// Gives the ARN, and whether the provider existed before.
+async fn create_or_adopt(aws: &Aws, url: &str, model: &Model) -> Result<(String, bool), Failure> {
+    let doing = format!("create the OIDC provider of {url}");
+    let tags = model.tags_all.clone().unwrap_or_default();
+    let call =
+        aws.iam().create_open_id_connect_provider().url(url).client_id_list(AUDIENCE).set_tags(Some(iam_tags(&tags)));
+    match call.send().await {
+        Ok(answer) => Ok((answer.open_id_connect_provider_arn().unwrap_or_default().to_owned(), false)),
+        Err(e) => {
+            let failure = Failure::aws(&doing, e);
+            if failure.kind != Kind::Exists || model.adopt == Some(false) {
+                return Err(failure);
+            }
+            let list = aws.iam().list_open_id_connect_providers().send().await.map_err(|e| Failure::aws(&doing, e))?;
+            let suffix = format!(":oidc-provider/{}", without_scheme(url));
+            let mut arns = list.open_id_connect_provider_list().iter().filter_map(|entry| entry.arn());
+            match arns.find(|arn| arn.ends_with(&suffix)) {
+                Some(arn) => Ok((arn.to_owned(), true)),
+                None => Err(failure),
+            }
+        }
+    }
+}
+
+async fn find(aws: &Aws, arn: &str) -> Result<Option<Found>, Failure> {
+    match aws.iam().get_open_id_connect_provider().open_id_connect_provider_arn(arn).send().await {
+        Ok(answer) => Ok(Some(Found {
+            issuer: without_scheme(answer.url().unwrap_or_default()).to_owned(),
+            audiences: answer.client_id_list().to_vec(),
+            tags: from_iam_tags(answer.tags()),
+        })),
+        Err(e) => match Failure::aws(format!("read {arn}"), e) {
+            failure if failure.is_missing() => Ok(None),
+            failure => Err(failure),
+        },
+    }
+}
+
+async fn converge(aws: &Aws, arn: &str, found: &Found, model: &Model, owned: &Tags) -> Result<(), Failure> {
+    if !found.audiences.iter().any(|audience| audience == AUDIENCE) {
+        let call =
+            aws.iam().add_client_id_to_open_id_connect_provider().open_id_connect_provider_arn(arn).client_id(AUDIENCE);
+        call.send().await.map_err(|e| Failure::aws(format!("add audience {AUDIENCE} to {arn}"), e))?;
+    }
+    let wanted = model.tags_all.clone().unwrap_or_default();
+    retag(aws, arn, Change::between(&wanted, &found.tags, owned)).await
+}
+
+async fn retag(aws: &Aws, arn: &str, change: Change) -> Result<(), Failure> {
+    if !change.put.is_empty() {
+        let call = aws
+            .iam()
+            .tag_open_id_connect_provider()
+            .open_id_connect_provider_arn(arn)
+            .set_tags(Some(iam_tags(&change.put)));
+        call.send().await.map_err(|e| Failure::aws(format!("tag {arn}"), e).at("tags"))?;
+    }
+    if !change.remove.is_empty() {
+        let keys = change.remove.into_iter().collect();
+        let call =
+            aws.iam().untag_open_id_connect_provider().open_id_connect_provider_arn(arn).set_tag_keys(Some(keys));
+        call.send().await.map_err(|e| Failure::aws(format!("untag {arn}"), e).at("tags"))?;
+    }
+    Ok(())
+}

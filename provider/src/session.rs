@@ -1,0 +1,319 @@
+//! What all resources of one provider block share: the configuration, and clients that are built once, when first needed.
+//!
+//! Building a session contacts nothing. Whatever of the provider block is unknown at plan stays so: asking for a client then answers
+//! [`Kind::NotYetKnown`], and a refresh keeps the prior state with one warning.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use aws_sdk_eventbridge::Client as EventBridge;
+use aws_sdk_iam::Client as Iam;
+use karp_aws::config::{CallerIdentity, Clients, Service};
+use tfplugin::{Context, Diagnostic, Diagnostics, Value};
+use tokio::sync::OnceCell;
+
+use crate::aws::tags::{CLUSTER_KEY, Tags};
+use crate::cluster;
+use crate::provider::{Model, Part};
+use crate::report::{Failure, Kind};
+
+/// An EKS token is good for 15 minutes; a client with one is replaced well before.
+const KUBE_CLIENT_AGE: Duration = Duration::from_secs(10 * 60);
+
+/// The AWS clients.
+pub struct Aws {
+    clients: Clients,
+    iam: Iam,
+    events: EventBridge,
+}
+
+impl Aws {
+    fn new(clients: Clients) -> Self {
+        let iam = Iam::new(&clients.config_for(Service::Iam));
+        let events = EventBridge::new(&clients.config_for(Service::EventBridge));
+        Self { clients, iam, events }
+    }
+
+    /// Returns the clients that provider and controller share.
+    pub fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
+    /// Returns the IAM client.
+    pub fn iam(&self) -> &Iam {
+        &self.iam
+    }
+
+    /// Returns the EventBridge client.
+    pub fn events(&self) -> &EventBridge {
+        &self.events
+    }
+
+    /// Returns the EC2 client.
+    pub fn ec2(&self) -> &aws_sdk_ec2::Client {
+        self.clients.ec2()
+    }
+
+    /// Returns the EKS client.
+    pub fn eks(&self) -> &aws_sdk_eks::Client {
+        self.clients.eks()
+    }
+
+    /// Returns the SQS client.
+    pub fn sqs(&self) -> &aws_sdk_sqs::Client {
+        self.clients.sqs()
+    }
+
+    /// Returns the region of all calls.
+    pub fn region(&self) -> &str {
+        self.clients.region()
+    }
+}
+
+/// One configured provider block.
+#[derive(Default)]
+pub struct Session {
+    model: Model,
+    aws: OnceCell<Aws>,
+    identity: OnceCell<CallerIdentity>,
+    clusters: Mutex<BTreeMap<String, Arc<OnceCell<Arc<karp_aws::eks::Cluster>>>>>,
+    kube: tokio::sync::Mutex<Option<(kube::Client, Instant)>>,
+    cluster_locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// The failure that concerns all resources, once it was shown.
+    down: OnceLock<Failure>,
+    warned: AtomicBool,
+}
+
+impl Session {
+    /// Starts a session with a provider block. Contacts nothing.
+    pub fn new(model: Model) -> Self {
+        Self { model, ..Self::default() }
+    }
+
+    /// Returns the provider block.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Returns the cluster's name from the provider block; `None` when it is not set or not known yet.
+    pub fn cluster_name(&self) -> Option<&str> {
+        self.model.cluster_name.as_deref()
+    }
+
+    /// Gives the cluster's name that a resource left out, for its plan: the provider's, unknown, or null.
+    pub fn planned_cluster_name(&self) -> Value {
+        match &self.model.cluster_name {
+            Some(name) => Value::from(name),
+            None if self.model.unknown(Part::ClusterName).is_some() => Value::Unknown,
+            None => Value::Null,
+        }
+    }
+
+    /// Gives the region that AWS is called in, without contacting anything; `None` when it is not known yet.
+    pub async fn region(&self) -> Option<String> {
+        match self.aws().await {
+            Ok(aws) => Some(aws.region().to_owned()),
+            Err(_) => None,
+        }
+    }
+
+    /// Returns the AWS clients, built when first asked for. Contacts nothing.
+    pub async fn aws(&self) -> Result<&Aws, Failure> {
+        self.require(Part::Aws)?;
+        let build = || async {
+            let clients = Clients::load(&self.model.aws).await;
+            clients.map(Aws::new).map_err(|e| Failure::from_aws("set up the AWS clients", e))
+        };
+        self.aws.get_or_try_init(build).await
+    }
+
+    /// Returns who calls AWS: asked once.
+    pub async fn identity(&self) -> Result<&CallerIdentity, Failure> {
+        let aws = self.aws().await?;
+        let ask = || async {
+            let answer = aws.clients().caller_identity().await;
+            answer.map_err(|e| Failure::from_aws("ask AWS whose credentials these are", e))
+        };
+        self.identity.get_or_try_init(ask).await
+    }
+
+    /// Describes an EKS cluster: asked once for each name.
+    pub async fn cluster(&self, name: &str) -> Result<Arc<karp_aws::eks::Cluster>, Failure> {
+        let aws = self.aws().await?;
+        let cell = Arc::clone(lock(&self.clusters).entry(name.to_owned()).or_default());
+        let ask = || async {
+            let answer = karp_aws::eks::describe(aws.clients(), name).await;
+            answer.map(Arc::new).map_err(|e| {
+                let failure = Failure::from_aws(format!("find EKS cluster {name:?}"), e);
+                if failure.is_missing() {
+                    return failure.of_kind(Kind::Invalid).with_fix(format!(
+                        "There is no cluster {name:?} in region {}: check `cluster_name` and `region`.",
+                        aws.region()
+                    ));
+                }
+                failure
+            })
+        };
+        cell.get_or_try_init(ask).await.cloned()
+    }
+
+    /// Returns a client of the cluster's API server: as `kubernetes` says, else by the EKS cluster `cluster_name` with a token of the
+    /// AWS credentials. Ask again before each long wait: tokens live 15 minutes.
+    pub async fn kube(&self) -> Result<kube::Client, Failure> {
+        self.require(Part::Kubernetes)?;
+        let mut kept = self.kube.lock().await;
+        if let Some((client, made)) = kept.as_ref()
+            && made.elapsed() < KUBE_CLIENT_AGE
+        {
+            return Ok(client.clone());
+        }
+        let client = self.connect().await?;
+        *kept = Some((client.clone(), Instant::now()));
+        Ok(client)
+    }
+
+    /// Gives the lock under which a cluster's Fargate profiles are changed: EKS allows one such operation at a time.
+    pub fn cluster_lock(&self, cluster: &str) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(lock(&self.cluster_locks).entry(cluster.to_owned()).or_default())
+    }
+
+    /// Gives all tags of an object: the provider's defaults, then its own, then the one that names its cluster. Unknown when any part
+    /// is.
+    pub fn tags_all(&self, own: &Value, cluster_name: &Value) -> Value {
+        if !own.whole_known() || !cluster_name.is_known() || self.model.unknown(Part::DefaultTags).is_some() {
+            return Value::Unknown;
+        }
+        let mut all: Tags = self.model.default_tags.clone();
+        let own = own.as_map().into_iter().flatten();
+        all.extend(own.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))));
+        if let Some(name) = cluster_name.as_str() {
+            all.insert(CLUSTER_KEY.to_owned(), name.to_owned());
+        }
+        Value::object(all)
+    }
+
+    /// Refreshes a resource by `look`, under the rules for a plan: unknown configuration keeps the prior state with one warning, an
+    /// unreachable AWS or API server is one error, `offline_plan` looks at nothing.
+    pub async fn refresh<F>(
+        &self,
+        ctx: &Context,
+        needs: &[Part],
+        prior: &Value,
+        look: F,
+    ) -> Result<Option<Value>, Diagnostics>
+    where
+        F: Future<Output = Result<Option<Value>, Failure>>,
+    {
+        if self.model.offline_plan || self.down.get().is_some() {
+            return Ok(Some(prior.clone()));
+        }
+        if let Some(argument) = needs.iter().find_map(|part| self.model.unknown(*part)) {
+            self.warn_unknown(ctx, argument);
+            return Ok(Some(prior.clone()));
+        }
+        let looked = async {
+            self.check_region(prior).await?;
+            match look.await? {
+                Some(state) => Ok(Some(state)),
+                None => self.check_account(prior).await.map(|()| None),
+            }
+        };
+        match ctx.run(looked).await? {
+            Ok(state) => Ok(state),
+            Err(failure) if failure.kind == Kind::NotYetKnown => {
+                self.warn_unknown(ctx, &failure.message);
+                Ok(Some(prior.clone()))
+            }
+            // Every other resource would say the same: the first one speaks, and the plan fails with it.
+            Err(failure) if failure.concerns_all() && self.down.set(failure.clone()).is_err() => {
+                Ok(Some(prior.clone()))
+            }
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// Refuses to look for an object in another region than its own, where it would only seem to be gone.
+    async fn check_region(&self, prior: &Value) -> Result<(), Failure> {
+        let Some(region) = part_of_arn(prior, 3) else { return Ok(()) };
+        let actual = self.aws().await?.region();
+        if region == actual {
+            return Ok(());
+        }
+        Err(Self::wrong_place(
+            prior,
+            format!("it lives in region {region:?}, and the provider is configured for {actual:?}"),
+            "region",
+        ))
+    }
+
+    /// Refuses to believe that an object is gone when it belongs to another account.
+    async fn check_account(&self, prior: &Value) -> Result<(), Failure> {
+        let Some(account) = part_of_arn(prior, 4) else { return Ok(()) };
+        let actual = &self.identity().await?.account_id;
+        if account == actual {
+            return Ok(());
+        }
+        let what = format!("it lives in account {account}, and the credentials are those of account {actual}");
+        Err(Self::wrong_place(prior, what, "profile"))
+    }
+
+    fn wrong_place(prior: &Value, what: String, argument: &str) -> Failure {
+        let arn = prior.get("arn").as_str().unwrap_or_default();
+        Failure::new(Kind::Elsewhere, format!("read {arn}"), what).with_fix(format!(
+            "Check `{argument}` of the provider block: state was left as it was. To move on purpose, destroy there first."
+        ))
+    }
+
+    fn warn_unknown(&self, ctx: &Context, argument: &str) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            ctx.warn(Diagnostic::warning(
+                "State was not refreshed",
+                format!(
+                    "`{argument}` of the provider block will be known only after apply, so karp's resources keep their last state in \
+                     this plan."
+                ),
+            ));
+        }
+    }
+
+    fn require(&self, part: Part) -> Result<(), Failure> {
+        match self.model.unknown(part) {
+            None => Ok(()),
+            Some(argument) => {
+                let doing = format!("use `{argument}` of the provider block");
+                Err(Failure::new(Kind::NotYetKnown, doing, argument))
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<kube::Client, Failure> {
+        if let Some(given) = &self.model.kubernetes {
+            return cluster::connect_given(given).await;
+        }
+        self.require(Part::ClusterName)?;
+        let Some(name) = self.cluster_name() else {
+            let doing = "find the cluster's API server";
+            return Err(Failure::new(Kind::Unconfigured, doing, "neither `cluster_name` nor `kubernetes` is set").with_fix(
+                "Set `cluster_name` in the provider block (EKS then gives the address), or `kubernetes` with the API server's address.",
+            ));
+        };
+        let aws = self.aws().await?;
+        let described = self.cluster(name).await?;
+        let token = karp_aws::token::bearer(aws.clients(), name).await;
+        let token = token.map_err(|e| Failure::from_aws(format!("make a token for EKS cluster {name:?}"), e))?;
+        cluster::connect_eks(&described, &token).await
+    }
+}
+
+/// Gives the part of the ARN in state at a position, where it is not empty: 3 is the region, 4 the account.
+fn part_of_arn(prior: &Value, position: usize) -> Option<&str> {
+    prior.get("arn").as_str()?.split(':').nth(position).filter(|part| !part.is_empty())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nothing panics while holding it; a poisoned map is as good as before.
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
