@@ -360,7 +360,8 @@ impl fmt::Display for Quantity {
         let whole = self.nano % NANO == 0;
         let small = self.nano.abs() < 1024 * NANO;
         match self.notation {
-            Notation::Binary if whole && !small => self.fmt_binary(formatter),
+            // Past the cap a binary suffix would not read back as the same amount.
+            Notation::Binary if whole && !small && self.nano.abs() <= MAX_BINARY => self.fmt_binary(formatter),
             Notation::Binary | Notation::Decimal => self.fmt_decimal(formatter, false),
             Notation::Exponent => self.fmt_decimal(formatter, true),
         }

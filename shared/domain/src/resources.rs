@@ -133,7 +133,7 @@ impl Resources {
 
     /// Returns the larger amount of each resource.
     #[must_use]
-    pub fn max(&self, other: &Self) -> Self {
+    pub fn maximum(&self, other: &Self) -> Self {
         let mut larger = self.clone();
         larger.raise(other);
         larger

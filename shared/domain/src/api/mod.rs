@@ -2,6 +2,7 @@
 
 pub mod conditions;
 mod crds;
+pub mod hash;
 mod kubelet;
 pub mod labels;
 mod node_claim;
@@ -9,6 +10,7 @@ mod node_class;
 mod node_pool;
 mod rules;
 mod shared;
+pub mod validate;
 
 pub use crds::crds;
 pub use kubelet::KubeletConfiguration;

@@ -191,7 +191,7 @@ pub(super) fn subnet_terms() -> Value {
     // As in Karpenter, a mixed list passes where one term at least is clean; manifests in the field rely on it.
     json!([
         rule("size(self) > 0", "at least one term is needed"),
-        rule("!self.all(term, has(term.id) && has(term.tags))", "id cannot be combined with tags"),
+        rule("size(self) == 0 || !self.all(term, has(term.id) && has(term.tags))", "id cannot be combined with tags"),
     ])
 }
 
@@ -199,11 +199,11 @@ pub(super) fn security_group_terms() -> Value {
     json!([
         rule("size(self) > 0", "at least one term is needed"),
         rule(
-            "!self.all(term, has(term.id) && (has(term.tags) || has(term.name)))",
+            "size(self) == 0 || !self.all(term, has(term.id) && (has(term.tags) || has(term.name)))",
             "id cannot be combined with tags or name"
         ),
         rule(
-            "!self.all(term, has(term.name) && (has(term.tags) || has(term.id)))",
+            "size(self) == 0 || !self.all(term, has(term.name) && (has(term.tags) || has(term.id)))",
             "name cannot be combined with tags or id"
         ),
     ])
@@ -213,17 +213,11 @@ pub(super) fn ami_terms() -> Value {
     let others = |fields: &[&str]| fields.iter().map(|f| format!("has(term.{f})")).collect::<Vec<_>>().join(" || ");
     json!([
         rule(
-            format!(
-                "!self.exists(term, has(term.id) && ({}))",
-                others(&["alias", "tags", "name", "owner", "ssmParameter"])
-            ),
+            format!("!self.exists(term, has(term.id) && ({}))", others(&["alias", "tags", "name", "owner"])),
             "id cannot be combined with other fields of a term"
         ),
         rule(
-            format!(
-                "!self.exists(term, has(term.alias) && ({}))",
-                others(&["id", "tags", "name", "owner", "ssmParameter"])
-            ),
+            format!("!self.exists(term, has(term.alias) && ({}))", others(&["id", "tags", "name", "owner"])),
             "alias cannot be combined with other fields of a term"
         ),
         rule("size(self) <= 1 || !self.exists(term, has(term.alias))", "a term with an alias must be the only one"),
@@ -247,7 +241,7 @@ pub(super) fn ami_alias() -> Value {
 
 pub(super) fn capacity_reservation_terms() -> Value {
     json!([rule(
-        "!self.all(term, has(term.id) && (has(term.tags) || has(term.ownerID) || has(term.instanceMatchCriteria)))",
+        "size(self) == 0 || !self.all(term, has(term.id) && (has(term.tags) || has(term.ownerID) || has(term.instanceMatchCriteria)))",
         "id cannot be combined with other fields of a term"
     )])
 }

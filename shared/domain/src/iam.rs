@@ -1,0 +1,390 @@
+//! IAM policy documents: of the controller, of the roles that nodes and Fargate take, and of the interruption queue.
+//!
+//! The controller's statements follow Karpenter's: what it makes it tags with the cluster's name, and it may touch only what carries that tag.
+
+use serde_json::{Value, json};
+
+const VERSION: &str = "2012-10-17";
+
+/// The most characters that a managed policy may have; IAM does not count white space.
+pub const MANAGED_POLICY_LIMIT: usize = 6144;
+/// The most characters of all inline policies of a role together.
+pub const INLINE_POLICY_LIMIT: usize = 10_240;
+
+/// What the controller's policy is made for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControllerScope {
+    /// `aws`, `aws-cn`, `aws-us-gov`.
+    pub partition: String,
+    pub region: String,
+    pub account_id: String,
+    pub cluster_name: String,
+    /// Roles that may be handed to instances.
+    pub node_role_arns: Vec<String>,
+    /// The queue of interruption messages, if there is one.
+    pub interruption_queue_arn: Option<String>,
+    /// SSM parameters of the user's own that name images.
+    pub ami_ssm_parameter_arns: Vec<String>,
+    /// Statements of the user's own.
+    pub extra_statements: Vec<Value>,
+}
+
+/// Returns the policy of the controller's role.
+#[must_use]
+pub fn controller_policy(scope: &ControllerScope) -> Value {
+    let mut statements = launch_statements(scope);
+    statements.extend(tagging_statements(scope));
+    statements.extend(read_statements(scope));
+    if let Some(queue) = &scope.interruption_queue_arn {
+        statements.push(allow(
+            "AllowInterruptionQueueActions",
+            &json!(["sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"]),
+            &json!(queue),
+            None,
+        ));
+    }
+    statements.extend(instance_profile_statements(scope));
+    statements.push(allow(
+        "AllowAPIServerEndpointDiscovery",
+        &json!("eks:DescribeCluster"),
+        &json!(format!(
+            "arn:{}:eks:{}:{}:cluster/{}",
+            scope.partition, scope.region, scope.account_id, scope.cluster_name
+        )),
+        None,
+    ));
+    statements.extend(scope.extra_statements.iter().cloned());
+    document(statements)
+}
+
+fn document(statements: Vec<Value>) -> Value {
+    json!({ "Version": VERSION, "Statement": statements })
+}
+
+fn allow(sid: &str, actions: &Value, resources: &Value, condition: Option<Value>) -> Value {
+    let mut statement = json!({ "Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources });
+    if let Some(condition) = condition {
+        statement["Condition"] = condition;
+    }
+    statement
+}
+
+impl ControllerScope {
+    fn ec2(&self, kind: &str) -> String {
+        format!("arn:{}:ec2:{}:*:{kind}/*", self.partition, self.region)
+    }
+
+    /// Made resources carry the cluster's tag from the request on.
+    fn requested(&self) -> Value {
+        json!({
+            "StringEquals": {
+                (format!("aws:RequestTag/kubernetes.io/cluster/{}", self.cluster_name)): "owned",
+                "aws:RequestTag/eks:eks-cluster-name": self.cluster_name
+            },
+            "StringLike": { "aws:RequestTag/karpenter.sh/nodepool": "*" }
+        })
+    }
+
+    /// Existing resources carry the cluster's tag.
+    fn owned(&self) -> Value {
+        json!({
+            "StringEquals": { (format!("aws:ResourceTag/kubernetes.io/cluster/{}", self.cluster_name)): "owned" },
+            "StringLike": { "aws:ResourceTag/karpenter.sh/nodepool": "*" }
+        })
+    }
+}
+
+fn launch_statements(scope: &ControllerScope) -> Vec<Value> {
+    let access = ["snapshot", "security-group", "subnet", "capacity-reservation", "placement-group"];
+    let image = format!("arn:{}:ec2:{}::image/*", scope.partition, scope.region);
+    let resources: Vec<String> = std::iter::once(image).chain(access.iter().map(|kind| scope.ec2(kind))).collect();
+    let run = json!(["ec2:RunInstances", "ec2:CreateFleet"]);
+    let made = ["fleet", "instance", "volume", "network-interface", "launch-template", "spot-instances-request"];
+    let made: Vec<String> = made.iter().map(|kind| scope.ec2(kind)).collect();
+    vec![
+        allow("AllowScopedEC2InstanceAccessActions", &run, &json!(resources), None),
+        allow(
+            "AllowScopedEC2LaunchTemplateAccessActions",
+            &run,
+            &json!(scope.ec2("launch-template")),
+            Some(scope.owned()),
+        ),
+        allow(
+            "AllowScopedEC2InstanceActionsWithTags",
+            &json!(["ec2:RunInstances", "ec2:CreateFleet", "ec2:CreateLaunchTemplate"]),
+            &json!(made),
+            Some(scope.requested()),
+        ),
+    ]
+}
+
+fn tagging_statements(scope: &ControllerScope) -> Vec<Value> {
+    let made = ["fleet", "instance", "volume", "network-interface", "launch-template", "spot-instances-request"];
+    let made: Vec<String> = made.iter().map(|kind| scope.ec2(kind)).collect();
+    let mut creation = scope.requested();
+    creation["StringEquals"]["ec2:CreateAction"] = json!(["RunInstances", "CreateFleet", "CreateLaunchTemplate"]);
+    let mut later = scope.owned();
+    later["StringEqualsIfExists"] = json!({ "aws:RequestTag/eks:eks-cluster-name": scope.cluster_name });
+    later["ForAllValues:StringEquals"] =
+        json!({ "aws:TagKeys": ["eks:eks-cluster-name", "karpenter.sh/nodeclaim", "Name"] });
+    vec![
+        allow("AllowScopedResourceCreationTagging", &json!("ec2:CreateTags"), &json!(made), Some(creation)),
+        allow("AllowScopedResourceTagging", &json!("ec2:CreateTags"), &json!(scope.ec2("instance")), Some(later)),
+        allow(
+            "AllowScopedDeletion",
+            &json!(["ec2:TerminateInstances", "ec2:DeleteLaunchTemplate"]),
+            &json!([scope.ec2("instance"), scope.ec2("launch-template")]),
+            Some(scope.owned()),
+        ),
+    ]
+}
+
+fn read_statements(scope: &ControllerScope) -> Vec<Value> {
+    let describe = [
+        "CapacityReservations",
+        "Images",
+        "Instances",
+        "InstanceStatus",
+        "InstanceTypeOfferings",
+        "InstanceTypes",
+        "LaunchTemplates",
+        "PlacementGroups",
+        "SecurityGroups",
+        "SpotPriceHistory",
+        "Subnets",
+    ];
+    let describe: Vec<String> = describe.iter().map(|what| format!("ec2:Describe{what}")).collect();
+    let public = format!("arn:{}:ssm:{}::parameter/aws/service/*", scope.partition, scope.region);
+    let parameters: Vec<&str> =
+        std::iter::once(public.as_str()).chain(scope.ami_ssm_parameter_arns.iter().map(String::as_str)).collect();
+    vec![
+        allow(
+            "AllowRegionalReadActions",
+            &json!(describe),
+            &json!("*"),
+            Some(json!({ "StringEquals": { "aws:RequestedRegion": scope.region } })),
+        ),
+        allow("AllowSSMReadActions", &json!("ssm:GetParameter"), &json!(parameters), None),
+        allow("AllowPricingReadActions", &json!("pricing:GetProducts"), &json!("*"), None),
+    ]
+}
+
+fn instance_profile_statements(scope: &ControllerScope) -> Vec<Value> {
+    let profiles = format!("arn:{}:iam::{}:instance-profile/*", scope.partition, scope.account_id);
+    let cluster = format!("kubernetes.io/cluster/{}", scope.cluster_name);
+    let tags = |of: &str| {
+        let mut equals = json!({});
+        equals[format!("aws:{of}/{cluster}")] = json!("owned");
+        equals[format!("aws:{of}/topology.kubernetes.io/region")] = json!(scope.region);
+        equals
+    };
+    let class = |of: &str| json!({ (format!("aws:{of}/karpenter.k8s.aws/ec2nodeclass")): "*" });
+    let mut requested = tags("RequestTag");
+    requested["aws:RequestTag/eks:eks-cluster-name"] = json!(scope.cluster_name);
+    let mut both = tags("ResourceTag");
+    for (key, value) in requested.as_object().into_iter().flatten() {
+        both[key] = value.clone();
+    }
+    let pass_to = json!({ "StringEquals": { "iam:PassedToService": ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"] } });
+    let mut statements = Vec::new();
+    if !scope.node_role_arns.is_empty() {
+        statements.push(allow(
+            "AllowPassingInstanceRole",
+            &json!("iam:PassRole"),
+            &json!(scope.node_role_arns),
+            Some(pass_to),
+        ));
+    }
+    statements.extend([
+        allow(
+            "AllowScopedInstanceProfileCreationActions",
+            &json!("iam:CreateInstanceProfile"),
+            &json!(profiles),
+            Some(json!({ "StringEquals": requested, "StringLike": class("RequestTag") })),
+        ),
+        allow(
+            "AllowScopedInstanceProfileTagActions",
+            &json!("iam:TagInstanceProfile"),
+            &json!(profiles),
+            Some(json!({
+                "StringEquals": both,
+                "StringLike": {
+                    "aws:RequestTag/karpenter.k8s.aws/ec2nodeclass": "*",
+                    "aws:ResourceTag/karpenter.k8s.aws/ec2nodeclass": "*"
+                }
+            })),
+        ),
+        allow(
+            "AllowScopedInstanceProfileActions",
+            &json!(["iam:AddRoleToInstanceProfile", "iam:RemoveRoleFromInstanceProfile", "iam:DeleteInstanceProfile"]),
+            &json!(profiles),
+            Some(json!({ "StringEquals": tags("ResourceTag"), "StringLike": class("ResourceTag") })),
+        ),
+        allow("AllowInstanceProfileReadActions", &json!("iam:GetInstanceProfile"), &json!(profiles), None),
+        allow("AllowUnscopedInstanceProfileListAction", &json!("iam:ListInstanceProfiles"), &json!("*"), None),
+    ]);
+    statements
+}
+
+fn trust(principal: &Value, actions: &Value, condition: Option<Value>) -> Value {
+    let mut statement = json!({ "Effect": "Allow", "Principal": principal, "Action": actions });
+    if let Some(condition) = condition {
+        statement["Condition"] = condition;
+    }
+    document(vec![statement])
+}
+
+/// Returns the trust of a role that EC2 instances take.
+#[must_use]
+pub fn node_trust(partition: &str) -> Value {
+    let service = if partition == "aws-cn" { "ec2.amazonaws.com.cn" } else { "ec2.amazonaws.com" };
+    trust(&json!({ "Service": service }), &json!("sts:AssumeRole"), None)
+}
+
+/// Returns the trust of a role that one service account takes through the cluster's OIDC provider (IRSA).
+#[must_use]
+pub fn irsa_trust(oidc_provider_arn: &str, namespace: &str, service_account: &str) -> Value {
+    let issuer = oidc_provider_arn.split_once(":oidc-provider/").map_or(oidc_provider_arn, |(_, issuer)| issuer);
+    let condition = json!({ "StringEquals": {
+        (format!("{issuer}:aud")): "sts.amazonaws.com",
+        (format!("{issuer}:sub")): format!("system:serviceaccount:{namespace}:{service_account}")
+    } });
+    trust(&json!({ "Federated": oidc_provider_arn }), &json!("sts:AssumeRoleWithWebIdentity"), Some(condition))
+}
+
+/// Returns the trust of a role that pods take through EKS Pod Identity.
+#[must_use]
+pub fn pod_identity_trust() -> Value {
+    trust(&json!({ "Service": "pods.eks.amazonaws.com" }), &json!(["sts:AssumeRole", "sts:TagSession"]), None)
+}
+
+/// Returns the trust of a Fargate pod execution role, limited to the profiles of one cluster.
+#[must_use]
+pub fn fargate_trust(partition: &str, region: &str, account_id: &str, cluster_name: &str) -> Value {
+    let profiles = format!("arn:{partition}:eks:{region}:{account_id}:fargateprofile/{cluster_name}/*");
+    trust(
+        &json!({ "Service": "eks-fargate-pods.amazonaws.com" }),
+        &json!("sts:AssumeRole"),
+        Some(json!({ "ArnLike": { "aws:SourceArn": profiles } })),
+    )
+}
+
+/// Returns the policy of the interruption queue: EventBridge and SQS may send, and only over TLS.
+#[must_use]
+pub fn queue_policy(queue_arn: &str) -> Value {
+    document(vec![
+        json!({
+            "Sid": "EC2InterruptionPolicy",
+            "Effect": "Allow",
+            "Principal": { "Service": ["events.amazonaws.com", "sqs.amazonaws.com"] },
+            "Action": "sqs:SendMessage",
+            "Resource": queue_arn
+        }),
+        json!({
+            "Sid": "DenyHTTP",
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": "sqs:*",
+            "Resource": queue_arn,
+            "Condition": { "Bool": { "aws:SecureTransport": "false" } }
+        }),
+    ])
+}
+
+/// Returns the ARNs of the managed policies that nodes need.
+#[must_use]
+pub fn node_managed_policies(partition: &str) -> Vec<String> {
+    [
+        "AmazonEKSWorkerNodePolicy",
+        "AmazonEKS_CNI_Policy",
+        "AmazonEC2ContainerRegistryPullOnly",
+        "AmazonSSMManagedInstanceCore",
+    ]
+    .iter()
+    .map(|name| format!("arn:{partition}:iam::aws:policy/{name}"))
+    .collect()
+}
+
+/// Returns the ARN of the managed policy that a Fargate pod execution role needs.
+#[must_use]
+pub fn fargate_managed_policy(partition: &str) -> String {
+    format!("arn:{partition}:iam::aws:policy/AmazonEKSFargatePodExecutionRolePolicy")
+}
+
+/// Returns how many characters of a policy IAM counts: all but white space.
+#[must_use]
+pub fn policy_size(policy: &Value) -> usize {
+    policy.to_string().chars().filter(|character| !character.is_whitespace()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope() -> ControllerScope {
+        ControllerScope {
+            partition: "aws".into(),
+            region: "eu-west-1".into(),
+            account_id: "123456789012".into(),
+            cluster_name: "demo".into(),
+            node_role_arns: vec!["arn:aws:iam::123456789012:role/node".into()],
+            interruption_queue_arn: Some("arn:aws:sqs:eu-west-1:123456789012:karp-demo".into()),
+            ..ControllerScope::default()
+        }
+    }
+
+    fn statement<'a>(policy: &'a Value, sid: &str) -> &'a Value {
+        policy["Statement"].as_array().expect("statements").iter().find(|s| s["Sid"] == sid).expect("the statement")
+    }
+
+    #[test]
+    fn controller_may_end_only_what_is_its_clusters() {
+        let policy = controller_policy(&scope());
+        let deletion = statement(&policy, "AllowScopedDeletion");
+        assert_eq!(deletion["Condition"]["StringEquals"]["aws:ResourceTag/kubernetes.io/cluster/demo"], "owned");
+        let launch = statement(&policy, "AllowScopedEC2InstanceActionsWithTags");
+        assert_eq!(launch["Condition"]["StringEquals"]["aws:RequestTag/eks:eks-cluster-name"], "demo");
+        assert_eq!(
+            statement(&policy, "AllowPassingInstanceRole")["Resource"][0],
+            "arn:aws:iam::123456789012:role/node"
+        );
+    }
+
+    #[test]
+    fn controller_policy_fits_inline_with_long_names() {
+        let long = ControllerScope { cluster_name: "c".repeat(100), ..scope() };
+        let size = policy_size(&controller_policy(&long));
+        assert!(size < INLINE_POLICY_LIMIT, "{size}");
+    }
+
+    #[test]
+    fn only_unscoped_reads_have_a_star() {
+        let policy = controller_policy(&scope());
+        let open: Vec<&str> = policy["Statement"]
+            .as_array()
+            .expect("statements")
+            .iter()
+            .filter(|s| s["Resource"] == "*")
+            .filter_map(|s| s["Sid"].as_str())
+            .collect();
+        assert_eq!(
+            open,
+            ["AllowRegionalReadActions", "AllowPricingReadActions", "AllowUnscopedInstanceProfileListAction"]
+        );
+    }
+
+    #[test]
+    fn without_queue_there_is_no_queue_statement() {
+        let policy = controller_policy(&ControllerScope { interruption_queue_arn: None, ..scope() });
+        assert!(!policy.to_string().contains("sqs:"));
+    }
+
+    #[test]
+    fn irsa_trust_names_issuer_and_subject() {
+        let arn = "arn:aws:iam::123456789012:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/ABC";
+        let trust = irsa_trust(arn, "karpenter", "karpenter");
+        let equals = &trust["Statement"][0]["Condition"]["StringEquals"];
+        assert_eq!(equals["oidc.eks.eu-west-1.amazonaws.com/id/ABC:sub"], "system:serviceaccount:karpenter:karpenter");
+        assert_eq!(equals["oidc.eks.eu-west-1.amazonaws.com/id/ABC:aud"], "sts.amazonaws.com");
+    }
+}
