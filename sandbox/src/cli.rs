@@ -1,0 +1,211 @@
+//! The command line of `cargo demo`, `cargo verify` and `cargo sandbox`.
+
+use std::{path::Path, process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    by_hand, cargo, demo,
+    layout::Layout,
+    prerequisites,
+    sandbox::{Options, Sandbox},
+    tools::Tools,
+    verify,
+};
+
+/// A loopback EKS for demo and tests: a real control plane, an EC2 emulator, nodes that join.
+#[derive(Debug, Parser)]
+#[command(name = "cargo sandbox", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Play the main job: apply, pods, nodes, consolidation, a spot interruption, destroy
+    Demo,
+    /// Check everything: formatting, lints, unit and property tests, edge tests on a sandbox, the demo
+    Verify {
+        /// Run everything at length and write target/verify/record.json
+        #[arg(long)]
+        deep: bool,
+    },
+    /// Start a sandbox and leave it running
+    Up {
+        #[command(flatten)]
+        which: Which,
+        /// Seconds that a running instance takes to become a Node
+        #[arg(long, default_value_t = 1.0)]
+        node_delay: f64,
+    },
+    /// List the sandboxes of this checkout and their processes
+    Status,
+    /// End a sandbox that `up` started
+    Down {
+        #[command(flatten)]
+        which: Which,
+        /// End all sandboxes of this checkout
+        #[arg(long, conflicts_with = "name")]
+        all: bool,
+    },
+    /// Print the exports for kubectl, tofu, the AWS CLI and the edge tests
+    Env {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Build the tools only
+    #[command(hide = true)]
+    Tools,
+    /// Hold a sandbox until a signal comes; `up` starts this
+    #[command(hide = true)]
+    Supervise {
+        #[command(flatten)]
+        which: Which,
+        #[arg(long)]
+        node_delay: f64,
+    },
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Which {
+    /// Name of the sandbox
+    #[arg(long, default_value = "default", value_parser = name)]
+    name: String,
+}
+
+/// A name becomes a folder and part of AWS names.
+fn name(text: &str) -> Result<String, String> {
+    let letters = text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    if letters && !text.is_empty() && text.len() <= 30 && !text.starts_with('-') && !text.ends_with('-') {
+        return Ok(text.to_owned());
+    }
+    Err("a name has 1 to 30 lower-case letters, digits and inner hyphens".to_owned())
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,kube_client::client::builder=off"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    let layout = Layout::here()?;
+    match command {
+        Command::Demo => {
+            let tools = set_up(&layout, Build::Products)?;
+            interruptible(demo::run(&layout, &tools))?;
+        }
+        Command::Verify { deep } => {
+            prerequisites::check()?;
+            return interruptible(verify::run(layout, deep));
+        }
+        Command::Up { which, node_delay } => {
+            set_up(&layout, Build::Products)?;
+            by_hand::up(&layout, &which.name, node_delay)?;
+        }
+        Command::Status => by_hand::status(&layout)?,
+        Command::Down { all: true, .. } => by_hand::down_all(&layout)?,
+        Command::Down { which, .. } => by_hand::down(&layout, &which.name)?,
+        Command::Env { which } => by_hand::env(&layout, &which.name)?,
+        Command::Tools => println!("{}", set_up(&layout, Build::Nothing)?.bin.display()),
+        Command::Supervise { which, node_delay } => {
+            let tools = Tools::built(&layout)?.context("the tools are not built")?;
+            let node_delay = Duration::try_from_secs_f64(node_delay).context("--node-delay")?;
+            runtime()?.block_on(supervise(&layout, &tools, Options { name: which.name, node_delay }))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Clone, Copy)]
+enum Build {
+    Products,
+    Nothing,
+}
+
+/// Names what lacks, then builds the tools and, if asked, the controller and the provider.
+fn set_up(layout: &Layout, build: Build) -> Result<Tools> {
+    prerequisites::check()?;
+    let tools = Tools::ensure(layout)?;
+    if let Build::Products = build {
+        cargo::build_products(layout)?;
+    }
+    Ok(tools)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+}
+
+/// Runs to the end or to a signal; what was started is ended as the future is dropped.
+fn interruptible<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    runtime()?.block_on(async {
+        tokio::select! {
+            done = work => done,
+            which = signalled() => Err(anyhow::anyhow!("interrupted by {}; everything that was started is ended", which?)),
+        }
+    })
+}
+
+async fn signalled() -> Result<&'static str> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
+        _ = hangup.recv() => "SIGHUP",
+    })
+}
+
+async fn supervise(layout: &Layout, tools: &Tools, options: Options) -> Result<()> {
+    // The terminal that `up` ran in may go away.
+    let _hangup = signal(SignalKind::hangup())?;
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let ended = async {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    tokio::pin!(ended);
+    let sandbox = tokio::select! {
+        sandbox = Sandbox::start(layout, tools, options) => sandbox?,
+        () = &mut ended => return Ok(()),
+    };
+    tokio::select! {
+        () = &mut ended => sandbox.stop().await,
+        error = sandbox.broken() => {
+            let logs = sandbox.stop_keeping_logs().await;
+            Err(error.context(format!("the sandbox broke; logs: {}", Path::new(&logs).display())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+        assert!(Cli::try_parse_from(["sandbox", "up", "--name", "two-1"]).is_ok());
+        for bad in ["", "Upper", "-x", "a/b", "a_b", &"x".repeat(31)] {
+            assert!(name(bad).is_err(), "{bad}");
+        }
+    }
+}

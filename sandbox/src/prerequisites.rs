@@ -1,0 +1,125 @@
+//! What must be on the machine before anything else happens, and how to get what is missing.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+/// The oldest Go that fetches newer toolchains as modules by itself.
+const OLDEST_GO: (u32, u32) = (1, 21);
+/// The oldest Python that the emulator's packages support.
+const OLDEST_PYTHON: (u32, u32) = (3, 10);
+
+/// Something that is missing or too old.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    what: String,
+    fix: &'static str,
+}
+
+/// Looks for everything at once and names all that lacks, each with its fix.
+///
+/// # Errors
+/// When something lacks.
+pub fn check() -> Result<()> {
+    let lacks: Vec<Lack> = [go(), python(), c_compiler()].into_iter().filter_map(Result::err).collect();
+    if lacks.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<String> = lacks.iter().map(|lack| format!("  - {}\n    fix: {}", lack.what, lack.fix)).collect();
+    bail!("this machine lacks what the sandbox is built with:\n{}", lines.join("\n"))
+}
+
+fn go() -> Result<(), Lack> {
+    const FIX: &str = "install Go 1.21 or newer (https://go.dev/doc/install, or your system's package `golang-go`) and put `go` on PATH";
+    let found = output("go", &["version"]);
+    at_least("Go", found.as_deref(), go_version, OLDEST_GO, FIX)
+}
+
+fn python() -> Result<(), Lack> {
+    const FIX: &str =
+        "install Python 3.10 or newer with its venv module (Debian and Ubuntu: `apt-get install python3 python3-venv`)";
+    let found = output("python3", &["--version"]);
+    at_least("Python", found.as_deref(), python_version, OLDEST_PYTHON, FIX)?;
+    if output("python3", &["-c", "import venv, ensurepip"]).is_none() {
+        return Err(Lack { what: "Python's venv module is missing".to_owned(), fix: FIX });
+    }
+    Ok(())
+}
+
+fn c_compiler() -> Result<(), Lack> {
+    if output("cc", &["--version"]).is_some() {
+        return Ok(());
+    }
+    Err(Lack {
+        what: "a C compiler is missing (no `cc` on PATH)".to_owned(),
+        fix: "install one (Debian and Ubuntu: `apt-get install build-essential`; macOS: `xcode-select --install`)",
+    })
+}
+
+type Version = (u32, u32);
+
+fn at_least(
+    name: &str,
+    found: Option<&str>,
+    parse: fn(&str) -> Option<Version>,
+    oldest: Version,
+    fix: &'static str,
+) -> Result<(), Lack> {
+    let lack = |what: String| Err(Lack { what, fix });
+    match found.map(|text| (text, parse(text))) {
+        None => lack(format!("{name} is missing")),
+        Some((text, None)) => lack(format!("{name} answers its version as {:?}, which is not understood", text.trim())),
+        Some((_, Some(version))) if version < oldest => {
+            lack(format!("{name} {}.{} is too old: {}.{} is needed", version.0, version.1, oldest.0, oldest.1))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// `go version go1.26.8 linux/amd64`, `go version devel go1.27-abc …`
+fn go_version(text: &str) -> Option<Version> {
+    text.split_whitespace().filter_map(|word| word.strip_prefix("go")).find_map(numbers)
+}
+
+/// `Python 3.11.7`
+fn python_version(text: &str) -> Option<Version> {
+    numbers(text.trim().strip_prefix("Python ")?)
+}
+
+fn numbers(text: &str) -> Option<Version> {
+    let mut parts = text.split('.');
+    let major = parts.next()?.parse().ok()?;
+    let minor: String = parts.next()?.chars().take_while(char::is_ascii_digit).collect();
+    Some((major, minor.parse().ok()?))
+}
+
+fn output(program: &str, arguments: &[&str]) -> Option<String> {
+    // A toolchain line in some parent's go.mod must not make `go version` fetch anything.
+    let answer = Command::new(program).args(arguments).env("GOTOOLCHAIN", "local").output().ok()?;
+    answer.status.success().then(|| String::from_utf8_lossy(&answer.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_the_programs_tell_them() {
+        assert_eq!(go_version("go version go1.26.8 linux/amd64\n"), Some((1, 26)));
+        assert_eq!(go_version("go version devel go1.27-5a2b3 Tue linux/arm64"), Some((1, 27)));
+        assert_eq!(go_version("go version go1.22rc1 linux/amd64"), Some((1, 22)));
+        assert_eq!(python_version("Python 3.11.7\n"), Some((3, 11)));
+        assert_eq!(python_version("Python 3.14.0rc2"), Some((3, 14)));
+        assert_eq!(go_version("gopher"), None);
+    }
+
+    #[test]
+    fn what_lacks_is_named_with_its_fix() {
+        let check = |found| at_least("Go", found, go_version, OLDEST_GO, "install Go");
+        assert_eq!(check(Some("go version go1.21.0 linux/amd64")), Ok(()));
+        assert_eq!(check(None).unwrap_err(), Lack { what: "Go is missing".to_owned(), fix: "install Go" });
+        let old = check(Some("go version go1.9.7 linux/amd64")).unwrap_err();
+        assert_eq!(old.what, "Go 1.9 is too old: 1.21 is needed");
+        assert!(check(Some("hello")).unwrap_err().what.contains("not understood"));
+    }
+}

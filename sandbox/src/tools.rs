@@ -1,0 +1,279 @@
+//! The programs that a sandbox runs, built once from pinned sources into the cache.
+//!
+//! A tool's folder is named by a digest of everything that decides what is built, so a change of a pin builds beside the old
+//! one. Folders appear whole, by rename, and a lock per folder lets several sandboxes ask at the same time.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use sha2::{Digest as _, Sha256};
+
+use crate::{layout::Layout, process, progress::Step};
+
+/// Characters of a digest in a folder's name.
+const KEY_LENGTH: usize = 12;
+/// How often a build is asked whether it has ended.
+const POLL: Duration = Duration::from_millis(200);
+
+/// A Go module with the programs that are built from it.
+struct Module {
+    name: &'static str,
+    programs: &'static [Program],
+}
+
+struct Program {
+    name: &'static str,
+    package: &'static str,
+    ldflags: &'static str,
+}
+
+/// Kubernetes reads its own version from these variables; without them it says v0.0.0-master.
+const KUBERNETES: &str = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
+    -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36";
+const PLAIN: &str = "-s -w";
+
+const fn kubernetes(name: &'static str, package: &'static str) -> Program {
+    Program { name, package, ldflags: KUBERNETES }
+}
+
+const MODULES: [Module; 3] = [
+    Module {
+        name: "control-plane",
+        programs: &[
+            kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+            kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+            kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+            kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+            Program { name: "etcd", package: "go.etcd.io/etcd/server/v3", ldflags: PLAIN },
+        ],
+    },
+    Module {
+        name: "tofu",
+        programs: &[Program {
+            name: "tofu",
+            package: "github.com/opentofu/opentofu/cmd/tofu",
+            ldflags: "-s -w -X github.com/opentofu/opentofu/version.dev=no",
+        }],
+    },
+    Module {
+        name: "kwok",
+        programs: &[Program { name: "kwok", package: "sigs.k8s.io/kwok/cmd/kwok", ldflags: PLAIN }],
+    },
+];
+
+/// Where the built programs are.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    /// One folder with links to all programs, for `PATH`.
+    pub bin: PathBuf,
+    /// The Python that has the emulator's packages.
+    pub python: PathBuf,
+}
+
+impl Tools {
+    /// Returns the path of a program.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+
+    /// Returns the tools if all of them are in the cache already.
+    ///
+    /// # Errors
+    /// When the pinned sources cannot be read.
+    pub fn built(layout: &Layout) -> Result<Option<Self>> {
+        let places = Places::of(layout)?;
+        let modules = places.modules.iter().all(|place| place.is_dir());
+        Ok((modules && places.venv.is_dir() && places.bin.is_dir()).then(|| places.tools()))
+    }
+
+    /// Builds what is missing.
+    ///
+    /// # Errors
+    /// When a build fails; the message has the end of its output.
+    pub fn ensure(layout: &Layout) -> Result<Self> {
+        let places = Places::of(layout)?;
+        for (module, place) in MODULES.iter().zip(&places.modules) {
+            whole(place, |fresh| build_module(module, &layout.tool_source(module.name), fresh))?;
+        }
+        whole(&places.venv, |fresh| build_venv(&layout.moto_source().join("requirements.txt"), fresh))?;
+        whole(&places.bin, |fresh| link_all(&places.modules, fresh))?;
+        Ok(places.tools())
+    }
+}
+
+/// The folders in the cache, named by what decides their content.
+struct Places {
+    modules: Vec<PathBuf>,
+    venv: PathBuf,
+    bin: PathBuf,
+}
+
+impl Places {
+    fn of(layout: &Layout) -> Result<Self> {
+        let tools = layout.cache.join("tools");
+        let mut keys = Vec::new();
+        for module in &MODULES {
+            let source = layout.tool_source(module.name);
+            let recipe: Vec<String> =
+                module.programs.iter().map(|p| format!("{} {} {}", p.name, p.package, p.ldflags)).collect();
+            let (sums, pins) = (read(&source.join("go.sum"))?, read(&source.join("go.mod"))?);
+            keys.push(format!("{}-{}", module.name, key(&[&pins, &sums, recipe.join("\n").as_bytes()])));
+        }
+        let requirements = read(&layout.moto_source().join("requirements.txt"))?;
+        Ok(Self {
+            venv: tools.join(format!("moto-{}", key(&[&requirements]))),
+            bin: tools.join(format!("bin-{}", key(&[keys.join("\n").as_bytes()]))),
+            modules: keys.iter().map(|key| tools.join(key)).collect(),
+        })
+    }
+
+    fn tools(&self) -> Tools {
+        Tools { bin: self.bin.clone(), python: self.venv.join("bin").join("python") }
+    }
+}
+
+/// Digests the parts, each with its length, so that moving a byte from one to the next changes the key.
+fn key(parts: &[&[u8]]) -> String {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+        digest.update(part);
+    }
+    hex::encode(digest.finalize())[..KEY_LENGTH].to_owned()
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("reading {}", path.display()))
+}
+
+/// Makes a folder if it is missing: under a lock, beside its place, moved there only when it is whole.
+fn whole(place: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if place.is_dir() {
+        return Ok(());
+    }
+    let parent = place.parent().context("a place in the cache has a parent")?;
+    fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
+    let lock = File::create(place.with_extension("lock"))?;
+    lock.lock().with_context(|| format!("locking {}", place.display()))?;
+    if place.is_dir() {
+        return Ok(());
+    }
+    let fresh = place.with_extension("partial");
+    if fresh.exists() {
+        fs::remove_dir_all(&fresh)?;
+    }
+    fs::create_dir_all(&fresh)?;
+    make(&fresh)?;
+    fs::rename(&fresh, place).with_context(|| format!("moving {} into place", place.display()))
+}
+
+fn build_module(module: &Module, source: &Path, fresh: &Path) -> Result<()> {
+    let mut step = Step::begin(format!("build {} from pinned Go modules", module.name));
+    for program in module.programs {
+        let mut command = Command::new("go");
+        command
+            .current_dir(source)
+            .args(["build", "-mod=readonly", "-trimpath", "-ldflags", program.ldflags, "-o"])
+            .arg(fresh.join(program.name))
+            .arg(program.package)
+            .env("CGO_ENABLED", "0")
+            .env("GOFLAGS", "")
+            .env("GOWORK", "off")
+            .env("GOTOOLCHAIN", "auto");
+        run(&mut step, program.name, &mut command, &fresh.with_extension("log"))?;
+    }
+    step.end();
+    Ok(())
+}
+
+fn build_venv(requirements: &Path, fresh: &Path) -> Result<()> {
+    let mut step = Step::begin("install the AWS emulator's pinned packages");
+    let log = fresh.with_extension("log");
+    let mut make = Command::new("python3");
+    make.args(["-m", "venv"]).arg(fresh);
+    run(&mut step, "python3 -m venv", &mut make, &log)?;
+    // The environment is used only as `bin/python`, which finds its packages beside itself: it may be moved.
+    let mut install = Command::new(fresh.join("bin").join("python"));
+    install
+        .args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--require-hashes", "-r"])
+        .arg(requirements);
+    run(&mut step, "pip install", &mut install, &log)?;
+    step.end();
+    Ok(())
+}
+
+fn link_all(modules: &[PathBuf], fresh: &Path) -> Result<()> {
+    for (module, place) in MODULES.iter().zip(modules) {
+        for program in module.programs {
+            std::os::unix::fs::symlink(place.join(program.name), fresh.join(program.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a build to its end with its output in a log, telling the step what it does.
+fn run(step: &mut Step, what: &str, command: &mut Command, log: &Path) -> Result<()> {
+    let output = File::create(log).with_context(|| format!("making {}", log.display()))?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()
+        .with_context(|| format!("starting {what}"))?;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        step.tell(what);
+        std::thread::sleep(POLL);
+    };
+    if !status.success() {
+        bail!("{what} failed ({status}); the end of {}:\n{}", log.display(), process::tail(log));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_changes_with_each_part_and_with_their_borders() {
+        let one = key(&[b"ab", b"c"]);
+        assert_eq!(one, key(&[b"ab", b"c"]));
+        assert_eq!(one.len(), KEY_LENGTH);
+        assert_ne!(one, key(&[b"a", b"bc"]));
+        assert_ne!(one, key(&[b"ab", b"d"]));
+    }
+
+    #[test]
+    fn a_folder_appears_whole_or_not_at_all_and_is_made_once() {
+        let cache = tempfile::tempdir().unwrap();
+        let place = cache.path().join("thing-1");
+        let failed = whole(&place, |fresh| {
+            fs::write(fresh.join("half"), "")?;
+            bail!("no network")
+        });
+        assert!(failed.is_err() && !place.exists());
+        let made = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    whole(&place, |fresh| {
+                        made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        std::thread::sleep(Duration::from_millis(50));
+                        Ok(fs::write(fresh.join("all"), "")?)
+                    })
+                    .unwrap();
+                });
+            }
+        });
+        assert_eq!(made.into_inner(), 1);
+        assert!(place.join("all").exists() && !place.join("half").exists());
+    }
+}

@@ -1,0 +1,308 @@
+//! `cargo verify`: everything that must hold, step by step, with the time that each took.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    path::{Path, PathBuf},
+    process::{ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use comfy_table::Table;
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use serde::Serialize;
+
+use crate::{
+    cargo,
+    layout::Layout,
+    process,
+    progress::Step,
+    sandbox::{Options, Sandbox},
+    tools::Tools,
+};
+
+/// Crates that the domain must not see: it is a function of its input.
+const FOREIGN_TO_DOMAIN: [&str; 3] = ["tokio", "hyper", "aws"];
+/// Lines of a failed step's log that are shown: a failing test's report, not a whole build.
+const SHOWN_LINES: usize = 200;
+/// Property test cases of `--deep`; the default is 256.
+const DEEP_CASES: &str = "10000";
+/// Demos of `--deep`, one after the other.
+const DEEP_DEMOS: usize = 3;
+/// How often a long step says that it still runs.
+const TELL: Duration = Duration::from_secs(1);
+
+/// What became of one step.
+#[derive(Debug, Clone, Serialize)]
+struct Record {
+    step: String,
+    passed: bool,
+    seconds: f64,
+}
+
+/// Runs all steps and answers with the exit code; later steps run even if an earlier one failed, unless they need it.
+///
+/// # Errors
+/// When the steps cannot be run at all.
+pub async fn run(layout: Layout, deep: bool) -> Result<ExitCode> {
+    let mut verify = Verify::begin(layout, deep)?;
+    let result = verify.all().await;
+    verify.summarise()?;
+    result?;
+    let failed: Vec<&str> = verify.records.iter().filter(|record| !record.passed).map(|r| r.step.as_str()).collect();
+    if failed.is_empty() {
+        println!("verify: ok");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("verify: FAILED: {}; logs: {}", failed.join(", "), verify.folder.display());
+    Ok(ExitCode::FAILURE)
+}
+
+struct Verify {
+    layout: Layout,
+    deep: bool,
+    folder: PathBuf,
+    target: Option<PathBuf>,
+    records: Vec<Record>,
+}
+
+impl Verify {
+    fn begin(mut layout: Layout, deep: bool) -> Result<Self> {
+        let folder = layout.root.join("target").join("verify");
+        std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        let target = target_of_ci(&layout);
+        if let Some(target) = &target {
+            layout.binaries = target.join("debug");
+        }
+        Ok(Self { layout, deep, folder, target, records: Vec::new() })
+    }
+
+    async fn all(&mut self) -> Result<()> {
+        self.cargo("format", &["fmt", "--all", "--check"], &BTreeMap::new()).await?;
+        self.domain_is_pure()?;
+        self.cargo("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &BTreeMap::new())
+            .await?;
+        let built = self.cargo("build", &["build", "--workspace"], &BTreeMap::new()).await?
+            && self.cargo("build-tests", &["test", "--workspace", "--no-run"], &BTreeMap::new()).await?;
+        let rustdoc = BTreeMap::from([("RUSTDOCFLAGS".to_owned(), "-D warnings".to_owned())]);
+        self.cargo("docs", &["doc", "--workspace", "--no-deps"], &rustdoc).await?;
+        let Some(tools) = self.tools()? else { return Ok(()) };
+        self.emulator_tests(&tools).await?;
+        if !built {
+            return Ok(());
+        }
+        self.tests(&tools).await?;
+        let demos = if self.deep { DEEP_DEMOS } else { 1 };
+        for number in 1..=demos {
+            self.demo(number).await?;
+        }
+        Ok(())
+    }
+
+    fn tools(&mut self) -> Result<Option<Tools>> {
+        let begin = Instant::now();
+        let tools = Tools::ensure(&self.layout);
+        self.record("tools", tools.is_ok(), begin);
+        match tools {
+            Ok(tools) => Ok(Some(tools)),
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Unit, property, edge and documentation tests, with one sandbox for those that need it.
+    async fn tests(&mut self, tools: &Tools) -> Result<()> {
+        let begin = Instant::now();
+        let options = Options::named(format!("verify-{}", std::process::id()));
+        let sandbox = match Sandbox::start(&self.layout, tools, options).await {
+            Ok(sandbox) => sandbox,
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                self.record("sandbox", false, begin);
+                return Ok(());
+            }
+        };
+        self.record("sandbox", true, begin);
+        let mut env = sandbox.test_env();
+        if self.deep {
+            env.insert("PROPTEST_CASES".to_owned(), DEEP_CASES.to_owned());
+        }
+        let passed = self.cargo("tests", &["test", "--workspace", "--no-fail-fast"], &env).await?;
+        let begin = Instant::now();
+        let whole = sandbox.check();
+        if let Err(error) = &whole {
+            eprintln!("error: the sandbox broke under the tests: {error:#}");
+        }
+        if passed && whole.is_ok() {
+            sandbox.stop().await?;
+        } else {
+            eprintln!("the sandbox's logs: {}", sandbox.stop_keeping_logs().await.display());
+        }
+        self.record("sandbox-end", whole.is_ok(), begin);
+        Ok(())
+    }
+
+    async fn emulator_tests(&mut self, tools: &Tools) -> Result<()> {
+        let mut command = std::process::Command::new(&tools.python);
+        command.args(["-m", "unittest", "discover", "-t", ".", "-s", "tests"]).current_dir(self.layout.moto_source());
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        self.step("emulator-tests", command).await?;
+        Ok(())
+    }
+
+    /// The demo as a newcomer runs it: by its own command.
+    async fn demo(&mut self, number: usize) -> Result<()> {
+        let mut command = std::process::Command::new(self.layout.binaries.join("sandbox"));
+        command.arg("demo").current_dir(&self.layout.root);
+        self.in_target(&mut command);
+        self.step(&format!("demo-{number}"), command).await?;
+        Ok(())
+    }
+
+    fn domain_is_pure(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        let tree = cargo::command(&self.layout, &["tree", "-p", "karp-domain", "-e", "normal", "--prefix", "none"])
+            .output()?;
+        ensure!(tree.status.success(), "cargo tree: {}", String::from_utf8_lossy(&tree.stderr));
+        let foreign = foreign_to_domain(&String::from_utf8_lossy(&tree.stdout));
+        if !foreign.is_empty() {
+            eprintln!("error: karp-domain depends on {}", foreign.join(", "));
+        }
+        self.record("domain-is-pure", foreign.is_empty(), begin);
+        Ok(())
+    }
+
+    async fn cargo(&mut self, name: &str, arguments: &[&str], env: &BTreeMap<String, String>) -> Result<bool> {
+        let mut command = cargo::command(&self.layout, arguments);
+        self.in_target(&mut command);
+        command.envs(env);
+        self.step(name, command).await
+    }
+
+    fn in_target(&self, command: &mut std::process::Command) {
+        if let Some(target) = &self.target {
+            command.env("CARGO_TARGET_DIR", target);
+        }
+    }
+
+    async fn step(&mut self, name: &str, command: std::process::Command) -> Result<bool> {
+        let (begin, log) = (Instant::now(), self.folder.join(format!("{name}.log")));
+        let mut step = Step::begin(name);
+        let passed = run_logged(&mut step, command, &log).await.with_context(|| format!("running the step {name}"))?;
+        if passed {
+            step.end();
+        } else {
+            drop(step);
+            eprintln!("{}", process::last_lines(&log, SHOWN_LINES));
+        }
+        self.record(name, passed, begin);
+        Ok(passed)
+    }
+
+    fn record(&mut self, step: &str, passed: bool, begin: Instant) {
+        let seconds = (begin.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+        self.records.push(Record { step: step.to_owned(), passed, seconds });
+    }
+
+    fn summarise(&self) -> Result<()> {
+        let mut table = Table::new();
+        table.load_style(comfy_table::presets::NOTHING).set_header(["step", "", "seconds"]);
+        for record in &self.records {
+            let how = if record.passed { "ok" } else { "FAILED" };
+            table.add_row([record.step.clone(), how.to_owned(), format!("{:.1}", record.seconds)]);
+        }
+        println!("{table}");
+        if self.deep {
+            let path = self.folder.join("record.json");
+            std::fs::write(&path, serde_json::to_vec_pretty(&self.records)?)?;
+            println!("record: {}", path.display());
+        }
+        Ok(())
+    }
+}
+
+/// With `CI` set, builds go to the cache, so that a later run of a fresh clone is fast.
+fn target_of_ci(layout: &Layout) -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    match set("CARGO_TARGET_DIR") {
+        Some(given) => Some(layout.root.join(given)),
+        None => set("CI").map(|_| layout.cache.join("target")),
+    }
+}
+
+/// Finds crates in the output of `cargo tree --prefix none` that the domain must not see.
+fn foreign_to_domain(tree: &str) -> Vec<String> {
+    let names = tree.lines().filter_map(|line| line.split_whitespace().next());
+    let foreign = |name: &str| FOREIGN_TO_DOMAIN.iter().any(|f| name == *f || name.starts_with(&format!("{f}-")));
+    let mut found: Vec<String> = names.filter(|name| foreign(name)).map(str::to_owned).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Ends a step's whole process group when the step is given up.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // The leader is not reaped yet, so the number is still its own.
+            killpg(group, Signal::SIGTERM).ok();
+        }
+    }
+}
+
+async fn run_logged(step: &mut Step, mut command: std::process::Command, log: &Path) -> Result<bool> {
+    let output = File::create(log).with_context(|| format!("making {}", log.display()))?;
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    let mut child = tokio::process::Command::from(command).process_group(0).spawn()?;
+    let Some(pid) = child.id() else { bail!("the process has no id") };
+    let mut group = Group(Some(Pid::from_raw(i32::try_from(pid)?)));
+    loop {
+        tokio::select! {
+            status = child.wait() => {
+                group.0 = None;
+                return Ok(status?.success());
+            }
+            () = tokio::time::sleep(TELL) => step.tell(&process::last_lines(log, 1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_crates_are_found_by_name_and_by_family() {
+        let tree = "karp-domain v0.1.0\nserde v1.0.0\ntokio v1.0.0\naws-sdk-ec2 v1.0.0\nhyper-util v0.1.0\nawsome v1.0.0\ntokio v1.0.0 (*)\n";
+        assert_eq!(foreign_to_domain(tree), ["aws-sdk-ec2", "hyper-util", "tokio"]);
+        assert!(foreign_to_domain("karp-domain v0.1.0\nkube-core v5.0.0\n").is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_step_that_is_given_up_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "echo $$; sleep 1000"]);
+        let mut step = Step::begin("sleep");
+        let work = run_logged(&mut step, command, &log);
+        assert!(tokio::time::timeout(Duration::from_millis(500), work).await.is_err());
+        let pid = std::fs::read_to_string(&log).unwrap().trim().parse().unwrap();
+        let identity = crate::state::Identity::of(pid);
+        for _ in 0..100 {
+            if !identity.alive() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the step's process outlived it");
+    }
+}
