@@ -54,10 +54,10 @@ pub fn controller_policy(scope: &ControllerScope) -> Value {
         None,
     ));
     statements.extend(scope.extra_statements.iter().cloned());
-    document(statements)
+    document(&statements)
 }
 
-fn document(statements: Vec<Value>) -> Value {
+fn document(statements: &[Value]) -> Value {
     json!({ "Version": VERSION, "Statement": statements })
 }
 
@@ -231,7 +231,7 @@ fn trust(principal: &Value, actions: &Value, condition: Option<Value>) -> Value 
     if let Some(condition) = condition {
         statement["Condition"] = condition;
     }
-    document(vec![statement])
+    document(&[statement])
 }
 
 /// Returns the trust of a role that EC2 instances take.
@@ -272,7 +272,7 @@ pub fn fargate_trust(partition: &str, region: &str, account_id: &str, cluster_na
 /// Returns the policy of the interruption queue: EventBridge and SQS may send, and only over TLS.
 #[must_use]
 pub fn queue_policy(queue_arn: &str) -> Value {
-    document(vec![
+    document(&[
         json!({
             "Sid": "EC2InterruptionPolicy",
             "Effect": "Allow",

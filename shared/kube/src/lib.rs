@@ -1,1 +1,11 @@
-//! Placeholder while the workspace is laid out.
+//! What provider and controller both do with the API server: connect, apply, wait, drain.
+//!
+//! Nothing here knows AWS; a token comes from the caller.
+
+pub mod apply;
+pub mod client;
+pub mod drain;
+mod error;
+pub mod wait;
+
+pub use error::{Error, FieldCause, FieldConflict};

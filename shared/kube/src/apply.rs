@@ -1,0 +1,96 @@
+//! Server-side apply: the caller owns the fields that it sends, and no others.
+
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::{DynamicObject, GroupVersionKind, ObjectMeta, TypeMeta};
+use kube::discovery::ApiResource;
+use kube::{Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::Error;
+
+/// What to do where another manager owns a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    /// Report the manager and the field.
+    No,
+    /// Take the field over.
+    Yes,
+}
+
+/// As whom, and how firmly, fields are applied.
+#[derive(Clone, Copy, Debug)]
+pub struct Manager {
+    pub name: &'static str,
+    pub force: Force,
+}
+
+impl Manager {
+    fn params(self) -> PatchParams {
+        let params = PatchParams::apply(self.name);
+        if self.force == Force::Yes { params.force() } else { params }
+    }
+}
+
+/// Applies a typed object and returns it as the API server keeps it.
+pub async fn server_side<K>(api: &Api<K>, manager: Manager, object: &K) -> Result<K, Error>
+where
+    K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    Ok(api.patch(&object.name_any(), &manager.params(), &Patch::Apply(object)).await?)
+}
+
+/// Applies an object of any kind, given as JSON with `apiVersion`, `kind` and `metadata`; `plural` is its path, such as `deployments`.
+pub async fn json(
+    client: &Client,
+    manager: Manager,
+    plural: &str,
+    object: &serde_json::Value,
+) -> Result<DynamicObject, Error> {
+    let api = dynamic(client, plural, object);
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    Ok(api.patch(name, &manager.params(), &Patch::Apply(object)).await?)
+}
+
+/// Returns the API of an object given as JSON: namespaced where its metadata names a namespace.
+#[must_use]
+pub fn dynamic(client: &Client, plural: &str, object: &serde_json::Value) -> Api<DynamicObject> {
+    let (group, version) = object["apiVersion"].as_str().unwrap_or_default().split_once('/').unwrap_or_else(|| {
+        // The core group has no name.
+        ("", object["apiVersion"].as_str().unwrap_or_default())
+    });
+    let kind = GroupVersionKind::gvk(group, version, object["kind"].as_str().unwrap_or_default());
+    let resource = ApiResource::from_gvk_with_plural(&kind, plural);
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+/// Lets go of all fields that a manager owns, without a change of their values: an apply of nothing would take them away, so ownership ends
+/// by editing `managedFields`.
+pub async fn release<K>(api: &Api<K>, manager: &str, name: &str) -> Result<(), Error>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let Some(object) = api.get_opt(name).await? else { return Ok(()) };
+    let kept: Vec<_> =
+        object.managed_fields().iter().filter(|entry| entry.manager.as_deref() != Some(manager)).cloned().collect();
+    if kept.len() == object.managed_fields().len() {
+        return Ok(());
+    }
+    let metadata = ObjectMeta {
+        resource_version: object.resource_version(),
+        managed_fields: Some(if kept.is_empty() { vec![Default::default()] } else { kept }),
+        ..ObjectMeta::default()
+    };
+    let patch = serde_json::json!({ "metadata": metadata });
+    api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    Ok(())
+}
+
+/// Returns type information for an object of a kind that is known at compile time.
+#[must_use]
+pub fn types<K: Resource<DynamicType = ()>>() -> TypeMeta {
+    TypeMeta { api_version: K::api_version(&()).into_owned(), kind: K::kind(&()).into_owned() }
+}

@@ -1,0 +1,94 @@
+//! Clients of the API server, from whatever the caller has to reach it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kube::config::{
+    AuthInfo, Cluster, Context, ExecConfig, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError,
+    NamedAuthInfo, NamedCluster, NamedContext,
+};
+use kube::{Client, Config};
+
+const NAME: &str = "karp";
+/// Long enough for a slow network, short enough that a wrong address is told soon.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where the API server is, and as whom to call it. Nothing is ever taken from the environment unasked, and never localhost.
+#[derive(Clone, Debug)]
+pub enum Connection {
+    /// An address with credentials.
+    Server(Box<Server>),
+    /// A kubeconfig file and a context in it; the current one when none is named.
+    Kubeconfig { path: PathBuf, context: Option<String> },
+    /// The service account of the pod that this runs in.
+    InCluster,
+}
+
+/// An API server and credentials for it.
+#[derive(Clone, Debug, Default)]
+pub struct Server {
+    pub host: String,
+    /// PEM in base64, as EKS and kubeconfigs give it.
+    pub certificate_authority_data: Option<String>,
+    pub insecure: bool,
+    pub tls_server_name: Option<String>,
+    pub token: Option<String>,
+    /// PEM in base64.
+    pub client_certificate_data: Option<String>,
+    /// PEM in base64.
+    pub client_key_data: Option<String>,
+    pub exec: Option<ExecConfig>,
+}
+
+/// Why no client could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("the address or credentials of the API server cannot be used: {0}")]
+    Kubeconfig(#[from] KubeconfigError),
+    #[error("this does not run in a pod with a service account: {0}")]
+    NotInCluster(#[from] InClusterError),
+    #[error("no client can be made: {0}")]
+    Client(#[from] kube::Error),
+}
+
+/// Makes a client. Contacts nothing but what an exec plugin does.
+pub async fn connect(connection: &Connection) -> Result<Client, ConnectError> {
+    let mut config = match connection {
+        Connection::Server(server) => {
+            Config::from_custom_kubeconfig(kubeconfig(server), &KubeConfigOptions::default()).await?
+        }
+        Connection::Kubeconfig { path, context } => {
+            let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
+            Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?
+        }
+        Connection::InCluster => Config::incluster()?,
+    };
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    Ok(Client::try_from(config)?)
+}
+
+fn kubeconfig(server: &Server) -> Kubeconfig {
+    let name = NAME.to_owned();
+    let cluster = Cluster {
+        server: Some(server.host.clone()),
+        insecure_skip_tls_verify: Some(server.insecure),
+        certificate_authority_data: server.certificate_authority_data.clone().filter(|data| !data.is_empty()),
+        tls_server_name: server.tls_server_name.clone(),
+        ..Cluster::default()
+    };
+    let user = AuthInfo {
+        token: server.token.clone().map(Into::into),
+        client_certificate_data: server.client_certificate_data.clone(),
+        client_key_data: server.client_key_data.clone().map(Into::into),
+        exec: server.exec.clone(),
+        ..AuthInfo::default()
+    };
+    let context = Context { cluster: name.clone(), user: Some(name.clone()), ..Context::default() };
+    Kubeconfig {
+        clusters: vec![NamedCluster { name: name.clone(), cluster: Some(cluster), ..Default::default() }],
+        auth_infos: vec![NamedAuthInfo { name: name.clone(), auth_info: Some(user), ..Default::default() }],
+        contexts: vec![NamedContext { name: name.clone(), context: Some(context), ..Default::default() }],
+        current_context: Some(name),
+        ..Kubeconfig::default()
+    }
+}

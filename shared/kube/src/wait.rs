@@ -1,0 +1,246 @@
+//! Waiting for the API server's objects, until a deadline or a cancellation.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, ListParams};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+
+/// Looks are this far apart: soon enough to feel immediate, rare enough for any API server.
+const PAUSE: Duration = Duration::from_millis(500);
+/// An unreachable API server is borne this long before it is reported.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Until when to wait.
+#[derive(Clone, Debug)]
+pub struct Until {
+    pub deadline: Instant,
+    pub cancelled: CancellationToken,
+}
+
+/// Why a wait ended before its aim.
+#[derive(Debug, thiserror::Error)]
+pub enum WaitError {
+    #[error("stopped while waiting: {seen}")]
+    Cancelled { seen: String },
+    #[error("waited too long: {seen}")]
+    TimedOut { seen: String },
+    #[error(transparent)]
+    Api(#[from] Error),
+}
+
+/// What one look saw.
+pub enum Look<T> {
+    /// The aim is reached.
+    Done(T),
+    /// Not yet; the text says what is missing.
+    NotYet(String),
+}
+
+impl Until {
+    /// Returns a wait of this length from now.
+    #[must_use]
+    pub fn after(limit: Duration, cancelled: &CancellationToken) -> Self {
+        Self { deadline: Instant::now() + limit, cancelled: cancelled.clone() }
+    }
+}
+
+/// Looks again and again until the aim is reached. Failures that may pass are borne for a while.
+pub async fn until<T, F>(until: &Until, mut look: impl FnMut() -> F) -> Result<T, WaitError>
+where
+    F: Future<Output = Result<Look<T>, Error>>,
+{
+    let mut seen = String::from("nothing seen yet");
+    let mut failing_since: Option<Instant> = None;
+    loop {
+        let looked = tokio::select! {
+            biased;
+            () = until.cancelled.cancelled() => return Err(WaitError::Cancelled { seen }),
+            looked = look() => looked,
+            () = tokio::time::sleep_until(until.deadline) => return Err(WaitError::TimedOut { seen }),
+        };
+        match looked {
+            Ok(Look::Done(found)) => return Ok(found),
+            Ok(Look::NotYet(text)) => {
+                failing_since = None;
+                seen = text;
+            }
+            Err(error) if error.is_transient() => {
+                let since = *failing_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > PATIENCE {
+                    return Err(error.into());
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        tokio::select! {
+            biased;
+            () = until.cancelled.cancelled() => return Err(WaitError::Cancelled { seen }),
+            () = tokio::time::sleep_until(until.deadline) => return Err(WaitError::TimedOut { seen }),
+            () = tokio::time::sleep(PAUSE) => {}
+        }
+    }
+}
+
+/// Waits until a CRD is served.
+pub async fn established(client: &Client, name: &str, limit: &Until) -> Result<(), WaitError> {
+    let api = Api::<CustomResourceDefinition>::all(client.clone());
+    until(limit, || async {
+        let Some(crd) = api.get_opt(name).await? else {
+            return Ok(Look::NotYet(format!("CRD {name} is not there yet")));
+        };
+        let conditions = crd.status.and_then(|status| status.conditions).unwrap_or_default();
+        if conditions.iter().any(|condition| condition.type_ == "Established" && condition.status == "True") {
+            return Ok(Look::Done(()));
+        }
+        let names =
+            conditions.iter().find(|condition| condition.type_ == "NamesAccepted" && condition.status == "False");
+        let why = names.and_then(|condition| condition.message.clone()).unwrap_or_default();
+        Ok(Look::NotYet(format!("CRD {name} is not established yet {why}")))
+    })
+    .await
+}
+
+/// Waits until an object is gone; an object of the same name but another uid does not count.
+pub async fn gone<K>(api: &Api<K>, name: &str, uid: Option<&str>, limit: &Until) -> Result<(), WaitError>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    until(limit, || async {
+        Ok(match api.get_opt(name).await? {
+            Some(object) if uid.is_none() || object.uid().as_deref() == uid => {
+                let finalizers = object.finalizers().join(", ");
+                Look::NotYet(format!("{name} is still there (finalizers: {finalizers})"))
+            }
+            _ => Look::Done(()),
+        })
+    })
+    .await
+}
+
+/// Waits until a Deployment's newest version is rolled out and available.
+pub async fn available(client: &Client, namespace: &str, name: &str, limit: &Until) -> Result<Deployment, WaitError> {
+    let api = Api::<Deployment>::namespaced(client.clone(), namespace);
+    let pods = Api::<Pod>::namespaced(client.clone(), namespace);
+    until(limit, || async {
+        let Some(deployment) = api.get_opt(name).await? else {
+            return Ok(Look::NotYet(format!("Deployment {namespace}/{name} is not there")));
+        };
+        match rollout(&deployment) {
+            None => Ok(Look::Done(deployment)),
+            Some(missing) => {
+                let reasons = waiting(&pods, &deployment).await.unwrap_or_default();
+                Ok(Look::NotYet(format!("Deployment {namespace}/{name}: {missing}{reasons}")))
+            }
+        }
+    })
+    .await
+}
+
+/// Returns what a rollout still lacks; nothing when it is done.
+fn rollout(deployment: &Deployment) -> Option<String> {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let Some(status) = &deployment.status else { return Some("no status yet".to_owned()) };
+    if status.observed_generation < deployment.metadata.generation {
+        return Some("the newest version is not seen yet".to_owned());
+    }
+    let (updated, available) = (status.updated_replicas.unwrap_or(0), status.available_replicas.unwrap_or(0));
+    let total = status.replicas.unwrap_or(0);
+    if updated < wanted {
+        return Some(format!("{updated} of {wanted} replicas updated"));
+    }
+    if total > updated {
+        return Some(format!("{} old replicas still there", total - updated));
+    }
+    (available < updated).then(|| format!("{available} of {updated} replicas available"))
+}
+
+/// Tells why pods of a Deployment do not run: the part that a user can act upon.
+async fn waiting(pods: &Api<Pod>, deployment: &Deployment) -> Result<String, Error> {
+    let labels = deployment.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
+    let selector = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
+    let list = pods.list(&ListParams::default().labels(&selector)).await?;
+    let reasons = list.items.iter().filter_map(|pod| {
+        let status = pod.status.as_ref()?;
+        let container = status.container_statuses.iter().flatten().find_map(|container| {
+            let state = container.state.as_ref()?;
+            let waiting = state.waiting.as_ref().map(|w| (w.reason.clone(), w.message.clone()));
+            let ended = state.terminated.as_ref().map(|t| (t.reason.clone(), t.message.clone()));
+            let last = || {
+                let last = container.last_state.as_ref()?.terminated.as_ref()?;
+                Some(format!(", last exit {}", last.exit_code))
+            };
+            let (reason, message) = waiting.or(ended)?;
+            Some(format!(
+                "{} {}{}",
+                reason.unwrap_or_default(),
+                message.unwrap_or_default(),
+                last().unwrap_or_default()
+            ))
+        });
+        let scheduled = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "False");
+        let reason = container.or_else(|| scheduled?.message.clone())?;
+        Some(format!("; pod {}: {}", pod.name_any(), reason.trim()))
+    });
+    Ok(reasons.take(3).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(milliseconds: u64) -> Until {
+        Until::after(Duration::from_millis(milliseconds), &CancellationToken::new())
+    }
+
+    #[tokio::test]
+    async fn a_wait_that_is_too_long_tells_what_it_saw_last() {
+        let waited = until::<(), _>(&limit(700), || async { Ok(Look::NotYet("1 of 2".to_owned())) }).await;
+        assert!(matches!(waited, Err(WaitError::TimedOut { seen }) if seen == "1 of 2"));
+    }
+
+    #[tokio::test]
+    async fn a_passing_failure_is_borne_and_a_refusal_told() {
+        let busy = || Error::Busy { message: "starting".to_owned() };
+        let mut looks = 0;
+        let waited = until(&limit(60_000), || {
+            looks += 1;
+            let look = if looks < 3 { Err(busy()) } else { Ok(Look::Done(looks)) };
+            async { look }
+        })
+        .await;
+        assert!(matches!(waited, Ok(3)));
+        let refused = || Error::Forbidden { message: "no".to_owned() };
+        let waited = until::<(), _>(&limit(60_000), || async { Err(refused()) }).await;
+        assert!(matches!(waited, Err(WaitError::Api(Error::Forbidden { .. }))));
+    }
+
+    #[test]
+    fn a_rollout_is_done_only_when_the_new_replicas_serve() {
+        let deployment = |status: serde_json::Value| -> Deployment {
+            serde_json::from_value(serde_json::json!({
+                "metadata": { "generation": 2 }, "spec": { "replicas": 1, "selector": {}, "template": {} }, "status": status
+            }))
+            .expect("a deployment")
+        };
+        let done =
+            serde_json::json!({ "observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1 });
+        assert_eq!(rollout(&deployment(done.clone())), None);
+        for (field, value) in
+            [("observedGeneration", 1), ("replicas", 2), ("availableReplicas", 0), ("updatedReplicas", 0)]
+        {
+            let mut status = done.clone();
+            status[field] = serde_json::json!(value);
+            assert!(rollout(&deployment(status)).is_some(), "{field}");
+        }
+    }
+}
