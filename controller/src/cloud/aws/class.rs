@@ -1,0 +1,276 @@
+//! An EC2NodeClass in the words of the EC2 edge. Pure: nothing is asked of anyone.
+
+use std::collections::BTreeMap;
+
+use karp_aws::launch_template::{BlockDevice, MetadataOptions};
+use karp_aws::selector::Term;
+use karp_aws::user_data::Family;
+use karp_aws::{Error, images};
+use karp_domain::api::{
+    Ami, AmiFamily, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, HttpTokens, Toggle,
+    VolumeType, labels,
+};
+use karp_domain::catalogue::InstanceFacts;
+use karp_domain::quantity::Quantity;
+use karp_domain::requirement::Requirement;
+use kube::ResourceExt;
+
+const GIB: u64 = 1 << 30;
+/// The root volume of a class that names none, in GiB (Karpenter's default).
+const ROOT_VOLUME_GIB: i32 = 20;
+/// Bottlerocket's volume for the operating system, in GiB (Karpenter's default).
+const BOTTLEROCKET_OS_GIB: i32 = 4;
+
+/// Returns the family that boots the class's images.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] for a family that karp cannot boot yet, or when nothing tells the family.
+pub fn family(spec: &Ec2NodeClassSpec) -> Result<Family, Error> {
+    let refused = |message: String| Error::InvalidRequest {
+        action: "ec2:DescribeImages",
+        code: "UnsupportedFamily".to_owned(),
+        message,
+    };
+    match spec.ami_family {
+        Some(AmiFamily::Al2023) => Ok(Family::Al2023),
+        Some(AmiFamily::Bottlerocket) => Ok(Family::Bottlerocket),
+        Some(AmiFamily::Custom) => Ok(Family::Custom),
+        Some(other) => Err(refused(format!("karp does not boot the image family {other:?} yet"))),
+        None => match alias(spec)? {
+            Some(alias) => Ok(alias.family),
+            None => Err(refused("amiFamily is needed when no alias tells the family".to_owned())),
+        },
+    }
+}
+
+/// Returns the class's alias, if it has one.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] when it cannot be read or is of a family that karp cannot boot yet.
+pub fn alias(spec: &Ec2NodeClassSpec) -> Result<Option<images::Alias>, Error> {
+    let text = spec.ami_selector_terms.iter().find_map(|term| term.alias.as_deref());
+    text.map(images::Alias::parse).transpose()
+}
+
+/// Returns the image terms that are not aliases.
+pub fn image_terms(spec: &Ec2NodeClassSpec) -> Vec<images::Term> {
+    let others = spec.ami_selector_terms.iter().filter(|term| term.alias.is_none());
+    others
+        .map(|term| images::Term {
+            id: term.id.clone(),
+            name: term.name.clone(),
+            owner: term.owner.clone(),
+            tags: term.tags.clone(),
+            ssm_parameter: term.ssm_parameter.clone(),
+        })
+        .collect()
+}
+
+/// Returns the subnet terms.
+pub fn subnet_terms(spec: &Ec2NodeClassSpec) -> Vec<Term> {
+    let term = |term: &karp_domain::api::SubnetSelectorTerm| Term {
+        id: term.id.clone(),
+        name: None,
+        tags: term.tags.clone(),
+    };
+    spec.subnet_selector_terms.iter().map(term).collect()
+}
+
+/// Returns the security group terms.
+pub fn security_group_terms(spec: &Ec2NodeClassSpec) -> Vec<Term> {
+    let term = |term: &karp_domain::api::SecurityGroupSelectorTerm| Term {
+        id: term.id.clone(),
+        name: term.name.clone(),
+        tags: term.tags.clone(),
+    };
+    spec.security_group_selector_terms.iter().map(term).collect()
+}
+
+/// Lists the fields that a class sets and karp does not act on yet; acting as though they were not there would surprise.
+pub fn unsupported(spec: &Ec2NodeClassSpec) -> Vec<&'static str> {
+    let devices = || spec.block_device_mappings.iter().filter_map(|mapping| mapping.ebs.as_ref());
+    [
+        ("spec.capacityReservationSelectorTerms", !spec.capacity_reservation_selector_terms.is_empty()),
+        ("spec.placementGroupSelector", spec.placement_group_selector.is_some()),
+        ("spec.networkInterfaces", !spec.network_interfaces.is_empty()),
+        ("spec.connectionTracking", spec.connection_tracking.is_some()),
+        ("spec.cpuOptions", spec.cpu_options.is_some()),
+        ("spec.ipPrefixCount", spec.ip_prefix_count.is_some_and(|count| count > 0)),
+        (
+            "spec.blockDeviceMappings[].ebs.volumeInitializationRate",
+            devices().any(|device| device.volume_initialization_rate.is_some()),
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(field, set)| set.then_some(field))
+    .collect()
+}
+
+/// Returns the tags by which what was made for a class is found again: the cluster's, and the class's name.
+pub fn ownership(cluster: &str, class: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (format!("kubernetes.io/cluster/{cluster}"), "owned".to_owned()),
+        (labels::EC2_NODE_CLASS.to_owned(), class.to_owned()),
+    ])
+}
+
+/// Returns the tags of all that is made for nodes of a class and pool. The controller's policy is scoped by them.
+pub fn tags(cluster: &str, class: &Ec2NodeClass, pool: &str) -> BTreeMap<String, String> {
+    let mut tags = class.spec.tags.clone();
+    tags.extend(ownership(cluster, &class.name_any()));
+    tags.insert("eks:eks-cluster-name".to_owned(), cluster.to_owned());
+    tags.insert(labels::NODE_POOL.to_owned(), pool.to_owned());
+    tags
+}
+
+/// Returns the instance metadata settings.
+pub fn metadata(spec: &Ec2NodeClassSpec) -> MetadataOptions {
+    let options = &spec.metadata_options;
+    MetadataOptions {
+        endpoint: options.http_endpoint == Toggle::Enabled,
+        ipv6: options.http_protocol_ipv6 == Toggle::Enabled,
+        hop_limit: i32::try_from(options.http_put_response_hop_limit).unwrap_or(1),
+        tokens_required: options.http_tokens == HttpTokens::Required,
+    }
+}
+
+/// Returns the volumes: the class's own, or its family's.
+pub fn block_devices(spec: &Ec2NodeClassSpec, family: Family) -> Vec<BlockDevice> {
+    if !spec.block_device_mappings.is_empty() {
+        return spec.block_device_mappings.iter().filter_map(block_device).collect();
+    }
+    match family {
+        Family::Al2023 => vec![BlockDevice::gp3("/dev/xvda", ROOT_VOLUME_GIB)],
+        Family::Bottlerocket => vec![
+            BlockDevice::gp3("/dev/xvda", BOTTLEROCKET_OS_GIB),
+            BlockDevice::gp3("/dev/xvdb", ROOT_VOLUME_GIB),
+        ],
+        Family::Custom => Vec::new(),
+    }
+}
+
+fn block_device(mapping: &BlockDeviceMapping) -> Option<BlockDevice> {
+    let ebs = mapping.ebs.as_ref()?;
+    let small = |value: Option<i64>| value.and_then(|value| i32::try_from(value).ok());
+    let bytes = ebs.volume_size.as_deref().and_then(bytes);
+    Some(BlockDevice {
+        device_name: mapping.device_name.clone().unwrap_or_else(|| "/dev/xvda".to_owned()),
+        size_gib: bytes.and_then(|bytes| i32::try_from(bytes.div_ceil(GIB)).ok()),
+        volume_type: ebs.volume_type.map(|kind| volume_type(kind).to_owned()),
+        iops: small(ebs.iops),
+        throughput: small(ebs.throughput),
+        encrypted: ebs.encrypted,
+        kms_key_id: ebs.kms_key_id.clone(),
+        snapshot_id: ebs.snapshot_id.clone(),
+        delete_on_termination: ebs.delete_on_termination.unwrap_or(true),
+    })
+}
+
+const fn volume_type(kind: VolumeType) -> &'static str {
+    match kind {
+        VolumeType::Standard => "standard",
+        VolumeType::Io1 => "io1",
+        VolumeType::Io2 => "io2",
+        VolumeType::Gp2 => "gp2",
+        VolumeType::Sc1 => "sc1",
+        VolumeType::St1 => "st1",
+        VolumeType::Gp3 => "gp3",
+    }
+}
+
+fn bytes(size: &str) -> Option<u64> {
+    u64::try_from(size.parse::<Quantity>().ok()?.units()).ok()
+}
+
+/// Returns the first of the class's images that nodes with these labels can run.
+pub fn image_for<'a>(images: &'a [Ami], has: impl Fn(&str) -> Option<String>) -> Option<&'a Ami> {
+    images.iter().find(|image| {
+        image.requirements.iter().all(|wanted| {
+            let requirement = Requirement::new(&wanted.key, wanted.operator, &wanted.values);
+            requirement.is_ok_and(|requirement| match has(&wanted.key) {
+                Some(value) => requirement.admits(&value),
+                None => requirement.admits_absence(),
+            })
+        })
+    })
+}
+
+/// Says whether a family's current images boot a type at all: AL2023 wants a CPU newer than the first Graviton.
+pub fn boots(family: Family, facts: &InstanceFacts) -> bool {
+    family != Family::Al2023 || facts.name_parts().family != "a1"
+}
+
+#[cfg(test)]
+mod tests {
+    use karp_domain::api::{AmiRequirement, AmiSelectorTerm};
+    use karp_domain::requirement::Operator;
+
+    use super::*;
+
+    fn spec(alias: &str) -> Ec2NodeClassSpec {
+        let term = AmiSelectorTerm { alias: Some(alias.to_owned()), ..AmiSelectorTerm::default() };
+        Ec2NodeClassSpec { ami_selector_terms: vec![term], ..Ec2NodeClassSpec::default() }
+    }
+
+    #[test]
+    fn the_family_comes_from_the_field_or_the_alias() {
+        assert_eq!(family(&spec("al2023@latest")).ok(), Some(Family::Al2023));
+        let custom = Ec2NodeClassSpec { ami_family: Some(AmiFamily::Custom), ..spec("al2023@latest") };
+        assert_eq!(family(&custom).ok(), Some(Family::Custom));
+        for refused in [spec("al2@latest"), Ec2NodeClassSpec::default()] {
+            assert!(family(&refused).is_err(), "{refused:?}");
+        }
+        let windows = Ec2NodeClassSpec { ami_family: Some(AmiFamily::Windows2022), ..Ec2NodeClassSpec::default() };
+        assert!(family(&windows).is_err());
+    }
+
+    #[test]
+    fn the_classs_own_volumes_are_taken_as_they_are() {
+        let mapping: BlockDeviceMapping = serde_json::from_value(serde_json::json!({
+            "deviceName": "/dev/xvda", "ebs": { "volumeSize": "100G", "volumeType": "io2", "iops": 3000 }
+        }))
+        .expect("a mapping");
+        let own = Ec2NodeClassSpec { block_device_mappings: vec![mapping], ..spec("al2023@latest") };
+        let device = &block_devices(&own, Family::Al2023)[0];
+        assert_eq!((device.size_gib, device.volume_type.as_deref(), device.iops), (Some(94), Some("io2"), Some(3000)));
+        assert!(device.delete_on_termination);
+        assert_eq!(block_devices(&spec("bottlerocket@latest"), Family::Bottlerocket).len(), 2);
+    }
+
+    #[test]
+    fn the_first_image_that_fits_is_taken() {
+        let image = |id: &str, requirements: &[(&str, Operator, &[&str])]| Ami {
+            id: id.to_owned(),
+            requirements: requirements
+                .iter()
+                .map(|(key, operator, values)| AmiRequirement {
+                    key: (*key).to_owned(),
+                    operator: *operator,
+                    values: values.iter().map(|value| (*value).to_owned()).collect(),
+                })
+                .collect(),
+            ..Ami::default()
+        };
+        let images = [
+            image("arm", &[(labels::ARCH, Operator::In, &["arm64"])]),
+            image("gpu", &[(labels::ARCH, Operator::In, &["amd64"]), (labels::INSTANCE_GPU_COUNT, Operator::Exists, &[])]),
+            image("plain", &[(labels::ARCH, Operator::In, &["amd64"]), (labels::INSTANCE_GPU_COUNT, Operator::DoesNotExist, &[])]),
+        ];
+        for (has, expected) in [
+            (&[(labels::ARCH, "amd64")][..], Some("plain")),
+            (&[(labels::ARCH, "amd64"), (labels::INSTANCE_GPU_COUNT, "4")], Some("gpu")),
+            (&[(labels::ARCH, "arm64")], Some("arm")),
+            (&[(labels::ARCH, "riscv")], None),
+        ] {
+            let label = |key: &str| has.iter().find(|(known, _)| *known == key).map(|(_, value)| (*value).to_owned());
+            assert_eq!(image_for(&images, label).map(|image| image.id.as_str()), expected, "{has:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_acted_on_is_named() {
+        assert!(unsupported(&spec("al2023@latest")).is_empty());
+        let spec = Ec2NodeClassSpec { ip_prefix_count: Some(1), ..spec("al2023@latest") };
+        assert_eq!(unsupported(&spec), ["spec.ipPrefixCount"]);
+    }
+}

@@ -1,0 +1,149 @@
+//! Failures of the EC2 edge in the controller's words.
+
+use karp_aws::fleet::{Answer, Refusal};
+use karp_aws::{Error, Retry};
+use karp_domain::catalogue::CapacityType;
+
+use crate::cloud::{CloudError, LaunchError, UnavailableOffering};
+
+/// EC2 may not make its role for spot instances in this account: no spot offering can be had until somebody makes it.
+const NO_SPOT_ROLE: &str = "AuthFailure.ServiceLinkedRoleCreationNotPermitted";
+/// A subnet is full: every type in its zone is affected.
+const NO_ADDRESSES: &str = "InsufficientFreeAddressesInSubnet";
+
+impl From<Error> for CloudError {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        match error.retry() {
+            Retry::After(wait) => Self::Retry { after: Some(wait), message },
+            Retry::Resolve => Self::Retry { after: None, message },
+            Retry::OnSpecChange => Self::Refused { reason: reason(&error).to_owned(), message },
+        }
+    }
+}
+
+/// Returns Karpenter's word for a failure, as its conditions and metrics show it.
+pub fn reason(error: &Error) -> &'static str {
+    match error {
+        Error::NotAuthorized { code, .. } if code == NO_SPOT_ROLE => "SpotSLRCreationFailed",
+        Error::NotAuthorized { .. } => "Unauthorized",
+        Error::Credentials { .. } => "CredentialsInvalid",
+        Error::NotFound { code, .. } if code.starts_with("InvalidLaunchTemplate") => "LaunchTemplateNotFound",
+        Error::NotFound { code, .. } if code.starts_with("InvalidAMIID") => "AMINotFound",
+        Error::InvalidRequest { code, .. } if code.starts_with("InvalidAMIID") => "InvalidAMIID",
+        Error::InvalidRequest { code, .. } if code.starts_with("UserData") => "UserDataSizeLimitExceeded",
+        Error::InvalidRequest { message, .. } if message.contains("IAM Instance Profile") => "InstanceProfileNameInvalid",
+        Error::LimitExceeded { .. } => "LimitExceeded",
+        Error::Throttled { .. } => "RequestLimitExceeded",
+        Error::InsufficientCapacity { .. } => "InsufficientCapacity",
+        Error::NotImplemented { .. } => "NotImplemented",
+        Error::NotFound { .. }
+        | Error::AlreadyExists { .. }
+        | Error::InUse { .. }
+        | Error::TokenReused { .. }
+        | Error::InvalidRequest { .. }
+        | Error::Unreachable { .. }
+        | Error::Malformed { .. }
+        | Error::Configuration { .. }
+        | Error::Unexpected { .. } => "LaunchFailed",
+    }
+}
+
+/// Says whether an offering was refused because it cannot be had here and now, so that another may be tried.
+fn is_unavailable(refusal: &Refusal) -> bool {
+    refusal.code == NO_SPOT_ROLE || matches!(refusal.error(), Error::InsufficientCapacity { .. })
+}
+
+/// Names what the refusals teach about offerings.
+pub fn unavailable(refused: &[Refusal]) -> Vec<UnavailableOffering> {
+    let mut offerings: Vec<UnavailableOffering> = Vec::new();
+    for refusal in refused.iter().filter(|refusal| is_unavailable(refusal)) {
+        let (instance_type, zone) = match refusal.code.as_str() {
+            NO_SPOT_ROLE => (String::new(), String::new()),
+            NO_ADDRESSES => (String::new(), refusal.zone.clone()),
+            _ => (refusal.instance_type.clone(), refusal.zone.clone()),
+        };
+        let offering = UnavailableOffering {
+            instance_type,
+            zone,
+            capacity_type: refusal.capacity_type,
+            code: refusal.code.clone(),
+        };
+        if !offerings.contains(&offering) {
+            offerings.push(offering);
+        }
+    }
+    offerings
+}
+
+/// Draws the consequence of an answer without an instance: another offering if that may help, else what stands in the way.
+pub fn nothing_launched(answer: &Answer) -> LaunchError {
+    let lasting = answer.refused.iter().find(|refusal| !is_unavailable(refusal));
+    if let Some(refusal) = lasting {
+        return CloudError::from(refusal.error()).into();
+    }
+    let message = answer.failure().map_or_else(|| "nothing was launched".to_owned(), |error| error.to_string());
+    LaunchError::InsufficientCapacity { offerings: unavailable(&answer.refused), message }
+}
+
+/// Draws the consequence of a failed CreateFleet.
+pub fn call_failed(error: Error, capacity_type: CapacityType) -> LaunchError {
+    let message = error.to_string();
+    match &error {
+        Error::TokenReused { .. } => LaunchError::TokenReused(message),
+        Error::InsufficientCapacity { code, .. } => LaunchError::InsufficientCapacity {
+            offerings: vec![UnavailableOffering {
+                instance_type: String::new(),
+                zone: String::new(),
+                capacity_type,
+                code: code.clone(),
+            }],
+            message,
+        },
+        _ => CloudError::from(error).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(code: &str) -> Refusal {
+        Refusal {
+            instance_type: "m7i.large".into(),
+            zone: "us-east-1a".into(),
+            subnet_id: "subnet-1".into(),
+            capacity_type: CapacityType::Spot,
+            code: code.into(),
+            message: "m".into(),
+        }
+    }
+
+    #[test]
+    fn each_code_marks_as_much_as_it_concerns() {
+        let refused = ["InsufficientInstanceCapacity", NO_ADDRESSES, NO_SPOT_ROLE, "UnauthorizedOperation", NO_SPOT_ROLE];
+        let marked = unavailable(&refused.map(refusal));
+        let places: Vec<_> = marked.iter().map(|one| (one.instance_type.as_str(), one.zone.as_str())).collect();
+        assert_eq!(places, [("m7i.large", "us-east-1a"), ("", "us-east-1a"), ("", "")]);
+    }
+
+    #[test]
+    fn only_capacity_leads_to_another_offering() {
+        let answer = |codes: &[&str]| Answer {
+            refused: codes.iter().map(|code| refusal(code)).collect(),
+            ..Answer::default()
+        };
+        let capacity = nothing_launched(&answer(&["InsufficientInstanceCapacity", NO_SPOT_ROLE]));
+        assert!(matches!(&capacity, LaunchError::InsufficientCapacity { offerings, .. } if offerings.len() == 2));
+        let refused = nothing_launched(&answer(&["InsufficientInstanceCapacity", "UnauthorizedOperation"]));
+        assert!(matches!(&refused, LaunchError::Cloud(CloudError::Refused { reason, .. }) if reason == "Unauthorized"));
+        assert!(matches!(nothing_launched(&answer(&[])), LaunchError::InsufficientCapacity { .. }));
+    }
+
+    #[test]
+    fn a_lost_answer_is_asked_for_again() {
+        let error = Error::Unreachable { action: "ec2:CreateFleet", message: "reset".into() };
+        let failed = call_failed(error, CapacityType::Spot);
+        assert!(matches!(failed, LaunchError::Cloud(CloudError::Retry { .. })), "{failed:?}");
+    }
+}

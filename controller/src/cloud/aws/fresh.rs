@@ -1,0 +1,122 @@
+//! A value that is loaded when it is first needed and renewed in the background: callers always get the last good one.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// After a failed renewal the next one waits this long.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(60);
+
+/// Holds the last good value.
+pub struct Fresh<T> {
+    lifetime: Duration,
+    state: Mutex<State<T>>,
+    /// Held by whoever loads the first value.
+    first: tokio::sync::Mutex<()>,
+}
+
+struct State<T> {
+    value: Option<Arc<T>>,
+    /// When the value is due for renewal; none while one is under way.
+    due: Option<Instant>,
+    generation: u64,
+}
+
+impl<T: Send + Sync + 'static> Fresh<T> {
+    /// Makes an empty holder whose values are good for `lifetime`.
+    pub fn new(lifetime: Duration) -> Arc<Self> {
+        let state = State { value: None, due: None, generation: 0 };
+        Arc::new(Self { lifetime, state: Mutex::new(state), first: tokio::sync::Mutex::default() })
+    }
+
+    /// Returns the value and its number, which grows with each renewal. Waits only for the first one; one that is past its lifetime is
+    /// returned while `load` renews it in the background.
+    ///
+    /// # Errors
+    /// What `load` answers, as long as there is no value at all.
+    pub async fn get<E, F>(self: &Arc<Self>, load: impl FnOnce() -> F) -> Result<(Arc<T>, u64), E>
+    where
+        E: std::fmt::Display + Send + 'static,
+        F: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        if let Some((value, generation, due)) = self.look(Instant::now()) {
+            if due {
+                self.renew(load());
+            }
+            return Ok((value, generation));
+        }
+        let _first = self.first.lock().await;
+        if let Some((value, generation, _)) = self.look(Instant::now()) {
+            return Ok((value, generation));
+        }
+        let value = Arc::new(load().await?);
+        Ok((value.clone(), self.store(value)))
+    }
+
+    /// Returns the value, and whether the caller is the one who must renew it.
+    fn look(&self, now: Instant) -> Option<(Arc<T>, u64, bool)> {
+        let mut state = self.locked();
+        let value = state.value.clone()?;
+        let due = state.due.is_some_and(|due| due <= now);
+        if due {
+            state.due = None;
+        }
+        Some((value, state.generation, due))
+    }
+
+    fn renew<E: std::fmt::Display + Send + 'static>(
+        self: &Arc<Self>,
+        load: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            match load.await {
+                Ok(value) => drop(this.store(Arc::new(value))),
+                Err(error) => {
+                    tracing::warn!(%error, "keeping what was known: a renewal failed");
+                    this.locked().due = Some(Instant::now() + PAUSE_AFTER_FAILURE);
+                }
+            }
+        });
+    }
+
+    fn store(&self, value: Arc<T>) -> u64 {
+        let mut state = self.locked();
+        state.value = Some(value);
+        state.due = Some(Instant::now() + self.lifetime);
+        state.generation += 1;
+        state.generation
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State<T>> {
+        // Nothing can panic while the lock is held, so a poisoned state is still a sound one.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_good_value_stands_while_a_renewal_fails() {
+        let fresh: Arc<Fresh<u32>> = Fresh::new(Duration::ZERO);
+        let failing = || async { Err::<u32, _>("down") };
+        assert_eq!(fresh.get(failing).await.map(|(value, _)| *value), Err("down"));
+        assert_eq!(fresh.get(|| async { Ok::<_, &str>(1) }).await.map(|(value, at)| (*value, at)), Ok((1, 1)));
+        assert_eq!(fresh.get(failing).await.map(|(value, at)| (*value, at)), Ok((1, 1)), "stale, but all there is");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(fresh.get(|| async { Ok::<_, &str>(2) }).await.map(|(value, _)| *value), Ok(1), "after a failure: a pause");
+    }
+
+    #[tokio::test]
+    async fn a_renewed_value_has_a_new_number() {
+        let fresh: Arc<Fresh<u32>> = Fresh::new(Duration::ZERO);
+        let load = |value| move || async move { Ok::<_, &str>(value) };
+        assert_eq!(fresh.get(load(1)).await.map(|(value, at)| (*value, at)), Ok((1, 1)));
+        assert_eq!(fresh.get(load(2)).await.map(|(value, _)| *value), Ok(1), "renewed in the background");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let (value, at) = fresh.get(load(3)).await.expect("a value");
+        assert_eq!((*value, at), (2, 2));
+    }
+}

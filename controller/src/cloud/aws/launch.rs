@@ -1,0 +1,231 @@
+//! Launching by CreateFleet: the whole request is made, and its launch templates with it, before capacity is asked for.
+
+use std::collections::BTreeMap;
+
+use karp_aws::fleet::{self, Choice, Override};
+use karp_aws::launch_template::{self, Spec};
+use karp_aws::user_data::{self, Bootstrap, ClusterFacts, Family};
+use karp_aws::{Error, instances};
+use karp_domain::api::{Ami, Ec2NodeClass, NodeClaim, Subnet, labels};
+use karp_domain::catalogue::{CapacityType, RankedOffering, builtin_type};
+use karp_domain::taint::Taint;
+use kube::ResourceExt;
+use serde_json::{Map, Value};
+
+use super::{Aws, CLAIM_TAG, class, failure};
+use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, Launched, Prepared, Request};
+
+/// Makes the request, and the launch templates that it names.
+pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, LaunchError> {
+    let not_ready = |message: &str| LaunchError::NodeClassNotReady(message.to_owned());
+    let status = order.class.status.as_ref().ok_or_else(|| not_ready("its selectors are not resolved yet"))?;
+    let profile = status.instance_profile.as_deref().ok_or_else(|| not_ready("it has no instance profile"))?;
+    let family = class::family(&order.class.spec).map_err(|error| not_ready(&error.to_string()))?;
+    let Some(capacity_type) = order.offerings.first().map(|offering| offering.capacity_type) else {
+        return Err(LaunchError::InsufficientCapacity {
+            offerings: Vec::new(),
+            message: "no instance type has an offering that the claim may use".to_owned(),
+        });
+    };
+    let cluster = aws.cluster().await.map_err(CloudError::from)?;
+    let subnets = aws.subnets_by_zone(&order.class.name_any(), &status.subnets);
+    let pool = order.claim.labels().get(labels::NODE_POOL).map(String::as_str).unwrap_or_default();
+    let tags = class::tags(&aws.cluster_name, order.class, pool);
+    let rendered = render(family, order.class, order.claim, cluster, capacity_type)
+        .map_err(|error| not_ready(&error.to_string()))?;
+    let mut choices = Vec::new();
+    let mut images = BTreeMap::new();
+    for (image, overrides) in by_image(order.offerings, &status.amis, &subnets, capacity_type) {
+        let spec = Spec {
+            image_id: image.to_owned(),
+            instance_profile: profile.to_owned(),
+            user_data: rendered.clone(),
+            security_group_ids: status.security_groups.iter().map(|group| group.id.clone()).collect(),
+            block_devices: class::block_devices(&order.class.spec, family),
+            metadata: class::metadata(&order.class.spec),
+            detailed_monitoring: order.class.spec.detailed_monitoring.unwrap_or(false),
+            associate_public_ip: order.class.spec.associate_public_ip_address,
+            tags: tags.clone(),
+        };
+        let launch_template = aws.template(&spec).await.map_err(CloudError::from)?;
+        images.insert(launch_template.clone(), image.to_owned());
+        choices.push(Choice { launch_template, overrides });
+    }
+    if choices.is_empty() {
+        return Err(not_ready("no image and subnet of it fit any type that the claim may be"));
+    }
+    let mut tags = tags;
+    tags.entry("Name".to_owned()).or_insert_with(|| order.claim.name_any());
+    tags.insert(CLAIM_TAG.to_owned(), order.claim.name_any());
+    let request = fleet::Request {
+        client_token: order.token(),
+        capacity_type,
+        count: 1,
+        choices,
+        tags,
+        context: order.class.spec.context.clone(),
+    };
+    Ok(Prepared { digest: request.digest(), request: Request::Fleet { request, images } })
+}
+
+/// Asks for the instance.
+pub async fn launch(
+    aws: &Aws,
+    request: &fleet::Request,
+    images: &BTreeMap<String, String>,
+) -> Result<Launched, LaunchError> {
+    let answer = match fleet::create(&aws.clients, request).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            if error.is_not_found() {
+                // A template that was deleted behind our back is made again by the next try.
+                aws.forget_templates(images.keys());
+            }
+            return Err(failure::call_failed(error, request.capacity_type));
+        }
+    };
+    let Some(launched) = answer.launched.first() else {
+        if answer.refused.iter().any(|refusal| refusal.code.starts_with("InvalidLaunchTemplate")) {
+            aws.forget_templates(images.keys());
+        }
+        return Err(failure::nothing_launched(&answer));
+    };
+    let image = request
+        .choices
+        .iter()
+        .find(|choice| choice.overrides.iter().any(|one| one.instance_type == launched.instance_type))
+        .and_then(|choice| images.get(&choice.launch_template));
+    let instance = Instance {
+        provider_id: instances::provider_id(&launched.zone, &launched.instance_id),
+        instance_type: launched.instance_type.clone(),
+        zone: launched.zone.clone(),
+        capacity_type: launched.capacity_type,
+        image_id: image.cloned().unwrap_or_default(),
+        ending: false,
+        launched_at: None,
+        claim: request.tags.get(CLAIM_TAG).cloned(),
+    };
+    Ok(Launched { instance, refused: failure::unavailable(&answer.refused) })
+}
+
+/// Sorts the offerings by the image that their type runs; EC2's bound on overrides cuts the dearest.
+fn by_image<'a>(
+    offerings: &[RankedOffering],
+    images: &'a [Ami],
+    subnets: &BTreeMap<String, Subnet>,
+    capacity_type: CapacityType,
+) -> BTreeMap<&'a str, Vec<Override>> {
+    let mut sorted: BTreeMap<&str, Vec<Override>> = BTreeMap::new();
+    let wanted = offerings.iter().filter(|offering| offering.capacity_type == capacity_type);
+    for offering in wanted.take(fleet::MAX_OVERRIDES) {
+        let Some(subnet) = subnets.get(&*offering.zone.name) else { continue };
+        let Some(image) = image_of(&offering.instance_type, images) else { continue };
+        sorted.entry(&image.id).or_default().push(Override {
+            instance_type: offering.instance_type.to_string(),
+            subnet_id: subnet.id.clone(),
+            zone: subnet.zone.clone(),
+        });
+    }
+    sorted
+}
+
+fn image_of<'a>(instance_type: &str, images: &'a [Ami]) -> Option<&'a Ami> {
+    match builtin_type(instance_type).map(karp_domain::catalogue::InstanceFacts::labels) {
+        Some(labels) => class::image_for(images, |key| labels.get(key).cloned()),
+        // Too new for the built-in table: the catalogue has checked it already, and a lone image is the one that it checked.
+        None => images.first().filter(|_| images.len() == 1),
+    }
+}
+
+/// Renders the user data. Launch templates are shared by claims that are labelled alike, so nothing of a single claim goes in.
+pub fn render(
+    family: Family,
+    class: &Ec2NodeClass,
+    claim: &NodeClaim,
+    cluster: ClusterFacts,
+    capacity_type: CapacityType,
+) -> Result<String, user_data::Error> {
+    let mut node_labels = claim.labels().clone();
+    node_labels.insert(labels::CAPACITY_TYPE.to_owned(), capacity_type.to_string());
+    let own = claim.spec.taints.iter().chain(&claim.spec.startup_taints);
+    let taints = own.map(|taint| Taint::new(&taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect));
+    user_data::render(
+        family,
+        &Bootstrap {
+            cluster,
+            labels: node_labels,
+            taints: taints.collect(),
+            kubelet: kubelet(class),
+            raid0: class.spec.instance_store_policy.is_some(),
+            custom: class.spec.user_data.clone(),
+        },
+    )
+}
+
+fn kubelet(class: &Ec2NodeClass) -> Map<String, Value> {
+    match class.spec.kubelet.as_ref().map(serde_json::to_value) {
+        Some(Ok(Value::Object(settings))) => settings,
+        _ => Map::new(),
+    }
+}
+
+impl Aws {
+    /// Returns the name of the launch template of `spec`, made when it is not there.
+    async fn template(&self, spec: &Spec) -> Result<String, Error> {
+        let name = spec.name();
+        if self.templates.contains_key(&name) {
+            return Ok(name);
+        }
+        let template = launch_template::ensure(&self.clients, spec).await?;
+        self.templates.insert(name, ());
+        Ok(template.name)
+    }
+
+    fn forget_templates<'a>(&self, names: impl Iterator<Item = &'a String>) {
+        for name in names {
+            self.templates.invalidate(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use karp_domain::api::AmiRequirement;
+    use karp_domain::catalogue::{Price, Zone};
+    use karp_domain::requirement::Operator;
+
+    use super::*;
+
+    fn image(id: &str, arch: &str) -> Ami {
+        let requirement =
+            AmiRequirement { key: labels::ARCH.to_owned(), operator: Operator::In, values: vec![arch.to_owned()] };
+        Ami { id: id.to_owned(), requirements: vec![requirement], ..Ami::default() }
+    }
+
+    fn offering(kind: &str, zone: &str, capacity_type: CapacityType) -> RankedOffering {
+        RankedOffering {
+            instance_type: kind.into(),
+            zone: Zone::new(zone, ""),
+            capacity_type,
+            price: Price::from_micro_dollars(1),
+        }
+    }
+
+    #[test]
+    fn each_architecture_gets_its_own_template_and_one_subnet_a_zone() {
+        let images = [image("ami-amd", "amd64"), image("ami-arm", "arm64")];
+        let subnet = |id: &str, zone: &str| Subnet { id: id.to_owned(), zone: zone.to_owned(), zone_id: None };
+        let subnets = BTreeMap::from([("a".to_owned(), subnet("subnet-a", "a"))]);
+        let spot = CapacityType::Spot;
+        let offerings = [
+            offering("m7g.large", "a", spot),
+            offering("m7i.large", "a", spot),
+            offering("m7i.large", "b", spot),
+            offering("m7i.large", "a", CapacityType::OnDemand),
+        ];
+        let sorted = by_image(&offerings, &images, &subnets, spot);
+        assert_eq!(sorted.keys().copied().collect::<Vec<_>>(), ["ami-amd", "ami-arm"]);
+        assert_eq!(sorted["ami-amd"].len(), 1, "no subnet in zone b, and one capacity type a request");
+        assert_eq!(sorted["ami-amd"][0].subnet_id, "subnet-a");
+    }
+}

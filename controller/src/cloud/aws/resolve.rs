@@ -1,0 +1,232 @@
+//! What a node class selects, and what is wrong with it.
+
+use std::sync::PoisonError;
+
+use karp_aws::images::{self, Image};
+use karp_aws::user_data::ClusterFacts;
+use karp_aws::{Error, Retry, instances, security_groups, subnets};
+use karp_domain::api::{
+    Ami, AmiRequirement, Ec2NodeClass, Ec2NodeClassSpec, Ec2NodeClassStatus, NodeClaim, NodeClaimSpec, SecurityGroup,
+    Subnet, conditions,
+};
+use karp_domain::catalogue::CapacityType;
+use karp_domain::requirement::Operator;
+use kube::ResourceExt;
+
+use super::{Aws, class, failure, launch};
+use crate::cloud::{CloudError, Problem, Resolved};
+
+/// Looks everything up at once. A lookup that is worth another try fails the whole, so that the last status stands; one that is not
+/// becomes a problem of its condition.
+pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudError> {
+    let spec = &class.spec;
+    let subnet_terms = class::subnet_terms(spec);
+    let group_terms = class::security_group_terms(spec);
+    let (found_subnets, found_groups, found_images, cluster) = futures::join!(
+        subnets::find(&aws.clients, &subnet_terms),
+        security_groups::find(&aws.clients, &group_terms),
+        images(aws, spec),
+        aws.cluster(),
+    );
+    let mut resolved = Resolved::default();
+    let found = settle(found_subnets, conditions::SUBNETS_READY, &mut resolved)?.unwrap_or_default();
+    resolved.subnets = found.iter().map(subnet).collect();
+    aws.subnets.lock().unwrap_or_else(PoisonError::into_inner).insert(class.name_any(), found);
+    let groups = settle(found_groups, conditions::SECURITY_GROUPS_READY, &mut resolved)?.unwrap_or_default();
+    resolved.security_groups =
+        groups.into_iter().map(|group| SecurityGroup { id: group.id, name: Some(group.name) }).collect();
+    let images = settle(found_images, conditions::AMIS_READY, &mut resolved)?.unwrap_or_default();
+    resolved.amis = images.into_iter().map(ami).collect();
+    none_found(&mut resolved);
+    match &spec.instance_profile {
+        Some(profile) => resolved.instance_profile = Some(profile.clone()),
+        None => resolved.problems.push(problem(
+            conditions::INSTANCE_PROFILE_READY,
+            "RoleNotSupported",
+            "karp's controller has no rights to make instance profiles: make one with the Terraform resource \
+             karp_instance_profile and set spec.instanceProfile in place of spec.role",
+        )),
+    }
+    validate(class, cluster, &mut resolved)?;
+    Ok(resolved)
+}
+
+async fn images(aws: &Aws, spec: &Ec2NodeClassSpec) -> Result<Vec<Image>, Error> {
+    class::family(spec)?;
+    match class::alias(spec)? {
+        Some(alias) => {
+            let version = aws.described().await?.version.clone();
+            images::by_alias(&aws.clients, &alias, &version).await
+        }
+        None => images::find(&aws.clients, &class::image_terms(spec)).await,
+    }
+}
+
+/// Takes what was found, or notes a lasting failure as a problem of `condition`.
+fn settle<T>(
+    found: Result<T, Error>,
+    condition: &'static str,
+    resolved: &mut Resolved,
+) -> Result<Option<T>, CloudError> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_not_found() || error.retry() == Retry::OnSpecChange => {
+            let reason = match failure::reason(&error) {
+                "LaunchFailed" => "LookupFailed",
+                reason => reason,
+            };
+            resolved.problems.push(problem(condition, reason, &error.to_string()));
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn problem(condition: &'static str, reason: &str, message: &str) -> Problem {
+    Problem { condition, reason: reason.to_owned(), message: message.to_owned() }
+}
+
+/// Says which selectors select nothing, unless their lookup failed anyway.
+fn none_found(resolved: &mut Resolved) {
+    for (condition, empty, reason, what) in [
+        (conditions::SUBNETS_READY, resolved.subnets.is_empty(), "SubnetsNotFound", "SubnetSelector did not match any Subnets"),
+        (
+            conditions::SECURITY_GROUPS_READY,
+            resolved.security_groups.is_empty(),
+            "SecurityGroupsNotFound",
+            "SecurityGroupSelector did not match any SecurityGroups",
+        ),
+        (conditions::AMIS_READY, resolved.amis.is_empty(), "AMINotFound", "AMISelector did not match any AMIs"),
+    ] {
+        if empty && !resolved.problems.iter().any(|known| known.condition == condition) {
+            resolved.problems.push(problem(condition, reason, what));
+        }
+    }
+}
+
+/// Checks what can be checked without a launch: fields that karp acts on, and user data that renders.
+fn validate(
+    class: &Ec2NodeClass,
+    cluster: Result<ClusterFacts, Error>,
+    resolved: &mut Resolved,
+) -> Result<(), CloudError> {
+    let condition = conditions::VALIDATION_SUCCEEDED;
+    let unsupported = class::unsupported(&class.spec);
+    if !unsupported.is_empty() {
+        let message = format!("karp does not act on these fields yet: {}", unsupported.join(", "));
+        resolved.problems.push(problem(condition, "UnsupportedFields", &message));
+        return Ok(());
+    }
+    let Ok(family) = class::family(&class.spec) else { return Ok(()) };
+    let Some(cluster) = settle(cluster, condition, resolved)? else { return Ok(()) };
+    let claim = NodeClaim::new("example", NodeClaimSpec::default());
+    match launch::render(family, class, &claim, cluster, CapacityType::OnDemand) {
+        Err(error @ karp_aws::user_data::Error::MissingServiceCidr) => {
+            resolved.problems.push(problem(condition, "ClusterCIDRResolutionFailed", &error.to_string()));
+        }
+        Err(error) => resolved.problems.push(problem(condition, "UserDataInvalid", &error.to_string())),
+        Ok(text) if text.len() > karp_aws::launch_template::USER_DATA_LIMIT_BYTES => {
+            let message = format!("user data is {} bytes long, above EC2's limit", text.len());
+            resolved.problems.push(problem(condition, "UserDataSizeLimitExceeded", &message));
+        }
+        Ok(_) => {}
+    }
+    Ok(())
+}
+
+fn subnet(found: &subnets::Subnet) -> Subnet {
+    Subnet {
+        id: found.id.clone(),
+        zone: found.zone.clone(),
+        zone_id: Some(found.zone_id.clone()).filter(|id| !id.is_empty()),
+    }
+}
+
+fn ami(image: Image) -> Ami {
+    let operator = |text: &str| match text {
+        "In" => Operator::In,
+        "DoesNotExist" => Operator::DoesNotExist,
+        _ => Operator::Exists,
+    };
+    let requirements = image.requirements().into_iter().map(|(key, text, values)| AmiRequirement {
+        key: key.to_owned(),
+        operator: operator(text),
+        values,
+    });
+    Ami {
+        requirements: requirements.collect(),
+        id: image.id,
+        name: Some(image.name).filter(|name| !name.is_empty()),
+        deprecated: image.deprecated.then_some(true),
+    }
+}
+
+/// Says whether an instance sits where its class no longer places any, or has other security groups.
+pub fn placement_drift(instance: &instances::Instance, class: &Ec2NodeClassStatus) -> Option<&'static str> {
+    if instance.state.is_ending() {
+        return None;
+    }
+    // A class that resolves to nothing is broken, not changed: its nodes stay.
+    if !class.subnets.is_empty() && !class.subnets.iter().any(|subnet| subnet.id == instance.subnet_id) {
+        return Some("SubnetDrift");
+    }
+    let mut wanted: Vec<&str> = class.security_groups.iter().map(|group| group.id.as_str()).collect();
+    wanted.sort_unstable();
+    let has = instance.security_group_ids.iter().map(String::as_str);
+    (!wanted.is_empty() && !has.eq(wanted)).then_some("SecurityGroupDrift")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance() -> instances::Instance {
+        instances::Instance {
+            id: "i-1".into(),
+            state: instances::State::Running,
+            instance_type: "m7i.large".into(),
+            zone: "a".into(),
+            subnet_id: "subnet-1".into(),
+            image_id: "ami-1".into(),
+            capacity_type: CapacityType::Spot,
+            launched_at: None,
+            private_dns_name: String::new(),
+            security_group_ids: vec!["sg-1".into(), "sg-2".into()],
+            tags: Default::default(),
+            client_token: String::new(),
+        }
+    }
+
+    fn class(subnets: &[&str], groups: &[&str]) -> Ec2NodeClassStatus {
+        let subnet = |id: &&str| Subnet { id: (*id).to_owned(), ..Subnet::default() };
+        let group = |id: &&str| SecurityGroup { id: (*id).to_owned(), name: None };
+        Ec2NodeClassStatus {
+            subnets: subnets.iter().map(subnet).collect(),
+            security_groups: groups.iter().map(group).collect(),
+            ..Ec2NodeClassStatus::default()
+        }
+    }
+
+    #[test]
+    fn an_instance_drifts_when_its_place_is_no_longer_selected() {
+        for (subnets, groups, expected) in [
+            (&["subnet-1", "subnet-2"][..], &["sg-2", "sg-1"][..], None),
+            (&["subnet-2"], &["sg-1", "sg-2"], Some("SubnetDrift")),
+            (&["subnet-1"], &["sg-1"], Some("SecurityGroupDrift")),
+            (&[], &[], None),
+        ] {
+            assert_eq!(placement_drift(&instance(), &class(subnets, groups)), expected, "{subnets:?} {groups:?}");
+        }
+        let ending = instances::Instance { state: instances::State::ShuttingDown, ..instance() };
+        assert_eq!(placement_drift(&ending, &class(&["subnet-2"], &[])), None);
+    }
+
+    #[test]
+    fn a_selector_that_selects_nothing_is_a_problem_once() {
+        let failed = problem(conditions::SUBNETS_READY, "Unauthorized", "no");
+        let mut resolved = Resolved { problems: vec![failed], ..Resolved::default() };
+        none_found(&mut resolved);
+        let reasons: Vec<_> = resolved.problems.iter().map(|problem| problem.reason.as_str()).collect();
+        assert_eq!(reasons, ["Unauthorized", "SecurityGroupsNotFound", "AMINotFound"]);
+    }
+}

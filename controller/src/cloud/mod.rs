@@ -1,0 +1,248 @@
+//! Where instances come from: what the reconcilers ask of a cloud, in plain values.
+
+pub mod aws;
+pub mod simulated;
+mod unavailable;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use karp_domain::api::{Ami, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet};
+use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
+
+pub use unavailable::Unavailable;
+
+/// Gives, lists and ends instances. Every call may be repeated: a repeated launch gives the same instance.
+#[async_trait]
+pub trait CloudProvider: Send + Sync + 'static {
+    /// Names the provider in metrics.
+    fn name(&self) -> &'static str;
+
+    /// Returns the instance types, offerings and prices that a node class can use. Cached by the provider; when a refresh
+    /// fails, the last good answer stands.
+    async fn catalogue(&self, class: &Ec2NodeClass) -> Result<Arc<Catalogue>, CloudError>;
+
+    /// Makes a launch ready without asking for capacity (launch templates are made here): the whole request, and a digest of
+    /// it that is written to the claim before [`Self::launch`].
+    async fn prepare(&self, order: &LaunchOrder<'_>) -> Result<Prepared, LaunchError>;
+
+    /// Asks for the instance. The same order with the same attempt gives the same instance.
+    async fn launch(&self, prepared: &Prepared) -> Result<Launched, LaunchError>;
+
+    /// Finds the live instances that were launched for a claim, by tag.
+    async fn find(&self, claim: &NodeClaim) -> Result<Vec<Instance>, CloudError>;
+
+    /// Returns one instance; `None` when it is known to be gone.
+    async fn get(&self, provider_id: &str) -> Result<Option<Instance>, CloudError>;
+
+    /// Lists this cluster's instances, ending ones included. An answer is whole or an error.
+    async fn list(&self) -> Result<Vec<Instance>, CloudError>;
+
+    /// Asks that an instance ends; returns whether it is known to be gone.
+    async fn terminate(&self, provider_id: &str) -> Result<Termination, CloudError>;
+
+    /// Looks up what a node class selects.
+    async fn resolve(&self, class: &Ec2NodeClass) -> Result<Resolved, CloudError>;
+
+    /// Takes away what was made for a node class (launch templates).
+    async fn release(&self, class: &Ec2NodeClass) -> Result<(), CloudError>;
+
+    /// Says why an instance no longer is what its class asks for; `None` when it is.
+    async fn drift(&self, claim: &NodeClaim, class: &Ec2NodeClass) -> Result<Option<String>, CloudError>;
+
+    /// Waits a while for interruption messages; `None` when there is no queue.
+    async fn receive(&self) -> Result<Option<Vec<QueueMessage>>, CloudError>;
+
+    /// Deletes handled messages from the queue.
+    async fn delete_messages(&self, receipts: &[String]) -> Result<(), CloudError>;
+}
+
+/// What a launch is asked with.
+#[derive(Clone, Debug)]
+pub struct LaunchOrder<'a> {
+    /// The claim: its uid and the attempt make the client token.
+    pub claim: &'a NodeClaim,
+    /// Its class, resolved.
+    pub class: &'a Ec2NodeClass,
+    /// Advanced only after a definite answer.
+    pub attempt: u32,
+    /// What may be launched, cheapest first; never empty, one capacity type or several.
+    pub offerings: &'a [RankedOffering],
+}
+
+impl LaunchOrder<'_> {
+    /// Returns the client token: EC2 compares the whole request under it.
+    pub fn token(&self) -> String {
+        format!("{}-{}", self.claim.metadata.uid.as_deref().unwrap_or_default(), self.attempt)
+    }
+}
+
+/// Holds a launch that is ready to be asked for.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// Digest of the whole request.
+    pub digest: String,
+    /// The request.
+    pub request: Request,
+}
+
+/// Holds a request in the words of its provider.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// CreateFleet, with the images by launch template name.
+    Fleet {
+        /// The call.
+        request: karp_aws::fleet::Request,
+        /// Which image each launch template starts.
+        images: BTreeMap<String, String>,
+    },
+    /// A Node object to be made.
+    Simulated {
+        /// The object.
+        node: Box<Node>,
+    },
+}
+
+/// Describes an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// `aws:///ZONE/ID`
+    pub provider_id: String,
+    /// Type.
+    pub instance_type: String,
+    /// Zone.
+    pub zone: String,
+    /// How it was bought.
+    pub capacity_type: CapacityType,
+    /// Machine image.
+    pub image_id: String,
+    /// It has ended or will end whatever happens.
+    pub ending: bool,
+    /// When it was launched, by the cloud's clock.
+    pub launched_at: Option<Timestamp>,
+    /// Name of its claim, from its tag.
+    pub claim: Option<String>,
+}
+
+/// Answers a launch: the instance, and what could not be had on the way.
+#[derive(Clone, Debug)]
+pub struct Launched {
+    /// The instance.
+    pub instance: Instance,
+    /// Offerings that were refused before.
+    pub refused: Vec<UnavailableOffering>,
+}
+
+/// Names an offering that could not be had.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct UnavailableOffering {
+    /// Type; empty for all types.
+    pub instance_type: String,
+    /// Zone; empty for all zones.
+    pub zone: String,
+    /// How it was to be bought.
+    pub capacity_type: CapacityType,
+    /// The cloud's code.
+    pub code: String,
+}
+
+/// Says how far an instance's end is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Termination {
+    /// It ends; ask again.
+    InProgress,
+    /// It is known to be gone.
+    Gone,
+}
+
+/// Holds what a node class selects, and what is wrong with it.
+#[derive(Clone, Debug, Default)]
+pub struct Resolved {
+    /// Subnets.
+    pub subnets: Vec<Subnet>,
+    /// Security groups.
+    pub security_groups: Vec<SecurityGroup>,
+    /// Images with the requirements of the nodes that they fit.
+    pub amis: Vec<Ami>,
+    /// Instance profile.
+    pub instance_profile: Option<String>,
+    /// Conditions that do not hold; all others do.
+    pub problems: Vec<Problem>,
+}
+
+/// Says which condition of a node class does not hold, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Condition type.
+    pub condition: &'static str,
+    /// Reason.
+    pub reason: String,
+    /// Message.
+    pub message: String,
+}
+
+/// A message of the interruption queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueMessage {
+    /// What deletes it.
+    pub receipt: String,
+    /// An EventBridge event in JSON, if all is well.
+    pub body: String,
+}
+
+/// Reports a failed call, by what to do next.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CloudError {
+    /// Try again, after a while.
+    #[error("{message}")]
+    Retry {
+        /// How long to wait; the caller's backoff when not said.
+        after: Option<Duration>,
+        /// What happened.
+        message: String,
+    },
+    /// Trying again changes nothing before somebody changes the spec, the rights or the account.
+    #[error("{message}")]
+    Refused {
+        /// One word for metrics and conditions.
+        reason: String,
+        /// What happened.
+        message: String,
+    },
+}
+
+/// Reports a launch that gave nothing, by what to do next.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// No capacity: remember the offerings, give the claim up and solve again.
+    #[error("insufficient capacity: {message}")]
+    InsufficientCapacity {
+        /// What could not be had.
+        offerings: Vec<UnavailableOffering>,
+        /// What happened.
+        message: String,
+    },
+    /// The node class cannot be used now: give the claim up and solve again.
+    #[error("node class is not ready: {0}")]
+    NodeClassNotReady(String),
+    /// The token was used with another request: look for the instance by tag and adopt it.
+    #[error("the client token was used for another request: {0}")]
+    TokenReused(String),
+    /// Anything else.
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
+}
+
+impl CloudError {
+    /// Returns one word for metrics.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Retry { .. } => "Retry",
+            Self::Refused { reason, .. } => reason,
+        }
+    }
+}

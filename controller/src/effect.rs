@@ -1,0 +1,271 @@
+//! What the controllers do to the API server, each effect so that it may be repeated.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use karp_domain::api::{NodeClaim, labels};
+use karp_domain::cluster::PodKey;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::ops::events::{Events, Reason};
+
+/// The name under which karp writes fields.
+pub const FIELD_MANAGER: &str = "karpenter";
+/// Tries of a read-change-write of one node; each loses only to another writer in the same moment.
+const WRITE_TRIES: usize = 5;
+
+/// One change to the cluster.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Make a claim.
+    CreateNodeClaim(Box<NodeClaim>),
+    /// Ask that a claim ends; its finalizer drains and terminates.
+    DeleteNodeClaim {
+        /// Name.
+        name: Arc<str>,
+        /// UID: another claim of the same name is not meant.
+        uid: Arc<str>,
+    },
+    /// Keep new pods off a node.
+    Taint {
+        /// Name of the node.
+        node: Arc<str>,
+    },
+    /// Let new pods come again.
+    Untaint {
+        /// Name of the node.
+        node: Arc<str>,
+    },
+    /// Tell kube-scheduler where a pod was planned.
+    Nominate {
+        /// The pod.
+        pod: PodKey,
+        /// Its UID.
+        uid: Arc<str>,
+        /// Name of the node.
+        node: Arc<str>,
+    },
+    /// Say something about an object.
+    Event {
+        /// The object.
+        about: Box<ObjectReference>,
+        /// Why.
+        reason: Reason,
+        /// In words.
+        note: String,
+    },
+}
+
+/// Says whether an effect changed anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It did.
+    Done,
+    /// It was so already, or the object is gone.
+    Nothing,
+}
+
+/// Applies one effect.
+pub async fn apply(client: &Client, events: &Events, effect: &Effect) -> kube::Result<Outcome> {
+    match effect {
+        Effect::CreateNodeClaim(claim) => {
+            let created = Api::all(client.clone()).create(&posted(), claim.as_ref()).await;
+            unless(created, |status| status.is_already_exists())
+        }
+        Effect::DeleteNodeClaim { name, uid } => delete::<NodeClaim>(client, name, uid).await,
+        Effect::Taint { node } => set_disrupted(client, node, true).await,
+        Effect::Untaint { node } => set_disrupted(client, node, false).await,
+        Effect::Nominate { pod, uid, node } => nominate(client, pod, uid, node).await,
+        Effect::Event { about, reason, note } => {
+            events.publish(about, *reason, note.clone());
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+fn posted() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// Takes an API error of a kind as "nothing to do".
+fn unless<T>(result: kube::Result<T>, harmless: impl Fn(&kube::core::Status) -> bool) -> kube::Result<Outcome> {
+    match result {
+        Ok(_) => Ok(Outcome::Done),
+        Err(kube::Error::Api(status)) if harmless(&status) => Ok(Outcome::Nothing),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes a cluster-scoped object if it still is the one with this UID.
+pub async fn delete<K>(client: &Client, name: &str, uid: &str) -> kube::Result<Outcome>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let preconditions = Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
+    let options = DeleteParams { preconditions, ..DeleteParams::default() };
+    let deleted = Api::<K>::all(client.clone()).delete(name, &options).await;
+    unless(deleted, |status| status.is_not_found() || status.is_conflict())
+}
+
+/// Returns the taint of a node that is being drained, in the API server's words.
+pub fn disrupted_taint() -> Taint {
+    Taint { key: labels::DISRUPTED.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() }
+}
+
+/// Sets or takes the disrupted taint, and with it the label that keeps load balancers away.
+async fn set_disrupted(client: &Client, name: &str, on: bool) -> kube::Result<Outcome> {
+    let balancers = if on { json!("karpenter") } else { Value::Null };
+    edit_node(client, name, |node| {
+        let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        if on == taints.iter().any(|taint| taint.key == labels::DISRUPTED) {
+            return None;
+        }
+        if on {
+            taints.push(disrupted_taint());
+        } else {
+            taints.retain(|taint| taint.key != labels::DISRUPTED);
+        }
+        Some(json!({
+            "metadata": { "labels": { (labels::EXCLUDE_FROM_BALANCERS): balancers } },
+            "spec": { "taints": taints },
+        }))
+    })
+    .await
+}
+
+/// Reads a node, lets `change` make a merge patch of it, and writes that unless another wrote in between.
+pub async fn edit_node(client: &Client, name: &str, change: impl Fn(&Node) -> Option<Value>) -> kube::Result<Outcome> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    for tries_left in (0..WRITE_TRIES).rev() {
+        let Some(node) = nodes.get_opt(name).await? else { return Ok(Outcome::Nothing) };
+        let Some(mut patch) = change(&node) else { return Ok(Outcome::Nothing) };
+        patch["metadata"]["resourceVersion"] = json!(node.resource_version());
+        match nodes.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Ok(_) => return Ok(Outcome::Done),
+            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(Outcome::Nothing),
+            Err(kube::Error::Api(status)) if status.is_conflict() && tries_left > 0 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Outcome::Nothing)
+}
+
+/// Sets `status.nominatedNodeName`; the UID in the patch makes the API server refuse another pod of the same name.
+async fn nominate(client: &Client, pod: &PodKey, uid: &str, node: &str) -> kube::Result<Outcome> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let patch = json!({ "metadata": { "uid": uid }, "status": { "nominatedNodeName": node } });
+    let patched = pods.patch_status(&pod.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    unless(patched, |status| status.is_not_found() || status.is_conflict() || status.is_invalid())
+}
+
+/// Answers an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evicted {
+    /// The pod goes, or was gone.
+    Yes,
+    /// A budget does not allow it now, in the API server's words.
+    Blocked(String),
+}
+
+/// Asks the API server to evict a pod, if it still is the one with this UID.
+pub async fn evict(client: &Client, pod: &PodKey, uid: &str) -> kube::Result<Evicted> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    // Written out, because kube 5.0's `Api::evict` spells the options so that the API server overlooks them, UID included.
+    let eviction = json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": { "name": &*pod.name, "namespace": &*pod.namespace },
+        "deleteOptions": { "preconditions": { "uid": uid } },
+    });
+    match pods.create_subresource::<Value, Value>("eviction", &pod.name, &posted(), &eviction).await {
+        Ok(_) => Ok(Evicted::Yes),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Evicted::Yes),
+        Err(kube::Error::Api(status)) if status.code == 429 || status.code == 500 => {
+            Ok(Evicted::Blocked(status.message.clone()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes a pod with a shortened grace, past the deadline that its owner set for the drain.
+pub async fn delete_pod(client: &Client, pod: &PodKey, uid: &str, grace_seconds: u32) -> kube::Result<Outcome> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let preconditions = Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
+    let options = DeleteParams { preconditions, grace_period_seconds: Some(grace_seconds), ..DeleteParams::default() };
+    let deleted = pods.delete(&pod.name, &options).await;
+    unless(deleted, |status| status.is_not_found() || status.is_conflict())
+}
+
+/// Writes a status by merge patch, if the object still is at the version that the decision was made on.
+pub async fn write_status<K>(client: &Client, object: &K, status: &impl serde::Serialize) -> kube::Result<K>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let patch = json!({ "metadata": { "resourceVersion": object.resource_version() }, "status": status });
+    let api: Api<K> = Api::all(client.clone());
+    api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await
+}
+
+/// Writes labels, annotations and finalizers by merge patch, if the object still is at the version that was seen.
+pub async fn write_metadata<K>(client: &Client, object: &K, metadata: Value) -> kube::Result<K>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut patch = json!({ "metadata": metadata });
+    patch["metadata"]["resourceVersion"] = json!(object.resource_version());
+    let api: Api<K> = Api::all(client.clone());
+    api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await
+}
+
+/// Adds a finalizer unless it is there; returns the object as it is then.
+pub async fn add_finalizer<K>(client: &Client, object: &K, finalizer: &str) -> kube::Result<K>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    if object.finalizers().iter().any(|known| known == finalizer) || object.meta().deletion_timestamp.is_some() {
+        return Ok(object.clone());
+    }
+    let mut finalizers = object.finalizers().to_vec();
+    finalizers.push(finalizer.to_owned());
+    write_metadata(client, object, json!({ "finalizers": finalizers })).await
+}
+
+/// Takes a finalizer away: metadata only, so that no rule on the spec can stand in the way.
+pub async fn remove_finalizer<K>(client: &Client, object: &K, finalizer: &str) -> kube::Result<Outcome>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    if object.finalizers().iter().all(|known| known != finalizer) {
+        return Ok(Outcome::Nothing);
+    }
+    let left: Vec<&String> = object.finalizers().iter().filter(|known| *known != finalizer).collect();
+    let written = write_metadata(client, object, json!({ "finalizers": left })).await;
+    unless(written, |status| status.is_not_found())
+}
+
+/// Returns a reference to a pod, for events.
+pub fn pod_reference(key: &PodKey, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(key.namespace.to_string()),
+        name: Some(key.name.to_string()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Returns a reference to a cluster-scoped object, for events.
+pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
+    let metadata: &ObjectMeta = object.meta();
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        name: metadata.name.clone(),
+        uid: metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}

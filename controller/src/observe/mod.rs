@@ -1,0 +1,120 @@
+//! What is known of the cluster: caches kept by watches, the changes they announce, and the snapshot made of them.
+
+mod pods;
+mod snapshot;
+mod watch;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
+use karp_domain::cluster::PodKey;
+use kube::Client;
+use kube::runtime::reflector::{ObjectRef, Store};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+pub use pods::PodCache;
+
+/// Changes remembered for a consumer that is busy; one that falls behind looks at everything again.
+const CHANGE_BUFFER: usize = 4096;
+
+/// Announces that an object came, changed or went.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // the kinds name themselves
+pub enum Change {
+    Pod { key: PodKey, node: Option<Arc<str>>, pending: bool, moved: bool },
+    Node(Arc<str>),
+    Claim(Arc<str>),
+    Pool(Arc<str>),
+    Class(Arc<str>),
+    Daemon,
+    Budget,
+}
+
+/// Holds the caches; cheap to clone.
+#[derive(Clone)]
+#[allow(missing_docs)] // the kinds name themselves
+pub struct Stores {
+    pub pods: PodCache,
+    pub nodes: Store<Node>,
+    pub claims: Store<NodeClaim>,
+    pub pools: Store<NodePool>,
+    pub classes: Store<Ec2NodeClass>,
+    pub daemons: Store<DaemonSet>,
+    pub budgets: Store<PodDisruptionBudget>,
+    changes: broadcast::Sender<Change>,
+}
+
+impl Stores {
+    /// Starts the watches; they end when `stop` is cancelled.
+    pub fn start(client: &Client, stop: &CancellationToken) -> Self {
+        let (changes, _) = broadcast::channel(CHANGE_BUFFER);
+        let feed = watch::Feed { client: client.clone(), stop: stop.clone(), changes: changes.clone() };
+        Self {
+            pods: pods::start(&feed),
+            nodes: feed.store("Node", |name| Change::Node(name)),
+            claims: feed.store("NodeClaim", |name| Change::Claim(name)),
+            pools: feed.store("NodePool", |name| Change::Pool(name)),
+            classes: feed.store("EC2NodeClass", |name| Change::Class(name)),
+            daemons: feed.store("DaemonSet", |_| Change::Daemon),
+            budgets: feed.store("PodDisruptionBudget", |_| Change::Budget),
+            changes,
+        }
+    }
+
+    /// Waits until every cache was filled once; false when the watches ended before.
+    pub async fn synced(&self) -> bool {
+        self.pods.wait_until_ready().await
+            && self.nodes.wait_until_ready().await.is_ok()
+            && self.claims.wait_until_ready().await.is_ok()
+            && self.pools.wait_until_ready().await.is_ok()
+            && self.classes.wait_until_ready().await.is_ok()
+            && self.daemons.wait_until_ready().await.is_ok()
+            && self.budgets.wait_until_ready().await.is_ok()
+    }
+
+    /// Subscribes to changes from now on.
+    pub fn changes(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
+    }
+
+    /// Returns a node by name.
+    pub fn node(&self, name: &str) -> Option<Arc<Node>> {
+        self.nodes.get(&ObjectRef::new(name))
+    }
+
+    /// Returns the node of an instance; an empty provider id matches none.
+    pub fn node_of(&self, provider_id: &str) -> Option<Arc<Node>> {
+        if provider_id.is_empty() {
+            return None;
+        }
+        self.nodes.find(|node| node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()) == Some(provider_id))
+    }
+
+    /// Returns a claim by name.
+    pub fn claim(&self, name: &str) -> Option<Arc<NodeClaim>> {
+        self.claims.get(&ObjectRef::new(name))
+    }
+
+    /// Returns the claim of an instance.
+    pub fn claim_of(&self, provider_id: &str) -> Option<Arc<NodeClaim>> {
+        if provider_id.is_empty() {
+            return None;
+        }
+        self.claims
+            .find(|claim| claim.status.as_ref().and_then(|status| status.provider_id.as_deref()) == Some(provider_id))
+    }
+
+    /// Returns a pool by name.
+    pub fn pool(&self, name: &str) -> Option<Arc<NodePool>> {
+        self.pools.get(&ObjectRef::new(name))
+    }
+
+    /// Returns a node class by name.
+    pub fn class(&self, name: &str) -> Option<Arc<Ec2NodeClass>> {
+        self.classes.get(&ObjectRef::new(name))
+    }
+}

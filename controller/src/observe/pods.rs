@@ -1,0 +1,184 @@
+//! The pod cache: pods as the engine reads them, and nothing else of them, so that a big cluster stays small in memory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use k8s_openapi::api::core::v1 as core;
+use karp_domain::cluster::{Phase, Pod, PodKey};
+use kube::runtime::watcher::Event;
+use tokio::sync::watch;
+
+use super::Change;
+use super::watch::Feed;
+
+/// Holds what is known of pods; cheap to clone.
+#[derive(Clone)]
+pub struct PodCache {
+    known: Arc<RwLock<Known>>,
+    ready: watch::Receiver<bool>,
+}
+
+#[derive(Default)]
+struct Known {
+    pods: BTreeMap<PodKey, Arc<Pod>>,
+    /// Pods that could not be read, with why.
+    unreadable: HashMap<PodKey, Unread>,
+}
+
+/// A pod that could not be read.
+struct Unread {
+    why: String,
+    node: Option<Arc<str>>,
+}
+
+impl PodCache {
+    /// Returns a pod.
+    pub fn get(&self, key: &PodKey) -> Option<Arc<Pod>> {
+        self.read(|known| known.pods.get(key).cloned())
+    }
+
+    /// Returns every pod, ordered by key.
+    pub fn all(&self) -> Vec<Arc<Pod>> {
+        self.read(|known| known.pods.values().cloned().collect())
+    }
+
+    /// Returns the pods that are bound to a node.
+    pub fn on_node(&self, node: &str) -> Vec<Arc<Pod>> {
+        self.read(|known| known.pods.values().filter(|pod| pod.node.as_deref() == Some(node)).cloned().collect())
+    }
+
+    /// Returns how many pods could not be read.
+    pub fn unreadable(&self) -> usize {
+        self.read(|known| known.unreadable.len())
+    }
+
+    /// Returns the pods on a node that could not be read.
+    pub fn unreadable_on(&self, node: &str) -> Vec<PodKey> {
+        let on_it = |unread: &Unread| unread.node.as_deref() == Some(node);
+        self.read(|known| {
+            known.unreadable.iter().filter(|(_, unread)| on_it(unread)).map(|(key, _)| key.clone()).collect()
+        })
+    }
+
+    /// Waits until the cache was filled once; false when the watch ended before.
+    pub async fn wait_until_ready(&self) -> bool {
+        self.ready.clone().wait_for(|ready| *ready).await.is_ok()
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Known) -> T) -> T {
+        // The writer holds the lock over plain map operations only; what a panic there left is still a map.
+        look(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Starts the watch of all pods.
+pub fn start(feed: &Feed) -> PodCache {
+    let known = Arc::<RwLock<Known>>::default();
+    let (ready, waiting) = watch::channel(false);
+    let cache = PodCache { known: known.clone(), ready: waiting };
+    let changes = feed.changes.clone();
+    let mut listing: Option<Known> = None;
+    feed.run("Pod", move |event| {
+        let mut live = known.write().unwrap_or_else(PoisonError::into_inner);
+        let touched = match &event {
+            Event::Init => {
+                listing = Some(Known::default());
+                None
+            }
+            Event::InitApply(pod) => Some(put(listing.get_or_insert_default(), pod, false)),
+            Event::InitDone => {
+                *live = listing.take().unwrap_or_default();
+                let _ = ready.send(true);
+                None
+            }
+            Event::Apply(pod) => Some(put(&mut live, pod, true)),
+            Event::Delete(pod) => {
+                let key = key(pod);
+                live.pods.remove(&key);
+                live.unreadable.remove(&key);
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
+                Some(Change::Pod { key, node, pending: false, moved: true })
+            }
+        };
+        drop(live);
+        if let Some(change) = touched {
+            let _ = changes.send(change);
+        }
+    });
+    cache
+}
+
+fn key(pod: &core::Pod) -> PodKey {
+    PodKey::new(
+        pod.metadata.namespace.as_deref().unwrap_or("default"),
+        pod.metadata.name.as_deref().unwrap_or_default(),
+    )
+}
+
+/// Puts a pod where it belongs and says what to announce; `live` tells a change from a listing.
+fn put(known: &mut Known, pod: &core::Pod, live: bool) -> Change {
+    let key = key(pod);
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
+    match Pod::from_kube(pod) {
+        Ok(read) => {
+            known.unreadable.remove(&key);
+            let pending = read.is_provisionable();
+            let after = standing(&read);
+            let before = known.pods.insert(key.clone(), Arc::new(read));
+            let moved = live && before.is_none_or(|before| standing(&before) != after);
+            Change::Pod { key, node, pending, moved }
+        }
+        Err(why) => {
+            known.pods.remove(&key);
+            let why = why.to_string();
+            if known.unreadable.get(&key).is_none_or(|unread| unread.why != why) {
+                tracing::warn!(Pod.namespace = %key.namespace, Pod.name = %key.name, error = why, "pod cannot be read, ignoring it");
+            }
+            known.unreadable.insert(key.clone(), Unread { why, node: node.clone() });
+            Change::Pod { key, node, pending: false, moved: false }
+        }
+    }
+}
+
+/// Returns what makes a pod's node busy or quiet: is it bound, has it ended, is it going.
+fn standing(pod: &Pod) -> (bool, bool, bool) {
+    (pod.node.is_some(), pod.phase == Phase::Terminal, pod.deletes_at.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, cpu: &str, node: Option<&str>) -> core::Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "namespace": "default", "uid": name },
+            "spec": {
+                "nodeName": node,
+                "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }],
+            },
+        }))
+        .expect("a pod")
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_read_is_set_aside_and_comes_back_when_it_can() {
+        let mut known = Known::default();
+        put(&mut known, &pod("good", "1", None), true);
+        put(&mut known, &pod("bad", "one", None), true);
+        assert_eq!((known.pods.len(), known.unreadable.len()), (1, 1));
+        put(&mut known, &pod("bad", "1", None), true);
+        assert_eq!((known.pods.len(), known.unreadable.len()), (2, 0));
+    }
+
+    #[test]
+    fn binding_moves_a_pod_and_listing_does_not() {
+        let mut known = Known::default();
+        let moved = |change: Change| matches!(change, Change::Pod { moved: true, .. });
+        assert!(!moved(put(&mut known, &pod("a", "1", None), false)));
+        assert!(!moved(put(&mut known, &pod("a", "1", None), true)));
+        assert!(moved(put(&mut known, &pod("a", "1", Some("n")), true)));
+        assert!(!moved(put(&mut known, &pod("a", "1", Some("n")), true)));
+    }
+}

@@ -1,0 +1,290 @@
+//! Launching: the attempt and the request's digest are on the claim before the cloud is asked, so that a launch can be
+//! repeated after a crash without a second instance.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use karp_domain::api::conditions::{self, ConditionStatus};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, labels, requirements};
+use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
+use karp_domain::cluster::Unreadable;
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use serde_json::json;
+
+use super::{Context, Error, node_claim};
+use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, UnavailableOffering};
+use crate::effect;
+use crate::ops::events::Reason;
+use crate::ops::metrics::{CloudErrorLabels, CloudLabels, LaunchFailureLabels};
+
+/// Number of the launch attempt; part of the client token, advanced only after a definite answer.
+pub const ATTEMPT: &str = "karp.sh/launch-attempt";
+/// Digest of the request that was, or was about to be, made under that token.
+pub const DIGEST: &str = "karp.sh/launch-digest";
+/// A launch that the cloud refuses for lasting reasons is tried again after this long.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// Types that one request names (Karpenter: 60).
+const MAX_TYPES: usize = 60;
+
+/// Takes a claim one step towards its instance.
+pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
+    let Some(class) = context.stores.class(&claim.spec.node_class_ref.name).filter(|class| is_ready(class)) else {
+        let message = format!("EC2NodeClass {} is missing or not ready", claim.spec.node_class_ref.name);
+        return fail(claim, context, LaunchError::NodeClassNotReady(message)).await;
+    };
+    let catalogue = context.cloud.catalogue(&class).await?;
+    let before = claim.annotations().get(ATTEMPT).and_then(|attempt| attempt.parse::<u32>().ok());
+    if before.is_some() {
+        // Somebody was here before: what came of it is in the cloud.
+        if let Some(instance) = find(claim, context).await? {
+            tracing::info!(NodeClaim.name = claim.name_any(), "provider-id" = instance.provider_id, "adopted instance");
+            return adopt(claim, context, &instance, &catalogue).await;
+        }
+    }
+    let available = context.unavailable.apply(&catalogue);
+    let offerings = offerings(claim, &available)?;
+    let attempt = before.unwrap_or(1);
+    let order = LaunchOrder { claim, class: &class, attempt, offerings: &offerings };
+    let prepared = match timed(context, "Prepare", context.cloud.prepare(&order)).await {
+        Ok(prepared) => prepared,
+        Err(error) => return fail(claim, context, error).await,
+    };
+    let stamp = json!({ "annotations": { (ATTEMPT): attempt.to_string(), (DIGEST): prepared.digest } });
+    let claim = &effect::write_metadata(&context.client, claim, stamp).await?;
+    match timed(context, "Create", context.cloud.launch(&prepared)).await {
+        Ok(launched) => {
+            remember(context, &launched.refused);
+            adopt(claim, context, &launched.instance, &catalogue).await
+        }
+        Err(LaunchError::TokenReused(message)) => match find(claim, context).await? {
+            Some(instance) => adopt(claim, context, &instance, &catalogue).await,
+            None => Err(CloudError::Retry { after: None, message }.into()),
+        },
+        Err(error) => fail(claim, context, error).await,
+    }
+}
+
+fn is_ready(class: &Arc<Ec2NodeClass>) -> bool {
+    class.metadata.deletion_timestamp.is_none()
+        && class.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+}
+
+/// Measures a call to the cloud.
+async fn timed<T>(
+    context: &Context,
+    method: &str,
+    call: impl Future<Output = Result<T, LaunchError>>,
+) -> Result<T, LaunchError> {
+    let started = std::time::Instant::now();
+    let result = call.await;
+    let labels = CloudLabels::new("nodeclaim.lifecycle", method, context.cloud.name());
+    context.metrics.cloud_duration.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
+    if let Err(error) = &result {
+        let reason = match error {
+            LaunchError::InsufficientCapacity { .. } => "InsufficientCapacityError",
+            LaunchError::NodeClassNotReady(_) => "NodeClassNotReadyError",
+            LaunchError::TokenReused(_) => "IdempotentParameterMismatch",
+            LaunchError::Cloud(error) => error.reason(),
+        };
+        let labels = CloudErrorLabels::new("nodeclaim.lifecycle", method, context.cloud.name(), reason);
+        context.metrics.cloud_errors.get_or_create(&labels).inc();
+    }
+    result
+}
+
+/// Finds the instance that was launched for a claim; further ones, which must not be, are ended.
+async fn find(claim: &NodeClaim, context: &Context) -> Result<Option<Instance>, CloudError> {
+    let mut found = context.cloud.find(claim).await?.into_iter().filter(|instance| !instance.ending);
+    let first = found.next();
+    for extra in found {
+        tracing::error!(
+            NodeClaim.name = claim.name_any(),
+            "provider-id" = extra.provider_id,
+            "ending a second instance"
+        );
+        context.cloud.terminate(&extra.provider_id).await?;
+    }
+    Ok(first)
+}
+
+/// Ranks what a claim may be launched as: one capacity type, the cheapest types that are big enough.
+fn offerings(claim: &NodeClaim, catalogue: &Catalogue) -> Result<Vec<RankedOffering>, Error> {
+    let wanted = requirements(&claim.spec.requirements)
+        .map_err(|error| Unreadable::new("NodeClaim", &claim.name_any(), "spec.requirements", &error.to_string()))?;
+    let (mut types, market) = catalogue.select(&wanted);
+    for (at, kind) in catalogue.types().iter().enumerate() {
+        if !claim.spec.resources.requests.fits(&kind.allocatable()) {
+            types.set(at, false);
+        }
+    }
+    Ok(narrow(catalogue.ranked(&types, market)))
+}
+
+/// Keeps one capacity type, reserved before spot before on-demand, without spot that is dearer than on-demand.
+fn narrow(ranked: Vec<RankedOffering>) -> Vec<RankedOffering> {
+    let on_demand = ranked.iter().find(|offering| offering.capacity_type == CapacityType::OnDemand).map(|o| o.price);
+    let sensible = |offering: &RankedOffering| {
+        offering.capacity_type != CapacityType::Spot || on_demand.is_none_or(|price| offering.price <= price)
+    };
+    let Some(capacity_type) = ranked.iter().filter(|o| sensible(o)).map(|o| o.capacity_type).min() else {
+        return Vec::new();
+    };
+    let mut types: Vec<Arc<str>> = Vec::new();
+    let mut kept = ranked;
+    kept.retain(|offering| {
+        if offering.capacity_type != capacity_type || !sensible(offering) {
+            return false;
+        }
+        if types.contains(&offering.instance_type) {
+            return true;
+        }
+        let room = types.len() < MAX_TYPES;
+        if room {
+            types.push(offering.instance_type.clone());
+        }
+        room
+    });
+    kept
+}
+
+/// Writes what the instance is to the claim: labels first, so that Launched never is without them.
+async fn adopt(
+    claim: &NodeClaim,
+    context: &Context,
+    instance: &Instance,
+    catalogue: &Catalogue,
+) -> Result<Action, Error> {
+    let kind = catalogue.get(&instance.instance_type);
+    let settled = settled_labels(claim, instance, catalogue);
+    let claim = effect::write_metadata(&context.client, claim, json!({ "labels": settled })).await?;
+    node_claim::write(context, &claim, |status, now| {
+        status.provider_id = Some(instance.provider_id.clone());
+        status.image_id = Some(instance.image_id.clone()).filter(|id| !id.is_empty());
+        status.capacity = kind.map(|kind| kind.capacity.clone());
+        status.allocatable = kind.map(|kind| kind.allocatable());
+        conditions::set(&mut status.conditions, conditions::LAUNCHED, ConditionStatus::True, "", "", now);
+        let unknown = ConditionStatus::Unknown;
+        let message = "Node not registered with cluster";
+        conditions::set(&mut status.conditions, conditions::REGISTERED, unknown, "NodeNotFound", message, now);
+        conditions::set(&mut status.conditions, conditions::INITIALIZED, unknown, "NodeNotFound", message, now);
+    })
+    .await?;
+    let allocatable = kind.and_then(|kind| serde_json::to_string(&kind.allocatable()).ok()).unwrap_or_default();
+    tracing::info!(
+        NodeClaim.name = claim.name_any(),
+        "provider-id" = instance.provider_id,
+        "instance-type" = instance.instance_type,
+        zone = instance.zone,
+        "capacity-type" = %instance.capacity_type,
+        allocatable,
+        "launched nodeclaim"
+    );
+    Ok(Action::await_change())
+}
+
+/// Returns every label that the instance settles: what its type has one value for, where it is, how it was bought.
+fn settled_labels(claim: &NodeClaim, instance: &Instance, catalogue: &Catalogue) -> BTreeMap<String, String> {
+    let mut all: BTreeMap<String, String> =
+        requirements(&claim.spec.requirements).map(|wanted| wanted.settled_labels()).unwrap_or_default();
+    if let Some(kind) = catalogue.get(&instance.instance_type) {
+        for (key, values) in &kind.labels {
+            if let [value] = values.as_slice() {
+                all.insert(key.to_string(), value.to_string());
+            }
+        }
+    }
+    if let Some(zone) = catalogue.zones().iter().find(|zone| *zone.name == *instance.zone) {
+        all.insert(labels::ZONE_ID.to_owned(), zone.id.to_string());
+    }
+    all.insert(labels::ZONE.to_owned(), instance.zone.clone());
+    all.insert(labels::INSTANCE_TYPE.to_owned(), instance.instance_type.clone());
+    all.insert(labels::CAPACITY_TYPE.to_owned(), instance.capacity_type.to_string());
+    all
+}
+
+/// Remembers offerings that could not be had.
+fn remember(context: &Context, refused: &[UnavailableOffering]) {
+    for offering in refused {
+        context.unavailable.mark(offering);
+        let labels = LaunchFailureLabels::new(&offering.zone, offering.capacity_type.as_str(), &offering.code);
+        context.metrics.launch_failures.get_or_create(&labels).inc();
+    }
+}
+
+/// Draws the consequence of a launch that gave nothing.
+async fn fail(claim: &NodeClaim, context: &Context, error: LaunchError) -> Result<Action, Error> {
+    let about = effect::reference(claim);
+    let (reason, message, pause) = match &error {
+        LaunchError::InsufficientCapacity { offerings, message } => {
+            remember(context, offerings);
+            let note = format!("NodeClaim {} event: {message}", claim.name_any());
+            context.events.publish(&about, Reason::InsufficientCapacityError, note);
+            tracing::warn!(NodeClaim.name = claim.name_any(), error = message, "failed launching nodeclaim");
+            node_claim::delete(claim, context, "insufficient_capacity").await?;
+            return Ok(Action::await_change());
+        }
+        LaunchError::NodeClassNotReady(message) => {
+            let note = format!("NodeClaim {} event: {message}", claim.name_any());
+            context.events.publish(&about, Reason::NodeClassNotReady, note);
+            tracing::warn!(NodeClaim.name = claim.name_any(), error = message, "failed launching nodeclaim");
+            node_claim::delete(claim, context, "nodeclass_not_ready").await?;
+            return Ok(Action::await_change());
+        }
+        LaunchError::TokenReused(message) => ("TokenReused", message.clone(), None),
+        LaunchError::Cloud(CloudError::Retry { after, message }) => ("LaunchFailed", message.clone(), *after),
+        LaunchError::Cloud(CloudError::Refused { reason, message }) => {
+            context.events.publish(&about, Reason::LaunchFailed, message.clone());
+            (reason.as_str(), message.clone(), Some(REFUSED_PAUSE))
+        }
+    };
+    tracing::error!(NodeClaim.name = claim.name_any(), reason, error = message, "launching nodeclaim");
+    node_claim::write(context, claim, |status, now| {
+        let unknown = ConditionStatus::Unknown;
+        conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, reason, &message, now);
+    })
+    .await?;
+    match pause {
+        Some(pause) => Ok(Action::requeue(pause)),
+        None => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use karp_domain::catalogue::{Price, Zone};
+
+    use super::*;
+
+    fn offering(kind: &str, capacity_type: CapacityType, micro: u64) -> RankedOffering {
+        RankedOffering {
+            instance_type: kind.into(),
+            zone: Zone::new("us-east-1a", "use1-az1"),
+            capacity_type,
+            price: Price::from_micro_dollars(micro),
+        }
+    }
+
+    fn names(ranked: Vec<RankedOffering>) -> Vec<String> {
+        narrow(ranked).iter().map(|o| format!("{} {}", o.instance_type, o.capacity_type)).collect()
+    }
+
+    #[test]
+    fn spot_comes_before_on_demand_unless_it_is_dearer() {
+        use CapacityType::{OnDemand, Spot};
+        let ranked = vec![offering("a", Spot, 3), offering("a", OnDemand, 9), offering("b", Spot, 12)];
+        assert_eq!(names(ranked), ["a spot"]);
+        let ranked = vec![offering("a", OnDemand, 9), offering("b", Spot, 12)];
+        assert_eq!(names(ranked), ["a on-demand"]);
+        assert_eq!(names(vec![offering("b", Spot, 12)]), ["b spot"]);
+        assert!(names(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn a_request_names_at_most_sixty_types() {
+        let ranked = (0..100).map(|n| offering(&format!("t{n:03}"), CapacityType::Spot, n)).collect();
+        let kept = names(ranked);
+        assert_eq!((kept.len(), kept[0].as_str()), (MAX_TYPES, "t000 spot"));
+    }
+}

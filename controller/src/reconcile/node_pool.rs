@@ -1,0 +1,179 @@
+//! NodePool: conditions, hash and counters in its metadata and status; it stays until its claims are gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karp_domain::api::conditions::{self, ConditionStatus};
+use karp_domain::api::{NodeClaim, NodePool, NodePoolStatus, hash, labels};
+use karp_domain::cluster::Pool;
+use karp_domain::quantity::Quantity;
+use karp_domain::resources::Resources;
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::driver::Driver;
+use super::{Context, Error};
+use crate::effect::{self, Effect};
+use crate::observe::Change;
+use crate::ops::metrics::{PoolLabels, PoolResourceLabels};
+
+/// Counters are looked at this often although nothing changed (Karpenter: 5 s).
+const RECOUNT: Duration = Duration::from_secs(60);
+/// A pool that waits for its claims is looked at again after this long.
+const WAITING: Duration = Duration::from_secs(5);
+/// The pseudo-resource that counts nodes.
+const NODES: &str = "nodes";
+
+/// Runs the controller until `stop` is cancelled.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let pick = |context: &Context, change: &Change| match change {
+        Change::Pool(name) => vec![ObjectRef::new(name)],
+        Change::Class(name) => {
+            let users = context.stores.pools.state_filter(|pool| pool.spec.template.spec.node_class_ref.name == **name);
+            users.iter().map(|pool| ObjectRef::new(&pool.name_any())).collect()
+        }
+        Change::Claim(name) => match context.stores.claim(name) {
+            Some(claim) => claim.labels().get(labels::NODE_POOL).map(|pool| ObjectRef::new(pool)).into_iter().collect(),
+            // It is gone and with it the name of its pool.
+            None => context.stores.pools.state().iter().map(|pool| ObjectRef::new(&pool.name_any())).collect(),
+        },
+        _ => Vec::new(),
+    };
+    let driver = Driver { name: "nodepool", store: context.stores.pools.clone(), pick };
+    driver.run(context, stop, reconcile).await;
+}
+
+/// Returns whether karp may act on a pool.
+pub fn is_ours(pool: &NodePool) -> bool {
+    pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP
+}
+
+async fn reconcile(pool: Arc<NodePool>, context: Arc<Context>) -> Result<Action, Error> {
+    if !is_ours(&pool) {
+        return Ok(Action::await_change());
+    }
+    if pool.metadata.deletion_timestamp.is_some() {
+        return finalize(&pool, &context).await;
+    }
+    let mut pool = effect::add_finalizer(&context.client, &*pool, labels::TERMINATION_FINALIZER).await?;
+    let hashes = hash_annotations(&pool);
+    if hashes.iter().any(|(key, value)| pool.annotations().get(key) != Some(value)) {
+        pool = effect::write_metadata(&context.client, &pool, json!({ "annotations": hashes })).await?;
+    }
+    let status = status(&pool, &context, Timestamp::now());
+    measure(&pool, &status, &context);
+    if pool.status.as_ref() != Some(&status) {
+        let ready = |status: Option<&NodePoolStatus>| {
+            status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+        };
+        let became_ready = ready(Some(&status)) && !ready(pool.status.as_ref());
+        effect::write_status(&context.client, &pool, &status).await?;
+        if became_ready {
+            context.provision.notify_one();
+        }
+    }
+    Ok(Action::requeue(RECOUNT))
+}
+
+/// Makes the status: is the pool sound, is its class ready, what does it run.
+fn status(pool: &NodePool, context: &Context, now: Timestamp) -> NodePoolStatus {
+    let mut status = pool.status.clone().unwrap_or_default();
+    let all = &mut status.conditions;
+    match Pool::from_kube(pool) {
+        Ok(_) => conditions::set(all, conditions::VALIDATION_SUCCEEDED, ConditionStatus::True, "", "", now),
+        Err(unreadable) => conditions::set(
+            all,
+            conditions::VALIDATION_SUCCEEDED,
+            ConditionStatus::False,
+            "NodePoolValidationFailed",
+            &unreadable.to_string(),
+            now,
+        ),
+    };
+    let class = context.stores.class(&pool.spec.template.spec.node_class_ref.name);
+    let ready = class
+        .as_ref()
+        .and_then(|class| class.status.as_ref())
+        .and_then(|status| conditions::get(&status.conditions, conditions::READY));
+    let (verdict, reason, message) = match (&class, ready) {
+        (None, _) => (ConditionStatus::False, "NodeClassNotFound", "NodeClass not found on cluster".to_owned()),
+        (Some(class), _) if class.metadata.deletion_timestamp.is_some() => {
+            (ConditionStatus::False, "NodeClassTerminating", "NodeClass is Terminating".to_owned())
+        }
+        (Some(_), None) => {
+            (ConditionStatus::Unknown, "NodeClassReadinessUnknown", "Node Class Readiness Unknown".to_owned())
+        }
+        (Some(_), Some(ready)) if ready.status == ConditionStatus::True => (ConditionStatus::True, "", String::new()),
+        (Some(_), Some(ready)) => (ready.status, &*ready.reason, ready.message.clone()),
+    };
+    conditions::set(all, conditions::NODE_CLASS_READY, verdict, reason, &message, now);
+    conditions::set_ready(all, conditions::NODE_POOL_READY, now);
+    let (resources, nodes) = usage(pool, context);
+    status.nodes = nodes;
+    status.resources = Some(resources);
+    status.node_class_observed_generation = class.and_then(|class| class.metadata.generation);
+    status
+}
+
+/// Sums what the pool's nodes have, launched ones by what they are and others not at all.
+fn usage(pool: &NodePool, context: &Context) -> (Resources, i64) {
+    let claims = claims_of(pool, context);
+    let mut total = Resources::new();
+    for claim in &claims {
+        if let Some(capacity) = claim.status.as_ref().and_then(|status| status.capacity.as_ref()) {
+            total.add(capacity);
+        }
+    }
+    let nodes = claims.len() as i64;
+    total.set(NODES, Quantity::from_units(nodes));
+    (total, nodes)
+}
+
+fn claims_of(pool: &NodePool, context: &Context) -> Vec<Arc<NodeClaim>> {
+    let name = pool.name_any();
+    context.stores.claims.state_filter(|claim| claim.labels().get(labels::NODE_POOL) == Some(&name))
+}
+
+fn measure(pool: &NodePool, status: &NodePoolStatus, context: &Context) {
+    let name = pool.name_any();
+    for (resource, amount) in status.resources.iter().flat_map(Resources::iter) {
+        let labels = PoolResourceLabels::new(resource, &name);
+        context.metrics.nodepools_usage.get_or_create(&labels).set(amount.as_f64());
+    }
+    for (resource, amount) in pool.spec.limits.iter().flat_map(Resources::iter) {
+        let labels = PoolResourceLabels::new(resource, &name);
+        context.metrics.nodepools_limit.get_or_create(&labels).set(amount.as_f64());
+    }
+}
+
+/// Asks that the pool's claims end and lets the pool go after them.
+async fn finalize(pool: &NodePool, context: &Context) -> Result<Action, Error> {
+    let claims = claims_of(pool, context);
+    for claim in claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+        let effect = Effect::DeleteNodeClaim {
+            name: claim.name_any().into(),
+            uid: claim.metadata.uid.clone().unwrap_or_default().into(),
+        };
+        effect::apply(&context.client, &context.events, &effect).await?;
+    }
+    if !claims.is_empty() {
+        return Ok(Action::requeue(WAITING));
+    }
+    let name = pool.name_any();
+    context.metrics.nodepools_cost.remove(&PoolLabels::new(&name));
+    effect::remove_finalizer(&context.client, pool, labels::TERMINATION_FINALIZER).await?;
+    Ok(Action::await_change())
+}
+
+/// Returns the annotations by which a claim knows the template that it was made from.
+pub fn hash_annotations(pool: &NodePool) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (labels::NODE_POOL_HASH.to_owned(), hash::node_pool(&pool.spec)),
+        (labels::NODE_POOL_HASH_VERSION.to_owned(), hash::NODE_POOL_VERSION.to_owned()),
+    ])
+}

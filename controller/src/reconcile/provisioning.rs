@@ -1,0 +1,296 @@
+//! Pending pods → batch → solve → NodeClaims.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use karp_domain::api::{NodeClaim, NodeClaimSpec, NodeClassReference, ResourceRequests, labels, requirement_specs};
+use karp_domain::batch::{Batcher, Window};
+use karp_domain::cluster::{Pod, PodKey, Snapshot};
+use karp_domain::scheduling::{InFlightNode, Solution, Target, solve};
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::Context;
+use crate::effect::{self, Effect, Outcome};
+use crate::observe::Change;
+use crate::ops::events::Reason;
+use crate::ops::metrics::{ControllerLabels, CreatedLabels};
+use crate::ops::telemetry::reconcile_id;
+
+/// Pods that still wait are looked at again after this long (Karpenter: 10 s).
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// How long a new claim may take to come back by watch before the next plan is made without it.
+const ECHO: Duration = Duration::from_secs(5);
+/// Characters of a generated name, as the API server chooses them: no vowels, nothing to misread.
+const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Names and types that a log line lists before it counts the rest.
+const LISTED: usize = 5;
+
+/// Plans capacity for pending pods until `stop` is cancelled.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let mut changes = context.stores.changes();
+    let mut batcher = Batcher::new(context.options.batch_idle_duration, context.options.batch_max_duration);
+    let mut look_again = Some(Instant::now());
+    loop {
+        let now = Timestamp::now();
+        let window = match batcher.window(now) {
+            Window::Ripe => {
+                batcher.clear();
+                let span = tracing::info_span!(
+                    "reconcile",
+                    controller = "provisioner",
+                    namespace = "",
+                    name = "",
+                    reconcileID = reconcile_id()
+                );
+                let waiting = pass(&context).instrument(span).await;
+                look_again = waiting.then(|| Instant::now() + LOOK_AGAIN);
+                continue;
+            }
+            Window::Empty => None,
+            Window::OpenUntil(at) => Some(Duration::try_from(at.duration_since(now)).unwrap_or_default()),
+        };
+        let ripens = async {
+            match (window, look_again) {
+                (Some(wait), _) => tokio::time::sleep(wait).await,
+                (None, Some(at)) => tokio::time::sleep_until(at.into()).await,
+                (None, None) => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = context.provision.notified() => batcher.add(Timestamp::now()),
+            () = ripens => if window.is_none() {
+                look_again = None;
+                batcher.add(Timestamp::now());
+            },
+            change = changes.recv() => match change {
+                Ok(change) => if concerns(&context, &change) {
+                    batcher.add(Timestamp::now());
+                },
+                Err(RecvError::Lagged(_)) => batcher.add(Timestamp::now()),
+                Err(RecvError::Closed) => return,
+            },
+        }
+    }
+}
+
+/// Says whether a change may leave a pod without a place.
+fn concerns(context: &Context, change: &Change) -> bool {
+    match change {
+        Change::Pod { pending, .. } => *pending,
+        Change::Claim(name) => {
+            context.stores.claim(name).is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
+        }
+        Change::Pool(_) | Change::Class(_) => false,
+        Change::Node(_) | Change::Daemon | Change::Budget => false,
+    }
+}
+
+/// Makes one plan and carries it out; returns whether pods still wait.
+async fn pass(context: &Context) -> bool {
+    let started = Instant::now();
+    let snapshot = context.snapshot().await;
+    let pending: Vec<&Arc<Pod>> = snapshot.pods.iter().filter(|pod| pod.is_provisionable()).collect();
+    let labels = ControllerLabels::new("provisioner");
+    context.metrics.queue_depth.get_or_create(&labels).set(pending.len() as i64);
+    context.metrics.ignored_pods.set(context.stores.pods.unreadable() as i64);
+
+    let solution = solve(&snapshot);
+    context.metrics.scheduling_duration.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
+    context.metrics.unschedulable_pods.get_or_create(&labels).set(solution.unschedulable.len() as i64);
+    if !solution.nodes.is_empty() {
+        let pods: usize = solution.nodes.iter().map(|node| node.pods.len()).sum();
+        let duration = format!("{:?}", started.elapsed());
+        let listed = listing(solution.nodes.iter().flat_map(|node| &node.pods));
+        tracing::info!(Pods = listed, duration, "found provisionable pod(s)");
+        tracing::info!(nodeclaims = solution.nodes.len(), pods, "computed new nodeclaim(s) to fit pod(s)");
+    }
+    let plans = carry_out(context, &snapshot, &solution).await;
+    report(context, &snapshot, &solution, &plans);
+    context.plans.replace(plans);
+    !pending.is_empty() || solution.next_look.is_some()
+}
+
+/// Creates the claims of a solution and returns which pods each claim, new or in flight, is for.
+async fn carry_out(
+    context: &Context,
+    snapshot: &Snapshot,
+    solution: &Solution,
+) -> BTreeMap<Arc<str>, BTreeSet<PodKey>> {
+    let mut plans: BTreeMap<Arc<str>, BTreeSet<PodKey>> = BTreeMap::new();
+    for placement in &solution.placements {
+        if let Some(claim) = claim_of(snapshot, &placement.target) {
+            plans.entry(claim).or_default().insert(placement.pod.clone());
+        }
+    }
+    let created =
+        futures::future::join_all(solution.nodes.iter().map(|node| create(context, node, "provisioned"))).await;
+    for (node, name) in solution.nodes.iter().zip(created) {
+        if let Some(name) = name {
+            plans.insert(name, node.pods.iter().cloned().collect());
+        }
+    }
+    plans
+}
+
+/// Returns the claim behind a placement: pods are nominated to nodes that open, not to nodes that are open already.
+fn claim_of(snapshot: &Snapshot, target: &Target) -> Option<Arc<str>> {
+    match target {
+        Target::Claim(name) => Some(name.clone()),
+        Target::Node(name) => {
+            let node = snapshot.nodes.iter().find(|node| node.name == *name)?;
+            let id = node.provider_id.as_ref()?;
+            let claim = snapshot.claims.iter().find(|claim| claim.provider_id.as_ref() == Some(id))?;
+            (!claim.is_initialized()).then(|| claim.name.clone())
+        }
+    }
+}
+
+/// Creates the claim of a planned node and waits until the watch has seen it; returns its name.
+pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Option<Arc<str>> {
+    let claim = match new_claim(context, node) {
+        Ok(claim) => claim,
+        Err(missing) => {
+            tracing::warn!(NodePool.name = %node.pool, missing, "not creating a nodeclaim: what it belongs to has gone");
+            return None;
+        }
+    };
+    let name: Arc<str> = claim.metadata.name.clone().unwrap_or_default().into();
+    let requests = serde_json::to_string(&claim.spec.resources.requests).unwrap_or_default();
+    match effect::apply(&context.client, &context.events, &Effect::CreateNodeClaim(Box::new(claim))).await {
+        Ok(Outcome::Done) => {}
+        Ok(Outcome::Nothing) => return None,
+        Err(error) => {
+            tracing::error!(NodePool.name = %node.pool, %error, "creating nodeclaim");
+            return None;
+        }
+    }
+    context.metrics.nodeclaims_created.get_or_create(&CreatedLabels::new(reason, &*node.pool, "false")).inc();
+    tracing::info!(
+        NodePool.name = %node.pool,
+        NodeClaim.name = %name,
+        requests,
+        "instance-types" = listing(node.instance_types()),
+        "created nodeclaim"
+    );
+    let seen = tokio::time::timeout(ECHO, async {
+        while context.stores.claim(&name).is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    if seen.await.is_err() {
+        tracing::warn!(NodeClaim.name = %name, "the watch has not shown the new nodeclaim yet");
+    }
+    Some(name)
+}
+
+/// Makes the claim of a planned node, owned by its pool and stamped with the hashes that drift is judged by.
+fn new_claim(context: &Context, node: &InFlightNode) -> Result<NodeClaim, &'static str> {
+    let pool = context.stores.pool(&node.pool).ok_or("NodePool")?;
+    let class = context.stores.class(&node.class.name).ok_or("EC2NodeClass")?;
+    let mut claim_labels = node.labels.clone();
+    claim_labels.insert(labels::NODE_POOL.to_owned(), node.pool.to_string());
+    claim_labels.insert(labels::EC2_NODE_CLASS.to_owned(), node.class.name.to_string());
+    let mut annotations = node.annotations.clone();
+    annotations.extend(super::node_pool::hash_annotations(&pool));
+    annotations.extend(super::node_class::hash_annotations(&class));
+    let duration = |time: jiff::SignedDuration| format!("{}s", time.as_secs());
+    let spec = NodeClaimSpec {
+        taints: node.taints.iter().map(Into::into).collect(),
+        startup_taints: node.startup_taints.iter().map(Into::into).collect(),
+        requirements: requirement_specs(&node.requirements),
+        resources: ResourceRequests { requests: node.requests.clone() },
+        node_class_ref: NodeClassReference {
+            group: node.class.group.to_string(),
+            kind: node.class.kind.to_string(),
+            name: node.class.name.to_string(),
+        },
+        termination_grace_period: node.termination_grace.map(duration),
+        expire_after: node.expire_after.map_or_else(|| "Never".to_owned(), duration),
+    };
+    let owner = OwnerReference {
+        api_version: "karpenter.sh/v1".to_owned(),
+        kind: "NodePool".to_owned(),
+        name: node.pool.to_string(),
+        uid: pool.metadata.uid.clone().unwrap_or_default(),
+        block_owner_deletion: Some(true),
+        controller: None,
+    };
+    let metadata = ObjectMeta {
+        name: Some(generated_name(&node.pool)),
+        labels: Some(claim_labels),
+        annotations: Some(annotations),
+        finalizers: Some(vec![labels::TERMINATION_FINALIZER.to_owned()]),
+        owner_references: Some(vec![owner]),
+        ..ObjectMeta::default()
+    };
+    Ok(NodeClaim { metadata, spec, status: None })
+}
+
+/// Makes a name as `generateName` would; made here so that the plan knows it before the API server does.
+fn generated_name(pool: &str) -> String {
+    let suffix: String = (0..5).map(|_| char::from(NAME_LETTERS[rand::random_range(0..NAME_LETTERS.len())])).collect();
+    format!("{pool}-{suffix}")
+}
+
+/// Tells each pod where it goes, or why nowhere.
+fn report(context: &Context, snapshot: &Snapshot, solution: &Solution, plans: &BTreeMap<Arc<str>, BTreeSet<PodKey>>) {
+    let pods: BTreeMap<&PodKey, &Arc<Pod>> = snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
+    let publish = |key: &PodKey, reason: Reason, note: String| {
+        if let Some(pod) = pods.get(key).filter(|pod| pod.node.is_none()) {
+            context.events.publish(&effect::pod_reference(key, &pod.uid), reason, note);
+        }
+    };
+    for (claim, planned) in plans {
+        for key in planned {
+            publish(key, Reason::Nominated, format!("Pod should schedule on: nodeclaim/{claim}"));
+        }
+    }
+    for placement in &solution.placements {
+        if let (Target::Node(node), None) = (&placement.target, claim_of(snapshot, &placement.target)) {
+            publish(&placement.pod, Reason::Nominated, format!("Pod should schedule on: node/{node}"));
+        }
+    }
+    for refused in &solution.unschedulable {
+        publish(&refused.pod, Reason::FailedScheduling, format!("Failed to schedule pod, {refused}"));
+        tracing::debug!(
+            Pod.namespace = %refused.pod.namespace,
+            Pod.name = %refused.pod.name,
+            error = %refused,
+            "could not schedule pod"
+        );
+    }
+}
+
+/// Lists the first few items and counts the others, as Karpenter's log does.
+pub fn listing<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    match items.len().checked_sub(LISTED) {
+        None | Some(0) => items.join(", "),
+        Some(more) => format!("{} and {more} other(s)", items[..LISTED].join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_are_counted() {
+        assert_eq!(listing(["a", "b"]), "a, b");
+        assert_eq!(listing(1..=5), "1, 2, 3, 4, 5");
+        assert_eq!(listing(1..=60), "1, 2, 3, 4, 5 and 55 other(s)");
+    }
+
+    #[test]
+    fn names_are_the_pools_with_five_letters() {
+        let name = generated_name("default");
+        let suffix = name.strip_prefix("default-").expect("the pool's name first");
+        assert!(suffix.len() == 5 && suffix.bytes().all(|letter| NAME_LETTERS.contains(&letter)), "{name}");
+    }
+}

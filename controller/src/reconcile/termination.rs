@@ -1,0 +1,268 @@
+//! The end of nodes and claims: keep new pods off, drain, end the instance, and only then let the objects go. Each step is
+//! derived from what is there, so that it goes on after a crash, and each finalizer can always leave.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use karp_domain::api::conditions::{self, ConditionStatus};
+use karp_domain::api::{NodeClaim, labels};
+use karp_domain::cluster::{Node as ReadNode, Pod, Readiness};
+use kube::api::ListParams;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::driver::Driver;
+use super::{Context, Error, drain, launch, node_claim, registration};
+use crate::cloud::Termination;
+use crate::effect::{self, Effect, Evicted};
+use crate::observe::Change;
+use crate::ops::events::Reason;
+use crate::ops::metrics::{CodeLabels, PoolLabels, PoolZoneLabels, TerminatedLabels};
+
+/// Pause between looks at a drain; pods that go wake it earlier.
+const DRAIN_PAUSE: Duration = Duration::from_secs(2);
+/// Pause between questions whether an instance is gone.
+const INSTANCE_PAUSE: Duration = Duration::from_secs(2);
+/// Volumes that do not detach are waited for no longer than this: kubelet's own unmount limit is 6 min.
+const DETACH_LIMIT: jiff::SignedDuration = jiff::SignedDuration::from_mins(6);
+
+/// Runs the controller of leaving nodes until `stop` is cancelled.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let pick = |context: &Context, change: &Change| match change {
+        Change::Node(name) => vec![ObjectRef::new(name)],
+        Change::Pod { node: Some(node), .. } => {
+            let leaving = context.stores.node(node).filter(|node| node.metadata.deletion_timestamp.is_some());
+            leaving.map(|node| ObjectRef::new(&node.name_any())).into_iter().collect()
+        }
+        _ => Vec::new(),
+    };
+    let driver = Driver { name: "node.termination", store: context.stores.nodes.clone(), pick };
+    driver.run(context, stop, reconcile).await;
+}
+
+async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Error> {
+    let ours = node.finalizers().iter().any(|known| known == labels::TERMINATION_FINALIZER);
+    let Some(since) = node.metadata.deletion_timestamp.as_ref().map(|time| time.0).filter(|_| ours) else {
+        return Ok(Action::await_change());
+    };
+    let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
+    let claim = context.stores.claim_of(&id);
+    if let Some(claim) = claim.as_ref().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+        node_claim::delete(claim, &context, "node_deleted").await?;
+    }
+    let read = ReadNode::from_kube(&node)?;
+    // Nothing runs any more: there is nobody to drain, and no kubelet to tell that pods are gone.
+    if read.ready != Readiness::Ready && (id.is_empty() || context.cloud.get(&id).await?.is_none()) {
+        return leave(&node, &context, since).await;
+    }
+    let taint = Effect::Taint { node: node.name_any().into() };
+    if effect::apply(&context.client, &context.events, &taint).await? == effect::Outcome::Done {
+        tracing::info!(
+            Node.name = node.name_any(),
+            "taint.Key" = labels::DISRUPTED,
+            "taint.Effect" = "NoSchedule",
+            "tainted node"
+        );
+    }
+    let deadline = deadline(&node, claim.as_deref());
+    if !drained(&node, claim.as_deref(), &context, deadline).await? {
+        mark(claim.as_deref(), &context, conditions::DRAINED, Mark::Doing("Draining", "Draining")).await?;
+        return Ok(Action::requeue(DRAIN_PAUSE));
+    }
+    let claim = mark(claim.as_deref(), &context, conditions::DRAINED, Mark::Done).await?;
+    if !detached(&node, &context, since, deadline).await? {
+        context.events.publish(
+            &effect::reference(&*node),
+            Reason::AwaitingVolumeDetachment,
+            "Awaiting volume detachment",
+        );
+        let doing = Mark::Doing("AwaitingVolumeDetachment", "AwaitingVolumeDetachment");
+        mark(claim.as_ref(), &context, conditions::VOLUMES_DETACHED, doing).await?;
+        return Ok(Action::requeue(DRAIN_PAUSE));
+    }
+    let claim = mark(claim.as_ref(), &context, conditions::VOLUMES_DETACHED, Mark::Done).await?;
+    if !id.is_empty() {
+        mark(claim.as_ref(), &context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
+        if context.cloud.terminate(&id).await? == Termination::InProgress {
+            return Ok(Action::requeue(INSTANCE_PAUSE));
+        }
+    }
+    leave(&node, &context, since).await
+}
+
+/// Lets a node go.
+async fn leave(node: &Node, context: &Context, since: Timestamp) -> Result<Action, Error> {
+    let pool = node.labels().get(labels::NODE_POOL).cloned().unwrap_or_default();
+    let zone = node.labels().get(labels::ZONE).cloned().unwrap_or_default();
+    if effect::remove_finalizer(&context.client, node, labels::TERMINATION_FINALIZER).await? == effect::Outcome::Done {
+        let took = Timestamp::now().duration_since(since).as_secs_f64().max(0.0);
+        context.metrics.nodes_terminated.get_or_create(&PoolZoneLabels::new(&pool, zone)).inc();
+        context.metrics.nodes_termination_duration.get_or_create(&PoolLabels::new(&pool)).observe(took);
+        tracing::info!(Node.name = node.name_any(), "deleted node");
+    }
+    Ok(Action::await_change())
+}
+
+/// How a step of the end is told in a claim's conditions.
+enum Mark {
+    Done,
+    Doing(&'static str, &'static str),
+}
+
+async fn mark(
+    claim: Option<&NodeClaim>,
+    context: &Context,
+    kind: &str,
+    mark: Mark,
+) -> Result<Option<NodeClaim>, Error> {
+    let Some(claim) = claim else { return Ok(None) };
+    let written = node_claim::write(context, claim, |status, now| {
+        let all = &mut status.conditions;
+        match mark {
+            Mark::Done => conditions::set(all, kind, ConditionStatus::True, "", "", now),
+            Mark::Doing(reason, message) => conditions::set(all, kind, ConditionStatus::Unknown, reason, message, now),
+        };
+    });
+    written.await.map(Some)
+}
+
+/// Returns the time after which the drain is forced, from the annotation that the claim's deletion set.
+fn deadline(node: &Node, claim: Option<&NodeClaim>) -> Option<Timestamp> {
+    let text = claim.and_then(|claim| claim.annotations().get(labels::TERMINATION_TIMESTAMP));
+    text.or_else(|| node.annotations().get(labels::TERMINATION_TIMESTAMP))?.parse().ok()
+}
+
+/// Takes a drain one step further; returns whether it is done.
+async fn drained(
+    node: &Node,
+    claim: Option<&NodeClaim>,
+    context: &Context,
+    deadline: Option<Timestamp>,
+) -> Result<bool, Error> {
+    let name = node.name_any();
+    let pods = context.stores.pods.on_node(&name);
+    let step = drain::next(&pods, deadline, Timestamp::now());
+    for (pod, grace) in &step.force {
+        tracing::warn!(Pod.namespace = %pod.key.namespace, Pod.name = %pod.key.name, "deleting pod: the drain's deadline is near");
+        effect::delete_pod(&context.client, &pod.key, &pod.uid, *grace).await?;
+    }
+    let evictions = step.evict.iter().map(|pod| evict(pod, node, context));
+    for result in futures::future::join_all(evictions).await {
+        result?;
+    }
+    let unreadable = context.stores.pods.unreadable_on(&name);
+    if step.is_done() && !unreadable.is_empty() && deadline.is_none_or(|at| Timestamp::now() < at) {
+        // What cannot be read cannot be judged: it is waited for, never run over.
+        context.events.publish(
+            &effect::reference(node),
+            Reason::FailedDraining,
+            format!("Failed to drain node, {} pod(s) cannot be read", unreadable.len()),
+        );
+        return Ok(false);
+    }
+    if step.is_done() && claim.is_none_or(|claim| !node_claim::is_true(claim, conditions::DRAINED)) {
+        let pool = node.labels().get(labels::NODE_POOL).cloned().unwrap_or_default();
+        context.metrics.nodes_drained.get_or_create(&PoolLabels::new(pool)).inc();
+    }
+    if !step.waiting.is_empty() {
+        let note = format!("Failed to drain node, {} pods are waiting to be evicted", step.waiting.len());
+        context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
+    }
+    Ok(step.is_done())
+}
+
+async fn evict(pod: &Pod, node: &Node, context: &Context) -> Result<(), Error> {
+    let answer = effect::evict(&context.client, &pod.key, &pod.uid).await?;
+    let (code, about) = (if answer == Evicted::Yes { "200" } else { "429" }, effect::pod_reference(&pod.key, &pod.uid));
+    context.metrics.eviction_requests.get_or_create(&CodeLabels::new(code)).inc();
+    match answer {
+        Evicted::Yes => context.events.publish(&about, Reason::Evicted, "Evicted pod: node is being disrupted"),
+        Evicted::Blocked(why) => {
+            let note = format!("Failed to drain node, evicting {} is blocked: {why}", pod.key);
+            context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
+        }
+    }
+    Ok(())
+}
+
+/// Says whether no volume is attached to a node any more, or whether it has been waited for long enough.
+async fn detached(
+    node: &Node,
+    context: &Context,
+    since: Timestamp,
+    deadline: Option<Timestamp>,
+) -> Result<bool, Error> {
+    let now = Timestamp::now();
+    let limit = deadline.unwrap_or(Timestamp::MAX).min(since.saturating_add(DETACH_LIMIT).unwrap_or(Timestamp::MAX));
+    if now >= limit {
+        return Ok(true);
+    }
+    let attachments: Api<VolumeAttachment> = Api::all(context.client.clone());
+    let listed = attachments.list(&ListParams::default()).await?;
+    let name = node.name_any();
+    Ok(listed.items.iter().all(|attachment| attachment.spec.node_name != name))
+}
+
+/// Takes a claim that was asked to end one step further.
+pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
+    let asked = claim.metadata.deletion_timestamp.as_ref().map_or_else(Timestamp::now, |time| time.0);
+    if claim.finalizers().iter().all(|known| known != labels::TERMINATION_FINALIZER) {
+        return Ok(Action::await_change());
+    }
+    if let Some(grace) = claim.spec.grace()
+        && !claim.annotations().contains_key(labels::TERMINATION_TIMESTAMP)
+    {
+        let at = asked.saturating_add(grace).unwrap_or(Timestamp::MAX);
+        let stamp = json!({ "annotations": { (labels::TERMINATION_TIMESTAMP): format!("{at:.0}") } });
+        effect::write_metadata(&context.client, claim, stamp).await?;
+        return Ok(Action::requeue(Duration::ZERO));
+    }
+    if let Some(node) = registration::node(claim, context) {
+        if node.metadata.deletion_timestamp.is_none() {
+            let uid = node.uid().unwrap_or_default();
+            effect::delete::<Node>(&context.client, &node.name_any(), &uid).await?;
+        }
+        return Ok(Action::requeue(DRAIN_PAUSE));
+    }
+    let instances = match node_claim::provider_id(claim) {
+        Some(id) => vec![id.to_owned()],
+        // Killed between the launch and its record: the tag knows.
+        None if claim.annotations().contains_key(launch::ATTEMPT) => {
+            context.cloud.find(claim).await?.into_iter().map(|instance| instance.provider_id).collect()
+        }
+        None => Vec::new(),
+    };
+    let mut gone = true;
+    if !instances.is_empty() {
+        mark(Some(claim), context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
+    }
+    for id in &instances {
+        gone &= context.cloud.terminate(id).await? == Termination::Gone;
+    }
+    if !gone {
+        return Ok(Action::requeue(INSTANCE_PAUSE));
+    }
+    if effect::remove_finalizer(&context.client, &latest(claim, context), labels::TERMINATION_FINALIZER).await?
+        == effect::Outcome::Done
+    {
+        let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
+        let labels =
+            TerminatedLabels::new(node_claim::pool_of(claim), label(labels::CAPACITY_TYPE), label(labels::ZONE));
+        context.metrics.nodeclaims_terminated.get_or_create(&labels).inc();
+        let id = instances.first().map(String::as_str).unwrap_or_default();
+        tracing::info!(NodeClaim.name = claim.name_any(), "provider-id" = id, "deleted nodeclaim");
+    }
+    Ok(Action::await_change())
+}
+
+/// Returns the claim as the cache has it now: this reconcile may just have written its status.
+fn latest(claim: &NodeClaim, context: &Context) -> NodeClaim {
+    let cached = context.stores.claim(&claim.name_any()).filter(|cached| cached.metadata.uid == claim.metadata.uid);
+    cached.map_or_else(|| claim.clone(), |cached| (*cached).clone())
+}

@@ -1,0 +1,194 @@
+//! Puts the controller together: client, caches, servers, leadership, controllers, and a shutdown that ends them in order.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kube::Client;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::cloud::{CloudProvider, Unavailable, aws::Aws, simulated::Simulated};
+use crate::observe::Stores;
+use crate::ops::events::Events;
+use crate::ops::health::{self, Health};
+use crate::ops::leader::Election;
+use crate::ops::metrics::{LeaseLabels, Metrics};
+use crate::ops::telemetry;
+use crate::options::{CloudKind, Options};
+use crate::reconcile::{self, Context, Plans};
+
+/// What has begun may take this long to end; the kubelet's default patience is 30 s.
+const SHUTDOWN: Duration = Duration::from_secs(20);
+/// Where a pod finds the name of its namespace.
+const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// Threads for the controllers: they wait more than they work, and each costs memory.
+const WORKERS: usize = 2;
+
+/// Runs the controller until it is told to stop or loses its lease.
+pub fn run(options: Options) -> anyhow::Result<ExitCode> {
+    options.check().map_err(anyhow::Error::msg)?;
+    telemetry::start(&options.log_level).map_err(anyhow::Error::msg)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+    let code = runtime.block_on(control(options));
+    // Whatever still runs has had its time.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    if let Err(error) = &code {
+        tracing::error!(error = format!("{error:#}"), "controller ended");
+    }
+    code
+}
+
+async fn control(options: Options) -> anyhow::Result<ExitCode> {
+    let stop = CancellationToken::new();
+    stop_on_signal(stop.clone())?;
+    for gate in options.feature_gates.unknown() {
+        tracing::warn!(gate, "unknown feature gate");
+    }
+    let client = Client::try_default().await.context("no way to reach the API server (KUBECONFIG or in-cluster)")?;
+    let metrics = Arc::new(Metrics::new());
+    let health = Arc::new(Health::default());
+    let ports = (options.metrics_port, options.health_probe_port);
+    let listening = health::serve(options.listen_address, ports, metrics.clone(), health.clone(), stop.clone())
+        .await
+        .context("cannot listen for metrics and probes")?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        cloud = ?options.cloud,
+        metrics = %listening.metrics,
+        probes = %listening.probes,
+        "starting controller"
+    );
+    let stores = Stores::start(&client, &stop);
+    let synced = tokio::select! {
+        () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
+        synced = stores.synced() => synced,
+    };
+    anyhow::ensure!(synced, "the watches ended before the caches were filled");
+    metrics.cluster_synced.set(1);
+    health.mark_synced();
+
+    let Some(mut election) = lead(&client, &options, &stop).await else { return Ok(ExitCode::SUCCESS) };
+    let lease = LeaseLabels::new(&options.leader_election_name);
+    metrics.leader.get_or_create(&lease).set(1);
+    tracing::info!("leading");
+
+    let cloud = cloud(&client, &options).await?;
+    let work = stop.child_token();
+    let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).ok();
+    let context = Arc::new(Context {
+        events: Events::new(client.clone(), instance),
+        client,
+        stores,
+        cloud,
+        unavailable: Unavailable::default(),
+        metrics: metrics.clone(),
+        options,
+        provision: Notify::new(),
+        disrupt: Notify::new(),
+        plans: Plans::default(),
+    });
+    let mut tasks = JoinSet::new();
+    reconcile::spawn(&context, &work, &mut tasks);
+    let ended = tokio::select! {
+        lost = hold(&mut election, &stop) => if lost { Ended::LostLease } else { Ended::Told },
+        Some(done) = tasks.join_next() => Ended::Task(done),
+    };
+    metrics.leader.get_or_create(&lease).set(0);
+    work.cancel();
+    match ended {
+        Ended::LostLease => {
+            // Another may lead by now: nothing that has begun here may go on.
+            tracing::error!("leader election lost");
+            std::process::exit(1);
+        }
+        Ended::Task(done) => {
+            stop.cancel();
+            done.context("a controller failed")?;
+            anyhow::bail!("a controller ended by itself");
+        }
+        Ended::Told => {
+            tracing::info!("stopping");
+            let drained = tokio::time::timeout(SHUTDOWN, async { while tasks.join_next().await.is_some() {} }).await;
+            if drained.is_err() {
+                tracing::warn!("some work did not end in time");
+                tasks.abort_all();
+            }
+            if let Some(election) = election {
+                election.release().await;
+            }
+            tracing::info!("stopped");
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+enum Ended {
+    LostLease,
+    Told,
+    Task(Result<(), tokio::task::JoinError>),
+}
+
+/// Waits for leadership; the outer `None` means that the process was told to stop first, the inner that nobody is asked.
+async fn lead(client: &Client, options: &Options, stop: &CancellationToken) -> Option<Option<Election>> {
+    if options.disable_leader_election {
+        tracing::warn!("leader election is off: run no second controller");
+        return Some(None);
+    }
+    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "karp".to_owned());
+    let identity = format!("{host}_{}", telemetry::reconcile_id());
+    let namespace = lease_namespace(client, options);
+    let mut election = Election::new(client.clone(), namespace, options.leader_election_name.clone(), identity);
+    election.acquire(stop).await.then_some(Some(election))
+}
+
+/// Returns the namespace of the lease: as told, or the pod's own, or the client's.
+fn lease_namespace(client: &Client, options: &Options) -> String {
+    if !options.leader_election_namespace.is_empty() {
+        return options.leader_election_namespace.clone();
+    }
+    for variable in ["SYSTEM_NAMESPACE", "POD_NAMESPACE"] {
+        if let Ok(namespace) = std::env::var(variable)
+            && !namespace.is_empty()
+        {
+            return namespace;
+        }
+    }
+    match std::fs::read_to_string(NAMESPACE_FILE) {
+        Ok(namespace) if !namespace.trim().is_empty() => namespace.trim().to_owned(),
+        _ => client.default_namespace().to_owned(),
+    }
+}
+
+async fn hold(election: &mut Option<Election>, stop: &CancellationToken) -> bool {
+    match election {
+        Some(election) => election.hold(stop).await,
+        None => {
+            stop.cancelled().await;
+            false
+        }
+    }
+}
+
+async fn cloud(client: &Client, options: &Options) -> anyhow::Result<Arc<dyn CloudProvider>> {
+    Ok(match options.cloud {
+        CloudKind::Simulated => Arc::new(Simulated::new(client.clone())),
+        CloudKind::Aws => Arc::new(Aws::new(options).await?),
+    })
+}
+
+fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stop.cancel();
+    });
+    Ok(())
+}
