@@ -83,9 +83,9 @@ pub struct InFlightNode {
 }
 
 impl InFlightNode {
-    /// Answers the capacity type that will be launched: spot before on-demand when both are allowed.
+    /// Answers the capacity type that will be launched: that of the cheapest offering.
     pub fn capacity_type(&self) -> Option<CapacityType> {
-        self.offerings.iter().map(|offering| offering.capacity_type).min()
+        self.offerings.first().map(|offering| offering.capacity_type)
     }
 
     /// Answers the instance types of the offerings, cheapest first, each once.
