@@ -14,6 +14,7 @@ mod proto;
 mod provider;
 pub mod schema;
 mod server;
+pub mod testing;
 mod value;
 
 pub use async_trait::async_trait;

@@ -7,7 +7,7 @@ mod settle;
 
 pub(crate) use check::check;
 pub(crate) use plan::{plan, replacements};
-pub(crate) use settle::{first_unknown, null_unknowns, settle};
+pub(crate) use settle::{conform_object, first_unknown, null_unknowns, salvage, settle};
 
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,21 @@ pub(crate) fn settle(schema: &Schema, reference: &Value, answer: Value) -> Resul
     object(&schema.attributes, reference, answer, &AttributePath::root())
 }
 
+/// Settles what a resource saved on the way. Whatever in it does not fit the schema is left out: a bug there must not lose the rest.
+pub(crate) fn salvage(schema: &Schema, reference: &Value, saved: Value) -> Value {
+    let fits = |name: &str, value: &Value| settle(schema, reference, Value::object([(name, value.clone())])).is_ok();
+    let sound = match saved {
+        Value::Map(map) => Value::Map(map.into_iter().filter(|(name, value)| fits(name, value)).collect()),
+        _ => Value::Map(BTreeMap::new()),
+    };
+    settle(schema, reference, sound).unwrap_or_else(|_| reference.clone())
+}
+
+/// Fills an object of the schema up: missing attributes are null, sets in canonical order. For what a test writes by hand.
+pub(crate) fn conform_object(schema: &Schema, value: Value) -> Result<Value, CodecError> {
+    conform(&schema.value_type(), value, &AttributePath::root())
+}
+
 fn object(
     attributes: &BTreeMap<String, Attribute>,
     reference: &Value,

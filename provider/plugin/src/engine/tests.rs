@@ -1,1 +1,233 @@
+//! The plan engine's table: schema, prior state, configuration, and what is planned. `"?"` stands for unknown.
 
+use serde_json::{Value as Json, json};
+
+use super::{check, plan, replacements, settle};
+use crate::schema::validate::{count, duration, each, length, one_of};
+use crate::schema::{Attribute, Schema, Type};
+use crate::{Diagnostics, Value};
+
+fn v(json: Json) -> Value {
+    match Value::from(json) {
+        Value::String(text) if text == "?" => Value::Unknown,
+        Value::List(list) => Value::List(list.into_iter().map(unknowns).collect()),
+        Value::Map(map) => Value::Map(map.into_iter().map(|(name, value)| (name, unknowns(value))).collect()),
+        other => other,
+    }
+}
+
+fn unknowns(value: Value) -> Value {
+    match value {
+        Value::String(text) if text == "?" => Value::Unknown,
+        Value::List(list) => Value::List(list.into_iter().map(unknowns).collect()),
+        Value::Map(map) => Value::Map(map.into_iter().map(|(name, value)| (name, unknowns(value))).collect()),
+        other => other,
+    }
+}
+
+fn same_ignoring_case(a: &Value, b: &Value) -> bool {
+    a.as_str().zip(b.as_str()).is_some_and(|(a, b)| a.eq_ignore_ascii_case(b))
+}
+
+fn schema() -> Schema {
+    let rule = || {
+        [
+            ("key", Attribute::string().required().semantic_eq(same_ignoring_case)),
+            ("weight", Attribute::number().default(1)),
+            ("token", Attribute::string().computed().use_state_for_unknown()),
+            ("zone", Attribute::string().optional().requires_replace()),
+        ]
+    };
+    Schema::new("A test.")
+        .attribute("name", Attribute::string().required().requires_replace().validate(length(1, 8)))
+        .attribute("arn", Attribute::string().computed().use_state_for_unknown())
+        .attribute("etag", Attribute::string().computed())
+        .attribute("size", Attribute::string().optional().semantic_eq(same_ignoring_case))
+        .attribute("mode", Attribute::string().default("auto").validate(one_of(["auto", "off"])))
+        .attribute("region", Attribute::string().optional().computed().requires_replace())
+        .attribute("zones", Attribute::set(Type::String).optional().validate(count(1, 3)).validate(each(length(1, 4))))
+        .attribute("rules", Attribute::nested_list(rule()).optional())
+        .attribute("by_name", Attribute::nested_map(rule()).optional())
+        .attribute("one", Attribute::nested_single(rule()).optional())
+        .attribute("any_order", Attribute::nested_set(rule()).optional())
+}
+
+/// A full object: what is not written is null.
+fn full(json: Json) -> Value {
+    if json.is_null() { Value::Null } else { super::conform_object(&schema(), v(json)).unwrap() }
+}
+
+fn case(prior: Json, config: Json, expected: Json) -> Vec<String> {
+    let (schema, prior, config) = (schema(), full(prior), full(config));
+    let planned = plan(&schema, &prior, &config);
+    let mut expected = v(expected);
+    let names: Vec<String> = schema.attributes.keys().cloned().collect();
+    for name in names {
+        if expected.as_map().is_some_and(|map| !map.contains_key(&name)) {
+            expected.set(name, Value::Null);
+        }
+    }
+    assert_eq!(planned, expected);
+    replacements(&schema, &prior, &config, &planned).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn create_fills_defaults_and_leaves_computed_unknown() {
+    let replaced = case(
+        Json::Null,
+        json!({ "name": "a", "rules": [{ "key": "x" }] }),
+        json!({ "name": "a", "arn": "?", "etag": "?", "mode": "auto", "region": "?",
+                "rules": [{ "key": "x", "weight": 1, "token": "?", "zone": null }] }),
+    );
+    assert!(replaced.is_empty());
+}
+
+const PRIOR: &str = r#"{ "name": "a", "arn": "arn:1", "etag": "e1", "mode": "auto", "region": "r1", "size": "Big",
+    "zones": ["z2", "z1"], "rules": [{ "key": "x", "weight": 1, "token": "t1", "zone": null }] }"#;
+
+fn prior() -> Json {
+    serde_json::from_str(PRIOR).unwrap()
+}
+
+fn canonical_prior_with(changes: &Json) -> Json {
+    let mut prior = prior();
+    prior["zones"] = json!(["z1", "z2"]);
+    for (name, value) in changes.as_object().unwrap() {
+        prior[name] = value.clone();
+    }
+    prior
+}
+
+#[test]
+fn no_change_keeps_every_computed_value() {
+    // other spelling, other order of the set, defaults not written
+    let config = json!({ "name": "a", "size": "BIG", "zones": ["z1", "z2"], "rules": [{ "key": "X" }] });
+    assert!(case(prior(), config, canonical_prior_with(&json!({}))).is_empty());
+}
+
+#[test]
+fn an_update_makes_computed_values_unknown_unless_they_keep_state() {
+    let config = json!({ "name": "a", "size": "small", "zones": ["z2", "z1"], "rules": [{ "key": "x" }] });
+    let replaced = case(prior(), config, canonical_prior_with(&json!({ "size": "small", "etag": "?", "region": "?" })));
+    assert!(replaced.is_empty(), "a computed attribute that became unknown must not replace: {replaced:?}");
+}
+
+#[test]
+fn changing_a_name_replaces() {
+    let config = json!({ "name": "b", "size": "Big", "zones": ["z2", "z1"], "rules": [{ "key": "x" }] });
+    let replaced = case(prior(), config, canonical_prior_with(&json!({ "name": "b", "etag": "?", "region": "?" })));
+    assert_eq!(replaced, ["name"]);
+}
+
+#[test]
+fn an_unknown_name_replaces_too() {
+    let config = json!({ "name": "?", "size": "Big", "zones": ["z2", "z1"], "rules": [{ "key": "x" }] });
+    let replaced = case(prior(), config, canonical_prior_with(&json!({ "name": "?", "etag": "?", "region": "?" })));
+    assert_eq!(replaced, ["name"]);
+}
+
+#[test]
+fn nested_rules_work_on_elements() {
+    let config = json!({ "name": "a", "size": "Big", "zones": ["z2", "z1"],
+        "rules": [{ "key": "x", "zone": "z9" }, { "key": "new", "weight": 5 }] });
+    let expected = canonical_prior_with(&json!({ "etag": "?", "region": "?", "rules": [
+        { "key": "x", "weight": 1, "token": "t1", "zone": "z9" },
+        { "key": "new", "weight": 5, "token": "?", "zone": null },
+    ] }));
+    assert_eq!(case(prior(), config, expected), ["rules[0].zone"]);
+}
+
+#[test]
+fn removing_an_optional_value_plans_null() {
+    let config = json!({ "name": "a", "zones": ["z2", "z1"], "rules": [{ "key": "x" }] });
+    case(prior(), config, canonical_prior_with(&json!({ "size": null, "etag": "?", "region": "?" })));
+}
+
+#[test]
+fn elements_of_sets_find_their_counterpart() {
+    let element = |key: &str, token: &str| json!({ "key": key, "weight": 1, "token": token, "zone": null });
+    let prior =
+        json!({ "name": "a", "mode": "auto", "region": "r", "any_order": [element("b", "tb"), element("a", "ta")] });
+    let config = json!({ "name": "a", "any_order": [{ "key": "c" }, { "key": "A" }] });
+    let planned = plan(&schema(), &full(prior), &full(config));
+    let expected = Value::canonical_set([v(element("a", "ta")), v(element("c", "?"))]);
+    assert_eq!(planned.get("any_order"), &expected);
+}
+
+#[test]
+fn unknown_collections_stay_unknown() {
+    let config = json!({ "name": "a", "rules": "?", "by_name": { "k": "?" }, "one": "?", "zones": "?" });
+    case(
+        Json::Null,
+        config,
+        json!({ "name": "a", "arn": "?", "etag": "?", "mode": "auto", "region": "?",
+                "rules": "?", "by_name": { "k": "?" }, "one": "?", "zones": "?" }),
+    );
+}
+
+fn found(schema: &Schema, config: Json) -> Vec<String> {
+    let found: Diagnostics = check(schema, &super::conform_object(schema, v(config)).unwrap());
+    found.iter().map(|found| format!("{}: {}", found.path, found.detail)).collect()
+}
+
+#[test]
+fn validators_name_the_attribute_and_pass_over_unknowns() {
+    let schema = schema();
+    assert!(found(&schema, json!({ "name": "?", "zones": ["?", "z1"], "mode": "?" })).is_empty());
+    assert_eq!(
+        found(&schema, json!({ "name": "much too long", "zones": [], "mode": "on" })),
+        [
+            "mode: mode: must be one of \"auto\", \"off\", not \"on\".",
+            "name: name: must be 1 to 8 characters long, not \"much too long\".",
+            "zones: zones: must have 1 to 3 elements, not 0.",
+        ]
+    );
+    assert_eq!(found(&schema, json!({ "name": "a", "zones": ["long1"] })).len(), 1);
+}
+
+#[test]
+fn rules_over_attributes_wait_for_unknowns() {
+    let text = || Attribute::string().optional();
+    let two = || Schema::new("").attribute("a", text()).attribute("b", text());
+    let cases: [(Schema, Json, usize); 9] = [
+        (two().conflicts(["a", "b"]), json!({ "a": "1", "b": "2" }), 1),
+        (two().conflicts(["a", "b"]), json!({ "a": "1", "b": "?" }), 0),
+        (two().conflicts(["a", "b"]), json!({}), 0),
+        (two().exactly_one_of(["a", "b"]), json!({}), 1),
+        (two().exactly_one_of(["a", "b"]), json!({ "b": "1" }), 0),
+        (two().at_least_one_of(["a", "b"]), json!({}), 1),
+        (two().at_least_one_of(["a", "b"]), json!({ "a": "?" }), 0),
+        (two().required_together(["a", "b"]), json!({ "a": "1" }), 1),
+        (two().required_together(["a", "b"]), json!({ "a": "1", "b": "2" }), 0),
+    ];
+    for (schema, config, expected) in cases {
+        assert_eq!(found(&schema, config.clone()).len(), expected, "{:?} {config}", schema.rules);
+    }
+    let schema = Schema::new("").attribute("t", Attribute::string().validate(duration()));
+    for (good, bad) in [("90s", "90"), ("1h30m", "1 h"), ("0s", ""), ("1.5h", "h")] {
+        assert!(found(&schema, json!({ "t": good })).is_empty(), "{good}");
+        assert_eq!(found(&schema, json!({ "t": bad })).len(), 1, "{bad:?}");
+    }
+}
+
+#[test]
+fn answers_are_settled_against_the_plan() {
+    let schema = schema();
+    let planned =
+        full(json!({ "name": "a", "arn": "?", "etag": "?", "mode": "auto", "size": "Big", "zones": ["z1", "z2"],
+        "rules": [{ "key": "x", "weight": 1, "token": "?" }] }));
+    let answer = v(json!({ "arn": "arn:1", "size": "BIG", "zones": ["z2", "z1"], "by_name": {},
+        "rules": [{ "key": "X", "token": "t" }] }));
+    let expected = full(json!({ "name": "a", "arn": "arn:1", "mode": "auto", "size": "Big", "zones": ["z1", "z2"],
+        "rules": [{ "key": "x", "weight": 1, "token": "t" }] }));
+    assert_eq!(settle(&schema, &planned, answer).unwrap(), expected);
+}
+
+#[test]
+fn answers_outside_the_schema_are_told() {
+    let schema = schema();
+    let told = |answer: Json| settle(&schema, &Value::Null, v(answer)).unwrap_err().to_string();
+    assert!(told(json!({ "surprise": 1 })).contains("\"surprise\""));
+    assert!(told(json!({ "rules": [{ "key": 7 }] })).contains("a number instead of a string"));
+    assert!(told(json!([])).contains("a list instead of an object"));
+}

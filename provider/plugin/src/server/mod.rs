@@ -2,9 +2,10 @@
 
 mod log;
 mod process;
+mod rpc;
 mod service;
 mod transport;
-mod wire;
+pub(crate) mod wire;
 
 pub use process::serve;
 pub(crate) use service::Service;

@@ -1,4 +1,4 @@
-//! The protocol's service over a [`Provider`]: decodes, lets the engine and the resource work, encodes. Resource code runs in a
+//! The operations of a [`Provider`]: decode, let the engine and the resource work, encode. Resource code runs in a
 //! task of its own, so that a panic becomes a diagnostic and a dropped connection does not cut a create in half.
 
 use std::collections::HashMap;
@@ -8,18 +8,17 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status};
 
-use crate::engine::{check, first_unknown, null_unknowns, plan, replacements, settle};
+use crate::engine::{check, first_unknown, null_unknowns, plan, replacements, salvage, settle};
 use crate::proto::terraform as tf;
 use crate::schema::validate::parse_duration;
 use crate::server::wire;
-use crate::{Context, DataSource, Diagnostic, Diagnostics, PlannedChange, Provider, Resource, Schema, Type, Value};
+use crate::{
+    AttributePath, Context, DataSource, Diagnostic, Diagnostics, PlannedChange, Provider, Resource, Schema, Type, Value,
+};
 
 /// More changes at once wait; far above Terraform's own parallelism.
 const MOST_APPLIES: u32 = 1024;
-
-type Answer<T> = Result<Response<T>, Status>;
 
 /// A schema and its type, built on first use.
 #[derive(Default)]
@@ -36,37 +35,37 @@ impl Shape {
     }
 }
 
-struct ResourceKind {
+pub(super) struct ResourceKind {
     resource: Box<dyn Resource>,
     shape: Shape,
 }
 
 impl ResourceKind {
-    fn shape(&self) -> (&Schema, &Type) {
+    pub(super) fn shape(&self) -> (&Schema, &Type) {
         self.shape.get(|| self.resource.schema())
     }
 }
 
-struct DataKind {
+pub(super) struct DataKind {
     source: Box<dyn DataSource>,
     shape: Shape,
 }
 
 impl DataKind {
-    fn shape(&self) -> (&Schema, &Type) {
+    pub(super) fn shape(&self) -> (&Schema, &Type) {
         self.shape.get(|| self.source.schema())
     }
 }
 
 /// The protocol service of one provider.
 pub(crate) struct Service {
-    provider: Box<dyn Provider>,
+    pub(super) provider: Box<dyn Provider>,
     shape: Shape,
-    resources: HashMap<&'static str, Arc<ResourceKind>>,
-    data_sources: HashMap<&'static str, Arc<DataKind>>,
-    stop: Mutex<CancellationToken>,
+    pub(super) resources: HashMap<&'static str, Arc<ResourceKind>>,
+    pub(super) data_sources: HashMap<&'static str, Arc<DataKind>>,
+    pub(super) stop: Mutex<CancellationToken>,
     /// One permit for each change that is being applied.
-    applying: Semaphore,
+    pub(super) applying: Semaphore,
 }
 
 impl Service {
@@ -102,7 +101,15 @@ impl Service {
         }
     }
 
-    fn provider_shape(&self) -> (&Schema, &Type) {
+    pub(crate) fn provider_schema(&self) -> &Schema {
+        self.provider_shape().0
+    }
+
+    pub(crate) fn resource_schema(&self, name: &str) -> Option<&Schema> {
+        self.resources.get(name).map(|kind| kind.shape().0)
+    }
+
+    pub(super) fn provider_shape(&self) -> (&Schema, &Type) {
         self.shape.get(|| self.provider.schema())
     }
 
@@ -120,7 +127,7 @@ impl Service {
         Arc::new(ctx)
     }
 
-    async fn plan_change(&self, request: tf::plan_resource_change::Request) -> Result<Planned, Diagnostics> {
+    pub(super) async fn plan_change(&self, request: tf::plan_resource_change::Request) -> Result<Planned, Diagnostics> {
         let kind = self.resource(&request.type_name)?;
         let (schema, shape) = kind.shape();
         let prior = wire::value(request.prior_state.as_ref(), shape)?;
@@ -152,7 +159,10 @@ impl Service {
         })
     }
 
-    async fn apply_change(&self, request: tf::apply_resource_change::Request) -> Result<Stored, Diagnostics> {
+    pub(super) async fn apply_change(
+        &self,
+        request: tf::apply_resource_change::Request,
+    ) -> Result<Stored, Diagnostics> {
         let kind = self.resource(&request.type_name)?;
         let (schema, shape) = kind.shape();
         let prior = wire::value(request.prior_state.as_ref(), shape)?;
@@ -172,23 +182,31 @@ impl Service {
         .await;
 
         let mut diagnostics = ctx.take_warnings();
+        let reference = if planned.is_null() { &prior } else { &planned };
+        let saved = || ctx.take_saved().map(|saved| salvage(schema, reference, saved));
         let state = match outcome {
             Ok(_) if planned.is_null() => Value::Null,
-            Ok(answer) => settled_answer(schema, &planned, answer, &mut diagnostics),
+            Ok(answer) => match settle(schema, &planned, answer) {
+                Ok(state) => {
+                    diagnostics.extend(first_unknown(&state).map(undecided));
+                    state
+                }
+                Err(error) => {
+                    diagnostics.extend(Diagnostics::from(error));
+                    saved().unwrap_or_else(|| planned.clone())
+                }
+            },
             Err(errors) => {
                 diagnostics.extend(at_least_one_error(errors));
-                let reference = if planned.is_null() { &prior } else { &planned };
-                match ctx.take_saved() {
-                    Some(saved) => settled_answer(schema, reference, saved, &mut diagnostics),
-                    None => prior,
-                }
+                saved().unwrap_or(prior)
             }
         };
+        let state = null_unknowns(state);
         let private = if state.is_null() { Vec::new() } else { ctx.private() };
         Ok(Stored { state: wire::dynamic(&state, shape)?, private, diagnostics })
     }
 
-    async fn read_state(&self, request: tf::read_resource::Request) -> Result<Stored, Diagnostics> {
+    pub(super) async fn read_state(&self, request: tf::read_resource::Request) -> Result<Stored, Diagnostics> {
         let kind = self.resource(&request.type_name)?;
         let (schema, shape) = kind.shape();
         let current = wire::value(request.current_state.as_ref(), shape)?;
@@ -215,7 +233,10 @@ impl Service {
         Ok(Stored { state: wire::dynamic(&state, shape)?, private: ctx.private(), diagnostics })
     }
 
-    async fn import_state(&self, request: tf::import_resource_state::Request) -> Result<Stored, Diagnostics> {
+    pub(super) async fn import_state(
+        &self,
+        request: tf::import_resource_state::Request,
+    ) -> Result<Stored, Diagnostics> {
         let kind = self.resource(&request.type_name)?;
         let (schema, shape) = kind.shape();
         let ctx = self.context(schema.timeouts.read, Vec::new());
@@ -225,7 +246,10 @@ impl Service {
         Ok(Stored { state: wire::dynamic(&state, shape)?, private: ctx.private(), diagnostics: ctx.take_warnings() })
     }
 
-    fn upgrade_state(&self, request: &tf::upgrade_resource_state::Request) -> Result<tf::DynamicValue, Diagnostics> {
+    pub(super) fn upgrade_state(
+        &self,
+        request: &tf::upgrade_resource_state::Request,
+    ) -> Result<tf::DynamicValue, Diagnostics> {
         let kind = self.resource(&request.type_name)?;
         let (schema, shape) = kind.shape();
         let json = request.raw_state.as_ref().map(|raw| raw.json.as_slice()).filter(|json| !json.is_empty());
@@ -246,7 +270,7 @@ impl Service {
         wire::dynamic(&crate::codec::from_json(&json, shape)?, shape)
     }
 
-    fn validate(&self, request: &tf::validate_resource_config::Request) -> Result<Diagnostics, Diagnostics> {
+    pub(super) fn validate(&self, request: &tf::validate_resource_config::Request) -> Result<Diagnostics, Diagnostics> {
         let kind = self.resource(&request.type_name)?;
         let (schema, shape) = kind.shape();
         let config = wire::value(request.config.as_ref(), shape)?;
@@ -255,7 +279,10 @@ impl Service {
         Ok(found)
     }
 
-    fn validate_data(&self, request: &tf::validate_data_resource_config::Request) -> Result<Diagnostics, Diagnostics> {
+    pub(super) fn validate_data(
+        &self,
+        request: &tf::validate_data_resource_config::Request,
+    ) -> Result<Diagnostics, Diagnostics> {
         let kind = self.data_source(&request.type_name)?;
         let (schema, shape) = kind.shape();
         let config = wire::value(request.config.as_ref(), shape)?;
@@ -264,7 +291,10 @@ impl Service {
         Ok(found)
     }
 
-    fn validate_provider(&self, request: &tf::validate_provider_config::Request) -> Result<Diagnostics, Diagnostics> {
+    pub(super) fn validate_provider(
+        &self,
+        request: &tf::validate_provider_config::Request,
+    ) -> Result<Diagnostics, Diagnostics> {
         let (schema, shape) = self.provider_shape();
         let config = wire::value(request.config.as_ref(), shape)?;
         let mut found = check(schema, &config);
@@ -272,7 +302,7 @@ impl Service {
         Ok(found)
     }
 
-    async fn read_data(&self, request: tf::read_data_source::Request) -> Result<Stored, Diagnostics> {
+    pub(super) async fn read_data(&self, request: tf::read_data_source::Request) -> Result<Stored, Diagnostics> {
         let kind = self.data_source(&request.type_name)?;
         let (schema, shape) = kind.shape();
         let config = wire::value(request.config.as_ref(), shape)?;
@@ -284,41 +314,26 @@ impl Service {
     }
 }
 
-struct Planned {
-    state: tf::DynamicValue,
-    requires_replace: Vec<tf::AttributePath>,
-    private: Vec<u8>,
-    diagnostics: Diagnostics,
+pub(super) struct Planned {
+    pub(super) state: tf::DynamicValue,
+    pub(super) requires_replace: Vec<tf::AttributePath>,
+    pub(super) private: Vec<u8>,
+    pub(super) diagnostics: Diagnostics,
 }
 
-struct Stored {
-    state: tf::DynamicValue,
-    private: Vec<u8>,
-    diagnostics: Diagnostics,
+pub(super) struct Stored {
+    pub(super) state: tf::DynamicValue,
+    pub(super) private: Vec<u8>,
+    pub(super) diagnostics: Diagnostics,
 }
 
-/// Settles an answer; a broken one is reported, and what can be kept is kept.
-fn settled_answer(schema: &Schema, reference: &Value, answer: Value, diagnostics: &mut Diagnostics) -> Value {
-    match settle(schema, reference, answer) {
-        Ok(state) => {
-            if let Some(path) = first_unknown(&state) {
-                diagnostics.error(
-                    path,
-                    "Unknown value after apply",
-                    "This is a bug of the provider: it left this attribute undecided.",
-                );
-            }
-            null_unknowns(state)
-        }
-        Err(error) => {
-            diagnostics.extend(Diagnostics::from(error));
-            null_unknowns(reference.clone())
-        }
-    }
+fn undecided(path: AttributePath) -> Diagnostic {
+    let detail = "This is a bug of the provider: it left this attribute undecided.";
+    Diagnostic::error("Unknown value after apply", detail).at(path)
 }
 
 /// An operation that failed must say so: without an error Terraform would take silence for success.
-fn at_least_one_error(mut errors: Diagnostics) -> Diagnostics {
+pub(super) fn at_least_one_error(mut errors: Diagnostics) -> Diagnostics {
     if !errors.has_errors() {
         errors.push(Diagnostic::error(
             "The operation failed",
@@ -346,7 +361,7 @@ fn unknown_type(what: &str, name: &str) -> Diagnostics {
 }
 
 /// Runs resource code in its own task; a panic becomes an error.
-async fn guard<T: Send + 'static>(
+pub(super) async fn guard<T: Send + 'static>(
     work: impl Future<Output = Result<T, Diagnostics>> + Send + 'static,
 ) -> Result<T, Diagnostics> {
     match tokio::spawn(work).await {
@@ -359,233 +374,5 @@ async fn guard<T: Send + 'static>(
             let detail = format!("{}. This is a bug of the provider; please report it.", text.unwrap_or("no message"));
             Err(Diagnostic::error("The provider panicked", detail).into())
         }
-    }
-}
-
-/// Runs pure code; a panic becomes an error.
-async fn guard_sync(
-    service: &Arc<Service>,
-    work: impl FnOnce(&Service) -> Result<Diagnostics, Diagnostics> + Send + 'static,
-) -> Vec<tf::Diagnostic> {
-    let service = service.clone();
-    let found = guard(async move { work(&service) }).await;
-    wire::diagnostics(found.unwrap_or_else(|errors| errors))
-}
-
-fn capabilities() -> tf::ServerCapabilities {
-    tf::ServerCapabilities { plan_destroy: true, get_provider_schema_optional: true, move_resource_state: false }
-}
-
-#[tonic::async_trait]
-impl tf::provider_server::Provider for Arc<Service> {
-    async fn get_metadata(&self, _: Request<tf::get_metadata::Request>) -> Answer<tf::get_metadata::Response> {
-        let name = |name: &&'static str| tf::get_metadata::TypeName { type_name: (*name).to_string() };
-        Ok(Response::new(tf::get_metadata::Response {
-            server_capabilities: Some(capabilities()),
-            diagnostics: Vec::new(),
-            data_sources: self.data_sources.keys().map(name).collect(),
-            resources: self.resources.keys().map(name).collect(),
-        }))
-    }
-
-    async fn get_provider_schema(
-        &self,
-        _: Request<tf::get_provider_schema::Request>,
-    ) -> Answer<tf::get_provider_schema::Response> {
-        let resources = self.resources.iter().map(|(name, kind)| ((*name).to_string(), wire::schema(kind.shape().0)));
-        let data = self.data_sources.iter().map(|(name, kind)| ((*name).to_string(), wire::schema(kind.shape().0)));
-        Ok(Response::new(tf::get_provider_schema::Response {
-            provider: Some(wire::schema(self.provider_shape().0)),
-            resource_schemas: resources.collect(),
-            data_source_schemas: data.collect(),
-            diagnostics: Vec::new(),
-            provider_meta: None,
-            server_capabilities: Some(capabilities()),
-        }))
-    }
-
-    async fn get_resource_identity_schemas(
-        &self,
-        _: Request<tf::get_resource_identity_schemas::Request>,
-    ) -> Answer<tf::get_resource_identity_schemas::Response> {
-        Ok(Response::new(tf::get_resource_identity_schemas::Response::default()))
-    }
-
-    async fn get_functions(&self, _: Request<tf::get_functions::Request>) -> Answer<tf::get_functions::Response> {
-        Ok(Response::new(tf::get_functions::Response::default()))
-    }
-
-    async fn validate_provider_config(
-        &self,
-        request: Request<tf::validate_provider_config::Request>,
-    ) -> Answer<tf::validate_provider_config::Response> {
-        let request = request.into_inner();
-        let diagnostics = guard_sync(self, move |service| service.validate_provider(&request)).await;
-        Ok(Response::new(tf::validate_provider_config::Response { diagnostics }))
-    }
-
-    async fn validate_resource_config(
-        &self,
-        request: Request<tf::validate_resource_config::Request>,
-    ) -> Answer<tf::validate_resource_config::Response> {
-        let request = request.into_inner();
-        let diagnostics = guard_sync(self, move |service| service.validate(&request)).await;
-        Ok(Response::new(tf::validate_resource_config::Response { diagnostics }))
-    }
-
-    async fn validate_data_resource_config(
-        &self,
-        request: Request<tf::validate_data_resource_config::Request>,
-    ) -> Answer<tf::validate_data_resource_config::Response> {
-        let request = request.into_inner();
-        let diagnostics = guard_sync(self, move |service| service.validate_data(&request)).await;
-        Ok(Response::new(tf::validate_data_resource_config::Response { diagnostics }))
-    }
-
-    async fn configure_provider(
-        &self,
-        request: Request<tf::configure_provider::Request>,
-    ) -> Answer<tf::configure_provider::Response> {
-        // a process that is attached to outlives a stopped run: the next one begins with a fresh token
-        {
-            let mut stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
-            if stop.is_cancelled() {
-                *stop = CancellationToken::new();
-            }
-        }
-        let request = request.into_inner();
-        let diagnostics = guard_sync(self, move |service| {
-            let (_, shape) = service.provider_shape();
-            Ok(service.provider.configure(wire::value(request.config.as_ref(), shape)?))
-        })
-        .await;
-        Ok(Response::new(tf::configure_provider::Response { diagnostics }))
-    }
-
-    async fn upgrade_resource_state(
-        &self,
-        request: Request<tf::upgrade_resource_state::Request>,
-    ) -> Answer<tf::upgrade_resource_state::Response> {
-        let (service, request) = (self.clone(), request.into_inner());
-        let outcome = guard(async move { service.upgrade_state(&request) }).await;
-        Ok(Response::new(match outcome {
-            Ok(state) => tf::upgrade_resource_state::Response { upgraded_state: Some(state), diagnostics: Vec::new() },
-            Err(errors) => {
-                tf::upgrade_resource_state::Response { upgraded_state: None, diagnostics: wire::diagnostics(errors) }
-            }
-        }))
-    }
-
-    async fn move_resource_state(
-        &self,
-        request: Request<tf::move_resource_state::Request>,
-    ) -> Answer<tf::move_resource_state::Response> {
-        let request = request.into_inner();
-        let detail = format!("{} cannot become {}.", request.source_type_name, request.target_type_name);
-        let diagnostics = wire::diagnostics(Diagnostic::error("Moving between types is not supported", detail).into());
-        Ok(Response::new(tf::move_resource_state::Response { diagnostics, ..Default::default() }))
-    }
-
-    async fn import_resource_state(
-        &self,
-        request: Request<tf::import_resource_state::Request>,
-    ) -> Answer<tf::import_resource_state::Response> {
-        let request = request.into_inner();
-        let type_name = request.type_name.clone();
-        let outcome = self.import_state(request).await;
-        Ok(Response::new(match outcome {
-            Ok(stored) => tf::import_resource_state::Response {
-                imported_resources: vec![tf::import_resource_state::ImportedResource {
-                    type_name,
-                    state: Some(stored.state),
-                    private: stored.private,
-                }],
-                diagnostics: wire::diagnostics(stored.diagnostics),
-            },
-            Err(errors) => tf::import_resource_state::Response {
-                imported_resources: Vec::new(),
-                diagnostics: wire::diagnostics(errors),
-            },
-        }))
-    }
-
-    async fn read_resource(&self, request: Request<tf::read_resource::Request>) -> Answer<tf::read_resource::Response> {
-        let request = request.into_inner();
-        let (state, private) = (request.current_state.clone(), request.private.clone());
-        Ok(Response::new(match self.read_state(request).await {
-            Ok(stored) => tf::read_resource::Response {
-                new_state: Some(stored.state),
-                diagnostics: wire::diagnostics(stored.diagnostics),
-                private: stored.private,
-            },
-            Err(errors) => {
-                let diagnostics = wire::diagnostics(at_least_one_error(errors));
-                tf::read_resource::Response { new_state: state, diagnostics, private }
-            }
-        }))
-    }
-
-    async fn plan_resource_change(
-        &self,
-        request: Request<tf::plan_resource_change::Request>,
-    ) -> Answer<tf::plan_resource_change::Response> {
-        let request = request.into_inner();
-        let (prior, private) = (request.prior_state.clone(), request.prior_private.clone());
-        Ok(Response::new(match self.plan_change(request).await {
-            Ok(planned) => tf::plan_resource_change::Response {
-                planned_state: Some(planned.state),
-                requires_replace: planned.requires_replace,
-                planned_private: planned.private,
-                diagnostics: wire::diagnostics(planned.diagnostics),
-            },
-            Err(errors) => tf::plan_resource_change::Response {
-                planned_state: prior,
-                requires_replace: Vec::new(),
-                planned_private: private,
-                diagnostics: wire::diagnostics(at_least_one_error(errors)),
-            },
-        }))
-    }
-
-    async fn apply_resource_change(
-        &self,
-        request: Request<tf::apply_resource_change::Request>,
-    ) -> Answer<tf::apply_resource_change::Response> {
-        let _applying = self.applying.acquire().await;
-        let request = request.into_inner();
-        let (prior, private) = (request.prior_state.clone(), request.planned_private.clone());
-        Ok(Response::new(match self.apply_change(request).await {
-            Ok(stored) => tf::apply_resource_change::Response {
-                new_state: Some(stored.state),
-                private: stored.private,
-                diagnostics: wire::diagnostics(stored.diagnostics),
-            },
-            Err(errors) => {
-                let diagnostics = wire::diagnostics(at_least_one_error(errors));
-                tf::apply_resource_change::Response { new_state: prior, private, diagnostics }
-            }
-        }))
-    }
-
-    async fn read_data_source(
-        &self,
-        request: Request<tf::read_data_source::Request>,
-    ) -> Answer<tf::read_data_source::Response> {
-        Ok(Response::new(match self.read_data(request.into_inner()).await {
-            Ok(stored) => tf::read_data_source::Response {
-                state: Some(stored.state),
-                diagnostics: wire::diagnostics(stored.diagnostics),
-            },
-            Err(errors) => tf::read_data_source::Response {
-                state: None,
-                diagnostics: wire::diagnostics(at_least_one_error(errors)),
-            },
-        }))
-    }
-
-    async fn stop_provider(&self, _: Request<tf::stop_provider::Request>) -> Answer<tf::stop_provider::Response> {
-        tracing::info!("asked to stop: operations in flight finish with what they have");
-        self.stop_token().cancel();
-        Ok(Response::new(tf::stop_provider::Response::default()))
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -93,8 +94,8 @@ impl Listener {
     fn unix() -> io::Result<Self> {
         let base = std::env::var_os("PLUGIN_UNIX_SOCKET_DIR").filter(|dir| !dir.is_empty());
         let base = base.map_or_else(std::env::temp_dir, PathBuf::from);
-        // tempfile makes folders with mode 0700
-        let folder = tempfile::Builder::new().prefix("tfplugin-").tempdir_in(base)?;
+        let only_this_user = std::fs::Permissions::from_mode(0o700);
+        let folder = tempfile::Builder::new().prefix("tfplugin-").permissions(only_this_user).tempdir_in(base)?;
         let path = folder.path().join("plugin.sock");
         let address = path.to_str().filter(|path| path.len() <= MAX_SOCKET_PATH).map(String::from);
         let address = address.ok_or_else(|| io::Error::other("the folder for temporary files has too long a path"))?;
@@ -240,3 +241,6 @@ impl ClientCertVerifier for OnlyThisClient {
         self.crypto.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use crate::proto::terraform as tf;
 use crate::schema::{Attribute, Kind, Mode, Nesting, Schema};
 use crate::{AttributePath, Diagnostic, Diagnostics, Severity, Step, Type, Value};
 
-pub(super) fn diagnostics(diagnostics: Diagnostics) -> Vec<tf::Diagnostic> {
+pub(crate) fn diagnostics(diagnostics: Diagnostics) -> Vec<tf::Diagnostic> {
     diagnostics.into_iter().map(diagnostic).collect()
 }
 
@@ -25,7 +25,7 @@ fn diagnostic(diagnostic: Diagnostic) -> tf::Diagnostic {
 }
 
 /// The protocol cannot name an element of a set: a path ends before it.
-pub(super) fn path(path: &AttributePath) -> tf::AttributePath {
+pub(crate) fn path(path: &AttributePath) -> tf::AttributePath {
     use tf::attribute_path::{Step as WireStep, step::Selector};
     let selector = |step: &Step| match step {
         Step::Attribute(name) => Some(Selector::AttributeName(name.clone())),
@@ -37,8 +37,31 @@ pub(super) fn path(path: &AttributePath) -> tf::AttributePath {
     tf::AttributePath { steps: steps.collect() }
 }
 
+/// Reads diagnostics as core does, for the in-process test client.
+pub(crate) fn read_diagnostics(messages: Vec<tf::Diagnostic>) -> Diagnostics {
+    let read = |message: tf::Diagnostic| {
+        let path = message.attribute.as_ref().map(read_path).unwrap_or_default();
+        match message.severity() {
+            tf::diagnostic::Severity::Warning => Diagnostic::warning(message.summary, message.detail).at(path),
+            _ => Diagnostic::error(message.summary, message.detail).at(path),
+        }
+    };
+    messages.into_iter().map(read).collect()
+}
+
+/// Reads a path as core does, for the in-process test client.
+pub(crate) fn read_path(path: &tf::AttributePath) -> AttributePath {
+    use tf::attribute_path::step::Selector;
+    let selectors = path.steps.iter().filter_map(|step| step.selector.as_ref());
+    selectors.fold(AttributePath::root(), |path, selector| match selector {
+        Selector::AttributeName(name) => path.attribute(name),
+        Selector::ElementKeyString(key) => path.key(key),
+        Selector::ElementKeyInt(index) => path.index(usize::try_from(*index).unwrap_or_default()),
+    })
+}
+
 /// Reads a value; a missing message is null.
-pub(super) fn value(message: Option<&tf::DynamicValue>, kind: &Type) -> Result<Value, Diagnostics> {
+pub(crate) fn value(message: Option<&tf::DynamicValue>, kind: &Type) -> Result<Value, Diagnostics> {
     let Some(message) = message else { return Ok(Value::Null) };
     if !message.msgpack.is_empty() {
         return Ok(decode(&message.msgpack, kind)?);
@@ -51,11 +74,11 @@ pub(super) fn value(message: Option<&tf::DynamicValue>, kind: &Type) -> Result<V
     Ok(from_json(&json, kind)?)
 }
 
-pub(super) fn dynamic(value: &Value, kind: &Type) -> Result<tf::DynamicValue, Diagnostics> {
+pub(crate) fn dynamic(value: &Value, kind: &Type) -> Result<tf::DynamicValue, Diagnostics> {
     Ok(tf::DynamicValue { msgpack: encode(value, kind)?, json: Vec::new() })
 }
 
-pub(super) fn schema(schema: &Schema) -> tf::Schema {
+pub(crate) fn schema(schema: &Schema) -> tf::Schema {
     let block = tf::schema::Block {
         version: schema.version,
         attributes: attributes(&schema.attributes),
