@@ -1,0 +1,72 @@
+//! `cargo demo`: plays the main job on a sandbox of its own and tells what happened.
+
+mod cluster;
+mod inventory;
+mod memory;
+mod play;
+mod timeline;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    layout::Layout,
+    sandbox::{Options, Sandbox},
+    tools::Tools,
+};
+
+use self::{cluster::Cluster, inventory::Inventory, memory::Watch, play::Play, timeline::Timeline};
+
+/// The most memory that the controller may keep resident while it is played, in MiB.
+const CONTROLLER_MEMORY: f64 = 60.0;
+
+/// Plays the demo on a fresh sandbox, which is ended afterwards whatever happens.
+///
+/// # Errors
+/// Names the step that failed, what it saw and where the logs are.
+pub async fn run(layout: &Layout, tools: &Tools) -> Result<()> {
+    let name = format!("demo-{}", std::process::id());
+    let mut timeline = Timeline::begin();
+    let sandbox = Sandbox::start(layout, tools, Options::named(&name)).await?;
+    timeline.record("sandbox", format!("{name}: API server, scheduler, emulated AWS on loopback"));
+    let watch = Watch::start(&layout.karp(), &sandbox.log_dir);
+    let played = tokio::select! {
+        played = play(&sandbox, &mut timeline) => played,
+        broken = sandbox.broken() => Err(broken),
+    };
+    let peak = watch.stop().await;
+    let played = played.and_then(|()| judge_memory(peak, &mut timeline));
+    timeline.write(&layout.root.join("target/demo/timeline.json")).context("writing target/demo/timeline.json")?;
+    match played {
+        Ok(()) => {
+            sandbox.stop().await?;
+            anstream::println!("timeline: target/demo/timeline.json\ndemo: ok");
+            Ok(())
+        }
+        Err(error) => {
+            let logs = sandbox.stop_keeping_logs().await;
+            Err(error.context(format!("demo failed after {:.0} s; logs: {}", timeline.seconds(), logs.display())))
+        }
+    }
+}
+
+async fn play(sandbox: &Sandbox, timeline: &mut Timeline) -> Result<()> {
+    let seed = Inventory::read(&sandbox.aws_endpoint).await?;
+    Play {
+        cluster: Cluster::new(sandbox.client.clone()),
+        aws: &sandbox.aws_endpoint,
+        tofu: sandbox.workspace("quickstart")?,
+        seed,
+        timeline,
+    }
+    .run()
+    .await
+}
+
+fn judge_memory(peak: Option<f64>, timeline: &mut Timeline) -> Result<()> {
+    let peak = peak.context("the controller's process was never seen, so its memory is not known")?;
+    timeline.record("controller-memory", format!("{peak:.1} MiB resident at most"));
+    if peak > CONTROLLER_MEMORY {
+        bail!("the controller kept {peak:.1} MiB resident; {CONTROLLER_MEMORY} MiB is the limit");
+    }
+    Ok(())
+}
