@@ -10,5 +10,7 @@ mod solution;
 mod solve;
 
 pub use finish::MAX_TYPES;
+pub(crate) use problem::Problem;
 pub use solution::{InFlightNode, Misfit, Placement, Refusal, Solution, Target, Unschedulable};
 pub use solve::solve;
+pub(crate) use solve::{Hosts, place, solve_problem};

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Misfit;
+use rustc_hash::FxHashMap;
+
 use super::amounts::{Amounts, Dims, take};
+use super::{Misfit, Solution, Target};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, Market, TypeSet};
-use crate::cluster::{Host, Owner, Pod, Pool, Shape, Snapshot, is_ephemeral};
+use crate::cluster::{Host, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral};
 use crate::quantity::Quantity;
 use crate::requirement::{Incompatible, Requirement, Requirements, Undefined};
 use crate::resources::{NODES, Resources};
@@ -89,6 +91,35 @@ impl<'a> Problem<'a> {
         closed.sort_by(|a, b| a.0.cmp(&b.0));
         pools.sort_by(|a, b| (b.pool.weight, &a.pool.name).cmp(&(a.pool.weight, &b.pool.name)));
         Problem { snapshot, dims, hosts, pools, closed, pods_by_node }
+    }
+
+    /// Takes the room of the pods that a solution placed on hosts, and what its new nodes take of limits, so that further questions
+    /// come on top of it.
+    pub(crate) fn book(&mut self, solution: &Solution) {
+        let requests: FxHashMap<&PodKey, &Pod> = self.snapshot.pods.iter().map(|pod| (&pod.key, &**pod)).collect();
+        let mut at: FxHashMap<Target, usize> = FxHashMap::default();
+        for (index, state) in self.hosts.iter().enumerate() {
+            match (&state.host.node, &state.host.claim) {
+                (Some(node), _) => at.insert(Target::Node(node.name.clone()), index),
+                (None, Some(claim)) => at.insert(Target::Claim(claim.name.clone()), index),
+                (None, None) => None,
+            };
+        }
+        for placement in &solution.placements {
+            if let (Some(pod), Some(host)) = (requests.get(&placement.pod), at.get(&placement.target)) {
+                take(&mut self.hosts[*host].free, &self.dims.demand(&pod.shape.requests), 1);
+            }
+        }
+        for node in &solution.nodes {
+            let Some(state) = self.pools.iter_mut().find(|state| state.pool.name == node.pool) else { continue };
+            let mut most = Resources::new().with(NODES, Quantity::from_units(1));
+            for name in node.instance_types() {
+                if let Some(t) = state.catalogue.get(&name) {
+                    most.raise(&t.capacity);
+                }
+            }
+            state.used.add(&most);
+        }
     }
 }
 

@@ -43,7 +43,7 @@ pub struct Placement {
 }
 
 /// Names an existing host.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// A node that has joined.
     Node(Arc<str>),

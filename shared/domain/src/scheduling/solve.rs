@@ -18,9 +18,12 @@ const OFFERINGS_RETURN: SignedDuration = SignedDuration::from_mins(3);
 ///
 /// A function of the snapshot alone: the order of its lists does not matter, no clock is read and nothing is random.
 pub fn solve(snapshot: &Snapshot) -> Solution {
-    let problem = Problem::new(snapshot);
-    let pods = waiting_pods(&problem);
-    place(&problem, pods, &Hosts::All)
+    solve_problem(&Problem::new(snapshot))
+}
+
+/// Solves a problem as it stands.
+pub(crate) fn solve_problem(problem: &Problem<'_>) -> Solution {
+    place(problem, waiting_pods(problem), &Hosts::All)
 }
 
 /// Says which hosts may take pods.

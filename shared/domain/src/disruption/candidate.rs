@@ -1,0 +1,175 @@
+//! Candidates: the nodes that karp made, with what speaks against disrupting each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{Candidate, Cause, KeepReason};
+use crate::api::{conditions, labels};
+use crate::catalogue::{CapacityType, Price};
+use crate::cluster::{Claim, ClassRef, Host, Node, Pod, Pool, Readiness, Snapshot, allowed, blocking};
+use crate::scheduling::{Problem, Target, solve_problem};
+
+/// The snapshot, solved once, with the candidates and what budgets leave.
+pub(super) struct Field<'a> {
+    pub(super) problem: Problem<'a>,
+    pub(super) entries: Vec<Entry>,
+    /// Nodes of each pool that count for its budgets, and those of them that are going or not ready.
+    counts: BTreeMap<Arc<str>, Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    total: u32,
+    disrupting: u32,
+}
+
+/// A candidate and what is known of it.
+pub(super) struct Entry {
+    pub(super) candidate: Candidate,
+    /// Place in [`Problem::hosts`].
+    pub(super) host: usize,
+    pub(super) claim: Arc<Claim>,
+    pub(super) node: Option<Arc<Node>>,
+    pub(super) pool: Option<Arc<Pool>>,
+    pub(super) capacity_type: Option<CapacityType>,
+    /// Pods on it that would want another node.
+    pub(super) pods: Vec<Arc<Pod>>,
+    nominated: Option<crate::cluster::PodKey>,
+}
+
+impl<'a> Field<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot) -> Self {
+        let mut problem = Problem::new(snapshot);
+        let solution = solve_problem(&problem);
+        let mut planned: BTreeMap<Target, crate::cluster::PodKey> = BTreeMap::new();
+        for placement in &solution.placements {
+            planned.entry(placement.target.clone()).or_insert_with(|| placement.pod.clone());
+        }
+        let mut entries = Vec::new();
+        let mut counts: BTreeMap<Arc<str>, Counts> = BTreeMap::new();
+        for (at, state) in problem.hosts.iter().enumerate() {
+            let Some(claim) = state.host.claim.clone().filter(|claim| is_ours(&claim.class)) else { continue };
+            count(&mut counts, &state.host);
+            let pods = state.host.node.as_ref().and_then(|node| problem.pods_by_node.get(&node.name));
+            let pods = pods.map(Vec::as_slice).unwrap_or_default();
+            let target = match &state.host.node {
+                Some(node) => Target::Node(node.name.clone()),
+                None => Target::Claim(claim.name.clone()),
+            };
+            entries.push(entry(snapshot, at, &state.host, claim, pods, planned.get(&target).cloned()));
+        }
+        entries.sort_by(|a, b| a.candidate.cmp(&b.candidate));
+        problem.book(&solution);
+        Field { problem, entries, counts }
+    }
+
+    /// Answers how many more nodes of a pool may be disrupted for a cause now.
+    pub(super) fn budget(&self, pool: &Pool, cause: Cause) -> u32 {
+        let Some(reason) = cause.budget() else { return u32::MAX };
+        let none = Counts::default();
+        let counts = self.counts.get(&pool.name).unwrap_or(&none);
+        allowed(&pool.budgets, reason, counts.total, self.problem.snapshot.now).saturating_sub(counts.disrupting)
+    }
+}
+
+fn is_ours(class: &ClassRef) -> bool {
+    &*class.group == crate::cluster::NODE_CLASS_GROUP
+}
+
+/// The base of a budget: initialized nodes. Those that are going or not ready use it up.
+fn count(counts: &mut BTreeMap<Arc<str>, Counts>, host: &Host) {
+    let (Some(pool), Some(node)) = (host.pool(), &host.node) else { return };
+    if !node.is_initialized() {
+        return;
+    }
+    let counts = counts.entry(pool.into()).or_default();
+    counts.total += 1;
+    counts.disrupting += u32::from(host.is_leaving() || node.ready != Readiness::Ready);
+}
+
+fn entry(
+    snapshot: &Snapshot,
+    host_at: usize,
+    host: &Host,
+    claim: Arc<Claim>,
+    pods: &[Arc<Pod>],
+    nominated: Option<crate::cluster::PodKey>,
+) -> Entry {
+    let pool = claim.pool.as_ref().and_then(|name| snapshot.pool(name)).filter(|pool| pool.is_ours()).cloned();
+    let capacity_type = host.label(labels::CAPACITY_TYPE).and_then(|text| text.parse().ok());
+    let candidate = Candidate {
+        claim: claim.name.clone(),
+        uid: claim.uid.clone(),
+        node: host.node.as_ref().map(|node| node.name.clone()),
+        pool: claim.pool.clone().unwrap_or_else(|| "".into()),
+        price: price(snapshot, &claim.class, host),
+    };
+    let pods = pods.iter().filter(|pod| pod.is_reschedulable()).cloned().collect();
+    Entry { candidate, host: host_at, node: host.node.clone(), claim, pool, capacity_type, pods, nominated }
+}
+
+/// What a node costs by the present prices, whether or not its offering can be had now.
+fn price(snapshot: &Snapshot, class: &ClassRef, host: &Host) -> Option<Price> {
+    let t = snapshot.catalogues.get(&class.name)?.get(host.label(labels::INSTANCE_TYPE)?)?;
+    let zone = host.label(labels::ZONE)?;
+    let capacity_type: CapacityType = host.label(labels::CAPACITY_TYPE)?.parse().ok()?;
+    let same = |o: &&crate::catalogue::Offering| *o.zone.name == *zone && o.capacity_type == capacity_type;
+    t.offerings.iter().find(same).map(|offering| offering.price)
+}
+
+impl Entry {
+    /// Answers what forbids disrupting the node by karp's own will, whatever the method.
+    pub(super) fn obstacle(&self, snapshot: &Snapshot) -> Option<KeepReason> {
+        let leaving = self.claim.deleting.is_some()
+            || self.node.as_ref().is_some_and(|node| node.deleting.is_some() || node.is_disrupted());
+        if leaving {
+            return Some(KeepReason::Leaving);
+        }
+        if self.pool.as_ref().is_none_or(|pool| pool.is_static) {
+            return Some(KeepReason::NoPool);
+        }
+        let Some(node) = self.node.as_ref().filter(|node| node.is_initialized()) else {
+            return Some(KeepReason::NotInitialized);
+        };
+        if node.is_protected() || self.claim.is_protected() {
+            return Some(KeepReason::NodeProtected);
+        }
+        self.nominated.clone().map(|pod| KeepReason::Nominated { pod }).or_else(|| self.pod_obstacle(snapshot))
+    }
+
+    /// Answers the pod that may not be moved now.
+    fn pod_obstacle(&self, snapshot: &Snapshot) -> Option<KeepReason> {
+        // a drifted node with a grace period goes in the end whatever its pods say
+        if self.is_drifted() && self.claim.termination_grace.is_some() {
+            return None;
+        }
+        self.pods.iter().find_map(|pod| {
+            if pod.is_protected(snapshot.now) {
+                return Some(KeepReason::PodProtected { pod: pod.key.clone() });
+            }
+            let budget = blocking(&snapshot.budgets, pod)?.key.clone();
+            Some(KeepReason::PodBudget { pod: pod.key.clone(), budget })
+        })
+    }
+
+    /// Says whether the node no longer is what its pool and class say.
+    pub(super) fn is_drifted(&self) -> bool {
+        self.claim.since(conditions::DRIFTED).is_some()
+    }
+
+    /// Answers why the node may not be consolidated yet, empty or not.
+    pub(super) fn unsettled(&self, now: Timestamp) -> Option<KeepReason> {
+        let pool = self.pool.as_ref()?;
+        let Some(quiet) = pool.consolidate_after else { return Some(KeepReason::ConsolidationOff) };
+        let since = self.claim.since(conditions::INITIALIZED).max(self.claim.last_pod_event)?;
+        let until = since.checked_add(quiet).unwrap_or(Timestamp::MAX);
+        (now < until).then_some(KeepReason::Settling { until })
+    }
+
+    /// Answers what moving its pods costs, in thousandths: 1000 for the node itself and the eviction cost of each pod.
+    pub(super) fn disruption_cost_milli(&self) -> u64 {
+        1000 + self.pods.iter().map(|pod| u64::try_from(pod.eviction_cost_milli()).unwrap_or(0)).sum::<u64>()
+    }
+}

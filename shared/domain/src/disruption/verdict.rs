@@ -1,0 +1,236 @@
+//! The answer of `plan_disruption`: what to do with each candidate, and why nothing is done with the others.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::catalogue::Price;
+use crate::cluster::{PodKey, Reason};
+use crate::scheduling::{InFlightNode, Refusal};
+
+/// Answers every node that karp made exactly once, and gathers what is to be done now into commands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DisruptionPlan {
+    /// What to do now: each command can be carried out on its own.
+    pub commands: Vec<Command>,
+    /// The verdict on each candidate, ordered by claim.
+    pub verdicts: Vec<(Candidate, Verdict)>,
+    /// When the plan may change although nothing in the cluster does.
+    pub next_look: Option<Timestamp>,
+}
+
+/// Names a node that may be disrupted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Candidate {
+    /// Its NodeClaim.
+    pub claim: Arc<str>,
+    /// UID of the claim.
+    pub uid: Arc<str>,
+    /// Its Node.
+    pub node: Option<Arc<str>>,
+    /// Its pool.
+    pub pool: Arc<str>,
+    /// What it costs, if that is known.
+    pub price: Option<Price>,
+}
+
+/// Says why a node is taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// It is older than `expireAfter`.
+    Expired,
+    /// It holds no pods that need it.
+    Empty,
+    /// It is not what its pool and class say.
+    Drifted,
+    /// It could be cheaper.
+    Underutilized,
+}
+
+impl Cause {
+    /// Answers the reason that budgets know it by; none for those that budgets do not hold back.
+    pub const fn budget(self) -> Option<Reason> {
+        match self {
+            Cause::Expired => None,
+            Cause::Empty => Some(Reason::Empty),
+            Cause::Drifted => Some(Reason::Drifted),
+            Cause::Underutilized => Some(Reason::Underutilized),
+        }
+    }
+
+    /// Answers the name that conditions, events and metrics use.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Cause::Expired => "Expired",
+            Cause::Empty => "Empty",
+            Cause::Drifted => "Drifted",
+            Cause::Underutilized => "Underutilized",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Holds nodes to take away together and what to launch before. The caller creates the replacements' claims first and taints the candidates
+/// when those claims are visible to its snapshots: pods of a tainted node count as waiting, and would be launched for twice otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Command {
+    /// Why.
+    pub cause: Cause,
+    /// Nodes to taint and, once the replacements are initialized, to delete.
+    pub candidates: Vec<Candidate>,
+    /// Nodes to launch first.
+    pub replacements: Vec<InFlightNode>,
+}
+
+impl Command {
+    /// Answers the price per hour that the command saves; nothing when it costs more or a price is not known.
+    pub fn saving(&self) -> Price {
+        let before: Price = self.candidates.iter().filter_map(|candidate| candidate.price).sum();
+        before.saturating_sub(self.replacements.iter().map(|node| node.price).sum())
+    }
+
+    /// Answers Karpenter's word for the command in logs and metrics.
+    pub fn decision(&self) -> &'static str {
+        if self.replacements.is_empty() { "delete" } else { "replace" }
+    }
+}
+
+/// Says what happens to a candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Nothing, for this reason.
+    Keep(KeepReason),
+    /// It is deleted; its pods fit elsewhere, or it is past its time.
+    Delete(Cause),
+    /// These are launched, then it is deleted.
+    Replace(Cause, Vec<InFlightNode>),
+}
+
+/// Says why a node is left alone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KeepReason {
+    /// It is going already.
+    Leaving,
+    /// It has not been ready for pods yet.
+    NotInitialized,
+    /// Its pool is gone, foreign or has a fixed number of replicas.
+    NoPool,
+    /// Its owner asked that it is left alone.
+    NodeProtected,
+    /// A pod on it asked to be left alone.
+    PodProtected {
+        /// The pod.
+        pod: PodKey,
+    },
+    /// A PodDisruptionBudget forbids evicting a pod on it.
+    PodBudget {
+        /// The pod.
+        pod: PodKey,
+        /// The budget.
+        budget: PodKey,
+    },
+    /// A pod that waits has been planned on it.
+    Nominated {
+        /// The pod.
+        pod: PodKey,
+    },
+    /// `consolidateAfter` is Never.
+    ConsolidationOff,
+    /// Pods came or went too recently.
+    Settling {
+        /// When `consolidateAfter` is over.
+        until: Timestamp,
+    },
+    /// It has pods, and its pool only gives up empty nodes.
+    NotEmpty,
+    /// The pool's budget is used up.
+    BudgetExhausted {
+        /// The pool.
+        pool: Arc<str>,
+        /// For which reason it would have been disrupted.
+        reason: Reason,
+    },
+    /// What it costs is not known.
+    UnknownPrice,
+    /// A pod of it would find no other place.
+    PodWouldNotFit {
+        /// The pod.
+        pod: PodKey,
+        /// Why not, for each pool.
+        reasons: Vec<Refusal>,
+    },
+    /// Its pods would need more than one new node.
+    SeveralNodesNeeded {
+        /// How many.
+        nodes: usize,
+    },
+    /// No offering that could hold its pods is cheaper by the least saving.
+    NoCheaperOffering {
+        /// What it costs.
+        price: Price,
+        /// What the cheapest other node would cost.
+        cheapest: Price,
+    },
+    /// Spot nodes are not replaced by cheaper spot nodes: the gate `SpotToSpotConsolidation` is off.
+    SpotToSpotOff,
+    /// Too few cheaper spot types: the replacement would soon be taken back.
+    TooFewSpotTypes {
+        /// How many.
+        found: usize,
+        /// How many it takes.
+        wanted: usize,
+    },
+    /// The saving is not worth the disruption (policy Balanced).
+    NotWorthIt {
+        /// Share of the pool's cost that is saved over share of its disruption, in thousandths; 500 is enough.
+        score_permille: u64,
+    },
+    /// Another command goes first; it is looked at again afterwards.
+    AfterAnother,
+    /// Nothing speaks against it, and nothing is gained.
+    Fine,
+}
+
+impl fmt::Display for KeepReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeepReason::Leaving => f.write_str("it is going already"),
+            KeepReason::NotInitialized => f.write_str("it is not initialized"),
+            KeepReason::NoPool => f.write_str("its NodePool is gone, foreign or static"),
+            KeepReason::NodeProtected => f.write_str("the node has karpenter.sh/do-not-disrupt"),
+            KeepReason::PodProtected { pod } => write!(f, "pod {pod} has karpenter.sh/do-not-disrupt"),
+            KeepReason::PodBudget { pod, budget } => write!(f, "PodDisruptionBudget {budget} protects pod {pod}"),
+            KeepReason::Nominated { pod } => write!(f, "pod {pod} is about to use it"),
+            KeepReason::ConsolidationOff => f.write_str("consolidateAfter is Never"),
+            KeepReason::Settling { until } => write!(f, "consolidateAfter ends at {until}"),
+            KeepReason::NotEmpty => f.write_str("it has pods and consolidationPolicy is WhenEmpty"),
+            KeepReason::BudgetExhausted { pool, reason } => {
+                write!(f, "the budget of pool {pool} for {reason:?} is used up")
+            }
+            KeepReason::UnknownPrice => f.write_str("its price is not known"),
+            KeepReason::PodWouldNotFit { pod, reasons } => {
+                write!(f, "pod {pod} would find no other place")?;
+                reasons.iter().try_for_each(|reason| write!(f, "; {reason}"))
+            }
+            KeepReason::SeveralNodesNeeded { nodes } => write!(f, "its pods would need {nodes} new nodes"),
+            KeepReason::NoCheaperOffering { price, cheapest } => {
+                write!(f, "no cheaper node would do: it costs {price}, the cheapest other {cheapest}")
+            }
+            KeepReason::SpotToSpotOff => f.write_str("SpotToSpotConsolidation is off"),
+            KeepReason::TooFewSpotTypes { found, wanted } => {
+                write!(f, "only {found} cheaper spot types would do, {wanted} are wanted")
+            }
+            KeepReason::NotWorthIt { score_permille } => {
+                write!(f, "the saving is not worth the disruption (score {score_permille} of 500)")
+            }
+            KeepReason::AfterAnother => f.write_str("another command goes first"),
+            KeepReason::Fine => f.write_str("nothing would be gained"),
+        }
+    }
+}
