@@ -5,6 +5,8 @@ use crate::error::Error;
 use crate::selector::write_tags;
 use aws_sdk_ec2::types as ec2;
 use karp_domain::catalogue::CapacityType;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
 const CREATE: &str = "ec2:CreateFleet";
@@ -12,7 +14,7 @@ const CREATE: &str = "ec2:CreateFleet";
 pub const MAX_OVERRIDES: usize = 300;
 
 /// A request for `count` equal instances.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Request {
     /// Makes the request repeatable: EC2 answers the same token and request with the same instances.
     pub client_token: String,
@@ -29,7 +31,7 @@ pub struct Request {
 }
 
 /// A launch template with the types and subnets that it may be used for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Choice {
     /// The launch template's name.
     pub launch_template: String,
@@ -38,7 +40,7 @@ pub struct Choice {
 }
 
 /// One type in one subnet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Override {
     /// The instance type.
     pub instance_type: String,
@@ -46,6 +48,16 @@ pub struct Override {
     pub subnet_id: String,
     /// The subnet's zone.
     pub zone: String,
+}
+
+impl Request {
+    /// Returns a digest of the whole request: EC2 compares all of it under one client token.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        // A plain struct of strings, numbers and ordered maps always serialises.
+        let content = serde_json::to_vec(self).unwrap_or_default();
+        hex::encode(&Sha256::digest(content)[..16])
+    }
 }
 
 /// What came of a request. It may hold fewer instances than asked for, and none.

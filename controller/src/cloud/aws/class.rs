@@ -7,8 +7,7 @@ use karp_aws::selector::Term;
 use karp_aws::user_data::Family;
 use karp_aws::{Error, images};
 use karp_domain::api::{
-    Ami, AmiFamily, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, HttpTokens, Toggle,
-    VolumeType, labels,
+    Ami, AmiFamily, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, HttpTokens, Toggle, VolumeType, labels,
 };
 use karp_domain::catalogue::InstanceFacts;
 use karp_domain::quantity::Quantity;
@@ -68,11 +67,8 @@ pub fn image_terms(spec: &Ec2NodeClassSpec) -> Vec<images::Term> {
 
 /// Returns the subnet terms.
 pub fn subnet_terms(spec: &Ec2NodeClassSpec) -> Vec<Term> {
-    let term = |term: &karp_domain::api::SubnetSelectorTerm| Term {
-        id: term.id.clone(),
-        name: None,
-        tags: term.tags.clone(),
-    };
+    let term =
+        |term: &karp_domain::api::SubnetSelectorTerm| Term { id: term.id.clone(), name: None, tags: term.tags.clone() };
     spec.subnet_selector_terms.iter().map(term).collect()
 }
 
@@ -141,10 +137,9 @@ pub fn block_devices(spec: &Ec2NodeClassSpec, family: Family) -> Vec<BlockDevice
     }
     match family {
         Family::Al2023 => vec![BlockDevice::gp3("/dev/xvda", ROOT_VOLUME_GIB)],
-        Family::Bottlerocket => vec![
-            BlockDevice::gp3("/dev/xvda", BOTTLEROCKET_OS_GIB),
-            BlockDevice::gp3("/dev/xvdb", ROOT_VOLUME_GIB),
-        ],
+        Family::Bottlerocket => {
+            vec![BlockDevice::gp3("/dev/xvda", BOTTLEROCKET_OS_GIB), BlockDevice::gp3("/dev/xvdb", ROOT_VOLUME_GIB)]
+        }
         Family::Custom => Vec::new(),
     }
 }
@@ -253,8 +248,14 @@ mod tests {
         };
         let images = [
             image("arm", &[(labels::ARCH, Operator::In, &["arm64"])]),
-            image("gpu", &[(labels::ARCH, Operator::In, &["amd64"]), (labels::INSTANCE_GPU_COUNT, Operator::Exists, &[])]),
-            image("plain", &[(labels::ARCH, Operator::In, &["amd64"]), (labels::INSTANCE_GPU_COUNT, Operator::DoesNotExist, &[])]),
+            image(
+                "gpu",
+                &[(labels::ARCH, Operator::In, &["amd64"]), (labels::INSTANCE_GPU_COUNT, Operator::Exists, &[])],
+            ),
+            image(
+                "plain",
+                &[(labels::ARCH, Operator::In, &["amd64"]), (labels::INSTANCE_GPU_COUNT, Operator::DoesNotExist, &[])],
+            ),
         ];
         for (has, expected) in [
             (&[(labels::ARCH, "amd64")][..], Some("plain")),

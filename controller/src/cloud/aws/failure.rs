@@ -32,7 +32,9 @@ pub fn reason(error: &Error) -> &'static str {
         Error::NotFound { code, .. } if code.starts_with("InvalidAMIID") => "AMINotFound",
         Error::InvalidRequest { code, .. } if code.starts_with("InvalidAMIID") => "InvalidAMIID",
         Error::InvalidRequest { code, .. } if code.starts_with("UserData") => "UserDataSizeLimitExceeded",
-        Error::InvalidRequest { message, .. } if message.contains("IAM Instance Profile") => "InstanceProfileNameInvalid",
+        Error::InvalidRequest { message, .. } if message.contains("IAM Instance Profile") => {
+            "InstanceProfileNameInvalid"
+        }
         Error::LimitExceeded { .. } => "LimitExceeded",
         Error::Throttled { .. } => "RequestLimitExceeded",
         Error::InsufficientCapacity { .. } => "InsufficientCapacity",
@@ -121,7 +123,8 @@ mod tests {
 
     #[test]
     fn each_code_marks_as_much_as_it_concerns() {
-        let refused = ["InsufficientInstanceCapacity", NO_ADDRESSES, NO_SPOT_ROLE, "UnauthorizedOperation", NO_SPOT_ROLE];
+        let refused =
+            ["InsufficientInstanceCapacity", NO_ADDRESSES, NO_SPOT_ROLE, "UnauthorizedOperation", NO_SPOT_ROLE];
         let marked = unavailable(&refused.map(refusal));
         let places: Vec<_> = marked.iter().map(|one| (one.instance_type.as_str(), one.zone.as_str())).collect();
         assert_eq!(places, [("m7i.large", "us-east-1a"), ("", "us-east-1a"), ("", "")]);
@@ -129,10 +132,8 @@ mod tests {
 
     #[test]
     fn only_capacity_leads_to_another_offering() {
-        let answer = |codes: &[&str]| Answer {
-            refused: codes.iter().map(|code| refusal(code)).collect(),
-            ..Answer::default()
-        };
+        let answer =
+            |codes: &[&str]| Answer { refused: codes.iter().map(|code| refusal(code)).collect(), ..Answer::default() };
         let capacity = nothing_launched(&answer(&["InsufficientInstanceCapacity", NO_SPOT_ROLE]));
         assert!(matches!(&capacity, LaunchError::InsufficientCapacity { offerings, .. } if offerings.len() == 2));
         let refused = nothing_launched(&answer(&["InsufficientInstanceCapacity", "UnauthorizedOperation"]));

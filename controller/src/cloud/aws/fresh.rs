@@ -106,7 +106,11 @@ mod tests {
         assert_eq!(fresh.get(|| async { Ok::<_, &str>(1) }).await.map(|(value, at)| (*value, at)), Ok((1, 1)));
         assert_eq!(fresh.get(failing).await.map(|(value, at)| (*value, at)), Ok((1, 1)), "stale, but all there is");
         tokio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(fresh.get(|| async { Ok::<_, &str>(2) }).await.map(|(value, _)| *value), Ok(1), "after a failure: a pause");
+        assert_eq!(
+            fresh.get(|| async { Ok::<_, &str>(2) }).await.map(|(value, _)| *value),
+            Ok(1),
+            "after a failure: a pause"
+        );
     }
 
     #[tokio::test]

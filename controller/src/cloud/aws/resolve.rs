@@ -89,7 +89,12 @@ fn problem(condition: &'static str, reason: &str, message: &str) -> Problem {
 /// Says which selectors select nothing, unless their lookup failed anyway.
 fn none_found(resolved: &mut Resolved) {
     for (condition, empty, reason, what) in [
-        (conditions::SUBNETS_READY, resolved.subnets.is_empty(), "SubnetsNotFound", "SubnetSelector did not match any Subnets"),
+        (
+            conditions::SUBNETS_READY,
+            resolved.subnets.is_empty(),
+            "SubnetsNotFound",
+            "SubnetSelector did not match any Subnets",
+        ),
         (
             conditions::SECURITY_GROUPS_READY,
             resolved.security_groups.is_empty(),
