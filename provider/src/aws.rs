@@ -1,6 +1,5 @@
 //! What the AWS resources share: waiting, names, tags, policy documents, and the life of roles, policies, profiles and queues.
 
-pub mod controller_policy;
 pub mod document;
 pub mod managed_policy;
 pub mod names;

@@ -1,79 +1,45 @@
-//! Clients of the cluster's API server: by what EKS says about the cluster, or by what the provider block says.
+//! How to reach the cluster's API server: by what EKS says about the cluster, or by what the provider block says.
 
-use kube::config::{
-    AuthInfo, Cluster, Context, ExecConfig, KubeConfigOptions, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext,
-};
+use base64::Engine as _;
+use karp_kube::client::{Connection, Server};
+use kube::config::ExecConfig;
 
 use crate::provider::{Exec, Kubernetes};
 use crate::report::{Failure, Kind};
 
-const NAME: &str = "karp";
-
-/// Connects to an EKS cluster with a token of the AWS credentials.
-pub async fn connect_eks(
-    cluster: &karp_aws::eks::Cluster,
-    token: &karp_aws::token::Token,
-) -> Result<kube::Client, Failure> {
-    let server = Cluster {
-        server: Some(cluster.endpoint.clone()),
-        certificate_authority_data: Some(cluster.certificate_authority.clone()).filter(|ca| !ca.is_empty()),
-        ..Cluster::default()
-    };
-    let user = AuthInfo { token: Some(token.value.clone().into()), ..AuthInfo::default() };
-    connect(server, user).await
+/// Gives the connection to an EKS cluster with a token of the AWS credentials.
+pub fn of_eks(cluster: &karp_aws::eks::Cluster, token: &karp_aws::token::Token) -> Connection {
+    Connection::Server(Box::new(Server {
+        host: cluster.endpoint.clone(),
+        certificate_authority_data: Some(cluster.certificate_authority.clone()),
+        token: Some(token.value.clone()),
+        ..Server::default()
+    }))
 }
 
-/// Connects as the provider block says.
-pub async fn connect_given(given: &Kubernetes) -> Result<kube::Client, Failure> {
+/// Gives the connection that the provider block describes.
+pub fn of_block(given: &Kubernetes) -> Connection {
     if let Some(path) = &given.config_path {
-        let doing = format!("read the kubeconfig {path:?}");
-        let unusable = |e: kube::config::KubeconfigError| {
-            Failure::new(Kind::Unconfigured, &doing, e.to_string())
-                .with_fix("Check `kubernetes.config_path` and `kubernetes.config_context` in the provider block.")
-        };
-        let file = Kubeconfig::read_from(path).map_err(unusable)?;
-        let options = KubeConfigOptions { context: given.config_context.clone(), ..KubeConfigOptions::default() };
-        let config = kube::Config::from_custom_kubeconfig(file, &options).await.map_err(unusable)?;
-        return client(config);
+        return Connection::Kubeconfig { path: path.into(), context: given.config_context.clone() };
     }
-    let server = Cluster {
-        server: given.host.clone(),
-        insecure_skip_tls_verify: given.insecure,
+    Connection::Server(Box::new(Server {
+        host: given.host.clone().unwrap_or_default(),
         certificate_authority_data: given.cluster_ca_certificate.as_deref().map(base64),
+        insecure: given.insecure.unwrap_or_default(),
         tls_server_name: given.tls_server_name.clone(),
-        ..Cluster::default()
-    };
-    let user = AuthInfo {
-        token: given.token.clone().map(Into::into),
+        token: given.token.clone(),
         client_certificate_data: given.client_certificate.as_deref().map(base64),
-        client_key_data: given.client_key.as_deref().map(|key| base64(key).into()),
+        client_key_data: given.client_key.as_deref().map(base64),
         exec: given.exec.as_ref().map(exec),
-        ..AuthInfo::default()
-    };
-    connect(server, user).await
+    }))
 }
 
-async fn connect(server: Cluster, user: AuthInfo) -> Result<kube::Client, Failure> {
-    let name = NAME.to_owned();
-    let context = Context { cluster: name.clone(), user: Some(name.clone()), ..Context::default() };
-    let kubeconfig = Kubeconfig {
-        clusters: vec![NamedCluster { name: name.clone(), cluster: Some(server), ..Default::default() }],
-        auth_infos: vec![NamedAuthInfo { name: name.clone(), auth_info: Some(user), ..Default::default() }],
-        contexts: vec![NamedContext { name: name.clone(), context: Some(context), ..Default::default() }],
-        current_context: Some(name),
-        ..Kubeconfig::default()
-    };
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    client(config.map_err(|e| unusable(&e))?)
-}
-
-fn client(config: kube::Config) -> Result<kube::Client, Failure> {
-    kube::Client::try_from(config).map_err(|e| unusable(&e))
-}
-
-fn unusable(error: &dyn std::error::Error) -> Failure {
-    Failure::new(Kind::Unconfigured, "set up a client of the cluster's API server", error.to_string())
-        .with_fix("Check `kubernetes` in the provider block; on EKS, leave it out and set `cluster_name`.")
+/// Makes a client; nothing but an exec plugin is contacted.
+pub async fn connect(connection: &Connection) -> Result<kube::Client, Failure> {
+    karp_kube::client::connect(connection).await.map_err(|e| {
+        Failure::new(Kind::Unconfigured, "set up a client of the cluster's API server", e.to_string())
+            .with_fix("Check `kubernetes` in the provider block; on EKS, leave it out and set `cluster_name`.")
+    })
 }
 
 fn exec(given: &Exec) -> ExecConfig {
@@ -90,11 +56,11 @@ fn exec(given: &Exec) -> ExecConfig {
         interactive_mode: None,
         provide_cluster_info: false,
         cluster: None,
-        other: Default::default(),
+        other: std::collections::BTreeMap::new(),
     }
 }
 
-fn base64(text: &str) -> String {
-    use base64::Engine as _;
-    base64::engine::general_purpose::STANDARD.encode(text)
+/// Users write PEM; kubeconfigs hold it in base64.
+fn base64(pem: &str) -> String {
+    base64::engine::general_purpose::STANDARD.encode(pem)
 }

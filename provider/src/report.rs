@@ -93,6 +93,37 @@ impl Failure {
         Self { kind, doing: doing.into(), code, message, attribute: None, fix: None }
     }
 
+    /// Translates an error of the API server met while `doing` something.
+    pub fn kube(doing: impl Into<String>, error: karp_kube::Error) -> Self {
+        use karp_kube::Error as E;
+        let message = error.to_string();
+        let (kind, fix) = match error {
+            E::NotFound { .. } => (Kind::Missing, None),
+            E::UnknownKind { .. } => (Kind::Unsettled, Some("Let this resource depend on `karp_crds`.")),
+            E::FieldConflict { .. } | E::Stale { .. } => (Kind::InUse, None),
+            E::Invalid { .. } => (Kind::Invalid, None),
+            E::Unauthenticated { .. } => (
+                Kind::Credentials,
+                Some(
+                    "The API server does not know this identity: give it an access entry, or set `kubernetes` in the provider block.",
+                ),
+            ),
+            E::Forbidden { .. } => {
+                (Kind::Denied, Some("Allow this to the identity that runs Terraform, by an access policy or RBAC."))
+            }
+            E::Busy { .. } => (Kind::Throttled, Some("Apply again.")),
+            E::Unreachable { .. } => (
+                Kind::Unreachable,
+                Some(
+                    "Check `cluster_name` (or `kubernetes`) in the provider block and the network between here and the API server. To plan \
+                     without it, set `offline_plan = true`; state was left as it was.",
+                ),
+            ),
+            E::Unexpected { .. } => (Kind::Unexpected, None),
+        };
+        Self { kind, doing: doing.into(), code: None, message, attribute: None, fix: fix.map(str::to_owned) }
+    }
+
     /// Points the diagnostic at an attribute.
     #[must_use]
     pub fn at(mut self, attribute: &'static str) -> Self {
@@ -137,7 +168,7 @@ impl Failure {
     pub fn summary(&self) -> String {
         let what = match self.kind {
             Kind::Unreachable => "No answer from the endpoint",
-            Kind::Credentials => "No usable AWS credentials",
+            Kind::Credentials => "No usable credentials",
             Kind::Denied => "Not authorised",
             Kind::Exists => "The object exists already",
             Kind::Elsewhere => "Wrong region or account",

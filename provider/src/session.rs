@@ -195,6 +195,27 @@ impl Session {
         Value::object(all)
     }
 
+    /// Completes the state of an import, which has no `tags_all` yet, by what the object's tags tell: its cluster (else the provider's)
+    /// and its own tags. Any other state comes back as it is.
+    pub fn recover(&self, state: Value, actual: &Tags, tags_all: Option<&Tags>) -> Value {
+        if tags_all.is_some() {
+            return state;
+        }
+        let mut state = state;
+        if state.get("cluster_name").is_null() {
+            let cluster = actual.get(CLUSTER_KEY).map(String::as_str).or(self.cluster_name());
+            state.set("cluster_name", cluster);
+        }
+        let own = |(key, value): &(&String, &String)| {
+            *key != CLUSTER_KEY && !key.starts_with("aws:") && self.model.default_tags.get(*key) != Some(*value)
+        };
+        let own: Tags = actual.iter().filter(own).map(|(key, value)| (key.clone(), value.clone())).collect();
+        if !own.is_empty() {
+            state.set("tags", own);
+        }
+        state
+    }
+
     /// Refreshes a resource by `look`, under the rules for a plan: unknown configuration keeps the prior state with one warning, an
     /// unreachable AWS or API server is one error, `offline_plan` looks at nothing.
     pub async fn refresh<F>(
@@ -291,7 +312,7 @@ impl Session {
 
     async fn connect(&self) -> Result<kube::Client, Failure> {
         if let Some(given) = &self.model.kubernetes {
-            return cluster::connect_given(given).await;
+            return cluster::connect(&cluster::of_block(given)).await;
         }
         self.require(Part::ClusterName)?;
         let Some(name) = self.cluster_name() else {
@@ -304,7 +325,7 @@ impl Session {
         let described = self.cluster(name).await?;
         let token = karp_aws::token::bearer(aws.clients(), name).await;
         let token = token.map_err(|e| Failure::from_aws(format!("make a token for EKS cluster {name:?}"), e))?;
-        cluster::connect_eks(&described, &token).await
+        cluster::connect(&cluster::of_eks(&described, &token)).await
     }
 }
 

@@ -2,11 +2,6 @@
 
 use serde_json::Value;
 
-/// The most characters, white space not counted, of a managed policy.
-pub const LONGEST_MANAGED: usize = 6_144;
-/// The most characters, white space not counted, of all inline policies of a role together.
-pub const LONGEST_INLINE: usize = 10_240;
-
 /// Gives a document's canonical text: sorted keys, no white space, one-element lists of actions, resources and principals as a
 /// plain value. Text that is no JSON comes back as it was.
 pub fn canonical(text: &str) -> String {

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_iam::Client;
+use karp_domain::iam::MANAGED_POLICY_LIMIT;
 use tokio_util::sync::CancellationToken;
 
-use super::document::{self, LONGEST_MANAGED};
+use super::document;
 use super::wait::settle;
 use crate::report::{Failure, Kind};
 
@@ -14,7 +15,7 @@ const MOST_VERSIONS: usize = 5;
 
 /// Splits a policy into parts by name: `ROLE-1`, `ROLE-2`, …
 pub fn parts(role: &str, policy: &str) -> BTreeMap<String, String> {
-    let parts = document::split(policy, LONGEST_MANAGED).into_iter().enumerate();
+    let parts = document::split(policy, MANAGED_POLICY_LIMIT).into_iter().enumerate();
     parts.map(|(position, text)| (format!("{role}-{}", position + 1), text)).collect()
 }
 

@@ -52,6 +52,26 @@ pub async fn find(aws: &Aws, subject: &Subject<'_>) -> Result<Option<Found>, Fai
     }
 }
 
+/// Finds the namespace and service account that get a role, for an import that does not know them.
+pub async fn find_by_role(
+    aws: &Aws,
+    subject: &Subject<'_>,
+    role_arn: &str,
+) -> Result<Option<(String, String)>, Failure> {
+    let doing = format!("list the pod identity associations of cluster {:?}", subject.cluster);
+    let mut pages =
+        aws.eks().list_pod_identity_associations().cluster_name(subject.cluster).into_paginator().items().send();
+    while let Some(entry) = pages.next().await {
+        let entry = entry.map_err(|e| Failure::aws(&doing, e))?;
+        let (Some(namespace), Some(service_account)) = (entry.namespace(), entry.service_account()) else { continue };
+        let found = find(aws, &Subject { cluster: subject.cluster, namespace, service_account }).await?;
+        if found.is_some_and(|found| found.role_arn == role_arn) {
+            return Ok(Some((namespace.to_owned(), service_account.to_owned())));
+        }
+    }
+    Ok(None)
+}
+
 /// Makes the association, or points an existing one at the role; gives its id.
 pub async fn ensure(
     aws: &Aws,

@@ -1,8 +1,13 @@
-//! The documents that roles and the queue get, in canonical form, and the ARNs of AWS's own policies.
+//! The documents of `karp_domain::iam` in canonical form, and what follows from a region.
 
-use serde_json::json;
+use std::collections::BTreeSet;
+
+use karp_domain::iam::{self, ControllerScope};
 
 use super::document::canonical_value;
+
+/// Stands for any account where the account is not known at plan; the role's own account bounds it anyway.
+const ANY_ACCOUNT: &str = "*";
 
 /// Gives the partition of a region, by AWS's own prefixes.
 pub fn partition(region: &str) -> &'static str {
@@ -16,17 +21,6 @@ pub fn partition(region: &str) -> &'static str {
     }
 }
 
-/// Gives the DNS suffix of a partition's services.
-pub fn dns_suffix(partition: &str) -> &'static str {
-    match partition {
-        "aws-cn" => "amazonaws.com.cn",
-        "aws-eusc" => "amazonaws.eu",
-        "aws-iso" => "c2s.ic.gov",
-        "aws-iso-b" => "sc2s.sgov.gov",
-        _ => "amazonaws.com",
-    }
-}
-
 /// Gives the ARN of a policy that AWS manages.
 pub fn managed(partition: &str, name: &str) -> String {
     format!("arn:{partition}:iam::aws:policy/{name}")
@@ -34,44 +28,44 @@ pub fn managed(partition: &str, name: &str) -> String {
 
 /// Lets EC2 instances be the role.
 pub fn node_trust(partition: &str) -> String {
-    trust(&json!({ "Service": format!("ec2.{}", dns_suffix(partition)) }), &json!("sts:AssumeRole"), None)
+    canonical_value(&iam::node_trust(partition))
 }
 
-/// Lets Fargate run the pods of one cluster as the role: the condition keeps other accounts and clusters out.
+/// Lets Fargate run the pods of one cluster as the role.
 pub fn fargate_trust(partition: &str, region: &str, cluster: &str) -> String {
-    let condition =
-        json!({ "ArnLike": { "aws:SourceArn": format!("arn:{partition}:eks:{region}:*:fargateprofile/{cluster}/*") } });
-    trust(&json!({ "Service": "eks-fargate-pods.amazonaws.com" }), &json!("sts:AssumeRole"), Some(condition))
+    canonical_value(&iam::fargate_trust(partition, region, ANY_ACCOUNT, cluster))
 }
 
-/// Lets one service account be the role by IAM roles for service accounts. `issuer` is the OIDC issuer without its scheme.
-pub fn irsa_trust(oidc_provider_arn: &str, issuer: &str, namespace: &str, service_account: &str) -> String {
-    let mut equals = serde_json::Map::new();
-    equals.insert(format!("{issuer}:aud"), json!("sts.amazonaws.com"));
-    equals.insert(format!("{issuer}:sub"), json!(format!("system:serviceaccount:{namespace}:{service_account}")));
-    trust(
-        &json!({ "Federated": oidc_provider_arn }),
-        &json!("sts:AssumeRoleWithWebIdentity"),
-        Some(json!({ "StringEquals": equals })),
-    )
+/// Lets one service account be the role by IAM roles for service accounts.
+pub fn irsa_trust(oidc_provider_arn: &str, namespace: &str, service_account: &str) -> String {
+    canonical_value(&iam::irsa_trust(oidc_provider_arn, namespace, service_account))
 }
 
 /// Lets the pods of an EKS pod identity association be the role.
 pub fn pod_identity_trust() -> String {
-    trust(&json!({ "Service": "pods.eks.amazonaws.com" }), &json!(["sts:AssumeRole", "sts:TagSession"]), None)
+    canonical_value(&iam::pod_identity_trust())
 }
 
-fn trust(principal: &serde_json::Value, action: &serde_json::Value, condition: Option<serde_json::Value>) -> String {
-    let mut statement = json!({ "Effect": "Allow", "Principal": principal, "Action": action });
-    if let Some(condition) = condition {
-        statement["Condition"] = condition;
-    }
-    canonical_value(&json!({ "Version": "2012-10-17", "Statement": [statement] }))
+/// Gives the controller's policy. The account is that of the roles and queue that it may use.
+pub fn controller(region: &str, cluster: &str, node_role_arns: &BTreeSet<String>, queue_arn: Option<&str>) -> String {
+    let mut arns = node_role_arns.iter().map(String::as_str).chain(queue_arn);
+    let account = arns.find_map(|arn| arn.split(':').nth(4)).unwrap_or(ANY_ACCOUNT);
+    let policy = iam::controller_policy(&ControllerScope {
+        partition: partition(region).to_owned(),
+        region: region.to_owned(),
+        account_id: account.to_owned(),
+        cluster_name: cluster.to_owned(),
+        node_role_arns: node_role_arns.iter().cloned().collect(),
+        interruption_queue_arn: queue_arn.map(str::to_owned),
+        ..ControllerScope::default()
+    });
+    canonical_value(&policy)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::aws::document::{canonical, split};
 
     #[test]
     fn partitions_follow_regions() {
@@ -81,9 +75,13 @@ mod tests {
     }
 
     #[test]
-    fn an_irsa_trust_names_one_service_account() {
-        let trust = irsa_trust("arn:aws:iam::1:oidc-provider/i/id/A", "i/id/A", "karpenter", "karpenter");
-        assert!(trust.contains(r#""i/id/A:sub":"system:serviceaccount:karpenter:karpenter""#), "{trust}");
-        assert!(trust.contains(r#""i/id/A:aud":"sts.amazonaws.com""#), "{trust}");
+    fn the_policy_fits_with_the_longest_cluster_name() {
+        let roles = BTreeSet::from(["arn:aws:iam::111122223333:role/KarpNodeRole-prod".to_owned()]);
+        let queue = "arn:aws:sqs:eu-west-1:111122223333:karp-prod";
+        let policy = controller("eu-west-1", &"c".repeat(100), &roles, Some(queue));
+        assert!(policy.len() <= iam::INLINE_POLICY_LIMIT, "{} characters", policy.len());
+        assert!(split(&policy, iam::MANAGED_POLICY_LIMIT).len() <= 2);
+        assert_eq!(canonical(&policy), policy);
+        assert!(policy.contains("arn:aws:iam::111122223333:instance-profile/*"), "{policy}");
     }
 }

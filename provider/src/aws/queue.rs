@@ -69,8 +69,9 @@ impl Event {
         format!("{}{suffix}", names::fit("", queue, LONGEST_ROLE - suffix.len()))
     }
 
+    /// EventBridge wants lists even for one value.
     fn pattern(self) -> String {
-        canonical_value(&json!({ "source": [self.source], "detail-type": [self.detail_type] }))
+        json!({ "source": [self.source], "detail-type": [self.detail_type] }).to_string()
     }
 }
 
@@ -87,26 +88,7 @@ pub struct Queue {
 
 /// Gives the queue's policy: EventBridge may send, and nobody without TLS.
 pub fn policy(queue_arn: &str) -> String {
-    canonical_value(&json!({
-        "Version": "2012-10-17",
-        "Statement": [
-            {
-                "Sid": "AllowEvents",
-                "Effect": "Allow",
-                "Principal": { "Service": ["events.amazonaws.com", "sqs.amazonaws.com"] },
-                "Action": "sqs:SendMessage",
-                "Resource": queue_arn,
-            },
-            {
-                "Sid": "DenyPlainHttp",
-                "Effect": "Deny",
-                "Principal": "*",
-                "Action": "sqs:*",
-                "Resource": queue_arn,
-                "Condition": { "Bool": { "aws:SecureTransport": "false" } },
-            },
-        ],
-    }))
+    canonical_value(&karp_domain::iam::queue_policy(queue_arn))
 }
 
 /// Gives the URL of a queue by its name.

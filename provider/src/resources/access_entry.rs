@@ -109,7 +109,8 @@ impl Resource for AccessEntry {
             let Some(found) = find(session.aws().await?, &model).await? else { return Ok(None) };
             let tags = owned_part(&found.tags, model.tags_all.as_ref());
             let state = state.clone().with("arn", found.arn).with("type", found.r#type);
-            Ok(Some(state.with("id", id_of(&model)).with("tags_all", tags)))
+            let state = state.with("id", id_of(&model)).with("tags_all", tags);
+            Ok(Some(session.recover(state, &found.tags, model.tags_all.as_ref())))
         };
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }

@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use karp_domain::iam::INLINE_POLICY_LIMIT;
 use serde::Deserialize;
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait};
 
 use super::iam_role::{self, Purpose};
-use crate::aws::controller_policy::{self, Scope};
-use crate::aws::document::LONGEST_INLINE;
-use crate::aws::pod_identity;
-use crate::aws::{managed_policy, policies};
+use crate::aws::{managed_policy, pod_identity, policies};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -37,7 +35,7 @@ struct Model {
     namespace: Option<String>,
     service_account: Option<String>,
     policy_mode: Option<String>,
-    node_role_arns: BTreeSet<String>,
+    node_role_arns: Option<BTreeSet<String>>,
     interruption_queue_arn: Option<String>,
     association_id: Option<String>,
     policy_arns: Option<BTreeSet<String>>,
@@ -50,6 +48,10 @@ impl Model {
 
     fn is_managed(&self) -> bool {
         self.policy_mode.as_deref() == Some("managed")
+    }
+
+    fn arn(&self) -> &str {
+        self.arn.as_deref().unwrap_or_default()
     }
 
     fn subject(&self) -> pod_identity::Subject<'_> {
@@ -164,28 +166,39 @@ impl Resource for ControllerRole {
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let session = self.handle.session();
-        let model: Model = tfplugin::from_value(&state)?;
         let inline = BTreeSet::from([POLICY.to_owned()]);
         let read = iam_role::read(&session, ctx, &state, &inline, |state, found| {
-            if model.is_managed() {
+            let inline = found.inline.get(POLICY);
+            let state = complete(state, &found.trust, inline.is_some());
+            if state.get("policy_mode").as_str() == Some("managed") {
                 return state;
             }
-            state.with("policy_json", found.inline.get(POLICY).cloned().unwrap_or_default())
+            state.with("policy_json", inline.cloned().unwrap_or_default())
         });
         let Some(state) = read.await? else { return Ok(None) };
         let prior = state.clone();
         let look = async {
             let aws = session.aws().await?;
+            let mut now: Model = tfplugin::from_value(&state)
+                .map_err(|e| Failure::new(Kind::Unexpected, "read the state", e.to_string()))?;
             let mut state = state;
-            if model.is_managed() {
-                let now: Model = tfplugin::from_value(&state).unwrap_or_default();
+            if now.is_managed() {
                 let policy = managed_policy::read_joined(aws.iam(), &own_policies(&now)).await?;
                 state.set("policy_json", policy);
             }
-            if model.uses_pod_identity() {
-                state.set("association_id", pod_identity::find(aws, &model.subject()).await?.map(|found| found.id));
+            if now.uses_pod_identity() {
+                if now.service_account.is_none()
+                    && let Some(found) = pod_identity::find_by_role(aws, &now.subject(), now.arn()).await?
+                {
+                    state = state.with("namespace", &found.0).with("service_account", &found.1);
+                    now.namespace = Some(found.0);
+                    now.service_account = Some(found.1);
+                }
+                let found = pod_identity::find(aws, &now.subject()).await?;
+                // An association with another role is not this one's: planning makes it so again.
+                state.set("association_id", found.filter(|found| found.role_arn == now.arn()).map(|found| found.id));
             }
-            Ok(Some(state))
+            Ok(Some(recover_scope(state)))
         };
         session.refresh(ctx, &[crate::provider::Part::Aws], &prior, look).await
     }
@@ -274,17 +287,11 @@ async fn documents(session: &Session, planned: &Value) -> Option<Documents> {
     let trust = if model.uses_pod_identity() {
         policies::pod_identity_trust()
     } else {
-        let arn = model.oidc_provider_arn.as_deref()?;
-        let issuer = arn.split_once(":oidc-provider/")?.1;
-        policies::irsa_trust(arn, issuer, subject.namespace, subject.service_account)
+        policies::irsa_trust(model.oidc_provider_arn.as_deref()?, subject.namespace, subject.service_account)
     };
-    let policy = controller_policy::document(&Scope {
-        partition: policies::partition(&region),
-        region: &region,
-        cluster: subject.cluster,
-        node_role_arns: &model.node_role_arns,
-        queue_arn: model.interruption_queue_arn.as_deref(),
-    });
+    let queue = model.interruption_queue_arn.as_deref();
+    let roles = model.node_role_arns.clone().unwrap_or_default();
+    let policy = policies::controller(&region, subject.cluster, &roles, queue);
     Some(Documents { trust, policy })
 }
 
@@ -293,14 +300,59 @@ async fn known(session: &Session, planned: &Value) -> Result<Documents, Diagnost
     documents(session, planned).await.ok_or_else(iam_role::unknown_at_apply)
 }
 
+/// Completes the state of an import by the trust policy: who gets the role, and where its policy is kept.
+fn complete(state: Value, trust: &str, has_inline: bool) -> Value {
+    if !state.get("auth").is_null() {
+        return state;
+    }
+    let state = state.with("policy_mode", if has_inline { "inline" } else { "managed" });
+    let trust: serde_json::Value = serde_json::from_str(trust).unwrap_or_default();
+    let statement = &trust["Statement"][0];
+    let Some(provider) = statement["Principal"]["Federated"].as_str() else {
+        return state.with("auth", "pod_identity");
+    };
+    let state = state.with("auth", "irsa").with("oidc_provider_arn", provider);
+    let conditions = statement["Condition"]["StringEquals"].as_object().into_iter().flatten();
+    let mut subjects = conditions.filter(|(key, _)| key.ends_with(":sub")).filter_map(|(_, value)| value.as_str());
+    let subject = subjects.find_map(|subject| subject.strip_prefix("system:serviceaccount:")?.split_once(':'));
+    match subject {
+        Some((namespace, account)) => state.with("namespace", namespace).with("service_account", account),
+        None => state,
+    }
+}
+
+/// Completes the state of an import by the policy: the roles that may be passed, and the queue.
+fn recover_scope(state: Value) -> Value {
+    if !state.get("node_role_arns").is_null() || !state.get("interruption_queue_arn").is_null() {
+        return state;
+    }
+    let policy: serde_json::Value =
+        state.get("policy_json").as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let resources = |sid: &str| -> BTreeSet<String> {
+        let statements = policy["Statement"].as_array().into_iter().flatten();
+        let resources = statements.filter(|statement| statement["Sid"] == sid).map(|statement| &statement["Resource"]);
+        let texts = resources.flat_map(|one| one.as_array().map_or_else(|| vec![one], |many| many.iter().collect()));
+        texts.filter_map(|text| text.as_str().map(str::to_owned)).collect()
+    };
+    let roles = resources("AllowPassingInstanceRole");
+    let mut state = state;
+    if !roles.is_empty() {
+        state.set("node_role_arns", iam_role::text_set(&roles));
+    }
+    if let Some(queue) = resources("AllowInterruptionQueueActions").into_iter().next() {
+        state.set("interruption_queue_arn", queue);
+    }
+    state
+}
+
 fn check_size(planned: &Value, policy: &str) -> Diagnostics {
     let mut found = Diagnostics::new();
-    if planned.get("policy_mode").as_str() == Some("inline") && policy.len() > LONGEST_INLINE {
+    if planned.get("policy_mode").as_str() == Some("inline") && policy.len() > INLINE_POLICY_LIMIT {
         found.error(
             "policy_mode",
             "The policy does not fit into the role",
             format!(
-                "It has {} characters; inline policies may have {LONGEST_INLINE}. Set `policy_mode = \"managed\"`.",
+                "It has {} characters; inline policies may have {INLINE_POLICY_LIMIT}. Set `policy_mode = \"managed\"`.",
                 policy.len()
             ),
         );
@@ -315,11 +367,10 @@ fn plan_documents(change: &mut PlannedChange, documents: Option<&Documents>) {
     };
     change.planned.set("assume_role_policy", trust);
     change.planned.set("policy_json", policy);
-    let model: Model = tfplugin::from_value(&change.planned).unwrap_or_default();
-    let arns = match (model.is_managed(), documents, account(&model)) {
-        (false, _, _) => iam_role::text_set(&BTreeSet::new()),
-        (true, Some(documents), Some(_)) => iam_role::text_set(&policy_arns(&model, &documents.policy)),
-        (true, _, _) => Value::Unknown,
+    let arns = match (change.planned.get("policy_mode").as_str(), documents) {
+        (Some("inline"), _) => iam_role::text_set(&BTreeSet::new()),
+        (Some("managed"), Some(documents)) => planned_arns(&change.planned, &documents.policy),
+        _ => Value::Unknown,
     };
     change.planned.set("policy_arns", arns);
 }
@@ -336,18 +387,15 @@ fn plan_association(change: &mut PlannedChange) {
     change.planned.set("association_id", planned);
 }
 
-/// The partition and account of the role, once it has an ARN.
-fn account(model: &Model) -> Option<(&str, &str)> {
-    let mut parts = model.arn.as_deref()?.split(':');
-    Some((parts.nth(1)?, parts.nth(2)?))
-}
-
-/// Gives the ARNs of the managed policies that hold a document: they follow from the role's name and account.
-fn policy_arns(model: &Model, policy: &str) -> BTreeSet<String> {
-    let Some((partition, account)) = account(model) else { return BTreeSet::new() };
-    let names = managed_policy::parts(model.name.as_deref().unwrap_or_default(), policy);
-    let path = model.path.as_deref().unwrap_or("/");
-    names.into_keys().map(|name| format!("arn:{partition}:iam::{account}:policy{path}{name}")).collect()
+/// Gives the ARNs of the managed policies that will hold a document: they follow from the role's name, path and account, and the account
+/// is known once the role has an ARN.
+fn planned_arns(planned: &Value, policy: &str) -> Value {
+    let text = |name: &str| planned.get(name).as_str();
+    let (Some(arn), Some(name), Some(path)) = (text("arn"), text("name"), text("path")) else { return Value::Unknown };
+    let parts: Vec<&str> = arn.split(':').collect();
+    let [_, partition, _, _, account, ..] = parts[..] else { return Value::Unknown };
+    let names = managed_policy::parts(name, policy).into_keys();
+    Value::canonical_set(names.map(|name| Value::from(format!("arn:{partition}:iam::{account}:policy{path}{name}"))))
 }
 
 /// Gives those of the role's policies that are made by karp.

@@ -145,7 +145,8 @@ impl Resource for FargateProfile {
         let look = async {
             let Some(found) = find(session.aws().await?, &model).await? else { return Ok(None) };
             let state = tfplugin::to_value(&render(&model, &found));
-            state.map(Some).map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))
+            let state = state.map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))?;
+            Ok(Some(session.recover(state, &tags_of(&found), model.tags_all.as_ref())))
         };
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }

@@ -126,7 +126,8 @@ pub async fn read(
             Some(owned) => found.attached.intersection(owned).cloned().collect(),
             None => found.attached.clone(),
         };
-        Ok(Some(finish(render(state, &found, &tags, &attached), &found)))
+        let state = session.recover(render(state, &found, &tags, &attached), &found.tags, model.tags_all.as_ref());
+        Ok(Some(finish(state, &found)))
     };
     session.refresh(ctx, &[Part::Aws], state, look).await
 }

@@ -114,9 +114,11 @@ impl Resource for InstanceProfile {
             let Some(mut found) = profile::find(aws.iam(), model.name.as_deref().unwrap_or_default()).await? else {
                 return Ok(None);
             };
-            found.tags = owned_part(&found.tags, model.tags_all.as_ref());
+            let actual = std::mem::take(&mut found.tags);
+            found.tags = owned_part(&actual, model.tags_all.as_ref());
             let state = tfplugin::to_value(&render(&model, &found));
-            state.map(Some).map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))
+            let state = state.map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))?;
+            Ok(Some(session.recover(state, &actual, model.tags_all.as_ref())))
         };
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }

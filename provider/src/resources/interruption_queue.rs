@@ -153,7 +153,8 @@ impl Resource for InterruptionQueue {
                 ..model.clone()
             };
             let state = tfplugin::to_value(&now);
-            state.map(Some).map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))
+            let state = state.map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))?;
+            Ok(Some(session.recover(state, &found.tags, model.tags_all.as_ref())))
         };
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }

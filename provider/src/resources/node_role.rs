@@ -13,6 +13,10 @@ use crate::provider::Handle;
 use crate::session::Session;
 
 const PREFIX: &str = "KarpNodeRole-";
+/// The managed policies that every node needs.
+const STANDARD: [&str; 2] = ["AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"];
+const CNI: &str = "AmazonEKS_CNI_Policy";
+const SSM: &str = "AmazonSSMManagedInstanceCore";
 
 /// The role of nodes.
 pub struct NodeRole {
@@ -76,7 +80,7 @@ impl Resource for NodeRole {
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let session = self.handle.session();
-        iam_role::read(&session, ctx, &state, &BTreeSet::new(), |state, _| state).await
+        iam_role::read(&session, ctx, &state, &BTreeSet::new(), |state, found| complete(state, &found.attached)).await
     }
 
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
@@ -105,12 +109,12 @@ async fn purpose(session: &Session, planned: &Value) -> Option<Purpose> {
     if !additional.whole_known() {
         return None;
     }
-    let mut names = vec!["AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"];
+    let mut names = STANDARD.to_vec();
     if planned.get("attach_cni_policy").as_bool()? {
-        names.push("AmazonEKS_CNI_Policy");
+        names.push(CNI);
     }
     if planned.get("attach_ssm_policy").as_bool()? {
-        names.push("AmazonSSMManagedInstanceCore");
+        names.push(SSM);
     }
     let mut attached: BTreeSet<String> = names.into_iter().map(|name| policies::managed(partition, name)).collect();
     attached.extend(additional.as_list().iter().filter_map(Value::as_str).map(str::to_owned));
@@ -120,4 +124,17 @@ async fn purpose(session: &Session, planned: &Value) -> Option<Purpose> {
 async fn known(session: &Session, planned: &Value) -> Result<Purpose, Diagnostics> {
     session.aws().await?;
     purpose(session, planned).await.ok_or_else(iam_role::unknown_at_apply)
+}
+
+/// Completes the state of an import by the policies that are attached.
+fn complete(state: Value, attached: &BTreeSet<String>) -> Value {
+    if !state.get("attach_cni_policy").is_null() {
+        return state;
+    }
+    let has = |name: &str| attached.iter().any(|arn| arn.ends_with(&format!(":aws:policy/{name}")));
+    let known =
+        |arn: &&String| STANDARD.iter().chain([&CNI, &SSM]).any(|name| arn.ends_with(&format!(":aws:policy/{name}")));
+    let additional: BTreeSet<String> = attached.iter().filter(|arn| !known(arn)).cloned().collect();
+    let state = state.with("attach_cni_policy", has(CNI)).with("attach_ssm_policy", has(SSM));
+    if additional.is_empty() { state } else { state.with("additional_policy_arns", iam_role::text_set(&additional)) }
 }

@@ -129,9 +129,10 @@ impl Resource for OidcProvider {
             let Some(found) = find(session.aws().await?, &arn).await? else { return Ok(None) };
             let tags = owned_part(&found.tags, model.tags_all.as_ref());
             let state = state.clone().with("id", &arn).with("arn", &arn).with("tags_all", tags);
-            Ok(Some(
-                state.with("url", format!("https://{}", found.issuer)).with("adopted", model.adopted.unwrap_or(true)),
-            ))
+            let state =
+                state.with("url", format!("https://{}", found.issuer)).with("adopt", model.adopt.unwrap_or(true));
+            let state = state.with("adopted", model.adopted.unwrap_or_default());
+            Ok(Some(session.recover(state, &found.tags, model.tags_all.as_ref())))
         };
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }

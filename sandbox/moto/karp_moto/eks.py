@@ -182,10 +182,21 @@ def list_associations(world, params):
 
 
 def tags_of(world, params):
-    """The tags of an access entry or association; None for an ARN that is moto's."""
+    """The tags of an access entry, association or Fargate profile; None for an ARN that is moto's to answer."""
     owners = [(e["accessEntryArn"], e) for e in world.access_entries.values()]
     owners += [(a["associationArn"], a) for a in world.pod_identities.values()]
-    return next((owner["tags"] for arn, owner in owners if arn == params["arn"]), None)
+    found = next((owner["tags"] for arn, owner in owners if arn == params["arn"]), None)
+    return found if found is not None else fargate_tags_of(world, params["arn"])
+
+
+def fargate_tags_of(world, arn):
+    """moto keeps the tags of a Fargate profile, but knows no ARN of one."""
+    profiles = (p for cluster in world.eks.clusters.values() for p in cluster.fargate_profiles.values())
+    profile = next((p for p in profiles if p.fargate_profile_arn == arn), None)
+    if profile is None:
+        return None
+    profile.tags = profile.tags if profile.tags is not None else {}
+    return profile.tags
 
 
 def tag(world, params):

@@ -1,0 +1,278 @@
+//! The life of a cluster-scoped custom object: what `karp_node_class` and `karp_node_pool` have in common.
+
+use std::time::Duration;
+
+use karp_domain::api::validate::{Violation, ViolationKind};
+use karp_kube::apply::{self, Force, Manager};
+use karp_kube::wait::{self, Look, Until, WaitError};
+use kube::api::{Api, DeleteParams};
+use kube::core::DynamicObject;
+use kube::{Client, ResourceExt};
+use serde_json::{Value as Json, json};
+use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, Schema, Value};
+
+use crate::manifests::FIELD_MANAGER;
+use crate::manifests::spec::{self, Attributes, Scope};
+use crate::provider::Part;
+use crate::report::{Failure, Kind};
+use crate::session::Session;
+
+/// A CRD of the same apply may be some moments behind.
+const CRD_PATIENCE: Duration = Duration::from_secs(60);
+/// What is kept of the time limit to report and to store state.
+const RESERVE: Duration = Duration::from_secs(3);
+
+/// One kind of custom object.
+pub struct CustomKind {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub plural: &'static str,
+    pub crd: &'static str,
+    /// The API's defaults of the spec, which an import leaves out.
+    pub defaults: fn() -> Json,
+    /// Says what the API server would refuse.
+    pub validate: fn(&Json) -> Vec<Violation>,
+    /// Turns attributes as one tree of fields into the spec, and back.
+    pub to_spec: fn(Json) -> Json,
+    pub from_spec: fn(&Json) -> Json,
+    /// Gives the attribute path, dotted as fields are, of a path in the spec.
+    pub locate: fn(&str) -> String,
+}
+
+/// Gives the attributes that belong to the spec.
+pub fn spec_attributes(schema: &Schema, own: &[&str]) -> Attributes {
+    let is_spec = |name: &str| !own.contains(&name);
+    schema.attributes.iter().filter(|(name, _)| is_spec(name)).map(|(n, a)| (n.clone(), a.clone())).collect()
+}
+
+/// Names the parts of the provider block that it takes to call the API server.
+pub fn needs(session: &Session) -> &'static [Part] {
+    match session.model().kubernetes {
+        Some(_) => &[Part::Kubernetes],
+        None => &[Part::Kubernetes, Part::ClusterName, Part::Aws],
+    }
+}
+
+impl CustomKind {
+    /// Writes the object that attributes describe; the paths of unknown attributes are noted.
+    pub fn object(&self, attributes: &Attributes, value: &Value, unknown: &mut Vec<AttributePath>) -> Json {
+        let fields = spec::fields(attributes, value, &AttributePath::root(), unknown);
+        json!({
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "metadata": { "name": value.get("name").as_str().unwrap_or_default() },
+            "spec": (self.to_spec)(fields),
+        })
+    }
+
+    /// Checks a configuration offline. Where an unknown value may still put things right, nothing is said.
+    pub fn check(&self, attributes: &Attributes, config: &Value) -> Diagnostics {
+        let mut unknown = Vec::new();
+        let object = self.object(attributes, config, &mut unknown);
+        let mut found = Diagnostics::new();
+        for violation in (self.validate)(&object) {
+            let path = spec::path_of(&(self.locate)(&violation.path));
+            if !unknown.iter().any(|unknown| spec::within(unknown, &path) || spec::within(&path, unknown)) {
+                found.push(diagnostic(self.kind, &violation, path));
+            }
+        }
+        found
+    }
+
+    fn api(&self, client: &Client, name: &str) -> Api<DynamicObject> {
+        let object = json!({ "apiVersion": self.api_version, "kind": self.kind, "metadata": { "name": name } });
+        apply::dynamic(client, self.plural, &object)
+    }
+
+    /// Looks the object up; nothing where it or its CRD is gone.
+    pub async fn find(&self, client: &Client, name: &str) -> Result<Option<DynamicObject>, Failure> {
+        match self.api(client, name).get(name).await.map_err(karp_kube::Error::from) {
+            Ok(object) => Ok(Some(object)),
+            Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::UnknownKind { .. }) => Ok(None),
+            Err(error) => Err(failure(format!("read {} {name:?}", self.kind), error)),
+        }
+    }
+
+    /// Refuses to take over an object that exists already, unless that is wanted.
+    pub async fn refuse_existing(&self, session: &Session, client: &Client, planned: &Value) -> Result<(), Failure> {
+        let name = planned.get("name").as_str().unwrap_or_default();
+        if planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing) {
+            return Ok(());
+        }
+        match self.find(client, name).await? {
+            Some(_) => {
+                let doing = format!("create {} {name:?}", self.kind);
+                Err(Failure::new(Kind::Exists, doing, "the cluster has an object of this name").at("name"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Applies the object, after its CRD is served.
+    pub async fn apply(&self, ctx: &Context, client: &Client, attributes: &Attributes, planned: &Value) -> Result<(), Diagnostics> {
+        let limit = Until::after(ctx.remaining().min(CRD_PATIENCE), ctx.stop());
+        let doing = format!("apply {} {:?}", self.kind, planned.get("name").as_str().unwrap_or_default());
+        wait::established(client, self.crd, &limit).await.map_err(|error| {
+            waited(&doing, error).with_fix(format!(
+                "The CRD {} must be installed first: add a karp_crds resource and let this one depend on it.",
+                self.crd
+            ))
+        })?;
+        let mut unknown = Vec::new();
+        let object = self.object(attributes, planned, &mut unknown);
+        if let Some(path) = unknown.into_iter().next() {
+            return Err(Diagnostic::error("Value not known", "This must be known when it is applied.").at(path).into());
+        }
+        let force = if planned.get("force_conflicts").as_bool() == Some(true) { Force::Yes } else { Force::No };
+        let manager = Manager { name: FIELD_MANAGER, force };
+        let applied = ctx.run(apply::json(client, manager, self.plural, &object)).await?;
+        applied.map(|_| ()).map_err(|error| self.refused(&doing, error))
+    }
+
+    /// Shows an API server's refusal at the attributes that it names.
+    fn refused(&self, doing: &str, error: karp_kube::Error) -> Diagnostics {
+        let karp_kube::Error::Invalid { causes, message } = &error else { return failure(doing, error).into() };
+        if causes.is_empty() {
+            return Failure::new(Kind::Invalid, doing, message).into();
+        }
+        let show = |cause: &karp_kube::FieldCause| {
+            let violation =
+                Violation { path: cause.field.clone(), kind: ViolationKind::Rule, message: cause.message.clone() };
+            diagnostic(self.kind, &violation, spec::path_of(&(self.locate)(&cause.field)))
+        };
+        causes.iter().map(show).collect()
+    }
+
+    /// Waits until the controller says that the object is ready. One that does not become so is a warning: the object exists, and an error
+    /// would make Terraform destroy and create it again.
+    pub async fn wait_ready(&self, ctx: &Context, client: &Client, name: &str) -> Result<(), Diagnostics> {
+        let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+        let api = self.api(client, name);
+        let waited_for = wait::until(&limit, || async {
+            let object = api.get(name).await?;
+            Ok(readiness(&object.data))
+        });
+        match waited_for.await {
+            Ok(()) => Ok(()),
+            Err(WaitError::TimedOut { seen } | WaitError::Cancelled { seen }) => {
+                ctx.warn(Diagnostic::warning(
+                    format!("{} {name:?} is not ready yet", self.kind),
+                    format!(
+                        "It is applied, and the controller goes on with it; seen last: {seen}\n\nLook at the conditions with `kubectl \
+                         describe {} {name}`, or set `wait_for_ready = false`.",
+                        self.plural
+                    ),
+                ));
+                Ok(())
+            }
+            Err(WaitError::Api(error)) => Err(failure(format!("wait for {} {name:?}", self.kind), error).into()),
+        }
+    }
+
+    /// Reads the object into state: the fields that state has, or all of them for an import.
+    pub fn state(&self, attributes: &Attributes, prior: &Value, live: &DynamicObject, scope: Scope) -> Value {
+        let live = live.data.get("spec").cloned().unwrap_or_default();
+        let live = match scope {
+            Scope::Known => live,
+            Scope::All => spec::without_defaults(&live, &(self.defaults)()),
+        };
+        let mut state = prior.clone();
+        if let Value::Map(read) = spec::attributes(attributes, prior, &(self.from_spec)(&live), scope) {
+            for (name, value) in read {
+                state.set(name, value);
+            }
+        }
+        state
+    }
+
+    /// Deletes the object if it still is the one that is known.
+    pub async fn delete(&self, client: &Client, name: &str) -> Result<Option<String>, Failure> {
+        let Some(live) = self.find(client, name).await? else { return Ok(None) };
+        match self.api(client, name).delete(name, &DeleteParams::background()).await.map_err(karp_kube::Error::from) {
+            Ok(_) | Err(karp_kube::Error::NotFound { .. }) => Ok(live.uid()),
+            Err(error) => Err(failure(format!("delete {} {name:?}", self.kind), error)),
+        }
+    }
+
+    /// Waits until the object is gone.
+    pub async fn wait_gone(&self, ctx: &Context, client: &Client, name: &str, uid: &str) -> Result<(), Failure> {
+        let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+        let gone = wait::gone(&self.api(client, name), name, Some(uid), &limit).await;
+        gone.map_err(|error| waited(&format!("delete {} {name:?}", self.kind), error))
+    }
+}
+
+fn diagnostic(kind: &str, violation: &Violation, path: AttributePath) -> Diagnostic {
+    let summary = match violation.kind {
+        ViolationKind::Missing => format!("{kind}: a value is missing"),
+        _ => format!("{kind}: the API server would refuse this"),
+    };
+    Diagnostic::error(summary, format!("{}: {}", violation.path, violation.message)).at(path)
+}
+
+/// Reads the root condition of a status.
+fn readiness(data: &Json) -> Look<()> {
+    let conditions = data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let is = |condition: &Json, kind: &str, status: &str| condition["type"] == kind && condition["status"] == status;
+    if conditions.iter().any(|condition| is(condition, "Ready", "True")) {
+        return Look::Done(());
+    }
+    let open: Vec<String> = conditions
+        .iter()
+        .filter(|condition| condition["status"] != "True")
+        .map(|condition| {
+            let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+            format!("{}={} {} {}", text("type"), text("status"), text("reason"), text("message")).trim().to_owned()
+        })
+        .collect();
+    Look::NotYet(if open.is_empty() { "no conditions yet: is the controller running?".to_owned() } else { open.join("; ") })
+}
+
+/// Translates an answer of the API server met while `doing` something.
+pub fn failure(doing: impl Into<String>, error: karp_kube::Error) -> Failure {
+    use karp_kube::Error as E;
+    let message = error.to_string();
+    let (kind, fix) = match error {
+        E::NotFound { .. } => (Kind::Missing, None),
+        E::UnknownKind { .. } => (Kind::Missing, Some("Install the CRDs first: add a karp_crds resource and depend on it.")),
+        E::FieldConflict { .. } => {
+            (Kind::Exists, Some("Let the other manager give the fields up, or set `force_conflicts = true` to take them over."))
+        }
+        E::Stale { .. } => (Kind::Unsettled, None),
+        E::Invalid { .. } => (Kind::Invalid, None),
+        E::Unauthenticated { .. } => (
+            Kind::Credentials,
+            Some(
+                "The API server does not know these credentials: check the cluster's access entries for the identity that runs \
+                 Terraform, or `kubernetes` in the provider block. State was left as it was.",
+            ),
+        ),
+        E::Forbidden { .. } => (
+            Kind::Denied,
+            Some("Give the identity that runs Terraform an access entry with cluster-admin rights, or RBAC for this."),
+        ),
+        E::Busy { .. } => (Kind::Throttled, Some("The API server is busy or starting: apply again.")),
+        E::Unreachable { .. } => (
+            Kind::Unreachable,
+            Some(
+                "Check the cluster's endpoint (public or private access) and the network between here and it, or `kubernetes` in the \
+                 provider block. To plan without the cluster, set `offline_plan = true`. State was left as it was.",
+            ),
+        ),
+        E::Unexpected { .. } => (Kind::Unexpected, None),
+    };
+    let failure = Failure::new(kind, doing, message);
+    match fix {
+        Some(fix) => failure.with_fix(fix),
+        None => failure,
+    }
+}
+
+/// Translates the end of a wait.
+pub fn waited(doing: &str, error: WaitError) -> Failure {
+    match error {
+        WaitError::Cancelled { seen } => Failure::new(Kind::Interrupted, doing, seen),
+        WaitError::TimedOut { seen } => Failure::new(Kind::TimedOut, doing, seen),
+        WaitError::Api(error) => failure(doing, error),
+    }
+}
