@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -102,7 +102,9 @@ async fn run(provider: impl Provider, mode: Mode) -> Result<(), ProcessError> {
     let (connections, _socket) = listener.accept(acceptor);
     let end = CancellationToken::new();
     let service = Arc::new(Service::new(provider));
-    tokio::spawn(watch_signals(mode, service.clone(), end.clone()));
+    // caught before Terraform knows of this process: from here on no signal can cut an operation in half
+    let signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
+    tokio::spawn(watch_signals(signals, mode, service.clone(), end.clone()));
 
     // the last thing ever written to standard output
     let mut out = io::stdout();
@@ -126,11 +128,8 @@ async fn run(provider: impl Provider, mode: Mode) -> Result<(), ProcessError> {
 
 /// Ctrl-C reaches the whole process group; Terraform then asks for a stop by itself, so the signal is eaten here. SIGTERM and
 /// the death of Terraform stop operations in flight and end the process.
-async fn watch_signals(mode: Mode, service: Arc<Service>, end: CancellationToken) {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return tracing::warn!("signals cannot be handled");
-    };
+async fn watch_signals(signals: [Signal; 2], mode: Mode, service: Arc<Service>, end: CancellationToken) {
+    let [mut interrupt, mut terminate] = signals;
     let parent = std::os::unix::process::parent_id();
     let mut look = tokio::time::interval(PARENT_LOOK);
     loop {

@@ -2,7 +2,7 @@
 //! certificate that Terraform passed in the environment.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use base64::Engine;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
 use tempfile::TempDir;
@@ -163,6 +163,8 @@ impl Drop for SocketGuard {
 pub(super) enum TlsError {
     #[error("PLUGIN_CLIENT_CERT holds no certificate")]
     ClientCertificate,
+    #[error("the system gives no randomness: {0}")]
+    Randomness(#[source] io::Error),
     #[error("no certificate could be made: {0}")]
     OwnCertificate(#[from] rcgen::Error),
     #[error("TLS cannot be configured: {0}")]
@@ -175,7 +177,10 @@ pub(super) fn tls(client_pem: &str) -> Result<(TlsAcceptor, String), TlsError> {
     // named explicitly: the process may hold other TLS stacks, and Terraform signs with P-521, which ring cannot verify
     let crypto = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
 
-    let key = rcgen::KeyPair::generate()?;
+    // the crypto library takes some 25 ms to seed itself: that runs beside the handshake, and this key does without it
+    let seeding = crypto.clone();
+    std::thread::spawn(move || seeding.secure_random.fill(&mut [0; 32]));
+    let key = own_key()?;
     let mut params = rcgen::CertificateParams::new(vec!["localhost".to_string()])?;
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let own = params.self_signed(&key)?;
@@ -188,6 +193,16 @@ pub(super) fn tls(client_pem: &str) -> Result<(TlsAcceptor, String), TlsError> {
         .with_single_cert(vec![own.der().clone()], PrivateKeyDer::Pkcs8(key.serialize_der().into()))?;
     config.alpn_protocols.push(b"h2".to_vec());
     Ok((TlsAcceptor::from(Arc::new(config)), own_base64))
+}
+
+/// Makes an Ed25519 key of the kernel's randomness; neither the key nor its signatures ask the crypto library for any.
+fn own_key() -> Result<rcgen::KeyPair, TlsError> {
+    const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+    let mut der = PKCS8_HEAD.to_vec();
+    der.resize(PKCS8_HEAD.len() + 32, 0);
+    let mut kernel = std::fs::File::open("/dev/urandom").map_err(TlsError::Randomness)?;
+    kernel.read_exact(&mut der[PKCS8_HEAD.len()..]).map_err(TlsError::Randomness)?;
+    Ok(rcgen::KeyPair::try_from(&PrivatePkcs8KeyDer::from(der))?)
 }
 
 /// Accepts exactly one certificate. Chains and usages do not matter: Terraform's is self-signed and made for one run.
