@@ -152,7 +152,7 @@ pub fn env(layout: &Layout, name: &str) -> Result<()> {
         bail!("no sandbox named {name} runs; `cargo sandbox up --name {name}` starts one");
     };
     let tools = Tools::built(layout)?.context("the tools are not built; run `cargo sandbox up`")?;
-    for (variable, value) in state.env.iter().chain(&test_variables(&state.env, &tools.bin, layout)) {
+    for (variable, value) in state.env.iter().chain(&test_variables(&state.env, &tools.bin, &layout.run_dir(name))) {
         println!("export {variable}={}", quoted(value));
     }
     println!("export PATH={}:\"$PATH\"", quoted(&tools.bin.display().to_string()));

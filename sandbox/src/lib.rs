@@ -20,6 +20,7 @@ pub mod port;
 pub mod prerequisites;
 pub mod process;
 pub mod process_kubelet;
+pub mod products;
 pub mod progress;
 pub mod sandbox;
 pub mod state;

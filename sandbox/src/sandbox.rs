@@ -20,6 +20,7 @@ use crate::{
     port::Ports,
     process::{self, Handle, Processes},
     process_kubelet,
+    products::Products,
     state::{Journal, Phase, State},
     tofu::{self, Workspace},
     tools::Tools,
@@ -68,6 +69,8 @@ pub struct Sandbox {
     pub seed: Seed,
     /// The tools it runs with.
     pub tools: Tools,
+    /// The controller and the provider as they were built when it started.
+    pub products: Products,
     layout: Layout,
     env: BTreeMap<String, String>,
     control_plane: ControlPlane,
@@ -108,66 +111,32 @@ impl Sandbox {
         run_dir: &Path,
         journal: &Journal,
     ) -> Result<Self> {
-        let log_dir = run_dir.join("log");
-        let ports = Ports::new(layout.cache.join("ports"))?;
-        let processes = Processes::new(journal.clone(), log_dir.clone())?;
-        let plan = Plan::make(run_dir, &ports)?;
-        let cluster_name = format!("karp-{}", options.name);
-        let cluster = moto::Cluster {
-            name: &cluster_name,
-            region: REGION,
-            plan: &plan,
-            call_log: &log_dir.join("aws-calls.jsonl"),
-        };
-        let moto = Moto::start(layout, tools, &ports, &processes, &cluster)?;
-        let token_review = format!("{}/_karp/token-review", moto.url);
-        let (seed, control_plane) =
-            tokio::try_join!(moto.seed(), plan.start(tools, &ports, &processes, &token_review))?;
-        let kwok = kwok::start(run_dir, tools, &processes, &control_plane.kubeconfig)?;
-        let tfrc = tofu::write_cli_config(run_dir, &layout.provider())?;
-        let context = Context {
-            name: options.name.clone(),
-            client: control_plane.client.clone(),
-            kubeconfig: control_plane.kubeconfig.clone(),
-            api_server: control_plane.url.clone(),
-            api_server_address: ("127.0.0.1".to_owned(), control_plane.port),
-            ca_file: control_plane.pki.ca.clone(),
-            kubelet_cert_file: control_plane.pki.kubelet.cert.clone(),
-            kubelet_key_file: control_plane.pki.kubelet.key.clone(),
-            aws_endpoint: moto.url.clone(),
-            cluster_name: cluster_name.clone(),
-            region: REGION.to_owned(),
-            account_id: seed.account_id.clone(),
-            run_dir: run_dir.to_path_buf(),
-            log_dir: log_dir.clone(),
-            karp_binary: layout.karp(),
-            node_delay: options.node_delay,
-            ports,
-            processes: processes.clone(),
-        };
+        let (parts, context) = Parts::start(layout, tools, options, run_dir, journal).await?;
+        let tfrc = tofu::write_cli_config(run_dir, &parts.products.provider)?;
+        let env = variables(&context, &parts.seed, &tfrc)?;
         let stop = CancellationToken::new();
         let tasks = vec![
             ("node bridge", tokio::spawn(node_bridge::run(context.clone(), stop.clone()))),
-            ("process kubelet", tokio::spawn(process_kubelet::run(context, stop.clone()))),
+            ("process kubelet", tokio::spawn(process_kubelet::run(context.clone(), stop.clone()))),
         ];
-        let env = variables(&control_plane.kubeconfig, &moto.url, &cluster_name, &seed, &tfrc)?;
         Ok(Self {
-            name: options.name.clone(),
-            run_dir: run_dir.to_path_buf(),
-            log_dir,
-            kubeconfig: control_plane.kubeconfig.clone(),
-            client: control_plane.client.clone(),
-            aws_endpoint: moto.url.clone(),
-            region: REGION.to_owned(),
-            cluster_name,
-            seed,
+            name: context.name,
+            run_dir: context.run_dir,
+            log_dir: context.log_dir,
+            kubeconfig: context.kubeconfig,
+            client: context.client,
+            aws_endpoint: context.aws_endpoint,
+            region: context.region,
+            cluster_name: context.cluster_name,
+            seed: parts.seed,
             tools: tools.clone(),
+            products: parts.products,
             layout: layout.clone(),
             env,
-            control_plane,
-            moto,
-            kwok,
-            processes,
+            control_plane: parts.control_plane,
+            moto: parts.moto,
+            kwok: parts.kwok,
+            processes: context.processes,
             stop,
             tasks,
         })
@@ -180,7 +149,7 @@ impl Sandbox {
 
     /// Returns the variables by which tests find the sandbox, besides `env`.
     pub fn test_env(&self) -> BTreeMap<String, String> {
-        test_variables(&self.env, &self.tools.bin, &self.layout)
+        test_variables(&self.env, &self.tools.bin, &self.run_dir)
     }
 
     /// Makes a folder for tofu with the files of an example, named by the path under `examples/`.
@@ -250,6 +219,60 @@ impl Sandbox {
     }
 }
 
+/// What runs as processes of its own, before the in-process servers start.
+struct Parts {
+    control_plane: ControlPlane,
+    moto: Moto,
+    seed: Seed,
+    kwok: Handle,
+    products: Products,
+}
+
+impl Parts {
+    async fn start(
+        layout: &Layout,
+        tools: &Tools,
+        options: &Options,
+        run_dir: &Path,
+        journal: &Journal,
+    ) -> Result<(Self, Context)> {
+        let log_dir = run_dir.join("log");
+        let ports = Ports::new(layout.cache.join("ports"))?;
+        let processes = Processes::new(journal.clone(), log_dir.clone())?;
+        let plan = Plan::make(run_dir, &ports)?;
+        let cluster_name = format!("karp-{}", options.name);
+        let call_log = log_dir.join("aws-calls.jsonl");
+        let cluster = moto::Cluster { name: &cluster_name, region: REGION, plan: &plan, call_log: &call_log };
+        let moto = Moto::start(layout, tools, &ports, &processes, &cluster)?;
+        let token_review = format!("{}/_karp/token-review", moto.url);
+        let (seed, control_plane) =
+            tokio::try_join!(moto.seed(), plan.start(tools, &ports, &processes, &token_review))?;
+        let kwok = kwok::start(run_dir, tools, &processes, &control_plane.kubeconfig)?;
+        let products = Products::freeze(layout, run_dir)?;
+        let context = Context {
+            name: options.name.clone(),
+            client: control_plane.client.clone(),
+            kubeconfig: control_plane.kubeconfig.clone(),
+            api_server: control_plane.url.clone(),
+            api_server_address: ("127.0.0.1".to_owned(), control_plane.port),
+            ca_file: control_plane.pki.ca.clone(),
+            kubelet_cert_file: control_plane.pki.kubelet.cert.clone(),
+            kubelet_key_file: control_plane.pki.kubelet.key.clone(),
+            aws_endpoint: moto.url.clone(),
+            cluster_name,
+            region: REGION.to_owned(),
+            account_id: seed.account_id.clone(),
+            run_dir: run_dir.to_path_buf(),
+            log_dir,
+            karp_binary: products.karp.clone(),
+            node_delay: options.node_delay,
+            ports,
+            processes,
+        };
+        Ok((Self { control_plane, moto, seed, kwok, products }, context))
+    }
+}
+
 impl Drop for Sandbox {
     fn drop(&mut self) {
         self.stop.cancel();
@@ -260,17 +283,11 @@ impl Drop for Sandbox {
     }
 }
 
-fn variables(
-    kubeconfig: &Path,
-    aws_endpoint: &str,
-    cluster_name: &str,
-    seed: &Seed,
-    tfrc: &Path,
-) -> Result<BTreeMap<String, String>> {
+fn variables(context: &Context, seed: &Seed, tfrc: &Path) -> Result<BTreeMap<String, String>> {
     let list = |ids: &[String]| serde_json::to_string(ids);
     let variables = [
-        ("KUBECONFIG", kubeconfig.display().to_string()),
-        ("AWS_ENDPOINT_URL", aws_endpoint.to_owned()),
+        ("KUBECONFIG", context.kubeconfig.display().to_string()),
+        ("AWS_ENDPOINT_URL", context.aws_endpoint.clone()),
         ("AWS_REGION", REGION.to_owned()),
         ("AWS_DEFAULT_REGION", REGION.to_owned()),
         ("AWS_ACCESS_KEY_ID", "sandbox".to_owned()),
@@ -280,7 +297,7 @@ fn variables(
         ("AWS_CONFIG_FILE", "/dev/null".to_owned()),
         ("AWS_SHARED_CREDENTIALS_FILE", "/dev/null".to_owned()),
         ("TF_CLI_CONFIG_FILE", tfrc.display().to_string()),
-        ("TF_VAR_cluster_name", cluster_name.to_owned()),
+        ("TF_VAR_cluster_name", context.cluster_name.clone()),
         ("TF_VAR_region", REGION.to_owned()),
         ("TF_VAR_subnet_ids", list(&seed.subnet_ids)?),
         ("TF_VAR_security_group_ids", list(&seed.security_group_ids)?),
@@ -289,7 +306,8 @@ fn variables(
 }
 
 /// Names the sandbox with these variables for tests: they run only when they find `KARP_TEST_*`.
-pub fn test_variables(env: &BTreeMap<String, String>, tools: &Path, layout: &Layout) -> BTreeMap<String, String> {
+pub fn test_variables(env: &BTreeMap<String, String>, tools: &Path, run_dir: &Path) -> BTreeMap<String, String> {
+    let product = |name: &str| run_dir.join("bin").join(name).display().to_string();
     let of = |name: &str| env.get(name).cloned().unwrap_or_default();
     [
         ("KARP_TEST_AWS_ENDPOINT", of("AWS_ENDPOINT_URL")),
@@ -298,8 +316,8 @@ pub fn test_variables(env: &BTreeMap<String, String>, tools: &Path, layout: &Lay
         ("KARP_TEST_CLUSTER", of("TF_VAR_cluster_name")),
         ("KARP_TEST_TFRC", of("TF_CLI_CONFIG_FILE")),
         ("KARP_TEST_TOOLS", tools.display().to_string()),
-        ("KARP_TEST_PROVIDER", layout.provider().display().to_string()),
-        ("KARP_TEST_KARP", layout.karp().display().to_string()),
+        ("KARP_TEST_PROVIDER", product("terraform-provider-karp")),
+        ("KARP_TEST_KARP", product("karp")),
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value))

@@ -28,7 +28,7 @@ pub async fn run(layout: &Layout, tools: &Tools) -> Result<()> {
     let mut timeline = Timeline::begin();
     let sandbox = Sandbox::start(layout, tools, Options::named(&name)).await?;
     timeline.record("sandbox", format!("{name}: API server, scheduler, emulated AWS on loopback"));
-    let watch = Watch::start(&layout.karp(), &sandbox.log_dir);
+    let watch = Watch::start(&sandbox.products.karp, &sandbox.log_dir);
     let played = tokio::select! {
         played = play(&sandbox, &mut timeline) => played,
         broken = sandbox.broken() => Err(broken),
