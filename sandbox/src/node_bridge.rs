@@ -20,6 +20,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 pub use node::Instance;
+pub(crate) use node::amount_of;
 
 use crate::{Context, http};
 

@@ -215,7 +215,7 @@ fn share_of(text: &str, whole: u64) -> Option<u64> {
 }
 
 /// Reads a quantity as thousandths of a core, or as bytes.
-fn amount_of(name: &str, text: &str) -> Option<u64> {
+pub fn amount_of(name: &str, text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let number: f64 = digits.parse().ok()?;
     let factor = match &text[digits.len()..] {
