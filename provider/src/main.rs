@@ -2,6 +2,8 @@
 
 mod aws;
 mod cluster;
+mod docs;
+mod manifests;
 mod provider;
 mod report;
 mod resources;
@@ -9,7 +11,27 @@ mod session;
 
 use std::process::ExitCode;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    tfplugin::serve(provider::Karp::default()).await
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(("docs", rest)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return write_docs(rest);
+    }
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(tfplugin::serve(provider::Karp::default())),
+        Err(e) => fail(&format!("no threads to run on: {e}")),
+    }
+}
+
+fn write_docs(arguments: &[String]) -> ExitCode {
+    let written = docs::Arguments::parse(arguments)
+        .and_then(|arguments| docs::write(&provider::Karp::default(), &arguments).map_err(|e| e.to_string()));
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => fail(&message),
+    }
+}
+
+fn fail(message: &str) -> ExitCode {
+    eprintln!("terraform-provider-karp: {message}");
+    ExitCode::FAILURE
 }

@@ -14,12 +14,20 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Repeats `call` while it answers [`Kind::Unsettled`], with growing pauses, for at most [`SETTLE_LIMIT`].
-pub async fn settle<T, F, Fut>(stop: &CancellationToken, mut call: F) -> Result<T, Failure>
+pub async fn settle<T, F, Fut>(stop: &CancellationToken, call: F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Failure>>,
 {
-    let deadline = Instant::now() + SETTLE_LIMIT;
+    settle_within(stop, SETTLE_LIMIT, call).await
+}
+
+async fn settle_within<T, F, Fut>(stop: &CancellationToken, limit: Duration, mut call: F) -> Result<T, Failure>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, Failure>>,
+{
+    let deadline = Instant::now() + limit;
     let mut pause = FIRST_PAUSE;
     loop {
         match call().await {
@@ -69,24 +77,25 @@ async fn rest(stop: &CancellationToken, pause: Duration, doing: &str) -> Result<
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn settling_ends_with_the_answer_or_the_limit() {
         let stop = CancellationToken::new();
         let mut calls = 0;
         let answer = settle(&stop, || {
             calls += 1;
-            let done = calls == 3;
+            let done = calls == 2;
             async move { if done { Ok(7) } else { Err(Failure::new(Kind::Unsettled, "x", "soon")) } }
         });
         assert_eq!(answer.await.unwrap(), 7);
 
         let started = Instant::now();
-        let never = settle(&stop, || async { Err::<(), _>(Failure::new(Kind::Unsettled, "x", "soon")) }).await;
-        assert_eq!(never.unwrap_err().kind, Kind::Unsettled);
-        assert!(started.elapsed() <= SETTLE_LIMIT);
+        let limit = Duration::from_millis(400);
+        let never = || async { Err::<(), _>(Failure::new(Kind::Unsettled, "x", "soon")) };
+        assert_eq!(settle_within(&stop, limit, never).await.unwrap_err().kind, Kind::Unsettled);
+        assert!(started.elapsed() <= limit);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_stop_ends_the_wait_at_once() {
         let stop = CancellationToken::new();
         stop.cancel();

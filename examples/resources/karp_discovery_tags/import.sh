@@ -1,0 +1,1 @@
+tofu import karp_discovery_tags.this 'karpenter.sh/discovery,prod,subnet-0123456789abcdef0+sg-0123456789abcdef0'

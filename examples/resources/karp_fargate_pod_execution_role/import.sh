@@ -1,0 +1,1 @@
+tofu import karp_fargate_pod_execution_role.this 'KarpFargateRole-prod'

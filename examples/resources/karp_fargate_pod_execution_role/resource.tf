@@ -1,0 +1,3 @@
+resource "karp_fargate_pod_execution_role" "this" {
+  cluster_name = "prod"
+}

@@ -1,0 +1,1 @@
+tofu import karp_fargate_profile.this 'prod:karpenter'

@@ -1,0 +1,1 @@
+tofu import karp_instance_profile.this 'KarpNodeInstanceProfile-prod'

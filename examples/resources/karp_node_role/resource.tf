@@ -1,0 +1,3 @@
+resource "karp_node_role" "this" {
+  cluster_name = "prod"
+}

@@ -1,0 +1,3 @@
+resource "karp_oidc_provider" "this" {
+  cluster_name = "prod"
+}

@@ -1,0 +1,227 @@
+//! The registry's pages, written from the schema: `terraform-provider-karp docs --out docs --examples examples`.
+//!
+//! A test holds that the pages in the repository are what this writes.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use tfplugin::schema::{Attribute, Kind, Mode, Nesting, OnChange};
+use tfplugin::{Number, Provider, Schema, Type, Value};
+
+/// Where to write, and where the examples are.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Arguments {
+    out: PathBuf,
+    examples: PathBuf,
+}
+
+impl Arguments {
+    /// Reads the command line after `docs`.
+    pub fn parse(arguments: &[String]) -> Result<Self, String> {
+        let mut parsed = Self { out: PathBuf::from("docs"), examples: PathBuf::from("examples") };
+        let mut rest = arguments.iter();
+        while let Some(flag) = rest.next() {
+            let value = rest.next().ok_or_else(|| format!("{flag} wants a folder"))?;
+            match flag.as_str() {
+                "--out" => parsed.out = value.into(),
+                "--examples" => parsed.examples = value.into(),
+                other => {
+                    return Err(format!("unknown argument {other}; usage: docs [--out docs] [--examples examples]"));
+                }
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// Writes `index.md` and a page for each resource.
+pub fn write(provider: &impl Provider, arguments: &Arguments) -> io::Result<()> {
+    let folder = arguments.out.join("resources");
+    fs::create_dir_all(&folder)?;
+    let example = example(&arguments.examples.join("provider/provider.tf"), "terraform")?;
+    fs::write(arguments.out.join("index.md"), index(provider.name(), &provider.schema(), &example))?;
+    for resource in provider.resources() {
+        let (name, schema) = (resource.type_name(), resource.schema());
+        let examples = arguments.examples.join("resources").join(name);
+        let usage = self::example(&examples.join("resource.tf"), "terraform")?;
+        let import = self::example(&examples.join("import.sh"), "shell")?;
+        let short = name.split_once('_').map_or(name, |(_, short)| short);
+        fs::write(folder.join(format!("{short}.md")), page(name, &schema, &usage, &import))?;
+    }
+    Ok(())
+}
+
+/// Reads an example as a fenced block; empty when there is none.
+fn example(file: &Path, language: &str) -> io::Result<String> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(format!("```{language}\n{}\n```\n", text.trim_end())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(e) => Err(e),
+    }
+}
+
+fn index(provider: &str, schema: &Schema, example: &str) -> String {
+    let mut page = front_matter(&format!("{provider} Provider"), &schema.description);
+    let _ = writeln!(page, "# {provider} Provider\n\n{}", schema.description);
+    section(&mut page, "## Example Usage", example);
+    page.push_str(&schema_text(schema));
+    page
+}
+
+fn page(name: &str, schema: &Schema, usage: &str, import: &str) -> String {
+    let mut page = front_matter(&format!("{name} Resource - karp"), &schema.description);
+    let _ = writeln!(page, "# {name} (Resource)\n\n{}", schema.description);
+    section(&mut page, "## Example Usage", usage);
+    page.push_str(&schema_text(schema));
+    section(&mut page, "## Import", import);
+    page
+}
+
+fn front_matter(title: &str, description: &str) -> String {
+    let first = description.split_once(". ").map_or(description, |(first, _)| first).trim_end_matches('.');
+    format!("---\npage_title: \"{title}\"\nsubcategory: \"\"\ndescription: |-\n  {first}.\n---\n\n")
+}
+
+fn section(page: &mut String, title: &str, text: &str) {
+    if !text.is_empty() {
+        let _ = write!(page, "\n{title}\n\n{text}");
+    }
+}
+
+fn schema_text(schema: &Schema) -> String {
+    let mut text = String::from("\n## Schema\n");
+    let mut nested = Vec::new();
+    attributes(&mut text, &schema.attributes, "", &mut nested, "###");
+    // Nested objects follow in the order in which they are met, and theirs after them.
+    let mut at = 0;
+    while at < nested.len() {
+        let (path, inner): (String, &std::collections::BTreeMap<String, Attribute>) = nested[at].clone();
+        let _ = write!(text, "\n<a id=\"{}\"></a>\n### Nested Schema for `{path}`\n", anchor(&path));
+        attributes(&mut text, inner, &path, &mut nested, "####");
+        at += 1;
+    }
+    text
+}
+
+type Nested<'a> = Vec<(String, &'a std::collections::BTreeMap<String, Attribute>)>;
+
+fn attributes<'a>(
+    text: &mut String,
+    all: &'a std::collections::BTreeMap<String, Attribute>,
+    path: &str,
+    nested: &mut Nested<'a>,
+    level: &str,
+) {
+    let groups = [
+        ("Required", [Mode::Required].as_slice()),
+        ("Optional", &[Mode::Optional, Mode::OptionalComputed]),
+        ("Read-Only", &[Mode::Computed]),
+    ];
+    for (title, modes) in groups {
+        let mut members = all.iter().filter(|(_, attribute)| modes.contains(&attribute.mode)).peekable();
+        if members.peek().is_some() {
+            let _ = write!(text, "\n{level} {title}\n\n");
+        }
+        for (name, attribute) in members {
+            let here = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let _ = writeln!(text, "{}", line(name, &here, attribute));
+            if let Kind::Nested(_, inner) = &attribute.kind {
+                nested.push((here, inner));
+            }
+        }
+    }
+}
+
+fn line(name: &str, path: &str, attribute: &Attribute) -> String {
+    let mut kind = match &attribute.kind {
+        Kind::Value(kind) => type_name(kind),
+        Kind::Nested(Nesting::Single, _) => "Attributes".to_owned(),
+        Kind::Nested(nesting, _) => format!("Attributes {nesting:?}"),
+    };
+    if attribute.sensitive {
+        kind.push_str(", Sensitive");
+    }
+    if attribute.deprecated.is_some() {
+        kind.push_str(", Deprecated");
+    }
+    let mut line = format!("- `{name}` ({kind}) {}", attribute.description.replace('\n', " "));
+    if let Some(default) = attribute.default.as_ref().and_then(literal) {
+        let _ = write!(line, " Default: `{default}`.");
+    }
+    if attribute.on_change == OnChange::Replace {
+        line.push_str(" A change replaces the resource.");
+    }
+    if let Some(instead) = &attribute.deprecated {
+        let _ = write!(line, " {instead}");
+    }
+    if matches!(attribute.kind, Kind::Nested(..)) {
+        let _ = write!(line, " (see [below for nested schema](#{}))", anchor(path));
+    }
+    line
+}
+
+fn anchor(path: &str) -> String {
+    format!("nestedatt--{}", path.replace('.', "--"))
+}
+
+fn type_name(kind: &Type) -> String {
+    match kind {
+        Type::String => "String".to_owned(),
+        Type::Number => "Number".to_owned(),
+        Type::Bool => "Boolean".to_owned(),
+        Type::Dynamic => "Dynamic".to_owned(),
+        Type::List(element) => format!("List of {}", type_name(element)),
+        Type::Set(element) => format!("Set of {}", type_name(element)),
+        Type::Map(element) => format!("Map of {}", type_name(element)),
+        Type::Object(_) => "Object".to_owned(),
+        Type::Tuple(_) => "Tuple".to_owned(),
+    }
+}
+
+/// Gives a default as users write it; long ones are told in the description.
+fn literal(value: &Value) -> Option<String> {
+    match value {
+        Value::Bool(bool) => Some(bool.to_string()),
+        Value::Number(Number::Int(int)) => Some(int.to_string()),
+        Value::Number(number) => Some(number.as_f64().to_string()),
+        Value::String(text) => Some(format!("{text:?}")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tfplugin::schema::validate;
+
+    #[test]
+    fn a_page_shows_each_kind_of_attribute() {
+        let inner =
+            Attribute::nested_list([("namespace", Attribute::string().required().describe("Where."))]).required();
+        let schema = Schema::new("Does a thing. And more.")
+            .attribute(
+                "name",
+                Attribute::string().default("x").requires_replace().validate(validate::length(1, 3)).describe("N."),
+            )
+            .attribute("arn", Attribute::string().computed().describe("The ARN."))
+            .attribute("selectors", inner.describe("Which."));
+        let page = page("karp_thing", &schema, "", "");
+        for part in [
+            "description: |-\n  Does a thing.\n",
+            "- `name` (String) N. Default: `\"x\"`. A change replaces the resource.",
+            "### Read-Only\n\n- `arn` (String) The ARN.",
+            "- `selectors` (Attributes List) Which. (see [below for nested schema](#nestedatt--selectors))",
+            "### Nested Schema for `selectors`\n\n#### Required\n\n- `namespace` (String) Where.",
+        ] {
+            assert!(page.contains(part), "{part}\n---\n{page}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_checked() {
+        let parse = |text: &[&str]| Arguments::parse(&text.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>());
+        assert_eq!(parse(&["--out", "x"]).unwrap().out, PathBuf::from("x"));
+        assert!(parse(&["--out"]).is_err() && parse(&["--nope", "x"]).is_err());
+    }
+}
