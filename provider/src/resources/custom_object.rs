@@ -109,7 +109,13 @@ impl CustomKind {
     }
 
     /// Applies the object, after its CRD is served.
-    pub async fn apply(&self, ctx: &Context, client: &Client, attributes: &Attributes, planned: &Value) -> Result<(), Diagnostics> {
+    pub async fn apply(
+        &self,
+        ctx: &Context,
+        client: &Client,
+        attributes: &Attributes,
+        planned: &Value,
+    ) -> Result<(), Diagnostics> {
         let limit = Until::after(ctx.remaining().min(CRD_PATIENCE), ctx.stop());
         let doing = format!("apply {} {:?}", self.kind, planned.get("name").as_str().unwrap_or_default());
         wait::established(client, self.crd, &limit).await.map_err(|error| {
@@ -225,43 +231,25 @@ fn readiness(data: &Json) -> Look<()> {
             format!("{}={} {} {}", text("type"), text("status"), text("reason"), text("message")).trim().to_owned()
         })
         .collect();
-    Look::NotYet(if open.is_empty() { "no conditions yet: is the controller running?".to_owned() } else { open.join("; ") })
+    Look::NotYet(if open.is_empty() {
+        "no conditions yet: is the controller running?".to_owned()
+    } else {
+        open.join("; ")
+    })
 }
 
 /// Translates an answer of the API server met while `doing` something.
 pub fn failure(doing: impl Into<String>, error: karp_kube::Error) -> Failure {
-    use karp_kube::Error as E;
-    let message = error.to_string();
-    let (kind, fix) = match error {
-        E::NotFound { .. } => (Kind::Missing, None),
-        E::UnknownKind { .. } => (Kind::Missing, Some("Install the CRDs first: add a karp_crds resource and depend on it.")),
-        E::FieldConflict { .. } => {
-            (Kind::Exists, Some("Let the other manager give the fields up, or set `force_conflicts = true` to take them over."))
+    let fix = match &error {
+        karp_kube::Error::FieldConflict { .. } => {
+            Some("Let the other manager give the fields up, or set `force_conflicts = true` to take them over.")
         }
-        E::Stale { .. } => (Kind::Unsettled, None),
-        E::Invalid { .. } => (Kind::Invalid, None),
-        E::Unauthenticated { .. } => (
-            Kind::Credentials,
-            Some(
-                "The API server does not know these credentials: check the cluster's access entries for the identity that runs \
-                 Terraform, or `kubernetes` in the provider block. State was left as it was.",
-            ),
-        ),
-        E::Forbidden { .. } => (
-            Kind::Denied,
-            Some("Give the identity that runs Terraform an access entry with cluster-admin rights, or RBAC for this."),
-        ),
-        E::Busy { .. } => (Kind::Throttled, Some("The API server is busy or starting: apply again.")),
-        E::Unreachable { .. } => (
-            Kind::Unreachable,
-            Some(
-                "Check the cluster's endpoint (public or private access) and the network between here and it, or `kubernetes` in the \
-                 provider block. To plan without the cluster, set `offline_plan = true`. State was left as it was.",
-            ),
-        ),
-        E::Unexpected { .. } => (Kind::Unexpected, None),
+        karp_kube::Error::UnknownKind { .. } => {
+            Some("Install the CRDs first: add a karp_crds resource and depend on it.")
+        }
+        _ => None,
     };
-    let failure = Failure::new(kind, doing, message);
+    let failure = Failure::kube(doing, error);
     match fix {
         Some(fix) => failure.with_fix(fix),
         None => failure,

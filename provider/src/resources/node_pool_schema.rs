@@ -17,7 +17,9 @@ pub fn same_amounts(prior: &Value, planned: &Value) -> bool {
     let amount = |value: &Value| value.as_str().and_then(|text| text.parse::<Quantity>().ok());
     prior.len() == planned.len()
         && prior.iter().all(|(name, prior)| {
-            planned.get(name).is_some_and(|planned| prior == planned || amount(prior).is_some() && amount(prior) == amount(planned))
+            planned
+                .get(name)
+                .is_some_and(|planned| prior == planned || amount(prior).is_some() && amount(prior) == amount(planned))
         })
 }
 
@@ -36,9 +38,15 @@ pub fn node_class_ref() -> Attribute {
         ("name", Attribute::string().required().validate(name_value()).describe("The node class's name.")),
         (
             "group",
-            Attribute::string().default(labels::AWS_GROUP).requires_replace().describe("The API group of the node class."),
+            Attribute::string()
+                .default(labels::AWS_GROUP)
+                .requires_replace()
+                .describe("The API group of the node class."),
         ),
-        ("kind", Attribute::string().default("EC2NodeClass").requires_replace().describe("The kind of the node class.")),
+        (
+            "kind",
+            Attribute::string().default("EC2NodeClass").requires_replace().describe("The kind of the node class."),
+        ),
     ])
 }
 
@@ -53,10 +61,15 @@ pub fn requirements() -> Attribute {
                 .validate(validate::one_of(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"]))
                 .describe("How the label relates to the values."),
         ),
-        ("values", Attribute::list(Type::String).optional().describe("The values; for Gt, Lt, Gte and Lte one whole number.")),
+        (
+            "values",
+            Attribute::list(Type::String).optional().describe("The values; for Gt, Lt, Gte and Lte one whole number."),
+        ),
         (
             "min_values",
-            Attribute::number().optional().describe("How many values must stay possible, so that a launch keeps room to choose."),
+            Attribute::number()
+                .optional()
+                .describe("How many values must stay possible, so that a launch keeps room to choose."),
         ),
     ])
 }
@@ -80,11 +93,25 @@ fn taints(description: &str) -> Attribute {
 /// Declares what a pool's nodes look like.
 pub fn template() -> Attribute {
     Attribute::nested_single([
-        ("labels", Attribute::map(Type::String).optional().describe("Labels of the nodes. A change makes nodes drift.")),
-        ("annotations", Attribute::map(Type::String).optional().describe("Annotations of the nodes. A change makes nodes drift.")),
+        (
+            "labels",
+            Attribute::map(Type::String).optional().describe("Labels of the nodes. A change makes nodes drift."),
+        ),
+        (
+            "annotations",
+            Attribute::map(Type::String).optional().describe("Annotations of the nodes. A change makes nodes drift."),
+        ),
         ("taints", taints("Taints of the nodes. A change makes nodes drift.")),
-        ("startup_taints", taints("Taints that something else takes away once the node is ready; pods need not tolerate them.")),
-        ("requirements", requirements().required().describe("What the nodes' labels must be; together they say which instances may be launched.")),
+        (
+            "startup_taints",
+            taints("Taints that something else takes away once the node is ready; pods need not tolerate them."),
+        ),
+        (
+            "requirements",
+            requirements()
+                .required()
+                .describe("What the nodes' labels must be; together they say which instances may be launched."),
+        ),
         ("node_class_ref", node_class_ref().required().describe("The node class that says how instances are made.")),
         ("expire_after", span("How long a node may live; `Never` for ever. The API's default is `720h`.")),
         ("termination_grace_period", span("How long a drain may take before pods are ended by force.")),
@@ -102,7 +129,10 @@ pub fn disruption() -> Attribute {
                 .validate(validate::each(validate::one_of(["Underutilized", "Empty", "Drifted"])))
                 .describe("The reasons that the budget holds for; all when left out."),
         ),
-        ("schedule", Attribute::string().optional().describe("When the budget begins to hold: a cron expression in UTC.")),
+        (
+            "schedule",
+            Attribute::string().optional().describe("When the budget begins to hold: a cron expression in UTC."),
+        ),
         ("duration", span("How long it holds from each start.")),
     ]);
     Attribute::nested_single([
@@ -113,7 +143,12 @@ pub fn disruption() -> Attribute {
                 .validate(validate::one_of(["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"]))
                 .describe("Which nodes may be consolidated. The API's default is `WhenEmptyOrUnderutilized`."),
         ),
-        ("consolidate_after", span("How long a node must be without pod changes first; `Never` turns consolidation off. The API's default is `0s`.")),
+        (
+            "consolidate_after",
+            span(
+                "How long a node must be without pod changes first; `Never` turns consolidation off. The API's default is `0s`.",
+            ),
+        ),
         ("budgets", budgets.optional().describe("How many nodes may be disrupted at once. The API's default is 10 %.")),
     ])
 }

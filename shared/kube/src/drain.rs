@@ -1,8 +1,9 @@
 //! Taking pods off a node by the Eviction API, so that PodDisruptionBudgets hold.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, EvictParams, ListParams, Preconditions};
+use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
 
 use crate::Error;
 use crate::wait::{Look, Until, WaitError, until};
@@ -21,12 +22,14 @@ pub enum Eviction {
 /// Asks to evict one pod; a pod of the same name but another uid is left alone.
 pub async fn evict(client: &Client, namespace: &str, name: &str, uid: &str) -> Result<Eviction, Error> {
     let api = Api::<Pod>::namespaced(client.clone(), namespace);
-    let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-    let params = EvictParams {
-        delete_options: Some(DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }),
-        ..EvictParams::default()
-    };
-    match api.evict(name, &params).await {
+    // Written out, because kube 5.0's `Api::evict` spells the options so that the API server overlooks them, uid included.
+    let eviction = json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": { "name": name, "namespace": namespace },
+        "deleteOptions": { "preconditions": { "uid": uid } },
+    });
+    match api.create_subresource::<Value, Value>("eviction", name, &PostParams::default(), &eviction).await {
         Ok(_) => Ok(Eviction::Accepted),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(Eviction::Gone),
         // 500 is how the API server says that several budgets select the pod.

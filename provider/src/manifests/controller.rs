@@ -1,0 +1,374 @@
+//! The controller's objects, in the order in which they are applied.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::rbac;
+
+/// The name of all objects, and of the controller in labels.
+pub const NAME: &str = "karpenter";
+const METRICS_PORT: u16 = 8080;
+const PROBE_PORT: u16 = 8081;
+/// The user of the image.
+const USER: i64 = 65532;
+/// The controller ends within 25 s.
+const GRACE_SECONDS: i64 = 30;
+
+/// What the controller is told, from the attributes of `karp_controller`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    pub cluster_name: Option<String>,
+    pub cluster_endpoint: Option<String>,
+    pub namespace: Option<String>,
+    pub service_account: Option<String>,
+    pub create_namespace: Option<bool>,
+    pub image: Option<String>,
+    pub image_pull_policy: Option<String>,
+    pub replicas: Option<i64>,
+    pub controller_role_arn: Option<String>,
+    pub interruption_queue: Option<String>,
+    pub feature_gates: Option<BTreeMap<String, bool>>,
+    pub log_level: Option<String>,
+    pub resources: Option<Resources>,
+    pub extra_env: Option<BTreeMap<String, String>>,
+    pub extra_args: Option<Vec<String>>,
+    pub on_fargate: Option<bool>,
+    pub node_selector: Option<BTreeMap<String, String>>,
+    pub priority_class_name: Option<String>,
+    pub labels: Option<BTreeMap<String, String>>,
+}
+
+/// What the container asks for and may use.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<BTreeMap<String, String>>,
+}
+
+/// One object with the path of its kind.
+pub struct Object {
+    pub plural: &'static str,
+    pub json: Value,
+}
+
+impl Settings {
+    /// Gives the namespace that the controller lives in.
+    pub fn namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or(NAME)
+    }
+
+    fn account(&self) -> &str {
+        self.service_account.as_deref().unwrap_or(NAME)
+    }
+
+    fn metadata(&self, name: &str, namespace: Option<&str>) -> Value {
+        let mut labels = BTreeMap::from([
+            ("app.kubernetes.io/name", NAME),
+            ("app.kubernetes.io/instance", NAME),
+            ("app.kubernetes.io/managed-by", "karp"),
+        ]);
+        labels.extend(self.labels.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())));
+        let mut metadata = json!({ "name": name, "labels": labels });
+        if let Some(namespace) = namespace {
+            metadata["namespace"] = json!(namespace);
+        }
+        metadata
+    }
+
+    /// Gives the namespace object; it is applied only where it is not there yet.
+    pub fn namespace_object(&self) -> Object {
+        Object {
+            plural: "namespaces",
+            json: json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": self.metadata(self.namespace(), None) }),
+        }
+    }
+
+    /// Gives all other objects in the order of their dependence.
+    pub fn objects(&self) -> Vec<Object> {
+        let mut objects = vec![self.service_account()];
+        objects.extend(self.roles());
+        objects.extend([self.service(), self.disruption_budget(), self.deployment()]);
+        objects
+    }
+
+    fn service_account(&self) -> Object {
+        let mut metadata = self.metadata(self.account(), Some(self.namespace()));
+        if let Some(role) = &self.controller_role_arn {
+            metadata["annotations"] = json!({ "eks.amazonaws.com/role-arn": role });
+        }
+        Object {
+            plural: "serviceaccounts",
+            json: json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }),
+        }
+    }
+
+    fn roles(&self) -> Vec<Object> {
+        const API: &str = "rbac.authorization.k8s.io/v1";
+        let subjects = json!([{ "kind": "ServiceAccount", "name": self.account(), "namespace": self.namespace() }]);
+        let reference =
+            |kind: &str, name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name });
+        let name = rbac::role_name();
+        let dns = format!("{name}-dns");
+        let admin = format!("{name}-admin");
+        let mut admin_metadata = self.metadata(&admin, None);
+        admin_metadata["labels"]["rbac.authorization.k8s.io/aggregate-to-admin"] = json!("true");
+        let role = |metadata: Value, rules: Value| Object {
+            plural: if metadata["namespace"].is_null() { "clusterroles" } else { "roles" },
+            json: json!({
+                "apiVersion": API,
+                "kind": if metadata["namespace"].is_null() { "ClusterRole" } else { "Role" },
+                "metadata": metadata,
+                "rules": rules,
+            }),
+        };
+        let binding = |metadata: Value, role: Value| Object {
+            plural: if metadata["namespace"].is_null() { "clusterrolebindings" } else { "rolebindings" },
+            json: json!({
+                "apiVersion": API,
+                "kind": if metadata["namespace"].is_null() { "ClusterRoleBinding" } else { "RoleBinding" },
+                "metadata": metadata,
+                "roleRef": role,
+                "subjects": subjects,
+            }),
+        };
+        let here = Some(self.namespace());
+        vec![
+            role(self.metadata(name, None), rbac::cluster_rules()),
+            binding(self.metadata(name, None), reference("ClusterRole", name)),
+            role(admin_metadata, rbac::admin_rules()),
+            role(self.metadata(name, here), rbac::lease_rules()),
+            binding(self.metadata(name, here), reference("Role", name)),
+            role(self.metadata(&dns, Some("kube-system")), rbac::dns_rules()),
+            binding(self.metadata(&dns, Some("kube-system")), reference("Role", &dns)),
+        ]
+    }
+
+    fn service(&self) -> Object {
+        Object {
+            plural: "services",
+            json: json!({
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": self.metadata(NAME, Some(self.namespace())),
+                "spec": {
+                    "type": "ClusterIP",
+                    "selector": selector(),
+                    "ports": [{ "name": "http-metrics", "port": METRICS_PORT, "targetPort": "http-metrics", "protocol": "TCP" }],
+                },
+            }),
+        }
+    }
+
+    fn disruption_budget(&self) -> Object {
+        Object {
+            plural: "poddisruptionbudgets",
+            json: json!({
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "metadata": self.metadata(NAME, Some(self.namespace())),
+                "spec": { "maxUnavailable": 1, "selector": { "matchLabels": selector() } },
+            }),
+        }
+    }
+
+    fn deployment(&self) -> Object {
+        Object {
+            plural: "deployments",
+            json: json!({
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": self.metadata(NAME, Some(self.namespace())),
+                "spec": {
+                    "replicas": self.replicas.unwrap_or(2),
+                    "revisionHistoryLimit": 10,
+                    "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": 1 } },
+                    "selector": { "matchLabels": selector() },
+                    "template": { "metadata": { "labels": self.pod_labels() }, "spec": self.pod() },
+                },
+            }),
+        }
+    }
+
+    fn pod_labels(&self) -> BTreeMap<&str, &str> {
+        let mut labels = selector();
+        labels.extend(self.labels.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())));
+        labels
+    }
+
+    fn pod(&self) -> Value {
+        let mut selector = BTreeMap::from([("kubernetes.io/os", "linux")]);
+        selector.extend(self.node_selector.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())));
+        let mut pod = json!({
+            "serviceAccountName": self.account(),
+            "priorityClassName": self.priority_class_name.as_deref().unwrap_or("system-cluster-critical"),
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "securityContext": { "fsGroup": USER },
+            // There is no cluster DNS before the first node; the controller needs only AWS's names, which the host resolves.
+            "dnsPolicy": if self.on_fargate.unwrap_or(true) { "Default" } else { "ClusterFirst" },
+            "nodeSelector": selector,
+            "tolerations": [{ "key": "CriticalAddonsOnly", "operator": "Exists" }],
+            "containers": [self.container()],
+        });
+        if !self.on_fargate.unwrap_or(true) {
+            // A controller on a node of its own making could end its own node.
+            let apart = json!({ "matchExpressions": [{ "key": "karpenter.sh/nodepool", "operator": "DoesNotExist" }] });
+            let own = json!({ "labelSelector": { "matchLabels": self::selector() }, "topologyKey": "kubernetes.io/hostname" });
+            pod["affinity"] = json!({
+                "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [apart] } },
+                "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [own] },
+            });
+        }
+        pod
+    }
+
+    fn container(&self) -> Value {
+        let args: Vec<&str> =
+            std::iter::once("controller").chain(self.extra_args.iter().flatten().map(String::as_str)).collect();
+        let default = Resources {
+            requests: Some(BTreeMap::from([
+                ("cpu".to_owned(), "250m".to_owned()),
+                ("memory".to_owned(), "256Mi".to_owned()),
+            ])),
+            limits: Some(BTreeMap::from([("memory".to_owned(), "1Gi".to_owned())])),
+        };
+        let probe = |path: &str, delay: u32| {
+            json!({
+                "httpGet": { "path": path, "port": "http" },
+                "initialDelaySeconds": delay,
+                "periodSeconds": 5,
+                "timeoutSeconds": 5,
+            })
+        };
+        let mut container = json!({
+            "name": "controller",
+            "image": self.image,
+            "args": args,
+            "env": self.environment(),
+            "ports": [
+                { "name": "http-metrics", "containerPort": METRICS_PORT, "protocol": "TCP" },
+                { "name": "http", "containerPort": PROBE_PORT, "protocol": "TCP" },
+            ],
+            "livenessProbe": probe("/healthz", 10),
+            "readinessProbe": probe("/readyz", 1),
+            "resources": self.resources.clone().unwrap_or(default),
+            "securityContext": {
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "runAsNonRoot": true,
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": { "drop": ["ALL"] },
+                "seccompProfile": { "type": "RuntimeDefault" },
+            },
+        });
+        if let Some(policy) = &self.image_pull_policy {
+            container["imagePullPolicy"] = json!(policy);
+        }
+        container
+    }
+
+    fn environment(&self) -> Vec<Value> {
+        let field = |path: &str| json!({ "fieldRef": { "apiVersion": "v1", "fieldPath": path } });
+        let mut plain: BTreeMap<&str, String> = BTreeMap::from([
+            ("KUBERNETES_MIN_VERSION", "1.26.0".to_owned()),
+            ("KARPENTER_SERVICE", NAME.to_owned()),
+            ("METRICS_PORT", METRICS_PORT.to_string()),
+            ("HEALTH_PROBE_PORT", PROBE_PORT.to_string()),
+            ("LOG_LEVEL", self.log_level.clone().unwrap_or_else(|| "info".to_owned())),
+            ("LEADER_ELECTION_NAMESPACE", self.namespace().to_owned()),
+        ]);
+        let optional = [
+            ("CLUSTER_NAME", &self.cluster_name),
+            ("CLUSTER_ENDPOINT", &self.cluster_endpoint),
+            ("INTERRUPTION_QUEUE", &self.interruption_queue),
+        ];
+        plain.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
+        if let Some(gates) = self.feature_gates.as_ref().filter(|gates| !gates.is_empty()) {
+            let gates: Vec<String> = gates.iter().map(|(gate, on)| format!("{gate}={on}")).collect();
+            plain.insert("FEATURE_GATES", gates.join(","));
+        }
+        // The user's own environment wins.
+        plain.extend(self.extra_env.iter().flatten().map(|(name, value)| (name.as_str(), value.clone())));
+        let named = plain.into_iter().map(|(name, value)| json!({ "name": name, "value": value }));
+        let told = [("SYSTEM_NAMESPACE", "metadata.namespace"), ("POD_NAME", "metadata.name")];
+        named.chain(told.into_iter().map(|(name, path)| json!({ "name": name, "valueFrom": field(path) }))).collect()
+    }
+}
+
+/// Gives the labels by which `kubectl logs -l app.kubernetes.io/name=karpenter` finds the controller.
+fn selector() -> BTreeMap<&'static str, &'static str> {
+    BTreeMap::from([("app.kubernetes.io/name", NAME), ("app.kubernetes.io/instance", NAME)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            cluster_name: Some("demo".into()),
+            image: Some("karp:1".into()),
+            controller_role_arn: Some("arn:aws:iam::1:role/c".into()),
+            interruption_queue: Some("karp-demo".into()),
+            feature_gates: Some(BTreeMap::from([("SpotToSpotConsolidation".into(), true)])),
+            extra_env: Some(BTreeMap::from([("LOG_LEVEL".into(), "debug".into())])),
+            ..Settings::default()
+        }
+    }
+
+    fn find(objects: &[Object], kind: &str) -> Value {
+        objects.iter().find(|object| object.json["kind"] == kind).expect("the object").json.clone()
+    }
+
+    #[test]
+    fn the_container_gets_karpenters_environment() {
+        let deployment = find(&settings().objects(), "Deployment");
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        let env: BTreeMap<&str, &str> = container["env"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|entry| Some((entry["name"].as_str()?, entry["value"].as_str()?)))
+            .collect();
+        assert_eq!(env["CLUSTER_NAME"], "demo");
+        assert_eq!(env["INTERRUPTION_QUEUE"], "karp-demo");
+        assert_eq!(env["FEATURE_GATES"], "SpotToSpotConsolidation=true");
+        assert_eq!(env["LEADER_ELECTION_NAMESPACE"], "karpenter");
+        assert_eq!(env["LOG_LEVEL"], "debug");
+        assert!(!env.contains_key("CLUSTER_ENDPOINT"));
+        assert_eq!(container["args"], json!(["controller"]));
+    }
+
+    #[test]
+    fn on_fargate_the_host_resolves_names() {
+        let pod = |settings: Settings| find(&settings.objects(), "Deployment")["spec"]["template"]["spec"].clone();
+        assert_eq!(pod(settings())["dnsPolicy"], "Default");
+        let on_nodes = pod(Settings { on_fargate: Some(false), ..settings() });
+        assert_eq!(on_nodes["dnsPolicy"], "ClusterFirst");
+        assert!(on_nodes["affinity"].is_object());
+    }
+
+    #[test]
+    fn the_role_is_on_the_service_account_and_every_subject_is_it() {
+        let objects = settings().objects();
+        let account = find(&objects, "ServiceAccount");
+        assert_eq!(account["metadata"]["annotations"]["eks.amazonaws.com/role-arn"], "arn:aws:iam::1:role/c");
+        for object in objects.iter().filter(|object| object.json["subjects"].is_array()) {
+            assert_eq!(object.json["subjects"][0]["name"], account["metadata"]["name"]);
+        }
+    }
+
+    #[test]
+    fn the_controller_may_not_read_secrets_or_give_rights() {
+        let all = rbac::cluster_rules().to_string();
+        for word in ["secrets", "\"*\"", "escalate", "bind", "impersonate"] {
+            assert!(!all.contains(word), "{word}");
+        }
+    }
+}

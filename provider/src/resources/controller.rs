@@ -1,0 +1,379 @@
+//! `karp_controller`: the controller's namespace, account, rights, Deployment, budget and Service.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Namespace;
+use karp_kube::apply::{self, Force, Manager};
+use karp_kube::wait::{self, Until};
+use kube::api::{Api, DeleteParams};
+use kube::{Client, ResourceExt};
+use serde_json::Value as Json;
+use tfplugin::schema::validate;
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
+};
+
+use super::custom_object::{failure, needs, waited};
+use super::node_pool::force_conflicts;
+use super::node_pool_schema::same_amounts;
+use super::{inherit, node_claims};
+use crate::manifests::controller::{NAME, Object, Settings};
+use crate::manifests::{FIELD_MANAGER, contains, digest};
+use crate::provider::{Handle, Part};
+use crate::report::{Failure, Kind};
+
+/// Attributes that the objects do not depend on.
+const ASIDE: [&str; 5] = ["id", "manifest_digest", "timeouts", "force", "wait"];
+/// Marks a namespace as made by karp.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// What is kept of the time limit to report and to store state.
+const RESERVE: Duration = Duration::from_secs(3);
+
+/// The controller.
+pub struct Controller {
+    handle: Arc<Handle>,
+}
+
+impl Controller {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+
+    async fn apply(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let client = self.handle.session().kube().await?;
+        let settings: Settings = tfplugin::from_value(&planned)?;
+        let state = planned
+            .clone()
+            .with("id", format!("{}/{NAME}", settings.namespace()))
+            .with("manifest_digest", digest(&jsons(&settings)));
+        ensure_namespace(&client, &settings).await?;
+        let force = if planned.get("force_conflicts").as_bool() == Some(true) { Force::Yes } else { Force::No };
+        for object in settings.objects() {
+            let manager = Manager { name: FIELD_MANAGER, force };
+            let applied = ctx.run(apply::json(&client, manager, object.plural, &object.json)).await?;
+            applied.map_err(|error| failure(format!("apply {}", called(&object.json)), error))?;
+            ctx.save(state.clone());
+        }
+        if planned.get("wait").as_bool() != Some(false) {
+            let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+            let available = wait::available(&client, settings.namespace(), NAME, &limit).await;
+            available.map_err(|error| {
+                waited("start the controller", error).with_fix(format!(
+                    "Look at its pods with `kubectl -n {} describe pods -l app.kubernetes.io/name={NAME}` and its logs with `kubectl \
+                     -n {} logs -l app.kubernetes.io/name={NAME}`; without a node or a Fargate profile for the namespace it cannot run.",
+                    settings.namespace(),
+                    settings.namespace()
+                ))
+            })?;
+        }
+        Ok(state)
+    }
+}
+
+#[async_trait]
+impl Resource for Controller {
+    fn type_name(&self) -> &'static str {
+        "karp_controller"
+    }
+
+    fn schema(&self) -> Schema {
+        let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+        let schema = Schema::new(
+            "The controller in the cluster: namespace, service account, RBAC, Deployment, PodDisruptionBudget and Service, without Helm. \
+             It cannot be destroyed while nodes live that only it can end.",
+        )
+        .timeouts(Timeouts { create: minutes(10), update: minutes(10), delete: minutes(10), ..Timeouts::default() });
+        operation(workload(identity(inherit::cluster_name(schema))))
+    }
+
+    async fn plan(&self, ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let session = self.handle.session();
+        if change.is_destroy() {
+            return self.warn_of_claims(ctx, &change.prior).await;
+        }
+        let found = inherit::plan_cluster_name(&session, change);
+        let namespace = change.planned.get("namespace").as_str().map(|namespace| format!("{namespace}/{NAME}"));
+        change.planned.set("id", namespace.map_or(Value::Unknown, Value::from));
+        let inputs = change.planned.as_map().into_iter().flatten();
+        let known = inputs.filter(|(name, _)| !ASIDE.contains(&name.as_str())).all(|(_, value)| value.whole_known());
+        let digest = match tfplugin::from_value::<Settings>(&change.planned) {
+            Ok(settings) if known => Value::from(digest(&jsons(&settings))),
+            _ => Value::Unknown,
+        };
+        change.planned.set("manifest_digest", digest);
+        found
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        self.apply(ctx, planned).await
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let settings: Settings = tfplugin::from_value(&state)?;
+        let look = async {
+            let client = session.kube().await?;
+            let mut differing = Vec::new();
+            let mut deployed = false;
+            for object in settings.objects() {
+                match find(&client, &object).await? {
+                    Some(live) if contains(&live, &object.json) => deployed |= object.plural == "deployments",
+                    live => {
+                        deployed |= object.plural == "deployments" && live.is_some();
+                        differing.push(called(&object.json));
+                    }
+                }
+            }
+            if !deployed {
+                return Ok(None);
+            }
+            let digest = match differing.as_slice() {
+                [] => digest(&jsons(&settings)),
+                differing => format!("differs: {}", differing.join(", ")),
+            };
+            Ok(Some(state.clone().with("manifest_digest", digest)))
+        };
+        session.refresh(ctx, needs(&session), &state, look).await
+    }
+
+    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        self.apply(ctx, planned).await
+    }
+
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let client = self.handle.session().kube().await?;
+        let settings: Settings = tfplugin::from_value(&prior)?;
+        if prior.get("force").as_bool() != Some(true) {
+            let claims = node_claims::live(&client).await.map_err(|error| failure("list NodeClaims", error))?;
+            if !claims.is_empty() {
+                let what = format!("{} live that only the controller can end", node_claims::names(&claims));
+                return Err(Failure::new(Kind::InUse, "remove the controller", what)
+                    .with_fix(
+                        "Destroy the node pools first (a karp_node_pool drains its nodes), or delete the NodeClaims and wait; or set \
+                         `force = true` and end the instances yourself.",
+                    )
+                    .into());
+            }
+        }
+        for object in settings.objects().iter().rev() {
+            remove(ctx, &client, object).await?;
+        }
+        Ok(remove_namespace(ctx, &client, &settings).await?)
+    }
+}
+
+impl Controller {
+    /// Says at plan what a destroy would leave behind, where that can be seen.
+    async fn warn_of_claims(&self, ctx: &Context, prior: &Value) -> Diagnostics {
+        let session = self.handle.session();
+        let mut found = Diagnostics::new();
+        let unknown = needs(&session).iter().any(|part: &Part| session.model().unknown(*part).is_some());
+        if unknown || session.model().offline_plan || prior.get("force").as_bool() == Some(true) {
+            return found;
+        }
+        let look = async { node_claims::live(&session.kube().await.ok()?).await.ok() };
+        if let Ok(Some(claims)) = ctx.run(look).await
+            && !claims.is_empty()
+        {
+            found.push(Diagnostic::warning(
+                "Nodes live that only the controller can end",
+                format!(
+                    "There are {}. Pools of this configuration are destroyed first and drain theirs; should any be left when it is the \
+                     controller's turn, its destruction is refused (unless `force = true`).",
+                    node_claims::names(&claims)
+                ),
+            ));
+        }
+        found
+    }
+}
+
+fn jsons(settings: &Settings) -> Vec<Json> {
+    settings.objects().into_iter().map(|object| object.json).collect()
+}
+
+fn called(object: &Json) -> String {
+    let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("{} {namespace}/{}", text(&object["kind"]), text(&object["metadata"]["name"])),
+        None => format!("{} {}", text(&object["kind"]), text(&object["metadata"]["name"])),
+    }
+}
+
+fn name_of(object: &Object) -> &str {
+    object.json["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+async fn find(client: &Client, object: &Object) -> Result<Option<Json>, Failure> {
+    let api = apply::dynamic(client, object.plural, &object.json);
+    let live = api.get_opt(name_of(object)).await;
+    let live = live.map_err(|error| failure(format!("read {}", called(&object.json)), error.into()))?;
+    let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
+    Ok(live.and_then(|live| serde_json::to_value(live).ok()))
+}
+
+/// Makes the namespace where it is not there yet; one that others made is left as it is.
+async fn ensure_namespace(client: &Client, settings: &Settings) -> Result<(), Failure> {
+    if settings.create_namespace == Some(false) {
+        return Ok(());
+    }
+    let object = settings.namespace_object();
+    let api = Api::<Namespace>::all(client.clone());
+    let doing = format!("create namespace {:?}", settings.namespace());
+    let live = api.get_opt(settings.namespace()).await.map_err(|error| failure(&doing, error.into()))?;
+    if live.is_some_and(|live| !is_ours(&live)) {
+        return Ok(());
+    }
+    let manager = Manager { name: FIELD_MANAGER, force: Force::Yes };
+    apply::json(client, manager, object.plural, &object.json).await.map_err(|error| failure(doing, error))?;
+    Ok(())
+}
+
+fn is_ours(namespace: &Namespace) -> bool {
+    namespace.labels().get(MANAGED_BY).is_some_and(|by| by == "karp")
+}
+
+async fn remove(ctx: &Context, client: &Client, object: &Object) -> Result<(), Failure> {
+    let api = apply::dynamic(client, object.plural, &object.json);
+    let (name, doing) = (name_of(object), format!("delete {}", called(&object.json)));
+    let Some(live) = api.get_opt(name).await.map_err(|error| failure(&doing, error.into()))? else { return Ok(()) };
+    // Foreground, so that the pods are gone when the Deployment is.
+    match api.delete(name, &DeleteParams::foreground()).await.map_err(karp_kube::Error::from) {
+        Ok(_) => {}
+        Err(karp_kube::Error::NotFound { .. }) => return Ok(()),
+        Err(error) => return Err(failure(doing, error)),
+    }
+    let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+    wait::gone(&api, name, live.uid().as_deref(), &limit).await.map_err(|error| waited(&doing, error))
+}
+
+async fn remove_namespace(ctx: &Context, client: &Client, settings: &Settings) -> Result<(), Failure> {
+    let api = Api::<Namespace>::all(client.clone());
+    let name = settings.namespace();
+    let doing = format!("delete namespace {name:?}");
+    let live = api.get_opt(name).await.map_err(|error| failure(&doing, error.into()))?;
+    let Some(live) = live.filter(is_ours).filter(|_| settings.create_namespace != Some(false)) else { return Ok(()) };
+    match api.delete(name, &DeleteParams::default()).await.map_err(karp_kube::Error::from) {
+        Ok(_) | Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::Stale { .. }) => {}
+        Err(error) => return Err(failure(doing, error)),
+    }
+    let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+    wait::gone(&api, name, live.uid().as_deref(), &limit).await.map_err(|error| waited(&doing, error))
+}
+
+fn identity(schema: Schema) -> Schema {
+    schema
+        .attribute(
+            "id",
+            Attribute::string().computed().use_state_for_unknown().describe("The namespace and the Deployment's name."),
+        )
+        .attribute(
+            "cluster_endpoint",
+            Attribute::string()
+                .optional()
+                .describe("The endpoint that nodes join; the controller asks EKS when left out."),
+        )
+        .attribute(
+            "namespace",
+            Attribute::string()
+                .default(NAME)
+                .requires_replace()
+                .validate(validate::dns_label())
+                .describe("The controller's namespace. On Fargate a profile must select it."),
+        )
+        .attribute(
+            "create_namespace",
+            Attribute::bool()
+                .default(true)
+                .describe("Make the namespace where it is not there yet; only one so made is deleted again."),
+        )
+        .attribute(
+            "service_account",
+            Attribute::string()
+                .default(NAME)
+                .requires_replace()
+                .validate(validate::dns_subdomain())
+                .describe("The service account that the controller runs as."),
+        )
+        .attribute(
+            "controller_role_arn",
+            Attribute::string().optional().validate(validate::arn()).describe(
+                "The role that the service account is annotated with (IRSA). Leave it out with pod identity.",
+            ),
+        )
+        .attribute(
+            "interruption_queue",
+            Attribute::string().optional().describe("The name of the queue of interruption messages."),
+        )
+}
+
+fn workload(schema: Schema) -> Schema {
+    let amounts = |what: &str| Attribute::map(Type::String).optional().semantic_eq(same_amounts).describe(what);
+    schema
+        .attribute("image", Attribute::string().required().validate(validate::length(1, 1024)).describe("The controller's image."))
+        .attribute(
+            "image_pull_policy",
+            Attribute::string()
+                .optional()
+                .validate(validate::one_of(["Always", "IfNotPresent", "Never"]))
+                .describe("When the image is pulled."),
+        )
+        .attribute(
+            "replicas",
+            Attribute::number().default(2).validate(validate::between(0.0, 10.0)).describe("Replicas; one leads, the others stand by."),
+        )
+        .attribute("feature_gates", Attribute::map(Type::Bool).optional().describe("Feature gates, by Karpenter's names."))
+        .attribute(
+            "log_level",
+            Attribute::string()
+                .default("info")
+                .validate(validate::one_of(["debug", "info", "warn", "error"]))
+                .describe("The level of the log."),
+        )
+        .attribute(
+            "resources",
+            Attribute::nested_single([
+                ("requests", amounts("What is set aside for the controller.")),
+                ("limits", amounts("The most that it may use.")),
+            ])
+            .optional()
+            .describe("Resources of the container; 250m CPU and 256Mi memory are requested, and memory limited to 1Gi, when left out."),
+        )
+        .attribute("extra_env", Attribute::map(Type::String).optional().describe("Environment of the controller; it wins over what karp sets."))
+        .attribute("extra_args", Attribute::list(Type::String).optional().describe("Arguments after `controller`."))
+        .attribute(
+            "on_fargate",
+            Attribute::bool().default(true).describe(
+                "Run where there need be no node yet: names are resolved by the host (`dnsPolicy: Default`), because cluster DNS needs a \
+                 node. With `false` the controller keeps off nodes that it made itself, and replicas keep apart.",
+            ),
+        )
+        .attribute("node_selector", Attribute::map(Type::String).optional().describe("Labels of nodes that the controller may run on."))
+        .attribute(
+            "priority_class_name",
+            Attribute::string().default("system-cluster-critical").describe("The pods' priority class."),
+        )
+        .attribute("labels", Attribute::map(Type::String).optional().describe("More labels of all objects."))
+}
+
+fn operation(schema: Schema) -> Schema {
+    schema
+        .attribute("force_conflicts", force_conflicts())
+        .attribute(
+            "wait",
+            Attribute::bool().default(true).describe("Wait until the Deployment is rolled out, for at most `timeouts.create` or `timeouts.update`."),
+        )
+        .attribute(
+            "force",
+            Attribute::bool().optional().describe("Destroy the controller even though nodes live that only it can end."),
+        )
+        .attribute(
+            "manifest_digest",
+            Attribute::string().computed().describe(
+                "A digest of all objects. A difference means that an object was changed or removed by others, or that this version of \
+                 the provider writes it differently.",
+            ),
+        )
+}

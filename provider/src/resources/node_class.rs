@@ -1,0 +1,209 @@
+//! `karp_node_class`: an EC2NodeClass, which says how instances are made.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use karp_domain::api::validate as rules;
+use serde_json::{Value as Json, json};
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
+
+use super::custom_object::{CustomKind, needs, spec_attributes};
+use super::node_class_schema;
+use super::node_pool::{adopt, force_conflicts, wait_for_ready};
+use crate::manifests::spec::{Attributes, Scope};
+use crate::provider::Handle;
+
+const KIND: CustomKind = CustomKind {
+    api_version: "karpenter.k8s.aws/v1",
+    kind: "EC2NodeClass",
+    plural: "ec2nodeclasses",
+    crd: "ec2nodeclasses.karpenter.k8s.aws",
+    defaults,
+    validate: |object| rules::node_class(object),
+    to_spec: |fields| fields,
+    from_spec: Clone::clone,
+    locate: |path| path.strip_prefix("spec").unwrap_or(path).trim_start_matches('.').to_owned(),
+};
+/// Attributes that are the resource's own and not of the node class's spec.
+const OWN: [&str; 6] = ["id", "name", "adopt", "force_conflicts", "wait_for_ready", "timeouts"];
+
+/// A node class.
+pub struct NodeClass {
+    handle: Arc<Handle>,
+    spec: OnceLock<Attributes>,
+}
+
+impl NodeClass {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle), spec: OnceLock::new() }
+    }
+
+    fn spec(&self) -> &Attributes {
+        self.spec.get_or_init(|| spec_attributes(&self.schema(), &OWN))
+    }
+}
+
+#[async_trait]
+impl Resource for NodeClass {
+    fn type_name(&self) -> &'static str {
+        "karp_node_class"
+    }
+
+    fn schema(&self) -> Schema {
+        let schema = Schema::new(
+            "An EC2NodeClass: images, networks, disks and identity of instances. It is checked at plan by the API's own rules, without a \
+             cluster. Destroying it waits until the controller has taken away what it made for it.",
+        )
+        .timeouts(Timeouts { delete: Duration::from_secs(30 * 60), ..Timeouts::default() })
+        .attribute("id", Attribute::string().computed().use_state_for_unknown().describe("The node class's name."))
+        .attribute(
+            "name",
+            Attribute::string().required().requires_replace().validate(validate::dns_subdomain()).describe("The node class's name."),
+        )
+        .attribute("wait_for_ready", wait_for_ready())
+        .attribute("adopt", adopt("EC2NodeClass"))
+        .attribute("force_conflicts", force_conflicts());
+        node_class_schema::attributes()
+            .into_iter()
+            .fold(schema, |schema, (name, attribute)| schema.attribute(name, attribute))
+    }
+
+    fn validate(&self, config: &Value) -> Diagnostics {
+        KIND.check(self.spec(), config)
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        if change.is_create() && change.planned.get("name").is_known() {
+            let name = change.planned.get("name").clone();
+            change.planned.set("id", name);
+        }
+        Diagnostics::new()
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let client = session.kube().await?;
+        let name = planned.get("name").as_str().unwrap_or_default().to_owned();
+        KIND.refuse_existing(&session, &client, &planned).await?;
+        KIND.apply(ctx, &client, self.spec(), &planned).await?;
+        let state = planned.with("id", name.as_str());
+        ctx.save(state.clone());
+        if state.get("wait_for_ready").as_bool() == Some(true) {
+            KIND.wait_ready(ctx, &client, &name).await?;
+        }
+        Ok(state)
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let look = async {
+            let client = session.kube().await?;
+            let live = KIND.find(&client, state.get("name").as_str().unwrap_or_default()).await?;
+            let scope = if state.get("subnet_selector_terms").is_null() { Scope::All } else { Scope::Known };
+            let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
+            Ok(live.map(|live| KIND.state(self.spec(), &state, &live, scope)))
+        };
+        session.refresh(ctx, needs(&session), &state, look).await
+    }
+
+    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let client = self.handle.session().kube().await?;
+        KIND.apply(ctx, &client, self.spec(), &planned).await?;
+        if planned.get("wait_for_ready").as_bool() == Some(true) {
+            KIND.wait_ready(ctx, &client, planned.get("name").as_str().unwrap_or_default()).await?;
+        }
+        Ok(planned)
+    }
+
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let client = self.handle.session().kube().await?;
+        let name = prior.get("name").as_str().unwrap_or_default();
+        match KIND.delete(&client, name).await? {
+            Some(uid) => Ok(KIND.wait_gone(ctx, &client, name, &uid).await.map_err(|failure| {
+                failure.with_fix(
+                    "The controller takes a node class away once no NodeClaim uses it: look at those with `kubectl get nodeclaims -o \
+                     wide`, and at the controller's logs; then apply again.",
+                )
+            })?),
+            None => Ok(()),
+        }
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        Ok(Value::object([("id", id), ("name", id)]).with("wait_for_ready", true))
+    }
+}
+
+fn defaults() -> Json {
+    json!({ "metadataOptions": {
+        "httpEndpoint": "enabled", "httpProtocolIPv6": "disabled", "httpPutResponseHopLimit": 1, "httpTokens": "required",
+    } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class() -> NodeClass {
+        NodeClass::new(&Arc::default())
+    }
+
+    fn config() -> Value {
+        Value::from(json!({
+            "name": "default",
+            "instance_profile": "profile",
+            "ami_selector_terms": [{ "alias": "al2023@latest" }],
+            "subnet_selector_terms": [{ "tags": { "karpenter.sh/discovery": "demo" } }],
+            "security_group_selector_terms": [{ "tags": { "karpenter.sh/discovery": "demo" } }],
+            "kubelet": { "cluster_dns": ["10.0.0.10"], "max_pods": 58 },
+            "block_device_mappings": [{ "device_name": "/dev/xvda", "ebs": { "volume_size": "20Gi", "kms_key_id": "k" } }]
+        }))
+    }
+
+    #[test]
+    fn a_good_class_passes_and_becomes_the_apis_object() {
+        let found = class().validate(&config());
+        assert!(found.is_empty(), "{found}");
+        let object = KIND.object(class().spec(), &config(), &mut Vec::new());
+        assert_eq!(object["spec"]["kubelet"]["clusterDNS"][0], "10.0.0.10");
+        assert_eq!(object["spec"]["blockDeviceMappings"][0]["ebs"]["kmsKeyID"], "k");
+        let typed: Result<karp_domain::api::Ec2NodeClass, _> = serde_json::from_value(object);
+        assert!(typed.is_ok(), "{typed:?}");
+    }
+
+    #[test]
+    fn what_the_api_would_refuse_is_shown_at_its_attribute() {
+        let refused = |config: Value, at: &str| {
+            let found = class().validate(&config);
+            let paths: Vec<String> = found.iter().map(|d| d.path.to_string()).collect();
+            assert_eq!(paths, [at], "{found}");
+        };
+        refused(config().with("role", "both"), "");
+        let terms = Value::from(json!([{ "alias": "al2023" }]));
+        refused(config().with("ami_selector_terms", terms), "ami_selector_terms[0].alias");
+        let disk = Value::from(json!([{ "device_name": "/dev/xvda", "ebs": { "volume_size": "20" } }]));
+        refused(config().with("block_device_mappings", disk), "block_device_mappings[0].ebs.volume_size");
+    }
+
+    #[test]
+    fn an_unknown_profile_or_tag_is_no_error() {
+        let found = class().validate(&config().with("instance_profile", Value::Unknown));
+        assert!(found.is_empty(), "{found}");
+        let terms = Value::List(vec![Value::object([("tags", Value::object([("a", Value::Unknown)]))])]);
+        let found = class().validate(&config().with("subnet_selector_terms", terms));
+        assert!(found.is_empty(), "{found}");
+    }
+
+    #[test]
+    fn every_field_of_the_api_can_be_set() {
+        let crd = karp_domain::api::crds().pop().expect("the node class's CRD");
+        let crd = serde_json::to_value(crd).expect("plain data");
+        let fields = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        for field in fields.as_object().expect("properties").keys() {
+            let name = crate::manifests::spec::attribute_of(field);
+            assert!(class().spec().contains_key(&name), "{field} as {name}");
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! `karp_node_pool`: a NodePool; its destruction drains its nodes.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use karp_domain::api::{labels, validate as rules};
+use karp_kube::wait::{self, Look, Until};
+use serde_json::{Value as Json, json};
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
+
+use super::custom_object::{CustomKind, needs, spec_attributes, waited};
+use super::node_claims;
+use super::node_pool_schema::{disruption, same_amounts, template};
+use crate::manifests::spec::{Attributes, Scope};
+use crate::provider::Handle;
+use crate::report::{Failure, Kind};
+
+const KIND: CustomKind = CustomKind {
+    api_version: "karpenter.sh/v1",
+    kind: "NodePool",
+    plural: "nodepools",
+    crd: "nodepools.karpenter.sh",
+    defaults,
+    validate: |object| rules::node_pool(object),
+    to_spec,
+    from_spec,
+    locate,
+};
+/// Attributes that are the resource's own and not of the NodePool's spec.
+const OWN: [&str; 7] = ["id", "name", "adopt", "force_conflicts", "wait_for_ready", "drain_on_destroy", "timeouts"];
+/// Progress of a drain is logged this often.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// Nobody has renewed the controller's lease for this long: no controller runs.
+const LEASE_PATIENCE: Duration = Duration::from_secs(90);
+
+/// A node pool.
+pub struct NodePool {
+    handle: Arc<Handle>,
+    spec: OnceLock<Attributes>,
+}
+
+impl NodePool {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle), spec: OnceLock::new() }
+    }
+
+    fn spec(&self) -> &Attributes {
+        self.spec.get_or_init(|| spec_attributes(&self.schema(), &OWN))
+    }
+
+    /// Waits until no NodeClaim and no Node of the pool is left, saying now and then how far it is.
+    async fn drain(&self, ctx: &Context, name: &str) -> Result<(), Failure> {
+        let session = self.handle.session();
+        let doing = format!("drain the nodes of NodePool {name:?}");
+        let limit = Until::after(ctx.remaining().saturating_sub(Duration::from_secs(5)), ctx.stop());
+        let started = tokio::time::Instant::now();
+        loop {
+            // Asked anew each round: a token lives 15 minutes, a drain may take an hour.
+            let client = session.kube().await?;
+            let selector = format!("{}={name}", labels::NODE_POOL);
+            let round =
+                Until { deadline: limit.deadline.min(tokio::time::Instant::now() + REPORT_EVERY), ..limit.clone() };
+            let mut first = true;
+            let waited_for = wait::until(&round, || {
+                let delete = std::mem::take(&mut first);
+                let (client, selector) = (client.clone(), selector.clone());
+                async move {
+                    let left = node_claims::left(&client, &selector, delete).await?;
+                    Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
+                }
+            });
+            match waited_for.await {
+                Ok(()) => return Ok(()),
+                Err(wait::WaitError::TimedOut { seen }) if tokio::time::Instant::now() < limit.deadline => {
+                    tracing::info!(node_pool = name, left = %seen, "draining");
+                    if started.elapsed() > LEASE_PATIENCE
+                        && !node_claims::controller_lives(&client, LEASE_PATIENCE).await
+                    {
+                        let what = format!("no controller renews its lease; left: {seen}");
+                        return Err(Failure::new(Kind::InUse, doing, what).with_fix(
+                            "The controller drains and ends the nodes, and none is running: start it again (see the Deployment \
+                             `karpenter`), then apply again.",
+                        ));
+                    }
+                }
+                Err(error) => {
+                    return Err(waited(&doing, error).with_fix(
+                        "Pods that may not be evicted (PodDisruptionBudgets, karpenter.sh/do-not-disrupt) keep their node: move them, or \
+                         set `timeouts = { delete = \"2h\" }`, and apply again; the drain goes on meanwhile.",
+                    ));
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Resource for NodePool {
+    fn type_name(&self) -> &'static str {
+        "karp_node_pool"
+    }
+
+    fn schema(&self) -> Schema {
+        let hour = Duration::from_secs(60 * 60);
+        Schema::new(
+            "A NodePool: which nodes may be made, how many, and how they are disrupted. It is checked at plan by the API's own rules, \
+             without a cluster. Destroying it drains its nodes first.",
+        )
+        .timeouts(Timeouts { delete: hour, ..Timeouts::default() })
+        .attribute("id", Attribute::string().computed().use_state_for_unknown().describe("The NodePool's name."))
+        .attribute(
+            "name",
+            Attribute::string().required().requires_replace().validate(validate::dns_subdomain()).describe("The NodePool's name."),
+        )
+        .attribute("template", template().required().describe("What the nodes of this pool look like."))
+        .attribute("disruption", disruption().optional().describe("When and how nodes of this pool may be disrupted."))
+        .attribute(
+            "limits",
+            Attribute::map(Type::String)
+                .optional()
+                .semantic_eq(same_amounts)
+                .describe("The most resources that all nodes of this pool may have together; `nodes` counts nodes."),
+        )
+        .attribute(
+            "weight",
+            Attribute::number().optional().validate(validate::between(1.0, 100.0)).describe("Pools with a higher weight are tried first."),
+        )
+        .attribute("replicas", Attribute::number().optional().describe("A fixed number of nodes; makes the pool static."))
+        .attribute("wait_for_ready", wait_for_ready())
+        .attribute(
+            "drain_on_destroy",
+            Attribute::bool().default(true).describe(
+                "Wait at destroy until all nodes of the pool are drained and gone, for at most `timeouts.delete`. With `false` they are \
+                 drained too, but nothing waits for it.",
+            ),
+        )
+        .attribute("adopt", adopt("NodePool"))
+        .attribute("force_conflicts", force_conflicts())
+    }
+
+    fn validate(&self, config: &Value) -> Diagnostics {
+        KIND.check(self.spec(), config)
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        if change.is_create() && change.planned.get("name").is_known() {
+            let name = change.planned.get("name").clone();
+            change.planned.set("id", name);
+        }
+        // The API keeps a pool static or dynamic for life.
+        if change.is_update() && change.prior.get("replicas").is_null() != change.planned.get("replicas").is_null() {
+            change.replace("replicas");
+        }
+        Diagnostics::new()
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let client = session.kube().await?;
+        let name = planned.get("name").as_str().unwrap_or_default().to_owned();
+        KIND.refuse_existing(&session, &client, &planned).await?;
+        KIND.apply(ctx, &client, self.spec(), &planned).await?;
+        let state = planned.with("id", name.as_str());
+        ctx.save(state.clone());
+        if state.get("wait_for_ready").as_bool() == Some(true) {
+            KIND.wait_ready(ctx, &client, &name).await?;
+        }
+        Ok(state)
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let look = async {
+            let client = session.kube().await?;
+            let live = KIND.find(&client, state.get("name").as_str().unwrap_or_default()).await?;
+            let scope = if state.get("template").is_null() { Scope::All } else { Scope::Known };
+            // A pool on its way out is gone as far as a plan is concerned.
+            let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
+            Ok(live.map(|live| KIND.state(self.spec(), &state, &live, scope)))
+        };
+        session.refresh(ctx, needs(&session), &state, look).await
+    }
+
+    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let client = self.handle.session().kube().await?;
+        KIND.apply(ctx, &client, self.spec(), &planned).await?;
+        if planned.get("wait_for_ready").as_bool() == Some(true) {
+            KIND.wait_ready(ctx, &client, planned.get("name").as_str().unwrap_or_default()).await?;
+        }
+        Ok(planned)
+    }
+
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let client = self.handle.session().kube().await?;
+        let name = prior.get("name").as_str().unwrap_or_default();
+        // The pool goes first, so that no new nodes are made while the old ones drain.
+        let uid = KIND.delete(&client, name).await?;
+        if prior.get("drain_on_destroy").as_bool() == Some(false) {
+            let selector = format!("{}={name}", labels::NODE_POOL);
+            node_claims::left(&client, &selector, true)
+                .await
+                .map_err(|e| super::custom_object::failure("end its NodeClaims", e))?;
+            return Ok(());
+        }
+        self.drain(ctx, name).await?;
+        match uid {
+            Some(uid) => Ok(KIND.wait_gone(ctx, &self.handle.session().kube().await?, name, &uid).await?),
+            None => Ok(()),
+        }
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        Ok(Value::object([("id", Value::from(id)), ("name", Value::from(id))])
+            .with("wait_for_ready", true)
+            .with("drain_on_destroy", true))
+    }
+}
+
+/// Declares whether an apply waits for the controller's word.
+pub fn wait_for_ready() -> Attribute {
+    Attribute::bool().default(true).describe(
+        "Wait, for at most `timeouts.create` or `timeouts.update`, until the controller says that the object is ready. One that does \
+         not become so is a warning: it is applied, and the controller goes on with it.",
+    )
+}
+
+/// Declares whether an existing object is taken over.
+pub fn adopt(kind: &str) -> Attribute {
+    Attribute::bool().optional().describe(format!(
+        "Take over a {kind} of this name that exists already instead of failing; the provider block's `adopt_existing` when left out."
+    ))
+}
+
+/// Declares whether fields of other managers are taken over.
+pub fn force_conflicts() -> Attribute {
+    Attribute::bool().optional().describe(
+        "Take over fields that another field manager (kubectl, Helm) owns, instead of an error that names it.",
+    )
+}
+
+/// Moves labels and annotations to the template's metadata, and the rest to its spec.
+fn to_spec(mut fields: Json) -> Json {
+    if let Some(template) = fields.get_mut("template").and_then(Json::as_object_mut) {
+        let mut inner = std::mem::take(template);
+        let metadata: serde_json::Map<_, _> = ["labels", "annotations"]
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), inner.remove(name)?)))
+            .collect();
+        if !metadata.is_empty() {
+            template.insert("metadata".to_owned(), metadata.into());
+        }
+        if let Some(reference) = inner.get_mut("nodeClassRef").and_then(Json::as_object_mut) {
+            reference.entry("group").or_insert_with(|| json!(labels::AWS_GROUP));
+            reference.entry("kind").or_insert_with(|| json!("EC2NodeClass"));
+        }
+        template.insert("spec".to_owned(), inner.into());
+    }
+    fields
+}
+
+fn from_spec(spec: &Json) -> Json {
+    let mut fields = spec.clone();
+    let template = &spec["template"];
+    let mut merged = template["spec"].clone();
+    for name in ["labels", "annotations"] {
+        if let Some(value) = template["metadata"].get(name) {
+            merged[name] = value.clone();
+        }
+    }
+    fields["template"] = merged;
+    fields
+}
+
+fn locate(path: &str) -> String {
+    let path = path.strip_prefix("spec").unwrap_or(path).trim_start_matches('.');
+    for part in ["template.spec", "template.metadata"] {
+        if let Some(rest) = path.strip_prefix(part) {
+            return format!("template{rest}");
+        }
+    }
+    path.to_owned()
+}
+
+fn defaults() -> Json {
+    json!({
+        "disruption": {
+            "budgets": [{ "nodes": "10%" }],
+            "consolidateAfter": "0s",
+            "consolidationPolicy": "WhenEmptyOrUnderutilized",
+        },
+        "template": { "spec": { "expireAfter": "720h" } },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> NodePool {
+        NodePool::new(&Arc::default())
+    }
+
+    fn config() -> Value {
+        serde_json::from_value::<Json>(json!({
+            "name": "default",
+            "template": {
+                "node_class_ref": { "name": "default" },
+                "labels": { "team": "a" },
+                "requirements": [
+                    { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"] },
+                    { "key": "karpenter.k8s.aws/instance-generation", "operator": "Gt", "values": ["4"] }
+                ],
+                "expire_after": "720h"
+            },
+            "disruption": { "consolidate_after": "5s", "budgets": [{ "nodes": "100%" }] },
+            "limits": { "cpu": "100" }
+        }))
+        .map(Value::from)
+        .expect("plain data")
+    }
+
+    fn with(path: &[&str], value: Value) -> Value {
+        fn set(at: Value, path: &[&str], value: Value) -> Value {
+            match (path, at) {
+                ([], _) => value,
+                ([index, rest @ ..], Value::List(mut list)) => {
+                    let index: usize = index.parse().expect("an index");
+                    list[index] = set(std::mem::take(&mut list[index]), rest, value);
+                    Value::List(list)
+                }
+                ([name, rest @ ..], at) => {
+                    let inner = set(at.get(name).clone(), rest, value);
+                    at.with(*name, inner)
+                }
+            }
+        }
+        set(config(), path, value)
+    }
+
+    #[test]
+    fn a_good_pool_passes_and_becomes_the_apis_object() {
+        assert!(pool().validate(&config()).is_empty(), "{}", pool().validate(&config()));
+        let object = KIND.object(pool().spec(), &config(), &mut Vec::new());
+        assert_eq!(object["spec"]["template"]["metadata"]["labels"]["team"], "a");
+        assert_eq!(object["spec"]["template"]["spec"]["nodeClassRef"]["kind"], "EC2NodeClass");
+        assert_eq!(object["spec"]["disruption"]["consolidateAfter"], "5s");
+    }
+
+    #[test]
+    fn what_the_api_would_refuse_is_shown_at_its_attribute() {
+        let refused = |path: &[&str], value: Value, at: &str| {
+            let found = pool().validate(&with(path, value));
+            let paths: Vec<String> = found.iter().map(|d| d.path.to_string()).collect();
+            assert_eq!(paths, [at], "{found}");
+        };
+        refused(&["template", "expire_after"], "30d".into(), "template.expire_after");
+        refused(&["template", "requirements", "0", "key"], "karpenter.sh/x".into(), "template.requirements[0].key");
+        refused(&["template", "requirements", "1", "values"], Value::List(vec![]), "template.requirements[1]");
+        refused(&["template", "labels"], Value::object([("kubernetes.io/hostname", "a")]), "template.labels");
+        refused(&["limits"], Value::object([("cpu", "many")]), "limits[\"cpu\"]");
+        refused(&["disruption", "budgets", "0", "nodes"], "200%".into(), "disruption.budgets[0].nodes");
+    }
+
+    #[test]
+    fn unknown_values_are_given_the_benefit_of_the_doubt() {
+        for path in
+            [&["template", "requirements", "0", "values"][..], &["template", "node_class_ref", "name"], &["limits"]]
+        {
+            let found = pool().validate(&with(path, Value::Unknown));
+            assert!(found.is_empty(), "{path:?}: {found}");
+        }
+        let found = pool().validate(
+            &with(&["template", "requirements", "0", "values"], Value::Unknown)
+                .with("weight", 1)
+                .with("limits", Value::object([("cpu", Value::from("many"))])),
+        );
+        assert_eq!(found.iter().count(), 1, "{found}");
+    }
+
+    #[test]
+    fn an_import_of_a_plain_pool_leaves_defaults_out() {
+        let mut live = KIND.object(pool().spec(), &config(), &mut Vec::new());
+        live["spec"]["template"]["spec"]["expireAfter"] = json!("720h");
+        live["spec"]["disruption"]["consolidationPolicy"] = json!("WhenEmptyOrUnderutilized");
+        let live: kube::core::DynamicObject = serde_json::from_value(live).expect("an object");
+        let state = KIND.state(pool().spec(), &Value::object([("name", "default")]), &live, Scope::All);
+        assert_eq!(state.get("template").get("expire_after"), &Value::Null);
+        assert_eq!(state.get("disruption").get("consolidation_policy"), &Value::Null);
+        assert_eq!(state.get("disruption").get("consolidate_after"), &Value::from("5s"));
+        assert_eq!(state.get("limits"), config().get("limits"));
+    }
+}
