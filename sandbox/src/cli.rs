@@ -10,7 +10,6 @@ use tracing_subscriber::EnvFilter;
 use crate::{
     by_hand, cargo, demo,
     layout::Layout,
-    prerequisites,
     sandbox::{Options, Sandbox},
     tools::Tools,
     verify,
@@ -70,6 +69,9 @@ enum Command {
     },
 }
 
+/// How long the threads of the runtime may take to end.
+const RUNTIME_GRACE: Duration = Duration::from_secs(2);
+
 #[derive(Debug, Clone, clap::Args)]
 struct Which {
     /// Name of the sandbox
@@ -109,7 +111,7 @@ fn run(command: Command) -> Result<ExitCode> {
             interruptible(demo::run(&layout, &tools))?;
         }
         Command::Verify { deep } => {
-            prerequisites::check()?;
+            launcher::prerequisites::check()?;
             return interruptible(verify::run(layout, deep));
         }
         Command::Up { which, node_delay } => {
@@ -138,7 +140,7 @@ enum Build {
 
 /// Names what lacks, then builds the tools and, if asked, the controller and the provider.
 fn set_up(layout: &Layout, build: Build) -> Result<Tools> {
-    prerequisites::check()?;
+    launcher::prerequisites::check()?;
     let tools = Tools::ensure(layout)?;
     if let Build::Products = build {
         cargo::build_products(layout)?;
@@ -152,12 +154,16 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 /// Runs to the end or to a signal; what was started is ended as the future is dropped.
 fn interruptible<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let done = runtime.block_on(async {
         tokio::select! {
             done = work => done,
             which = signalled() => Err(anyhow::anyhow!("interrupted by {}; everything that was started is ended", which?)),
         }
-    })
+    });
+    // A blocking call that still waits for something must not hold the exit up.
+    runtime.shutdown_timeout(RUNTIME_GRACE);
+    done
 }
 
 async fn signalled() -> Result<&'static str> {

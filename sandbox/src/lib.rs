@@ -17,7 +17,6 @@ pub mod moto;
 pub mod node_bridge;
 pub mod pki;
 pub mod port;
-pub mod prerequisites;
 pub mod process;
 pub mod process_kubelet;
 pub mod products;

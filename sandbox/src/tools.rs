@@ -182,7 +182,6 @@ fn build_module(module: &Module, source: &Path, fresh: &Path) -> Result<()> {
             .arg(fresh.join(program.name))
             .arg(program.package)
             .env("CGO_ENABLED", "0")
-            .env("GOFLAGS", "")
             .env("GOWORK", "off")
             .env("GOTOOLCHAIN", "auto");
         run(&mut step, program.name, &mut command, &fresh.with_extension("log"))?;

@@ -90,7 +90,7 @@ impl Verify {
             && self.cargo("build-tests", &["test", "--workspace", "--no-run"], &BTreeMap::new()).await?;
         let rustdoc = BTreeMap::from([("RUSTDOCFLAGS".to_owned(), "-D warnings".to_owned())]);
         self.cargo("docs", &["doc", "--workspace", "--no-deps"], &rustdoc).await?;
-        let Some(tools) = self.tools()? else { return Ok(()) };
+        let Some(tools) = self.tools().await? else { return Ok(()) };
         self.emulator_tests(&tools).await?;
         if !built {
             return Ok(());
@@ -103,17 +103,12 @@ impl Verify {
         Ok(())
     }
 
-    fn tools(&mut self) -> Result<Option<Tools>> {
-        let begin = Instant::now();
-        let tools = Tools::ensure(&self.layout);
-        self.record("tools", tools.is_ok(), begin);
-        match tools {
-            Ok(tools) => Ok(Some(tools)),
-            Err(error) => {
-                eprintln!("error: {error:#}");
-                Ok(None)
-            }
-        }
+    /// Builds the tools in a process of their own, which ends with everything under it when the run is interrupted.
+    async fn tools(&mut self) -> Result<Option<Tools>> {
+        let mut command = std::process::Command::new(std::env::current_exe()?);
+        command.arg("tools");
+        self.step("tools", command).await?;
+        Tools::built(&self.layout)
     }
 
     /// Unit, property, edge and documentation tests, with one sandbox for those that need it.

@@ -1,8 +1,6 @@
 //! What must be on the machine before anything else happens, and how to get what is missing.
 
-use std::process::Command;
-
-use anyhow::{Result, bail};
+use std::{fmt, process::Command};
 
 /// The oldest Go that fetches newer toolchains as modules by itself.
 const OLDEST_GO: (u32, u32) = (1, 21);
@@ -16,17 +14,26 @@ pub struct Lack {
     fix: &'static str,
 }
 
-/// Looks for everything at once and names all that lacks, each with its fix.
+/// All that a machine lacks; displayed with a fix for each.
+#[derive(Debug)]
+pub struct Lacks(Vec<Lack>);
+
+impl fmt::Display for Lacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "this machine lacks what the sandbox is built with:")?;
+        self.0.iter().try_for_each(|lack| write!(f, "\n  - {}\n    fix: {}", lack.what, lack.fix))
+    }
+}
+
+impl std::error::Error for Lacks {}
+
+/// Looks for everything at once.
 ///
 /// # Errors
-/// When something lacks.
-pub fn check() -> Result<()> {
+/// When something lacks: all of it.
+pub fn check() -> Result<(), Lacks> {
     let lacks: Vec<Lack> = [go(), python(), c_compiler()].into_iter().filter_map(Result::err).collect();
-    if lacks.is_empty() {
-        return Ok(());
-    }
-    let lines: Vec<String> = lacks.iter().map(|lack| format!("  - {}\n    fix: {}", lack.what, lack.fix)).collect();
-    bail!("this machine lacks what the sandbox is built with:\n{}", lines.join("\n"))
+    if lacks.is_empty() { Ok(()) } else { Err(Lacks(lacks)) }
 }
 
 fn go() -> Result<(), Lack> {
