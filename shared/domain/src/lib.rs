@@ -7,6 +7,7 @@ pub mod batch;
 pub mod catalogue;
 pub mod cluster;
 pub mod disruption;
+pub mod eviction;
 pub mod iam;
 pub mod interruption;
 pub mod quantity;

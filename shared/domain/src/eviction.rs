@@ -1,0 +1,198 @@
+//! Eviction: empties a node in waves, by the Eviction API, until it is empty or its grace period is over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::labels;
+use crate::cluster::{Owner, Phase, Pod, PodKey};
+
+/// A pod that is still there so long after its grace ended is stuck: kubelet is gone, and the drain goes on without it (Karpenter: 1 min).
+const STUCK: SignedDuration = SignedDuration::from_mins(1);
+/// Pauses between attempts for one pod: doubled at each refusal.
+const FIRST_PAUSE: SignedDuration = SignedDuration::from_millis(500);
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
+/// While pods terminate, a look at least this often.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
+/// Evictions asked for in one step: a wave of hundreds of pods must not use up the API server's patience.
+const MOST_AT_ONCE: usize = 100;
+
+/// Holds what is known about a node that is being emptied.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain<'a> {
+    /// Pods that are bound to the node.
+    pub pods: &'a [Arc<Pod>],
+    /// When the node must be gone: deletion time and `terminationGracePeriod`; never if there is none.
+    pub deadline: Option<Timestamp>,
+    /// Answers of the API server so far.
+    pub answers: &'a Answers,
+}
+
+/// Remembers how the API server answered evictions, by pod UID, so that refused ones are not repeated at once.
+#[derive(Clone, Debug, Default)]
+pub struct Answers(BTreeMap<Arc<str>, Refused>);
+
+#[derive(Clone, Debug)]
+struct Refused {
+    times: u32,
+    again: Timestamp,
+    why: Block,
+}
+
+/// Says how the API server answered an eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Accepted, or the pod is gone (404), or it is another pod of that name (409).
+    Done,
+    /// A budget forbids it now (429).
+    Budget,
+    /// Anything else, such as the 500 for a pod with two budgets.
+    Failed,
+}
+
+impl Answers {
+    /// Notes an answer.
+    pub fn note(&mut self, uid: &Arc<str>, answer: Answer, now: Timestamp) {
+        let why = match answer {
+            Answer::Done => {
+                self.0.remove(uid);
+                return;
+            }
+            Answer::Budget => Block::Budget,
+            Answer::Failed => Block::Failed,
+        };
+        let times = self.0.get(uid).map_or(0, |refused| refused.times);
+        let pause = (0..times.min(10)).fold(FIRST_PAUSE, |pause, _| (pause * 2).min(LONGEST_PAUSE));
+        let again = now.saturating_add(pause).unwrap_or(Timestamp::MAX);
+        self.0.insert(uid.clone(), Refused { times: times + 1, again, why });
+    }
+
+    /// Forgets pods that are no longer on the node.
+    pub fn keep_only(&mut self, pods: &[Arc<Pod>]) {
+        self.0.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
+    }
+}
+
+/// Says what to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing is left that has to go: the instance may end.
+    Drained,
+    /// Evict and delete these, and look again.
+    Wait(Wait),
+}
+
+/// Holds what is to be asked of the API server now and what is waited for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// Pods to evict, preconditioned on their UID.
+    pub evict: Vec<Target>,
+    /// Pods to delete past every budget, since the deadline that the user set is near.
+    pub delete: Vec<Deletion>,
+    /// Pods that hold the drain up and why.
+    pub blocked: Vec<(PodKey, Block)>,
+    /// Pods that are on their way out.
+    pub terminating: usize,
+    /// When to look again at the latest.
+    pub next_look: Option<Timestamp>,
+}
+
+/// Names a pod to evict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The pod.
+    pub pod: PodKey,
+    /// Its UID.
+    pub uid: Arc<str>,
+}
+
+/// Names a pod to delete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// The pod.
+    pub pod: PodKey,
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// Grace, so that it ends by the deadline; at least one second.
+    pub grace_seconds: i64,
+}
+
+/// Says what holds a pod on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// `karpenter.sh/do-not-disrupt`: it is waited for, never evicted.
+    Protected,
+    /// A PodDisruptionBudget.
+    Budget,
+    /// The API server could not evict it.
+    Failed,
+}
+
+/// Answers the next step of a drain.
+///
+/// Waves: plain pods, then daemons, then critical pods, then critical daemons; a wave starts when the one before is gone. Pods that bear the
+/// taint of a disrupted node and static pods stay. With a deadline, each pod is deleted when its grace would just end in time.
+pub fn next(drain: &Drain<'_>, now: Timestamp) -> Step {
+    let mut here: Vec<&Arc<Pod>> = drain.pods.iter().filter(|pod| must_go(pod, now)).collect();
+    if here.is_empty() || drain.deadline.is_some_and(|deadline| now >= deadline) {
+        return Step::Drained;
+    }
+    here.sort_by(|a, b| (wave(a), &a.key).cmp(&(wave(b), &b.key)));
+    let current = wave(here[0]);
+    let mut wait = Wait::default();
+    let mut look = |at: Timestamp| wait.next_look = Some(wait.next_look.map_or(at, |old: Timestamp| old.min(at)));
+    look(later(now, LOOK_AGAIN));
+    let (mut evict, mut delete, mut blocked, mut terminating) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for pod in here {
+        if let Some(deadline) = drain.deadline {
+            let last = later(deadline, -SignedDuration::from_secs(pod.grace_seconds.max(1)));
+            let ends_late = pod.deletes_at.is_none_or(|at| at > deadline);
+            if now >= last && ends_late {
+                let left = deadline.duration_since(now).as_secs().max(1);
+                let grace_seconds = left.min(pod.grace_seconds.max(1));
+                delete.push(Deletion { pod: pod.key.clone(), uid: pod.uid.clone(), grace_seconds });
+                continue;
+            }
+            if ends_late {
+                look(last);
+            }
+        }
+        if let Some(end) = pod.deletes_at {
+            terminating += 1;
+            look(later(end, STUCK));
+        } else if wave(pod) != current {
+        } else if pod.is_protected(now) {
+            blocked.push((pod.key.clone(), Block::Protected));
+        } else if let Some(refused) = drain.answers.0.get(&pod.uid).filter(|refused| now < refused.again) {
+            blocked.push((pod.key.clone(), refused.why));
+            look(refused.again);
+        } else if evict.len() < MOST_AT_ONCE {
+            evict.push(Target { pod: pod.key.clone(), uid: pod.uid.clone() });
+        } else {
+            look(later(now, FIRST_PAUSE));
+        }
+    }
+    wait.evict = evict;
+    wait.delete = delete;
+    wait.blocked = blocked;
+    wait.terminating = terminating;
+    Step::Wait(wait)
+}
+
+fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// Whether the node must not end before the pod is gone.
+fn must_go(pod: &Pod, now: Timestamp) -> bool {
+    let stuck = pod.deletes_at.is_some_and(|end| now > later(end, STUCK));
+    pod.owner != Owner::Node
+        && pod.phase != Phase::Terminal
+        && !stuck
+        && !labels::disrupted_taint().tolerated_by(&pod.shape.tolerations)
+}
+
+fn wave(pod: &Pod) -> u8 {
+    u8::from(pod.is_critical()) * 2 + u8::from(pod.owner == Owner::DaemonSet)
+}
