@@ -17,7 +17,12 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const ENDPOINT: &str = "KARP_TEST_AWS_ENDPOINT";
-const REGION: &str = "us-east-1";
+const REGION: &str = "KARP_TEST_REGION";
+
+/// The emulator's region.
+fn region() -> String {
+    std::env::var(REGION).unwrap_or_else(|_| "us-east-1".to_owned())
+}
 
 /// The emulator, as one test sees it.
 struct Aws {
@@ -36,7 +41,7 @@ impl Aws {
         };
         let keys = AccessKeys { access_key_id: "test".into(), secret_access_key: "test".into(), session_token: None };
         let settings = Settings {
-            region: Some(REGION.into()),
+            region: Some(region()),
             access_keys: Some(keys),
             endpoints: Service::ALL.into_iter().map(|service| (service, endpoint.clone())).collect(),
             ..Settings::default()
@@ -163,7 +168,7 @@ async fn subnets_and_groups_are_found_by_id_tag_and_name() {
     let both = [Term::tag(&key, "yes"), Term::id(&ids[1]), Term::id(&ids[2])];
     let found = subnets::find(&aws.clients, &both).await.expect("subnets");
     assert_eq!(found.len(), 3, "terms are alternatives, and nothing comes twice");
-    assert!(found.iter().all(|subnet| subnet.zone.starts_with(REGION) && subnet.free_addresses > 0), "{found:?}");
+    assert!(found.iter().all(|subnet| subnet.zone.starts_with(&region()) && subnet.free_addresses > 0), "{found:?}");
     assert_eq!(subnets::one_per_zone(&found).len(), 3);
     let unknown = subnets::find(&aws.clients, &[Term::id("subnet-00000000000000000")]).await;
     assert!(unknown.as_ref().map_or_else(Error::is_not_found, Vec::is_empty), "{unknown:?}");
@@ -215,7 +220,7 @@ async fn prices_are_read_from_the_price_list_and_the_spot_history() {
     let spot = prices::spot(&aws.clients).await.expect("spot prices");
     let prices = prices::Prices { on_demand, spot };
     assert!(prices.on_demand.len() > 500, "{}", prices.on_demand.len());
-    let of = |capacity_type| prices.of("m5.large", &format!("{REGION}a"), capacity_type).expect("a price");
+    let of = |capacity_type| prices.of("m5.large", &format!("{}a", region()), capacity_type).expect("a price");
     let (bought, spared) = (of(CapacityType::OnDemand), of(CapacityType::Spot));
     assert!(spared < bought && spared.micro_dollars() > 1_000, "spot {spared}, on demand {bought}");
 }
@@ -282,7 +287,7 @@ async fn missing_capacity_is_told_offering_by_offering() {
     let answer = fleet::create(&aws.clients, &request).await.expect("an answer without instances");
     assert!(answer.launched.is_empty());
     assert_eq!(answer.refused.len(), 3, "one for each zone: {answer:?}");
-    assert!(answer.refused.iter().all(|one| one.instance_type == "c5.xlarge" && one.zone.starts_with(REGION)));
+    assert!(answer.refused.iter().all(|one| one.instance_type == "c5.xlarge" && one.zone.starts_with(&region())));
     assert!(matches!(answer.failure(), Some(Error::InsufficientCapacity { .. })));
     http(&aws.endpoint, "POST", "/_karp/capacity", "[]");
 }
@@ -333,7 +338,7 @@ fn a_web_identity_in_the_environment_is_used() {
     let child = std::process::Command::new(std::env::current_exe().expect("this binary"))
         .args(["--exact", "only_a_web_identity", "--ignored", "--nocapture"])
         .env_clear()
-        .env("AWS_REGION", REGION)
+        .env("AWS_REGION", region())
         .env("AWS_ENDPOINT_URL", endpoint)
         .env("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/controller")
         .env("AWS_WEB_IDENTITY_TOKEN_FILE", token.path())
@@ -357,7 +362,7 @@ async fn an_endpoint_where_nobody_listens_is_unreachable() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr()).expect("a port").port();
     let keys = AccessKeys { access_key_id: "test".into(), secret_access_key: "test".into(), session_token: None };
     let settings = Settings {
-        region: Some(REGION.into()),
+        region: Some(region()),
         access_keys: Some(keys),
         endpoints: BTreeMap::from([(Service::Sts, format!("http://127.0.0.1:{port}"))]),
         max_attempts: Some(1),

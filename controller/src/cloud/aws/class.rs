@@ -178,7 +178,7 @@ fn bytes(size: &str) -> Option<u64> {
 }
 
 /// Returns the first of the class's images that nodes with these labels can run.
-pub fn image_for<'a>(images: &'a [Ami], has: impl Fn(&str) -> Option<String>) -> Option<&'a Ami> {
+pub fn image_for(images: &[Ami], has: impl Fn(&str) -> Option<String>) -> Option<&Ami> {
     images.iter().find(|image| {
         image.requirements.iter().all(|wanted| {
             let requirement = Requirement::new(&wanted.key, wanted.operator, &wanted.values);

@@ -78,11 +78,13 @@ pub fn unavailable(refused: &[Refusal]) -> Vec<UnavailableOffering> {
     offerings
 }
 
-/// Draws the consequence of an answer without an instance: another offering if that may help, else what stands in the way.
+/// Draws the consequence of an answer without an instance: another offering if that may help, else what stands in the way. The answer is
+/// definite: EC2 keeps it under the token, so the next try needs another token even where the same request may then succeed.
 pub fn nothing_launched(answer: &Answer) -> LaunchError {
     let lasting = answer.refused.iter().find(|refusal| !is_unavailable(refusal));
     if let Some(refusal) = lasting {
-        return CloudError::from(refusal.error()).into();
+        let error = refusal.error();
+        return CloudError::Refused { reason: reason(&error).to_owned(), message: error.to_string() }.into();
     }
     let message = answer.failure().map_or_else(|| "nothing was launched".to_owned(), |error| error.to_string());
     LaunchError::InsufficientCapacity { offerings: unavailable(&answer.refused), message }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use karp_aws::fleet::{self, Choice, Override};
-use karp_aws::launch_template::{self, Spec};
+use karp_aws::instances;
+use karp_aws::launch_template::Spec;
 use karp_aws::user_data::{self, Bootstrap, ClusterFacts, Family};
-use karp_aws::{Error, instances};
 use karp_domain::api::{Ami, Ec2NodeClass, NodeClaim, Subnet, labels};
 use karp_domain::catalogue::{CapacityType, RankedOffering, builtin_type};
 use karp_domain::taint::Taint;
@@ -47,7 +47,7 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
             associate_public_ip: order.class.spec.associate_public_ip_address,
             tags: tags.clone(),
         };
-        let launch_template = aws.template(&spec).await.map_err(CloudError::from)?;
+        let launch_template = aws.templates.name(&aws.clients, &spec).await.map_err(CloudError::from)?;
         images.insert(launch_template.clone(), image.to_owned());
         choices.push(Choice { launch_template, overrides });
     }
@@ -79,14 +79,14 @@ pub async fn launch(
         Err(error) => {
             if error.is_not_found() {
                 // A template that was deleted behind our back is made again by the next try.
-                aws.forget_templates(images.keys());
+                aws.templates.doubt(images.keys());
             }
             return Err(failure::call_failed(error, request.capacity_type));
         }
     };
     let Some(launched) = answer.launched.first() else {
         if answer.refused.iter().any(|refusal| refusal.code.starts_with("InvalidLaunchTemplate")) {
-            aws.forget_templates(images.keys());
+            aws.templates.doubt(images.keys());
         }
         return Err(failure::nothing_launched(&answer));
     };
@@ -166,25 +166,6 @@ fn kubelet(class: &Ec2NodeClass) -> Map<String, Value> {
     match class.spec.kubelet.as_ref().map(serde_json::to_value) {
         Some(Ok(Value::Object(settings))) => settings,
         _ => Map::new(),
-    }
-}
-
-impl Aws {
-    /// Returns the name of the launch template of `spec`, made when it is not there.
-    async fn template(&self, spec: &Spec) -> Result<String, Error> {
-        let name = spec.name();
-        if self.templates.contains_key(&name) {
-            return Ok(name);
-        }
-        let template = launch_template::ensure(&self.clients, spec).await?;
-        self.templates.insert(name, ());
-        Ok(template.name)
-    }
-
-    fn forget_templates<'a>(&self, names: impl Iterator<Item = &'a String>) {
-        for name in names {
-            self.templates.invalidate(name);
-        }
     }
 }
 

@@ -6,6 +6,7 @@ mod fresh;
 mod launch;
 mod market;
 mod resolve;
+mod templates;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,15 +29,12 @@ use super::{
 use crate::options::Options;
 use fresh::Fresh;
 use market::{Key, Market};
+use templates::Templates;
 
 /// The tag that names an instance's claim.
 const CLAIM_TAG: &str = "karpenter.sh/nodeclaim";
 /// How long the cluster's description is good: its version changes with an upgrade, nothing else does.
 const CLUSTER_LIFETIME: Duration = Duration::from_secs(300);
-/// How long a launch template that was seen is taken to be there; one that was deleted meanwhile is made again after one failed launch.
-const TEMPLATE_MEMORY: Duration = Duration::from_secs(300);
-/// Launch templates that are remembered; beyond it the next launch looks again.
-const TEMPLATES: u64 = 1_000;
 /// How long a listed instance serves the drift check, which looks at every claim in turn.
 const INSTANCE_MEMORY: Duration = Duration::from_secs(60);
 /// Instances that are remembered for it.
@@ -53,7 +51,7 @@ pub struct Aws {
     queue: OnceCell<Queue>,
     cluster: Arc<Fresh<eks::Cluster>>,
     market: Arc<Market>,
-    templates: Cache<String, ()>,
+    templates: Templates,
     listed: Cache<String, instances::Instance>,
     /// The subnets of each class as last described, with their free addresses.
     subnets: Mutex<HashMap<String, Vec<subnets::Subnet>>>,
@@ -67,11 +65,15 @@ impl Aws {
     /// # Errors
     /// [`Error::Configuration`] when there is no region.
     pub async fn new(options: &Options) -> Result<Self, Error> {
-        let clients = Clients::load(&Settings { program: Some("karp-controller"), ..Settings::default() }).await?;
+        let settings = Settings { program: Some("karp-controller"), ..Settings::default() };
+        Ok(Self::with(Clients::load(&settings).await?, options))
+    }
+
+    fn with(clients: Clients, options: &Options) -> Self {
         let market = Arc::new(Market::new(clients.clone(), options.isolated_vpc));
         let early = market.clone();
         tokio::spawn(async move { early.prefetch().await });
-        Ok(Self {
+        Self {
             clients,
             cluster_name: options.cluster_name.clone(),
             endpoint: options.cluster_endpoint.clone(),
@@ -80,12 +82,12 @@ impl Aws {
             queue: OnceCell::new(),
             cluster: Fresh::new(CLUSTER_LIFETIME),
             market,
-            templates: Cache::builder().max_capacity(TEMPLATES).time_to_live(TEMPLATE_MEMORY).build(),
+            templates: Templates::default(),
             listed: Cache::builder().max_capacity(INSTANCES).time_to_live(INSTANCE_MEMORY).build(),
             subnets: Mutex::default(),
             reserved_enis: options.reserved_enis,
             memory_permille: (options.vm_memory_overhead_percent * 1000.0).round().clamp(0.0, 1000.0) as u64,
-        })
+        }
     }
 
     async fn described(&self) -> Result<Arc<eks::Cluster>, Error> {
@@ -230,13 +232,15 @@ impl CloudProvider for Aws {
     }
 
     async fn resolve(&self, class: &Ec2NodeClass) -> Result<Resolved, CloudError> {
+        let name = class.name_any();
+        self.templates.collect(&self.clients, &name, &class::ownership(&self.cluster_name, &name)).await;
         resolve::resolve(self, class).await
     }
 
     async fn release(&self, class: &Ec2NodeClass) -> Result<(), CloudError> {
         let name = class.name_any();
         let count = launch_template::delete_all(&self.clients, &class::ownership(&self.cluster_name, &name)).await?;
-        self.templates.invalidate_all();
+        self.templates.forget(&name);
         self.market.forget(&name);
         self.subnets.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
         tracing::info!(EC2NodeClass.name = name, count, "deleted launch templates");
@@ -283,3 +287,6 @@ impl CloudProvider for Aws {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! The provider against the sandbox's AWS. Without `KARP_TEST_AWS_ENDPOINT` each test says that it is skipped.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Parser;
+use karp_aws::config::{AccessKeys, Service};
+use karp_aws::selector::Term;
+use karp_domain::api::conditions;
+use karp_domain::catalogue::{CapacityType, RankedOffering};
+use karp_domain::requirement::Requirements;
+
+use super::*;
+
+const ENDPOINT: &str = "KARP_TEST_AWS_ENDPOINT";
+const CLUSTER: &str = "KARP_TEST_CLUSTER";
+const REGION: &str = "KARP_TEST_REGION";
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Makes the provider for the emulator's cluster; `None` where there is no emulator.
+async fn provider(test: &str) -> Option<Aws> {
+    let Ok(endpoint) = std::env::var(ENDPOINT) else {
+        println!("{test} skipped: sandbox not built ({ENDPOINT} is not set; `cargo verify` sets it)");
+        return None;
+    };
+    let keys = AccessKeys { access_key_id: "test".into(), secret_access_key: "test".into(), session_token: None };
+    let settings = Settings {
+        region: Some(std::env::var(REGION).unwrap_or_else(|_| "us-east-1".to_owned())),
+        access_keys: Some(keys),
+        endpoints: Service::ALL.into_iter().map(|service| (service, endpoint.clone())).collect(),
+        ..Settings::default()
+    };
+    let clients = Clients::load(&settings).await.expect("settings are complete");
+    let cluster = match std::env::var(CLUSTER) {
+        Ok(name) => name,
+        Err(_) => clusters(&clients).await,
+    };
+    let queue = format!("{test}-{}", std::process::id());
+    let arguments = ["karp", "--cluster-name", &cluster, "--interruption-queue", &queue, "--cluster-ca-bundle", "Q0E="];
+    Some(Aws::with(clients, &Command::parse_from(arguments).options))
+}
+
+async fn clusters(clients: &Clients) -> String {
+    let listed =
+        aws_sdk_eks::Client::new(&clients.config_for(Service::Eks)).list_clusters().send().await.expect("listed");
+    listed.clusters().first().expect("the emulator has a cluster").clone()
+}
+
+/// A node class over the emulator's own subnets and node group.
+async fn class(aws: &Aws, name: &str) -> Ec2NodeClass {
+    let found = subnets::find(&aws.clients, &[Term::tag("Name", "*")]).await.expect("subnets");
+    let ids: Vec<_> = found.iter().map(|subnet| serde_json::json!({ "id": subnet.id })).collect();
+    let spec = serde_json::json!({
+        "amiSelectorTerms": [{ "alias": "al2023@latest" }],
+        "subnetSelectorTerms": ids,
+        "securityGroupSelectorTerms": [{ "name": format!("{}-node", aws.cluster_name) }],
+        "instanceProfile": profile(&aws.clients, name).await,
+    });
+    let mut class = Ec2NodeClass::new(name, serde_json::from_value(spec).expect("a spec"));
+    let resolved = aws.resolve(&class).await.expect("resolved");
+    assert!(resolved.problems.is_empty(), "{:?}", resolved.problems);
+    assert_eq!(resolved.amis.len(), 5);
+    class.status = Some(karp_domain::api::Ec2NodeClassStatus {
+        subnets: resolved.subnets,
+        security_groups: resolved.security_groups,
+        amis: resolved.amis,
+        instance_profile: resolved.instance_profile,
+        conditions: Vec::new(),
+    });
+    class
+}
+
+/// Makes an instance profile, as the Terraform provider does.
+async fn profile(clients: &Clients, name: &str) -> String {
+    let name = format!("{name}-{}", std::process::id());
+    let iam = aws_sdk_iam::Client::new(&clients.config_for(Service::Iam));
+    let trust = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"ec2.amazonaws.com"},"Action":"sts:AssumeRole"}]}"#;
+    iam.create_role().role_name(&name).assume_role_policy_document(trust).send().await.expect("a role");
+    iam.create_instance_profile().instance_profile_name(&name).send().await.expect("a profile");
+    iam.add_role_to_instance_profile().role_name(&name).instance_profile_name(&name).send().await.expect("joined");
+    name
+}
+
+fn claim(name: &str) -> NodeClaim {
+    let mut claim = NodeClaim::new(name, karp_domain::api::NodeClaimSpec::default());
+    claim.metadata.uid = Some(format!("{name}-{}", std::process::id()));
+    claim.metadata.labels = Some(BTreeMap::from([(labels::NODE_POOL.to_owned(), "default".to_owned())]));
+    claim
+}
+
+async fn offerings(aws: &Aws, class: &Ec2NodeClass, capacity_type: CapacityType) -> Vec<RankedOffering> {
+    let catalogue = aws.catalogue(class).await.expect("a catalogue");
+    let (types, market) = catalogue.select(&Requirements::default());
+    let mut ranked = catalogue.ranked(&types, market);
+    ranked.retain(|one| one.capacity_type == capacity_type && one.instance_type.starts_with("m5."));
+    assert!(!ranked.is_empty());
+    ranked
+}
+
+#[tokio::test]
+async fn a_claim_is_launched_once_found_and_ended() {
+    let Some(aws) = provider("launched").await else { return };
+    let class = class(&aws, "launched").await;
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
+    assert!(catalogue.types().len() > 500, "{}", catalogue.types().len());
+    let estimated = catalogue.types().iter().flat_map(|kind| &kind.offerings).filter(|one| one.estimated).count();
+    assert_eq!(estimated, 0, "every price is known in the sandbox");
+    assert!(
+        Arc::ptr_eq(&catalogue, &aws.catalogue(&class).await.expect("the same")),
+        "nothing changed, nothing is built"
+    );
+
+    let claim = claim("default-once");
+    let offerings = offerings(&aws, &class, CapacityType::Spot).await;
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings };
+    let prepared = aws.prepare(&order).await.expect("prepared");
+    let again = aws.prepare(&order).await.expect("prepared again");
+    assert_eq!(prepared.digest, again.digest, "the same order, the same request");
+    let launched = aws.launch(&prepared).await.expect("launched").instance;
+    let repeated = aws.launch(&again).await.expect("repeated").instance;
+    assert_eq!(launched, repeated, "one token, one instance");
+    assert_eq!((launched.capacity_type, launched.claim.as_deref()), (CapacityType::Spot, Some("default-once")));
+    assert!(launched.image_id.starts_with("ami-"));
+
+    let fewer = LaunchOrder { offerings: &offerings[1..], ..order };
+    let changed = aws.prepare(&fewer).await.expect("prepared");
+    assert_ne!(changed.digest, prepared.digest);
+    assert!(matches!(aws.launch(&changed).await, Err(LaunchError::TokenReused(_))), "list and adopt");
+    let found = aws.find(&claim).await.expect("found");
+    assert_eq!(found.iter().map(|one| &one.provider_id).collect::<Vec<_>>(), [&launched.provider_id]);
+    assert_eq!(found[0].image_id, launched.image_id, "the image that was said is the one that runs");
+    assert!(aws.list().await.expect("listed").iter().any(|one| one.provider_id == launched.provider_id));
+
+    let mut placed = claim.clone();
+    placed.status = Some(karp_domain::api::NodeClaimStatus {
+        provider_id: Some(launched.provider_id.clone()),
+        image_id: Some(launched.image_id.clone()),
+        ..Default::default()
+    });
+    placed.labels_mut().insert(labels::ARCH.to_owned(), "amd64".to_owned());
+    assert_eq!(aws.drift(&placed, &class).await.expect("looked"), None);
+    let mut renewed = class.clone();
+    for image in &mut renewed.status.as_mut().expect("a status").amis {
+        image.id.push('x');
+    }
+    assert_eq!(aws.drift(&placed, &renewed).await.expect("looked").as_deref(), Some("AMIDrift"));
+
+    let mut end = aws.terminate(&launched.provider_id).await.expect("ended");
+    for _ in 0..50 {
+        if end == Termination::Gone {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        end = aws.terminate(&launched.provider_id).await.expect("ended");
+    }
+    assert_eq!(end, Termination::Gone);
+    assert_eq!(aws.get(&launched.provider_id).await.expect("looked"), None);
+
+    aws.release(&class).await.expect("released");
+    let left = launch_template::list(&aws.clients, &class::ownership(&aws.cluster_name, "launched")).await;
+    assert!(left.expect("listed").is_empty(), "no launch template is left behind");
+}
+
+#[tokio::test]
+async fn what_a_class_cannot_be_is_said_condition_by_condition() {
+    let Some(aws) = provider("conditions").await else { return };
+    let spec = serde_json::json!({
+        "role": "nodes",
+        "amiSelectorTerms": [{ "alias": "bottlerocket@latest" }],
+        "subnetSelectorTerms": [{ "tags": { "nobody": "has-this" } }],
+        "securityGroupSelectorTerms": [{ "id": "sg-00000000000000000" }],
+        "userData": "#!/bin/sh\necho no TOML",
+    });
+    let class = Ec2NodeClass::new("conditions", serde_json::from_value(spec).expect("a spec"));
+    let problems = aws.resolve(&class).await.expect("resolved").problems;
+    let said: BTreeMap<_, _> = problems.iter().map(|problem| (problem.condition, problem.reason.as_str())).collect();
+    let expected = [
+        (conditions::SUBNETS_READY, "SubnetsNotFound"),
+        (conditions::SECURITY_GROUPS_READY, "SecurityGroupsNotFound"),
+        (conditions::INSTANCE_PROFILE_READY, "RoleNotSupported"),
+        (conditions::VALIDATION_SUCCEEDED, "UserDataInvalid"),
+    ];
+    assert_eq!(said, BTreeMap::from(expected), "{problems:?}");
+}
+
+#[tokio::test]
+async fn a_missing_profile_refuses_the_launch_by_name() {
+    let Some(aws) = provider("profile").await else { return };
+    let mut class = class(&aws, "profile").await;
+    class.status.as_mut().expect("a status").instance_profile = Some("no-such-profile".to_owned());
+    let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    let claim = claim("default-profile");
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings };
+    let prepared = aws.prepare(&order).await.expect("prepared");
+    match aws.launch(&prepared).await {
+        Err(LaunchError::Cloud(CloudError::Refused { reason, .. })) => assert_eq!(reason, "InstanceProfileNameInvalid"),
+        other => panic!("{other:?}"),
+    }
+    aws.release(&class).await.expect("released");
+}
+
+#[tokio::test]
+async fn a_queue_that_is_not_there_is_named_and_found_later() {
+    let Some(aws) = provider("queue").await else { return };
+    let error = aws.receive().await.expect_err("there is none");
+    assert!(error.to_string().contains("GetQueueUrl"), "{error}");
+    let made = aws.clients.sqs().create_queue().queue_name(&aws.queue_name).send().await.expect("made");
+    let url = made.queue_url.expect("a URL");
+    aws.clients.sqs().send_message().queue_url(&url).message_body("{}").send().await.expect("sent");
+    let messages = aws.receive().await.expect("received").expect("a queue");
+    assert_eq!(messages.iter().map(|message| message.body.as_str()).collect::<Vec<_>>(), ["{}"]);
+    let receipts: Vec<String> = messages.into_iter().map(|message| message.receipt).collect();
+    aws.delete_messages(&receipts).await.expect("deleted");
+}
