@@ -134,6 +134,8 @@ impl Container {
             }
             variables.insert(name.to_owned(), self.ports[name].to_string());
         }
+        // A pod has an address of its own; its process here has the loopback's.
+        variables.insert("KARP_LISTEN_ADDRESS".to_owned(), "127.0.0.1".to_owned());
         Ok(variables)
     }
 
