@@ -135,7 +135,9 @@ pub fn parse(text: &str) -> Message {
     let at = envelope.time.as_deref().and_then(|time| time.parse().ok());
     let instance = || match envelope.detail.get("instance-id").and_then(Value::as_str).and_then(instance_id) {
         Some(instance_id) => Ok(Notice { instance_id, at }),
-        None => Err(Message::Unreadable { problem: format!("{}: detail.instance-id is missing", envelope.detail_type) }),
+        None => {
+            Err(Message::Unreadable { problem: format!("{}: detail.instance-id is missing", envelope.detail_type) })
+        }
     };
     let read = match (envelope.source.as_str(), envelope.detail_type.as_str()) {
         ("aws.ec2", "EC2 Spot Instance Interruption Warning") => instance().map(Message::SpotInterruption),

@@ -1,5 +1,6 @@
 //! From packed drafts to nodes that can be asked for: every type that would do, within limits and `minValues`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::amounts::{Amounts, copies, take};
@@ -9,7 +10,7 @@ use super::queue::{Group, distinct_values, draw};
 use super::{InFlightNode, Misfit};
 use crate::api::labels;
 use crate::catalogue::{RankedOffering, TypeSet};
-use crate::requirement::{Requirement, Requirements};
+use crate::requirement::{Requirement, Requirements, ValueSet};
 use crate::resources::Resources;
 
 /// EC2 Fleet takes no more launch specifications than this many types fill with their zones (Karpenter's figure).
@@ -76,7 +77,7 @@ fn most_extra(state: &PoolState, chosen: usize, types: &TypeSet) -> Resources {
 }
 
 /// Every type that can hold the draft's pods beside the daemons and can be bought.
-fn suitable(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> TypeSet {
+pub(crate) fn suitable(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> TypeSet {
     let state = &problem.pools[draft.pool];
     let mut request: Amounts = problem.dims.names().iter().map(|_| 0).collect();
     let mut types = state.types.clone();
@@ -128,10 +129,15 @@ fn node(problem: &Problem<'_>, groups: &mut [Group], draft: &Draft, types: &Type
     let mut requirements: Requirements = pool.requirements.clone();
     let mut requests = Resources::new();
     let mut pods = Vec::new();
+    // `Exists` and `NotIn` make `NotIn`, which absence satisfies: whose label must be there is noted apart
+    let must_exist = |r: &Requirement| (!r.admits_absence()).then(|| r.shared_key());
+    let mut wanted: BTreeSet<Arc<str>> = requirements.iter().filter_map(must_exist).collect();
     for portion in &draft.fill {
         let group = &groups[portion.group];
         if let Ok(ways) = &group.ways[draft.pool] {
-            requirements.merge(&group.shape.alternatives[ways[portion.way].alternative]);
+            let alternative = &group.shape.alternatives[ways[portion.way].alternative];
+            wanted.extend(alternative.iter().filter_map(must_exist));
+            requirements.merge(alternative);
         }
         for (name, amount) in group.shape.requests.iter() {
             let more = amount.times(i64::from(portion.count));
@@ -146,6 +152,7 @@ fn node(problem: &Problem<'_>, groups: &mut [Group], draft: &Draft, types: &Type
     let names = types.ones().map(|at| state.catalogue.types()[at].name.clone());
     let min_values = requirements.get(labels::INSTANCE_TYPE).and_then(Requirement::min_values);
     requirements.add(Requirement::only(labels::INSTANCE_TYPE, names).with_min_values(min_values));
+    settle(&mut requirements, state, &wanted);
     let price = offerings.first().map(|offering| offering.price).unwrap_or_default();
     InFlightNode {
         pool: Arc::clone(&pool.name),
@@ -162,6 +169,30 @@ fn node(problem: &Problem<'_>, groups: &mut [Group], draft: &Draft, types: &Type
         offerings,
         price,
     }
+}
+
+/// Gives labels that no instance type settles one value, the first in order, so that the node will carry them. A label that may be absent
+/// for all stays so.
+fn settle(requirements: &mut Requirements, state: &PoolState, wanted: &BTreeSet<Arc<str>>) {
+    let open = |r: &&Requirement| {
+        let free = !state.catalogue.defines(r.key()) && !labels::is_well_known(r.key()) && r.single().is_none();
+        free && wanted.contains(r.key()) && !r.is_empty()
+    };
+    let chosen: Vec<Requirement> = requirements
+        .iter()
+        .filter(open)
+        .filter_map(|r| {
+            let first = match r.values() {
+                ValueSet::Only(values) => values.first().cloned(),
+                ValueSet::Except(_) => None,
+            };
+            let bound = r.bounds().gte.or(r.bounds().lte).map(|number| number.to_string());
+            let fallback = bound.unwrap_or_else(|| "true".to_owned());
+            let value = first.unwrap_or_else(|| fallback.as_str().into());
+            r.admits(&value).then(|| Requirement::only(r.key(), [value]))
+        })
+        .collect();
+    requirements.extend(chosen);
 }
 
 /// What daemons ask for on every one of these types at least.

@@ -3,6 +3,7 @@
 mod amounts;
 mod duals;
 mod finish;
+mod improve;
 mod packing;
 mod problem;
 mod queue;

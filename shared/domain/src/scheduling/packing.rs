@@ -14,7 +14,7 @@ use super::queue::Group;
 use crate::catalogue::{CapacityType, Market, Price};
 use crate::quantity::Quantity;
 use crate::requirement::Requirements;
-use crate::resources::{NODES, Resources};
+use crate::resources::{MEMORY, NODES, Resources};
 
 /// A new node under construction.
 #[derive(Clone)]
@@ -63,6 +63,34 @@ impl Worth {
     }
 }
 
+/// The order in which a node is filled, within a priority. None is best for every input, so that several are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// By CPU, then memory: as the groups come.
+    Cpu,
+    /// By memory.
+    Memory,
+    /// By what a pod is worth.
+    Worth,
+}
+
+impl Order {
+    pub(crate) const ALL: [Order; 3] = [Order::Cpu, Order::Memory, Order::Worth];
+
+    fn arrange(self, mine: &mut [usize], problem: &Problem<'_>, groups: &[Group], worth: &Worth) {
+        let memory = problem.dims.names().iter().position(|name| name == MEMORY);
+        mine.sort_by(|a, b| {
+            let (one, other) = (&groups[*a], &groups[*b]);
+            let by_kind = match self {
+                Order::Cpu => std::cmp::Ordering::Equal,
+                Order::Memory => memory.map_or(std::cmp::Ordering::Equal, |m| other.request[m].cmp(&one.request[m])),
+                Order::Worth => worth.of(&other.request).total_cmp(&worth.of(&one.request)),
+            };
+            other.priority.cmp(&one.priority).then(by_kind).then(a.cmp(b))
+        });
+    }
+}
+
 /// More pods than any node holds.
 const MOST_PODS: f64 = 1000.0;
 
@@ -74,6 +102,7 @@ fn dollars(price: Price) -> f64 {
 pub(crate) struct Packer<'p> {
     pub(crate) problem: &'p Problem<'p>,
     pub(crate) groups: &'p [Group],
+    order: Order,
     pub(crate) remaining: Vec<u32>,
     /// What each pool's limits leave; by pool.
     pub(crate) left: Vec<Resources>,
@@ -83,22 +112,23 @@ pub(crate) struct Packer<'p> {
 }
 
 impl<'p> Packer<'p> {
-    pub(crate) fn new(problem: &'p Problem<'p>, groups: &'p [Group]) -> Self {
+    pub(crate) fn new(problem: &'p Problem<'p>, groups: &'p [Group], order: Order) -> Self {
         let left = problem.pools.iter().map(limits_left).collect();
         let banned = problem.pools.iter().map(|s| FixedBitSet::with_capacity(s.catalogue.types().len())).collect();
         let remaining = groups.iter().map(|group| u32::try_from(group.waiting.len()).unwrap_or(u32::MAX)).collect();
-        Packer { problem, groups, remaining, left, banned, drafts: Vec::new() }
+        Packer { problem, groups, order, remaining, left, banned, drafts: Vec::new() }
     }
 
     /// Packs what the pools of `tier` can take.
     pub(crate) fn pack(&mut self, tier: &[usize]) {
         let fits = |group: &Group| tier.iter().any(|pool| group.ways[*pool].is_ok());
-        let mine: Vec<usize> =
+        let mut mine: Vec<usize> =
             (0..self.groups.len()).filter(|g| self.remaining[*g] > 0 && fits(&self.groups[*g])).collect();
         if mine.is_empty() {
             return;
         }
         let worth = self.worth(tier, &mine);
+        self.order.arrange(&mut mine, self.problem, self.groups, &worth);
         let variants: Vec<Vec<Market>> = (0..self.problem.pools.len()).map(|pool| self.variants(pool, &mine)).collect();
         while let Some(best) = self.best(tier, &mine, &worth, &variants) {
             let times = self.times(&best);

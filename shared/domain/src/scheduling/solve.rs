@@ -5,10 +5,11 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::amounts::{copies, take};
-use super::packing::{Packer, limits_left, node_size};
+use super::packing::{Draft, Order, Packer, limits_left, node_size};
 use super::problem::{Problem, bears};
 use super::queue::{Group, draw, groups, waiting_pods};
-use super::{Misfit, Placement, Refusal, Solution, Target, Unschedulable, finish};
+use super::{Misfit, Placement, Refusal, Solution, Target, Unschedulable, finish, improve};
+use crate::catalogue::Price;
 use crate::cluster::{Pod, PodKey, Snapshot};
 
 /// How long after a refusal for want of offerings a new look is worth while: recent capacity errors are forgotten by then.
@@ -131,10 +132,34 @@ fn suits(problem: &Problem<'_>, group: &Group, host: usize) -> bool {
         && group.shape.alternatives.iter().any(|wanted| state.labels.satisfies(wanted))
 }
 
-/// Plans new nodes; answers a misfit by group and pool for pods that a full pool or `minValues` kept out.
+/// Plans new nodes; answers a misfit by group and pool for pods that a full pool or `minValues` kept out. Of several orders of filling the
+/// one that leaves the fewest pods waiting and costs least is taken, and improved.
 fn launch(problem: &Problem<'_>, groups: &mut [Group], solution: &mut Solution) -> Vec<Vec<Option<Misfit>>> {
+    let mut best: Option<(u64, Price, Plan)> = None;
+    for order in Order::ALL {
+        let plan = pack(problem, groups, order);
+        let price =
+            plan.drafts.iter().filter_map(|draft| improve::best_type(problem, groups, draft)).map(|t| t.price).sum();
+        if best.as_ref().is_none_or(|(waiting, cost, _)| (plan.waiting, price) < (*waiting, *cost)) {
+            best = Some((plan.waiting, price, plan));
+        }
+    }
+    let Some((_, _, mut plan)) = best else { return Vec::new() };
+    improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
+    solution.nodes = finish::nodes(problem, groups, &plan.drafts, &mut plan.left);
+    plan.misfits
+}
+
+struct Plan {
+    drafts: Vec<Draft>,
+    left: Vec<crate::resources::Resources>,
+    misfits: Vec<Vec<Option<Misfit>>>,
+    waiting: u64,
+}
+
+fn pack(problem: &Problem<'_>, groups: &[Group], order: Order) -> Plan {
     let mut misfits = vec![vec![None; problem.pools.len()]; groups.len()];
-    let mut packer = Packer::new(problem, groups);
+    let mut packer = Packer::new(problem, groups, order);
     let mut start = 0;
     while start < problem.pools.len() {
         let weight = problem.pools[start].pool.weight;
@@ -143,9 +168,8 @@ fn launch(problem: &Problem<'_>, groups: &mut [Group], solution: &mut Solution) 
         start += tier.len();
         pack_tier(&mut packer, &tier, &mut misfits);
     }
-    let (drafts, mut left) = (packer.drafts, packer.left);
-    solution.nodes = finish::nodes(problem, groups, &drafts, &mut left);
-    misfits
+    let waiting = packer.remaining.iter().map(|count| u64::from(*count)).sum();
+    Plan { drafts: packer.drafts, left: packer.left, misfits, waiting }
 }
 
 /// Packs a tier; a draft that breaks `minValues` is undone, its type is banned, and packing goes on.

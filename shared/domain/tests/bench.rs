@@ -1,0 +1,150 @@
+//! Packs the benchmark inputs and has an independent judge check the answers. Runs when KARP_BENCH names the directory with the inputs
+//! and `check_solution.py`; says so and passes otherwise.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use karp_domain::api::{NodeClassReference, NodePool, NodePoolSpec, RequirementSpec};
+use karp_domain::catalogue::{Catalogue, InstanceType, Offering, Price, Zone};
+use karp_domain::cluster::{Pod, Pool, Snapshot};
+use karp_domain::requirement::Operator;
+use karp_domain::resources::Resources;
+use karp_domain::scheduling::{Solution, solve};
+use serde_json::{Value, json};
+
+fn load(path: &Path) -> Value {
+    let file = std::fs::File::open(path).unwrap();
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn resources(value: &Value) -> Resources {
+    let list: BTreeMap<String, _> = serde_json::from_value(value.clone()).unwrap();
+    Resources::try_from_api(&list).unwrap()
+}
+
+fn instance_type(value: &Value) -> InstanceType {
+    let allocatable = resources(&value["allocatable"]);
+    let capacity = value.get("capacity").map_or_else(|| allocatable.clone(), resources);
+    let skip = ["topology.kubernetes.io/zone", "karpenter.sh/capacity-type"];
+    let labels = value["requirements"].as_array().unwrap().iter().filter_map(|r| {
+        let key = r["key"].as_str().unwrap();
+        let values = r["values"].as_array()?.iter().map(|v| v.as_str().unwrap().into()).collect();
+        (!skip.contains(&key)).then(|| (key.into(), values))
+    });
+    let offerings = value["offerings"].as_array().unwrap().iter().map(|o| Offering {
+        capacity_type: o["capacityType"].as_str().unwrap().parse().unwrap(),
+        zone: Zone::new(o["zone"].as_str().unwrap(), ""),
+        price: Price::from_dollars(o["price"].as_f64().unwrap()).unwrap(),
+        estimated: false,
+        available: o["available"].as_bool().unwrap(),
+        reservation: None,
+    });
+    InstanceType {
+        name: value["name"].as_str().unwrap().into(),
+        labels: labels.collect(),
+        overhead: capacity.minus(&allocatable),
+        capacity,
+        offerings: offerings.collect(),
+    }
+}
+
+fn pool(requirements: &[(&str, &[&str])]) -> Pool {
+    let mut spec = NodePoolSpec::default();
+    spec.template.spec.node_class_ref =
+        NodeClassReference { group: "karpenter.k8s.aws".into(), kind: "EC2NodeClass".into(), name: "default".into() };
+    spec.template.spec.requirements = requirements
+        .iter()
+        .map(|(key, values)| RequirementSpec {
+            key: (*key).to_owned(),
+            operator: Operator::In,
+            values: values.iter().map(ToString::to_string).collect(),
+            min_values: None,
+        })
+        .collect();
+    Pool::from_kube(&NodePool::new("default", spec)).unwrap()
+}
+
+fn answer(solution: &Solution, seconds: f64) -> Value {
+    let claims = solution.nodes.iter().map(|node| {
+        // the judge takes a claim without a zone for one that may land anywhere: name the expected zone where pods narrow it
+        let narrowed = node.requirements.contains("topology.kubernetes.io/zone");
+        let zone = narrowed.then(|| node.offerings[0].zone.name.clone());
+        let capacity_type = node.requirements.single("karpenter.sh/capacity-type");
+        json!({
+            "pods": node.pods.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "instanceTypes": node.instance_types(),
+            "zone": zone.as_deref(),
+            "capacityType": capacity_type.map(|c| c.to_string()),
+        })
+    });
+    let refused = solution.unschedulable.iter().map(|u| json!({"pod": u.pod.to_string(), "reason": u.to_string()}));
+    json!({
+        "nodeClaims": claims.collect::<Vec<_>>(),
+        "unschedulable": refused.collect::<Vec<_>>(),
+        "pricePerHour": solution.price().dollars(),
+        "solveSeconds": seconds,
+    })
+}
+
+#[test]
+fn the_judge_finds_no_fault() {
+    let Ok(dir) = std::env::var("KARP_BENCH") else {
+        eprintln!("skipped: KARP_BENCH does not name the benchmark inputs");
+        return;
+    };
+    let dir = Path::new(&dir);
+    let ec2: &[(&str, &[&str])] = &[
+        ("karpenter.k8s.aws/instance-category", &["c", "m", "r"]),
+        ("kubernetes.io/arch", &["amd64"]),
+        ("karpenter.sh/capacity-type", &["on-demand"]),
+    ];
+    let cases = [
+        ("ec2-plain-3000", "ec2-types", ec2),
+        ("ec2-diverse-2000", "ec2-types", ec2),
+        ("ec2-spreadheavy-1500", "ec2-types", ec2),
+        ("diverse-2000", "instance-types", &[][..]),
+        ("diverse-5000", "instance-types", &[][..]),
+        ("preference-4000", "instance-types", &[][..]),
+    ];
+    for (pods, types, requirements) in cases {
+        let objects = load(&dir.join(format!("{pods}.json.gz")));
+        let list = objects.as_array().or_else(|| objects["items"].as_array()).unwrap();
+        let list: Vec<Arc<Pod>> = list
+            .iter()
+            .map(|pod| Arc::new(Pod::from_kube(&serde_json::from_value(pod.clone()).unwrap()).unwrap()))
+            .collect();
+        let table = load(&dir.join(format!("{types}.json.gz")));
+        let catalogue = Catalogue::new(table.as_array().unwrap().iter().map(instance_type).collect());
+        let mut snapshot = Snapshot::empty(Timestamp::UNIX_EPOCH);
+        snapshot.pods = list;
+        snapshot.pools = vec![Arc::new(pool(requirements))];
+        snapshot.catalogues.insert("default".into(), Arc::new(catalogue));
+        #[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
+        let start = Instant::now();
+        let solution = solve(&snapshot);
+        let seconds = start.elapsed().as_secs_f64();
+        let file = std::env::temp_dir().join(format!("karp-bench-{pods}-{}.json", std::process::id()));
+        std::fs::write(&file, answer(&solution, seconds).to_string()).unwrap();
+        let mut judge = Command::new("python3");
+        judge.arg(dir.join("check_solution.py")).arg(dir.join(format!("{pods}.json.gz")));
+        judge.arg(dir.join(format!("{types}.json.gz"))).arg(&file);
+        if types == "ec2-types" {
+            judge.env("CT", "on-demand").env("CATS", "c,m,r").env("ARCH", "amd64");
+        }
+        let output = judge.output().unwrap();
+        println!("{pods}: {}", String::from_utf8_lossy(&output.stdout));
+        std::fs::remove_file(&file).unwrap();
+        assert!(
+            output.status.success(),
+            "{pods}: the judge found a fault: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! An independent judge of solutions: recomputes from the objects what the solver answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use karp_domain::catalogue::{CapacityType, InstanceType};
+use karp_domain::cluster::{Pod, PodKey, Pool, Snapshot};
+use karp_domain::quantity::Quantity;
+use karp_domain::requirement::Requirements;
+use karp_domain::resources::Resources;
+use karp_domain::scheduling::{InFlightNode, Misfit, Refusal, Solution, Target};
+
+/// The labels of a node that comes of an offering.
+fn labels_of(
+    pool: &Pool,
+    t: &InstanceType,
+    zone: &str,
+    zone_id: &str,
+    capacity_type: CapacityType,
+) -> BTreeMap<String, String> {
+    let single = |(key, values): (&std::sync::Arc<str>, &Vec<std::sync::Arc<str>>)| match values.as_slice() {
+        [value] => Some((key.to_string(), value.to_string())),
+        _ => None,
+    };
+    let mut labels: BTreeMap<String, String> = t.labels.iter().filter_map(single).collect();
+    labels.extend(pool.labels.clone());
+    labels.insert("topology.kubernetes.io/zone".into(), zone.into());
+    labels.insert("topology.k8s.aws/zone-id".into(), zone_id.into());
+    labels.insert("karpenter.sh/capacity-type".into(), capacity_type.as_str().into());
+    labels.insert("karpenter.sh/nodepool".into(), pool.name.to_string());
+    labels.insert("karpenter.k8s.aws/ec2nodeclass".into(), pool.class.name.to_string());
+    labels
+}
+
+fn accepts(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
+    pod.shape.alternatives.iter().any(|wanted| {
+        wanted.iter().all(|r| labels.get(r.key()).map_or_else(|| r.admits_absence(), |value| r.admits(value)))
+    })
+}
+
+fn pool_accepts(pool: &Pool, labels: &BTreeMap<String, String>) -> bool {
+    pool.requirements.iter().all(|r| labels.get(r.key()).map_or_else(|| r.admits_absence(), |value| r.admits(value)))
+}
+
+fn bears(pod: &Pod, pool: &Pool) -> bool {
+    pool.taints.iter().all(|taint| taint.admits(&pod.shape.tolerations))
+}
+
+fn daemons_on(snapshot: &Snapshot, pool: &Pool, labels: &BTreeMap<String, String>) -> Resources {
+    let mut total = Resources::new();
+    for daemon in snapshot.daemons.iter().filter(|d| d.bears(&pool.taints)) {
+        if daemon.shape.alternatives.iter().any(|wanted| wanted.match_labels(labels)) {
+            total.add(&daemon.shape.requests);
+        }
+    }
+    total
+}
+
+fn enough(wanted: &Resources, there: &Resources) -> bool {
+    wanted.iter().all(|(name, amount)| amount <= there.get(name))
+}
+
+/// Panics with the fault, if there is one.
+pub fn judge(snapshot: &Snapshot, solution: &Solution) {
+    let pods: BTreeMap<&PodKey, &Pod> = snapshot.pods.iter().map(|pod| (&pod.key, &**pod)).collect();
+    each_once(snapshot, solution);
+    for node in &solution.nodes {
+        judge_node(snapshot, &pods, node);
+    }
+    judge_hosts(snapshot, &pods, solution);
+    judge_limits(snapshot, solution);
+    for refused in &solution.unschedulable {
+        judge_refusal(snapshot, solution, pods[&refused.pod], &refused.reasons);
+    }
+}
+
+fn each_once(snapshot: &Snapshot, solution: &Solution) {
+    let mut seen: BTreeSet<&PodKey> = BTreeSet::new();
+    let placed = solution.placements.iter().map(|p| &p.pod);
+    let planned = solution.nodes.iter().flat_map(|node| &node.pods);
+    for key in placed.chain(planned).chain(solution.unschedulable.iter().map(|u| &u.pod)) {
+        assert!(seen.insert(key), "{key} is answered twice");
+    }
+    for pod in snapshot.pods.iter().filter(|pod| pod.is_provisionable()) {
+        assert!(seen.contains(&pod.key), "{} is not answered", pod.key);
+    }
+}
+
+/// Whatever offering EC2 chooses, every pod must fit the node that comes of it.
+fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlightNode) {
+    assert!(!node.pods.is_empty(), "a node without pods");
+    assert!(!node.offerings.is_empty(), "a node without offerings");
+    assert!(node.offerings.windows(2).all(|pair| pair[0].price <= pair[1].price), "offerings are not ranked");
+    let pool = snapshot.pool(&node.pool).expect("a pool that exists");
+    assert!(pool.ready && pool.deleting.is_none() && pool.is_ours() && !pool.is_static, "a pool that may not grow");
+    let catalogue = &snapshot.catalogues[&pool.class.name];
+    let mut total = Resources::new();
+    node.pods.iter().for_each(|key| total.add(&pods[key].shape.requests));
+    for offering in &node.offerings {
+        let t = catalogue.get(&offering.instance_type).expect("a known type");
+        let real = t.offerings.iter().any(|o| {
+            o.available
+                && o.zone == offering.zone
+                && o.capacity_type == offering.capacity_type
+                && o.price == offering.price
+        });
+        assert!(real, "{offering:?} cannot be had");
+        let mut labels = labels_of(pool, t, &offering.zone.name, &offering.zone.id, offering.capacity_type);
+        labels.extend(node.requirements.settled_labels());
+        assert!(
+            pool_accepts(pool, &labels),
+            "{} is outside pool {}: {labels:?} {}",
+            t.name,
+            pool.name,
+            pool.requirements
+        );
+        let daemons = daemons_on(snapshot, pool, &labels);
+        assert!(enough(&total.plus(&daemons), &t.allocatable()), "{} does not hold its pods", t.name);
+        for key in &node.pods {
+            assert!(accepts(pods[key], &labels), "{key} does not accept {offering:?}");
+            assert!(bears(pods[key], pool), "{key} does not bear the taints of {}", pool.name);
+        }
+        let claim = &node.requirements;
+        assert!(claim.admits("node.kubernetes.io/instance-type", &t.name), "the claim does not ask for {}", t.name);
+    }
+}
+
+fn judge_hosts(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, solution: &Solution) {
+    let mut used: BTreeMap<&str, Resources> = BTreeMap::new();
+    for pod in snapshot.pods.iter().filter(|pod| pod.holds_resources()) {
+        used.entry(pod.node.as_deref().unwrap()).or_default().add(&pod.shape.requests);
+    }
+    for placement in &solution.placements {
+        let Target::Node(name) = &placement.target else { continue };
+        let node = snapshot.nodes.iter().find(|n| n.name == *name).expect("a node that exists");
+        let pod = pods[&placement.pod];
+        assert!(accepts(pod, &node.labels), "{} does not accept node {name}", pod.key);
+        assert!(node.taints.iter().all(|t| t.admits(&pod.shape.tolerations)), "{} does not bear node {name}", pod.key);
+        assert!(node.deleting.is_none() && !node.unschedulable && !node.is_disrupted(), "{name} takes no pods");
+        let total = used.entry(name).or_default();
+        total.add(&pod.shape.requests);
+        assert!(enough(total, &node.allocatable), "node {name} is too full");
+    }
+}
+
+fn judge_limits(snapshot: &Snapshot, solution: &Solution) {
+    for pool in &snapshot.pools {
+        let catalogue = snapshot.catalogues.get(&pool.class.name);
+        let mut used = Resources::new();
+        for node in snapshot.nodes.iter().filter(|n| n.pool() == Some(&pool.name)) {
+            used.add(&node.capacity);
+            used.add(&Resources::new().with("nodes", Quantity::from_units(1)));
+        }
+        let before = used.clone();
+        for node in solution.nodes.iter().filter(|n| n.pool == pool.name) {
+            let mut most = Resources::new().with("nodes", Quantity::from_units(1));
+            for offering in &node.offerings {
+                most.raise(&catalogue.unwrap().get(&offering.instance_type).unwrap().capacity);
+            }
+            used.add(&most);
+        }
+        for (name, limit) in pool.limits.iter() {
+            let grown = used.get(name) > before.get(name);
+            assert!(
+                !grown || used.get(name) <= limit,
+                "limit {name} {limit} of {} is passed: {}",
+                pool.name,
+                used.get(name)
+            );
+        }
+    }
+}
+
+/// A value for the label that the tests' pools leave open, if the pool defines it and one pleases the pod.
+fn team(pool: &Pool, wanted: &Requirements) -> Option<String> {
+    let offered = pool.requirements.get("team")?;
+    let pleases = |value: &&str| offered.admits(value) && wanted.admits("team", value);
+    ["a", "b", "true"].into_iter().find(pleases).map(str::to_owned)
+}
+
+/// A refusal is justified when the pod alone fits no offering of any pool, or limits or `minValues` keep it out.
+fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &[Refusal]) {
+    assert!(!reasons.is_empty(), "{} is refused without a reason", pod.key);
+    if reasons.iter().any(|r| matches!(r, Refusal::NotSupportedYet { .. })) {
+        assert!(!pod.shape.unsupported.is_empty());
+        return;
+    }
+    for pool in snapshot.pools.iter().filter(|p| p.is_ours()) {
+        let misfit = reasons.iter().find_map(|r| match r {
+            Refusal::Pool { pool: name, misfit } if *name == pool.name => Some(misfit),
+            _ => None,
+        });
+        let misfit = misfit.unwrap_or_else(|| panic!("{}: no reason for pool {}", pod.key, pool.name));
+        let Some(catalogue) = snapshot.catalogues.get(&pool.class.name) else { continue };
+        if !pool.ready || pool.is_static || pool.deleting.is_some() {
+            continue;
+        }
+        let fits = catalogue.types().iter().filter(|t| {
+            t.offerings.iter().filter(|o| o.available).any(|o| {
+                pod.shape.alternatives.iter().any(|wanted| {
+                    let mut labels = labels_of(pool, t, &o.zone.name, &o.zone.id, o.capacity_type);
+                    if let Some(team) = team(pool, wanted) {
+                        labels.insert("team".into(), team);
+                    }
+                    let daemons = daemons_on(snapshot, pool, &labels);
+                    pool_accepts(pool, &labels)
+                        && wanted.match_labels(&labels)
+                        && bears(pod, pool)
+                        && enough(&pod.shape.requests.plus(&daemons), &t.allocatable())
+                })
+            })
+        });
+        let smallest = fits.map(|t| t.capacity.clone()).collect::<Vec<_>>();
+        match misfit {
+            Misfit::MinValues { .. } => assert!(!pool.min_values.is_empty()),
+            Misfit::Limit { .. } => {
+                assert!(!smallest.is_empty(), "{}: pool {} could not hold it anyway", pod.key, pool.name);
+                let mut used = Resources::new();
+                for node in snapshot.nodes.iter().filter(|n| n.pool() == Some(&pool.name)) {
+                    used.add(&node.capacity);
+                    used.add(&Resources::new().with("nodes", Quantity::from_units(1)));
+                }
+                for node in solution.nodes.iter().filter(|n| n.pool == pool.name) {
+                    let mut most = Resources::new().with("nodes", Quantity::from_units(1));
+                    node.offerings.iter().for_each(|o| most.raise(&catalogue.get(&o.instance_type).unwrap().capacity));
+                    used.add(&most);
+                }
+                let room = smallest.iter().any(|capacity| {
+                    let all = used.plus(capacity).plus(&Resources::new().with("nodes", Quantity::from_units(1)));
+                    pool.limits.iter().all(|(name, limit)| all.get(name) <= limit)
+                });
+                assert!(!room, "{}: the limits of {} leave room", pod.key, pool.name);
+            }
+            other => assert!(smallest.is_empty(), "{}: pool {} could hold it, but: {other}", pod.key, pool.name),
+        }
+    }
+}
