@@ -6,11 +6,10 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::cluster::PodKey;
+use karp_domain::eviction::Answer;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
-
-use crate::ops::events::{Events, Reason};
 
 /// The name under which karp writes fields.
 pub const FIELD_MANAGER: &str = "karpenter";
@@ -48,15 +47,6 @@ pub enum Effect {
         /// Name of the node.
         node: Arc<str>,
     },
-    /// Say something about an object.
-    Event {
-        /// The object.
-        about: Box<ObjectReference>,
-        /// Why.
-        reason: Reason,
-        /// In words.
-        note: String,
-    },
 }
 
 /// Says whether an effect changed anything.
@@ -69,7 +59,7 @@ pub enum Outcome {
 }
 
 /// Applies one effect.
-pub async fn apply(client: &Client, events: &Events, effect: &Effect) -> kube::Result<Outcome> {
+pub async fn apply(client: &Client, effect: &Effect) -> kube::Result<Outcome> {
     match effect {
         Effect::CreateNodeClaim(claim) => {
             let created = Api::all(client.clone()).create(&posted(), claim.as_ref()).await;
@@ -79,10 +69,6 @@ pub async fn apply(client: &Client, events: &Events, effect: &Effect) -> kube::R
         Effect::Taint { node } => set_disrupted(client, node, true).await,
         Effect::Untaint { node } => set_disrupted(client, node, false).await,
         Effect::Nominate { pod, uid, node } => nominate(client, pod, uid, node).await,
-        Effect::Event { about, reason, note } => {
-            events.publish(about, *reason, note.clone());
-            Ok(Outcome::Done)
-        }
     }
 }
 
@@ -161,17 +147,8 @@ async fn nominate(client: &Client, pod: &PodKey, uid: &str, node: &str) -> kube:
     unless(patched, |status| status.is_not_found() || status.is_conflict() || status.is_invalid())
 }
 
-/// Answers an eviction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Evicted {
-    /// The pod goes, or was gone.
-    Yes,
-    /// A budget does not allow it now, in the API server's words.
-    Blocked(String),
-}
-
 /// Asks the API server to evict a pod, if it still is the one with this UID.
-pub async fn evict(client: &Client, pod: &PodKey, uid: &str) -> kube::Result<Evicted> {
+pub async fn evict(client: &Client, pod: &PodKey, uid: &str) -> kube::Result<Answer> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     // Written out, because kube 5.0's `Api::evict` spells the options so that the API server overlooks them, UID included.
     let eviction = json!({
@@ -181,11 +158,12 @@ pub async fn evict(client: &Client, pod: &PodKey, uid: &str) -> kube::Result<Evi
         "deleteOptions": { "preconditions": { "uid": uid } },
     });
     match pods.create_subresource::<Value, Value>("eviction", &pod.name, &posted(), &eviction).await {
-        Ok(_) => Ok(Evicted::Yes),
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Evicted::Yes),
-        Err(kube::Error::Api(status)) if status.code == 429 || status.code == 500 => {
-            Ok(Evicted::Blocked(status.message.clone()))
-        }
+        Ok(_) => Ok(Answer::Done),
+        // Gone, or another pod of that name.
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Answer::Done),
+        Err(kube::Error::Api(status)) if status.code == 429 => Ok(Answer::Budget),
+        // Two budgets on one pod, for one.
+        Err(kube::Error::Api(status)) if status.code >= 500 => Ok(Answer::Failed),
         Err(error) => Err(error),
     }
 }

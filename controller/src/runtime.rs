@@ -19,6 +19,7 @@ use crate::ops::leader::Election;
 use crate::ops::metrics::{LeaseLabels, Metrics};
 use crate::ops::telemetry;
 use crate::options::{CloudKind, Options};
+use crate::reconcile::disruption::Running;
 use crate::reconcile::{self, Context, Plans};
 
 /// What has begun may take this long to end; the kubelet's default patience is 30 s.
@@ -36,10 +37,10 @@ pub fn run(options: Options) -> anyhow::Result<ExitCode> {
     let code = runtime.block_on(control(options));
     // Whatever still runs has had its time.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    if let Err(error) = &code {
+    Ok(code.unwrap_or_else(|error| {
         tracing::error!(error = format!("{error:#}"), "controller ended");
-    }
-    code
+        ExitCode::FAILURE
+    }))
 }
 
 async fn control(options: Options) -> anyhow::Result<ExitCode> {
@@ -90,6 +91,9 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         provision: Notify::new(),
         disrupt: Notify::new(),
         plans: Plans::default(),
+        planning: tokio::sync::Mutex::default(),
+        running: Running::default(),
+        evictions: std::sync::Mutex::default(),
     });
     let mut tasks = JoinSet::new();
     reconcile::spawn(&context, &work, &mut tasks);

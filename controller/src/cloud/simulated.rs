@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
 use karp_domain::api::{Ami, AmiRequirement, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet, labels};
 use karp_domain::catalogue::{CapacityType, Catalogue, InstanceType, NodeSettings, Zone, builtin};

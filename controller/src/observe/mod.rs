@@ -55,10 +55,10 @@ impl Stores {
         let feed = watch::Feed { client: client.clone(), stop: stop.clone(), changes: changes.clone() };
         Self {
             pods: pods::start(&feed),
-            nodes: feed.store("Node", |name| Change::Node(name)),
-            claims: feed.store("NodeClaim", |name| Change::Claim(name)),
-            pools: feed.store("NodePool", |name| Change::Pool(name)),
-            classes: feed.store("EC2NodeClass", |name| Change::Class(name)),
+            nodes: feed.store("Node", Change::Node),
+            claims: feed.store("NodeClaim", Change::Claim),
+            pools: feed.store("NodePool", Change::Pool),
+            classes: feed.store("EC2NodeClass", Change::Class),
             daemons: feed.store("DaemonSet", |_| Change::Daemon),
             budgets: feed.store("PodDisruptionBudget", |_| Change::Budget),
             changes,

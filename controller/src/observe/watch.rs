@@ -1,13 +1,10 @@
 //! One watch a kind: relists by itself, leaves out what nobody reads, and goes on past objects that cannot be read.
 
 use std::fmt::Debug;
-use std::hash::Hash;
 use std::pin::pin;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use k8s_openapi::Metadata;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{Lookup, Store, store::Writer};

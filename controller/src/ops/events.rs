@@ -24,7 +24,6 @@ const NOTE_BYTES: usize = 1024;
 pub enum Reason {
     Nominated,
     FailedScheduling,
-    NoCompatibleInstanceTypes,
     DisruptionBlocked,
     DisruptionLaunching,
     DisruptionTerminating,
@@ -40,6 +39,7 @@ pub enum Reason {
     UnregisteredTaintMissing,
     SpotInterrupted,
     SpotRebalanceRecommendation,
+    CapacityReservationInstanceInterrupted,
     InstanceStopping,
     InstanceTerminating,
     InstanceUnhealthy,
@@ -61,7 +61,6 @@ impl Reason {
     fn severity(self) -> EventType {
         match self {
             Self::FailedScheduling
-            | Self::NoCompatibleInstanceTypes
             | Self::FailedDraining
             | Self::FailedTermination
             | Self::InsufficientCapacityError

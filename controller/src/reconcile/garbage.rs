@@ -109,7 +109,7 @@ async fn pass(context: &Context, memory: &mut Memory) {
             name: claim.name_any().into(),
             uid: claim.metadata.uid.clone().unwrap_or_default().into(),
         };
-        match effect::apply(&context.client, &context.events, &effect).await {
+        match effect::apply(&context.client, &effect).await {
             Ok(_) => tracing::info!(
                 NodeClaim.name = claim.name_any(),
                 "garbage collecting nodeclaim with no cloudprovider representation"

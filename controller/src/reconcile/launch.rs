@@ -25,12 +25,14 @@ pub const ATTEMPT: &str = "karp.sh/launch-attempt";
 pub const DIGEST: &str = "karp.sh/launch-digest";
 /// A launch that the cloud refuses for lasting reasons is tried again after this long.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// What the log says of a launch.
+const LAUNCHED: &str = "launched nodeclaim";
 /// Types that one request names (Karpenter: 60).
 const MAX_TYPES: usize = 60;
 
 /// Takes a claim one step towards its instance.
 pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
-    let Some(class) = context.stores.class(&claim.spec.node_class_ref.name).filter(|class| is_ready(class)) else {
+    let Some(class) = context.stores.class(&claim.spec.node_class_ref.name).filter(is_ready) else {
         let message = format!("EC2NodeClass {} is missing or not ready", claim.spec.node_class_ref.name);
         return fail(claim, context, LaunchError::NodeClassNotReady(message)).await;
     };
@@ -39,8 +41,7 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     if before.is_some() {
         // Somebody was here before: what came of it is in the cloud.
         if let Some(instance) = find(claim, context).await? {
-            tracing::info!(NodeClaim.name = claim.name_any(), "provider-id" = instance.provider_id, "adopted instance");
-            return adopt(claim, context, &instance, &catalogue).await;
+            return adopt(claim, context, &instance, &catalogue, "adopted the instance of nodeclaim").await;
         }
     }
     let available = context.unavailable.apply(&catalogue);
@@ -56,10 +57,10 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     match timed(context, "Create", context.cloud.launch(&prepared)).await {
         Ok(launched) => {
             remember(context, &launched.refused);
-            adopt(claim, context, &launched.instance, &catalogue).await
+            adopt(claim, context, &launched.instance, &catalogue, LAUNCHED).await
         }
         Err(LaunchError::TokenReused(message)) => match find(claim, context).await? {
-            Some(instance) => adopt(claim, context, &instance, &catalogue).await,
+            Some(instance) => adopt(claim, context, &instance, &catalogue, LAUNCHED).await,
             None => Err(CloudError::Retry { after: None, message }.into()),
         },
         Err(error) => fail(claim, context, error).await,
@@ -155,6 +156,7 @@ async fn adopt(
     context: &Context,
     instance: &Instance,
     catalogue: &Catalogue,
+    message: &str,
 ) -> Result<Action, Error> {
     let kind = catalogue.get(&instance.instance_type);
     let settled = settled_labels(claim, instance, catalogue);
@@ -179,7 +181,7 @@ async fn adopt(
         zone = instance.zone,
         "capacity-type" = %instance.capacity_type,
         allocatable,
-        "launched nodeclaim"
+        "{message}"
     );
     Ok(Action::await_change())
 }
@@ -216,6 +218,17 @@ fn remember(context: &Context, refused: &[UnavailableOffering]) {
 /// Draws the consequence of a launch that gave nothing.
 async fn fail(claim: &NodeClaim, context: &Context, error: LaunchError) -> Result<Action, Error> {
     let about = effect::reference(claim);
+    // A refusal is a definite answer, kept under the token: the next try needs another one.
+    let advanced = match &error {
+        LaunchError::Cloud(CloudError::Refused { .. }) => {
+            let attempt = claim.annotations().get(ATTEMPT).and_then(|attempt| attempt.parse::<u32>().ok());
+            let next = attempt.map_or(1, |attempt| attempt.saturating_add(1));
+            let stamp = json!({ "annotations": { (ATTEMPT): next.to_string() } });
+            Some(effect::write_metadata(&context.client, claim, stamp).await?)
+        }
+        _ => None,
+    };
+    let claim = advanced.as_ref().unwrap_or(claim);
     let (reason, message, pause) = match &error {
         LaunchError::InsufficientCapacity { offerings, message } => {
             remember(context, offerings);

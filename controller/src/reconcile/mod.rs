@@ -1,8 +1,9 @@
 //! The controllers: each observes, decides (in the domain) and acts; the time of the next look comes from the decision.
 
-mod drain;
+pub mod disruption;
 mod driver;
 mod garbage;
+mod interruption;
 mod launch;
 mod node_claim;
 mod node_class;
@@ -13,11 +14,12 @@ mod registration;
 mod termination;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use karp_domain::api::conditions;
-use karp_domain::cluster::{PodKey, Settings, Snapshot};
+use karp_domain::cluster::{Pod, PodKey, Settings, Snapshot};
+use karp_domain::eviction::Answers;
 use kube::{Client, ResourceExt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -49,8 +51,14 @@ pub struct Context {
     pub provision: Notify,
     /// Wakes disruption: look again at once.
     pub disrupt: Notify,
-    /// Which pods each new node was planned for.
+    /// The last plan.
     pub plans: Plans,
+    /// Held while a plan is made and carried out, so that no two launch for the same pods.
+    pub planning: tokio::sync::Mutex<()>,
+    /// Claims that are being disrupted.
+    pub running: disruption::Running,
+    /// How the API server answered evictions, by UID of the node.
+    pub evictions: Mutex<BTreeMap<String, Answers>>,
 }
 
 impl Context {
@@ -90,26 +98,48 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(termination::run(context.clone(), stop.clone()));
     tasks.spawn(pod_events::run(context.clone(), stop.clone()));
     tasks.spawn(garbage::run(context.clone(), stop.clone()));
+    tasks.spawn(disruption::run(context.clone(), stop.clone()));
+    tasks.spawn(interruption::run(context.clone(), stop.clone()));
 }
 
-/// Remembers which pods each claim was planned for, until its node has opened to them.
+/// Remembers the last plan: which pods each claim is for, and which leaving nodes it was made without.
 #[derive(Default)]
-pub struct Plans(Mutex<BTreeMap<Arc<str>, BTreeSet<PodKey>>>);
+pub struct Plans(Mutex<Plan>);
+
+/// What the last plan said.
+#[derive(Default)]
+pub struct Plan {
+    /// Pods by the claim that they are planned for, until its node is initialized.
+    pub pods: BTreeMap<Arc<str>, BTreeSet<PodKey>>,
+    /// Nodes that were leaving, so that their pods count as planned for.
+    pub leaving: BTreeSet<Arc<str>>,
+}
 
 impl Plans {
-    /// Replaces what is planned: a later solution knows better.
-    pub fn replace(&self, plans: BTreeMap<Arc<str>, BTreeSet<PodKey>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = plans;
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the pods of one claim.
-    pub fn insert(&self, claim: Arc<str>, pods: BTreeSet<PodKey>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(claim, pods);
+    /// Replaces what is planned: a later solution knows better.
+    pub fn replace(&self, plan: Plan) {
+        *self.lock() = plan;
     }
 
     /// Returns the pods that a claim was planned for.
     pub fn pods(&self, claim: &str) -> BTreeSet<PodKey> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(claim).cloned().unwrap_or_default()
+        self.lock().pods.get(claim).cloned().unwrap_or_default()
+    }
+
+    /// Returns whether the last plan was made without a node.
+    pub fn considered(&self, node: &str) -> bool {
+        self.lock().leaving.contains(node)
+    }
+
+    /// Returns the claims that any of these pods is planned for.
+    pub fn claims_for(&self, pods: &[Arc<Pod>]) -> Vec<Arc<str>> {
+        let plan = self.lock();
+        let any = |planned: &BTreeSet<PodKey>| pods.iter().any(|pod| planned.contains(&pod.key));
+        plan.pods.iter().filter(|(_, planned)| any(planned)).map(|(claim, _)| claim.clone()).collect()
     }
 }
 

@@ -12,7 +12,7 @@ use kube::runtime::reflector::ObjectRef;
 use tokio_util::sync::CancellationToken;
 
 use super::driver::Driver;
-use super::{Context, Error, launch, registration, termination};
+use super::{Context, Error, interruption, launch, registration, termination};
 use crate::effect::{self, Effect};
 use crate::observe::Change;
 use crate::ops::metrics::DisruptedLabels;
@@ -105,6 +105,9 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
     if claim.metadata.deletion_timestamp.is_some() {
         return termination::finalize_claim(&claim, &context).await;
     }
+    if interruption::is_interrupted(&claim) {
+        return interruption::replace(&claim, &context).await;
+    }
     let claim = effect::add_finalizer(&context.client, &*claim, labels::TERMINATION_FINALIZER).await?;
     let now = Timestamp::now();
     if !is_true(&claim, conditions::LAUNCHED) {
@@ -161,7 +164,7 @@ pub async fn delete(claim: &NodeClaim, context: &Context, reason: &str) -> Resul
         name: claim.name_any().into(),
         uid: claim.metadata.uid.clone().unwrap_or_default().into(),
     };
-    if effect::apply(&context.client, &context.events, &effect).await? == effect::Outcome::Done {
+    if effect::apply(&context.client, &effect).await? == effect::Outcome::Done {
         let capacity = claim.labels().get(labels::CAPACITY_TYPE).cloned().unwrap_or_default();
         let labels = DisruptedLabels::new(reason, pool_of(claim), capacity);
         context.metrics.nodeclaims_disrupted.get_or_create(&labels).inc();

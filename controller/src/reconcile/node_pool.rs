@@ -159,7 +159,7 @@ async fn finalize(pool: &NodePool, context: &Context) -> Result<Action, Error> {
             name: claim.name_any().into(),
             uid: claim.metadata.uid.clone().unwrap_or_default().into(),
         };
-        effect::apply(&context.client, &context.events, &effect).await?;
+        effect::apply(&context.client, &effect).await?;
     }
     if !claims.is_empty() {
         return Ok(Action::requeue(WAITING));

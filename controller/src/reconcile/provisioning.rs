@@ -14,7 +14,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::Context;
+use super::{Context, Plan};
 use crate::effect::{self, Effect, Outcome};
 use crate::observe::Change;
 use crate::ops::events::Reason;
@@ -93,6 +93,7 @@ fn concerns(context: &Context, change: &Change) -> bool {
 
 /// Makes one plan and carries it out; returns whether pods still wait.
 async fn pass(context: &Context) -> bool {
+    let _planning = context.planning.lock().await;
     let started = Instant::now();
     let snapshot = context.snapshot().await;
     let pending: Vec<&Arc<Pod>> = snapshot.pods.iter().filter(|pod| pod.is_provisionable()).collect();
@@ -112,7 +113,8 @@ async fn pass(context: &Context) -> bool {
     }
     let plans = carry_out(context, &snapshot, &solution).await;
     report(context, &snapshot, &solution, &plans);
-    context.plans.replace(plans);
+    let leaving = snapshot.hosts().iter().filter(|host| host.is_leaving()).map(|host| host.name().into()).collect();
+    context.plans.replace(Plan { pods: plans, leaving });
     !pending.is_empty() || solution.next_look.is_some()
 }
 
@@ -162,7 +164,7 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
     };
     let name: Arc<str> = claim.metadata.name.clone().unwrap_or_default().into();
     let requests = serde_json::to_string(&claim.spec.resources.requests).unwrap_or_default();
-    match effect::apply(&context.client, &context.events, &Effect::CreateNodeClaim(Box::new(claim))).await {
+    match effect::apply(&context.client, &Effect::CreateNodeClaim(Box::new(claim))).await {
         Ok(Outcome::Done) => {}
         Ok(Outcome::Nothing) => return None,
         Err(error) => {

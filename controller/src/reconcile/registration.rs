@@ -141,7 +141,7 @@ async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
         .filter(|pod| pod.node.is_none() && pod.deletes_at.is_none() && pod.nominated.as_deref() != Some(node));
     let effects: Vec<Effect> =
         waiting.map(|pod| Effect::Nominate { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.into() }).collect();
-    for result in join_all(effects.iter().map(|effect| effect::apply(&context.client, &context.events, effect))).await {
+    for result in join_all(effects.iter().map(|effect| effect::apply(&context.client, effect))).await {
         if let Err(error) = result {
             // A plan that is not helped along still is a plan.
             tracing::debug!(%error, "could not nominate a pod");

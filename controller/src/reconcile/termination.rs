@@ -1,15 +1,17 @@
 //! The end of nodes and claims: keep new pods off, drain, end the instance, and only then let the objects go. Each step is
 //! derived from what is there, so that it goes on after a crash, and each finalizer can always leave.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
-use karp_domain::cluster::{Node as ReadNode, Pod, Readiness};
+use karp_domain::cluster::{Node as ReadNode, Readiness};
+use karp_domain::eviction::{self, Answer, Answers, Drain, Step, Target};
 use kube::api::ListParams;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -18,15 +20,17 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::driver::Driver;
-use super::{Context, Error, drain, launch, node_claim, registration};
+use super::{Context, Error, launch, node_claim, registration};
 use crate::cloud::Termination;
-use crate::effect::{self, Effect, Evicted};
+use crate::effect::{self, Effect};
 use crate::observe::Change;
 use crate::ops::events::Reason;
 use crate::ops::metrics::{CodeLabels, PoolLabels, PoolZoneLabels, TerminatedLabels};
 
 /// Pause between looks at a drain; pods that go wake it earlier.
 const DRAIN_PAUSE: Duration = Duration::from_secs(2);
+/// Looks at a drain are at least this far apart.
+const LEAST_PAUSE: Duration = Duration::from_millis(200);
 /// Pause between questions whether an instance is gone.
 const INSTANCE_PAUSE: Duration = Duration::from_secs(2);
 /// Volumes that do not detach are waited for no longer than this: kubelet's own unmount limit is 6 min.
@@ -62,7 +66,7 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
         return leave(&node, &context, since).await;
     }
     let taint = Effect::Taint { node: node.name_any().into() };
-    if effect::apply(&context.client, &context.events, &taint).await? == effect::Outcome::Done {
+    if effect::apply(&context.client, &taint).await? == effect::Outcome::Done {
         tracing::info!(
             Node.name = node.name_any(),
             "taint.Key" = labels::DISRUPTED,
@@ -71,9 +75,9 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
         );
     }
     let deadline = deadline(&node, claim.as_deref());
-    if !drained(&node, claim.as_deref(), &context, deadline).await? {
+    if let Drained::No(pause) = drained(&node, claim.as_deref(), &context, deadline).await? {
         mark(claim.as_deref(), &context, conditions::DRAINED, Mark::Doing("Draining", "Draining")).await?;
-        return Ok(Action::requeue(DRAIN_PAUSE));
+        return Ok(Action::requeue(pause));
     }
     let claim = mark(claim.as_deref(), &context, conditions::DRAINED, Mark::Done).await?;
     if !detached(&node, &context, since, deadline).await? {
@@ -89,7 +93,11 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     let claim = mark(claim.as_ref(), &context, conditions::VOLUMES_DETACHED, Mark::Done).await?;
     if !id.is_empty() {
         mark(claim.as_ref(), &context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
-        if context.cloud.terminate(&id).await? == Termination::InProgress {
+        let asked = context.cloud.terminate(&id).await.inspect_err(|error| {
+            let note = format!("Failed to terminate instance: {error}");
+            context.events.publish(&effect::reference(&*node), Reason::FailedTermination, note);
+        });
+        if asked? == Termination::InProgress {
             return Ok(Action::requeue(INSTANCE_PAUSE));
         }
     }
@@ -138,56 +146,80 @@ fn deadline(node: &Node, claim: Option<&NodeClaim>) -> Option<Timestamp> {
     text.or_else(|| node.annotations().get(labels::TERMINATION_TIMESTAMP))?.parse().ok()
 }
 
-/// Takes a drain one step further; returns whether it is done.
+/// How far a drain is.
+enum Drained {
+    Yes,
+    No(Duration),
+}
+
+/// Takes a drain one step further.
 async fn drained(
     node: &Node,
     claim: Option<&NodeClaim>,
     context: &Context,
     deadline: Option<Timestamp>,
-) -> Result<bool, Error> {
-    let name = node.name_any();
+) -> Result<Drained, Error> {
+    let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
     let pods = context.stores.pods.on_node(&name);
-    let step = drain::next(&pods, deadline, Timestamp::now());
-    for (pod, grace) in &step.force {
-        tracing::warn!(Pod.namespace = %pod.key.namespace, Pod.name = %pod.key.name, "deleting pod: the drain's deadline is near");
-        effect::delete_pod(&context.client, &pod.key, &pod.uid, *grace).await?;
+    let now = Timestamp::now();
+    let step = with_answers(context, &uid, |answers| {
+        answers.keep_only(&pods);
+        eviction::next(&Drain { pods: &pods, deadline, answers }, now)
+    });
+    let wait = match step {
+        Step::Wait(wait) => wait,
+        Step::Drained => {
+            let unreadable = context.stores.pods.unreadable_on(&name);
+            if !unreadable.is_empty() && deadline.is_none_or(|at| now < at) {
+                // What cannot be read cannot be judged: it is waited for, never run over.
+                let note = format!("Failed to drain node, {} pod(s) cannot be read", unreadable.len());
+                context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
+                return Ok(Drained::No(DRAIN_PAUSE));
+            }
+            context.evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+            if claim.is_none_or(|claim| !node_claim::is_true(claim, conditions::DRAINED)) {
+                let pool = node.labels().get(labels::NODE_POOL).cloned().unwrap_or_default();
+                context.metrics.nodes_drained.get_or_create(&PoolLabels::new(pool)).inc();
+            }
+            return Ok(Drained::Yes);
+        }
+    };
+    for pod in &wait.delete {
+        tracing::warn!(Pod.namespace = %pod.pod.namespace, Pod.name = %pod.pod.name, "deleting pod: the drain's deadline is near");
+        let grace = u32::try_from(pod.grace_seconds).unwrap_or(1);
+        effect::delete_pod(&context.client, &pod.pod, &pod.uid, grace).await?;
     }
-    let evictions = step.evict.iter().map(|pod| evict(pod, node, context));
-    for result in futures::future::join_all(evictions).await {
+    for result in join_all(wait.evict.iter().map(|target| evict(target, &uid, context))).await {
         result?;
     }
-    let unreadable = context.stores.pods.unreadable_on(&name);
-    if step.is_done() && !unreadable.is_empty() && deadline.is_none_or(|at| Timestamp::now() < at) {
-        // What cannot be read cannot be judged: it is waited for, never run over.
-        context.events.publish(
-            &effect::reference(node),
-            Reason::FailedDraining,
-            format!("Failed to drain node, {} pod(s) cannot be read", unreadable.len()),
-        );
-        return Ok(false);
-    }
-    if step.is_done() && claim.is_none_or(|claim| !node_claim::is_true(claim, conditions::DRAINED)) {
-        let pool = node.labels().get(labels::NODE_POOL).cloned().unwrap_or_default();
-        context.metrics.nodes_drained.get_or_create(&PoolLabels::new(pool)).inc();
-    }
-    if !step.waiting.is_empty() {
-        let note = format!("Failed to drain node, {} pods are waiting to be evicted", step.waiting.len());
+    if !wait.blocked.is_empty() {
+        let blocked = wait.blocked.iter().map(|(pod, block)| format!("{pod} ({block:?})"));
+        let note = format!("Failed to drain node, waiting for {}", super::provisioning::listing(blocked));
         context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
     }
-    Ok(step.is_done())
+    let next = wait.next_look.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
+    Ok(Drained::No(next.unwrap_or(DRAIN_PAUSE).clamp(LEAST_PAUSE, DRAIN_PAUSE)))
 }
 
-async fn evict(pod: &Pod, node: &Node, context: &Context) -> Result<(), Error> {
-    let answer = effect::evict(&context.client, &pod.key, &pod.uid).await?;
-    let (code, about) = (if answer == Evicted::Yes { "200" } else { "429" }, effect::pod_reference(&pod.key, &pod.uid));
+/// Lets `look` use what is remembered of evictions from a node.
+fn with_answers<T>(context: &Context, node_uid: &str, look: impl FnOnce(&mut Answers) -> T) -> T {
+    let mut all = context.evictions.lock().unwrap_or_else(PoisonError::into_inner);
+    look(all.entry(node_uid.to_owned()).or_default())
+}
+
+async fn evict(target: &Target, node_uid: &str, context: &Context) -> Result<(), Error> {
+    let answer = effect::evict(&context.client, &target.pod, &target.uid).await?;
+    let code = match answer {
+        Answer::Done => "200",
+        Answer::Budget => "429",
+        Answer::Failed => "500",
+    };
     context.metrics.eviction_requests.get_or_create(&CodeLabels::new(code)).inc();
-    match answer {
-        Evicted::Yes => context.events.publish(&about, Reason::Evicted, "Evicted pod: node is being disrupted"),
-        Evicted::Blocked(why) => {
-            let note = format!("Failed to drain node, evicting {} is blocked: {why}", pod.key);
-            context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
-        }
+    if answer == Answer::Done {
+        let about = effect::pod_reference(&target.pod, &target.uid);
+        context.events.publish(&about, Reason::Evicted, "Evicted pod: node is being disrupted");
     }
+    with_answers(context, node_uid, |answers| answers.note(&target.uid, answer, Timestamp::now()));
     Ok(())
 }
 

@@ -1,0 +1,430 @@
+//! Disruption: plan, let the decision rest, check it on a fresh snapshot, launch what replaces the nodes, and let them go.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use karp_domain::api::conditions::{self, ConditionStatus};
+use karp_domain::api::labels;
+use karp_domain::catalogue::Price;
+use karp_domain::cluster::{Reason as BudgetReason, Snapshot, allowed};
+use karp_domain::disruption::{
+    Candidate, Cause, Command, DisruptionPlan, KeepReason, Verdict, plan_disruption, validate,
+};
+use kube::ResourceExt;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::{Context, Error, interruption, node_claim, provisioning};
+use crate::effect::{self, Effect};
+use crate::ops::events::Reason;
+use crate::ops::metrics::{AllowedLabels, ConsolidationLabels, DecisionLabels, PoolLabels, ReasonLabels};
+use crate::ops::telemetry::reconcile_id;
+
+/// Replacements that are not ready after this long are given up (Karpenter: 10 min and more).
+const REPLACEMENT_LIMIT: Duration = Duration::from_secs(600);
+/// Pause between looks at replacements.
+const REPLACEMENT_PAUSE: Duration = Duration::from_secs(1);
+/// How long a taint may take to come back by watch, and pods that were on their way with it.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Plans are made no more often than this, whatever wakes.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Remembers which claims are being disrupted by commands of this process.
+#[derive(Default)]
+pub struct Running(Mutex<BTreeSet<Arc<str>>>);
+
+impl Running {
+    fn add(&self, command: &Command) {
+        let claims = command.candidates.iter().map(|candidate| candidate.claim.clone());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(claims);
+    }
+
+    fn remove(&self, command: &Command) {
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for candidate in &command.candidates {
+            running.remove(&candidate.claim);
+        }
+    }
+
+    fn contains(&self, claim: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(claim)
+    }
+}
+
+/// Plans and carries out disruption until `stop` is cancelled; commands that run are then left to the next leader.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let mut commands = JoinSet::new();
+    let mut pause = LEAST_PAUSE;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = tokio::time::sleep(pause) => {}
+            () = context.disrupt.notified() => tokio::time::sleep(LEAST_PAUSE).await,
+            Some(_) = commands.join_next() => continue,
+        }
+        let span = tracing::info_span!(
+            "reconcile",
+            controller = "disruption",
+            namespace = "",
+            name = "",
+            reconcileID = reconcile_id()
+        );
+        let pass = pass(&context, &mut commands).instrument(span);
+        let next = tokio::select! {
+            () = stop.cancelled() => break,
+            next = pass => next,
+        };
+        pause = next.clamp(LEAST_PAUSE, context.options.disruption_poll.max(LEAST_PAUSE));
+    }
+    // What is not done is rolled back or repeated by the next leader, from the taints that it finds.
+    commands.abort_all();
+}
+
+/// Makes one plan and starts its commands; returns when to look again.
+async fn pass(context: &Arc<Context>, commands: &mut JoinSet<()>) -> Duration {
+    remove_stale_taints(context).await;
+    let started = Instant::now();
+    let snapshot = context.snapshot().await;
+    let plan = plan_disruption(&snapshot);
+    let labels = ReasonLabels::new("all");
+    context.metrics.decision_evaluation.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
+    report(context, &plan);
+    measure(context, &snapshot, &plan);
+    let mut acted = false;
+    for command in plan.commands {
+        if command.candidates.iter().any(|candidate| is_unreadable(context, candidate)) {
+            continue;
+        }
+        acted |= begin(context, command, commands).await;
+    }
+    if acted {
+        return LEAST_PAUSE;
+    }
+    let next = plan.next_look.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
+    next.unwrap_or(context.options.disruption_poll)
+}
+
+/// Says whether a node holds a pod that cannot be read: nothing can be planned for it, so its node stays.
+fn is_unreadable(context: &Context, candidate: &Candidate) -> bool {
+    candidate.node.as_ref().is_some_and(|node| !context.stores.pods.unreadable_on(node).is_empty())
+}
+
+/// Checks a command after its rest, launches its replacements and taints its nodes; the rest runs by itself.
+async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<()>) -> bool {
+    let reason = command.cause.as_str();
+    if command.cause != Cause::Expired {
+        tokio::time::sleep(context.options.consolidation_validation).await;
+    }
+    // No plan is made between the check and the new claims: displaced pods would be launched for twice.
+    let planning = context.planning.lock().await;
+    let snapshot = context.snapshot().await;
+    if let Err(invalid) = validate(&command, &snapshot) {
+        context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(reason)).inc();
+        tracing::debug!(reason, why = %invalid, "abandoning disruption, it no longer holds");
+        return false;
+    }
+    log(&command);
+    let labels = DecisionLabels::new(command.decision(), reason, kind(&command));
+    context.metrics.decisions.get_or_create(&labels).inc();
+    context.running.add(&command);
+    let mut replacements = Vec::new();
+    for node in &command.replacements {
+        match provisioning::create(context, node, reason).await {
+            Some(name) => replacements.push(name),
+            None => {
+                drop(planning);
+                roll_back(context, &command, &replacements, "a replacement could not be created").await;
+                context.running.remove(&command);
+                return false;
+            }
+        }
+    }
+    for candidate in &command.candidates {
+        if let Err(error) = mark(context, candidate, &command).await {
+            tracing::error!(NodeClaim.name = %candidate.claim, %error, "tainting node");
+        }
+    }
+    drop(planning);
+    tell_waiting(context, &command, &replacements);
+    let context = context.clone();
+    let span = tracing::Span::current();
+    let finish = async move {
+        finish(&context, &command, &replacements).await;
+        context.running.remove(&command);
+        context.disrupt.notify_one();
+    };
+    commands.spawn(finish.instrument(span));
+    true
+}
+
+/// Tells on the replacements and on the nodes that they replace that the one waits for the other.
+fn tell_waiting(context: &Context, command: &Command, replacements: &[Arc<str>]) {
+    for claim in replacements.iter().filter_map(|name| context.stores.claim(name)) {
+        let note = format!("Launching NodeClaim: {}", command.cause);
+        context.events.publish(&effect::reference(&*claim), Reason::DisruptionLaunching, note);
+        let note = format!("Waiting on readiness to continue disruption: {}", command.cause);
+        context.events.publish(&effect::reference(&*claim), Reason::DisruptionWaitingReadiness, note);
+    }
+}
+
+fn kind(command: &Command) -> &'static str {
+    match (command.cause, command.candidates.len()) {
+        (Cause::Empty, _) => "empty",
+        (Cause::Underutilized, 1) => "single",
+        (Cause::Underutilized, _) => "multi",
+        (Cause::Drifted | Cause::Expired, _) => "",
+    }
+}
+
+fn log(command: &Command) {
+    let nodes = provisioning::listing(command.candidates.iter().filter_map(|candidate| candidate.node.as_deref()));
+    let claims = provisioning::listing(command.candidates.iter().map(|candidate| &candidate.claim));
+    let types = command.replacements.iter().flat_map(karp_domain::scheduling::InFlightNode::instance_types);
+    tracing::info!(
+        decision = command.decision(),
+        reason = command.cause.as_str().to_ascii_lowercase(),
+        Nodes = nodes,
+        NodeClaims = claims,
+        "disrupted-node-count" = command.candidates.len(),
+        "replacement-node-count" = command.replacements.len(),
+        "replacement-types" = provisioning::listing(types),
+        "savings-per-hour" = command.saving().dollars(),
+        "disrupting node(s)"
+    );
+}
+
+/// Keeps new pods off a candidate and says why on its claim.
+async fn mark(context: &Context, candidate: &Candidate, command: &Command) -> Result<(), Error> {
+    if let Some(node) = &candidate.node {
+        let taint = Effect::Taint { node: node.clone() };
+        effect::apply(&context.client, &taint).await?;
+        tracing::info!(Node.name = %node, "taint.Key" = labels::DISRUPTED, "taint.Effect" = "NoSchedule", "tainted node");
+    }
+    let Some(claim) = context.stores.claim(&candidate.claim) else { return Ok(()) };
+    let note = format!("Disrupting NodeClaim: {}", command.cause);
+    context.events.publish(&effect::reference(&*claim), Reason::Disrupted, note);
+    let reason = command.cause.as_str();
+    node_claim::write(context, &claim, |status, now| {
+        let all = &mut status.conditions;
+        conditions::set(all, conditions::DISRUPTION_REASON, ConditionStatus::True, reason, reason, now);
+    })
+    .await?;
+    Ok(())
+}
+
+/// Waits for the replacements and lets the candidates go, or takes everything back.
+async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>]) {
+    let outcome = tokio::time::timeout(REPLACEMENT_LIMIT, ready(context, replacements)).await;
+    let failure = match outcome {
+        Ok(true) => None,
+        Ok(false) => Some("a replacement is gone"),
+        Err(_) => Some("replacements were not ready in time"),
+    };
+    let failure = match failure {
+        Some(failure) => Some(failure),
+        None => {
+            tokio::time::sleep(SETTLE).await;
+            arrived(context, command).then_some("pods came to an empty node")
+        }
+    };
+    if let Some(why) = failure {
+        let labels = DecisionLabels::new(command.decision(), command.cause.as_str(), kind(command));
+        context.metrics.queue_failures.get_or_create(&labels).inc();
+        roll_back(context, command, &[], why).await;
+        return;
+    }
+    for candidate in &command.candidates {
+        let Some(claim) = context.stores.claim(&candidate.claim) else { continue };
+        if claim.metadata.uid.as_deref() != Some(&*candidate.uid) {
+            continue;
+        }
+        context.events.publish(
+            &effect::reference(&*claim),
+            Reason::DisruptionTerminating,
+            format!("Disrupting NodeClaim: {}", command.cause),
+        );
+        if let Err(error) = node_claim::delete(&claim, context, &command.cause.as_str().to_ascii_lowercase()).await {
+            tracing::error!(NodeClaim.name = %candidate.claim, %error, "deleting nodeclaim");
+        }
+    }
+}
+
+/// Waits until every replacement is initialized; false when one is gone.
+async fn ready(context: &Context, replacements: &[Arc<str>]) -> bool {
+    loop {
+        let mut all = true;
+        for name in replacements {
+            match context.stores.claim(name) {
+                Some(claim) if claim.metadata.deletion_timestamp.is_none() => {
+                    all &= node_claim::is_true(&claim, conditions::INITIALIZED);
+                }
+                _ => return false,
+            }
+        }
+        if all {
+            return true;
+        }
+        tokio::time::sleep(REPLACEMENT_PAUSE).await;
+    }
+}
+
+/// Says whether pods came to nodes that were to go because they were empty: between the choice and the taint they may.
+fn arrived(context: &Context, command: &Command) -> bool {
+    command.cause == Cause::Empty
+        && command
+            .candidates
+            .iter()
+            .filter_map(|candidate| candidate.node.as_deref())
+            .any(|node| context.stores.pods.on_node(node).iter().any(|pod| pod.is_reschedulable()))
+}
+
+/// Takes a command back: new pods may come again, and what was made for nothing goes.
+async fn roll_back(context: &Context, command: &Command, replacements: &[Arc<str>], why: &str) {
+    tracing::warn!(reason = command.cause.as_str(), why, "failed to disrupt node(s), rolling back");
+    for candidate in &command.candidates {
+        if let Err(error) = unmark(context, candidate.node.as_ref(), &candidate.claim).await {
+            // The next pass finds the taint and tries again.
+            tracing::warn!(NodeClaim.name = %candidate.claim, %error, "could not take a taint back");
+        }
+    }
+    for name in replacements {
+        if let Some(claim) = context.stores.claim(name)
+            && let Err(error) = node_claim::delete(&claim, context, "rolled_back").await
+        {
+            tracing::warn!(NodeClaim.name = %name, %error, "could not delete a replacement");
+        }
+    }
+}
+
+async fn unmark(context: &Context, node: Option<&Arc<str>>, claim: &str) -> Result<(), Error> {
+    if let Some(node) = node {
+        effect::apply(&context.client, &Effect::Untaint { node: node.clone() }).await?;
+    }
+    if let Some(claim) = context.stores.claim(claim).filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+        node_claim::write(context, &claim, |status, _| {
+            conditions::clear(&mut status.conditions, conditions::DISRUPTION_REASON);
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Takes back taints that no command stands behind: a process that was killed left them.
+async fn remove_stale_taints(context: &Context) {
+    let tainted = context.stores.nodes.state_filter(|node| {
+        node.metadata.deletion_timestamp.is_none()
+            && node.labels().contains_key(labels::NODE_POOL)
+            && node
+                .spec
+                .iter()
+                .flat_map(|spec| spec.taints.iter().flatten())
+                .any(|taint| taint.key == labels::DISRUPTED)
+    });
+    for node in tainted {
+        let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
+        let Some(claim) = context.stores.claim_of(&id) else { continue };
+        let leaving = claim.metadata.deletion_timestamp.is_some() || interruption::is_interrupted(&claim);
+        if leaving || context.running.contains(&claim.name_any()) {
+            continue;
+        }
+        let name: Arc<str> = node.name_any().into();
+        tracing::info!(Node.name = %name, "taking back a disruption taint that nothing stands behind");
+        if let Err(error) = unmark(context, Some(&name), &claim.name_any()).await {
+            tracing::warn!(Node.name = %name, %error, "could not take a taint back");
+        }
+    }
+}
+
+/// Tells why nodes stay: on the node and its claim, where users look.
+fn report(context: &Context, plan: &DisruptionPlan) {
+    let mut eligible = 0;
+    for (candidate, verdict) in &plan.verdicts {
+        let Verdict::Keep(reason) = verdict else {
+            eligible += 1;
+            continue;
+        };
+        let Some((event, note)) = telling(reason) else { continue };
+        if let Some(claim) = context.stores.claim(&candidate.claim) {
+            context.events.publish(&effect::reference(&*claim), event, &note);
+        }
+        if let Some(node) = candidate.node.as_ref().and_then(|node| context.stores.node(node)) {
+            context.events.publish(&effect::reference(&*node), event, &note);
+        }
+    }
+    context.metrics.eligible_nodes.get_or_create(&ReasonLabels::new("all")).set(eligible);
+}
+
+/// Measures what each pool costs and may lose now.
+fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
+    for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
+        let of_pool = || plan.verdicts.iter().map(|(candidate, _)| candidate).filter(|one| one.pool == pool.name);
+        let cost: Price = of_pool().filter_map(|candidate| candidate.price).sum();
+        context.metrics.nodepools_cost.get_or_create(&PoolLabels::new(&*pool.name)).set(cost.dollars());
+        let total = u32::try_from(of_pool().count()).unwrap_or(u32::MAX);
+        for reason in [BudgetReason::Underutilized, BudgetReason::Empty, BudgetReason::Drifted] {
+            let left = allowed(&pool.budgets, reason, total, snapshot.now).min(total);
+            let labels = AllowedLabels::new(&*pool.name, format!("{reason:?}"));
+            context.metrics.nodepools_allowed_disruptions.get_or_create(&labels).set(left.into());
+        }
+    }
+}
+
+/// Returns the event that tells a reason to keep a node; none for what is plain or passes by itself.
+fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
+    match reason {
+        KeepReason::NodeProtected
+        | KeepReason::PodProtected { .. }
+        | KeepReason::PodBudget { .. }
+        | KeepReason::BudgetExhausted { .. } => {
+            Some((Reason::DisruptionBlocked, format!("Cannot disrupt Node: {reason}")))
+        }
+        KeepReason::UnknownPrice
+        | KeepReason::PodWouldNotFit { .. }
+        | KeepReason::SeveralNodesNeeded { .. }
+        | KeepReason::NoCheaperOffering { .. }
+        | KeepReason::SpotToSpotOff
+        | KeepReason::TooFewSpotTypes { .. }
+        | KeepReason::NotWorthIt { .. } => {
+            Some((Reason::Unconsolidatable, format!("Cannot consolidate Node: {reason}")))
+        }
+        KeepReason::Leaving
+        | KeepReason::NotInitialized
+        | KeepReason::NoPool
+        | KeepReason::Nominated { .. }
+        | KeepReason::ConsolidationOff
+        | KeepReason::Settling { .. }
+        | KeepReason::NotEmpty
+        | KeepReason::AfterAnother
+        | KeepReason::Fine => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_that_last_are_told_and_those_that_pass_are_not() {
+        let price = Price::from_micro_dollars;
+        let dear = KeepReason::NoCheaperOffering { price: price(100_000), cheapest: price(99_000) };
+        let (event, note) = telling(&dear).expect("told");
+        assert_eq!(event, Reason::Unconsolidatable);
+        assert!(note.starts_with("Cannot consolidate Node: no cheaper node would do"), "{note}");
+        assert_eq!(telling(&KeepReason::Settling { until: Timestamp::UNIX_EPOCH }), None);
+        assert_eq!(telling(&KeepReason::NodeProtected).map(|told| told.0), Some(Reason::DisruptionBlocked));
+    }
+
+    #[test]
+    fn commands_are_remembered_while_they_run() {
+        let candidate = Candidate { claim: "a".into(), uid: "u".into(), node: None, pool: "p".into(), price: None };
+        let command = Command { cause: Cause::Empty, candidates: vec![candidate], replacements: Vec::new() };
+        let running = Running::default();
+        running.add(&command);
+        assert!(running.contains("a") && !running.contains("b"));
+        running.remove(&command);
+        assert!(!running.contains("a"));
+    }
+}

@@ -1,0 +1,302 @@
+//! The controller on a real control plane with simulated instances: pods get nodes and run, and nodes go when pods are gone.
+//!
+//! Runs when `KARP_TEST_KUBECONFIG` names a cluster whose fake nodes kwok plays; `cargo verify` starts one.
+
+use std::collections::BTreeMap;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// How long any single step may take on a busy machine of two cores.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A controller acts on the whole cluster, so the tests of this file take turns.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// A controller process and the names that this test uses, ended when dropped.
+struct Stand {
+    client: Client,
+    controller: Child,
+    name: String,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        // A panic in the test must not leave it behind.
+        let _ = self.controller.kill();
+        let _ = self.controller.wait();
+    }
+}
+
+/// Starts a controller against the cluster, or says why not.
+async fn stand(purpose: &str) -> Option<Stand> {
+    let Ok(kubeconfig) = std::env::var("KARP_TEST_KUBECONFIG") else {
+        println!("skipped: KARP_TEST_KUBECONFIG names no cluster (cargo verify starts one)");
+        return None;
+    };
+    let turn = TURN.lock().await;
+    let read = Kubeconfig::read_from(&kubeconfig).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a cluster");
+    let client = Client::try_from(config).expect("a client");
+    let name = format!("{purpose}-{}", std::process::id());
+    install(&client).await;
+    let namespace = json!({ "metadata": { "name": name } });
+    create::<Namespace>(&Api::all(client.clone()), namespace).await;
+    let controller = Command::new(env!("CARGO_BIN_EXE_karp"))
+        .args(["controller", "--cloud=simulated", "--metrics-port=0", "--health-probe-port=0"])
+        .args(["--leader-election-name", &format!("karp-test-{name}"), "--leader-election-namespace", &name])
+        .env("KUBECONFIG", &kubeconfig)
+        .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
+        .env("KARP_CONSOLIDATION_VALIDATION", "2s")
+        .env("KARP_DISRUPTION_POLL", "2s")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the controller starts");
+    Some(Stand { client, controller, name, _turn: turn })
+}
+
+/// Installs the definitions and waits until the API server serves them.
+async fn install(client: &Client) {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for crd in karp_domain::api::crds() {
+        let params = PatchParams::apply("karp-test").force();
+        crds.patch(&crd.name_any(), &params, &Patch::Apply(&crd)).await.expect("a definition is accepted");
+    }
+    let pools: Api<NodePool> = Api::all(client.clone());
+    until("the definitions are served", async || pools.list(&ListParams::default()).await.is_ok()).await;
+}
+
+async fn create<K>(api: &Api<K>, object: Value) -> K
+where
+    K: Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
+{
+    let object: K = serde_json::from_value(object).expect("a readable object");
+    api.create(&PostParams::default(), &object).await.expect("the API server accepts it")
+}
+
+/// Waits until something holds; panics with its name when it does not in time.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !holds().await {
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+impl Stand {
+    /// Makes a class and a pool for this test's pods alone: by a taint and a label.
+    async fn pool(&self) {
+        let name = &self.name;
+        let class = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "role": "node",
+                "amiSelectorTerms": [{ "alias": "al2023@latest" }],
+                "subnetSelectorTerms": [{ "tags": { "karpenter.sh/discovery": "test" } }],
+                "securityGroupSelectorTerms": [{ "tags": { "karpenter.sh/discovery": "test" } }],
+            },
+        });
+        create::<Ec2NodeClass>(&Api::all(self.client.clone()), class).await;
+        let pool = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "template": {
+                    "metadata": { "labels": { "karp-test": name } },
+                    "spec": {
+                        "nodeClassRef": { "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": name },
+                        "taints": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
+                        "requirements": [
+                            { "key": labels::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"] },
+                            { "key": labels::INSTANCE_CATEGORY, "operator": "In", "values": ["c", "m"] },
+                        ],
+                    },
+                },
+                "disruption": { "consolidateAfter": "1s", "budgets": [{ "nodes": "100%" }] },
+            },
+        });
+        create::<NodePool>(&Api::all(self.client.clone()), pool).await;
+    }
+
+    /// Makes a Deployment whose pods only fit this test's pool.
+    async fn deployment(&self, replicas: u32, cpu: &str) {
+        let name = &self.name;
+        let deployment = json!({
+            "metadata": { "name": "inflate", "namespace": name },
+            "spec": {
+                "replicas": replicas,
+                "selector": { "matchLabels": { "app": "inflate" } },
+                "template": {
+                    "metadata": { "labels": { "app": "inflate" } },
+                    "spec": {
+                        "nodeSelector": { "karp-test": name },
+                        "tolerations": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
+                        "terminationGracePeriodSeconds": 1,
+                        "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": cpu } } }],
+                    },
+                },
+            },
+        });
+        create::<Deployment>(&Api::namespaced(self.client.clone(), name), deployment).await;
+    }
+
+    async fn scale(&self, replicas: u32) {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.name);
+        let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+        api.patch("inflate", &PatchParams::default(), &patch).await.expect("the deployment scales");
+    }
+
+    async fn running(&self) -> usize {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.name);
+        let pods = api.list(&ListParams::default()).await.expect("pods").items;
+        let runs = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+        pods.iter().filter(|pod| runs(pod) && pod.metadata.deletion_timestamp.is_none()).count()
+    }
+
+    async fn mine<K>(&self) -> Vec<K>
+    where
+        K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let params = ListParams::default().labels(&format!("{}={}", labels::NODE_POOL, self.name));
+        Api::<K>::all(self.client.clone()).list(&params).await.expect("a list").items
+    }
+
+    /// Takes the pool and class away and waits until nothing is left.
+    async fn leave(self) {
+        let (pools, classes) =
+            (Api::<NodePool>::all(self.client.clone()), Api::<Ec2NodeClass>::all(self.client.clone()));
+        pools.delete(&self.name, &DeleteParams::default()).await.expect("the pool is deleted");
+        classes.delete(&self.name, &DeleteParams::default()).await.expect("the class is deleted");
+        until("pool and class are gone", async || {
+            pools.get_opt(&self.name).await.is_ok_and(|pool| pool.is_none())
+                && classes.get_opt(&self.name).await.is_ok_and(|class| class.is_none())
+        })
+        .await;
+        assert!(self.mine::<NodeClaim>().await.is_empty(), "claims outlived their pool");
+        assert!(self.mine::<Node>().await.is_empty(), "nodes outlived their pool");
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        namespaces.delete(&self.name, &DeleteParams::default()).await.expect("the namespace is deleted");
+    }
+}
+
+#[tokio::test]
+async fn pods_get_nodes_and_nodes_go_with_their_pods() {
+    let Some(stand) = stand("life").await else { return };
+    stand.pool().await;
+    stand.deployment(5, "1").await;
+    until("five pods run", async || stand.running().await == 5).await;
+
+    let claims = stand.mine::<NodeClaim>().await;
+    let nodes = stand.mine::<Node>().await;
+    assert!(!nodes.is_empty() && nodes.len() == claims.len(), "{} nodes for {} claims", nodes.len(), claims.len());
+    until("claims are ready", async || {
+        let claims = stand.mine::<NodeClaim>().await;
+        claims.iter().all(|claim| {
+            claim.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+        })
+    })
+    .await;
+    for claim in &claims {
+        for label in [labels::INSTANCE_TYPE, labels::ZONE, labels::CAPACITY_TYPE] {
+            assert!(claim.labels().contains_key(label), "{} has no {label}", claim.name_any());
+        }
+        assert!(claim.annotations().contains_key("karp.sh/launch-attempt"), "the attempt was not recorded");
+        assert!(claim.finalizers().contains(&labels::TERMINATION_FINALIZER.to_owned()));
+    }
+
+    stand.scale(0).await;
+    until("empty nodes go", async || {
+        stand.mine::<Node>().await.is_empty() && stand.mine::<NodeClaim>().await.is_empty()
+    })
+    .await;
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn a_shrunk_workload_moves_to_cheaper_nodes() {
+    let Some(stand) = stand("shrink").await else { return };
+    stand.pool().await;
+    stand.deployment(8, "1800m").await;
+    until("eight pods run", async || stand.running().await == 8).await;
+    let capacity = async || -> i64 {
+        let cpu = |node: &Node| node.status.as_ref()?.capacity.as_ref()?.get("cpu")?.0.parse::<i64>().ok();
+        stand.mine::<Node>().await.iter().filter_map(cpu).sum()
+    };
+    let before = capacity().await;
+    stand.scale(1).await;
+    until("the cluster shrinks", async || {
+        stand.running().await == 1 && stand.mine::<Node>().await.len() == 1 && capacity().await < before
+    })
+    .await;
+    assert!(capacity().await <= 4, "one pod of 1.8 CPU keeps {} CPU", capacity().await);
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn a_pool_is_deleted_with_its_nodes_running() {
+    let Some(stand) = stand("end").await else { return };
+    stand.pool().await;
+    stand.deployment(2, "1").await;
+    until("two pods run", async || stand.running().await == 2).await;
+    let nodes: BTreeMap<String, String> =
+        stand.mine::<Node>().await.iter().map(|node| (node.name_any(), node.uid().unwrap_or_default())).collect();
+    assert!(!nodes.is_empty());
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn a_second_controller_waits_for_the_lease_and_takes_it_when_it_is_released() {
+    let Some(mut stand) = stand("lease").await else { return };
+    let leases: Api<Lease> = Api::namespaced(stand.client.clone(), &stand.name);
+    let lease = format!("karp-test-{}", stand.name);
+    let holder = async || -> Option<String> {
+        leases.get_opt(&lease).await.ok()??.spec?.holder_identity.filter(|holder| !holder.is_empty())
+    };
+    until("the first leads", async || holder().await.is_some()).await;
+    let first = holder().await;
+    let mut second = Command::new(env!("CARGO_BIN_EXE_karp"))
+        .args(["controller", "--cloud=simulated", "--metrics-port=0", "--health-probe-port=0"])
+        .args(["--leader-election-name", &lease, "--leader-election-namespace", "default"])
+        .env("KUBECONFIG", std::env::var("KARP_TEST_KUBECONFIG").expect("a cluster"))
+        .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a second controller starts");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(holder().await, first, "the first still leads");
+    let elsewhere: Api<Lease> = Api::namespaced(stand.client.clone(), "default");
+    let taken = elsewhere.get_opt(&lease).await.expect("an answer");
+    // Asserted after the second process is ended, so that it never stays behind.
+    let pid = stand.controller.id().to_string();
+    Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+    let released = Instant::now();
+    let code = stand.controller.wait().expect("the first ends");
+    let took = released.elapsed();
+    let mut led = false;
+    for _ in 0..100 {
+        led = elsewhere.get_opt(&lease).await.ok().flatten().is_some();
+        if led {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let _ = second.kill();
+    let _ = second.wait();
+    let _ = elsewhere.delete(&lease, &DeleteParams::default()).await;
+    assert!(taken.is_none(), "a controller was doubled in another namespace");
+    assert!(code.success() && took < Duration::from_secs(25), "clean end: {code} after {took:?}");
+    assert!(led, "the second did not take over after the release");
+    let namespaces: Api<Namespace> = Api::all(stand.client.clone());
+    namespaces.delete(&stand.name, &DeleteParams::default()).await.expect("the namespace is deleted");
+}
