@@ -364,7 +364,14 @@ pub fn all(layout: &Layout) -> Result<Vec<(PathBuf, State)>> {
     let mut found = Vec::new();
     for entry in entries {
         let run_dir = entry?.path();
-        if let Some(state) = State::read(&run_dir)? {
+        // The log of `up` lies beside its run directory.
+        if !run_dir.is_dir() {
+            continue;
+        }
+        // Beside the run directories lie the logs of their supervisors.
+        if run_dir.is_dir()
+            && let Some(state) = State::read(&run_dir)?
+        {
             found.push((run_dir, state));
         }
     }
