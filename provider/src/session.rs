@@ -114,6 +114,9 @@ impl Session {
 
     /// Gives the region that AWS is called in, without contacting anything; `None` when it is not known yet.
     pub async fn region(&self) -> Option<String> {
+        if let Some(region) = &self.model.aws.region {
+            return Some(region.clone());
+        }
         match self.aws().await {
             Ok(aws) => Some(aws.region().to_owned()),
             Err(_) => None,

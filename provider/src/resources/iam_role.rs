@@ -106,7 +106,7 @@ pub async fn create(session: &Session, ctx: &Context, planned: Value, purpose: &
     let bare = role::create(aws.iam(), ctx.stop(), &wanted).await?;
     ctx.save(render(&planned, &bare, &bare.tags, &bare.attached));
     role::converge(aws.iam(), ctx.stop(), &bare, &wanted, &Owned::default()).await?;
-    Ok(render(&planned, &Found { trust: wanted.trust.clone(), ..bare }, &wanted.tags, &wanted.attached))
+    Ok(render(&planned, &converged(bare, &wanted), &wanted.tags, &wanted.attached))
 }
 
 /// Reads the role: its own facts, and of tags and attachments the part that karp keeps. `inline` are the policies to read along.
@@ -154,9 +154,7 @@ pub async fn update(
         inline: owned_inline,
     };
     role::converge(aws.iam(), ctx.stop(), &found, &wanted, &owned).await?;
-    let trust = wanted.trust.clone();
-    let description = wanted.description.clone();
-    Ok(render(&planned, &Found { trust, description, ..found }, &wanted.tags, &wanted.attached))
+    Ok(render(&planned, &converged(found, &wanted), &wanted.tags, &wanted.attached))
 }
 
 /// Deletes the role, with its policies.
@@ -202,6 +200,16 @@ fn wanted(session: &Session, planned: &Value, purpose: &Purpose) -> Result<Wante
         inline: purpose.inline.clone(),
         adopt: model.adopt.unwrap_or(session.model().adopt_existing),
     })
+}
+
+/// Gives the role as it is once converged.
+fn converged(found: Found, wanted: &Wanted) -> Found {
+    Found {
+        trust: wanted.trust.clone(),
+        description: wanted.description.clone(),
+        permissions_boundary: wanted.permissions_boundary.clone(),
+        ..found
+    }
 }
 
 fn unknown_tags() -> Diagnostics {

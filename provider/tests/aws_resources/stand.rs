@@ -1,0 +1,234 @@
+//! What the edge tests share: real OpenTofu on the built provider, and the sandbox's AWS.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use karp_aws::config::{AccessKeys, Clients, Service, Settings};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The tests inject faults into one emulator: each takes its turn.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The sandbox as the tests find it.
+pub struct Sandbox {
+    pub endpoint: String,
+    pub region: String,
+    pub cluster: String,
+    pub subnet_ids: Vec<String>,
+    tofu: PathBuf,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Sandbox {
+    /// Finds the emulator and OpenTofu; says what is missing and gives nothing when either is.
+    pub fn find(test: &str) -> Option<Self> {
+        let skip = |why: &str| {
+            eprintln!("skipped: {test}: {why}");
+            None
+        };
+        let Ok(endpoint) = std::env::var("KARP_TEST_AWS_ENDPOINT") else {
+            return skip("KARP_TEST_AWS_ENDPOINT is not set");
+        };
+        let Ok(tools) = std::env::var("KARP_TEST_TOOLS") else { return skip("KARP_TEST_TOOLS is not set") };
+        let tofu = PathBuf::from(tools).join("tofu");
+        if !tofu.is_file() {
+            return skip("there is no tofu in KARP_TEST_TOOLS");
+        }
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let seed = http(&endpoint, "GET", "/_karp/seed", "");
+        let text = |name: &str| seed[name].as_str().unwrap().to_owned();
+        let subnet_ids =
+            seed["subnet_ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect();
+        let (region, cluster) = (text("region"), text("cluster_name"));
+        Some(Self { endpoint, region, cluster, subnet_ids, tofu, _turn: turn })
+    }
+
+    /// Asks the emulator's own door.
+    pub fn door(&self, method: &str, path: &str, body: &str) -> Value {
+        http(&self.endpoint, method, path, body)
+    }
+
+    /// Makes clients of the emulator, to look and to meddle.
+    pub async fn clients(&self) -> Clients {
+        let keys = AccessKeys { access_key_id: "test".into(), secret_access_key: "test".into(), session_token: None };
+        let settings = Settings {
+            region: Some(self.region.clone()),
+            access_keys: Some(keys),
+            endpoints: Service::ALL.into_iter().map(|service| (service, self.endpoint.clone())).collect(),
+            ..Settings::default()
+        };
+        Clients::load(&settings).await.unwrap()
+    }
+
+    /// Makes a working folder with a configuration; `PROVIDER` in it stands for a usual provider block.
+    pub fn stand(&self, config: &str) -> Stand<'_> {
+        let dir = tempfile::tempdir().unwrap();
+        let binary = PathBuf::from(env!("CARGO_BIN_EXE_terraform-provider-karp"));
+        let folder = binary.parent().unwrap();
+        let rc = format!(
+            "provider_installation {{\n  dev_overrides {{\n    \"registry.opentofu.org/karp/karp\" = {folder:?}\n  }}\n  direct {{}}\n}}\n"
+        );
+        std::fs::write(dir.path().join("tofu.rc"), rc).unwrap();
+        let stand = Stand { sandbox: self, dir };
+        stand.write(config);
+        stand
+    }
+
+    /// A provider block for the emulator, with more lines in it.
+    pub fn provider(&self, more: &str) -> String {
+        let services = ["ec2", "eks", "events", "iam", "pricing", "sqs", "ssm", "sts"];
+        let endpoints: Vec<String> =
+            services.iter().map(|name| format!("    {name} = {:?}\n", self.endpoint)).collect();
+        let region = if more.contains("region") { String::new() } else { format!("  region = {:?}\n", self.region) };
+        let name = if more.contains("cluster_name") {
+            String::new()
+        } else {
+            format!("  cluster_name = {:?}\n", self.cluster)
+        };
+        let endpoints = if more.contains("endpoints") {
+            String::new()
+        } else {
+            format!("  endpoints = {{\n{}  }}\n", endpoints.concat())
+        };
+        let keys = if more.contains("profile") { "" } else { "  access_key = \"test\"\n  secret_key = \"test\"\n" };
+        format!("provider \"karp\" {{\n{region}{name}{endpoints}{keys}{more}\n}}\n")
+    }
+}
+
+/// A working folder of OpenTofu.
+pub struct Stand<'a> {
+    sandbox: &'a Sandbox,
+    dir: TempDir,
+}
+
+/// What a run of OpenTofu came to.
+pub struct Run {
+    pub code: i32,
+    pub text: String,
+    pub events: Vec<Value>,
+}
+
+impl Run {
+    /// The errors that were shown.
+    pub fn errors(&self) -> Vec<&Value> {
+        self.of("error")
+    }
+
+    /// The warnings that were shown, without the one about development overrides.
+    pub fn warnings(&self) -> Vec<&Value> {
+        let own = |found: &&Value| !found["summary"].as_str().unwrap_or_default().contains("development overrides");
+        self.of("warning").into_iter().filter(own).collect()
+    }
+
+    fn of(&self, severity: &str) -> Vec<&Value> {
+        let found = self.events.iter().map(|event| &event["diagnostic"]);
+        found.filter(|diagnostic| diagnostic["severity"] == severity).collect()
+    }
+
+    /// The one error that was shown, as summary and detail.
+    pub fn one_error(&self) -> String {
+        let errors = self.errors();
+        assert_eq!(errors.len(), 1, "{}", self.text);
+        format!("{}\n{}", errors[0]["summary"].as_str().unwrap(), errors[0]["detail"].as_str().unwrap())
+    }
+
+    /// What would be done: `create`, `update`, `delete` … with the resource's address.
+    pub fn changes(&self) -> Vec<(String, String)> {
+        let planned =
+            self.events.iter().filter(|event| event["type"] == "planned_change").map(|event| &event["change"]);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        planned.map(|change| (text(&change["action"]), text(&change["resource"]["addr"]))).collect()
+    }
+}
+
+impl Stand<'_> {
+    /// Replaces the configuration.
+    pub fn write(&self, config: &str) {
+        let head = "terraform {\n  required_providers {\n    karp = {\n      source = \"karp/karp\"\n    }\n  }\n}\n";
+        let config = config.replace("PROVIDER", &self.sandbox.provider(""));
+        std::fs::write(self.dir.path().join("main.tf"), format!("{head}{config}")).unwrap();
+    }
+
+    /// Runs OpenTofu, whatever it comes to.
+    pub fn tofu(&self, arguments: &[&str]) -> Run {
+        let mut command = Command::new(&self.sandbox.tofu);
+        command.args(arguments).current_dir(self.dir.path());
+        for (name, _) in std::env::vars() {
+            if name.starts_with("AWS_") || name.starts_with("TF_") || name.starts_with("KARP_CLUSTER") {
+                command.env_remove(name);
+            }
+        }
+        command.env("TF_CLI_CONFIG_FILE", self.dir.path().join("tofu.rc")).env("TF_IN_AUTOMATION", "1");
+        command.env("HOME", self.dir.path()).env("AWS_EC2_METADATA_DISABLED", "true");
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Run { code: output.status.code().unwrap_or(-1), text, events }
+    }
+
+    /// Plans.
+    pub fn plan(&self) -> Run {
+        self.tofu(&["plan", "-json", "-detailed-exitcode"])
+    }
+
+    /// Applies; it must succeed.
+    pub fn apply(&self) -> Run {
+        let run = self.tofu(&["apply", "-json", "-auto-approve"]);
+        assert_eq!(run.code, 0, "{}", run.text);
+        run
+    }
+
+    /// Applies; it must fail.
+    pub fn apply_failing(&self) -> Run {
+        let run = self.tofu(&["apply", "-json", "-auto-approve"]);
+        assert_eq!(run.code, 1, "{}", run.text);
+        run
+    }
+
+    /// Holds that nothing is left to do.
+    pub fn assert_empty_plan(&self) {
+        let run = self.plan();
+        assert_eq!((run.code, run.changes()), (0, vec![]), "{}", run.text);
+    }
+
+    /// Destroys all; it must succeed.
+    pub fn destroy(&self) {
+        let run = self.tofu(&["destroy", "-json", "-auto-approve"]);
+        assert_eq!(run.code, 0, "{}", run.text);
+    }
+
+    /// The state file as it is.
+    pub fn state(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("terraform.tfstate")).unwrap_or_default()
+    }
+
+    /// An attribute of a resource in state.
+    pub fn attribute(&self, address: &str, name: &str) -> Value {
+        let (kind, label) = address.split_once('.').unwrap();
+        let state: Value = serde_json::from_str(&self.state()).unwrap_or_default();
+        let resources = state["resources"].as_array().cloned().unwrap_or_default();
+        let found = resources.into_iter().find(|resource| resource["type"] == kind && resource["name"] == label);
+        found.map(|resource| resource["instances"][0]["attributes"][name].clone()).unwrap_or_default()
+    }
+}
+
+/// Asks a server on this machine for JSON.
+fn http(endpoint: &str, method: &str, path: &str, body: &str) -> Value {
+    let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains(" 200 "), "{method} {path}: {answer}");
+    serde_json::from_str(body).unwrap_or_default()
+}
