@@ -1,0 +1,248 @@
+//! What `plan_disruption` promises, case by case and for random clusters.
+
+mod world;
+
+use karp_domain::catalogue::CapacityType;
+use karp_domain::cluster::Snapshot;
+use karp_domain::disruption::{Cause, DisruptionPlan, KeepReason, Verdict, plan_disruption, validate};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use world::{TYPES, catalogue, class, node, pool, running, snapshot, with};
+
+fn on_demand() -> Value {
+    json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}])
+}
+
+fn plan(objects: &[Value]) -> (Snapshot, DisruptionPlan) {
+    let snapshot = snapshot(objects, catalogue(TYPES));
+    let plan = plan_disruption(&snapshot);
+    for command in &plan.commands {
+        assert_eq!(validate(command, &snapshot), Ok(()), "a command must hold on the snapshot that it was made from");
+        let before: Vec<_> = command.candidates.iter().filter_map(|c| c.price).collect();
+        if command.cause == Cause::Underutilized {
+            for offering in command.replacements.iter().flat_map(|node| &node.offerings) {
+                assert!(offering.price < before[0], "a replacement may be dearer: {offering:?}");
+            }
+        }
+    }
+    (snapshot, plan)
+}
+
+fn keep(plan: &DisruptionPlan, claim: &str) -> KeepReason {
+    let found = plan.verdicts.iter().find(|(candidate, _)| &*candidate.claim == claim);
+    match found.map(|(_, verdict)| verdict.clone()) {
+        Some(Verdict::Keep(reason)) => reason,
+        other => panic!("{claim}: {other:?}"),
+    }
+}
+
+/// Two nodes of a pool; `pods` run on n1.
+fn two(kind: &str, pods: &[(&str, &str)]) -> Vec<Value> {
+    let mut objects = vec![class(), pool("default", on_demand())];
+    objects.extend(node("n1", "default", kind, "us-east-1a", CapacityType::OnDemand));
+    objects.extend(node("n2", "default", "m7i.xlarge", "us-east-1b", CapacityType::OnDemand));
+    objects.push(running("base", "n2", "2500m", "6Gi"));
+    objects.extend(pods.iter().map(|(name, cpu)| running(name, "n1", cpu, "1Gi")));
+    objects
+}
+
+#[test]
+fn empty_nodes_go_together() {
+    let mut objects = vec![class(), pool("default", on_demand())];
+    for name in ["n1", "n2", "n3"] {
+        objects.extend(node(name, "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
+    }
+    objects.push(running("p", "n3", "3500m", "10Gi"));
+    let (_, plan) = plan(&objects);
+    assert_eq!(plan.commands.len(), 1);
+    assert_eq!(plan.commands[0].cause, Cause::Empty);
+    let nodes: Vec<_> = plan.commands[0].candidates.iter().filter_map(|c| c.node.as_deref()).collect();
+    assert_eq!(nodes, ["n1", "n2"]);
+}
+
+#[test]
+fn a_node_whose_pods_fit_elsewhere_is_deleted() {
+    let (_, plan) = plan(&two("m7i.2xlarge", &[("p", "1")]));
+    assert_eq!(plan.commands[0].cause, Cause::Underutilized);
+    assert!(plan.commands[0].replacements.is_empty());
+    assert_eq!(plan.commands[0].candidates[0].node.as_deref(), Some("n1"));
+    assert!(plan.commands[0].saving() > karp_domain::catalogue::Price::ZERO);
+}
+
+#[test]
+fn a_node_that_is_too_big_is_replaced_by_a_cheaper_one() {
+    let (_, plan) = plan(&two("m7i.8xlarge", &[("p", "3")]));
+    let command = &plan.commands[0];
+    assert_eq!(command.decision(), "replace");
+    assert_eq!(command.replacements.len(), 1);
+    assert!(!command.replacements[0].instance_types().iter().any(|t| &**t == "m7i.8xlarge"));
+}
+
+#[test]
+fn a_node_that_is_as_cheap_as_can_be_stays() {
+    let mut objects = vec![class(), pool("default", on_demand())];
+    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
+    objects.push(running("p", "n1", "1500m", "1Gi"));
+    let (_, plan) = plan(&objects);
+    assert!(plan.commands.is_empty());
+    assert!(matches!(keep(&plan, "default-n1"), KeepReason::NoCheaperOffering { .. }));
+}
+
+#[test]
+fn each_obstacle_has_its_reason() {
+    type Check = fn(&KeepReason) -> bool;
+    let annotation = ("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": "true"}));
+    let budget = json!({"kind": "PodDisruptionBudget", "metadata": {"name": "b", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "test"}}}, "status": {"disruptionsAllowed": 0}});
+    let base = || two("m7i.2xlarge", &[("p", "1")]);
+    let edit = |kind: &str, name: &str, more: &[(&str, Value)]| -> Vec<Value> {
+        let matches = |o: &Value| o["kind"] == kind && o["metadata"]["name"] == name;
+        base().into_iter().map(|o| if matches(&o) { with(o, more) } else { o }).collect()
+    };
+    let disruption = |value: Value| edit("NodePool", "default", &[("spec.disruption", value)]);
+    let cases: Vec<(Vec<Value>, Check)> = vec![
+        (edit("Pod", "p", std::slice::from_ref(&annotation)), |r| matches!(r, KeepReason::PodProtected { .. })),
+        (edit("Node", "n1", std::slice::from_ref(&annotation)), |r| *r == KeepReason::NodeProtected),
+        ([base(), vec![budget]].concat(), |r| matches!(r, KeepReason::PodBudget { .. })),
+        (disruption(json!({"consolidateAfter": "Never", "budgets": []})), |r| *r == KeepReason::ConsolidationOff),
+        (disruption(json!({"consolidateAfter": "2h", "budgets": []})), |r| matches!(r, KeepReason::Settling { .. })),
+        (
+            disruption(json!({"consolidateAfter": "0s", "consolidationPolicy": "WhenEmpty", "budgets": []})),
+            |r| *r == KeepReason::NotEmpty,
+        ),
+        (
+            disruption(json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0"}]})),
+            |r| matches!(r, KeepReason::BudgetExhausted { .. }),
+        ),
+        (
+            disruption(json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0", "schedule": "@daily", "duration": "13h"}]})),
+            |r| matches!(r, KeepReason::BudgetExhausted { .. }),
+        ),
+        (edit("Node", "n1", &[("metadata.deletionTimestamp", json!(world::NOW))]), |r| *r == KeepReason::Leaving),
+    ];
+    for (at, (objects, check)) in cases.iter().enumerate() {
+        let (_, plan) = plan(objects);
+        let reason = keep(&plan, "default-n1");
+        assert!(check(&reason), "case {at}: {reason}");
+    }
+}
+
+#[test]
+fn a_closed_window_lets_consolidation_through() {
+    let budgets = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0", "schedule": "@daily", "duration": "11h"}]});
+    let mut objects = two("m7i.2xlarge", &[("p", "1")]);
+    objects[1] = with(objects[1].clone(), &[("spec.disruption", budgets)]);
+    assert_eq!(plan(&objects).1.commands.len(), 1);
+}
+
+#[test]
+fn expired_nodes_go_whatever_budgets_say() {
+    let mut objects = two("m7i.2xlarge", &[("p", "1")]);
+    objects[1] = with(objects[1].clone(), &[("spec.disruption.budgets", json!([{"nodes": "0"}]))]);
+    let claim = objects.iter_mut().find(|o| o["kind"] == "NodeClaim").unwrap();
+    *claim = with(claim.clone(), &[("spec.expireAfter", json!("30m"))]);
+    let (_, plan) = plan(&objects);
+    assert_eq!(plan.commands[0].cause, Cause::Expired);
+}
+
+#[test]
+fn a_drifted_node_is_replaced_even_by_a_dearer_one() {
+    let mut objects = vec![class(), pool("default", json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]))];
+    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::Spot));
+    objects.push(running("p", "n1", "1500m", "1Gi"));
+    let claim = objects.iter_mut().find(|o| o["kind"] == "NodeClaim").unwrap();
+    claim["status"]["conditions"].as_array_mut().unwrap().push(
+        json!({"type": "Drifted", "status": "True", "reason": "RequirementsDrifted", "lastTransitionTime": "2026-11-21T11:30:00Z"}),
+    );
+    let (_, plan) = plan(&objects);
+    assert_eq!(plan.commands[0].cause, Cause::Drifted);
+    assert_eq!(plan.commands[0].replacements.len(), 1);
+}
+
+#[test]
+fn spot_is_not_replaced_by_spot_without_the_gate_or_with_few_types() {
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.extend(node("n1", "default", "m7i.8xlarge", "us-east-1a", CapacityType::Spot));
+    objects.push(running("p", "n1", "1", "1Gi"));
+    let mut snapshot = snapshot(&objects, catalogue(TYPES));
+    assert_eq!(keep(&plan_disruption(&snapshot), "default-n1"), KeepReason::SpotToSpotOff);
+    snapshot.settings.spot_to_spot = true;
+    assert!(matches!(keep(&plan_disruption(&snapshot), "default-n1"), KeepReason::TooFewSpotTypes { .. }));
+}
+
+#[test]
+fn on_demand_may_become_spot() {
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
+    objects.push(running("p", "n1", "1500m", "1Gi"));
+    let (_, plan) = plan(&objects);
+    assert_eq!(plan.commands[0].replacements[0].capacity_type(), Some(CapacityType::Spot));
+}
+
+#[test]
+fn a_command_is_void_when_the_world_has_changed() {
+    let objects = two("m7i.2xlarge", &[("p", "1")]);
+    let (_, before) = plan(&objects);
+    let command = &before.commands[0];
+    let mut fuller = objects.clone();
+    fuller.push(running("late", "n2", "1", "1Gi"));
+    assert!(validate(command, &snapshot(&fuller, catalogue(TYPES))).is_err());
+    let protected = running("shield", "n1", "100m", "64Mi");
+    let annotation = ("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": "true"}));
+    let mut shielded = objects.clone();
+    shielded.push(with(protected, &[annotation]));
+    assert!(validate(command, &snapshot(&shielded, catalogue(TYPES))).is_err());
+    let gone: Vec<Value> = objects.into_iter().filter(|o| o["metadata"]["name"] != "default-n1").collect();
+    assert!(validate(command, &snapshot(&gone, catalogue(TYPES))).is_err());
+}
+
+#[test]
+fn foreign_nodes_are_no_candidates() {
+    let mut objects = two("m7i.2xlarge", &[]);
+    for claim in objects.iter_mut().filter(|o| o["kind"] == "NodeClaim") {
+        *claim = with(claim.clone(), &[("spec.nodeClassRef.group", json!("eks.amazonaws.com"))]);
+    }
+    let (_, plan) = plan(&objects);
+    assert!(plan.commands.is_empty() && plan.verdicts.is_empty());
+}
+
+fn a_cluster() -> impl Strategy<Value = Vec<Value>> {
+    let kinds = prop::sample::select(vec!["m7i.large", "m7i.2xlarge", "c6g.2xlarge", "m7i.8xlarge", "c6g.large"]);
+    let zone = prop::sample::select(vec!["us-east-1a", "us-east-1b"]);
+    let cpus = prop::collection::vec(prop::sample::select(vec!["100m", "500m", "1"]), 0..4);
+    let budget = prop::sample::select(vec!["100%", "10%", "1", "0"]);
+    (prop::collection::vec((kinds, zone, any::<bool>(), cpus), 0..5), budget).prop_map(|(nodes, budget)| {
+        let disruption = json!({"consolidateAfter": "0s", "budgets": [{"nodes": budget}]});
+        let mut objects = vec![class(), with(pool("default", json!([])), &[("spec.disruption", disruption)])];
+        for (at, (kind, zone, spot, cpus)) in nodes.iter().enumerate() {
+            let name = format!("n{at}");
+            let bought = if *spot { CapacityType::Spot } else { CapacityType::OnDemand };
+            objects.extend(node(&name, "default", kind, zone, bought));
+            objects.extend(cpus.iter().enumerate().map(|(n, cpu)| running(&format!("p{at}-{n}"), &name, cpu, "256Mi")));
+        }
+        objects
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn plans_hold_budgets_and_every_candidate_has_a_verdict(objects in a_cluster()) {
+        let (snapshot, plan) = plan(&objects);
+        prop_assert_eq!(plan.verdicts.len(), snapshot.claims.len());
+        let disrupted: usize = plan.commands.iter().map(|c| c.candidates.len()).sum();
+        let total = u32::try_from(snapshot.nodes.len()).unwrap();
+        let allowed = snapshot.pools[0].budgets[0].nodes.of(total);
+        prop_assert!(disrupted <= allowed as usize);
+        prop_assert!(plan.next_look.is_some() || snapshot.claims.is_empty());
+    }
+
+    #[test]
+    fn the_order_of_the_input_does_not_matter(objects in a_cluster()) {
+        let mut turned = objects.clone();
+        turned.reverse();
+        let one = plan_disruption(&snapshot(&objects, catalogue(TYPES)));
+        prop_assert_eq!(one, plan_disruption(&snapshot(&turned, catalogue(TYPES))));
+    }
+}
