@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -110,7 +111,8 @@ impl State {
         let path = file(run_dir);
         match std::fs::read(&path) {
             Ok(text) => Ok(Some(serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            // A stray file among the run directories is nobody's sandbox.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
         }
     }
