@@ -66,6 +66,8 @@ struct Verify {
     layout: Layout,
     deep: bool,
     folder: PathBuf,
+    /// This program, found before a build may replace it.
+    program: PathBuf,
     target: Option<PathBuf>,
     records: Vec<Record>,
 }
@@ -78,7 +80,8 @@ impl Verify {
         if let Some(target) = &target {
             layout.binaries = target.join("debug");
         }
-        Ok(Self { layout, deep, folder, target, records: Vec::new() })
+        let program = std::env::current_exe().context("finding the running program")?;
+        Ok(Self { layout, deep, folder, program, target, records: Vec::new() })
     }
 
     async fn all(&mut self) -> Result<()> {
@@ -105,7 +108,7 @@ impl Verify {
 
     /// Builds the tools in a process of their own, which ends with everything under it when the run is interrupted.
     async fn tools(&mut self) -> Result<Option<Tools>> {
-        let mut command = std::process::Command::new(std::env::current_exe()?);
+        let mut command = std::process::Command::new(&self.program);
         command.arg("tools");
         self.step("tools", command).await?;
         Tools::built(&self.layout)
