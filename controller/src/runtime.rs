@@ -93,6 +93,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         plans: Plans::default(),
         planning: tokio::sync::Mutex::default(),
         running: Running::default(),
+        unreadable: std::sync::Mutex::default(),
         evictions: std::sync::Mutex::default(),
     });
     let mut tasks = JoinSet::new();
@@ -101,6 +102,8 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         lost = hold(&mut election, &stop) => if lost { Ended::LostLease } else { Ended::Told },
         Some(done) = tasks.join_next() => Ended::Task(done),
     };
+    // The signal that ends the lease's keeper ends the watches too, and may reach a controller through them first.
+    let ended = if stop.is_cancelled() && matches!(ended, Ended::Task(Ok(_))) { Ended::Told } else { ended };
     metrics.leader.get_or_create(&lease).set(0);
     work.cancel();
     match ended {

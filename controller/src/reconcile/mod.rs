@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use karp_domain::api::conditions;
-use karp_domain::cluster::{Pod, PodKey, Settings, Snapshot};
+use karp_domain::cluster::{Pod, PodKey, Settings, Snapshot, Unreadable};
 use karp_domain::eviction::Answers;
 use kube::{Client, ResourceExt};
 use tokio::sync::Notify;
@@ -57,6 +57,8 @@ pub struct Context {
     pub planning: tokio::sync::Mutex<()>,
     /// Claims that are being disrupted.
     pub running: disruption::Running,
+    /// Objects that could not be read, as told last.
+    pub unreadable: Mutex<BTreeSet<String>>,
     /// How the API server answered evictions, by UID of the node.
     pub evictions: Mutex<BTreeMap<String, Answers>>,
 }
@@ -81,11 +83,21 @@ impl Context {
             ..Settings::default()
         };
         let (snapshot, unreadable) = self.stores.snapshot(catalogues, settings, Timestamp::now());
-        for why in unreadable {
-            tracing::warn!(error = %why, "leaving out an object that cannot be read");
-        }
+        self.tell_unreadable(&unreadable);
         self.metrics.cluster_nodes.set(snapshot.nodes.len() as i64);
         snapshot
+    }
+}
+
+impl Context {
+    /// Tells of objects that are left out because they cannot be read, each once while it stays so.
+    fn tell_unreadable(&self, unreadable: &[Unreadable]) {
+        let now: BTreeSet<String> = unreadable.iter().map(ToString::to_string).collect();
+        let mut told = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        for why in now.difference(&told) {
+            tracing::warn!(error = why, "leaving out an object that cannot be read");
+        }
+        *told = now;
     }
 }
 
@@ -157,7 +169,7 @@ pub enum Error {
     Launch(#[from] LaunchError),
     /// An object cannot be read.
     #[error(transparent)]
-    Unreadable(#[from] karp_domain::cluster::Unreadable),
+    Unreadable(#[from] Unreadable),
 }
 
 impl Error {
