@@ -11,10 +11,8 @@ use karp_domain::catalogue::Arch;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-const PARAMETERS: &str = "ssm:GetParameters";
+const PARAMETER: &str = "ssm:GetParameter";
 const DESCRIBE: &str = "ec2:DescribeImages";
-/// Names in one GetParameters call, SSM's bound.
-const PARAMETERS_PER_CALL: usize = 10;
 /// Whose images a name may mean when no owner is given: a stranger's image of the same name must not become a node.
 const DEFAULT_OWNERS: [&str; 2] = ["self", "amazon"];
 
@@ -85,7 +83,7 @@ impl Alias {
     /// [`Error::InvalidRequest`] for a family that karp does not bootstrap yet (AL2, Windows) and for what is no alias.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let refused =
-            |message: String| Error::InvalidRequest { action: PARAMETERS, code: "UnsupportedAlias".into(), message };
+            |message: String| Error::InvalidRequest { action: PARAMETER, code: "UnsupportedAlias".into(), message };
         let Some((family, version)) = text.split_once('@').filter(|(_, version)| !version.is_empty()) else {
             return Err(refused(format!("`{text}` is no alias: family@version")));
         };
@@ -176,7 +174,7 @@ pub async fn by_alias(clients: &Clients, alias: &Alias, kubernetes_version: &str
     }
     if images.is_empty() {
         let message = format!("AWS publishes no image for Kubernetes {kubernetes_version} under {}", names.join(", "));
-        return Err(Error::NotFound { action: PARAMETERS, code: "ParameterNotFound".into(), message });
+        return Err(Error::NotFound { action: PARAMETER, code: "ParameterNotFound".into(), message });
     }
     images.sort_by_key(rank);
     Ok(images)
@@ -214,19 +212,20 @@ fn rank(image: &Image) -> (bool, Reverse<Option<Timestamp>>, String) {
     (image.deprecated, Reverse(image.created_at), image.id.clone())
 }
 
-/// Reads the parameters that exist, by name.
+/// Reads the parameters that exist, by name. One call for each: the policies that Karpenter's users have allow no more.
 async fn parameters(clients: &Clients, names: &[String]) -> Result<BTreeMap<String, String>, Error> {
-    let mut values = BTreeMap::new();
-    for chunk in names.chunks(PARAMETERS_PER_CALL) {
-        let call = clients.ssm().get_parameters().set_names(Some(chunk.to_vec()));
-        let answer = call.send().await.map_err(|error| Error::from_sdk(PARAMETERS, error))?;
-        for parameter in answer.parameters.unwrap_or_default() {
-            if let (Some(name), Some(value)) = (parameter.name, parameter.value) {
-                values.insert(name, value);
+    let read = |name: &String| {
+        let (call, name) = (clients.ssm().get_parameter().name(name), name.clone());
+        async move {
+            match call.send().await.map_err(|error| Error::from_sdk(PARAMETER, error)) {
+                Ok(answer) => Ok(answer.parameter.and_then(|parameter| parameter.value).map(|value| (name, value))),
+                Err(error) if error.is_not_found() => Ok(None),
+                Err(error) => Err(error),
             }
         }
-    }
-    Ok(values)
+    };
+    let values = futures::future::try_join_all(names.iter().map(read)).await?;
+    Ok(values.into_iter().flatten().collect())
 }
 
 async fn described(clients: &Clients, ids: Vec<String>) -> Result<BTreeMap<String, Image>, Error> {
