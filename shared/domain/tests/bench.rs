@@ -11,7 +11,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 use karp_domain::api::{NodeClassReference, NodePool, NodePoolSpec, RequirementSpec};
 use karp_domain::catalogue::{Catalogue, InstanceType, Offering, Price, Zone};
-use karp_domain::cluster::{Pod, Pool, Snapshot};
+use karp_domain::cluster::{Phase, Pod, Pool, Snapshot};
 use karp_domain::requirement::Operator;
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::{Solution, solve};
@@ -118,7 +118,12 @@ fn the_judge_finds_no_fault() {
         let list = objects.as_array().or_else(|| objects["items"].as_array()).unwrap();
         let list: Vec<Arc<Pod>> = list
             .iter()
-            .map(|pod| Arc::new(Pod::from_kube(&serde_json::from_value(pod.clone()).unwrap()).unwrap()))
+            .map(|pod| {
+                let mut pod = Pod::from_kube(&serde_json::from_value(pod.clone()).unwrap()).unwrap();
+                // some inputs have no status: every pod waits
+                (pod.unschedulable, pod.phase, pod.node) = (true, Phase::Pending, None);
+                Arc::new(pod)
+            })
             .collect();
         let table = load(&dir.join(format!("{types}.json.gz")));
         let catalogue = Catalogue::new(table.as_array().unwrap().iter().map(instance_type).collect());

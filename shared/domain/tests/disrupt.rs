@@ -106,16 +106,16 @@ fn each_obstacle_has_its_reason() {
         ([base(), vec![budget]].concat(), |r| matches!(r, KeepReason::PodBudget { .. })),
         (disruption(json!({"consolidateAfter": "Never", "budgets": []})), |r| *r == KeepReason::ConsolidationOff),
         (disruption(json!({"consolidateAfter": "2h", "budgets": []})), |r| matches!(r, KeepReason::Settling { .. })),
+        (disruption(json!({"consolidateAfter": "0s", "consolidationPolicy": "WhenEmpty", "budgets": []})), |r| {
+            *r == KeepReason::NotEmpty
+        }),
+        (disruption(json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0"}]})), |r| {
+            matches!(r, KeepReason::BudgetExhausted { .. })
+        }),
         (
-            disruption(json!({"consolidateAfter": "0s", "consolidationPolicy": "WhenEmpty", "budgets": []})),
-            |r| *r == KeepReason::NotEmpty,
-        ),
-        (
-            disruption(json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0"}]})),
-            |r| matches!(r, KeepReason::BudgetExhausted { .. }),
-        ),
-        (
-            disruption(json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0", "schedule": "@daily", "duration": "13h"}]})),
+            disruption(
+                json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0", "schedule": "@daily", "duration": "13h"}]}),
+            ),
             |r| matches!(r, KeepReason::BudgetExhausted { .. }),
         ),
         (edit("Node", "n1", &[("metadata.deletionTimestamp", json!(world::NOW))]), |r| *r == KeepReason::Leaving),
@@ -129,7 +129,8 @@ fn each_obstacle_has_its_reason() {
 
 #[test]
 fn a_closed_window_lets_consolidation_through() {
-    let budgets = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0", "schedule": "@daily", "duration": "11h"}]});
+    let budgets =
+        json!({"consolidateAfter": "0s", "budgets": [{"nodes": "0", "schedule": "@daily", "duration": "11h"}]});
     let mut objects = two("m7i.2xlarge", &[("p", "1")]);
     objects[1] = with(objects[1].clone(), &[("spec.disruption", budgets)]);
     assert_eq!(plan(&objects).1.commands.len(), 1);
@@ -147,7 +148,8 @@ fn expired_nodes_go_whatever_budgets_say() {
 
 #[test]
 fn a_drifted_node_is_replaced_even_by_a_dearer_one() {
-    let mut objects = vec![class(), pool("default", json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]))];
+    let mut objects =
+        vec![class(), pool("default", json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]))];
     objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::Spot));
     objects.push(running("p", "n1", "1500m", "1Gi"));
     let claim = objects.iter_mut().find(|o| o["kind"] == "NodeClaim").unwrap();

@@ -13,6 +13,9 @@ const MOST_QUESTIONS: usize = 4000;
 /// Plans of more nodes are left as they are.
 const MOST_NODES: usize = 40;
 
+/// A node less is worth so much of the price, in thousandths.
+const TRIFLE_PERMILLE: u64 = 5;
+
 /// The cheapest type for a draft.
 pub(crate) struct Best {
     pub(crate) at: usize,
@@ -89,7 +92,7 @@ impl Search<'_> {
         }
     }
 
-    /// Makes one node of two, if that costs no more.
+    /// Makes one node of two, if that costs no more but a trifle.
     fn merge_once(&mut self, drafts: &mut Vec<Draft>) -> bool {
         for a in 0..drafts.len() {
             for b in a + 1..drafts.len() {
@@ -99,7 +102,7 @@ impl Search<'_> {
                 let (Some(one), Some(other)) = (self.price(&drafts[a]), self.price(&drafts[b])) else { continue };
                 let Some(both) = joined(&drafts[a], &drafts[b]) else { continue };
                 let Some((both, price)) = self.best(both, &[&drafts[a], &drafts[b]]) else { continue };
-                if price <= one + other {
+                if price <= (one + other).scaled(1000 + TRIFLE_PERMILLE, 1000) {
                     self.charge(&[&drafts[a], &drafts[b]], &[&both]);
                     drafts[a] = both;
                     drafts.remove(b);

@@ -119,6 +119,13 @@ impl<'p> Packer<'p> {
         Packer { problem, groups, order, remaining, left, banned, drafts: Vec::new() }
     }
 
+    /// Goes on from a plan that has been packed before.
+    pub(crate) fn resume(&mut self, drafts: Vec<Draft>, left: Vec<Resources>, remaining: Vec<u32>) {
+        self.drafts = drafts;
+        self.left = left;
+        self.remaining = remaining;
+    }
+
     /// Packs what the pools of `tier` can take.
     pub(crate) fn pack(&mut self, tier: &[usize]) {
         let fits = |group: &Group| tier.iter().any(|pool| group.ways[*pool].is_ok());
@@ -228,16 +235,18 @@ impl<'p> Packer<'p> {
             }
         }
         bounds.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        let mut most = 0.0_f64;
         let mut best: Option<(f64, Candidate)> = None;
         for (bound, pool, at, market) in bounds {
-            if best.as_ref().is_some_and(|(ratio, _)| bound < *ratio * (1.0 - TIE)) {
+            if bound < most * (1.0 - TIE) {
                 break;
             }
             let Some(candidate) = self.fill(pool, at, market, mine, worth) else { continue };
             let ratio = candidate.value / dollars(candidate.price);
+            most = most.max(ratio);
+            let close = |ratio: f64| ratio >= most * (1.0 - TIE);
             let better = best.as_ref().is_none_or(|(old, other)| {
-                ratio > *old * (1.0 + TIE)
-                    || (ratio >= *old * (1.0 - TIE) && candidate.value > other.value * (1.0 + TIE))
+                !close(*old) || (close(ratio) && candidate.value > other.value * (1.0 + 1e-9))
             });
             if better {
                 best = Some((ratio, candidate));
@@ -296,8 +305,8 @@ impl<'p> Packer<'p> {
     }
 }
 
-/// Ratios closer than this are equal, and the candidate that holds more is taken.
-const TIE: f64 = 1e-9;
+/// Ratios closer than this are equal, and the candidate that holds more is taken: fewer nodes are worth half a percent.
+const TIE: f64 = 0.005;
 
 /// What a node of a type counts against the limits that its pool has.
 pub(crate) fn node_size(state: &PoolState, at: usize) -> Resources {

@@ -11,6 +11,7 @@ use super::queue::{Group, draw, groups, waiting_pods};
 use super::{Misfit, Placement, Refusal, Solution, Target, Unschedulable, finish, improve};
 use crate::catalogue::Price;
 use crate::cluster::{Pod, PodKey, Snapshot};
+use crate::resources::Resources;
 
 /// How long after a refusal for want of offerings a new look is worth while: recent capacity errors are forgotten by then.
 const OFFERINGS_RETURN: SignedDuration = SignedDuration::from_mins(3);
@@ -137,39 +138,71 @@ fn suits(problem: &Problem<'_>, group: &Group, host: usize) -> bool {
 fn launch(problem: &Problem<'_>, groups: &mut [Group], solution: &mut Solution) -> Vec<Vec<Option<Misfit>>> {
     let mut best: Option<(u64, Price, Plan)> = None;
     for order in Order::ALL {
-        let plan = pack(problem, groups, order);
-        let price =
-            plan.drafts.iter().filter_map(|draft| improve::best_type(problem, groups, draft)).map(|t| t.price).sum();
-        if best.as_ref().is_none_or(|(waiting, cost, _)| (plan.waiting, price) < (*waiting, *cost)) {
-            best = Some((plan.waiting, price, plan));
+        let mut packer = Packer::new(problem, groups, order);
+        let mut plan = Plan::default();
+        pack(&mut packer, &mut plan.misfits);
+        plan.take(packer);
+        let types = plan.drafts.iter().filter_map(|draft| improve::best_type(problem, groups, draft));
+        let (waiting, price) = (plan.waiting(), types.map(|t| t.price).sum());
+        if best.as_ref().is_none_or(|(least, cost, _)| (waiting, price) < (*least, *cost)) {
+            best = Some((waiting, price, plan));
         }
     }
     let Some((_, _, mut plan)) = best else { return Vec::new() };
     improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
+    // what was improved may have left room under a limit
+    for _ in 0..MOST_REFILLS {
+        let before = plan.drafts.len();
+        if plan.waiting() == 0 {
+            break;
+        }
+        let mut packer = Packer::new(problem, groups, Order::Cpu);
+        packer.resume(plan.drafts.clone(), plan.left.clone(), plan.remaining.clone());
+        pack(&mut packer, &mut plan.misfits);
+        plan.take(packer);
+        if plan.drafts.len() == before {
+            break;
+        }
+        improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
+    }
     solution.nodes = finish::nodes(problem, groups, &plan.drafts, &mut plan.left);
     plan.misfits
 }
 
+/// Rounds of packing what waits into room that improvement made under limits.
+const MOST_REFILLS: usize = 4;
+
+#[derive(Default)]
 struct Plan {
     drafts: Vec<Draft>,
-    left: Vec<crate::resources::Resources>,
+    left: Vec<Resources>,
+    remaining: Vec<u32>,
     misfits: Vec<Vec<Option<Misfit>>>,
-    waiting: u64,
 }
 
-fn pack(problem: &Problem<'_>, groups: &[Group], order: Order) -> Plan {
-    let mut misfits = vec![vec![None; problem.pools.len()]; groups.len()];
-    let mut packer = Packer::new(problem, groups, order);
-    let mut start = 0;
-    while start < problem.pools.len() {
-        let weight = problem.pools[start].pool.weight;
-        let tier: Vec<usize> =
-            (start..problem.pools.len()).take_while(|pool| problem.pools[*pool].pool.weight == weight).collect();
-        start += tier.len();
-        pack_tier(&mut packer, &tier, &mut misfits);
+impl Plan {
+    fn take(&mut self, packer: Packer<'_>) {
+        self.drafts = packer.drafts;
+        self.left = packer.left;
+        self.remaining = packer.remaining;
     }
-    let waiting = packer.remaining.iter().map(|count| u64::from(*count)).sum();
-    Plan { drafts: packer.drafts, left: packer.left, misfits, waiting }
+
+    fn waiting(&self) -> u64 {
+        self.remaining.iter().map(|count| u64::from(*count)).sum()
+    }
+}
+
+/// Packs pool by pool, in the order of their weights.
+fn pack(packer: &mut Packer<'_>, misfits: &mut Vec<Vec<Option<Misfit>>>) {
+    let pools = &packer.problem.pools;
+    misfits.resize_with(packer.groups.len(), || vec![None; pools.len()]);
+    let mut start = 0;
+    while start < pools.len() {
+        let weight = pools[start].pool.weight;
+        let tier: Vec<usize> = (start..pools.len()).take_while(|pool| pools[*pool].pool.weight == weight).collect();
+        start += tier.len();
+        pack_tier(packer, &tier, misfits);
+    }
 }
 
 /// Packs a tier; a draft that breaks `minValues` is undone, its type is banned, and packing goes on.
@@ -229,11 +262,11 @@ fn refuse(problem: &Problem<'_>, groups: &[Group], misfits: &[Vec<Option<Misfit>
 }
 
 /// What the planned nodes of each pool take of its limits.
-fn planned(problem: &Problem<'_>, solution: &Solution) -> Vec<crate::resources::Resources> {
+fn planned(problem: &Problem<'_>, solution: &Solution) -> Vec<Resources> {
     let of = |state: &super::problem::PoolState| {
-        let mut total = crate::resources::Resources::new();
+        let mut total = Resources::new();
         for node in solution.nodes.iter().filter(|node| node.pool == state.pool.name) {
-            let mut most = crate::resources::Resources::new();
+            let mut most = Resources::new();
             for name in node.instance_types() {
                 if let Some(at) = state.catalogue.position(&name) {
                     most.raise(&node_size(state, at));
@@ -247,7 +280,7 @@ fn planned(problem: &Problem<'_>, solution: &Solution) -> Vec<crate::resources::
 }
 
 /// The limit that keeps a group out of a pool which could hold it otherwise.
-fn limit_reached(problem: &Problem<'_>, group: &Group, pool: usize, planned: &crate::resources::Resources) -> Misfit {
+fn limit_reached(problem: &Problem<'_>, group: &Group, pool: usize, planned: &Resources) -> Misfit {
     let state = &problem.pools[pool];
     let left = limits_left(state).minus(planned);
     let types = group.ways[pool].iter().flatten().flat_map(|way| way.types.ones());
