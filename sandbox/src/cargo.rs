@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::layout::Layout;
+use crate::{group::Group, layout::Layout};
 
 /// The packages whose binaries a sandbox uses.
 const PRODUCTS: [&str; 4] = ["-p", "karp", "-p", "terraform-provider-karp"];
@@ -20,8 +20,10 @@ pub fn command(layout: &Layout, arguments: &[&str]) -> Command {
 ///
 /// # Errors
 /// When they do not compile.
-pub fn build_products(layout: &Layout) -> Result<()> {
-    let status = command(layout, &["build"]).args(PRODUCTS).status().context("starting cargo")?;
+pub async fn build_products(layout: &Layout) -> Result<()> {
+    let mut build = command(layout, &["build"]);
+    build.args(PRODUCTS);
+    let status = Group::start(build)?.wait().await?;
     if !status.success() {
         bail!("`cargo build {}` failed ({status})", PRODUCTS.join(" "));
     }

@@ -2,13 +2,14 @@
 
 use std::{path::Path, process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
     by_hand, cargo, demo,
+    group::Group,
     layout::Layout,
     sandbox::{Options, Sandbox},
     tools::Tools,
@@ -107,22 +108,27 @@ fn run(command: Command) -> Result<ExitCode> {
     let layout = Layout::here()?;
     match command {
         Command::Demo => {
-            let tools = set_up(&layout, Build::Products)?;
-            interruptible(demo::run(&layout, &tools))?;
+            interruptible(async {
+                let tools = set_up(&layout).await?;
+                demo::run(&layout, &tools).await
+            })?;
         }
         Command::Verify { deep } => {
             launcher::prerequisites::check()?;
             return interruptible(verify::run(layout, deep));
         }
         Command::Up { which, node_delay } => {
-            set_up(&layout, Build::Products)?;
+            interruptible(set_up(&layout))?;
             by_hand::up(&layout, &which.name, node_delay)?;
         }
         Command::Status => by_hand::status(&layout)?,
         Command::Down { all: true, .. } => by_hand::down_all(&layout)?,
         Command::Down { which, .. } => by_hand::down(&layout, &which.name)?,
         Command::Env { which } => by_hand::env(&layout, &which.name)?,
-        Command::Tools => println!("{}", set_up(&layout, Build::Nothing)?.bin.display()),
+        Command::Tools => {
+            launcher::prerequisites::check()?;
+            println!("{}", Tools::ensure(&layout)?.bin.display());
+        }
         Command::Supervise { which, node_delay } => {
             let tools = Tools::built(&layout)?.context("the tools are not built")?;
             let node_delay = Duration::try_from_secs_f64(node_delay).context("--node-delay")?;
@@ -132,20 +138,17 @@ fn run(command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-#[derive(Clone, Copy)]
-enum Build {
-    Products,
-    Nothing,
-}
-
-/// Names what lacks, then builds the tools and, if asked, the controller and the provider.
-fn set_up(layout: &Layout, build: Build) -> Result<Tools> {
+/// Names what lacks, then builds the tools, the controller and the provider, each in a process group that an interrupt ends.
+async fn set_up(layout: &Layout) -> Result<Tools> {
     launcher::prerequisites::check()?;
-    let tools = Tools::ensure(layout)?;
-    if let Build::Products = build {
-        cargo::build_products(layout)?;
+    if Tools::built(layout)?.is_none() {
+        let mut build = std::process::Command::new(std::env::current_exe()?);
+        build.arg("tools").stdout(std::io::stderr());
+        let status = Group::start(build)?.wait().await?;
+        ensure!(status.success(), "the tools could not be built ({status})");
     }
-    Ok(tools)
+    cargo::build_products(layout).await?;
+    Tools::built(layout)?.context("the tools are built and yet missing from the cache")
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod context;
 pub mod control_plane;
 pub mod demo;
+pub mod group;
 pub mod http;
 pub mod kubeconfig;
 pub mod kwok;

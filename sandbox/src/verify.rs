@@ -4,20 +4,17 @@ use std::{
     collections::BTreeMap,
     fs::File,
     path::{Path, PathBuf},
-    process::{ExitCode, Stdio},
+    process::ExitCode,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use comfy_table::Table;
-use nix::{
-    sys::signal::{Signal, killpg},
-    unistd::Pid,
-};
 use serde::Serialize;
 
 use crate::{
     cargo,
+    group::Group,
     layout::Layout,
     process,
     progress::Step,
@@ -244,30 +241,13 @@ fn foreign_to_domain(tree: &str) -> Vec<String> {
     found
 }
 
-/// Ends a step's whole process group when the step is given up.
-struct Group(Option<Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            // The leader is not reaped yet, so the number is still its own.
-            killpg(group, Signal::SIGTERM).ok();
-        }
-    }
-}
-
 async fn run_logged(step: &mut Step, mut command: std::process::Command, log: &Path) -> Result<bool> {
     let output = File::create(log).with_context(|| format!("making {}", log.display()))?;
-    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-    let mut child = tokio::process::Command::from(command).process_group(0).spawn()?;
-    let Some(pid) = child.id() else { bail!("the process has no id") };
-    let mut group = Group(Some(Pid::from_raw(i32::try_from(pid)?)));
+    command.stdout(output.try_clone()?).stderr(output);
+    let mut group = Group::start(command)?;
     loop {
         tokio::select! {
-            status = child.wait() => {
-                group.0 = None;
-                return Ok(status?.success());
-            }
+            status = group.wait() => return Ok(status?.success()),
             () = tokio::time::sleep(TELL) => step.tell(&process::last_lines(log, 1)),
         }
     }
@@ -282,25 +262,5 @@ mod tests {
         let tree = "karp-domain v0.1.0\nserde v1.0.0\ntokio v1.0.0\naws-sdk-ec2 v1.0.0\nhyper-util v0.1.0\nawsome v1.0.0\ntokio v1.0.0 (*)\n";
         assert_eq!(foreign_to_domain(tree), ["aws-sdk-ec2", "hyper-util", "tokio"]);
         assert!(foreign_to_domain("karp-domain v0.1.0\nkube-core v5.0.0\n").is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_step_that_is_given_up_is_ended() {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("log");
-        let mut command = std::process::Command::new("sh");
-        command.args(["-c", "echo $$; sleep 1000"]);
-        let mut step = Step::begin("sleep");
-        let work = run_logged(&mut step, command, &log);
-        assert!(tokio::time::timeout(Duration::from_millis(500), work).await.is_err());
-        let pid = std::fs::read_to_string(&log).unwrap().trim().parse().unwrap();
-        let identity = crate::state::Identity::of(pid);
-        for _ in 0..100 {
-            if !identity.alive() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        panic!("the step's process outlived it");
     }
 }
