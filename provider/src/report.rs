@@ -35,6 +35,8 @@ pub enum Kind {
     Unconfigured,
     /// The object belongs to another region or account than the one that the provider is configured for.
     Elsewhere,
+    /// There is no cluster of that name where the provider looks: correct its name or the region.
+    NoCluster,
     /// A part of the provider block that only apply will tell; the message is the argument's name.
     NotYetKnown,
     /// Anything else, reported as it came.
@@ -94,6 +96,7 @@ impl Failure {
     }
 
     /// Translates an error of the API server met while `doing` something.
+    #[allow(clippy::needless_pass_by_value)] // as `map_err` hands it over
     pub fn kube(doing: impl Into<String>, error: karp_kube::Error) -> Self {
         use karp_kube::Error as E;
         let message = error.to_string();
@@ -161,7 +164,7 @@ impl Failure {
 
     /// Tells whether the failure lies in the way to AWS rather than in this resource, so that every resource would meet it.
     pub fn concerns_all(&self) -> bool {
-        matches!(self.kind, Kind::Unreachable | Kind::Credentials | Kind::Elsewhere)
+        matches!(self.kind, Kind::Unreachable | Kind::Credentials | Kind::Elsewhere | Kind::NoCluster)
     }
 
     /// Gives the short line of the diagnostic.
@@ -172,6 +175,7 @@ impl Failure {
             Kind::Denied => "Not authorised",
             Kind::Exists => "The object exists already",
             Kind::Elsewhere => "Wrong region or account",
+            Kind::NoCluster => "No such cluster",
             Kind::Interrupted => "Interrupted",
             Kind::TimedOut => "Gave up waiting",
             Kind::Unconfigured => "The provider is not configured for this",
@@ -231,7 +235,7 @@ impl Kind {
             Self::InUse => Some("Remove what still uses it first, then apply again."),
             Self::Unconfigured => Some("Set the missing argument in the provider block or on the resource."),
             Self::NotYetKnown => Some("It must be known when this is applied."),
-            Self::Missing | Self::Invalid | Self::Elsewhere | Self::Unexpected => None,
+            Self::Missing | Self::Invalid | Self::Elsewhere | Self::NoCluster | Self::Unexpected => None,
         }
     }
 }

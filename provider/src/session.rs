@@ -152,7 +152,7 @@ impl Session {
             answer.map(Arc::new).map_err(|e| {
                 let failure = Failure::from_aws(format!("find EKS cluster {name:?}"), e);
                 if failure.is_missing() {
-                    return failure.of_kind(Kind::Invalid).with_fix(format!(
+                    return failure.of_kind(Kind::NoCluster).with_fix(format!(
                         "There is no cluster {name:?} in region {}: check `cluster_name` and `region`.",
                         aws.region()
                     ));

@@ -34,7 +34,7 @@ pub fn split(policy: &str, longest: usize) -> Vec<String> {
     for statement in statements {
         match parts.last_mut() {
             Some(part) if document([part.clone(), vec![statement.clone()]].concat()).len() <= longest => {
-                part.push(statement)
+                part.push(statement);
             }
             _ => parts.push(vec![statement]),
         }

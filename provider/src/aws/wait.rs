@@ -34,7 +34,7 @@ where
             Err(failure) if failure.kind == Kind::Unsettled && Instant::now() + pause < deadline => {
                 tracing::debug!(doing = failure.doing, answer = failure.message, "not settled yet");
                 rest(stop, pause, &failure.doing).await?;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 3 / 2).min(LONGEST_PAUSE);
             }
             answer => return answer,
         }
@@ -62,7 +62,7 @@ where
             return Err(Failure::new(Kind::TimedOut, doing, format!("it did not happen within {} s", limit.as_secs())));
         }
         rest(stop, pause, doing).await?;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 3 / 2).min(LONGEST_PAUSE);
     }
 }
 

@@ -199,7 +199,7 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
                 _ => Err(failure.of_kind(Kind::Exists)),
             }
         }
-        Err(failure) if failure.is_missing() => Err(failure.of_kind(Kind::Invalid).at("cluster_name").with_fix(
+        Err(failure) if failure.is_missing() => Err(failure.of_kind(Kind::NoCluster).at("cluster_name").with_fix(
             format!("There is no such cluster in region {}: check `cluster_name` and `region`.", aws.region()),
         )),
         Err(failure) => Err(failure),

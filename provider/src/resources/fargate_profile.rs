@@ -261,7 +261,7 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model) -> Result<String, Failu
                 .of_kind(Kind::Exists)
                 .at("name")
                 .with_fix("Import it with `import { ... }`, or choose another name.")),
-            Kind::Missing => Err(failure.of_kind(Kind::Invalid).at("cluster_name").with_fix(format!(
+            Kind::Missing => Err(failure.of_kind(Kind::NoCluster).at("cluster_name").with_fix(format!(
                 "There is no such cluster in region {}: check `cluster_name` and `region`.",
                 aws.region()
             ))),
