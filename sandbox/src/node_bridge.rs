@@ -6,7 +6,7 @@ mod node;
 mod user_data;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
@@ -76,38 +76,41 @@ fn instance_of(node: &Node) -> Option<String> {
 impl Bridge {
     /// Asks EC2 once and does what is due.
     async fn look(&mut self) -> Result<()> {
-        let answer = http::get(&format!("{}/_karp/instances", self.ctx.aws_endpoint)).await?;
-        let instances: Vec<Instance> = serde_json::from_str(&answer).context("reading the instances")?;
+        let states: BTreeMap<String, String> = self.ask("instance-states").await?;
         let now = Instant::now();
-        for instance in &instances {
-            let before = self.fates.get(&instance.id).cloned();
-            match self.step(instance, before.clone(), now).await {
-                Ok(Some(fate)) if before.as_ref() != Some(&fate) => _ = self.fates.insert(instance.id.clone(), fate),
+        for (id, state) in &states {
+            let before = self.fates.get(id).cloned();
+            match self.step(id, state, before.clone(), now).await {
+                Ok(Some(fate)) if before.as_ref() != Some(&fate) => _ = self.fates.insert(id.clone(), fate),
                 Ok(_) => {}
-                Err(error) => tracing::warn!(instance = instance.id, "node bridge: {error:#}"),
+                Err(error) => tracing::warn!(instance = id, "node bridge: {error:#}"),
             }
         }
-        let listed: BTreeSet<&String> = instances.iter().map(|instance| &instance.id).collect();
-        self.fates.retain(|id, _| listed.contains(id));
+        self.fates.retain(|id, _| states.contains_key(id));
         Ok(())
     }
 
+    async fn ask<T: serde::de::DeserializeOwned>(&self, what: &str) -> Result<T> {
+        let answer = http::get(&format!("{}/_karp/{what}", self.ctx.aws_endpoint)).await?;
+        serde_json::from_str(&answer).with_context(|| format!("reading {what}"))
+    }
+
     /// Decides and does the next thing for one instance; returns what has become of it.
-    async fn step(&self, instance: &Instance, before: Option<Fate>, now: Instant) -> Result<Option<Fate>> {
-        let ended = instance.has_ended();
+    async fn step(&self, id: &str, state: &str, before: Option<Fate>, now: Instant) -> Result<Option<Fate>> {
+        let ended = matches!(state, "shutting-down" | "terminated" | "stopping" | "stopped");
         Ok(match before {
-            None if instance.state == "running" => Some(Fate::Booting(now)),
+            None if state == "running" => Some(Fate::Booting(now)),
             None if !ended => None,
             None | Some(Fate::Booting(_) | Fate::Refused) if ended => Some(Fate::Forgotten),
             Some(Fate::Booting(since)) if now.duration_since(since) >= self.ctx.node_delay => {
-                Some(self.join(instance).await?)
+                Some(self.join(&self.ask(&format!("instance?id={id}")).await?).await?)
             }
             Some(Fate::Joined) if ended => {
-                self.darken(instance).await?;
+                self.darken(&self.ask(&format!("instance?id={id}")).await?).await?;
                 Some(Fate::Ended(now))
             }
             Some(Fate::Ended(since)) if now.duration_since(since) >= DELETED_AFTER => {
-                self.delete(instance).await?;
+                self.delete(&self.ask(&format!("instance?id={id}")).await?).await?;
                 Some(Fate::Forgotten)
             }
             other => other,

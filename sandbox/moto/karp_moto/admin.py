@@ -89,6 +89,8 @@ GET = {
     "calls": calls,
     "held": lambda world, gate, query: world.faults.held(),
     "instances": lambda world, gate, query: instances.describe(world),
+    "instance": lambda world, gate, query: instances.one(world, world.ec2.get_instance(query["id"])),
+    "instance-states": lambda world, gate, query: instances.states(world),
     "inventory": lambda world, gate, query: inventory.read(world),
     "fargate-profiles": lambda world, gate, query: inventory.fargate_profiles(world),
     "settings": lambda world, gate, query: settings(world, gate, {}),

@@ -26,13 +26,11 @@ const EVICTION_DISK_PERCENT: u64 = 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// An EC2 instance, as the emulator's `/_karp/instances` tells it.
+/// An EC2 instance, as the emulator's `/_karp/instance` tells it.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Instance {
     /// Instance id.
     pub id: String,
-    /// State name of EC2.
-    pub state: String,
     /// Availability zone.
     pub zone: String,
     /// Region.
@@ -71,11 +69,6 @@ impl Instance {
     /// Tells whether it was started from a Bottlerocket image.
     pub fn is_bottlerocket(&self) -> bool {
         self.image_name.as_deref().is_some_and(|name| name.starts_with("bottlerocket"))
-    }
-
-    /// Tells whether it is on its way out, or gone.
-    pub fn has_ended(&self) -> bool {
-        matches!(self.state.as_str(), "shutting-down" | "terminated" | "stopping" | "stopped")
     }
 }
 
