@@ -1,6 +1,6 @@
 //! Drives a provider in-process as Terraform's core does, and holds it to core's rules: for tests of resources without a binary.
 //!
-//! ```ignore
+//! ```text
 //! let core = Core::new(provider);
 //! let state = core.apply("karp_node_role", &Value::Null, &config).await.expect_state();
 //! core.assert_settled("karp_node_role", &state, &config).await;
