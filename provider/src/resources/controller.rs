@@ -148,7 +148,7 @@ impl Resource for Controller {
         if prior.get("force").as_bool() != Some(true) {
             let claims = node_claims::live(&client).await.map_err(|error| failure("list NodeClaims", error))?;
             if !claims.is_empty() {
-                let what = format!("{} live that only the controller can end", node_claims::names(&claims));
+                let what = format!("only the controller can end {}", node_claims::counted("NodeClaim", &claims));
                 return Err(Failure::new(Kind::InUse, "remove the controller", what)
                     .with_fix(
                         "Destroy the node pools first (a karp_node_pool drains its nodes), or delete the NodeClaims and wait; or set \
@@ -180,9 +180,9 @@ impl Controller {
             found.push(Diagnostic::warning(
                 "Nodes live that only the controller can end",
                 format!(
-                    "There are {}. Pools of this configuration are destroyed first and drain theirs; should any be left when it is the \
+                    "Still there: {}. Pools of this configuration are destroyed first and drain theirs; should any be left when it is the \
                      controller's turn, its destruction is refused (unless `force = true`).",
-                    node_claims::names(&claims)
+                    node_claims::counted("NodeClaim", &claims)
                 ),
             ));
         }
@@ -239,11 +239,16 @@ async fn remove(ctx: &Context, client: &Client, object: &Object) -> Result<(), F
     let api = apply::dynamic(client, object.plural, &object.json);
     let (name, doing) = (name_of(object), format!("delete {}", called(&object.json)));
     let Some(live) = api.get_opt(name).await.map_err(|error| failure(&doing, error.into()))? else { return Ok(()) };
-    // Foreground, so that the pods are gone when the Deployment is.
-    match api.delete(name, &DeleteParams::foreground()).await.map_err(karp_kube::Error::from) {
+    // Foreground, so that the pods are gone when the Deployment is: nothing acts any more, and the rest needs no waiting for.
+    let deployment = object.plural == "deployments";
+    let params = if deployment { DeleteParams::foreground() } else { DeleteParams::background() };
+    match api.delete(name, &params).await.map_err(karp_kube::Error::from) {
         Ok(_) => {}
         Err(karp_kube::Error::NotFound { .. }) => return Ok(()),
         Err(error) => return Err(failure(doing, error)),
+    }
+    if !deployment {
+        return Ok(());
     }
     let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
     wait::gone(&api, name, live.uid().as_deref(), &limit).await.map_err(|error| waited(&doing, error))

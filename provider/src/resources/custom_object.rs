@@ -19,6 +19,8 @@ use crate::session::Session;
 
 /// A CRD of the same apply may be some moments behind.
 const CRD_PATIENCE: Duration = Duration::from_secs(60);
+/// A controller that runs answers within seconds; one that has not after this long is told of, and the apply goes on.
+const READY_PATIENCE: Duration = Duration::from_secs(120);
 /// What is kept of the time limit to report and to store state.
 const RESERVE: Duration = Duration::from_secs(3);
 
@@ -152,11 +154,11 @@ impl CustomKind {
     /// Waits until the controller says that the object is ready. One that does not become so is a warning: the object exists, and an error
     /// would make Terraform destroy and create it again.
     pub async fn wait_ready(&self, ctx: &Context, client: &Client, name: &str) -> Result<(), Diagnostics> {
-        let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+        let limit = Until::after(ctx.remaining().saturating_sub(RESERVE).min(READY_PATIENCE), ctx.stop());
         let api = self.api(client, name);
         let waited_for = wait::until(&limit, || async {
             let object = api.get(name).await?;
-            Ok(readiness(&object.data))
+            Ok(readiness(&object.data, object.metadata.generation))
         });
         match waited_for.await {
             Ok(()) => Ok(()),
@@ -216,11 +218,13 @@ fn diagnostic(kind: &str, violation: &Violation, path: AttributePath) -> Diagnos
     Diagnostic::error(summary, format!("{}: {}", violation.path, violation.message)).at(path)
 }
 
-/// Reads the root condition of a status.
-fn readiness(data: &Json) -> Look<()> {
+/// Reads the root condition of a status; one of an older generation does not count.
+fn readiness(data: &Json, generation: Option<i64>) -> Look<()> {
     let conditions = data["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let is = |condition: &Json, kind: &str, status: &str| condition["type"] == kind && condition["status"] == status;
-    if conditions.iter().any(|condition| is(condition, "Ready", "True")) {
+    let current =
+        |condition: &Json| condition["observedGeneration"].as_i64().is_none_or(|seen| Some(seen) >= generation);
+    if conditions.iter().any(|condition| is(condition, "Ready", "True") && current(condition)) {
         return Look::Done(());
     }
     let open: Vec<String> = conditions

@@ -31,24 +31,20 @@ impl Left {
 
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} NodeClaims{}, {} Nodes{}",
-            self.claims.len(),
-            some(&self.claims),
-            self.nodes.len(),
-            some(&self.nodes)
-        )
+        write!(f, "{}, {}", counted("NodeClaim", &self.claims), counted("Node", &self.nodes))
     }
 }
 
-fn some(names: &[String]) -> String {
+/// Counts objects and names some of them: `2 Nodes (a, b)`.
+pub fn counted(kind: &str, names: &[String]) -> String {
     let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    match names.len() {
+    let plural = if names.len() == 1 { "" } else { "s" };
+    let shown = match names.len() {
         0 => String::new(),
         count if count > SHOWN => format!(" ({shown}, …)"),
         _ => format!(" ({shown})"),
-    }
+    };
+    format!("{} {kind}{plural}{shown}", names.len())
 }
 
 /// Lists what is left under a label selector; with `delete`, NodeClaims that nobody has deleted yet are.
@@ -87,11 +83,6 @@ pub async fn live(client: &Client) -> Result<Vec<String>, Error> {
         Err(Error::UnknownKind { .. } | Error::NotFound { .. }) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
-}
-
-/// Shows NodeClaims in a message.
-pub fn names(claims: &[String]) -> String {
-    format!("{} NodeClaims{}", claims.len(), some(claims))
 }
 
 /// Tells whether a controller has renewed its lease lately, in any namespace. In doubt it lives.

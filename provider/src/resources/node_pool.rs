@@ -221,8 +221,8 @@ impl Resource for NodePool {
 /// Declares whether an apply waits for the controller's word.
 pub fn wait_for_ready() -> Attribute {
     Attribute::bool().default(true).describe(
-        "Wait, for at most `timeouts.create` or `timeouts.update`, until the controller says that the object is ready. One that does \
-         not become so is a warning: it is applied, and the controller goes on with it.",
+        "Wait, for at most two minutes and within `timeouts`, until the controller says that the object is ready. One that does not \
+         become so is a warning: it is applied, and the controller goes on with it.",
     )
 }
 

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 
 /// Looks are this far apart: soon enough to feel immediate, rare enough for any API server.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(250);
 /// An unreachable API server is borne this long before it is reported.
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -1,0 +1,170 @@
+//! What the edge tests share: real OpenTofu on the built provider, and the sandbox's API server.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The API server as the tests find it.
+pub struct Cluster {
+    kubeconfig: String,
+    tools: PathBuf,
+}
+
+impl Cluster {
+    /// Finds the API server and the tools; says what is missing and gives nothing when either is.
+    pub fn find(test: &str) -> Option<Self> {
+        let value = |name: &str| {
+            let value = std::env::var(name).ok();
+            if value.is_none() {
+                eprintln!("skipped: {test}: {name} is not set");
+            }
+            value
+        };
+        Some(Self { kubeconfig: value("KARP_TEST_KUBECONFIG")?, tools: value("KARP_TEST_TOOLS")?.into() })
+    }
+
+    /// Makes a name that no other test or run has.
+    pub fn unique(&self, what: &str) -> String {
+        format!("edge-{what}-{}", std::process::id())
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.tools.join("kubectl"));
+        command.args(["--kubeconfig", &self.kubeconfig]).args(arguments);
+        command
+    }
+
+    /// Runs kubectl; it must succeed.
+    pub fn kubectl(&self, arguments: &[&str]) {
+        let output = self.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Reads an object; null when it is not there.
+    pub fn get(&self, what: &[&str]) -> Value {
+        let output = self.command(&[&["get", "-o", "json"], what].concat()).output().unwrap();
+        let missing = String::from_utf8_lossy(&output.stderr).contains("NotFound");
+        assert!(output.status.success() || missing, "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// Creates an object.
+    pub fn create(&self, object: &Value) {
+        let mut child = self.command(&["create", "-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// Makes a working folder with a configuration; `KUBECONFIG` in it stands for the file's path.
+    pub fn stand(&self, config: &str) -> Stand<'_> {
+        let dir = tempfile::tempdir().unwrap();
+        let binary = PathBuf::from(env!("CARGO_BIN_EXE_terraform-provider-karp"));
+        let folder = binary.parent().unwrap();
+        let rc = format!(
+            "provider_installation {{\n  dev_overrides {{\n    \"registry.opentofu.org/karp/karp\" = {folder:?}\n  }}\n  direct {{}}\n}}\n"
+        );
+        std::fs::write(dir.path().join("tofu.rc"), rc).unwrap();
+        let stand = Stand { cluster: self, dir };
+        stand.write(config);
+        stand
+    }
+}
+
+/// A working folder of OpenTofu.
+pub struct Stand<'a> {
+    cluster: &'a Cluster,
+    dir: TempDir,
+}
+
+/// What a run of OpenTofu came to.
+pub struct Run {
+    pub code: i32,
+    pub text: String,
+    events: Vec<Value>,
+}
+
+impl Run {
+    fn of(&self, severity: &str) -> Vec<&Value> {
+        let found = self.events.iter().map(|event| &event["diagnostic"]);
+        found.filter(|diagnostic| diagnostic["severity"] == severity).collect()
+    }
+
+    /// The warnings that were shown.
+    pub fn warnings(&self) -> Vec<&Value> {
+        self.of("warning")
+    }
+
+    /// The one error that was shown, as summary and detail.
+    pub fn one_error(&self) -> String {
+        let errors = self.of("error");
+        assert_eq!(errors.len(), 1, "{}", self.text);
+        format!("{}\n{}", errors[0]["summary"].as_str().unwrap(), errors[0]["detail"].as_str().unwrap())
+    }
+
+    /// What would be done: `create`, `update`, `delete` … with the resource's address.
+    pub fn changes(&self) -> Vec<(String, String)> {
+        let planned =
+            self.events.iter().filter(|event| event["type"] == "planned_change").map(|event| &event["change"]);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        planned.map(|change| (text(&change["action"]), text(&change["resource"]["addr"]))).collect()
+    }
+}
+
+impl Stand<'_> {
+    /// Replaces the configuration.
+    pub fn write(&self, config: &str) {
+        let head = "terraform {\n  required_providers {\n    karp = {\n      source = \"karp/karp\"\n    }\n  }\n}\n";
+        let config = config.replace("KUBECONFIG", &format!("{:?}", self.cluster.kubeconfig));
+        std::fs::write(self.dir.path().join("main.tf"), format!("{head}{config}")).unwrap();
+    }
+
+    /// Runs OpenTofu, whatever it comes to.
+    pub fn tofu(&self, arguments: &[&str]) -> Run {
+        let mut command = Command::new(self.cluster.tools.join("tofu"));
+        command.args(arguments).current_dir(self.dir.path());
+        for (name, _) in std::env::vars() {
+            if name.starts_with("AWS_") || name.starts_with("TF_") || name.starts_with("KARP_CLUSTER") {
+                command.env_remove(name);
+            }
+        }
+        command.env("TF_CLI_CONFIG_FILE", self.dir.path().join("tofu.rc")).env("TF_IN_AUTOMATION", "1");
+        command.env("HOME", self.dir.path()).env("AWS_EC2_METADATA_DISABLED", "true");
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Run { code: output.status.code().unwrap_or(-1), text, events }
+    }
+
+    /// Plans.
+    pub fn plan(&self) -> Run {
+        self.tofu(&["plan", "-json", "-detailed-exitcode"])
+    }
+
+    /// Applies; it must succeed.
+    pub fn apply(&self) {
+        let run = self.tofu(&["apply", "-json", "-auto-approve"]);
+        assert_eq!(run.code, 0, "{}", run.text);
+    }
+
+    /// Applies; it must fail.
+    pub fn apply_failing(&self) -> Run {
+        let run = self.tofu(&["apply", "-json", "-auto-approve"]);
+        assert_eq!(run.code, 1, "{}", run.text);
+        run
+    }
+
+    /// Holds that nothing is left to do.
+    pub fn assert_empty_plan(&self) {
+        let run = self.plan();
+        assert_eq!((run.code, run.changes()), (0, vec![]), "{}", run.text);
+    }
+
+    /// Destroys all; it must succeed.
+    pub fn destroy(&self) {
+        let run = self.tofu(&["destroy", "-json", "-auto-approve"]);
+        assert_eq!(run.code, 0, "{}", run.text);
+    }
+}
