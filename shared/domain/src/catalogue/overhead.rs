@@ -236,3 +236,29 @@ fn kube_reserved(facts: &InstanceFacts, settings: &NodeSettings) -> Resources {
     }
     reserved
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::{InstanceType, builtin_type};
+
+    /// Figures of AL2023 nodes with a 20 GiB volume, as Karpenter documents them.
+    #[test]
+    fn allocatable_is_as_documented() {
+        let cases = [
+            ("c5.12xlarge", "47810m", "88002Mi", "234"),
+            ("c5.18xlarge", "71750m", "127934Mi", "737"),
+            ("g5.xlarge", "3920m", "14162Mi", "58"),
+            ("m5.metal", "95690m", "355262Mi", "737"),
+            ("t3.micro", "1930m", "548Mi", "4"),
+        ];
+        for (name, cpu, memory, pods) in cases {
+            let facts = builtin_type(name).unwrap();
+            let there = InstanceType::from_facts(facts, &NodeSettings::default(), Vec::new()).allocatable();
+            let expected = [("cpu", cpu), ("memory", memory), ("pods", pods), ("ephemeral-storage", "17Gi")];
+            for (resource, amount) in expected {
+                assert_eq!(there.get(resource), amount.parse().unwrap(), "{name} {resource}");
+            }
+        }
+    }
+}
