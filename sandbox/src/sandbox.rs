@@ -280,6 +280,7 @@ impl Drop for Sandbox {
             task.abort();
         }
         self.processes.kill_all();
+        remove_data(&self.run_dir);
     }
 }
 
