@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use kube::Client;
+use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -49,7 +49,12 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     for gate in options.feature_gates.unknown() {
         tracing::warn!(gate, "unknown feature gate");
     }
-    let client = Client::try_default().await.context("no way to reach the API server (KUBECONFIG or in-cluster)")?;
+    let reach = "no way to reach the API server (KUBECONFIG or in-cluster)";
+    let mut config = Config::infer().await.context(reach)?;
+    let client = Client::try_from(config.clone()).context(reach)?;
+    // A budget's refusal is an answer, which kube's retries would sit on for minutes.
+    config.default_retry = false;
+    let evictor = Client::try_from(config).context(reach)?;
     let metrics = Arc::new(Metrics::new());
     let health = Arc::new(Health::default());
     let ports = (options.metrics_port, options.health_probe_port);
@@ -83,6 +88,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     let context = Arc::new(Context {
         events: Events::new(client.clone(), instance),
         client,
+        evictor,
         stores,
         cloud,
         unavailable: Unavailable::default(),

@@ -35,6 +35,8 @@ use crate::options::Options;
 pub struct Context {
     /// The API server.
     pub client: Client,
+    /// The API server without retries, for evictions: too many requests is what a budget answers.
+    pub evictor: Client,
     /// What is known.
     pub stores: Stores,
     /// Where instances come from.

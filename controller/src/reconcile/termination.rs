@@ -208,7 +208,7 @@ fn with_answers<T>(context: &Context, node_uid: &str, look: impl FnOnce(&mut Ans
 }
 
 async fn evict(target: &Target, node_uid: &str, context: &Context) -> Result<(), Error> {
-    let answer = effect::evict(&context.client, &target.pod, &target.uid).await?;
+    let answer = effect::evict(&context.evictor, &target.pod, &target.uid).await?;
     let code = match answer {
         Answer::Done => "200",
         Answer::Budget => "429",
