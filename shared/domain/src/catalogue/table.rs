@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
-use super::{CapacityType, InstanceFacts, InstanceType, NodeSettings, Price, Zone, offerings};
+use super::{CapacityType, InstanceFacts, InstanceType, NodeSettings, Offering, Price, Zone, offerings};
 use crate::api::labels;
 use crate::requirement::{Requirement, Requirements};
 
@@ -16,14 +16,14 @@ pub type TypeSet = FixedBitSet;
 /// Holds the instance types of one node class, with indexes over labels, zones and capacity types.
 #[derive(Clone, Debug, Default)]
 pub struct Catalogue {
-    types: Vec<InstanceType>,
-    by_name: FxHashMap<Arc<str>, usize>,
-    labels: FxHashMap<Arc<str>, LabelIndex>,
-    zones: Vec<Zone>,
+    types: Vec<Arc<InstanceType>>,
+    by_name: Arc<FxHashMap<Arc<str>, usize>>,
+    labels: Arc<FxHashMap<Arc<str>, LabelIndex>>,
+    zones: Arc<[Zone]>,
     offers: Vec<Vec<Offer>>,
     offered: Vec<TypeSet>,
     exotic: TypeSet,
-    plural: BTreeSet<Arc<str>>,
+    plural: Arc<BTreeSet<Arc<str>>>,
 }
 
 /// An available offering of a type, in the form in which packing reads it.
@@ -100,7 +100,9 @@ impl Catalogue {
             t.offerings.sort_by(|a, b| (a.price, a.capacity_type, &a.zone).cmp(&(b.price, b.capacity_type, &b.zone)));
         }
         let by_name = types.iter().enumerate().map(|(at, t)| (t.name.clone(), at)).collect();
-        let mut catalogue = Catalogue { by_name, zones, types, ..Catalogue::default() };
+        let types: Vec<_> = types.into_iter().map(Arc::new).collect();
+        let mut catalogue =
+            Catalogue { by_name: Arc::new(by_name), zones: zones.into(), types, ..Catalogue::default() };
         catalogue.index_labels();
         catalogue.index_offerings();
         catalogue
@@ -119,12 +121,16 @@ impl Catalogue {
         Catalogue::new(types.collect())
     }
 
-    /// Makes a copy in which the offerings that `unavailable` names cannot be had now.
+    /// Makes a copy in which the offerings that `unavailable` names cannot be had now. It shares all that stays equal, since the
+    /// controller makes one for each look at the cluster while an offering is remembered as unavailable.
     pub fn without(&self, unavailable: impl Fn(&str, &Zone, CapacityType) -> bool) -> Self {
         let mut copy = self.clone();
         for t in &mut copy.types {
-            for offering in &mut t.offerings {
-                offering.available &= !unavailable(&t.name, &offering.zone, offering.capacity_type);
+            let gone = |o: &Offering| o.available && unavailable(&t.name, &o.zone, o.capacity_type);
+            let gone: Vec<usize> = t.offerings.iter().enumerate().filter(|(_, o)| gone(o)).map(|(at, _)| at).collect();
+            if !gone.is_empty() {
+                let offerings = &mut Arc::make_mut(t).offerings;
+                gone.into_iter().for_each(|at| offerings[at].available = false);
             }
         }
         copy.index_offerings();
@@ -134,6 +140,7 @@ impl Catalogue {
     fn index_labels(&mut self) {
         let size = self.types.len();
         let empty = || TypeSet::with_capacity(size);
+        let (labels, plural) = (Arc::make_mut(&mut self.labels), Arc::make_mut(&mut self.plural));
         for (at, t) in self.types.iter().enumerate() {
             if is_exotic(t) {
                 self.exotic.grow(size);
@@ -141,9 +148,9 @@ impl Catalogue {
             }
             for (key, values) in &t.labels {
                 if values.len() > 1 {
-                    self.plural.insert(key.clone());
+                    plural.insert(key.clone());
                 }
-                let index = self.labels.entry(key.clone()).or_default();
+                let index = labels.entry(key.clone()).or_default();
                 index.defined.grow(size);
                 index.defined.insert(at);
                 for value in values {
@@ -169,13 +176,13 @@ impl Catalogue {
     }
 
     /// Answers the types, ordered by name.
-    pub fn types(&self) -> &[InstanceType] {
+    pub fn types(&self) -> &[Arc<InstanceType>] {
         &self.types
     }
 
     /// Answers the type of a name.
     pub fn get(&self, name: &str) -> Option<&InstanceType> {
-        self.by_name.get(name).map(|at| &self.types[*at])
+        self.by_name.get(name).map(|at| &*self.types[*at])
     }
 
     /// Answers the place of a type in [`Catalogue::types`].
@@ -261,7 +268,7 @@ impl Catalogue {
     }
 
     /// Answers the available offerings of a type in a market, cheapest first.
-    pub fn offerings_in(&self, at: usize, market: Market) -> impl Iterator<Item = &super::Offering> {
+    pub fn offerings_in(&self, at: usize, market: Market) -> impl Iterator<Item = &Offering> {
         self.types[at].offerings.iter().filter(move |offering| {
             let zone = self.zones.binary_search(&offering.zone);
             offering.available && zone.is_ok_and(|zone| market.allows(zone, offering.capacity_type))
