@@ -2,6 +2,8 @@
 //!
 //! Runs when `KARP_TEST_KUBECONFIG` names a cluster whose fake nodes kwok plays; `cargo verify` starts one.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,27 +11,19 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, ResourceExt};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
-use tokio::sync::{Mutex, MutexGuard};
-
-/// How long any single step may take on a busy machine of two cores.
-const PATIENCE: Duration = Duration::from_secs(90);
-
-/// A controller acts on the whole cluster, so the tests of this file take turns.
-static TURN: Mutex<()> = Mutex::const_new(());
+use serde_json::json;
+use support::{Turn, client, create, install, until};
 
 /// A controller process and the names that this test uses, ended when dropped.
 struct Stand {
     client: Client,
     controller: Child,
     name: String,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl Drop for Stand {
@@ -46,10 +40,8 @@ async fn stand(purpose: &str) -> Option<Stand> {
         println!("skipped: KARP_TEST_KUBECONFIG names no cluster (cargo verify starts one)");
         return None;
     };
-    let turn = TURN.lock().await;
-    let read = Kubeconfig::read_from(&kubeconfig).expect("a kubeconfig");
-    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a cluster");
-    let client = Client::try_from(config).expect("a client");
+    let turn = Turn::take(&kubeconfig).await;
+    let client = client(&kubeconfig).await;
     let name = format!("{purpose}-{}", std::process::id());
     install(&client).await;
     let namespace = json!({ "metadata": { "name": name } });
@@ -65,34 +57,6 @@ async fn stand(purpose: &str) -> Option<Stand> {
         .spawn()
         .expect("the controller starts");
     Some(Stand { client, controller, name, _turn: turn })
-}
-
-/// Installs the definitions and waits until the API server serves them.
-async fn install(client: &Client) {
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in karp_domain::api::crds() {
-        let params = PatchParams::apply("karp-test").force();
-        crds.patch(&crd.name_any(), &params, &Patch::Apply(&crd)).await.expect("a definition is accepted");
-    }
-    let pools: Api<NodePool> = Api::all(client.clone());
-    until("the definitions are served", async || pools.list(&ListParams::default()).await.is_ok()).await;
-}
-
-async fn create<K>(api: &Api<K>, object: Value) -> K
-where
-    K: Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
-{
-    let object: K = serde_json::from_value(object).expect("a readable object");
-    api.create(&PostParams::default(), &object).await.expect("the API server accepts it")
-}
-
-/// Waits until something holds; panics with its name when it does not in time.
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let start = Instant::now();
-    while !holds().await {
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
 }
 
 impl Stand {

@@ -26,8 +26,12 @@ struct Known {
 }
 
 /// A pod that could not be read.
-struct Unread {
-    why: String,
+#[derive(Clone)]
+pub struct Unread {
+    /// What cannot be understood, and where it is.
+    pub why: String,
+    /// Its UID.
+    pub uid: Arc<str>,
     node: Option<Arc<str>>,
 }
 
@@ -47,9 +51,9 @@ impl PodCache {
         self.read(|known| known.pods.values().filter(|pod| pod.node.as_deref() == Some(node)).cloned().collect())
     }
 
-    /// Returns how many pods could not be read.
-    pub fn unreadable(&self) -> usize {
-        self.read(|known| known.unreadable.len())
+    /// Returns the pods that could not be read.
+    pub fn unreadable(&self) -> Vec<(PodKey, Unread)> {
+        self.read(|known| known.unreadable.iter().map(|(key, unread)| (key.clone(), unread.clone())).collect())
     }
 
     /// Returns the pods on a node that could not be read.
@@ -134,7 +138,8 @@ fn put(known: &mut Known, pod: &core::Pod, live: bool) -> Change {
             if known.unreadable.get(&key).is_none_or(|unread| unread.why != why) {
                 tracing::warn!(Pod.namespace = %key.namespace, Pod.name = %key.name, error = why, "pod cannot be read, ignoring it");
             }
-            known.unreadable.insert(key.clone(), Unread { why, node: node.clone() });
+            let uid = pod.metadata.uid.as_deref().unwrap_or_default().into();
+            known.unreadable.insert(key.clone(), Unread { why, uid, node: node.clone() });
             Change::Pod { key, node, pending: false, moved: false }
         }
     }

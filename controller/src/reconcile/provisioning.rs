@@ -99,7 +99,12 @@ async fn pass(context: &Context) -> bool {
     let pending: Vec<&Arc<Pod>> = snapshot.pods.iter().filter(|pod| pod.is_provisionable()).collect();
     let labels = ControllerLabels::new("provisioner");
     context.metrics.queue_depth.get_or_create(&labels).set(pending.len() as i64);
-    context.metrics.ignored_pods.set(context.stores.pods.unreadable() as i64);
+    let unreadable = context.stores.pods.unreadable();
+    context.metrics.ignored_pods.set(unreadable.len() as i64);
+    for (key, pod) in &unreadable {
+        let note = format!("Failed to schedule pod, {}", pod.why);
+        context.events.publish(&effect::pod_reference(key, &pod.uid), Reason::FailedScheduling, note);
+    }
 
     let solution = solve(&snapshot);
     context.metrics.scheduling_duration.get_or_create(&labels).observe(started.elapsed().as_secs_f64());

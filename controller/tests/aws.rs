@@ -1,0 +1,309 @@
+//! The controller on a real control plane and the emulated AWS: what becomes of crashes, refused capacity, interruptions, broken
+//! objects, a rival's lease and budgets. Each test says the outcome in the APIs.
+//!
+//! Runs when `KARP_TEST_KUBECONFIG`, `KARP_TEST_AWS_ENDPOINT` and `KARP_TEST_CLUSTER` name a sandbox; `cargo verify` starts one.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karp_domain::api::{NodeClaim, NodePool, conditions, labels};
+use kube::api::{ApiResource, DeleteParams, DynamicObject};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use support::stand::{Stand, instance_of, node_of};
+use support::{create, until};
+
+/// How long a call that is on its way when the controller crashes takes to arrive: longer than a lease lives.
+const LATE: Duration = Duration::from_secs(25);
+/// How soon another offering is asked for after one was refused, a batch of pods included.
+const SOON: SignedDuration = SignedDuration::from_secs(10);
+/// How long something that must not happen is watched for.
+const WATCH: Duration = Duration::from_secs(8);
+/// How long a controller may take to end.
+const END: Duration = Duration::from_secs(25);
+
+fn since(claim: &NodeClaim, kind: &str) -> Option<Timestamp> {
+    let condition = conditions::get(&claim.status.as_ref()?.conditions, kind)?;
+    (condition.status == conditions::ConditionStatus::True).then_some(condition.last_transition_time)
+}
+
+/// Asserts that the pool ever had one instance, and that its one claim stands for it.
+async fn exactly_one(stand: &Stand) {
+    let instances = stand.aws.instances(&stand.name);
+    assert_eq!(instances.len(), 1, "{instances:?}");
+    let claims = stand.mine::<NodeClaim>().await;
+    let ids: Vec<String> = claims.iter().map(instance_of).collect();
+    assert_eq!(ids, [instances[0]["id"].as_str().expect("an id")], "the claim adopted it");
+    assert_eq!(instances[0]["tags"]["karpenter.sh/nodeclaim"], claims[0].name_any(), "it says whose it is");
+}
+
+#[tokio::test]
+async fn a_crash_before_the_launch_is_recorded_leaves_one_instance() {
+    let Some(mut stand) = Stand::open("lost-reply").await else { return };
+    stand.pool(&["spot", "on-demand"]).await;
+    stand.aws.door("hold", &json!({ "action": "CreateFleet" }));
+    stand.start();
+    stand.deployment(2, "500m").await;
+    until("the reply is held", async || stand.aws.held("CreateFleet") == 1).await;
+    assert_eq!(stand.aws.instances(&stand.name).len(), 1, "EC2 has launched it");
+    stand.crash();
+    stand.aws.door("release", &json!({ "action": "CreateFleet" }));
+    assert!(stand.mine::<NodeClaim>().await.iter().all(|claim| instance_of(claim).is_empty()), "nobody wrote it down");
+
+    stand.start();
+    stand.until_running(2).await;
+    exactly_one(&stand).await;
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn a_launch_that_arrives_after_a_crash_and_its_repetition_are_one_instance() {
+    let Some(mut stand) = Stand::open("late-call").await else { return };
+    stand.pool(&["spot", "on-demand"]).await;
+    stand.aws.door("delay", &json!({ "action": "CreateFleet", "seconds": LATE.as_secs() }));
+    stand.start();
+    stand.deployment(2, "500m").await;
+    until("the attempt is recorded", async || {
+        let claims = stand.mine::<NodeClaim>().await;
+        claims.iter().any(|claim| claim.annotations().contains_key("karp.sh/launch-digest"))
+    })
+    .await;
+    // The call follows its record at once; where it is lost altogether, the outcome is the same.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let sent = Instant::now();
+    stand.crash();
+    assert!(stand.aws.instances(&stand.name).is_empty(), "nothing is launched yet");
+    stand.aws.door("reset-faults", &json!({}));
+
+    stand.start();
+    stand.until_running(2).await;
+    tokio::time::sleep(LATE.saturating_sub(sent.elapsed()) + Duration::from_secs(2)).await;
+    exactly_one(&stand).await;
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn refused_capacity_is_looked_for_elsewhere_at_once() {
+    let Some(mut stand) = Stand::open("short").await else { return };
+    stand.pool(&["spot", "on-demand"]).await;
+    let short = json!([{ "capacity_type": "spot", "code": "InsufficientInstanceCapacity" }]);
+    stand.aws.door("capacity", &short);
+    stand.start();
+    stand.deployment(2, "500m").await;
+    stand.until_running(2).await;
+    let instances = stand.aws.instances(&stand.name);
+    assert!(instances.len() == 1 && instances[0]["lifecycle"] == "on-demand", "{instances:?}");
+    until("the refusal is told", async || !stand.events("InsufficientCapacityError", &stand.name).await.is_empty())
+        .await;
+    let told = stand.events("InsufficientCapacityError", &stand.name).await;
+    let refused = told.iter().filter_map(|event| event.event_time.as_ref()).map(|time| time.0).min().expect("a time");
+    let claims = stand.mine::<NodeClaim>().await;
+    let launched = claims.iter().find_map(|claim| since(claim, conditions::LAUNCHED)).expect("it is launched");
+    let took = launched.duration_since(refused);
+    assert!(took <= SOON, "the next attempt came after {took:?}");
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn an_interrupted_node_is_replaced_before_it_is_drained() {
+    let Some(mut stand) = Stand::open("taken-back").await else { return };
+    stand.pool(&["spot"]).await;
+    stand.start();
+    stand.deployment(2, "500m").await;
+    stand.until_running(2).await;
+    let old = stand.mine::<NodeClaim>().await.remove(0);
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    until("its node is initialized", async || {
+        claims.get(&old.name_any()).await.is_ok_and(|claim| since(&claim, conditions::INITIALIZED).is_some())
+    })
+    .await;
+
+    stand.aws.send("{ this is no message").await;
+    stand.aws.send(&json!({ "source": "aws.ec2", "detail-type": 7 }).to_string()).await;
+    stand.aws.door("interrupt", &json!({ "instance_id": instance_of(&old), "after_seconds": 120 }));
+    // The old claim's last state is kept: it says when its end was asked for.
+    let mut asked = None;
+    until("the old claim is gone", async || match claims.get_opt(&old.name_any()).await {
+        Ok(Some(claim)) => {
+            asked = claim.metadata.deletion_timestamp.map(|time| time.0).or(asked);
+            false
+        }
+        Ok(None) => true,
+        Err(_) => false,
+    })
+    .await;
+    let asked = asked.expect("its end was seen");
+    stand.until_running(2).await;
+    let now = stand.mine::<NodeClaim>().await;
+    let replaced = now.iter().filter_map(|claim| since(claim, conditions::INITIALIZED)).min().expect("a replacement");
+    // The API server tells the end by the second.
+    assert!(
+        replaced.as_second() <= asked.as_second(),
+        "the replacement was ready at {replaced}, the drain began at {asked}"
+    );
+    let old_type = old.labels().get(labels::INSTANCE_TYPE).zip(old.labels().get(labels::ZONE));
+    let same =
+        |claim: &NodeClaim| claim.labels().get(labels::INSTANCE_TYPE).zip(claim.labels().get(labels::ZONE)) == old_type;
+    assert!(!now.iter().any(same), "what EC2 takes back is not asked for again");
+
+    until("the queue is empty", async || stand.aws.queued().await == 0).await;
+    let metrics = stand.metrics();
+    let received = |kind: &str| {
+        let counts =
+            |line: &&str| line.starts_with("karpenter_interruption_received_messages_total") && line.contains(kind);
+        metrics.lines().find(counts).and_then(|line| line.rsplit(' ').next()?.parse::<u32>().ok())
+    };
+    assert_eq!(received("spot_interrupted"), Some(1), "{metrics}");
+    let all: u32 = metrics
+        .lines()
+        .filter(|line| line.starts_with("karpenter_interruption_received_messages_total"))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok())
+        .sum();
+    assert_eq!(all, 3, "the garbage is counted: {metrics}");
+    assert!(metrics.lines().any(|line| line == "karpenter_interruption_deleted_messages_total 3"), "{metrics}");
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn broken_pools_and_pods_stop_nobody_else() {
+    let Some(mut stand) = Stand::open("broken").await else { return };
+    let (classless, unreadable) = (format!("{}-classless", stand.name), format!("{}-unreadable", stand.name));
+    let pools: Api<NodePool> = Api::all(stand.client.clone());
+    let mut lost = stand.pool_manifest(&classless, "no-such-class", &["spot"]);
+    lost["spec"]["weight"] = json!(100);
+    create::<NodePool>(&pools, lost).await;
+    // Accepted by the definition, as a quantity is any text of the right form; more than any number that is counted with.
+    let mut odd = stand.pool_manifest(&unreadable, &stand.name, &["spot"]);
+    odd["spec"]["limits"] = json!({ "cpu": "1e60" });
+    let resource = ApiResource::erase::<NodePool>(&());
+    let anything: Api<DynamicObject> = Api::all_with(stand.client.clone(), &resource);
+    create::<DynamicObject>(&anything, odd).await;
+    stand.pool(&["spot"]).await;
+    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
+    let mut huge = stand.pod_spec("1");
+    huge["containers"][0]["resources"]["requests"]["memory"] = json!("1e60");
+    create::<Pod>(&pods, json!({ "metadata": { "name": "huge" }, "spec": huge })).await;
+    let mut puzzling = stand.pod_spec("1");
+    let puzzle = json!({ "key": "age", "operator": "Gt", "values": ["old"] });
+    puzzling["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{ "matchExpressions": [puzzle] }] } } });
+    create::<Pod>(&pods, json!({ "metadata": { "name": "puzzling" }, "spec": puzzling })).await;
+
+    stand.start();
+    stand.deployment(2, "500m").await;
+    stand.until_running(2).await;
+    for name in ["huge", "puzzling"] {
+        until(&format!("{name} is told about"), async || {
+            !stand.events("FailedScheduling", name).await.iter().all(by_scheduler)
+        })
+        .await;
+    }
+    until("the pool says what it lacks", async || {
+        let pool = pools.get(&classless).await.expect("the pool");
+        let all = pool.status.map(|status| status.conditions).unwrap_or_default();
+        let said = conditions::get(&all, conditions::NODE_CLASS_READY);
+        conditions::is_false(&all, conditions::READY) && said.is_some_and(|said| said.reason == "NodeClassNotFound")
+    })
+    .await;
+    assert!(stand.log().contains(&unreadable), "the log names the pool that cannot be read");
+    assert_eq!(stand.aws.instances(&stand.name).len(), 1);
+    for name in [&classless, &unreadable] {
+        anything.delete(name, &DeleteParams::default()).await.expect("a broken pool is deleted");
+        until("a broken pool goes", async || anything.get_opt(name).await.is_ok_and(|pool| pool.is_none())).await;
+    }
+    stand.leave().await;
+}
+
+/// Says whether an event is kube-scheduler's.
+fn by_scheduler(event: &k8s_openapi::api::core::v1::Event) -> bool {
+    event.reporting_component.as_deref() != Some("karpenter")
+}
+
+#[tokio::test]
+async fn a_running_karpenter_is_never_doubled_and_an_end_gives_the_lease_back() {
+    let Some(mut stand) = Stand::open("rival").await else { return };
+    let rival = format!("{}-elsewhere", stand.name);
+    create::<Namespace>(&Api::all(stand.client.clone()), json!({ "metadata": { "name": rival } })).await;
+    let held: Api<Lease> = Api::namespaced(stand.client.clone(), &rival);
+    let spec = json!({ "holderIdentity": "karpenter-6f5d9", "leaseDurationSeconds": 3600,
+        "renewTime": format!("{:.6}", Timestamp::now()), "acquireTime": format!("{:.6}", Timestamp::now()) });
+    create::<Lease>(&held, json!({ "metadata": { "name": "karpenter-leader-election" }, "spec": spec })).await;
+    stand.pool(&["spot"]).await;
+    stand.start();
+    stand.deployment(1, "500m").await;
+    until("it says whom it waits for", async || {
+        let log = stand.log();
+        log.contains("karpenter-6f5d9") && log.contains(&rival)
+    })
+    .await;
+    tokio::time::sleep(WATCH).await;
+    let pools: Api<NodePool> = Api::all(stand.client.clone());
+    let pool = pools.get(&stand.name).await.expect("the pool");
+    assert!(pool.status.is_none() && pool.finalizers().is_empty(), "the pool was touched: {pool:?}");
+    assert!(stand.mine::<NodeClaim>().await.is_empty(), "it acted beside another");
+    let begin = Instant::now();
+    let code = stand.terminate();
+    assert!(code.success() && begin.elapsed() < END, "while waiting: {code} after {:?}", begin.elapsed());
+
+    stand.start();
+    held.delete("karpenter-leader-election", &DeleteParams::default()).await.expect("the rival leaves");
+    stand.until_running(1).await;
+    let leases: Api<Lease> = Api::namespaced(stand.client.clone(), &stand.name);
+    let holder = async || {
+        let lease = leases.get("karpenter-leader-election").await.expect("the lease");
+        lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty())
+    };
+    assert!(holder().await.is_some(), "it leads");
+    let begin = Instant::now();
+    let code = stand.terminate();
+    assert!(code.success() && begin.elapsed() < END, "while leading: {code} after {:?}", begin.elapsed());
+    assert_eq!(holder().await, None, "the lease is free");
+    assert_eq!(stand.running().await.len(), 1, "nodes do not end with their controller");
+
+    stand.start();
+    Api::<Namespace>::all(stand.client.clone()).delete(&rival, &DeleteParams::default()).await.expect("deleted");
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn a_budget_without_room_holds_a_node_until_it_is_gone() {
+    let Some(mut stand) = Stand::open("budget").await else { return };
+    stand.pool(&["spot"]).await;
+    stand.start();
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(stand.client.clone(), &stand.name);
+    let spec = json!({ "maxUnavailable": 0, "selector": { "matchLabels": { "app": "inflate" } } });
+    create::<PodDisruptionBudget>(&budgets, json!({ "metadata": { "name": "none" }, "spec": spec })).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
+    let (pod, claim) = (stand.running().await.remove(0), stand.mine::<NodeClaim>().await.remove(0));
+    until("the budget is counted", async || {
+        budgets.get("none").await.is_ok_and(|budget| budget.status.is_some_and(|status| status.current_healthy == 1))
+    })
+    .await;
+
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    claims.delete(&claim.name_any(), &DeleteParams::default()).await.expect("the claim is asked to end");
+    until("the drain is told to be stuck", async || !stand.events("FailedDraining", &node_of(&pod)).await.is_empty())
+        .await;
+    tokio::time::sleep(WATCH).await;
+    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
+    let kept = pods.get(&pod.name_any()).await.expect("the pod is there");
+    assert!(kept.uid() == pod.uid() && kept.metadata.deletion_timestamp.is_none(), "the pod was evicted");
+    let alive =
+        |id: &str| stand.aws.instances(&stand.name).iter().any(|one| one["id"] == id && one["state"] == "running");
+    assert!(alive(&instance_of(&claim)), "the instance ended under its pod");
+    let nodes: Api<Node> = Api::all(stand.client.clone());
+    assert!(nodes.get(&node_of(&pod)).await.is_ok(), "the node is there");
+
+    budgets.delete("none", &DeleteParams::default()).await.expect("the budget is deleted");
+    until("the claim goes", async || claims.get_opt(&claim.name_any()).await.is_ok_and(|claim| claim.is_none())).await;
+    assert!(!alive(&instance_of(&claim)), "its instance runs on");
+    stand.until_running(1).await;
+    assert_ne!(node_of(&stand.running().await[0]), node_of(&pod));
+    stand.leave().await;
+}

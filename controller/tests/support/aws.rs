@@ -1,0 +1,150 @@
+//! The emulated AWS as the tests use it: what a cluster needs beforehand, the queue, and the door for faults.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use karp_aws::config::{AccessKeys, Clients, Service, Settings};
+use serde_json::{Value, json};
+
+/// How long one answer may take; replies that are held are the controller's, never the test's.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// The emulator, and what one test made there.
+pub struct Aws {
+    pub endpoint: String,
+    pub region: String,
+    pub cluster: String,
+    /// The instance profile that nodes run under.
+    pub profile: String,
+    /// The interruption queue, by name and by URL.
+    pub queue: String,
+    pub queue_url: String,
+    pub seed: Value,
+    clients: Clients,
+}
+
+impl Aws {
+    /// Makes profile, access entry, queue and the rule that feeds it, all under this name.
+    pub async fn prepare(endpoint: String, cluster: String, name: &str) -> Self {
+        let region = std::env::var("KARP_TEST_REGION").unwrap_or_else(|_| "us-east-1".to_owned());
+        let keys = AccessKeys { access_key_id: "test".into(), secret_access_key: "test".into(), session_token: None };
+        let settings = Settings {
+            region: Some(region.clone()),
+            access_keys: Some(keys),
+            endpoints: Service::ALL.into_iter().map(|service| (service, endpoint.clone())).collect(),
+            ..Settings::default()
+        };
+        let clients = Clients::load(&settings).await.expect("settings are complete");
+        let queue_url = clients.sqs().create_queue().queue_name(name).send().await.expect("a queue");
+        let aws = Self {
+            seed: http(&endpoint, "GET", "/_karp/seed", &[], ""),
+            queue_url: queue_url.queue_url().expect("its URL").to_owned(),
+            queue: name.to_owned(),
+            profile: name.to_owned(),
+            endpoint,
+            region,
+            cluster,
+            clients,
+        };
+        aws.door("reset-faults", &json!({}));
+        aws.may_join(name).await;
+        aws.feed();
+        aws
+    }
+
+    /// Lets instances of the profile join the cluster.
+    async fn may_join(&self, name: &str) {
+        let iam = aws_sdk_iam::Client::new(&self.clients.config_for(Service::Iam));
+        let trust = json!({
+            "Version": "2012-10-17",
+            "Statement": [{ "Effect": "Allow", "Principal": { "Service": "ec2.amazonaws.com" }, "Action": "sts:AssumeRole" }],
+        });
+        let role = iam.create_role().role_name(name).assume_role_policy_document(trust.to_string());
+        let arn = role.send().await.expect("a role").role.expect("the role").arn;
+        iam.create_instance_profile().instance_profile_name(name).send().await.expect("a profile");
+        let joined = iam.add_role_to_instance_profile().role_name(name).instance_profile_name(name).send();
+        joined.await.expect("the role is put into the profile");
+        let entry = self.clients.eks().create_access_entry().cluster_name(&self.cluster).principal_arn(arn);
+        entry.r#type("EC2_LINUX").send().await.expect("an access entry");
+    }
+
+    /// Sends EC2's warnings to the queue.
+    fn feed(&self) {
+        let events = |action: &str, body: Value| {
+            let scope = format!("AWS4-HMAC-SHA256 Credential=test/20260101/{}/events/aws4_request", self.region);
+            let headers = [
+                ("Content-Type", "application/x-amz-json-1.1".to_owned()),
+                ("X-Amz-Target", format!("AWSEvents.{action}")),
+                ("Authorization", format!("{scope}, SignedHeaders=host, Signature=0")),
+            ];
+            http(&self.endpoint, "POST", "/", &headers, &body.to_string())
+        };
+        let pattern = json!({ "source": ["aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"] });
+        events("PutRule", json!({ "Name": self.queue, "EventPattern": pattern.to_string() }));
+        let account = self.seed["account_id"].as_str().expect("an account");
+        let arn = format!("arn:aws:sqs:{}:{account}:{}", self.region, self.queue);
+        events("PutTargets", json!({ "Rule": self.queue, "Targets": [{ "Id": "queue", "Arn": arn }] }));
+    }
+
+    /// Calls the tests' door of the emulator.
+    pub fn door(&self, name: &str, body: &Value) -> Value {
+        http(&self.endpoint, "POST", &format!("/_karp/{name}"), &[], &body.to_string())
+    }
+
+    /// Reads at the tests' door of the emulator.
+    pub fn look(&self, name: &str) -> Value {
+        http(&self.endpoint, "GET", &format!("/_karp/{name}"), &[], "")
+    }
+
+    /// Returns every instance, ended ones too, that was ever launched for a pool.
+    pub fn instances(&self, pool: &str) -> Vec<Value> {
+        let all: Vec<Value> = serde_json::from_value(self.look("instances")).expect("instances");
+        all.into_iter().filter(|instance| instance["tags"]["karpenter.sh/nodepool"] == pool).collect()
+    }
+
+    /// Returns how many replies of an action are held back now.
+    pub fn held(&self, action: &str) -> u64 {
+        self.look("held")[action].as_u64().unwrap_or(0)
+    }
+
+    /// Puts a message into the queue.
+    pub async fn send(&self, body: &str) {
+        let call = self.clients.sqs().send_message().queue_url(&self.queue_url).message_body(body);
+        call.send().await.expect("a message is taken");
+    }
+
+    /// Returns how many messages the queue has, those in somebody's hands included.
+    pub async fn queued(&self) -> u32 {
+        let call = self.clients.sqs().get_queue_attributes().queue_url(&self.queue_url);
+        let answer = call.attribute_names("All".into()).send().await.expect("attributes");
+        let attributes = answer.attributes.unwrap_or_default();
+        let counts = attributes.iter().filter(|(name, _)| {
+            matches!(name.as_str(), "ApproximateNumberOfMessages" | "ApproximateNumberOfMessagesNotVisible")
+        });
+        counts.map(|(_, count)| count.parse::<u32>().expect("a number")).sum()
+    }
+}
+
+/// One HTTP exchange; panics unless it is answered with 200.
+fn http(endpoint: &str, method: &str, path: &str, headers: &[(&str, String)], body: &str) -> Value {
+    let text = exchange(endpoint, method, path, headers, body);
+    if text.is_empty() { Value::Null } else { serde_json::from_str(&text).expect("JSON") }
+}
+
+/// One HTTP exchange with the body of its answer.
+pub fn exchange(endpoint: &str, method: &str, path: &str, headers: &[(&str, String)], body: &str) -> String {
+    let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    stream.set_read_timeout(Some(ANSWER)).expect("a time limit");
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    let request =
+        format!("{method} {path} HTTP/1.0\r\nHost: {address}\r\n{headers}Content-Length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+    assert!(head.starts_with("HTTP/1.") && head.contains(" 200 "), "{method} {path}: {answer}");
+    body.to_owned()
+}

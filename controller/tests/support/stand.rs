@@ -1,0 +1,254 @@
+//! A controller on the emulated AWS with a pool, a class and a namespace of its own.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::aws::{Aws, exchange};
+use super::{Turn, client, create, install, until};
+
+/// The names and processes of one test; what runs is ended when dropped.
+pub struct Stand {
+    pub client: Client,
+    pub aws: Aws,
+    /// Names pool, class, namespace, queue and profile.
+    pub name: String,
+    kubeconfig: String,
+    controller: Option<Child>,
+    starts: u32,
+    _turn: Turn,
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        // A panic in the test must not leave it behind, nor a fault for the next one.
+        if let Some(mut controller) = self.controller.take() {
+            let _ = controller.kill();
+            let _ = controller.wait();
+        }
+        if !std::thread::panicking() {
+            self.aws.door("reset-faults", &json!({}));
+        }
+    }
+}
+
+impl Stand {
+    /// Makes room for a test, or says why not. No controller runs yet.
+    pub async fn open(purpose: &str) -> Option<Self> {
+        let value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let found = (value("KARP_TEST_KUBECONFIG"), value("KARP_TEST_AWS_ENDPOINT"), value("KARP_TEST_CLUSTER"));
+        let (Some(kubeconfig), Some(endpoint), Some(cluster)) = found else {
+            println!(
+                "skipped: KARP_TEST_KUBECONFIG, _AWS_ENDPOINT and _CLUSTER name no sandbox (cargo verify starts one)"
+            );
+            return None;
+        };
+        let turn = Turn::take(&kubeconfig).await;
+        let client = client(&kubeconfig).await;
+        install(&client).await;
+        let name = format!("{purpose}-{}", std::process::id());
+        let aws = Aws::prepare(endpoint, cluster, &name).await;
+        create::<Namespace>(&Api::all(client.clone()), json!({ "metadata": { "name": name } })).await;
+        let stand = Self { client, aws, name, kubeconfig, controller: None, starts: 0, _turn: turn };
+        stand.class().await;
+        Some(stand)
+    }
+
+    /// Starts the controller, under the lease's real name.
+    pub fn start(&mut self) {
+        assert!(self.controller.is_none(), "one at a time");
+        self.starts += 1;
+        let log = File::create(self.log_file()).expect("a log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_karp"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("AWS_")) {
+            command.env_remove(name);
+        }
+        command
+            .args(["controller", "--metrics-port=0", "--health-probe-port=0"])
+            .args(["--cluster-name", &self.aws.cluster, "--interruption-queue", &self.aws.queue])
+            .args(["--leader-election-namespace", &self.name])
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("AWS_ENDPOINT_URL", &self.aws.endpoint)
+            .env("AWS_REGION", &self.aws.region)
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "test")
+            .env("AWS_CONFIG_FILE", "/dev/null")
+            .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+            .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
+            .stdout(log.try_clone().expect("the log"))
+            .stderr(log)
+            .stdin(Stdio::null());
+        self.controller = Some(command.spawn().expect("the controller starts"));
+    }
+
+    fn log_file(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{}.log", self.name, self.starts))
+    }
+
+    /// Returns what the controller that was started last has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).expect("the log")
+    }
+
+    /// Kills the controller as a crash would.
+    pub fn crash(&mut self) {
+        let mut controller = self.controller.take().expect("it runs");
+        controller.kill().expect("it is killed");
+        controller.wait().expect("it ends");
+    }
+
+    /// Ends the controller as the kubelet would.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let mut controller = self.controller.take().expect("it runs");
+        Command::new("kill").args(["-TERM", &controller.id().to_string()]).status().expect("kill runs");
+        controller.wait().expect("it ends")
+    }
+
+    /// Returns the controller's metrics as text.
+    pub fn metrics(&self) -> String {
+        let log = self.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let address = lines.filter_map(|line| line["metrics"].as_str().map(str::to_owned)).next();
+        exchange(&address.expect("the log names the port"), "GET", "/metrics", &[], "")
+    }
+
+    async fn class(&self) {
+        let by_id = |key: &str| -> Vec<Value> {
+            let ids = self.aws.seed[key].as_array().expect("ids");
+            ids.iter().map(|id| json!({ "id": id })).collect()
+        };
+        let class = json!({
+            "metadata": { "name": self.name },
+            "spec": {
+                "instanceProfile": self.aws.profile,
+                "amiSelectorTerms": [{ "alias": "al2023@latest" }],
+                "subnetSelectorTerms": by_id("subnet_ids"),
+                "securityGroupSelectorTerms": by_id("security_group_ids"),
+            },
+        });
+        create::<Ec2NodeClass>(&Api::all(self.client.clone()), class).await;
+    }
+
+    /// Returns the manifest of a pool for this test's pods alone.
+    pub fn pool_manifest(&self, name: &str, class: &str, capacity_types: &[&str]) -> Value {
+        json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool",
+            "metadata": { "name": name },
+            "spec": {
+                "template": {
+                    "metadata": { "labels": { "karp-test": self.name } },
+                    "spec": {
+                        "nodeClassRef": { "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": class },
+                        "taints": [{ "key": "karp-test", "value": self.name, "effect": "NoSchedule" }],
+                        "requirements": [
+                            { "key": labels::CAPACITY_TYPE, "operator": "In", "values": capacity_types },
+                            { "key": labels::ARCH, "operator": "In", "values": ["amd64"] },
+                            { "key": labels::INSTANCE_CATEGORY, "operator": "In", "values": ["c", "m"] },
+                        ],
+                    },
+                },
+                // These tests end nodes for other reasons.
+                "disruption": { "consolidationPolicy": "WhenEmpty", "consolidateAfter": "Never" },
+            },
+        })
+    }
+
+    /// Makes this test's pool.
+    pub async fn pool(&self, capacity_types: &[&str]) {
+        let pool = self.pool_manifest(&self.name, &self.name, capacity_types);
+        create::<NodePool>(&Api::all(self.client.clone()), pool).await;
+    }
+
+    /// Returns the spec of a pod that only fits this test's pools.
+    pub fn pod_spec(&self, cpu: &str) -> Value {
+        json!({
+            "nodeSelector": { "karp-test": self.name },
+            "tolerations": [{ "key": "karp-test", "value": self.name, "effect": "NoSchedule" }],
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": cpu } } }],
+        })
+    }
+
+    /// Makes a Deployment of such pods.
+    pub async fn deployment(&self, replicas: u32, cpu: &str) {
+        let deployment = json!({
+            "metadata": { "name": "inflate", "namespace": self.name },
+            "spec": {
+                "replicas": replicas,
+                "selector": { "matchLabels": { "app": "inflate" } },
+                "template": { "metadata": { "labels": { "app": "inflate" } }, "spec": self.pod_spec(cpu) },
+            },
+        });
+        create::<Deployment>(&Api::namespaced(self.client.clone(), &self.name), deployment).await;
+    }
+
+    /// Returns the pods that run and are not about to go.
+    pub async fn running(&self) -> Vec<Pod> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.name);
+        let mut pods = api.list(&ListParams::default()).await.expect("pods").items;
+        let runs = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+        pods.retain(|pod| runs(pod) && pod.metadata.deletion_timestamp.is_none());
+        pods
+    }
+
+    /// Waits until this many pods run.
+    pub async fn until_running(&self, count: usize) {
+        until(&format!("{count} pods run"), async || self.running().await.len() == count).await;
+    }
+
+    /// Returns this pool's objects of a kind.
+    pub async fn mine<K>(&self) -> Vec<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let params = ListParams::default().labels(&format!("{}={}", labels::NODE_POOL, self.name));
+        Api::<K>::all(self.client.clone()).list(&params).await.expect("a list").items
+    }
+
+    /// Returns the events of a reason about objects whose name begins so.
+    pub async fn events(&self, reason: &str, about: &str) -> Vec<Event> {
+        let params = ListParams::default().fields(&format!("reason={reason}"));
+        let listed = Api::<Event>::all(self.client.clone()).list(&params).await.expect("events").items;
+        let on = |event: &Event| event.involved_object.name.as_ref().is_some_and(|name| name.starts_with(about));
+        listed.into_iter().filter(on).collect()
+    }
+
+    /// Takes everything away, with a controller that runs, and waits until nothing is left.
+    pub async fn leave(self) {
+        let (pools, classes) =
+            (Api::<NodePool>::all(self.client.clone()), Api::<Ec2NodeClass>::all(self.client.clone()));
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        pools.delete(&self.name, &DeleteParams::default()).await.expect("the pool is deleted");
+        classes.delete(&self.name, &DeleteParams::default()).await.expect("the class is deleted");
+        until("pool and class are gone", async || {
+            pools.get_opt(&self.name).await.is_ok_and(|pool| pool.is_none())
+                && classes.get_opt(&self.name).await.is_ok_and(|class| class.is_none())
+        })
+        .await;
+        assert!(self.mine::<NodeClaim>().await.is_empty(), "claims outlived their pool");
+        assert!(self.mine::<Node>().await.is_empty(), "nodes outlived their pool");
+        let ended = |instance: &Value| instance["state"] == "terminated" || instance["state"] == "shutting-down";
+        let left = self.aws.instances(&self.name);
+        assert!(left.iter().all(ended), "instances outlived their pool: {left:?}");
+        namespaces.delete(&self.name, &DeleteParams::default()).await.expect("the namespace is deleted");
+    }
+}
+
+/// Returns the id of a claim's instance.
+pub fn instance_of(claim: &NodeClaim) -> String {
+    let id = claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
+    id.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+/// Returns the name of the node that a pod is bound to.
+pub fn node_of(pod: &Pod) -> String {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_else(|| panic!("{} is unbound", pod.name_any()))
+}
