@@ -1,7 +1,7 @@
 //! Server-side apply: the caller owns the fields that it sends, and no others.
 
 use kube::api::{Api, Patch, PatchParams};
-use kube::core::{DynamicObject, GroupVersionKind, ObjectMeta, TypeMeta};
+use kube::core::{DynamicObject, GroupVersionKind};
 use kube::discovery::ApiResource;
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -65,32 +65,4 @@ pub fn dynamic(client: &Client, plural: &str, object: &serde_json::Value) -> Api
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     }
-}
-
-/// Lets go of all fields that a manager owns, without a change of their values: an apply of nothing would take them away, so ownership ends
-/// by editing `managedFields`.
-pub async fn release<K>(api: &Api<K>, manager: &str, name: &str) -> Result<(), Error>
-where
-    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let Some(object) = api.get_opt(name).await? else { return Ok(()) };
-    let kept: Vec<_> =
-        object.managed_fields().iter().filter(|entry| entry.manager.as_deref() != Some(manager)).cloned().collect();
-    if kept.len() == object.managed_fields().len() {
-        return Ok(());
-    }
-    let metadata = ObjectMeta {
-        resource_version: object.resource_version(),
-        managed_fields: Some(if kept.is_empty() { vec![Default::default()] } else { kept }),
-        ..ObjectMeta::default()
-    };
-    let patch = serde_json::json!({ "metadata": metadata });
-    api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
-    Ok(())
-}
-
-/// Returns type information for an object of a kind that is known at compile time.
-#[must_use]
-pub fn types<K: Resource<DynamicType = ()>>() -> TypeMeta {
-    TypeMeta { api_version: K::api_version(&()).into_owned(), kind: K::kind(&()).into_owned() }
 }

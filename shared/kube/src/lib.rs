@@ -1,10 +1,9 @@
-//! What provider and controller both do with the API server: connect, apply, wait, drain.
+//! What provider and controller both do with the API server: connect, apply, wait.
 //!
 //! Nothing here knows AWS; a token comes from the caller.
 
 pub mod apply;
 pub mod client;
-pub mod drain;
 mod error;
 pub mod wait;
 
