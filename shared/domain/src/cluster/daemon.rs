@@ -1,10 +1,11 @@
 //! DaemonSets: the pods that every new node will have to hold.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1 as apps;
 
-use super::{PodKey, Shape, Unreadable};
+use super::{PodKey, Shape, Unreadable, Whose};
 use crate::taint::{Taint, TaintEffect, Toleration, TolerationOperator};
 
 /// Describes a DaemonSet.
@@ -26,7 +27,11 @@ impl DaemonSet {
             .as_ref()
             .and_then(|spec| spec.template.spec.as_ref())
             .ok_or_else(|| Unreadable::new("DaemonSet", &key, "spec.template.spec", "it is missing"))?;
-        let mut shape = Shape::from_pod_spec(spec).map_err(|e| e.of("DaemonSet", &key))?;
+        let template = set.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref());
+        let empty = BTreeMap::new();
+        let labels = template.and_then(|meta| meta.labels.as_ref()).unwrap_or(&empty);
+        let whose = Whose { namespace: &key.namespace, labels };
+        let mut shape = Shape::from_pod_spec(spec, whose).map_err(|e| e.of("DaemonSet", &key))?;
         shape.tolerations.extend(controller_tolerations());
         Ok(DaemonSet { key, shape: Arc::new(shape) })
     }

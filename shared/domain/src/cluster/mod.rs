@@ -1,5 +1,6 @@
 //! The cluster as the engine sees it: plain data read from the API's objects, gathered in a [`Snapshot`].
 
+mod affinity;
 mod budget;
 mod claim;
 mod daemon;
@@ -8,10 +9,12 @@ mod pod;
 mod pool;
 mod shape;
 mod snapshot;
+mod volume;
 
 use std::fmt;
 
 pub use crate::api::{BudgetReason as Reason, ConsolidationPolicy};
+pub use affinity::{HostPort, Namespaces, PodTerm, Preference, Spread, Whose};
 pub use budget::{Budget, PodBudget, Share, Window, allowed, blocking, parse_schedule};
 pub use claim::{Claim, ClassRef};
 pub use daemon::DaemonSet;
@@ -19,7 +22,8 @@ pub use node::{Node, Readiness, is_ephemeral};
 pub use pod::{CRITICAL_PRIORITY, DoNotDisrupt, Owner, Phase, Pod, PodKey};
 pub use pool::{NODE_CLASS_GROUP, Pool};
 pub use shape::{Feature, Shape};
-pub use snapshot::{Host, Settings, Snapshot};
+pub use snapshot::{Host, PreferencePolicy, Settings, Snapshot};
+pub use volume::{ClaimRef, StorageClass, Volume, VolumeClaim, VolumeNeeds, VolumeProblem, Volumes};
 
 /// Reports an object that could not be understood: it is left out, the others go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

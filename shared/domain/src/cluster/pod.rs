@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 use serde::{Deserialize, Serialize};
 
-use super::{Shape, Unreadable};
+use super::{ClaimRef, Shape, Unreadable, Whose, volume};
 use crate::api::{duration, labels};
 
 /// Priority from which a pod counts as critical (system-cluster-critical); such pods are drained last.
@@ -85,6 +85,8 @@ pub struct Pod {
     pub labels: BTreeMap<String, String>,
     /// Everything that decides where it may run.
     pub shape: Arc<Shape>,
+    /// PersistentVolumeClaims that it uses.
+    pub claims: Vec<ClaimRef>,
     /// Phase.
     pub phase: Phase,
     /// Creation.
@@ -123,7 +125,9 @@ impl Pod {
         let namespace = meta.namespace.as_deref().unwrap_or("default");
         let key = PodKey::new(namespace, name);
         let spec = pod.spec.as_ref().ok_or_else(|| Unreadable::new("Pod", &key, "spec", "it is missing"))?;
-        let shape = Shape::from_pod_spec(spec).map_err(|e| e.of("Pod", &key))?;
+        let own = meta.labels.clone().unwrap_or_default();
+        let whose = Whose { namespace, labels: &own };
+        let shape = Shape::from_pod_spec(spec, whose).map_err(|e| e.of("Pod", &key))?;
         let status = pod.status.as_ref();
         let condition = |kind: &str| {
             status.and_then(|s| s.conditions.as_ref()).and_then(|all| all.iter().find(|c| c.type_ == kind))
@@ -134,8 +138,9 @@ impl Pod {
         Ok(Pod {
             key: key.clone(),
             uid: meta.uid.as_deref().unwrap_or_default().into(),
-            labels: meta.labels.clone().unwrap_or_default(),
+            labels: own,
             shape: Arc::new(shape),
+            claims: volume::claims(spec),
             phase: phase(status),
             created: meta.creation_timestamp.as_ref().map(|t| t.0),
             started: status.and_then(|s| s.start_time.as_ref()).map(|t| t.0),

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as KubeQuantity;
 use serde::{Deserialize, Serialize};
 
 use super::UnreadableField;
+use super::affinity::{self, HostPort, PodTerm, Preference, Spread, Whose};
 use crate::quantity::Quantity;
 use crate::requirement::{Operator, Requirement, Requirements};
 use crate::resources::{PODS, Resources};
@@ -53,22 +54,54 @@ pub struct Shape {
     pub requests: Resources,
     /// What it asks of a node's labels: any one of these will do (node selector and one term of the required node affinity).
     pub alternatives: Vec<Requirements>,
+    /// What it prefers of a node's labels, the heaviest first.
+    pub preferred: Vec<Preference<Requirements>>,
     /// Taints that it bears.
     pub tolerations: Vec<Toleration>,
-    /// What it asks for that is not supported yet.
+    /// How its like are to be spread.
+    pub spread: Vec<Spread>,
+    /// Pods that it must be near.
+    pub affinity: Vec<PodTerm>,
+    /// Pods that it must not be near.
+    pub anti_affinity: Vec<PodTerm>,
+    /// Pods that it would be near, the heaviest wish first.
+    pub preferred_affinity: Vec<Preference<PodTerm>>,
+    /// Pods that it would not be near, the heaviest wish first.
+    pub preferred_anti_affinity: Vec<Preference<PodTerm>>,
+    /// Ports of the node that it takes.
+    pub ports: Vec<HostPort>,
+    /// What it asks for that is never placed.
     pub unsupported: Vec<Feature>,
 }
 
 impl Shape {
     /// Reads the scheduling part of a pod's spec.
-    pub fn from_pod_spec(spec: &core::PodSpec) -> Result<Self, UnreadableField> {
+    pub fn from_pod_spec(spec: &core::PodSpec, whose: Whose<'_>) -> Result<Self, UnreadableField> {
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+        let (affinity, preferred_affinity) = affinity::affinity(spec, whose)?;
+        let (anti_affinity, preferred_anti_affinity) = affinity::anti_affinity(spec, whose)?;
         Ok(Shape {
             requests: requests(spec)?,
             alternatives: alternatives(spec)?,
+            preferred: preferred(spec)?,
             tolerations: read_tolerations(tolerations)?,
+            spread: affinity::spreads(spec, whose)?,
+            affinity,
+            anti_affinity,
+            preferred_affinity,
+            preferred_anti_affinity,
+            ports: affinity::ports(spec),
             unsupported: unsupported(spec),
         })
+    }
+
+    /// Says whether it asks anything of other pods.
+    pub fn is_social(&self) -> bool {
+        !(self.spread.is_empty()
+            && self.affinity.is_empty()
+            && self.anti_affinity.is_empty()
+            && self.preferred_affinity.is_empty()
+            && self.preferred_anti_affinity.is_empty())
     }
 }
 
@@ -150,30 +183,60 @@ fn alternatives(spec: &core::PodSpec) -> Result<Vec<Requirements>, UnreadableFie
         .and_then(|a| a.node_affinity.as_ref())
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
     let Some(required) = required else { return Ok(vec![selected]) };
-    let mut all = Vec::with_capacity(required.node_selector_terms.len());
-    for (term_at, term) in required.node_selector_terms.iter().enumerate() {
-        let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let mut all = node_selector_terms(&required.node_selector_terms, "spec.affinity.nodeAffinity.required…")?;
+    all.iter_mut().for_each(|term| term.merge(&selected));
+    Ok(all)
+}
+
+/// Reads the terms of a node selector; an empty one matches no node and is left out.
+pub(super) fn node_selector_terms(
+    terms: &[core::NodeSelectorTerm],
+    path: &str,
+) -> Result<Vec<Requirements>, UnreadableField> {
+    let mut all = Vec::with_capacity(terms.len());
+    for (at, term) in terms.iter().enumerate() {
         let fields = term.match_fields.as_deref().unwrap_or_default();
-        // an empty term matches no node
-        if expressions.is_empty() && fields.is_empty() {
+        if term.match_expressions.as_deref().unwrap_or_default().is_empty() && fields.is_empty() {
             continue;
         }
-        let mut requirements = selected.clone();
-        for (at, e) in expressions.iter().enumerate() {
-            let path =
-                || format!("spec.affinity.nodeAffinity.required…nodeSelectorTerms[{term_at}].matchExpressions[{at}]");
-            let values = e.values.as_deref().unwrap_or_default();
-            let operator: Operator = e
-                .operator
-                .parse()
-                .map_err(|unknown| UnreadableField::new(path(), format!("unknown operator {unknown:?}")))?;
-            let requirement = Requirement::new(&e.key, operator, values)
-                .map_err(|error| UnreadableField::new(path(), error.to_string()))?;
-            requirements.add(requirement);
-        }
-        all.push(requirements);
+        all.push(expressions(term, &format!("{path}.nodeSelectorTerms[{at}]"))?);
     }
     Ok(all)
+}
+
+fn expressions(term: &core::NodeSelectorTerm, path: &str) -> Result<Requirements, UnreadableField> {
+    let mut requirements = Requirements::new();
+    for (at, e) in term.match_expressions.iter().flatten().enumerate() {
+        let path = || format!("{path}.matchExpressions[{at}]");
+        let values = e.values.as_deref().unwrap_or_default();
+        let operator: Operator = e
+            .operator
+            .parse()
+            .map_err(|unknown| UnreadableField::new(path(), format!("unknown operator {unknown:?}")))?;
+        let requirement = Requirement::new(&e.key, operator, values)
+            .map_err(|error| UnreadableField::new(path(), error.to_string()))?;
+        requirements.add(requirement);
+    }
+    Ok(requirements)
+}
+
+/// The preferred node affinity, the heaviest first. A term that asks for nothing is met everywhere.
+fn preferred(spec: &core::PodSpec) -> Result<Vec<Preference<Requirements>>, UnreadableField> {
+    let terms = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref())
+        .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref())
+        .unwrap_or_default();
+    let mut read = Vec::with_capacity(terms.len());
+    for (at, preference) in terms.iter().enumerate() {
+        let term = expressions(&preference.preference, &format!("spec.affinity.nodeAffinity.preferred…[{at}]"))?;
+        if !term.is_empty() {
+            read.push(Preference { weight: preference.weight, term });
+        }
+    }
+    read.sort_by_key(|preference| -preference.weight);
+    Ok(read)
 }
 
 fn unsupported(spec: &core::PodSpec) -> Vec<Feature> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
 
-use super::{Claim, DaemonSet, Node, Pod, PodBudget, Pool};
+use super::{Claim, DaemonSet, Node, Pod, PodBudget, Pool, Volumes};
 use crate::catalogue::Catalogue;
 
 /// Holds the cluster at one moment. Everything sits behind `Arc`, so a snapshot is made and copied without copying the cluster.
@@ -26,6 +26,10 @@ pub struct Snapshot {
     pub daemons: Vec<Arc<DaemonSet>>,
     /// All PodDisruptionBudgets.
     pub budgets: Vec<Arc<PodBudget>>,
+    /// Labels of namespaces by name.
+    pub namespaces: BTreeMap<Arc<str>, BTreeMap<String, String>>,
+    /// Persistent volumes and what belongs to them.
+    pub volumes: Volumes,
     /// Instance types by the name of the node class; a class that is missing is not ready.
     pub catalogues: BTreeMap<Arc<str>, Arc<Catalogue>>,
     /// Options of the controller.
@@ -41,11 +45,28 @@ pub struct Settings {
     pub saving_floor_permille: u64,
     /// A node to which a pod was nominated is left alone for this long after its last pod event.
     pub settle: SignedDuration,
+    /// What to do with preferences of pods.
+    pub preferences: PreferencePolicy,
+}
+
+/// Says what the solver does with preferred affinity, `ScheduleAnyway` spread and `PreferNoSchedule` taints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreferencePolicy {
+    /// Preferences hold as long as they can be met.
+    #[default]
+    Respect,
+    /// Preferences are not looked at.
+    Ignore,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { spot_to_spot: false, saving_floor_permille: 50, settle: SignedDuration::from_secs(20) }
+        Settings {
+            spot_to_spot: false,
+            saving_floor_permille: 50,
+            settle: SignedDuration::from_secs(20),
+            preferences: PreferencePolicy::Respect,
+        }
     }
 }
 
@@ -60,6 +81,8 @@ impl Snapshot {
             pools: Vec::new(),
             daemons: Vec::new(),
             budgets: Vec::new(),
+            namespaces: BTreeMap::new(),
+            volumes: Volumes::default(),
             catalogues: BTreeMap::new(),
             settings: Settings::default(),
         }

@@ -39,6 +39,33 @@ impl Selector {
         Self { equal: wanted.into_iter().map(|(k, v)| (k.into(), v.into())).collect(), expressions: Vec::new() }
     }
 
+    /// Returns a label that every selected object has, with its value, if the selector names one.
+    #[must_use]
+    pub fn one_equal(&self) -> Option<(&str, &str)> {
+        let listed = self.expressions.iter().find_map(|expression| match expression {
+            Expression::In(key, values) if values.len() == 1 => Some((key.as_str(), values[0].as_str())),
+            _ => None,
+        });
+        let equal = self.equal.iter().next().map(|(key, value)| (key.as_str(), value.as_str()));
+        equal.or(listed)
+    }
+
+    /// Narrows to objects whose label has this value.
+    pub fn require(&mut self, key: &str, value: &str) {
+        self.narrow(Expression::In(key.to_owned(), vec![value.to_owned()]));
+    }
+
+    /// Narrows to objects whose label does not have this value.
+    pub fn refuse(&mut self, key: &str, value: &str) {
+        self.narrow(Expression::NotIn(key.to_owned(), vec![value.to_owned()]));
+    }
+
+    fn narrow(&mut self, expression: Expression) {
+        if let Err(at) = self.expressions.binary_search(&expression) {
+            self.expressions.insert(at, expression);
+        }
+    }
+
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.equal.is_empty() && self.expressions.is_empty()

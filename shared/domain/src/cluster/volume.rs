@@ -1,0 +1,298 @@
+//! Persistent volumes: what they ask of the node that a pod runs on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::storage::v1 as storage;
+
+use super::shape::node_selector_terms;
+use super::{PodKey, Unreadable};
+use crate::requirement::{Operator, Requirement, Requirements};
+
+/// More combinations of zones than the volumes of one pod can sensibly leave open; what lies beyond is left out.
+const MAX_ALTERNATIVES: usize = 64;
+
+/// Holds volumes, claims, storage classes and what nodes can attach.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Volumes {
+    /// PersistentVolumeClaims.
+    pub claims: BTreeMap<PodKey, VolumeClaim>,
+    /// PersistentVolumes by name.
+    pub volumes: BTreeMap<Arc<str>, Volume>,
+    /// StorageClasses by name.
+    pub classes: BTreeMap<Arc<str>, StorageClass>,
+    /// How many volumes of each driver a node can attach, by node and driver (CSINode).
+    pub attachable: BTreeMap<Arc<str>, BTreeMap<Arc<str>, u32>>,
+}
+
+/// Describes a PersistentVolumeClaim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeClaim {
+    /// Volume that it is bound to.
+    pub volume: Option<Arc<str>>,
+    /// `storageClassName`.
+    pub class: Option<Arc<str>>,
+    /// Its volume is lost.
+    pub lost: bool,
+    /// Deletion was asked for.
+    pub deleting: bool,
+}
+
+/// Describes a PersistentVolume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// What a node's labels must be: any one of these.
+    pub alternatives: Vec<Requirements>,
+    /// CSI driver; in-tree EBS counts as its driver.
+    pub driver: Option<Arc<str>>,
+}
+
+/// Describes a StorageClass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageClass {
+    /// Provisioner; the driver of its volumes.
+    pub provisioner: Arc<str>,
+    /// Volumes are made once it is known where the pod runs (`WaitForFirstConsumer`).
+    pub waits: bool,
+    /// `allowedTopologies`: any one of these; one that is empty when all will do.
+    pub alternatives: Vec<Requirements>,
+}
+
+/// Names a claim of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ClaimRef {
+    /// A PersistentVolumeClaim by name.
+    Named(Arc<str>),
+    /// A generic ephemeral volume: its claim is called after pod and volume, and made with the pod.
+    Ephemeral {
+        /// Name of the volume.
+        volume: Arc<str>,
+        /// Storage class of the template.
+        class: Option<Arc<str>>,
+    },
+}
+
+/// Holds what the volumes of a pod ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VolumeNeeds {
+    /// What a node's labels must be: any one of these; none when it does not matter.
+    pub alternatives: Vec<Requirements>,
+    /// Volumes to attach, by driver.
+    pub attach: BTreeMap<Arc<str>, u32>,
+}
+
+/// Says what is wrong with a claim of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeProblem {
+    /// The claim does not exist.
+    NoClaim,
+    /// The claim's volume is lost.
+    Lost,
+    /// The claim is being deleted.
+    Deleting,
+    /// The claim is bound to a volume that does not exist.
+    NoVolume {
+        /// The volume.
+        volume: Arc<str>,
+    },
+    /// The claim is not bound and names no storage class.
+    NoClassName,
+    /// The claim's storage class does not exist.
+    NoClass {
+        /// The class.
+        class: Arc<str>,
+    },
+    /// The class binds at once, so a volume must come before a node can be chosen.
+    UnboundImmediate {
+        /// The class.
+        class: Arc<str>,
+    },
+    /// The volumes of the pod can be reached from no common node.
+    NoCommonPlace,
+}
+
+impl fmt::Display for VolumeProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VolumeProblem::NoClaim => f.write_str("the claim does not exist"),
+            VolumeProblem::Lost => f.write_str("the claim has lost its volume"),
+            VolumeProblem::Deleting => f.write_str("the claim is being deleted"),
+            VolumeProblem::NoVolume { volume } => write!(f, "volume {volume} does not exist"),
+            VolumeProblem::NoClassName => f.write_str("an unbound claim must name a storage class"),
+            VolumeProblem::NoClass { class } => write!(f, "storage class {class} does not exist"),
+            VolumeProblem::UnboundImmediate { class } => {
+                write!(f, "storage class {class} binds at once, and no volume is bound yet")
+            }
+            VolumeProblem::NoCommonPlace => f.write_str("no node can reach all volumes of the pod"),
+        }
+    }
+}
+
+/// Reads the claims that a pod's volumes name.
+pub(super) fn claims(spec: &core::PodSpec) -> Vec<ClaimRef> {
+    let read = |volume: &core::Volume| {
+        if let Some(claim) = &volume.persistent_volume_claim {
+            return Some(ClaimRef::Named(claim.claim_name.as_str().into()));
+        }
+        let template = volume.ephemeral.as_ref()?.volume_claim_template.as_ref()?;
+        let class = template.spec.storage_class_name.as_deref().map(Arc::from);
+        Some(ClaimRef::Ephemeral { volume: volume.name.as_str().into(), class })
+    };
+    spec.volumes.iter().flatten().filter_map(read).collect()
+}
+
+impl VolumeClaim {
+    /// Reads a PersistentVolumeClaim.
+    pub fn from_kube(claim: &core::PersistentVolumeClaim) -> (PodKey, Self) {
+        let meta = &claim.metadata;
+        let namespace = meta.namespace.as_deref().unwrap_or("default");
+        let spec = claim.spec.as_ref();
+        let text = |text: Option<&String>| text.filter(|text| !text.is_empty()).map(|text| Arc::from(text.as_str()));
+        let key = PodKey::new(namespace, meta.name.as_deref().unwrap_or_default());
+        let read = VolumeClaim {
+            volume: text(spec.and_then(|s| s.volume_name.as_ref())),
+            class: text(spec.and_then(|s| s.storage_class_name.as_ref())),
+            lost: claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost"),
+            deleting: meta.deletion_timestamp.is_some(),
+        };
+        (key, read)
+    }
+}
+
+impl Volume {
+    /// Reads a PersistentVolume. The hostname of a local volume is no reason to keep to a node that may be gone.
+    pub fn from_kube(volume: &core::PersistentVolume) -> Result<(Arc<str>, Self), Unreadable> {
+        let name: Arc<str> = volume.metadata.name.as_deref().unwrap_or_default().into();
+        let spec = volume.spec.as_ref();
+        let local = spec.is_some_and(|s| s.local.is_some() || s.host_path.is_some());
+        let selector = spec.and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
+        let mut alternatives = match selector {
+            Some(selector) => node_selector_terms(&selector.node_selector_terms, "spec.nodeAffinity.required")
+                .map_err(|e| e.of("PersistentVolume", &name))?,
+            None => vec![Requirements::new()],
+        };
+        if local {
+            alternatives.iter_mut().for_each(|a| drop(a.remove("kubernetes.io/hostname")));
+        }
+        let driver = spec.and_then(|s| match (&s.csi, &s.aws_elastic_block_store) {
+            (Some(csi), _) => Some(Arc::from(csi.driver.as_str())),
+            (None, Some(_)) => Some(Arc::from(EBS_DRIVER)),
+            (None, None) => None,
+        });
+        Ok((name, Volume { alternatives, driver }))
+    }
+}
+
+const EBS_DRIVER: &str = "ebs.csi.aws.com";
+
+impl StorageClass {
+    /// Reads a StorageClass.
+    pub fn from_kube(class: &storage::StorageClass) -> Result<(Arc<str>, Self), Unreadable> {
+        let name: Arc<str> = class.metadata.name.as_deref().unwrap_or_default().into();
+        let mut alternatives = Vec::new();
+        for topology in class.allowed_topologies.iter().flatten() {
+            let mut wanted = Requirements::new();
+            for e in topology.match_label_expressions.iter().flatten() {
+                let one = Requirement::new(&e.key, Operator::In, &e.values);
+                wanted
+                    .add(one.map_err(|e| Unreadable::new("StorageClass", &name, "allowedTopologies", &e.to_string()))?);
+            }
+            alternatives.push(wanted);
+        }
+        if alternatives.is_empty() {
+            alternatives.push(Requirements::new());
+        }
+        let provisioner = match class.provisioner.as_str() {
+            "kubernetes.io/aws-ebs" => EBS_DRIVER,
+            other => other,
+        };
+        let waits = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
+        Ok((name, StorageClass { provisioner: provisioner.into(), waits, alternatives }))
+    }
+}
+
+impl Volumes {
+    /// Notes what a node can attach.
+    pub fn add_csi_node(&mut self, node: &storage::CSINode) {
+        let name: Arc<str> = node.metadata.name.as_deref().unwrap_or_default().into();
+        let limits = node.spec.drivers.iter().filter_map(|driver| {
+            let count = driver.allocatable.as_ref()?.count?;
+            Some((Arc::from(driver.name.as_str()), u32::try_from(count).unwrap_or(0)))
+        });
+        self.attachable.insert(name, limits.collect());
+    }
+
+    /// Answers what the claims of a pod ask for, or the first claim that is wrong.
+    pub fn needs(&self, pod: &PodKey, claims: &[ClaimRef]) -> Result<VolumeNeeds, (String, VolumeProblem)> {
+        let mut needs = VolumeNeeds::default();
+        for claim in claims {
+            let (name, found) = self.claim(pod, claim);
+            let (alternatives, driver) = found.map_err(|problem| (name.clone(), problem))?;
+            if let Some(driver) = driver {
+                *needs.attach.entry(driver).or_default() += 1;
+            }
+            if alternatives.iter().any(Requirements::is_empty) {
+                continue;
+            }
+            needs.alternatives = match needs.alternatives.is_empty() {
+                true => alternatives,
+                false => product(&needs.alternatives, &alternatives),
+            };
+            if needs.alternatives.is_empty() {
+                return Err((name, VolumeProblem::NoCommonPlace));
+            }
+        }
+        needs.alternatives.truncate(MAX_ALTERNATIVES);
+        Ok(needs)
+    }
+
+    fn claim(&self, pod: &PodKey, claim: &ClaimRef) -> (String, Result<Needs, VolumeProblem>) {
+        let (name, template): (Arc<str>, Option<&Option<Arc<str>>>) = match claim {
+            ClaimRef::Named(name) => (name.clone(), None),
+            ClaimRef::Ephemeral { volume, class } => (format!("{}-{volume}", pod.name).into(), Some(class)),
+        };
+        let key = PodKey { namespace: pod.namespace.clone(), name: name.clone() };
+        let answer = match (self.claims.get(&key), template) {
+            (Some(found), _) => self.bound(found),
+            (None, Some(class)) => self.unbound(class.as_ref()),
+            (None, None) => Err(VolumeProblem::NoClaim),
+        };
+        (name.to_string(), answer)
+    }
+
+    fn bound(&self, claim: &VolumeClaim) -> Result<Needs, VolumeProblem> {
+        if claim.lost {
+            return Err(VolumeProblem::Lost);
+        }
+        if claim.deleting {
+            return Err(VolumeProblem::Deleting);
+        }
+        match &claim.volume {
+            Some(name) => {
+                let volume = self.volumes.get(name).ok_or_else(|| VolumeProblem::NoVolume { volume: name.clone() })?;
+                Ok((volume.alternatives.clone(), volume.driver.clone()))
+            }
+            None => self.unbound(claim.class.as_ref()),
+        }
+    }
+
+    fn unbound(&self, class: Option<&Arc<str>>) -> Result<Needs, VolumeProblem> {
+        let name = class.ok_or(VolumeProblem::NoClassName)?;
+        let class = self.classes.get(name).ok_or_else(|| VolumeProblem::NoClass { class: name.clone() })?;
+        if !class.waits {
+            return Err(VolumeProblem::UnboundImmediate { class: name.clone() });
+        }
+        Ok((class.alternatives.clone(), Some(class.provisioner.clone())))
+    }
+}
+
+/// What one claim asks of labels, and its driver.
+type Needs = (Vec<Requirements>, Option<Arc<str>>);
+
+/// Every combination that can hold.
+fn product(some: &[Requirements], others: &[Requirements]) -> Vec<Requirements> {
+    let pairs = some.iter().flat_map(|a| others.iter().map(move |b| (a, b)));
+    pairs.filter(|(a, b)| a.intersects(b).is_ok()).map(|(a, b)| a.and(b)).take(MAX_ALTERNATIVES).collect()
+}
