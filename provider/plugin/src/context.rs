@@ -64,6 +64,7 @@ pub struct Context {
     stop: CancellationToken,
     deadline: Instant,
     limit: Duration,
+    config: Value,
     record: Mutex<Record>,
 }
 
@@ -71,7 +72,20 @@ impl Context {
     /// Makes the surroundings of an operation that ends by `stop` or after `limit`.
     #[must_use]
     pub fn new(stop: CancellationToken, limit: Duration) -> Self {
-        Self { stop, deadline: Instant::now() + limit, limit, record: Mutex::default() }
+        Self { stop, deadline: Instant::now() + limit, limit, config: Value::Null, record: Mutex::default() }
+    }
+
+    /// Adds what the user wrote, for operations that have it.
+    #[must_use]
+    pub fn with_config(mut self, config: Value) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// What the user wrote, write-only attributes included; null where there is no configuration (read, delete, import).
+    #[must_use]
+    pub fn config(&self) -> &Value {
+        &self.config
     }
 
     /// The token that is cancelled when the user stops Terraform.

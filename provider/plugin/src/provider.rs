@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use crate::schema::Schema;
-use crate::{AttributePath, Context, Diagnostic, Diagnostics, Value};
+use crate::{AttributePath, Context, Diagnostic, Diagnostics, EphemeralResource, Function, Value};
 
 /// A planned change as a plan hook sees it, after the schema's own rules were applied.
 #[derive(Debug, Clone)]
@@ -60,6 +60,34 @@ impl PlannedChange {
     }
 }
 
+/// A resource of another type, perhaps of another provider, that a `moved` block hands over, as state holds it.
+#[derive(Debug, Clone)]
+pub struct Moved {
+    /// The address of its provider, such as `registry.opentofu.org/hashicorp/aws`; the host is best passed over.
+    pub provider_address: String,
+    /// Its type, such as `aws_iam_role`.
+    pub type_name: String,
+    /// The version of its schema.
+    pub schema_version: i64,
+    /// Its state by that schema.
+    pub state: serde_json::Value,
+}
+
+impl Moved {
+    /// Says whether it comes from that provider (`namespace/name`, on any host) and has that type.
+    #[must_use]
+    pub fn is(&self, provider: &str, type_name: &str) -> bool {
+        let address = self.provider_address.split_once('/').map_or(self.provider_address.as_str(), |(_, rest)| rest);
+        address == provider && self.type_name == type_name
+    }
+
+    /// The text of an attribute of its state.
+    #[must_use]
+    pub fn text(&self, attribute: &str) -> Option<&str> {
+        self.state.get(attribute)?.as_str()
+    }
+}
+
 /// A kind of resource. A value is an object as the schema declares it; attributes that an implementation leaves out are null.
 ///
 /// On an error of `create`, `update` or `delete` state keeps what `Context::save` recorded last, else what it held before.
@@ -97,6 +125,12 @@ pub trait Resource: Send + Sync {
     async fn import(&self, _ctx: &Context, _id: &str) -> Result<Value, Diagnostics> {
         let name = self.type_name();
         Err(Diagnostic::error("Import is not supported", format!("{name} cannot be imported.")).into())
+    }
+
+    /// Gives the least state from which `read` can go on, for a resource of another type; `None` when that type is not known here.
+    /// Pure: no I/O.
+    fn take_over(&self, _source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        Ok(None)
     }
 
     /// Brings the JSON of an older state to today's shape. Attributes that the schema no longer has are dropped afterwards.
@@ -153,6 +187,16 @@ pub trait Provider: Send + Sync + 'static {
 
     /// The kinds of data source.
     fn data_sources(&self) -> Vec<Box<dyn DataSource>> {
+        Vec::new()
+    }
+
+    /// The kinds of ephemeral resource.
+    fn ephemeral_resources(&self) -> Vec<Box<dyn EphemeralResource>> {
+        Vec::new()
+    }
+
+    /// The functions.
+    fn functions(&self) -> Vec<Box<dyn Function>> {
         Vec::new()
     }
 }

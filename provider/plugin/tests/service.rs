@@ -61,7 +61,7 @@ impl Resource for Thing {
             .attribute("name", Attribute::string().required().requires_replace())
             .attribute("fault", Attribute::string().optional())
             .attribute("id", Attribute::string().computed().use_state_for_unknown())
-            .attribute("extra", Attribute::string().computed())
+            .attribute("extra", Attribute::string().computed().never_null())
             .timeouts(Timeouts { create: Duration::from_secs(50), ..Timeouts::default() })
     }
 
@@ -92,6 +92,7 @@ impl Resource for Thing {
             Some("fails without a reason") => return Err(Diagnostics::new()),
             Some("panics at once") => panic!("nothing made yet"),
             Some("forgets") => return Ok(made),
+            Some("breaks its promise") => return Ok(made.with("extra", Value::Null)),
             _ => {}
         }
         let saved =
@@ -187,6 +188,9 @@ async fn a_broken_answer_is_told_at_its_attribute() {
     let (_, state, diagnostics) = create("forgets").await;
     assert!(diagnostics.contains("Unknown value after apply (at extra)"), "{diagnostics}");
     assert_eq!(state.get("id").as_str(), Some("id-1"), "the rest is kept");
+    let (_, state, diagnostics) = create("breaks its promise").await;
+    assert!(diagnostics.contains("Broken promise after apply (at extra)"), "{diagnostics}");
+    assert_eq!(state.get("id").as_str(), Some("id-1"), "the object is kept all the same");
     let (_, state, diagnostics) = create("stray").await;
     assert!(diagnostics.contains("\"surprise\""), "{diagnostics}");
     assert_eq!(state.get("id").as_str(), Some("id-1"), "what was saved is kept");

@@ -1,112 +1,17 @@
 //! The example provider under real OpenTofu: handshake, plan, apply, import, Ctrl-C, destroy. Skipped, with a line that says so,
 //! where `tofu` is not built.
 
+mod stand;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use tempfile::TempDir;
-
-fn tofu() -> Option<PathBuf> {
-    let home = std::env::var("HOME").unwrap_or_default();
-    let cache = std::env::var("KARP_CACHE").unwrap_or_else(|_| format!("{home}/.cache/karp"));
-    let folder =
-        std::env::var("KARP_TEST_TOOLS").map_or_else(|_| PathBuf::from(cache).join("tools/bin"), PathBuf::from);
-    let binary = folder.join("tofu");
-    if binary.is_file() {
-        return Some(binary);
-    }
-    eprintln!("skipped: no OpenTofu at {} (cargo sandbox builds it)", binary.display());
-    None
-}
-
-/// A folder with a configuration and a mirror that holds the example provider.
-struct Stand {
-    tofu: PathBuf,
-    dir: TempDir,
-}
-
-impl Stand {
-    fn new(config: &str) -> Option<Self> {
-        let tofu = tofu()?;
-        let example = std::env::current_exe().unwrap().parent().unwrap().join("../examples/minimal");
-        assert!(example.is_file(), "build the example first: cargo build -p tfplugin --example minimal");
-        let dir = tempfile::tempdir().unwrap();
-        let target = if cfg!(target_arch = "aarch64") { "linux_arm64" } else { "linux_amd64" };
-        let mirror = dir.path().join("mirror/registry.opentofu.org/minimal/minimal/0.1.0").join(target);
-        std::fs::create_dir_all(&mirror).unwrap();
-        std::os::unix::fs::symlink(example.canonicalize().unwrap(), mirror.join("terraform-provider-minimal_v0.1.0"))
-            .unwrap();
-        let mirror = dir.path().join("mirror");
-        let rc = format!("provider_installation {{\n  filesystem_mirror {{\n    path = {mirror:?}\n  }}\n}}\n");
-        std::fs::write(dir.path().join("tofu.rc"), rc).unwrap();
-        let stand = Self { tofu, dir };
-        stand.write(config);
-        stand.run(&["init"]);
-        Some(stand)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).display().to_string()
-    }
-
-    fn write(&self, config: &str) {
-        let head =
-            "terraform {\n  required_providers {\n    minimal = {\n      source = \"minimal/minimal\"\n    }\n  }\n}\n";
-        let config = config.replace("DIR", &self.dir.path().display().to_string());
-        std::fs::write(self.dir.path().join("main.tf"), format!("{head}{config}")).unwrap();
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.tofu);
-        command.args(args).current_dir(self.dir.path());
-        command
-            .env("TF_CLI_CONFIG_FILE", self.path("tofu.rc"))
-            .env("TF_IN_AUTOMATION", "1")
-            .env("TF_CLI_ARGS_plan", "-no-color");
-        command.env("TMPDIR", self.dir.path()).env_remove("TF_REATTACH_PROVIDERS");
-        command
-    }
-
-    fn output(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    /// Runs a command that must succeed.
-    fn run(&self, args: &[&str]) -> String {
-        let output = self.output(args);
-        let text = text(&output);
-        assert!(output.status.success(), "tofu {args:?}: {text}");
-        text
-    }
-
-    fn assert_plan_is_empty(&self) {
-        let output = self.output(&["plan", "-detailed-exitcode"]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    }
-
-    fn assert_no_sockets_left(&self) {
-        let left: Vec<_> =
-            std::fs::read_dir(self.dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
-        assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("tfplugin-")), "{left:?}");
-    }
-}
-
-fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-fn wait_for(path: &Path) {
-    let begin = Instant::now();
-    while !path.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "{} did not appear", path.display());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
+use stand::{Stand, binary, text, wait_for};
 
 #[test]
 fn a_resource_lives_from_plan_to_destroy() {
@@ -153,7 +58,7 @@ fn bad_values_are_refused_at_their_attribute() {
     let output = stand.output(&["validate"]);
     assert!(!output.status.success());
     let text = text(&output);
-    assert!(text.contains("path: must begin with \"/\", not \"relative\"") && text.contains("line 9"), "{text}");
+    assert!(text.contains("path: must begin with \"/\", not \"relative\"") && text.contains("line 12"), "{text}");
 }
 
 #[test]
@@ -192,7 +97,7 @@ fn ctrl_c_while_creating_keeps_the_resource_in_state() {
 fn a_person_gets_help_and_a_debugger_can_attach() {
     let config = "resource \"minimal_file\" \"a\" {\n  path = \"DIR/a\"\n  content = \"one\"\n}\n";
     let Some(stand) = Stand::new(config) else { return };
-    let binary = std::env::current_exe().unwrap().parent().unwrap().join("../examples/minimal");
+    let binary = binary("minimal");
     let by_hand = Command::new(&binary).output().unwrap();
     assert!(!by_hand.status.success() && text(&by_hand).contains("This is a plugin"), "{}", text(&by_hand));
     assert_eq!(text(&Command::new(&binary).arg("--version").output().unwrap()), "terraform-provider-minimal v0.1.0\n");
@@ -236,7 +141,7 @@ fn the_process_ends_when_terraform_dies() {
 
 #[test]
 fn the_handshake_takes_less_than_20_milliseconds() {
-    let binary = std::env::current_exe().unwrap().parent().unwrap().join("../examples/minimal");
+    let binary = binary("minimal");
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512).unwrap();
     let client = rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key).unwrap();
     let one = || {

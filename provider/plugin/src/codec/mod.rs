@@ -5,7 +5,7 @@ mod msgpack;
 mod type_json;
 
 pub(crate) use json::from_json;
-pub(crate) use msgpack::{decode, encode};
+pub(crate) use msgpack::{decode, encode, encode_refined};
 pub(crate) use type_json::{type_from_json, type_to_json};
 
 use crate::{AttributePath, Diagnostic, Diagnostics, Number, Type, Value};

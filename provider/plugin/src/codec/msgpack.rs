@@ -7,62 +7,104 @@ use rmp::decode::{self as rd, Bytes, RmpRead};
 use rmp::encode::{self as wr};
 
 use crate::codec::{CodecError, infer, name_of, number_of_text, type_from_json, type_to_json};
+use crate::schema::Promise;
 use crate::{AttributePath, Number, Type, Value};
+
+/// The extension of an unknown value that carries promises: a map of refinements.
+const REFINED: i8 = 12;
+/// The refinement "may it be null"; false says that it will not be.
+const NULLNESS: u8 = 1;
+/// The refinement "begins with".
+const PREFIX: u8 = 2;
 
 /// Values nest no deeper than this: bytes that do are broken or hostile.
 const MAX_DEPTH: usize = 128;
 
+/// Tells what is promised of the unknown value at a path.
+type Promises<'a> = dyn Fn(&AttributePath) -> Option<&'a Promise> + 'a;
+
 /// Writes a value of that type.
 pub(crate) fn encode(value: &Value, kind: &Type) -> Result<Vec<u8>, CodecError> {
-    let mut out = Vec::with_capacity(256);
-    write(&mut out, value, kind, &AttributePath::root())?;
-    Ok(out)
+    encode_refined(value, kind, &|_| None)
 }
 
-fn write(out: &mut Vec<u8>, value: &Value, kind: &Type, path: &AttributePath) -> Result<(), CodecError> {
-    match (kind, value) {
-        (_, Value::Null) => out.push(0xc0),
-        (_, Value::Unknown) => out.extend([0xd4, 0, 0]),
-        (Type::Bool, Value::Bool(bool)) => out.push(if *bool { 0xc3 } else { 0xc2 }),
-        (Type::Number, Value::Number(number)) => write_number(out, number).map_err(|()| too_long(path))?,
-        (Type::String, Value::String(text)) => wr::write_str(out, text).map_err(|_| too_long(path))?,
-        (Type::List(element) | Type::Set(element), Value::List(list)) => {
-            array(out, list.len(), path)?;
-            for (index, value) in list.iter().enumerate() {
-                write(out, value, element, &path.clone().index(index))?;
+/// Writes a value of that type; unknown parts carry what is promised of them.
+pub(crate) fn encode_refined<'a>(value: &Value, kind: &Type, promises: &Promises<'a>) -> Result<Vec<u8>, CodecError> {
+    let mut output = Output { bytes: Vec::with_capacity(256), promises };
+    output.write(value, kind, &AttributePath::root())?;
+    Ok(output.bytes)
+}
+struct Output<'p, 'a> {
+    bytes: Vec<u8>,
+    promises: &'p Promises<'a>,
+}
+
+impl Output<'_, '_> {
+    fn write(&mut self, value: &Value, kind: &Type, path: &AttributePath) -> Result<(), CodecError> {
+        let out = &mut self.bytes;
+        match (kind, value) {
+            (_, Value::Null) => out.push(0xc0),
+            (_, Value::Unknown) => match (self.promises)(path) {
+                Some(promise) => write_refined(out, promise).map_err(|()| too_long(path))?,
+                None => out.extend([0xd4, 0, 0]),
+            },
+            (Type::Bool, Value::Bool(bool)) => out.push(if *bool { 0xc3 } else { 0xc2 }),
+            (Type::Number, Value::Number(number)) => write_number(out, number).map_err(|()| too_long(path))?,
+            (Type::String, Value::String(text)) => wr::write_str(out, text).map_err(|_| too_long(path))?,
+            (Type::List(element) | Type::Set(element), Value::List(list)) => {
+                array(out, list.len(), path)?;
+                for (index, value) in list.iter().enumerate() {
+                    self.write(value, element, &path.clone().index(index))?;
+                }
             }
-        }
-        (Type::Tuple(kinds), Value::List(list)) if kinds.len() == list.len() => {
-            array(out, list.len(), path)?;
-            for (index, (value, kind)) in list.iter().zip(kinds).enumerate() {
-                write(out, value, kind, &path.clone().index(index))?;
+            (Type::Tuple(kinds), Value::List(list)) if kinds.len() == list.len() => {
+                array(out, list.len(), path)?;
+                for (index, (value, kind)) in list.iter().zip(kinds).enumerate() {
+                    self.write(value, kind, &path.clone().index(index))?;
+                }
             }
-        }
-        (Type::Map(element), Value::Map(map)) => {
-            map_head(out, map.len(), path)?;
-            for (key, value) in map {
-                wr::write_str(out, key).map_err(|_| too_long(path))?;
-                write(out, value, element, &path.clone().key(key))?;
+            (Type::Map(element), Value::Map(map)) => {
+                map_head(out, map.len(), path)?;
+                for (key, value) in map {
+                    wr::write_str(&mut self.bytes, key).map_err(|_| too_long(path))?;
+                    self.write(value, element, &path.clone().key(key))?;
+                }
             }
-        }
-        (Type::Object(attributes), Value::Map(map)) => {
-            if let Some(name) = map.keys().find(|name| !attributes.contains_key(*name)) {
-                return Err(CodecError::new(path, format!("the schema has no attribute {name:?}")));
+            (Type::Object(attributes), Value::Map(map)) => {
+                if let Some(name) = map.keys().find(|name| !attributes.contains_key(*name)) {
+                    return Err(CodecError::new(path, format!("the schema has no attribute {name:?}")));
+                }
+                map_head(out, attributes.len(), path)?;
+                for (name, kind) in attributes {
+                    wr::write_str(&mut self.bytes, name).map_err(|_| too_long(path))?;
+                    self.write(map.get(name).unwrap_or(&Value::Null), kind, &path.clone().attribute(name))?;
+                }
             }
-            map_head(out, attributes.len(), path)?;
-            for (name, kind) in attributes {
-                wr::write_str(out, name).map_err(|_| too_long(path))?;
-                write(out, map.get(name).unwrap_or(&Value::Null), kind, &path.clone().attribute(name))?;
+            (Type::Dynamic, value) => {
+                let kind = infer(value);
+                array(out, 2, path)?;
+                wr::write_bin(out, type_to_json(&kind).to_string().as_bytes()).map_err(|_| too_long(path))?;
+                self.write(value, &kind, path)?;
             }
+            _ => return Err(CodecError::new(path, format!("expected {}, not {}", name_of(kind), value.kind()))),
         }
-        (Type::Dynamic, value) => {
-            let kind = infer(value);
-            array(out, 2, path)?;
-            wr::write_bin(out, type_to_json(&kind).to_string().as_bytes()).map_err(|_| too_long(path))?;
-            write(out, value, &kind, path)?;
-        }
-        _ => return Err(CodecError::new(path, format!("expected {}, not {}", name_of(kind), value.kind()))),
+        Ok(())
     }
+}
+
+fn write_refined(out: &mut Vec<u8>, promise: &Promise) -> Result<(), ()> {
+    let mut refinements = Vec::new();
+    let count = if matches!(promise, Promise::Prefix(_)) { 2 } else { 1 };
+    wr::write_map_len(&mut refinements, count).map_err(drop)?;
+    wr::write_pfix(&mut refinements, NULLNESS).map_err(drop)?;
+    wr::write_bool(&mut refinements, false).map_err(drop)?;
+    if let Promise::Prefix(prefix) = promise {
+        wr::write_pfix(&mut refinements, PREFIX).map_err(drop)?;
+        wr::write_str(&mut refinements, prefix).map_err(drop)?;
+    }
+    let length = u32::try_from(refinements.len()).map_err(drop)?;
+    wr::write_ext_meta(out, length, REFINED).map_err(drop)?;
+    out.extend(refinements);
     Ok(())
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{decode, encode, from_json, type_from_json, type_to_json};
+use super::{decode, encode, encode_refined, from_json, type_from_json, type_to_json};
+use crate::schema::Promise;
 use crate::{Number, Type, Value};
 
 fn leaf_type() -> impl Strategy<Value = Type> {
@@ -85,6 +86,25 @@ proptest! {
 fn refined_unknown_reads_as_unknown() {
     // ext 8, 3 bytes, type 12: a map of one refinement
     assert_eq!(decode(&[0xc7, 3, 12, 0x81, 1, 0xc2], &Type::String).unwrap(), Value::Unknown);
+}
+
+#[test]
+fn promises_are_written_as_refinements() {
+    let kind = Type::object([("arn", Type::String), ("id", Type::String), ("size", Type::Number)]);
+    let value = Value::object([("arn", Value::Unknown), ("id", Value::Unknown), ("size", Value::Unknown)]);
+    let (arn, id) = (Promise::Prefix("arn:".into()), Promise::NotNull);
+    let bytes = encode_refined(&value, &kind, &|path| match path.to_string().as_str() {
+        "arn" => Some(&arn),
+        "id" => Some(&id),
+        _ => None,
+    });
+    let bytes = bytes.unwrap();
+    let holds = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+    // ext 8 of type 12: {1: false, 2: "arn:"}
+    assert!(holds(&[0xc7, 9, 12, 0x82, 1, 0xc2, 2, 0xa4, b'a', b'r', b'n', b':']), "{bytes:x?}");
+    assert!(holds(&[0xc7, 3, 12, 0x81, 1, 0xc2]), "{bytes:x?}");
+    assert!(holds(&[0xd4, 0, 0]), "{bytes:x?}");
+    assert_eq!(decode(&bytes, &kind).unwrap(), value);
 }
 
 #[test]

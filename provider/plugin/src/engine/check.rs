@@ -42,6 +42,33 @@ fn check_attributes(
     }
 }
 
+/// The write-only attributes that a configuration sets.
+pub(crate) fn write_only_values(schema: &Schema, config: &Value) -> Vec<AttributePath> {
+    fn collect(
+        attributes: &BTreeMap<String, Attribute>,
+        object: &Value,
+        path: &AttributePath,
+        set: &mut Vec<AttributePath>,
+    ) {
+        for (name, attribute) in attributes {
+            let (value, path) = (object.get(name), path.clone().attribute(name));
+            match &attribute.kind {
+                _ if value.is_null() => {}
+                _ if attribute.write_only => set.push(path),
+                Kind::Nested(nesting, inner) if value.is_known() => {
+                    for (element, path) in elements(*nesting, value, &path) {
+                        collect(inner, element, &path, set);
+                    }
+                }
+                Kind::Nested(..) | Kind::Value(_) => {}
+            }
+        }
+    }
+    let mut set = Vec::new();
+    collect(&schema.attributes, config, &AttributePath::root(), &mut set);
+    set
+}
+
 /// The objects inside a nested attribute's value, each with its path.
 pub(super) fn elements<'a>(
     nesting: Nesting,

@@ -5,9 +5,9 @@ mod check;
 mod plan;
 mod settle;
 
-pub(crate) use check::check;
+pub(crate) use check::{check, write_only_values};
 pub(crate) use plan::{plan, replacements};
-pub(crate) use settle::{conform_object, first_unknown, null_unknowns, salvage, settle};
+pub(crate) use settle::{broken_promises, conform_object, first_unknown, null_unknowns, salvage, settle};
 
 #[cfg(test)]
 mod tests;

@@ -45,6 +45,9 @@ impl Planner {
     }
 
     fn attribute(&self, attribute: &Attribute, prior: Option<&Value>, config: &Value) -> Value {
+        if attribute.write_only {
+            return Value::Null;
+        }
         if config.is_null() {
             return self.left_out(attribute, prior);
         }
@@ -116,6 +119,7 @@ fn same_element(attributes: &BTreeMap<String, Attribute>, prior: &Value, config:
     attributes.iter().all(|(name, attribute)| {
         let (prior, config) = (prior.get(name), config.get(name));
         prior == config
+            || attribute.write_only
             || (config.is_null() && attribute.is_computed())
             || attribute.semantic_eq.is_some_and(|same| means_the_same(same, prior, config))
     })

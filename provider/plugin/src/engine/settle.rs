@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::codec::CodecError;
 use crate::engine::plan::means_the_same;
-use crate::schema::{Attribute, Kind, Nesting, Schema};
+use crate::schema::{Attribute, Kind, Nesting, Promise, Schema};
 use crate::{AttributePath, Type, Value};
 
 /// Settles an answer. `reference` is the plan after an apply, the state before a read, null for an import.
@@ -48,6 +48,8 @@ fn object(
     for (name, attribute) in attributes {
         let reference = reference.get(name);
         let value = match map.remove(name) {
+            // whatever a resource echoes, it must not reach state
+            _ if attribute.write_only => Value::Null,
             Some(value) => settle_attribute(attribute, reference, value, &path.clone().attribute(name))?,
             None => null_unknowns(reference.clone()),
         };
@@ -176,6 +178,18 @@ fn conform(kind: &Type, value: Value, path: &AttributePath) -> Result<Value, Cod
             Err(CodecError::new(path, format!("the provider answered {} instead of {expected}", value.kind())))
         }
     }
+}
+
+/// The attributes whose promise the outcome of an apply does not keep.
+pub(crate) fn broken_promises(schema: &Schema, planned: &Value, actual: &Value) -> Vec<AttributePath> {
+    let kept = |promise: &Promise, value: &Value| match promise {
+        Promise::NotNull => !value.is_null(),
+        Promise::Prefix(prefix) => value.as_str().is_some_and(|text| text.starts_with(prefix.as_str())),
+    };
+    let attributes = schema.attributes.iter().filter(|(name, _)| !planned.get(name).is_known());
+    let broken = attributes
+        .filter(|(name, attribute)| attribute.promised().is_some_and(|promise| !kept(promise, actual.get(name))));
+    broken.map(|(name, _)| AttributePath::root().attribute(name)).collect()
 }
 
 /// Turns unknown parts into null.

@@ -50,6 +50,15 @@ pub enum OnChange {
     Replace,
 }
 
+/// What is promised of a computed value while it is unknown, so that expressions over it can be decided at plan already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Promise {
+    /// It will not be null.
+    NotNull,
+    /// It will be text that begins so; this implies that it is not null.
+    Prefix(String),
+}
+
 /// Tells whether two known values mean the same; given (prior, planned).
 pub type SemanticEq = fn(&Value, &Value) -> bool;
 
@@ -76,6 +85,10 @@ pub struct Attribute {
     pub semantic_eq: Option<SemanticEq>,
     /// Checks of a known value.
     pub validators: Vec<Validator>,
+    /// The value reaches create and update but neither plan nor state.
+    pub write_only: bool,
+    /// What is promised of the value while it is unknown.
+    pub promise: Option<Promise>,
     says_optional: bool,
 }
 
@@ -169,6 +182,8 @@ impl Attribute {
             keeps_state: false,
             semantic_eq: None,
             validators: Vec::new(),
+            write_only: false,
+            promise: None,
             says_optional: false,
         }
     }
@@ -239,6 +254,28 @@ impl Attribute {
         self
     }
 
+    /// Keeps the value out of plan and state: `Context::config` gives it to create and update. It is never computed, and a change of it
+    /// alone shows no difference, so a resource declares a version beside it (`password` and `password_version`).
+    #[must_use]
+    pub fn write_only(mut self) -> Self {
+        self.write_only = true;
+        self
+    }
+
+    /// Promises that the computed value will not be null.
+    #[must_use]
+    pub fn never_null(mut self) -> Self {
+        self.promise.get_or_insert(Promise::NotNull);
+        self
+    }
+
+    /// Promises that the computed text will begin so.
+    #[must_use]
+    pub fn begins_with(mut self, prefix: impl Into<String>) -> Self {
+        self.promise = Some(Promise::Prefix(prefix.into()));
+        self
+    }
+
     /// Adds a check of the value; it runs only when the value is set and wholly known.
     #[must_use]
     pub fn validate(mut self, validator: Validator) -> Self {
@@ -268,6 +305,12 @@ impl Attribute {
                 }
             }
         }
+    }
+
+    /// What is promised of it while it is unknown; nothing where the user may set it, who promises nothing.
+    #[must_use]
+    pub fn promised(&self) -> Option<&Promise> {
+        self.promise.as_ref().filter(|_| self.mode == Mode::Computed)
     }
 
     /// Says whether the provider may fill it.

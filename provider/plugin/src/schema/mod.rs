@@ -1,13 +1,15 @@
 //! A resource's schema as data: types, and per attribute the defaults, validators and plan rules that the plan engine applies.
 
 mod attribute;
+mod identity;
 mod types;
 pub mod validate;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub use attribute::{Attribute, Kind, Mode, Nesting, OnChange, SemanticEq, object_type};
+pub use attribute::{Attribute, Kind, Mode, Nesting, OnChange, Promise, SemanticEq, object_type};
+pub use identity::{Identity, IdentityAttribute};
 pub use types::Type;
 pub use validate::Validator;
 
@@ -57,6 +59,8 @@ pub struct Schema {
     pub rules: Vec<Rule>,
     /// The default limits of operations.
     pub timeouts: Timeouts,
+    /// What names one object for ever; resources only.
+    pub identity: Option<Identity>,
 }
 
 impl Schema {
@@ -76,6 +80,13 @@ impl Schema {
     #[must_use]
     pub fn attribute(mut self, name: impl Into<String>, attribute: Attribute) -> Self {
         self.attributes.insert(name.into(), attribute);
+        self
+    }
+
+    /// Declares what names one object for ever.
+    #[must_use]
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = Some(identity);
         self
     }
 

@@ -1,5 +1,7 @@
 //! The plugin process: handshake, transport, protocol service and log.
 
+mod call;
+mod carry;
 mod log;
 mod process;
 mod rpc;

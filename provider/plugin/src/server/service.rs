@@ -1,7 +1,7 @@
 //! The operations of a [`Provider`]: decode, let the engine and the resource work, encode. Resource code runs in a
 //! task of its own, so that a panic becomes a diagnostic and a dropped connection does not cut a create in half.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -9,12 +9,15 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{check, first_unknown, null_unknowns, plan, replacements, salvage, settle};
+use crate::engine::{
+    broken_promises, check, first_unknown, null_unknowns, plan, replacements, salvage, settle, write_only_values,
+};
 use crate::proto::terraform as tf;
 use crate::schema::validate::parse_duration;
 use crate::server::wire;
 use crate::{
-    AttributePath, Context, DataSource, Diagnostic, Diagnostics, PlannedChange, Provider, Resource, Schema, Type, Value,
+    AttributePath, Context, DataSource, Diagnostic, Diagnostics, EphemeralResource, Function, PlannedChange, Provider,
+    Resource, Schema, Signature, Type, Value,
 };
 
 /// More changes at once wait; far above Terraform's own parallelism.
@@ -36,7 +39,7 @@ impl Shape {
 }
 
 pub(super) struct ResourceKind {
-    resource: Box<dyn Resource>,
+    pub(super) resource: Box<dyn Resource>,
     shape: Shape,
 }
 
@@ -46,15 +49,31 @@ impl ResourceKind {
     }
 }
 
-pub(super) struct DataKind {
+pub(crate) struct DataKind {
     source: Box<dyn DataSource>,
     shape: Shape,
 }
 
 impl DataKind {
-    pub(super) fn shape(&self) -> (&Schema, &Type) {
+    pub(crate) fn shape(&self) -> (&Schema, &Type) {
         self.shape.get(|| self.source.schema())
     }
+}
+
+pub(crate) struct EphemeralKind {
+    pub(super) resource: Box<dyn EphemeralResource>,
+    shape: Shape,
+}
+
+impl EphemeralKind {
+    pub(crate) fn shape(&self) -> (&Schema, &Type) {
+        self.shape.get(|| self.resource.schema())
+    }
+}
+
+pub(crate) struct FunctionKind {
+    pub(super) function: Box<dyn Function>,
+    pub(crate) signature: Signature,
 }
 
 /// The protocol service of one provider.
@@ -62,7 +81,9 @@ pub(crate) struct Service {
     pub(super) provider: Box<dyn Provider>,
     shape: Shape,
     pub(super) resources: HashMap<&'static str, Arc<ResourceKind>>,
-    pub(super) data_sources: HashMap<&'static str, Arc<DataKind>>,
+    pub(crate) data_sources: HashMap<&'static str, Arc<DataKind>>,
+    pub(crate) ephemerals: HashMap<&'static str, Arc<EphemeralKind>>,
+    functions: OnceLock<BTreeMap<&'static str, FunctionKind>>,
     pub(super) stop: Mutex<CancellationToken>,
     /// One permit for each change that is being applied.
     pub(super) applying: Semaphore,
@@ -78,7 +99,13 @@ impl Service {
             .data_sources()
             .into_iter()
             .map(|source| (source.type_name(), Arc::new(DataKind { source, shape: Shape::default() })));
+        let ephemerals = provider
+            .ephemeral_resources()
+            .into_iter()
+            .map(|resource| (resource.type_name(), Arc::new(EphemeralKind { resource, shape: Shape::default() })));
         Self {
+            ephemerals: ephemerals.collect(),
+            functions: OnceLock::new(),
             resources: resources.collect(),
             data_sources: data_sources.collect(),
             provider: Box::new(provider),
@@ -113,7 +140,17 @@ impl Service {
         self.shape.get(|| self.provider.schema())
     }
 
-    fn resource(&self, name: &str) -> Result<Arc<ResourceKind>, Diagnostics> {
+    /// The functions, made when they are first asked for.
+    pub(crate) fn functions(&self) -> &BTreeMap<&'static str, FunctionKind> {
+        self.functions.get_or_init(|| {
+            let functions = self.provider.functions().into_iter();
+            functions
+                .map(|function| (function.name(), FunctionKind { signature: function.signature(), function }))
+                .collect()
+        })
+    }
+
+    pub(super) fn resource(&self, name: &str) -> Result<Arc<ResourceKind>, Diagnostics> {
         self.resources.get(name).cloned().ok_or_else(|| unknown_type("resource", name))
     }
 
@@ -121,8 +158,12 @@ impl Service {
         self.data_sources.get(name).cloned().ok_or_else(|| unknown_type("data source", name))
     }
 
-    fn context(&self, limit: Duration, private: Vec<u8>) -> Arc<Context> {
-        let ctx = Context::new(self.stop_token(), limit);
+    pub(super) fn context(&self, limit: Duration, private: Vec<u8>) -> Arc<Context> {
+        self.context_of(limit, private, Value::Null)
+    }
+
+    fn context_of(&self, limit: Duration, private: Vec<u8>, config: Value) -> Arc<Context> {
+        let ctx = Context::new(self.stop_token(), limit).with_config(config);
         ctx.set_private(private);
         Arc::new(ctx)
     }
@@ -133,7 +174,7 @@ impl Service {
         let prior = wire::value(request.prior_state.as_ref(), shape)?;
         let config = wire::value(request.config.as_ref(), shape)?;
         let planned = if config.is_null() { Value::Null } else { plan(schema, &prior, &config) };
-        let ctx = self.context(schema.timeouts.read, request.prior_private);
+        let ctx = self.context_of(schema.timeouts.read, request.prior_private, config.clone());
 
         let requires_replace = replacements(schema, &prior, &config, &planned);
         let mut change = PlannedChange { prior, config, planned, requires_replace };
@@ -152,7 +193,9 @@ impl Service {
         }
         diagnostics.extend(ctx.take_warnings());
         Ok(Planned {
-            state: wire::dynamic(&change.planned, shape)?,
+            state: wire::planned(&change.planned, schema, shape)?,
+            // a new object gets its identity when it is made
+            identity: wire::identity(schema, &change.prior)?,
             requires_replace: change.requires_replace.iter().map(wire::path).collect(),
             private: ctx.private(),
             diagnostics,
@@ -167,7 +210,8 @@ impl Service {
         let (schema, shape) = kind.shape();
         let prior = wire::value(request.prior_state.as_ref(), shape)?;
         let planned = wire::value(request.planned_state.as_ref(), shape)?;
-        let ctx = self.context(limit_of(schema, &prior, &planned), request.planned_private);
+        let config = wire::value(request.config.as_ref(), shape)?;
+        let ctx = self.context_of(limit_of(schema, &prior, &planned), request.planned_private, config);
 
         let (task_kind, task_ctx, task_prior, task_planned) =
             (kind.clone(), ctx.clone(), prior.clone(), planned.clone());
@@ -189,6 +233,7 @@ impl Service {
             Ok(answer) => match settle(schema, &planned, answer) {
                 Ok(state) => {
                     diagnostics.extend(first_unknown(&state).map(undecided));
+                    diagnostics.extend(broken_promises(schema, &planned, &state).into_iter().map(broken));
                     state
                 }
                 Err(error) => {
@@ -203,7 +248,12 @@ impl Service {
         };
         let state = null_unknowns(state);
         let private = if state.is_null() { Vec::new() } else { ctx.private() };
-        Ok(Stored { state: wire::dynamic(&state, shape)?, private, diagnostics })
+        Ok(Stored {
+            state: wire::dynamic(&state, shape)?,
+            identity: wire::identity(schema, &state)?,
+            private,
+            diagnostics,
+        })
     }
 
     pub(super) async fn read_state(&self, request: tf::read_resource::Request) -> Result<Stored, Diagnostics> {
@@ -213,6 +263,7 @@ impl Service {
         if current.is_null() {
             return Ok(Stored {
                 state: wire::dynamic(&current, shape)?,
+                identity: None,
                 private: Vec::new(),
                 diagnostics: Diagnostics::new(),
             });
@@ -230,44 +281,16 @@ impl Service {
                 current
             }
         };
-        Ok(Stored { state: wire::dynamic(&state, shape)?, private: ctx.private(), diagnostics })
-    }
-
-    pub(super) async fn import_state(
-        &self,
-        request: tf::import_resource_state::Request,
-    ) -> Result<Stored, Diagnostics> {
-        let kind = self.resource(&request.type_name)?;
-        let (schema, shape) = kind.shape();
-        let ctx = self.context(schema.timeouts.read, Vec::new());
-        let (task_kind, task_ctx) = (kind.clone(), ctx.clone());
-        let answer = guard(async move { task_kind.resource.import(&task_ctx, &request.id).await }).await?;
-        let state = null_unknowns(settle(schema, &Value::Null, answer)?);
-        Ok(Stored { state: wire::dynamic(&state, shape)?, private: ctx.private(), diagnostics: ctx.take_warnings() })
-    }
-
-    pub(super) fn upgrade_state(
-        &self,
-        request: &tf::upgrade_resource_state::Request,
-    ) -> Result<tf::DynamicValue, Diagnostics> {
-        let kind = self.resource(&request.type_name)?;
-        let (schema, shape) = kind.shape();
-        let json = request.raw_state.as_ref().map(|raw| raw.json.as_slice()).filter(|json| !json.is_empty());
-        let Some(json) = json else {
-            let detail = "The state was written by Terraform 0.11 or older, whose format is not supported.";
-            return Err(Diagnostic::error("State is too old", detail).into());
-        };
-        let json =
-            serde_json::from_slice(json).map_err(|error| Diagnostic::error("Broken state", error.to_string()))?;
-        if request.version > schema.version {
-            let detail = format!(
-                "The state has schema version {}, this provider knows up to {}. Use the provider's newer version.",
-                request.version, schema.version
-            );
-            return Err(Diagnostic::error("State is from a newer provider", detail).into());
+        if let Some(identity) = schema.identity.as_ref().filter(|_| !state.is_null() && !diagnostics.has_errors()) {
+            let asked = wire::read_identity(identity, request.current_identity.as_ref())?;
+            identity.check(&asked, &identity.of(&state))?;
         }
-        let json = if request.version < schema.version { kind.resource.upgrade(request.version, json)? } else { json };
-        wire::dynamic(&crate::codec::from_json(&json, shape)?, shape)
+        Ok(Stored {
+            state: wire::dynamic(&state, shape)?,
+            identity: wire::identity(schema, &state)?,
+            private: ctx.private(),
+            diagnostics,
+        })
     }
 
     pub(super) fn validate(&self, request: &tf::validate_resource_config::Request) -> Result<Diagnostics, Diagnostics> {
@@ -275,6 +298,10 @@ impl Service {
         let (schema, shape) = kind.shape();
         let config = wire::value(request.config.as_ref(), shape)?;
         let mut found = check(schema, &config);
+        let understood = request.client_capabilities.is_some_and(|client| client.write_only_attributes_allowed);
+        if !understood {
+            found.extend(write_only_values(schema, &config).into_iter().map(not_write_only));
+        }
         found.extend(kind.resource.validate(&config));
         Ok(found)
     }
@@ -310,12 +337,18 @@ impl Service {
         let (task_kind, task_ctx, task_config) = (kind.clone(), ctx.clone(), config.clone());
         let answer = guard(async move { task_kind.source.read(&task_ctx, task_config).await }).await?;
         let state = settle(schema, &config, answer)?;
-        Ok(Stored { state: wire::dynamic(&state, shape)?, private: Vec::new(), diagnostics: ctx.take_warnings() })
+        Ok(Stored {
+            state: wire::dynamic(&state, shape)?,
+            identity: None,
+            private: Vec::new(),
+            diagnostics: ctx.take_warnings(),
+        })
     }
 }
 
 pub(super) struct Planned {
     pub(super) state: tf::DynamicValue,
+    pub(super) identity: Option<tf::ResourceIdentityData>,
     pub(super) requires_replace: Vec<tf::AttributePath>,
     pub(super) private: Vec<u8>,
     pub(super) diagnostics: Diagnostics,
@@ -323,6 +356,7 @@ pub(super) struct Planned {
 
 pub(super) struct Stored {
     pub(super) state: tf::DynamicValue,
+    pub(super) identity: Option<tf::ResourceIdentityData>,
     pub(super) private: Vec<u8>,
     pub(super) diagnostics: Diagnostics,
 }
@@ -330,6 +364,18 @@ pub(super) struct Stored {
 fn undecided(path: AttributePath) -> Diagnostic {
     let detail = "This is a bug of the provider: it left this attribute undecided.";
     Diagnostic::error("Unknown value after apply", detail).at(path)
+}
+
+fn broken(path: AttributePath) -> Diagnostic {
+    let detail =
+        "This is a bug of the provider: the plan promised what this value would be, and it became something else.";
+    Diagnostic::error("Broken promise after apply", detail).at(path)
+}
+
+fn not_write_only(path: AttributePath) -> Diagnostic {
+    let detail = "This attribute is write-only, which needs OpenTofu 1.11 or Terraform 1.11 or newer: an older one would keep the value in \
+                  its state.";
+    Diagnostic::error("Write-only attributes are not supported here", detail).at(path)
 }
 
 /// An operation that failed must say so: without an error Terraform would take silence for success.
@@ -352,11 +398,11 @@ fn limit_of(schema: &Schema, prior: &Value, planned: &Value) -> Duration {
     own_limit(source, operation).unwrap_or(default)
 }
 
-fn own_limit(value: &Value, operation: &str) -> Option<Duration> {
+pub(super) fn own_limit(value: &Value, operation: &str) -> Option<Duration> {
     value.get("timeouts").get(operation).as_str().and_then(parse_duration)
 }
 
-fn unknown_type(what: &str, name: &str) -> Diagnostics {
+pub(super) fn unknown_type(what: &str, name: &str) -> Diagnostics {
     Diagnostic::error(format!("Unknown {what}"), format!("This provider has no {what} {name:?}.")).into()
 }
 

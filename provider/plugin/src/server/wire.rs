@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::codec::{decode, encode, from_json, type_to_json};
+use crate::codec::{decode, encode, encode_refined, from_json, type_to_json};
 use crate::proto::terraform as tf;
-use crate::schema::{Attribute, Kind, Mode, Nesting, Schema};
-use crate::{AttributePath, Diagnostic, Diagnostics, Severity, Step, Type, Value};
+use crate::schema::{Attribute, Identity, Kind, Mode, Nesting, Promise, Schema};
+use crate::{AttributePath, Diagnostic, Diagnostics, Parameter, Severity, Signature, Step, Type, Value};
 
 pub(crate) fn diagnostics(diagnostics: Diagnostics) -> Vec<tf::Diagnostic> {
     diagnostics.into_iter().map(diagnostic).collect()
@@ -78,6 +78,84 @@ pub(crate) fn dynamic(value: &Value, kind: &Type) -> Result<tf::DynamicValue, Di
     Ok(tf::DynamicValue { msgpack: encode(value, kind)?, json: Vec::new() })
 }
 
+/// Writes a planned state: what is unknown carries the schema's promises.
+pub(crate) fn planned(value: &Value, schema: &Schema, kind: &Type) -> Result<tf::DynamicValue, Diagnostics> {
+    let msgpack = encode_refined(value, kind, &|path| promise(&schema.attributes, path.steps()))?;
+    Ok(tf::DynamicValue { msgpack, json: Vec::new() })
+}
+
+/// Finds what the schema promises of the attribute at a path, whichever element of a list, set or map it belongs to.
+fn promise<'a>(attributes: &'a BTreeMap<String, Attribute>, steps: &[Step]) -> Option<&'a Promise> {
+    let (first, rest) = steps.split_first()?;
+    let Step::Attribute(name) = first else { return promise(attributes, rest) };
+    let attribute = attributes.get(name)?;
+    match &attribute.kind {
+        _ if rest.is_empty() => attribute.promised(),
+        Kind::Nested(_, inner) => promise(inner, rest),
+        Kind::Value(_) => None,
+    }
+}
+
+pub(crate) fn identity_schema(identity: &Identity) -> tf::ResourceIdentitySchema {
+    let attribute = |(name, attribute): (&String, &crate::schema::IdentityAttribute)| {
+        tf::resource_identity_schema::IdentityAttribute {
+            name: name.clone(),
+            r#type: type_to_json(&Type::String).to_string().into_bytes(),
+            required_for_import: attribute.required,
+            optional_for_import: !attribute.required,
+            description: attribute.description.clone(),
+        }
+    };
+    tf::ResourceIdentitySchema {
+        version: identity.version,
+        identity_attributes: identity.attributes.iter().map(attribute).collect(),
+    }
+}
+
+/// Writes the identity that a state tells; none for a kind without identity, or where there is no object.
+pub(crate) fn identity(schema: &Schema, state: &Value) -> Result<Option<tf::ResourceIdentityData>, Diagnostics> {
+    match &schema.identity {
+        Some(identity) if !state.is_null() => identity_value(identity, &identity.of(state)).map(Some),
+        _ => Ok(None),
+    }
+}
+
+pub(crate) fn identity_value(identity: &Identity, value: &Value) -> Result<tf::ResourceIdentityData, Diagnostics> {
+    Ok(tf::ResourceIdentityData { identity_data: Some(dynamic(value, &identity.value_type())?) })
+}
+
+/// Reads an identity; null when there is none.
+pub(crate) fn read_identity(
+    identity: &Identity,
+    message: Option<&tf::ResourceIdentityData>,
+) -> Result<Value, Diagnostics> {
+    value(message.and_then(|message| message.identity_data.as_ref()), &identity.value_type())
+}
+
+pub(crate) fn signature(signature: &Signature) -> tf::Function {
+    let parameter = |parameter: &Parameter| tf::function::Parameter {
+        name: parameter.name.clone(),
+        r#type: type_to_json(&parameter.kind).to_string().into_bytes(),
+        allow_null_value: parameter.nullable,
+        allow_unknown_values: false,
+        description: parameter.description.clone(),
+        description_kind: tf::StringKind::Markdown.into(),
+    };
+    tf::Function {
+        parameters: signature.parameters.iter().map(parameter).collect(),
+        variadic_parameter: signature.variadic.as_ref().map(parameter),
+        r#return: Some(tf::function::Return { r#type: type_to_json(&signature.returns).to_string().into_bytes() }),
+        summary: signature.summary.clone(),
+        description: signature.description.clone(),
+        description_kind: tf::StringKind::Markdown.into(),
+        deprecation_message: String::new(),
+    }
+}
+
+pub(crate) fn timestamp(at: jiff::Timestamp) -> tf::Timestamp {
+    tf::Timestamp { seconds: at.as_second(), nanos: at.subsec_nanosecond() }
+}
+
 pub(crate) fn schema(schema: &Schema) -> tf::Schema {
     let block = tf::schema::Block {
         version: schema.version,
@@ -119,6 +197,6 @@ fn one_attribute(name: &str, attribute: &Attribute) -> tf::schema::Attribute {
         sensitive: attribute.sensitive,
         deprecated: attribute.deprecated.is_some(),
         deprecation_message: attribute.deprecated.clone().unwrap_or_default(),
-        write_only: false,
+        write_only: attribute.write_only,
     }
 }

@@ -39,6 +39,12 @@ fn planned_value(
     path: &AttributePath,
     wrong: &mut Vec<String>,
 ) {
+    if attribute.write_only {
+        if !planned.is_null() {
+            wrong.push(format!("{path}: a write-only value is planned"));
+        }
+        return;
+    }
     let kept = planned == prior && !prior.is_null() && !config.is_null();
     let filled = attribute.mode == Mode::Computed || (config.is_null() && attribute.is_computed());
     if planned == config || kept || filled {

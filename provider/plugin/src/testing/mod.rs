@@ -6,6 +6,7 @@
 //! core.assert_settled("karp_node_role", &state, &config).await;
 //! ```
 
+mod calls;
 mod contract;
 
 use std::sync::Arc;
@@ -19,9 +20,12 @@ use crate::schema::Mode;
 use crate::server::{Service, wire};
 use crate::{AttributePath, Diagnostics, Provider, Schema, Value};
 
+pub use calls::Open;
+
 /// A stand-in for Terraform's core. Its methods panic where core would call the provider buggy.
 pub struct Core {
     service: Arc<Service>,
+    old: bool,
 }
 
 /// What a plan came to.
@@ -41,6 +45,8 @@ pub struct Plan {
 pub struct Outcome {
     /// The state to store; null when the resource does not exist.
     pub state: Value,
+    /// The identity to store beside it; null where there is none.
+    pub identity: Value,
     /// Errors and warnings.
     pub diagnostics: Diagnostics,
 }
@@ -60,7 +66,14 @@ impl Outcome {
 impl Core {
     /// Takes a provider in.
     pub fn new(provider: impl Provider) -> Self {
-        Self { service: Arc::new(Service::new(provider)) }
+        Self { service: Arc::new(Service::new(provider)), old: false }
+    }
+
+    /// Behaves as a core from before write-only attributes.
+    #[must_use]
+    pub fn before_write_only(mut self) -> Self {
+        self.old = true;
+        self
     }
 
     /// The schema of a resource.
@@ -99,6 +112,10 @@ impl Core {
         let request = tf::validate_resource_config::Request {
             type_name: type_name.into(),
             config: Some(encode(schema, &config)),
+            client_capabilities: Some(tf::ClientCapabilities {
+                deferral_allowed: false,
+                write_only_attributes_allowed: !self.old,
+            }),
         };
         let checked = answer(self.service.validate_resource_config(Request::new(request)).await);
         found.extend(wire::read_diagnostics(checked.diagnostics));
@@ -115,6 +132,7 @@ impl Core {
             proposed_new_state: Some(encode(schema, &config)),
             config: Some(encode(schema, &config)),
             prior_private: Vec::new(),
+            prior_identity: wire::identity(schema, prior).unwrap_or_default(),
         };
         let planned = answer(self.service.plan_resource_change(Request::new(request)).await);
         let plan = Plan {
@@ -134,11 +152,11 @@ impl Core {
     pub async fn apply(&self, type_name: &str, prior: &Value, config: &Value) -> Outcome {
         let found = if config.is_null() { Diagnostics::new() } else { self.validate(type_name, config).await };
         if found.has_errors() {
-            return Outcome { state: prior.clone(), diagnostics: found };
+            return Outcome { state: prior.clone(), identity: Value::Null, diagnostics: found };
         }
         let plan = self.plan(type_name, prior, config).await;
         if plan.diagnostics.has_errors() || &plan.planned == prior {
-            return Outcome { state: prior.clone(), diagnostics: plan.diagnostics };
+            return Outcome { state: prior.clone(), identity: Value::Null, diagnostics: plan.diagnostics };
         }
         if prior.is_null() || plan.requires_replace.is_empty() {
             return self.apply_plan(type_name, prior, config, plan).await;
@@ -166,10 +184,12 @@ impl Core {
             planned_state: Some(encode(schema, &plan.planned)),
             config: Some(encode(schema, &config)),
             planned_private: plan.private,
+            planned_identity: wire::identity(schema, prior).unwrap_or_default(),
         };
         let applied = answer(self.service.apply_resource_change(Request::new(request)).await);
         let outcome = Outcome {
             state: decode(schema, applied.new_state.as_ref()),
+            identity: identity(schema, applied.new_identity.as_ref()),
             diagnostics: wire::read_diagnostics(applied.diagnostics),
         };
         if !outcome.diagnostics.has_errors() {
@@ -181,30 +201,63 @@ impl Core {
 
     /// Refreshes a state.
     pub async fn read(&self, type_name: &str, state: &Value) -> Outcome {
+        let current = wire::identity(self.schema(type_name), state).unwrap_or_default();
+        self.read_as(type_name, state, current).await
+    }
+
+    async fn read_as(
+        &self,
+        type_name: &str,
+        state: &Value,
+        current_identity: Option<tf::ResourceIdentityData>,
+    ) -> Outcome {
         let schema = self.schema(type_name);
         let request = tf::read_resource::Request {
             type_name: type_name.into(),
             current_state: Some(encode(schema, state)),
             private: Vec::new(),
+            current_identity,
         };
         let read = answer(self.service.read_resource(Request::new(request)).await);
         Outcome {
             state: decode(schema, read.new_state.as_ref()),
+            identity: identity(schema, read.new_identity.as_ref()),
             diagnostics: wire::read_diagnostics(read.diagnostics),
         }
     }
 
     /// Imports by id and refreshes, as core does.
     pub async fn import(&self, type_name: &str, id: &str) -> Outcome {
+        let request = tf::import_resource_state::Request { type_name: type_name.into(), id: id.into(), identity: None };
+        self.import_with(type_name, request).await
+    }
+
+    /// Imports by identity and refreshes, as core does.
+    ///
+    /// # Panics
+    /// When the resource has no identity, or the value does not have its shape.
+    pub async fn import_by_identity(&self, type_name: &str, given: &Value) -> Outcome {
         let schema = self.schema(type_name);
-        let request = tf::import_resource_state::Request { type_name: type_name.into(), id: id.into() };
+        let shape = schema.identity.as_ref().unwrap_or_else(|| panic!("{type_name} has no identity"));
+        let given = wire::identity_value(shape, given).unwrap_or_else(|errors| panic!("{errors}"));
+        let request = tf::import_resource_state::Request {
+            type_name: type_name.into(),
+            id: String::new(),
+            identity: Some(given),
+        };
+        self.import_with(type_name, request).await
+    }
+
+    async fn import_with(&self, type_name: &str, request: tf::import_resource_state::Request) -> Outcome {
+        let schema = self.schema(type_name);
         let imported = answer(self.service.import_resource_state(Request::new(request)).await);
         let diagnostics = wire::read_diagnostics(imported.diagnostics);
-        match imported.imported_resources.first() {
+        match imported.imported_resources.into_iter().next() {
             Some(first) if !diagnostics.has_errors() => {
-                self.read(type_name, &decode(schema, first.state.as_ref())).await
+                let state = decode(schema, first.state.as_ref());
+                self.read_as(type_name, &state, first.identity).await
             }
-            _ => Outcome { state: Value::Null, diagnostics },
+            _ => Outcome { state: Value::Null, identity: Value::Null, diagnostics },
         }
     }
 
@@ -216,6 +269,7 @@ impl Core {
         let upgraded = answer(self.service.upgrade_resource_state(Request::new(request)).await);
         Outcome {
             state: decode(self.schema(type_name), upgraded.upgraded_state.as_ref()),
+            identity: Value::Null,
             diagnostics: wire::read_diagnostics(upgraded.diagnostics),
         }
     }
@@ -260,6 +314,11 @@ fn encode(schema: &Schema, value: &Value) -> tf::DynamicValue {
 
 fn decode(schema: &Schema, message: Option<&tf::DynamicValue>) -> Value {
     wire::value(message, &schema.value_type()).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn identity(schema: &Schema, message: Option<&tf::ResourceIdentityData>) -> Value {
+    let Some(identity) = &schema.identity else { return Value::Null };
+    wire::read_identity(identity, message).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 fn answer<T>(answer: Result<tonic::Response<T>, tonic::Status>) -> T {

@@ -1,0 +1,185 @@
+//! A provider that uses what `minimal` does not: identity, an upgraded schema, a take-over from another provider, a write-only
+//! attribute, promises on unknown values, a function and an ephemeral resource. The tests run it under real OpenTofu.
+
+use std::process::ExitCode;
+
+use tfplugin::schema::Identity;
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, EphemeralResource, Function, FunctionError, Moved, Opened, Provider,
+    Resource, Schema, Signature, Type, Value, async_trait,
+};
+
+pub struct Showcase;
+
+impl Provider for Showcase {
+    fn name(&self) -> &'static str {
+        "showcase"
+    }
+
+    fn version(&self) -> &'static str {
+        "0.1.0"
+    }
+
+    fn schema(&self) -> Schema {
+        Schema::new("Shows each feature once.")
+    }
+
+    fn configure(&self, _config: Value) -> Diagnostics {
+        Diagnostics::new()
+    }
+
+    fn resources(&self) -> Vec<Box<dyn Resource>> {
+        vec![Box::new(Note)]
+    }
+
+    fn ephemeral_resources(&self) -> Vec<Box<dyn EphemeralResource>> {
+        vec![Box::new(Ticket)]
+    }
+
+    fn functions(&self) -> Vec<Box<dyn Function>> {
+        vec![Box::new(Join)]
+    }
+}
+
+/// A note in a folder. The secret is never stored: the file keeps only its length.
+struct Note;
+
+fn write(ctx: &Context, planned: &Value) -> Result<Value, Diagnostics> {
+    let text = |name: &str| planned.get(name).as_str().unwrap_or_default().to_owned();
+    let path = format!("{}/{}", text("folder"), text("title"));
+    let secret = ctx.config().get("secret").as_str().unwrap_or_default().len();
+    std::fs::write(&path, format!("{} secret:{secret}", text("content")))
+        .map_err(|error| Diagnostic::error("Cannot write the note", error.to_string()).at("folder"))?;
+    Ok(planned.clone().with("id", path.as_str()).with("url", format!("file://{path}")))
+}
+
+#[async_trait]
+impl Resource for Note {
+    fn type_name(&self) -> &'static str {
+        "showcase_note"
+    }
+
+    fn schema(&self) -> Schema {
+        let text = Attribute::string;
+        Schema::new("A note.")
+            .version(1)
+            .attribute("folder", text().required().requires_replace().describe("Where."))
+            .attribute("title", text().required().requires_replace().describe("Its name."))
+            .attribute("content", text().required().describe("What it says."))
+            .attribute("secret", text().optional().sensitive().write_only().describe("Counted, never kept."))
+            .attribute("secret_version", Attribute::number().optional().describe("Change it to send `secret` again."))
+            .attribute("id", text().computed().use_state_for_unknown())
+            .attribute("url", text().computed().begins_with("file://").describe("Where a browser finds it."))
+            .identity(
+                Identity::new("{folder}/{title}")
+                    .required("folder", "The folder.")
+                    .required("title", "The title.")
+                    .optional("scheme", "The scheme of its URL.", |state| {
+                        state.get("url").as_str().and_then(|url| url.split(':').next()).map_or(Value::Null, Value::from)
+                    }),
+            )
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        write(ctx, &planned)
+    }
+
+    async fn read(&self, _ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let path = state.get("id").as_str().unwrap_or_default().to_owned();
+        let Ok(kept) = std::fs::read_to_string(&path) else { return Ok(None) };
+        let content = kept.rsplit_once(" secret:").map_or(kept.as_str(), |(content, _)| content).to_owned();
+        Ok(Some(state.with("content", content).with("url", format!("file://{path}"))))
+    }
+
+    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        write(ctx, &planned)
+    }
+
+    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        // gone already is as good
+        let _ = std::fs::remove_file(prior.get("id").as_str().unwrap_or_default());
+        Ok(())
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        match id.rsplit_once('/') {
+            Some((folder, title)) => Ok(Value::object([("id", id), ("folder", folder), ("title", title)])),
+            None => Err(Diagnostic::error("The import id is malformed", "Write `folder/title`.").into()),
+        }
+    }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        if !source.is("minimal/minimal", "minimal_file") {
+            return Ok(None);
+        }
+        let path = source.text("path").unwrap_or_default();
+        let (folder, title) = path.rsplit_once('/').unwrap_or((".", path));
+        Ok(Some(Value::object([("id", path), ("folder", folder), ("title", title)])))
+    }
+
+    /// Version 0 called the title `name`.
+    fn upgrade(&self, _version: i64, mut state: serde_json::Value) -> Result<serde_json::Value, Diagnostics> {
+        state["title"] = state["name"].take();
+        Ok(state)
+    }
+}
+
+/// A secret that lives for one run.
+struct Ticket;
+
+#[async_trait]
+impl EphemeralResource for Ticket {
+    fn type_name(&self) -> &'static str {
+        "showcase_ticket"
+    }
+
+    fn schema(&self) -> Schema {
+        Schema::new("A ticket.")
+            .attribute("log", Attribute::string().required().describe("A file that tells what happened to it."))
+            .attribute("value", Attribute::string().computed().sensitive().describe("The ticket."))
+    }
+
+    async fn open(&self, _ctx: &Context, config: Value) -> Result<Opened, Diagnostics> {
+        let log = config.get("log").as_str().unwrap_or_default().to_owned();
+        tell(&log, "opened")?;
+        Ok(Opened { result: config.with("value", "s3cret-ticket"), renew_at: None, private: log.into_bytes() })
+    }
+
+    async fn close(&self, _ctx: &Context, private: Vec<u8>) -> Result<(), Diagnostics> {
+        tell(&String::from_utf8_lossy(&private), "closed")
+    }
+}
+
+fn tell(log: &str, what: &str) -> Result<(), Diagnostics> {
+    let told = std::fs::read_to_string(log).unwrap_or_default();
+    std::fs::write(log, format!("{told}{what}\n"))
+        .map_err(|error| Diagnostic::error("Cannot write the log", error.to_string()).into())
+}
+
+/// Joins texts.
+struct Join;
+
+impl Function for Join {
+    fn name(&self) -> &'static str {
+        "join"
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(Type::String, "Joins texts with a separator.")
+            .parameter("separator", Type::String, "What stands between them; not empty.")
+            .variadic("texts", Type::String, "The texts; null ones are passed over.")
+    }
+
+    fn call(&self, arguments: &[Value]) -> Result<Value, FunctionError> {
+        let (separator, texts) = arguments.split_first().ok_or_else(|| FunctionError::new("no separator"))?;
+        let separator = separator.as_str().filter(|separator| !separator.is_empty());
+        let separator = separator.ok_or_else(|| FunctionError::new("The separator is empty.").argument(0))?;
+        let texts: Vec<&str> = texts.iter().filter_map(Value::as_str).collect();
+        Ok(Value::from(texts.join(separator)))
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tfplugin::serve(Showcase).await
+}
