@@ -5,6 +5,7 @@ mod crds;
 pub mod hash;
 mod kubelet;
 pub mod labels;
+pub mod legacy;
 mod node_claim;
 mod node_class;
 mod node_pool;
