@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use kube::config::Kubeconfig;
 use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -93,6 +96,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         cloud,
         unavailable: Unavailable::default(),
         metrics: metrics.clone(),
+        ca_bundle: ca_bundle(&options.cluster_ca_bundle),
         options,
         provision: Notify::new(),
         disrupt: Notify::new(),
@@ -204,4 +208,26 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
         stop.cancel();
     });
     Ok(())
+}
+
+/// Where a pod finds the CA bundle of its cluster.
+const SERVICE_ACCOUNT_CA: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
+
+/// Returns the cluster's CA bundle in base64 as Karpenter finds it: as told, else the service account's, else the kubeconfig's; empty
+/// without any.
+fn ca_bundle(told: &str) -> String {
+    if !told.is_empty() {
+        return told.to_owned();
+    }
+    if let Ok(certificates) = std::fs::read(SERVICE_ACCOUNT_CA) {
+        return BASE64.encode(certificates);
+    }
+    let cluster = Kubeconfig::read().ok().and_then(|config| {
+        let current = config.current_context?;
+        let name = config.contexts.into_iter().find(|context| context.name == current)?.context?.cluster;
+        config.clusters.into_iter().find(|cluster| cluster.name == name)?.cluster
+    });
+    let Some(cluster) = cluster else { return String::new() };
+    let read = cluster.certificate_authority.and_then(|path| std::fs::read(path).ok());
+    cluster.certificate_authority_data.or_else(|| read.map(|pem| BASE64.encode(pem))).unwrap_or_default()
 }

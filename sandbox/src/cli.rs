@@ -11,6 +11,7 @@ use crate::{
     by_hand, cargo, demo,
     group::Group,
     layout::Layout,
+    oracle,
     sandbox::{Options, Sandbox},
     tools::Tools,
     verify,
@@ -57,6 +58,8 @@ enum Command {
         #[command(flatten)]
         which: Which,
     },
+    /// Print what Go's libraries answer into shared/domain/tests/vectors, for the domain's tests
+    Oracle,
     /// Build the tools only
     #[command(hide = true)]
     Tools,
@@ -125,6 +128,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Down { all: true, .. } => by_hand::down_all(&layout)?,
         Command::Down { which, .. } => by_hand::down(&layout, &which.name)?,
         Command::Env { which } => by_hand::env(&layout, &which.name)?,
+        Command::Oracle => oracle::run(&layout)?,
         Command::Tools => {
             launcher::prerequisites::check()?;
             println!("{}", Tools::ensure(&layout)?.bin.display());

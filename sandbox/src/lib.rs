@@ -16,6 +16,7 @@ pub mod kwok;
 pub mod layout;
 pub mod moto;
 pub mod node_bridge;
+pub mod oracle;
 pub mod pki;
 pub mod port;
 pub mod process;

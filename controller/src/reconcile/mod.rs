@@ -49,6 +49,8 @@ pub struct Context {
     pub events: Events,
     /// Options.
     pub options: Options,
+    /// The cluster's CA bundle in base64, part of the hash of node classes; empty when it cannot be told.
+    pub ca_bundle: String,
     /// Wakes provisioning: something changed that may make or need room.
     pub provision: Notify,
     /// Wakes disruption: look again at once.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::conditions::{self, ConditionStatus};
-use karp_domain::api::{NodeClaim, NodeClaimStatus, labels};
+use karp_domain::api::hash::{self, NodeClassVersion};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimStatus, labels};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -227,8 +228,7 @@ async fn drift(claim: &NodeClaim, context: &Context) -> Option<Option<String>> {
     if stamped(labels::NODE_POOL_HASH, labels::NODE_POOL_HASH_VERSION, &pool_hashes) {
         return Some(Some("NodePoolDrifted".to_owned()));
     }
-    let class_hashes = super::node_class::hash_annotations(&class);
-    if stamped(labels::EC2_NODE_CLASS_HASH, labels::EC2_NODE_CLASS_HASH_VERSION, &class_hashes) {
+    if class_changed(claim, &class, &context.ca_bundle) {
         return Some(Some("NodeClassDrift".to_owned()));
     }
     match context.cloud.drift(claim, &class).await {
@@ -238,6 +238,16 @@ async fn drift(claim: &NodeClaim, context: &Context) -> Option<Option<String>> {
             None
         }
     }
+}
+
+/// Says whether a claim's class is no longer what it was made from, by the hash and in the version that is stamped on the claim: Karpenter
+/// 1.14 stamped an older one.
+fn class_changed(claim: &NodeClaim, class: &Ec2NodeClass, ca_bundle: &str) -> bool {
+    let stamp = |key: &str| claim.annotations().get(key);
+    let version = stamp(labels::EC2_NODE_CLASS_HASH_VERSION).and_then(|version| NodeClassVersion::parse(version));
+    version.is_some_and(|version| {
+        stamp(labels::EC2_NODE_CLASS_HASH) != Some(&hash::node_class(&class.spec, version, ca_bundle))
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karp_domain::api::conditions::{self, ConditionStatus};
-use karp_domain::api::{Ec2NodeClass, Ec2NodeClassStatus, hash, labels};
+use karp_domain::api::hash::{self, NodeClassVersion};
+use karp_domain::api::{Ec2NodeClass, Ec2NodeClassStatus, labels};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -42,7 +43,7 @@ async fn reconcile(class: Arc<Ec2NodeClass>, context: Arc<Context>) -> Result<Ac
         return finalize(&class, &context).await;
     }
     let mut class = effect::add_finalizer(&context.client, &*class, labels::AWS_TERMINATION_FINALIZER).await?;
-    let hashes = hash_annotations(&class);
+    let hashes = hash_annotations(&class, &context.ca_bundle);
     if hashes.iter().any(|(key, value)| class.annotations().get(key) != Some(value)) {
         class = effect::write_metadata(&context.client, &class, json!({ "annotations": hashes })).await?;
     }
@@ -86,6 +87,7 @@ fn status(class: &Ec2NodeClass, resolved: Resolved, now: Timestamp) -> Ec2NodeCl
     Ec2NodeClassStatus {
         subnets: resolved.subnets,
         security_groups: resolved.security_groups,
+        capacity_reservations: Vec::new(),
         amis: resolved.amis,
         instance_profile: resolved.instance_profile,
         conditions,
@@ -118,9 +120,9 @@ async fn finalize(class: &Ec2NodeClass, context: &Context) -> Result<Action, Err
 }
 
 /// Returns the annotations by which a claim knows the class that it was made from.
-pub fn hash_annotations(class: &Ec2NodeClass) -> BTreeMap<String, String> {
+pub fn hash_annotations(class: &Ec2NodeClass, ca_bundle: &str) -> BTreeMap<String, String> {
     BTreeMap::from([
-        (labels::EC2_NODE_CLASS_HASH.to_owned(), hash::node_class(&class.spec)),
+        (labels::EC2_NODE_CLASS_HASH.to_owned(), hash::node_class(&class.spec, NodeClassVersion::V6, ca_bundle)),
         (labels::EC2_NODE_CLASS_HASH_VERSION.to_owned(), hash::NODE_CLASS_VERSION.to_owned()),
     ])
 }
@@ -138,12 +140,12 @@ mod tests {
 
     #[test]
     fn the_hash_follows_what_makes_an_instance_and_not_what_chooses_among_subnets() {
-        let before = hash_annotations(&class());
+        let before = hash_annotations(&class(), "");
         let mut other = class();
         other.spec.subnet_selector_terms.push(SubnetSelectorTerm { id: Some("subnet-1".into()), ..Default::default() });
-        assert_eq!(hash_annotations(&other), before);
+        assert_eq!(hash_annotations(&other, ""), before);
         other.spec.user_data = Some("#!/bin/sh".into());
-        assert_ne!(hash_annotations(&other), before);
+        assert_ne!(hash_annotations(&other, ""), before);
     }
 
     #[test]

@@ -205,7 +205,7 @@ fn new_claim(context: &Context, node: &InFlightNode) -> Result<NodeClaim, &'stat
     claim_labels.insert(labels::EC2_NODE_CLASS.to_owned(), node.class.name.to_string());
     let mut annotations = node.annotations.clone();
     annotations.extend(super::node_pool::hash_annotations(&pool));
-    annotations.extend(super::node_class::hash_annotations(&class));
+    annotations.extend(super::node_class::hash_annotations(&class, &context.ca_bundle));
     let duration = |time: jiff::SignedDuration| format!("{}s", time.as_secs());
     let spec = NodeClaimSpec {
         taints: node.taints.iter().map(Into::into).collect(),

@@ -6,6 +6,7 @@ pub mod api;
 pub mod batch;
 pub mod catalogue;
 pub mod cluster;
+pub mod cron;
 pub mod disruption;
 pub mod eviction;
 pub mod iam;

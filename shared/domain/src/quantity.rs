@@ -237,6 +237,10 @@ impl FromStr for Quantity {
                 malformed()
             }
         })?;
+        // As in Go, a suffix alone is zero, unless it is so large or so small that Go takes its slow path.
+        if whole.is_empty() && fraction.is_empty() && scale.is_slow() {
+            return Err(malformed());
+        }
         let magnitude = magnitude(whole, fraction, scale)
             .ok_or_else(|| ParseQuantityError::OutOfRange { text: text.to_owned() })?;
         let magnitude = if notation == Notation::Binary { magnitude.min(MAX_BINARY) } else { magnitude };
@@ -253,6 +257,15 @@ impl FromStr for Quantity {
 enum Scale {
     Ten(i32),
     Two(u32),
+}
+
+impl Scale {
+    const fn is_slow(self) -> bool {
+        match self {
+            Self::Ten(power) => power < -9,
+            Self::Two(power) => power >= 50,
+        }
+    }
 }
 
 fn split_digits(text: &str) -> (&str, &str) {
@@ -360,8 +373,7 @@ impl fmt::Display for Quantity {
         let whole = self.nano % NANO == 0;
         let small = self.nano.abs() < 1024 * NANO;
         match self.notation {
-            // Past the cap a binary suffix would not read back as the same amount.
-            Notation::Binary if whole && !small && self.nano.abs() <= MAX_BINARY => self.fmt_binary(formatter),
+            Notation::Binary if whole && !small => self.fmt_binary(formatter),
             Notation::Binary | Notation::Decimal => self.fmt_decimal(formatter, false),
             Notation::Exponent => self.fmt_decimal(formatter, true),
         }

@@ -112,7 +112,7 @@ pub fn ownership(cluster: &str, class: &str) -> BTreeMap<String, String> {
 
 /// Returns the tags of all that is made for nodes of a class and pool. The controller's policy is scoped by them.
 pub fn tags(cluster: &str, class: &Ec2NodeClass, pool: &str) -> BTreeMap<String, String> {
-    let mut tags = class.spec.tags.clone();
+    let mut tags = class.spec.tags.to_map();
     tags.extend(ownership(cluster, &class.name_any()));
     tags.insert("eks:eks-cluster-name".to_owned(), cluster.to_owned());
     tags.insert(labels::NODE_POOL.to_owned(), pool.to_owned());
@@ -225,7 +225,7 @@ mod tests {
             "deviceName": "/dev/xvda", "ebs": { "volumeSize": "100G", "volumeType": "io2", "iops": 3000 }
         }))
         .expect("a mapping");
-        let own = Ec2NodeClassSpec { block_device_mappings: vec![mapping], ..spec("al2023@latest") };
+        let own = Ec2NodeClassSpec { block_device_mappings: vec![mapping].into(), ..spec("al2023@latest") };
         let device = &block_devices(&own, Family::Al2023)[0];
         assert_eq!((device.size_gib, device.volume_type.as_deref(), device.iops), (Some(94), Some("io2"), Some(3000)));
         assert!(device.delete_on_termination);

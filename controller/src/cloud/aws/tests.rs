@@ -68,6 +68,7 @@ async fn class(aws: &Aws, name: &str) -> Ec2NodeClass {
     class.status = Some(karp_domain::api::Ec2NodeClassStatus {
         subnets: resolved.subnets,
         security_groups: resolved.security_groups,
+        capacity_reservations: Vec::new(),
         amis: resolved.amis,
         instance_profile: resolved.instance_profile,
         conditions: Vec::new(),

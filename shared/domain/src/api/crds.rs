@@ -4,12 +4,15 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube_core::CustomResourceExt;
 use serde_json::Value;
 
-use super::{Ec2NodeClass, NodeClaim, NodePool};
+use super::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
 
-/// Returns the definitions of NodePool, NodeClaim and EC2NodeClass.
+/// Returns the definitions of NodePool, NodeClaim, NodeOverlay, EC2NodeClass and CapacityBuffer.
 #[must_use]
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![tidy(&NodePool::crd()), tidy(&NodeClaim::crd()), tidy(&Ec2NodeClass::crd())]
+    [NodePool::crd(), NodeClaim::crd(), NodeOverlay::crd(), Ec2NodeClass::crd(), CapacityBuffer::crd()]
+        .iter()
+        .map(tidy)
+        .collect()
 }
 
 /// Takes away what the schema derive adds and Karpenter's definitions do not have: `nullable` (an optional field is absent, never null) and

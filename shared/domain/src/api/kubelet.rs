@@ -2,64 +2,94 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::rules;
 use super::shared::StringMap;
 use crate::quantity::Quantity;
 
-/// Settings of the kubelet. Fields that karp does not know are kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[schemars(extend(
-    "x-kubernetes-validations" = rules::kubelet(),
-    "x-kubernetes-preserve-unknown-fields" = true
-))]
-pub struct KubeletConfiguration {
-    /// Addresses of cluster DNS.
-    #[serde(default, rename = "clusterDNS", skip_serializing_if = "Vec::is_empty")]
-    pub cluster_dns: Vec<String>,
-    /// The most pods of a node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub max_pods: Option<i32>,
-    /// The most pods for each vCPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub pods_per_core: Option<i32>,
-    /// What is kept for the operating system.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "rules::reserved")]
-    pub system_reserved: BTreeMap<String, Quantity>,
-    /// What is kept for Kubernetes' own processes.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "rules::reserved")]
-    pub kube_reserved: BTreeMap<String, Quantity>,
-    /// Signals that evict pods at once.
-    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
-    #[schemars(schema_with = "rules::eviction_thresholds")]
-    pub eviction_hard: StringMap,
-    /// Signals that evict pods after a while.
-    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
-    #[schemars(schema_with = "rules::eviction_thresholds")]
-    pub eviction_soft: StringMap,
-    /// How long a soft signal may stand.
-    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
-    #[schemars(schema_with = "rules::eviction_grace")]
-    pub eviction_soft_grace_period: StringMap,
-    /// The longest grace, in seconds, of pods evicted by a soft signal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub eviction_max_pod_grace_period: Option<i32>,
-    /// Disk use in percent at which images are collected.
-    #[serde(default, rename = "imageGCHighThresholdPercent", skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 100))]
-    pub image_gc_high_threshold_percent: Option<i32>,
-    /// Disk use in percent at which collection ends.
-    #[serde(default, rename = "imageGCLowThresholdPercent", skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 100))]
-    pub image_gc_low_threshold_percent: Option<i32>,
-    /// Whether CPU limits are enforced by quota.
-    #[serde(default, rename = "cpuCFSQuota", skip_serializing_if = "Option::is_none")]
-    pub cpu_cfs_quota: Option<bool>,
+/// Settings of the kubelet: an open map with the kubelet's own names, as Karpenter has it since 1.15.
+///
+/// The fields that Karpenter 1.14 knew have types and rules; all others are kept as they are. `maxPods` and the reserved amounts may be CEL
+/// expressions, which read as not set here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KubeletConfiguration(BTreeMap<String, Value>);
+
+impl KubeletConfiguration {
+    /// Returns all settings as written.
+    #[must_use]
+    pub const fn fields(&self) -> &BTreeMap<String, Value> {
+        &self.0
+    }
+
+    /// Returns a setting that is a whole number.
+    #[must_use]
+    pub fn number(&self, field: &str) -> Option<i32> {
+        self.0.get(field)?.as_i64().and_then(|number| i32::try_from(number).ok())
+    }
+
+    /// Returns a setting that is a map of texts; nothing when it is absent or something else.
+    #[must_use]
+    pub fn texts(&self, field: &str) -> Option<StringMap> {
+        let map = self.0.get(field)?.as_object()?;
+        map.iter().map(|(key, text)| Some((key.clone(), text.as_str()?.to_owned()))).collect()
+    }
+
+    /// Returns a setting that is a list of texts; nothing when it is absent or something else.
+    #[must_use]
+    pub fn list(&self, field: &str) -> Option<Vec<String>> {
+        self.0.get(field)?.as_array()?.iter().map(|text| text.as_str().map(ToOwned::to_owned)).collect()
+    }
+
+    /// Returns the most pods of a node.
+    #[must_use]
+    pub fn max_pods(&self) -> Option<i32> {
+        self.number("maxPods")
+    }
+
+    /// Returns the most pods for each vCPU.
+    #[must_use]
+    pub fn pods_per_core(&self) -> Option<i32> {
+        self.number("podsPerCore")
+    }
+
+    /// Returns what is kept for the operating system, as far as it is written as quantities.
+    #[must_use]
+    pub fn system_reserved(&self) -> BTreeMap<String, Quantity> {
+        self.quantities("systemReserved")
+    }
+
+    /// Returns what is kept for Kubernetes' own processes, as far as it is written as quantities.
+    #[must_use]
+    pub fn kube_reserved(&self) -> BTreeMap<String, Quantity> {
+        self.quantities("kubeReserved")
+    }
+
+    /// Returns the signals that evict pods at once.
+    #[must_use]
+    pub fn eviction_hard(&self) -> StringMap {
+        self.texts("evictionHard").unwrap_or_default()
+    }
+
+    fn quantities(&self, field: &str) -> BTreeMap<String, Quantity> {
+        let texts = self.texts(field).unwrap_or_default();
+        texts.into_iter().filter_map(|(name, amount)| Some((name, amount.parse().ok()?))).collect()
+    }
+}
+
+impl JsonSchema for KubeletConfiguration {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "KubeletConfiguration".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        rules::kubelet()
+    }
 }

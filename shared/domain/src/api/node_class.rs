@@ -2,6 +2,7 @@
 // Each printer column names its own type, path and priority.
 #![allow(clippy::duplicated_attributes)]
 
+use jiff::Timestamp;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::conditions::Condition;
 use super::kubelet::KubeletConfiguration;
 use super::rules;
-use super::shared::StringMap;
+use super::shared::{OptionalList, OptionalMap, StringMap};
 use crate::requirement::Operator;
 
 /// EC2NodeClass says how instances are made: images, networks, disks, identity and boot.
@@ -67,16 +68,16 @@ pub struct Ec2NodeClassSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<String>,
     /// Tags of instances, volumes and launch templates.
-    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[serde(default, skip_serializing_if = "OptionalMap::is_absent")]
     #[schemars(extend("x-kubernetes-validations" = rules::instance_tags()))]
-    pub tags: StringMap,
+    pub tags: OptionalMap,
     /// Settings of the kubelet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletConfiguration>,
     /// Disks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "OptionalList::is_absent")]
     #[schemars(length(max = 50), extend("x-kubernetes-validations" = rules::block_device_mappings()))]
-    pub block_device_mappings: Vec<BlockDeviceMapping>,
+    pub block_device_mappings: OptionalList<BlockDeviceMapping>,
     /// What is done with local disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_store_policy: Option<InstanceStorePolicy>,
@@ -94,15 +95,18 @@ pub struct Ec2NodeClassSpec {
     #[serde(default)]
     pub metadata_options: MetadataOptions,
     /// Network interfaces, where they differ from one for each instance.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "OptionalList::is_absent")]
     #[schemars(length(max = 150), extend("x-kubernetes-validations" = rules::network_interfaces()))]
-    pub network_interfaces: Vec<NetworkInterface>,
+    pub network_interfaces: OptionalList<NetworkInterface>,
     /// Idle timeouts of tracked connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_tracking: Option<ConnectionTracking>,
     /// Options of the processor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_options: Option<CpuOptions>,
+    /// Whether instances may run Nitro Enclaves (Karpenter 1.15).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enclave_options: Option<EnclaveOptions>,
     /// Reserved by EC2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
@@ -389,6 +393,13 @@ pub struct CpuOptions {
     pub nested_virtualization: Option<Toggle>,
 }
 
+/// Nitro Enclaves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct EnclaveOptions {
+    /// Whether instances may run them.
+    pub enabled: bool,
+}
+
 /// What the controller found for a node class.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -399,13 +410,17 @@ pub struct Ec2NodeClassStatus {
     /// Security groups that the selector terms name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<SecurityGroup>,
+    /// Capacity reservations that the selector terms name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capacity_reservations: Vec<CapacityReservation>,
     /// Images that the selector terms name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub amis: Vec<Ami>,
     /// Instance profile of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_profile: Option<String>,
-    /// Conditions: SubnetsReady, SecurityGroupsReady, AMIsReady, InstanceProfileReady, ValidationSucceeded, Ready.
+    /// Conditions: SubnetsReady, SecurityGroupsReady, AMIsReady, InstanceProfileReady, ValidationSucceeded, Ready and, where they are
+    /// used, CapacityReservationsReady and PlacementGroupReady.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "rules::conditions")]
     pub conditions: Vec<Condition>,
@@ -431,6 +446,56 @@ pub struct SecurityGroup {
     /// Name of the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+}
+
+/// A capacity reservation that instances may be launched into.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CapacityReservation {
+    /// Id of the reservation.
+    #[schemars(regex(pattern = r"^cr-[0-9a-z]+$"))]
+    pub id: String,
+    /// Zone of the reserved capacity.
+    pub availability_zone: String,
+    /// Instance type of the reserved capacity.
+    pub instance_type: String,
+    /// Account that owns the reservation.
+    #[serde(rename = "ownerID")]
+    #[schemars(regex(pattern = r"^[0-9]{12}$"))]
+    pub owner_id: String,
+    /// Which instances the reservation takes.
+    pub instance_match_criteria: InstanceMatchCriteria,
+    /// When the reservation ends, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "rules::date_time")]
+    pub end_time: Option<Timestamp>,
+    /// Kind of reservation.
+    #[serde(default)]
+    pub reservation_type: ReservationType,
+    /// Whether EC2 may take the instances back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interruptible: Option<bool>,
+    /// Whether the reservation is about to end.
+    #[serde(default)]
+    pub state: ReservationState,
+}
+
+/// Kinds of capacity reservations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReservationType {
+    #[default]
+    Default,
+    CapacityBlock,
+}
+
+/// States of capacity reservations that instances may be launched into.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ReservationState {
+    #[default]
+    Active,
+    Expiring,
 }
 
 /// An image that nodes may run.

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::conditions::Condition;
 use super::rules;
-use super::shared::{NodeClassReference, RequirementSpec, StringMap, TaintSpec, default_expire_after, duration};
+use super::shared::{
+    NodeClassReference, OptionalList, OptionalMap, RequirementSpec, TaintSpec, default_expire_after, duration,
+};
 use crate::resources::Resources;
 
 /// NodePool describes nodes that may be launched and the policy by which they are taken away.
@@ -60,7 +62,7 @@ pub struct NodePoolSpec {
 #[serde(rename_all = "camelCase")]
 pub struct NodeClaimTemplate {
     /// Labels and annotations of the nodes.
-    #[serde(default, skip_serializing_if = "TemplateMetadata::is_empty")]
+    #[serde(default, skip_serializing_if = "TemplateMetadata::is_absent")]
     pub metadata: TemplateMetadata,
     /// Requirements, taints and lifetime of the nodes.
     pub spec: NodeClaimTemplateSpec,
@@ -70,19 +72,19 @@ pub struct NodeClaimTemplate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TemplateMetadata {
     /// Labels of the nodes.
-    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[serde(default, skip_serializing_if = "OptionalMap::is_absent")]
     #[schemars(schema_with = "rules::template_labels")]
-    pub labels: StringMap,
+    pub labels: OptionalMap,
     /// Annotations of the nodes.
-    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
-    pub annotations: StringMap,
+    #[serde(default, skip_serializing_if = "OptionalMap::is_absent")]
+    pub annotations: OptionalMap,
 }
 
 impl TemplateMetadata {
-    /// Returns whether nothing is set.
+    /// Returns whether nothing is written.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty() && self.annotations.is_empty()
+    pub const fn is_absent(&self) -> bool {
+        self.labels.is_absent() && self.annotations.is_absent()
     }
 }
 
@@ -91,13 +93,13 @@ impl TemplateMetadata {
 #[serde(rename_all = "camelCase")]
 pub struct NodeClaimTemplateSpec {
     /// Taints of the nodes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "OptionalList::is_absent")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
-    pub taints: Vec<TaintSpec>,
+    pub taints: OptionalList<TaintSpec>,
     /// Taints that something else on the node removes once it is ready; pods need not tolerate them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "OptionalList::is_absent")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
-    pub startup_taints: Vec<TaintSpec>,
+    pub startup_taints: OptionalList<TaintSpec>,
     /// What the nodes' labels must be.
     #[schemars(schema_with = "rules::node_pool_requirements")]
     pub requirements: Vec<RequirementSpec>,
@@ -117,8 +119,8 @@ pub struct NodeClaimTemplateSpec {
 impl Default for NodeClaimTemplateSpec {
     fn default() -> Self {
         Self {
-            taints: Vec::new(),
-            startup_taints: Vec::new(),
+            taints: OptionalList::default(),
+            startup_taints: OptionalList::default(),
             requirements: Vec::new(),
             node_class_ref: NodeClassReference::default(),
             termination_grace_period: None,
@@ -233,6 +235,8 @@ pub enum BudgetReason {
     Underutilized,
     Empty,
     Drifted,
+    /// Node repair (Karpenter 1.15).
+    Unhealthy,
 }
 
 /// What the controller knows of a pool.

@@ -15,6 +15,8 @@ pub(super) const DURATION: &str = r"^([0-9]+(s|m|h))+$";
 pub(super) const DURATION_OR_NEVER: &str = r"^(([0-9]+(s|m|h))+|Never)$";
 /// A volume size within EBS's bounds.
 pub(super) const VOLUME_SIZE: &str = r"^((?:[1-9][0-9]{0,3}|[1-4][0-9]{4}|[5][0-8][0-9]{3}|59000)Gi|(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|[6][0-3][0-9]{3}|64000)G|([1-9]||[1-5][0-7]|58)Ti|([1-9]||[1-5][0-9]|6[0-3]|64)T)$";
+/// An amount with its sign, or a share of at most all of the price off, or any share on top.
+pub(super) const PRICE_ADJUSTMENT: &str = r"^(([+-]{1}(\d*\.?\d+))|(\+{1}\d*\.?\d+%)|(^(-\d{1,2}(\.\d+)?%)$)|(-100%))$";
 const LABEL_VALUE: &str = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 const SIGNALS: &str = "['memory.available','nodefs.available','nodefs.inodesFree','imagefs.available','imagefs.inodesFree','pid.available']";
 
@@ -115,6 +117,47 @@ fn label_key_rules(subject: &str, pool_allowed: bool) -> Vec<(String, &'static s
             "unknown label of the domain karpenter.k8s.aws",
         ),
     ]
+}
+
+// --- NodeOverlay and CapacityBuffer ---
+
+pub(super) fn node_overlay() -> Value {
+    json!([rule("!has(self.price) || !has(self.priceAdjustment)", "price and priceAdjustment exclude each other")])
+}
+
+pub(super) fn overlay_capacity() -> Value {
+    json!([rule(
+        "self.all(name, !(name in ['cpu', 'memory', 'ephemeral-storage', 'pods']))",
+        "only extended resources can be added: not cpu, memory, ephemeral-storage or pods"
+    )])
+}
+
+pub(super) fn node_overlay_requirements(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = requirements(generator, true).to_value();
+    let item = &mut schema["items"];
+    if let Some(properties) = item["properties"].as_object_mut() {
+        properties.remove("minValues");
+    }
+    let rules = item["x-kubernetes-validations"].as_array_mut().expect("requirements have rules");
+    rules.retain(|rule| !rule["rule"].as_str().is_some_and(|cel| cel.contains("minValues")));
+    rules.push(rule(
+        "self.operator != 'NotIn' || (has(self.values) && size(self.values) > 0)",
+        "operator NotIn needs at least one value",
+    ));
+    Schema::try_from(schema).expect("an array schema is an object")
+}
+
+pub(super) fn capacity_buffer() -> Value {
+    json!([
+        rule(
+            "!has(self.podTemplateRef) || has(self.replicas) || has(self.limits)",
+            "with podTemplateRef, replicas or limits must be set too"
+        ),
+        rule(
+            "!(has(self.podTemplateRef) && has(self.scalableRef))",
+            "podTemplateRef and scalableRef exclude each other"
+        ),
+    ])
 }
 
 fn requirements(generator: &mut SchemaGenerator, pool_allowed: bool) -> Schema {
@@ -313,31 +356,61 @@ pub(super) fn connection_tracking() -> Value {
     at_least_one(&["tcpEstablishedTimeout", "udpStreamTimeout", "udpTimeout"])
 }
 
-pub(super) fn kubelet() -> Value {
-    json!([
-        rule(
-            "!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || \
-             self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",
-            "imageGCHighThresholdPercent must be larger than imageGCLowThresholdPercent"
-        ),
-        rule(
-            "!has(self.evictionSoft) || self.evictionSoft.all(key, has(self.evictionSoftGracePeriod) && key in self.evictionSoftGracePeriod)",
-            "each signal of evictionSoft needs an evictionSoftGracePeriod"
-        ),
-        rule(
-            "!has(self.evictionSoftGracePeriod) || self.evictionSoftGracePeriod.all(key, has(self.evictionSoft) && key in self.evictionSoft)",
-            "each signal of evictionSoftGracePeriod needs an evictionSoft"
-        ),
-    ])
-}
-
-pub(super) fn reserved(_: &mut SchemaGenerator) -> Schema {
+/// Returns the schema of the kubelet's settings: open, with types and rules for what Karpenter 1.14 knew, as far as 1.15 would take the
+/// settings too. What 1.15 refuses only in its controller is refused here at once.
+pub(super) fn kubelet() -> Schema {
+    let whole = |bounds: Value| {
+        let mut schema = json!({ "type": "integer", "format": "int32" });
+        schema.as_object_mut().expect("an object").extend(bounds.as_object().cloned().unwrap_or_default());
+        schema
+    };
     json_schema!({
         "type": "object",
-        "additionalProperties": { "type": "string", "pattern": quantity::PATTERN },
+        "description": "Settings of the kubelet, with the kubelet's own names.",
+        "x-kubernetes-preserve-unknown-fields": true,
+        "properties": {
+            "clusterDNS": { "type": "array", "items": { "type": "string" } },
+            // A number, or a CEL expression.
+            "maxPods": { "x-kubernetes-int-or-string": true, "minimum": 0 },
+            "podsPerCore": whole(json!({ "minimum": 0 })),
+            "systemReserved": reserved(),
+            "kubeReserved": reserved(),
+            "evictionHard": eviction_thresholds(),
+            "evictionSoft": eviction_thresholds(),
+            "evictionSoftGracePeriod": {
+                "type": "object", "additionalProperties": { "type": "string" }, "x-kubernetes-validations": signals()
+            },
+            "evictionMaxPodGracePeriod": whole(json!({})),
+            "imageGCHighThresholdPercent": whole(json!({ "minimum": 0, "maximum": 100 })),
+            "imageGCLowThresholdPercent": whole(json!({ "minimum": 0, "maximum": 100 })),
+            "cpuCFSQuota": { "type": "boolean" }
+        },
+        "x-kubernetes-validations": [
+            rule(
+                "!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || \
+                 self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",
+                "imageGCHighThresholdPercent must be larger than imageGCLowThresholdPercent"
+            ),
+            rule(
+                "!has(self.evictionSoft) || self.evictionSoft.all(key, has(self.evictionSoftGracePeriod) && key in self.evictionSoftGracePeriod)",
+                "each signal of evictionSoft needs an evictionSoftGracePeriod"
+            ),
+            rule(
+                "!has(self.evictionSoftGracePeriod) || self.evictionSoftGracePeriod.all(key, has(self.evictionSoft) && key in self.evictionSoft)",
+                "each signal of evictionSoftGracePeriod needs an evictionSoft"
+            )
+        ]
+    })
+}
+
+/// Amounts, or CEL expressions.
+fn reserved() -> Value {
+    json!({
+        "type": "object",
+        "additionalProperties": { "type": "string" },
         "x-kubernetes-validations": [
             rule("self.all(key, key in ['cpu', 'memory', 'ephemeral-storage', 'pid'])", "the keys are cpu, memory, ephemeral-storage and pid"),
-            rule("self.all(key, !self[key].startsWith('-'))", "an amount cannot be negative"),
+            rule("self.all(key, !self[key].startsWith('-'))", "an amount cannot be negative")
         ]
     })
 }
@@ -346,22 +419,14 @@ fn signals() -> Value {
     json!([rule(format!("self.all(key, key in {SIGNALS})"), "the keys are the kubelet's eviction signals")])
 }
 
-pub(super) fn eviction_thresholds(_: &mut SchemaGenerator) -> Schema {
+fn eviction_thresholds() -> Value {
     let quantity = quantity::PATTERN.trim_start_matches('^').trim_end_matches('$');
-    json_schema!({
+    json!({
         "type": "object",
         "additionalProperties": {
             "type": "string",
-            "pattern": format!(r"^((\d{{1,2}}(\.\d{{1,2}})?|100(\.0{{1,2}})?)%||{quantity})$")
+            "pattern": format!(r"^((\d{{1,2}}(\.\d+)?|100(\.0+)?)%||{quantity})$")
         },
-        "x-kubernetes-validations": signals()
-    })
-}
-
-pub(super) fn eviction_grace(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "object",
-        "additionalProperties": { "type": "string" },
         "x-kubernetes-validations": signals()
     })
 }

@@ -66,6 +66,25 @@ pub fn node_claim(claim: &impl Serialize) -> Vec<Violation> {
     check("nodeclaims.karpenter.sh", claim, None::<&Value>)
 }
 
+/// Returns what the API server would refuse of a NodeOverlay, given whole or as JSON with `spec`.
+#[must_use]
+pub fn node_overlay(overlay: &impl Serialize) -> Vec<Violation> {
+    check("nodeoverlays.karpenter.sh", overlay, None::<&Value>)
+}
+
+/// Returns what the API server would refuse of a CapacityBuffer, given whole or as JSON with `spec`.
+#[must_use]
+pub fn capacity_buffer(buffer: &impl Serialize) -> Vec<Violation> {
+    check("capacitybuffers.autoscaling.x-k8s.io", buffer, None::<&Value>)
+}
+
+/// Returns what the API server would refuse of an object of any kind that karp defines, by the name of its definition such as
+/// `nodepools.karpenter.sh`; nothing for another definition.
+#[must_use]
+pub fn object(definition: &str, object: &impl Serialize, old: Option<&Value>) -> Option<Vec<Violation>> {
+    DEFINITIONS.contains_key(definition).then(|| check(definition, object, old))
+}
+
 /// A definition's schema, compiled once.
 struct Definition {
     schema: Value,
@@ -155,13 +174,15 @@ fn structure(schema: &Value, value: &Value, path: &mut Path, found: &mut Vec<Vio
     if schema.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
         match value {
             Value::String(text) => pattern(schema, text, path, found),
-            Value::Number(number) if number.is_i64() => {}
+            Value::Number(number) if number.is_i64() => {
+                bounds(schema, number.as_f64().unwrap_or_default(), path, found);
+            }
             _ => path.report(found, ViolationKind::Invalid, "must be a whole number or a string".to_owned()),
         }
         return;
     }
     match (schema.get("type").and_then(Value::as_str), value) {
-        (Some("object"), Value::Object(map)) => object(schema, map, path, found),
+        (Some("object"), Value::Object(map)) => members(schema, map, path, found),
         (Some("array"), Value::Array(list)) => array(schema, list, path, found),
         (Some("string"), Value::String(text)) => string(schema, text, path, found),
         (Some("integer"), Value::Number(number)) if number.is_i64() || number.is_u64() => {
@@ -173,7 +194,7 @@ fn structure(schema: &Value, value: &Value, path: &mut Path, found: &mut Vec<Vio
     }
 }
 
-fn object(schema: &Value, map: &Map<String, Value>, path: &mut Path, found: &mut Vec<Violation>) {
+fn members(schema: &Value, map: &Map<String, Value>, path: &mut Path, found: &mut Vec<Violation>) {
     let properties = schema.get("properties").and_then(Value::as_object);
     let additional = schema.get("additionalProperties");
     let open = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) || properties.is_none();
@@ -221,7 +242,18 @@ fn string(schema: &Value, text: &str, path: &Path, found: &mut Vec<Violation>) {
         let choices = choices.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
         path.report(found, ViolationKind::Invalid, format!("{text:?} is not one of {choices}"));
     }
+    if schema.get("format").and_then(Value::as_str) == Some("date-time") && !is_date_time(text) {
+        path.report(found, ViolationKind::Invalid, format!("{text:?} is no time such as 2026-01-31T12:00:00Z"));
+    }
     pattern(schema, text, path, found);
+}
+
+/// As the API server has it: seconds and an offset must be there.
+fn is_date_time(text: &str) -> bool {
+    static FORM: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^\d{4}-\d{2}-\d{2}[tT]\d{2}:\d{2}:\d{2}(\.\d+)?([zZ]|[+-]\d{2}:\d{2})$").expect("our own pattern")
+    });
+    FORM.is_match(text) && text.parse::<jiff::Timestamp>().is_ok()
 }
 
 fn pattern(schema: &Value, text: &str, path: &Path, found: &mut Vec<Violation>) {

@@ -61,15 +61,16 @@ impl NodeSettings {
         let reserved = |list: &BTreeMap<String, Quantity>| {
             list.iter().fold(Resources::new(), |all, (name, amount)| all.with(name.clone(), *amount))
         };
+        let eviction = kubelet.eviction_hard();
         let count = |number: Option<i32>| number.and_then(|n| u32::try_from(n).ok());
-        let threshold = |name: &str| kubelet.eviction_hard.get(name).and_then(|text| Threshold::parse(text));
+        let threshold = |name: &str| eviction.get(name).and_then(|text| Threshold::parse(text));
         let bottlerocket = hash::family(class) == "Bottlerocket";
         NodeSettings {
             family: if bottlerocket { Family::Bottlerocket } else { Family::AmazonLinux },
-            max_pods: count(kubelet.max_pods),
-            pods_per_core: count(kubelet.pods_per_core),
-            kube_reserved: reserved(&kubelet.kube_reserved),
-            system_reserved: reserved(&kubelet.system_reserved),
+            max_pods: count(kubelet.max_pods()),
+            pods_per_core: count(kubelet.pods_per_core()),
+            kube_reserved: reserved(&kubelet.kube_reserved()),
+            system_reserved: reserved(&kubelet.system_reserved()),
             eviction_memory: threshold("memory.available"),
             eviction_nodefs: threshold("nodefs.available"),
             root_volume_bytes: root_volume(class, bottlerocket).unwrap_or(20 * GIB),

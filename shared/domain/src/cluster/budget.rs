@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use croner::Cron;
-use croner::parser::{CronParser, Seconds, Year};
-use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::policy::v1 as policy;
 
 use super::{Pod, PodKey, Unreadable, UnreadableField};
 use crate::api::BudgetReason as Reason;
+use crate::cron::{Cron, ParseCronError};
 use crate::requirement::Selector;
 
 /// Holds one of a pool's budgets.
@@ -17,8 +15,8 @@ use crate::requirement::Selector;
 pub struct Budget {
     /// How many nodes may be disrupted at once.
     pub nodes: Share,
-    /// For which reasons; empty for all.
-    pub reasons: Vec<Reason>,
+    /// For which reasons; none for all. An empty list, as in Karpenter, is for no reason.
+    pub reasons: Option<Vec<Reason>>,
     /// When it applies; always if there is none.
     pub window: Option<Window>,
 }
@@ -65,59 +63,34 @@ pub struct Window {
 }
 
 impl Window {
-    /// Says whether the window is open; `None` if the schedule cannot be read.
-    pub fn is_open(&self, now: Timestamp) -> Option<bool> {
-        let cron = parse_schedule(&self.schedule)?;
-        let start = now.checked_sub(self.duration).ok()?.to_zoned(TimeZone::UTC);
-        let next = cron.find_next_occurrence(&start, false);
-        // a schedule that never comes, such as 31 February, is never open
-        Some(next.is_ok_and(|next| next.timestamp() <= now))
+    /// Says whether the window is open: it opened within its length before now. One whose schedule never comes (31 February) is open
+    /// always, as in Karpenter, so that its limit holds.
+    ///
+    /// # Errors
+    /// When the schedule cannot be read.
+    pub fn is_open(&self, now: Timestamp) -> Result<bool, ParseCronError> {
+        let schedule: Cron = self.schedule.parse()?;
+        let start = now.checked_sub(self.duration).unwrap_or(Timestamp::MIN);
+        Ok(schedule.next(start).is_none_or(|next| next <= now))
     }
-}
-
-/// Reads a schedule as Kubernetes' CronJob does (robfig's standard parser): five fields or a macro; no seconds, years, `L`, `W`
-/// or `#`; `N/step` means from N to the end.
-pub fn parse_schedule(text: &str) -> Option<Cron> {
-    let expanded = match text.trim() {
-        "@yearly" | "@annually" => "0 0 1 1 *",
-        "@monthly" => "0 0 1 * *",
-        "@weekly" => "0 0 * * 0",
-        "@daily" | "@midnight" => "0 0 * * *",
-        "@hourly" => "0 * * * *",
-        other => other,
-    };
-    let fields: Vec<&str> = expanded.split_ascii_whitespace().collect();
-    if fields.len() != 5 {
-        return None;
-    }
-    let ends = ["59", "23", "31", "12", "6"];
-    let normal: Vec<String> = fields.iter().zip(ends).map(|(field, end)| open_steps(field, end)).collect();
-    if normal[2].contains(['L', 'W', 'l', 'w']) || normal[4].contains(['#', 'L', 'l', '7']) {
-        return None;
-    }
-    CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build().parse(&normal.join(" ")).ok()
-}
-
-fn open_steps(field: &str, end: &str) -> String {
-    let part = |part: &str| match part.split_once('/') {
-        Some((start, step)) if !start.is_empty() && start.bytes().all(|b| b.is_ascii_digit()) => {
-            format!("{start}-{end}/{step}")
-        }
-        _ => part.to_owned(),
-    };
-    field.split(',').map(part).collect::<Vec<_>>().join(",")
 }
 
 /// Answers how many of `total` nodes may be disrupted at once for a reason now: the least of the budgets that apply; no limit
-/// when none does; none when one cannot be read.
+/// when none does; none at all when a budget cannot be read, even one for other reasons, as in Karpenter.
 pub fn allowed(budgets: &[Budget], reason: Reason, total: u32, now: Timestamp) -> u32 {
-    let applies = |budget: &&Budget| budget.reasons.is_empty() || budget.reasons.contains(&reason);
-    let limit = |budget: &Budget| match budget.window.as_ref().map(|window| window.is_open(now)) {
-        Some(Some(false)) => u32::MAX,
-        Some(None) => 0,
-        None | Some(Some(true)) => budget.nodes.of(total),
-    };
-    budgets.iter().filter(applies).map(limit).min().unwrap_or(u32::MAX)
+    let mut least = u32::MAX;
+    for budget in budgets {
+        let limit = match budget.window.as_ref().map(|window| window.is_open(now)) {
+            Some(Ok(false)) => u32::MAX,
+            Some(Err(_)) => return 0,
+            None | Some(Ok(true)) if budget.nodes == Share::Unreadable => return 0,
+            None | Some(Ok(true)) => budget.nodes.of(total),
+        };
+        if budget.reasons.as_ref().is_none_or(|reasons| reasons.contains(&reason)) {
+            least = least.min(limit);
+        }
+    }
+    least
 }
 
 /// Describes a PodDisruptionBudget.
@@ -183,30 +156,21 @@ mod tests {
     #[test]
     fn windows_open_and_close() {
         let window = Window { schedule: "0 9 * * 1-5".into(), duration: SignedDuration::from_hours(8) };
-        assert_eq!(window.is_open(at("2026-11-20T09:00:00Z")), Some(true));
-        assert_eq!(window.is_open(at("2026-11-20T16:59:59Z")), Some(true));
-        assert_eq!(window.is_open(at("2026-11-20T17:00:00Z")), Some(false));
-        assert_eq!(window.is_open(at("2026-11-21T12:00:00Z")), Some(false));
+        assert_eq!(window.is_open(at("2026-11-20T09:00:00Z")), Ok(true));
+        assert_eq!(window.is_open(at("2026-11-20T16:59:59Z")), Ok(true));
+        assert_eq!(window.is_open(at("2026-11-20T17:00:00Z")), Ok(false));
+        assert_eq!(window.is_open(at("2026-11-21T12:00:00Z")), Ok(false));
         let never = Window { schedule: "0 0 31 2 *".into(), duration: SignedDuration::from_hours(1) };
-        assert_eq!(never.is_open(at("2026-11-21T12:00:00Z")), Some(false));
+        assert_eq!(never.is_open(at("2026-11-21T12:00:00Z")), Ok(true));
         let bad = Window { schedule: "0 0 L * *".into(), duration: SignedDuration::from_hours(1) };
-        assert_eq!(bad.is_open(at("2026-11-21T12:00:00Z")), None);
-    }
-
-    #[test]
-    fn macros_and_open_steps_are_read_as_robfig_reads_them() {
-        assert!(parse_schedule("@midnight").is_some());
-        assert!(parse_schedule("5/15 * * * *").is_some());
-        for bad in ["", "* * * * * *", "@every 1h", "* * * * 7", "* * * * SUN#2"] {
-            assert!(parse_schedule(bad).is_none(), "{bad}");
-        }
+        assert!(bad.is_open(at("2026-11-21T12:00:00Z")).is_err());
     }
 
     #[test]
     fn the_least_of_the_matching_budgets_holds() {
         let budget = |nodes: &str, reasons: &[Reason]| Budget {
             nodes: Share::parse(nodes),
-            reasons: reasons.to_vec(),
+            reasons: Some(reasons.to_vec()).filter(|reasons| !reasons.is_empty()),
             window: None,
         };
         let now = at("2026-11-21T12:00:00Z");
@@ -215,5 +179,8 @@ mod tests {
         assert_eq!(allowed(&budgets, Reason::Underutilized, 100, now), 1);
         assert_eq!(allowed(&[budget("3", &[Reason::Drifted])], Reason::Empty, 100, now), u32::MAX);
         assert_eq!(allowed(&[budget("x", &[])], Reason::Empty, 100, now), 0);
+        assert_eq!(allowed(&[budget("x", &[Reason::Drifted])], Reason::Empty, 100, now), 0);
+        let none = Budget { reasons: Some(Vec::new()), ..budget("0", &[]) };
+        assert_eq!(allowed(&[none], Reason::Empty, 100, now), u32::MAX);
     }
 }

@@ -15,7 +15,7 @@ use std::fmt;
 
 pub use crate::api::{BudgetReason as Reason, ConsolidationPolicy};
 pub use affinity::{HostPort, Namespaces, PodTerm, Preference, Spread, Whose};
-pub use budget::{Budget, PodBudget, Share, Window, allowed, blocking, parse_schedule};
+pub use budget::{Budget, PodBudget, Share, Window, allowed, blocking};
 pub use claim::{Claim, ClassRef};
 pub use daemon::DaemonSet;
 pub use node::{Node, Readiness, is_ephemeral};

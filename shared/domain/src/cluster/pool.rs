@@ -68,7 +68,7 @@ impl Pool {
         })?;
         let min_values = requirements.iter().filter_map(|r| Some((r.shared_key(), r.min_values()?))).collect();
         let class = ClassRef::from(&template.spec.node_class_ref);
-        requirements.merge(&Requirements::from_labels(&template.metadata.labels));
+        requirements.merge(&Requirements::from_labels(&*template.metadata.labels));
         requirements.add(Requirement::only(labels::NODE_POOL, [name]));
         if &*class.group == NODE_CLASS_GROUP {
             requirements.add(Requirement::only(labels::EC2_NODE_CLASS, [&*class.name]));
@@ -79,8 +79,8 @@ impl Pool {
             name: name.into(),
             uid: pool.metadata.uid.as_deref().unwrap_or_default().into(),
             weight: pool.spec.weight.and_then(|w| u32::try_from(w).ok()).unwrap_or(0),
-            labels: template.metadata.labels.clone(),
-            annotations: template.metadata.annotations.clone(),
+            labels: template.metadata.labels.to_map(),
+            annotations: template.metadata.annotations.to_map(),
             requirements,
             min_values,
             taints: template.spec.taints.iter().map(Taint::from).collect(),
@@ -109,6 +109,5 @@ fn budget(budget: &api::Budget) -> Budget {
         schedule: schedule.as_str().into(),
         duration: budget.duration.as_deref().and_then(api::duration).unwrap_or_default(),
     });
-    let reasons = budget.reasons.clone().unwrap_or_default();
-    Budget { nodes: Share::parse(&budget.nodes), reasons, window }
+    Budget { nodes: Share::parse(&budget.nodes), reasons: budget.reasons.clone(), window }
 }

@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::fields::Fields;
 use crate::api::{
     Budget, ConsolidationPolicy, DEFAULT_EXPIRE_AFTER, Disruption, NEVER, NodeClaimTemplate, NodeClaimTemplateSpec,
-    NodeClassReference, NodePool, NodePoolSpec, RequirementSpec, StringMap, TaintSpec, TemplateMetadata, labels,
+    NodeClassReference, NodePool, NodePoolSpec, OptionalList, OptionalMap, RequirementSpec, StringMap, TaintSpec,
+    TemplateMetadata, labels,
 };
 use crate::requirement::Operator;
 use crate::resources::Resources;
@@ -29,8 +30,12 @@ fn renamed(key: String) -> String {
     RENAMED.iter().find(|(old, _)| *old == key).map_or(key, |(_, new)| (*new).to_owned())
 }
 
-fn with_new_keys(map: StringMap) -> StringMap {
-    map.into_iter().map(|(key, value)| (renamed(key), value)).collect()
+fn with_new_keys(map: &OptionalMap) -> OptionalMap {
+    if map.is_absent() {
+        return OptionalMap::default();
+    }
+    let renamed: StringMap = map.iter().map(|(key, value)| (renamed(key.clone()), value.clone())).collect();
+    renamed.into()
 }
 
 fn requirements(fields: &mut Fields) -> Vec<RequirementSpec> {
@@ -38,7 +43,7 @@ fn requirements(fields: &mut Fields) -> Vec<RequirementSpec> {
     listed.into_iter().map(|one| RequirementSpec { key: renamed(one.key), ..one }).collect()
 }
 
-fn taints(fields: &mut Fields) -> (Vec<TaintSpec>, Vec<TaintSpec>) {
+fn taints(fields: &mut Fields) -> (OptionalList<TaintSpec>, OptionalList<TaintSpec>) {
     (fields.get("taints").unwrap_or_default(), fields.get("startupTaints").unwrap_or_default())
 }
 
@@ -66,7 +71,7 @@ fn provisioner_spec(fields: &mut Fields, name: &str) -> NodePoolSpec {
     fields.ignore(&["kubeletConfiguration"]);
     let class = class_of(fields, name);
     let mut requirements = requirements(fields);
-    let labels: StringMap = with_new_keys(fields.get("labels").unwrap_or_default());
+    let labels = with_new_keys(&fields.get("labels").unwrap_or_default());
     write_defaults(fields, &labels, &mut requirements);
     let (taints, startup_taints) = taints(fields);
     let metadata = TemplateMetadata { labels, annotations: fields.get("annotations").unwrap_or_default() };
@@ -184,7 +189,7 @@ pub fn beta(fields: &mut Fields) -> NodePool {
 
 fn beta_template(fields: &mut Fields, expire_after: String) -> NodeClaimTemplate {
     let metadata = fields.inside("metadata", |metadata| TemplateMetadata {
-        labels: with_new_keys(metadata.get("labels").unwrap_or_default()),
+        labels: with_new_keys(&metadata.get("labels").unwrap_or_default()),
         annotations: metadata.get("annotations").unwrap_or_default(),
     });
     let spec = fields.inside("spec", |spec| {
