@@ -26,6 +26,8 @@ impl Stores {
             pools: read(self.pools.state(), Pool::from_kube, &mut unreadable),
             daemons: read(self.daemons.state(), DaemonSet::from_kube, &mut unreadable),
             budgets: read(self.budgets.state(), PodBudget::from_kube, &mut unreadable),
+            namespaces: BTreeMap::new(),
+            volumes: karp_domain::cluster::Volumes::default(),
             catalogues,
             settings,
         };
