@@ -170,7 +170,12 @@ fn read_statements(scope: &ControllerScope) -> Vec<Value> {
 }
 
 fn instance_profile_statements(scope: &ControllerScope) -> Vec<Value> {
-    let profiles = format!("arn:{}:iam::{}:instance-profile/*", scope.partition, scope.account_id);
+    let all = format!("arn:{}:iam::{}:instance-profile/*", scope.partition, scope.account_id);
+    // Narrower than Karpenter's: those that the controller makes all lie below this path.
+    let profiles = format!(
+        "arn:{}:iam::{}:instance-profile/karpenter/{}/{}/*",
+        scope.partition, scope.account_id, scope.region, scope.cluster_name
+    );
     let cluster = format!("kubernetes.io/cluster/{}", scope.cluster_name);
     let tags = |of: &str| {
         let mut equals = json!({});
@@ -220,7 +225,7 @@ fn instance_profile_statements(scope: &ControllerScope) -> Vec<Value> {
             &json!(profiles),
             Some(json!({ "StringEquals": tags("ResourceTag"), "StringLike": class("ResourceTag") })),
         ),
-        allow("AllowInstanceProfileReadActions", &json!("iam:GetInstanceProfile"), &json!(profiles), None),
+        allow("AllowInstanceProfileReadActions", &json!("iam:GetInstanceProfile"), &json!(all), None),
         allow("AllowUnscopedInstanceProfileListAction", &json!("iam:ListInstanceProfiles"), &json!("*"), None),
     ]);
     statements
@@ -347,6 +352,26 @@ mod tests {
         assert_eq!(
             statement(&policy, "AllowPassingInstanceRole")["Resource"][0],
             "arn:aws:iam::123456789012:role/node"
+        );
+    }
+
+    #[test]
+    fn instance_profiles_are_changed_only_below_the_clusters_path() {
+        let policy = controller_policy(&scope());
+        for sid in [
+            "AllowScopedInstanceProfileCreationActions",
+            "AllowScopedInstanceProfileTagActions",
+            "AllowScopedInstanceProfileActions",
+        ] {
+            let statement = statement(&policy, sid);
+            let below = "arn:aws:iam::123456789012:instance-profile/karpenter/eu-west-1/demo/*";
+            assert_eq!(statement["Resource"], below, "{sid}");
+            assert!(statement["Condition"].to_string().contains("kubernetes.io/cluster/demo\":\"owned"), "{sid}");
+        }
+        assert_eq!(
+            statement(&policy, "AllowInstanceProfileReadActions")["Resource"],
+            "arn:aws:iam::123456789012:instance-profile/*",
+            "a class may name a profile of somebody else's"
         );
     }
 
