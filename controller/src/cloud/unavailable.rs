@@ -1,65 +1,108 @@
-//! Offerings that could not be had a short while ago, so that the next plan avoids them.
+//! Offerings that could not be had a short while ago, so that the next plan avoids them: 3 min at first, longer while they keep failing.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use karp_domain::catalogue::{CapacityType, Catalogue};
-use moka::sync::Cache;
 
 use super::UnavailableOffering;
 
-/// How long a missing offering is avoided (Karpenter: 3 min).
-const MEMORY: Duration = Duration::from_secs(180);
-/// More than every type in every zone bought every way (1,000 × 6 × 2); beyond it the oldest may be tried again.
-const CAPACITY: u64 = 20_000;
+/// How long a missing offering is avoided at first (Karpenter: always 3 min).
+const FIRST: Duration = Duration::from_secs(180);
+/// Doubled at most so often: 3 min, 6, 12, 24, 48. Capacity that is gone for a day is asked for some thirty times instead of 480.
+const DOUBLINGS: u32 = 4;
+/// More than every type in every zone bought every way (1,000 × 6 × 2); beyond it the oldest are tried again.
+const CAPACITY: usize = 20_000;
 
 type Key = (String, String, CapacityType);
 
 /// Remembers offerings that could not be had; cheap to clone.
 #[derive(Clone)]
 pub struct Unavailable {
-    offerings: Cache<Key, ()>,
+    first: Duration,
+    offerings: Arc<Mutex<HashMap<Key, Absence>>>,
+}
+
+/// An offering that could not be had.
+#[derive(Clone, Copy)]
+struct Absence {
+    /// It is avoided until then.
+    until: Instant,
+    /// How long it is avoided at a time.
+    lasts: Duration,
+}
+
+impl Absence {
+    /// The failures are forgotten when the offering was not refused for as long again as it was avoided.
+    fn is_forgotten(&self, now: Instant) -> bool {
+        now >= self.until + self.lasts
+    }
 }
 
 impl Default for Unavailable {
     fn default() -> Self {
-        Self::remembering(MEMORY)
+        Self::remembering(FIRST)
     }
 }
 
 impl Unavailable {
-    fn remembering(memory: Duration) -> Self {
-        let offerings = Cache::builder().max_capacity(CAPACITY).time_to_live(memory).build();
-        Self { offerings }
+    fn remembering(first: Duration) -> Self {
+        Self { first, offerings: Arc::default() }
     }
 
-    /// Remembers that an offering could not be had; empty type or zone stand for all.
+    /// Remembers that an offering could not be had; empty type or zone stand for all. The next refusal after a failed new try doubles the
+    /// time; refusals of calls that were under way together count once.
     pub fn mark(&self, offering: &UnavailableOffering) {
-        let key = (offering.instance_type.clone(), offering.zone.clone(), offering.capacity_type);
-        self.offerings.insert(key, ());
+        self.mark_at(offering, Instant::now());
     }
 
-    /// Returns whether an offering is to be avoided.
-    pub fn contains(&self, instance_type: &str, zone: &str, capacity_type: CapacityType) -> bool {
-        let all = String::new;
-        [
-            (instance_type.to_owned(), zone.to_owned()),
-            (instance_type.to_owned(), all()),
-            (all(), zone.to_owned()),
-            (all(), all()),
-        ]
-        .into_iter()
-        .any(|(kind, zone)| self.offerings.contains_key(&(kind, zone, capacity_type)))
+    fn mark_at(&self, offering: &UnavailableOffering, now: Instant) {
+        let key = (offering.instance_type.clone(), offering.zone.clone(), offering.capacity_type);
+        let mut offerings = self.locked();
+        if offerings.len() >= CAPACITY {
+            offerings.retain(|_, absence| !absence.is_forgotten(now));
+        }
+        if offerings.len() >= CAPACITY
+            && let Some(oldest) = offerings.iter().min_by_key(|(_, absence)| absence.until).map(|(key, _)| key.clone())
+        {
+            offerings.remove(&oldest);
+        }
+        let lasts = match offerings.get(&key) {
+            Some(before) if now < before.until => before.lasts,
+            Some(before) if !before.is_forgotten(now) => (before.lasts * 2).min(self.first * 2_u32.pow(DOUBLINGS)),
+            _ => self.first,
+        };
+        offerings.insert(key, Absence { until: now + lasts, lasts });
     }
 
     /// Returns the catalogue without what is to be avoided.
     pub fn apply(&self, catalogue: &Arc<Catalogue>) -> Arc<Catalogue> {
-        self.offerings.run_pending_tasks();
-        if self.offerings.entry_count() == 0 {
+        let now = Instant::now();
+        let offerings = self.locked();
+        if offerings.values().all(|absence| absence.until <= now) {
             return catalogue.clone();
         }
-        Arc::new(catalogue.without(|kind, zone, capacity_type| self.contains(kind, &zone.name, capacity_type)))
+        Arc::new(
+            catalogue.without(|kind, zone, capacity_type| covers(&offerings, (kind, &zone.name, capacity_type), now)),
+        )
     }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<Key, Absence>> {
+        // Nothing can panic while the lock is held, so a poisoned memory is still a sound one.
+        self.offerings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn covers(
+    offerings: &HashMap<Key, Absence>,
+    (instance_type, zone, capacity_type): (&str, &str, CapacityType),
+    now: Instant,
+) -> bool {
+    [(instance_type, zone), (instance_type, ""), ("", zone), ("", "")].into_iter().any(|(kind, zone)| {
+        let key = (kind.to_owned(), zone.to_owned(), capacity_type);
+        offerings.get(&key).is_some_and(|absence| now < absence.until)
+    })
 }
 
 #[cfg(test)]
@@ -75,22 +118,62 @@ mod tests {
         }
     }
 
+    fn avoids(unavailable: &Unavailable, kind: &str, zone: &str, capacity_type: CapacityType) -> bool {
+        covers(&unavailable.locked(), (kind, zone, capacity_type), Instant::now())
+    }
+
+    /// Says for how many minutes from `now` the offering is avoided.
+    fn minutes(unavailable: &Unavailable, now: Instant) -> u64 {
+        let place = ("m7i.large", "us-east-1a", CapacityType::Spot);
+        let avoided = |after: u64| covers(&unavailable.locked(), place, now + Duration::from_secs(60 * after));
+        (0..200).take_while(|after| avoided(*after)).count() as u64
+    }
+
     #[test]
     fn an_offering_is_avoided_for_a_while() {
         let unavailable = Unavailable::remembering(Duration::from_millis(50));
         unavailable.mark(&offering("m7i.large", "us-east-1a"));
-        assert!(unavailable.contains("m7i.large", "us-east-1a", CapacityType::Spot));
-        assert!(!unavailable.contains("m7i.large", "us-east-1a", CapacityType::OnDemand));
-        assert!(!unavailable.contains("m7i.large", "us-east-1b", CapacityType::Spot));
+        assert!(avoids(&unavailable, "m7i.large", "us-east-1a", CapacityType::Spot));
+        assert!(!avoids(&unavailable, "m7i.large", "us-east-1a", CapacityType::OnDemand), "bought another way");
+        assert!(!avoids(&unavailable, "m7i.large", "us-east-1b", CapacityType::Spot));
         std::thread::sleep(Duration::from_millis(80));
-        assert!(!unavailable.contains("m7i.large", "us-east-1a", CapacityType::Spot));
+        assert!(!avoids(&unavailable, "m7i.large", "us-east-1a", CapacityType::Spot));
+    }
+
+    #[test]
+    fn what_keeps_failing_is_avoided_longer_and_forgiven_when_it_stops() {
+        let unavailable = Unavailable::default();
+        let spot = offering("m7i.large", "us-east-1a");
+        let mut now = Instant::now();
+        for expected in [3, 6, 12, 24, 48, 48] {
+            unavailable.mark_at(&spot, now);
+            assert_eq!(minutes(&unavailable, now), expected);
+            unavailable.mark_at(&spot, now + Duration::from_secs(1));
+            assert_eq!(minutes(&unavailable, now + Duration::from_secs(1)), expected, "refused together: once");
+            now += Duration::from_secs(60 * expected + 30);
+            assert_eq!(minutes(&unavailable, now), 0, "tried again after {expected} min");
+        }
+        now += Duration::from_secs(60 * 97);
+        unavailable.mark_at(&spot, now);
+        assert_eq!(minutes(&unavailable, now), 3, "it was to be had in between");
     }
 
     #[test]
     fn empty_names_stand_for_all() {
         let unavailable = Unavailable::default();
         unavailable.mark(&offering("", "us-east-1a"));
-        assert!(unavailable.contains("c7g.large", "us-east-1a", CapacityType::Spot));
-        assert!(!unavailable.contains("c7g.large", "us-east-1c", CapacityType::Spot));
+        assert!(avoids(&unavailable, "c7g.large", "us-east-1a", CapacityType::Spot));
+        assert!(!avoids(&unavailable, "c7g.large", "us-east-1c", CapacityType::Spot));
+    }
+
+    #[test]
+    fn the_memory_is_bounded() {
+        let unavailable = Unavailable::default();
+        let start = Instant::now();
+        for number in 0..=CAPACITY as u64 {
+            unavailable.mark_at(&offering(&number.to_string(), "a"), start + Duration::from_millis(number));
+        }
+        assert_eq!(unavailable.locked().len(), CAPACITY);
+        assert!(!avoids(&unavailable, "0", "a", CapacityType::Spot), "the oldest made room");
     }
 }

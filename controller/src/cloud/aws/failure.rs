@@ -24,17 +24,12 @@ impl From<Error> for CloudError {
 
 /// Returns Karpenter's word for a failure, as its conditions and metrics show it.
 pub fn reason(error: &Error) -> &'static str {
+    if let Some(reason) = error.code().and_then(|code| by_code(code, &error.to_string())) {
+        return reason;
+    }
     match error {
-        Error::NotAuthorized { code, .. } if code == NO_SPOT_ROLE => "SpotSLRCreationFailed",
         Error::NotAuthorized { .. } => "Unauthorized",
         Error::Credentials { .. } => "CredentialsInvalid",
-        Error::NotFound { code, .. } if code.starts_with("InvalidLaunchTemplate") => "LaunchTemplateNotFound",
-        Error::NotFound { code, .. } if code.starts_with("InvalidAMIID") => "AMINotFound",
-        Error::InvalidRequest { code, .. } if code.starts_with("InvalidAMIID") => "InvalidAMIID",
-        Error::InvalidRequest { code, .. } if code.starts_with("UserData") => "UserDataSizeLimitExceeded",
-        Error::InvalidRequest { message, .. } if message.contains("IAM Instance Profile") => {
-            "InstanceProfileNameInvalid"
-        }
         Error::LimitExceeded { .. } => "LimitExceeded",
         Error::Throttled { .. } => "RequestLimitExceeded",
         Error::InsufficientCapacity { .. } => "InsufficientCapacity",
@@ -49,6 +44,35 @@ pub fn reason(error: &Error) -> &'static str {
         | Error::Configuration { .. }
         | Error::Unexpected { .. } => "LaunchFailed",
     }
+}
+
+/// Returns Karpenter's word for a code of EC2; for some of them EC2's words tell more.
+fn by_code(code: &str, message: &str) -> Option<&'static str> {
+    let says = |words: &str| message.contains(words);
+    Some(match code {
+        NO_SPOT_ROLE => "SpotSLRCreationFailed",
+        "UnauthorizedOperation" | "AccessDenied" if says("image(s)") || says("ec2:*::image") => {
+            "AMIAuthorizationFailure"
+        }
+        "AuthFailure" if says("image") => "AMIAuthorizationFailure",
+        "InvalidParameterCombination" if says("Free Tier") => "FreeTierIneligible",
+        _ if says("iamInstanceProfile.name is invalid") || says("IAM Instance Profile") => "InstanceProfileNameInvalid",
+        _ if says("belong to different networks") || says("Security group") && says("subnet") => {
+            "SecurityGroupSubnetVPCMismatch"
+        }
+        _ if code.starts_with("InvalidLaunchTemplate") => "LaunchTemplateNotFound",
+        "InvalidAMIID.NotFound" | "InvalidAMIID.Unavailable" => "AMINotFound",
+        _ if code.starts_with("InvalidAMIID") => "InvalidAMIID",
+        _ if code.starts_with("UserData") || says("User data is limited") => "UserDataSizeLimitExceeded",
+        "RequestLimitExceeded" | "Client.RequestLimitExceeded" => "RequestLimitExceeded",
+        "InternalError" | "InternalFailure" | "InternalServiceError" => "InternalError",
+        "MaxFleetCountExceeded" => "FleetQuotaExceeded",
+        "PendingVerification" => "AccountPendingVerification",
+        "MaxSpotInstanceCountExceeded" => "SpotQuotaExceeded",
+        "VcpuLimitExceeded" => "VCPULimitExceeded",
+        NO_ADDRESSES => "InsufficientFreeAddressesInSubnet",
+        _ => return None,
+    })
 }
 
 /// Says whether an offering was refused because it cannot be had here and now, so that another may be tried.
@@ -130,6 +154,35 @@ mod tests {
         let marked = unavailable(&refused.map(refusal));
         let places: Vec<_> = marked.iter().map(|one| (one.instance_type.as_str(), one.zone.as_str())).collect();
         assert_eq!(places, [("m7i.large", "us-east-1a"), ("", "us-east-1a"), ("", "")]);
+    }
+
+    #[test]
+    fn each_failure_has_karpenters_word() {
+        let profile = "Value (x) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name";
+        let networks = "Security group sg-1 and subnet subnet-1 belong to different networks.";
+        for (code, message, expected) in [
+            (NO_SPOT_ROLE, "", "SpotSLRCreationFailed"),
+            ("UnauthorizedOperation", "You are not authorized", "Unauthorized"),
+            ("UnauthorizedOperation", "Not authorized for images: image(s) [ami-1]", "AMIAuthorizationFailure"),
+            ("InvalidParameter", networks, "SecurityGroupSubnetVPCMismatch"),
+            ("InvalidParameterValue", profile, "InstanceProfileNameInvalid"),
+            ("InvalidLaunchTemplateName.NotFoundException", "", "LaunchTemplateNotFound"),
+            ("InvalidParameterValue", "User data is limited to 16384 bytes", "UserDataSizeLimitExceeded"),
+            ("InvalidAMIID.Malformed", "", "InvalidAMIID"),
+            ("InvalidAMIID.NotFound", "", "AMINotFound"),
+            ("RequestLimitExceeded", "", "RequestLimitExceeded"),
+            ("InternalError", "", "InternalError"),
+            ("InvalidParameterCombination", "not eligible for Free Tier", "FreeTierIneligible"),
+            ("MaxFleetCountExceeded", "", "FleetQuotaExceeded"),
+            ("PendingVerification", "", "AccountPendingVerification"),
+            ("MaxSpotInstanceCountExceeded", "", "SpotQuotaExceeded"),
+            ("VcpuLimitExceeded", "", "VCPULimitExceeded"),
+            (NO_ADDRESSES, "", "InsufficientFreeAddressesInSubnet"),
+            ("SomethingNobodyHasSeen", "", "LaunchFailed"),
+        ] {
+            let error = Error::from_code("ec2:CreateFleet", code, message.to_owned());
+            assert_eq!(reason(&error), expected, "{code} {message}");
+        }
     }
 
     #[test]
