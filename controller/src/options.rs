@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -78,6 +79,10 @@ pub struct Options {
     /// How often subnets are looked up again.
     #[arg(long, env = "SUBNET_REFRESH_INTERVAL", default_value = "1m", value_parser = go_duration)]
     pub subnet_refresh_interval: Duration,
+
+    /// File (YAML or JSON) that says what the account really pays: discounts, Savings Plans, another currency.
+    #[arg(long, env = "KARP_PRICE_FILE")]
+    pub price_file: Option<PathBuf>,
 
     /// Longest time that pending pods are gathered before they are solved.
     #[arg(long, env = "BATCH_MAX_DURATION", default_value = "10s", value_parser = go_duration)]

@@ -193,7 +193,7 @@ async fn hold(election: &mut Option<Election>, stop: &CancellationToken) -> bool
 async fn cloud(client: &Client, options: &Options) -> anyhow::Result<Arc<dyn CloudProvider>> {
     Ok(match options.cloud {
         CloudKind::Simulated => Arc::new(Simulated::new(client.clone())),
-        CloudKind::Aws => Arc::new(Aws::new(options).await?),
+        CloudKind::Aws => Arc::new(Aws::new(options, client.clone(), &lease_namespace(client, options)).await?),
     })
 }
 

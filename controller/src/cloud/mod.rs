@@ -172,6 +172,8 @@ pub struct Resolved {
     pub instance_profile: Option<String>,
     /// Conditions that do not hold; all others do.
     pub problems: Vec<Problem>,
+    /// Look again so soon: something that was just made is not yet seen everywhere.
+    pub look_again: Option<Duration>,
 }
 
 /// Says which condition of a node class does not hold, and why.

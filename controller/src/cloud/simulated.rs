@@ -211,6 +211,7 @@ impl CloudProvider for Simulated {
             amis: vec![image("amd64"), image("arm64")],
             instance_profile: class.spec.instance_profile.clone().or_else(|| class.spec.role.clone()),
             problems: Vec::new(),
+            look_again: None,
         })
     }
 

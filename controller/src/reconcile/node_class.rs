@@ -48,6 +48,7 @@ async fn reconcile(class: Arc<Ec2NodeClass>, context: Arc<Context>) -> Result<Ac
         class = effect::write_metadata(&context.client, &class, json!({ "annotations": hashes })).await?;
     }
     let resolved = context.cloud.resolve(&class).await?;
+    let again = resolved.look_again.unwrap_or(context.options.subnet_refresh_interval);
     let status = status(&class, resolved, Timestamp::now());
     if class.status.as_ref() != Some(&status) {
         let ready = |status: Option<&Ec2NodeClassStatus>| {
@@ -58,7 +59,7 @@ async fn reconcile(class: Arc<Ec2NodeClass>, context: Arc<Context>) -> Result<Ac
         }
         effect::write_status(&context.client, &class, &replacing(&status)).await?;
     }
-    Ok(Action::requeue(context.options.subnet_refresh_interval))
+    Ok(Action::requeue(again))
 }
 
 /// Serialises a status so that a merge patch replaces lists that became empty.
@@ -75,7 +76,12 @@ fn replacing(status: &Ec2NodeClassStatus) -> serde_json::Value {
 /// Makes the status from what was found; a condition that no problem names holds.
 fn status(class: &Ec2NodeClass, resolved: Resolved, now: Timestamp) -> Ec2NodeClassStatus {
     let mut conditions = class.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-    for part in conditions::NODE_CLASS_READY_PARTS {
+    let mut parts = conditions::NODE_CLASS_READY_PARTS.to_vec();
+    match class.spec.placement_group_selector {
+        Some(_) => parts.push(conditions::PLACEMENT_GROUP_READY),
+        None => drop(conditions::clear(&mut conditions, conditions::PLACEMENT_GROUP_READY)),
+    }
+    for part in &parts {
         match resolved.problems.iter().find(|problem| problem.condition == *part) {
             Some(problem) => {
                 conditions::set(&mut conditions, part, ConditionStatus::False, &problem.reason, &problem.message, now)
@@ -83,7 +89,7 @@ fn status(class: &Ec2NodeClass, resolved: Resolved, now: Timestamp) -> Ec2NodeCl
             None => conditions::set(&mut conditions, part, ConditionStatus::True, "", "", now),
         };
     }
-    conditions::set_ready(&mut conditions, conditions::NODE_CLASS_READY_PARTS, now);
+    conditions::set_ready(&mut conditions, &parts, now);
     Ec2NodeClassStatus {
         subnets: resolved.subnets,
         security_groups: resolved.security_groups,

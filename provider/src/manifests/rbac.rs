@@ -46,7 +46,7 @@ pub fn cluster_rules() -> Value {
     ])
 }
 
-/// Gives the rules that hold in the controller's namespace: its lease.
+/// Gives the rules that hold in the controller's namespace: its lease, and the prices that it keeps for its next start.
 pub fn lease_rules() -> Value {
     json!([
         rule(&["coordination.k8s.io"], &["leases"], &["create"]),
@@ -56,6 +56,8 @@ pub fn lease_rules() -> Value {
             "resourceNames": ["karpenter-leader-election"],
             "verbs": ["get", "patch", "update", "delete"],
         },
+        rule(&[""], &["configmaps"], &["create"]),
+        { "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["karp-prices"], "verbs": ["get", "patch"] },
     ])
 }
 

@@ -142,6 +142,7 @@ struct Inner {
     credentials: SharedCredentialsProvider,
     ec2: aws_sdk_ec2::Client,
     eks: aws_sdk_eks::Client,
+    iam: aws_sdk_iam::Client,
     sqs: aws_sdk_sqs::Client,
     ssm: aws_sdk_ssm::Client,
     pricing: aws_sdk_pricing::Client,
@@ -172,6 +173,7 @@ impl Clients {
             inner: Arc::new(Inner {
                 ec2: aws_sdk_ec2::Client::new(&of(Service::Ec2)),
                 eks: aws_sdk_eks::Client::new(&of(Service::Eks)),
+                iam: aws_sdk_iam::Client::new(&of(Service::Iam)),
                 sqs: aws_sdk_sqs::Client::new(&of(Service::Sqs)),
                 ssm: aws_sdk_ssm::Client::new(&of(Service::Ssm)),
                 pricing: aws_sdk_pricing::Client::new(&pricing),
@@ -213,6 +215,12 @@ impl Clients {
     #[must_use]
     pub fn eks(&self) -> &aws_sdk_eks::Client {
         &self.inner.eks
+    }
+
+    /// Returns the IAM client.
+    #[must_use]
+    pub fn iam(&self) -> &aws_sdk_iam::Client {
+        &self.inner.iam
     }
 
     /// Returns the SQS client.

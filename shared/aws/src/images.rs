@@ -2,19 +2,26 @@
 
 use crate::config::Clients;
 use crate::error::Error;
+use crate::parameters::Parameters;
 use crate::selector::{filter, tag_filters};
-use crate::user_data::Family;
 use aws_sdk_ec2::types as ec2;
 use jiff::Timestamp;
-use karp_domain::api::labels;
+use karp_domain::api::{AmiFamily, labels};
 use karp_domain::catalogue::Arch;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const PARAMETER: &str = "ssm:GetParameter";
 const DESCRIBE: &str = "ec2:DescribeImages";
+/// The version of an alias that follows AWS's newest images.
+const LATEST: &str = "latest";
 /// Whose images a name may mean when no owner is given: a stranger's image of the same name must not become a node.
 const DEFAULT_OWNERS: [&str; 2] = ["self", "amazon"];
+
+/// The last Kubernetes minor version for which AWS published AL2 images.
+const LAST_AL2: (u32, u32) = (1, 32);
+/// The first Kubernetes minor version for which AWS published Windows Server 2025 images.
+const FIRST_WINDOWS_2025: (u32, u32) = (1, 35);
 
 /// Which hardware an image has drivers for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,6 +32,8 @@ pub enum Variant {
     Nvidia,
     /// AWS Neuron devices.
     Neuron,
+    /// Windows of this build, as nodes name it in `node.kubernetes.io/windows-build`.
+    Windows(&'static str),
     /// Not known: an image that was not named by an alias may run anywhere.
     Any,
 }
@@ -62,6 +71,10 @@ impl Image {
             }
             Variant::Nvidia => all.push((labels::INSTANCE_GPU_COUNT, "Exists", Vec::new())),
             Variant::Neuron => all.push((labels::INSTANCE_ACCELERATOR_COUNT, "Exists", Vec::new())),
+            Variant::Windows(build) => {
+                all.push((labels::OS, "In", vec!["windows".to_owned()]));
+                all.push((labels::WINDOWS_BUILD, "In", vec![build.to_owned()]));
+            }
         }
         all
     }
@@ -71,63 +84,136 @@ impl Image {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alias {
     /// The family.
-    pub family: Family,
+    pub family: AmiFamily,
     /// `latest`, or a version of the family as in `v20240807`.
     pub version: String,
+}
+
+fn refused(code: &str, message: String) -> Error {
+    Error::InvalidRequest { action: PARAMETER, code: code.to_owned(), message }
+}
+
+/// Returns the year and build of Windows Server, for a family of Windows.
+const fn windows(family: AmiFamily) -> Option<(&'static str, &'static str)> {
+    match family {
+        AmiFamily::Windows2019 => Some(("2019", "10.0.17763")),
+        AmiFamily::Windows2022 => Some(("2022", "10.0.20348")),
+        AmiFamily::Windows2025 => Some(("2025", "10.0.26100")),
+        AmiFamily::Al2 | AmiFamily::Al2023 | AmiFamily::Bottlerocket | AmiFamily::Custom => None,
+    }
+}
+
+/// Returns the build of a family of Windows, as nodes name it in `node.kubernetes.io/windows-build`.
+#[must_use]
+pub const fn windows_build(family: AmiFamily) -> Option<&'static str> {
+    match windows(family) {
+        Some((_, build)) => Some(build),
+        None => None,
+    }
 }
 
 impl Alias {
     /// Reads an alias.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for a family that karp does not bootstrap yet (AL2, Windows) and for what is no alias.
+    /// [`Error::InvalidRequest`] for an unknown family, for a version of Windows other than `latest`, and for what is no alias.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let refused =
-            |message: String| Error::InvalidRequest { action: PARAMETER, code: "UnsupportedAlias".into(), message };
-        let Some((family, version)) = text.split_once('@').filter(|(_, version)| !version.is_empty()) else {
-            return Err(refused(format!("`{text}` is no alias: family@version")));
+        let Some((name, version)) = text.split_once('@').filter(|(_, version)| !version.is_empty()) else {
+            return Err(refused("UnsupportedAlias", format!("`{text}` is no alias: family@version")));
         };
-        let family = match family.to_ascii_lowercase().as_str() {
-            "al2023" => Family::Al2023,
-            "bottlerocket" => Family::Bottlerocket,
+        let family = match name.to_ascii_lowercase().as_str() {
+            "al2" => AmiFamily::Al2,
+            "al2023" => AmiFamily::Al2023,
+            "bottlerocket" => AmiFamily::Bottlerocket,
+            "windows2019" => AmiFamily::Windows2019,
+            "windows2022" => AmiFamily::Windows2022,
+            "windows2025" => AmiFamily::Windows2025,
             other => {
-                return Err(refused(format!(
-                    "karp does not support the image family {other} yet: al2023, bottlerocket"
-                )));
+                let known = "al2, al2023, bottlerocket, windows2019, windows2022, windows2025";
+                return Err(refused("UnsupportedAlias", format!("{other} is no image family: {known}")));
             }
         };
-        Ok(Self { family, version: version.to_owned() })
+        let alias = Self { family, version: version.to_owned() };
+        if windows(alias.family).is_some() && version != LATEST {
+            let message =
+                format!("`{text}`: AWS keeps only the latest images of Windows, so the version is `{LATEST}`");
+            return Err(refused("UnsupportedAlias", message));
+        }
+        Ok(alias)
+    }
+
+    /// Says why AWS publishes no images of the family for a Kubernetes version such as `1.33`.
+    fn check(&self, kubernetes: &str) -> Result<(), Error> {
+        let number = |text: &str| text.trim_end_matches('+').parse::<u32>().ok();
+        let version = kubernetes.split_once('.').and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+        match (self.family, version) {
+            (AmiFamily::Al2, Some(version)) if version > LAST_AL2 => Err(refused(
+                "UnsupportedAlias",
+                format!("AWS publishes no AL2 images for Kubernetes {kubernetes}: use al2023 or bottlerocket"),
+            )),
+            (AmiFamily::Windows2025, Some(version)) if version < FIRST_WINDOWS_2025 => Err(refused(
+                "UnsupportedAlias",
+                format!(
+                    "AWS publishes no Windows Server 2025 images for Kubernetes {kubernetes}: they begin with 1.35"
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the public parameters that may hold the alias's images; AWS publishes not every variant for every version.
     fn parameters(&self, kubernetes: &str) -> Vec<(String, Arch, Variant)> {
-        let latest = self.version == "latest";
-        let arches = [("x86_64", Arch::Amd64), ("arm64", Arch::Arm64)];
+        let eks = format!("/aws/service/eks/optimized-ami/{kubernetes}");
+        let latest = self.version == LATEST;
+        let version = &self.version;
+        let machines = [("x86_64", Arch::Amd64), ("arm64", Arch::Arm64)];
         let mut all = Vec::new();
-        for (arch_name, arch) in arches {
-            match self.family {
-                Family::Al2023 => {
-                    for (name, variant) in
-                        [("standard", Variant::Standard), ("nvidia", Variant::Nvidia), ("neuron", Variant::Neuron)]
-                    {
-                        let image = if latest {
-                            "recommended".to_owned()
-                        } else {
-                            format!("amazon-eks-node-al2023-{arch_name}-{name}-{kubernetes}-{}", self.version)
-                        };
-                        let root = format!("/aws/service/eks/optimized-ami/{kubernetes}/amazon-linux-2023");
-                        all.push((format!("{root}/{arch_name}/{name}/{image}/image_id"), arch, variant));
-                    }
+        match self.family {
+            AmiFamily::Al2 => {
+                // One image has the drivers of both accelerators.
+                for (suffix, name, arch, variant) in [
+                    ("", "node", Arch::Amd64, Variant::Standard),
+                    ("-gpu", "gpu-node", Arch::Amd64, Variant::Nvidia),
+                    ("-gpu", "gpu-node", Arch::Amd64, Variant::Neuron),
+                    ("-arm64", "arm64-node", Arch::Arm64, Variant::Standard),
+                ] {
+                    let image = match latest {
+                        true => "recommended".to_owned(),
+                        false => format!("amazon-eks-{name}-{kubernetes}-{version}"),
+                    };
+                    all.push((format!("{eks}/amazon-linux-2{suffix}/{image}/image_id"), arch, variant));
                 }
-                Family::Bottlerocket => {
-                    let version = self.version.strip_prefix('v').unwrap_or(&self.version);
+            }
+            AmiFamily::Al2023 => {
+                for ((machine, arch), (name, variant)) in machines.into_iter().flat_map(|machine| {
+                    let variants =
+                        [("standard", Variant::Standard), ("nvidia", Variant::Nvidia), ("neuron", Variant::Neuron)];
+                    variants.map(|variant| (machine, variant))
+                }) {
+                    let image = match latest {
+                        true => "recommended".to_owned(),
+                        false => format!("amazon-eks-node-al2023-{machine}-{name}-{kubernetes}-{version}"),
+                    };
+                    all.push((format!("{eks}/amazon-linux-2023/{machine}/{name}/{image}/image_id"), arch, variant));
+                }
+            }
+            AmiFamily::Bottlerocket => {
+                let version = version.strip_prefix('v').unwrap_or(version);
+                for (machine, arch) in machines {
                     for (suffix, variant) in [("", Variant::Standard), ("-nvidia", Variant::Nvidia)] {
                         let root = format!("/aws/service/bottlerocket/aws-k8s-{kubernetes}{suffix}");
-                        all.push((format!("{root}/{arch_name}/{version}/image_id"), arch, variant));
+                        all.push((format!("{root}/{machine}/{version}/image_id"), arch, variant));
                     }
                 }
-                Family::Custom => {}
             }
+            AmiFamily::Windows2019 | AmiFamily::Windows2022 | AmiFamily::Windows2025 => {
+                if let Some((year, build)) = windows(self.family) {
+                    let image = format!("Windows_Server-{year}-English-Core-EKS_Optimized-{kubernetes}");
+                    let path = format!("/aws/service/ami-windows-latest/{image}/image_id");
+                    all.push((path, Arch::Amd64, Variant::Windows(build)));
+                }
+            }
+            AmiFamily::Custom => {}
         }
         all
     }
@@ -148,20 +234,28 @@ pub struct Term {
     pub ssm_parameter: Option<String>,
 }
 
-/// Finds the images of `alias` for a Kubernetes version such as `1.33`, best first.
+/// Finds the images of `alias` for a Kubernetes version such as `1.33`, best first: one for each kind of node.
 ///
 /// # Errors
-/// [`Error::NotFound`] when AWS publishes none of them, and any failure of a call.
-pub async fn by_alias(clients: &Clients, alias: &Alias, kubernetes_version: &str) -> Result<Vec<Image>, Error> {
+/// [`Error::InvalidRequest`] when the family is not for this version, [`Error::NotFound`] when AWS publishes none of its images, and any
+/// failure of a call.
+pub async fn by_alias(
+    clients: &Clients,
+    parameters: &Parameters,
+    alias: &Alias,
+    kubernetes_version: &str,
+) -> Result<Vec<Image>, Error> {
+    alias.check(kubernetes_version)?;
     let wanted = alias.parameters(kubernetes_version);
     let names: Vec<String> = wanted.iter().map(|(name, ..)| name.clone()).collect();
-    let ids = parameters(clients, &names).await?;
-    let mut known = described(clients, ids.values().cloned().collect()).await?;
+    let ids = parameters.get(clients, &names).await?;
+    let unique: BTreeSet<String> = ids.values().cloned().collect();
+    let known = described(clients, unique.into_iter().collect()).await?;
     let mut images = Vec::new();
     for (name, arch, variant) in &wanted {
         let Some(id) = ids.get(name) else { continue };
         // The parameter decides what the image is for; its description only adds name and date.
-        let mut image = known.remove(id).unwrap_or_else(|| Image {
+        let mut image = known.get(id).cloned().unwrap_or_else(|| Image {
             id: id.clone(),
             name: String::new(),
             arch: *arch,
@@ -176,19 +270,18 @@ pub async fn by_alias(clients: &Clients, alias: &Alias, kubernetes_version: &str
         let message = format!("AWS publishes no image for Kubernetes {kubernetes_version} under {}", names.join(", "));
         return Err(Error::NotFound { action: PARAMETER, code: "ParameterNotFound".into(), message });
     }
-    images.sort_by_key(rank);
-    Ok(images)
+    Ok(best(images))
 }
 
-/// Finds the images that any of `terms` selects: current before deprecated, newest first.
+/// Finds the images that any of `terms` selects: the newest current one for each kind of node, else the newest deprecated one.
 ///
 /// # Errors
 /// Any failure of a call; no match is an empty answer, not an error.
-pub async fn find(clients: &Clients, terms: &[Term]) -> Result<Vec<Image>, Error> {
+pub async fn find(clients: &Clients, parameters: &Parameters, terms: &[Term]) -> Result<Vec<Image>, Error> {
     let mut found: BTreeMap<String, Image> = BTreeMap::new();
     let parameter_names: Vec<String> = terms.iter().filter_map(|term| term.ssm_parameter.clone()).collect();
     let mut ids: Vec<String> = terms.iter().filter_map(|term| term.id.clone()).collect();
-    ids.extend(parameters(clients, &parameter_names).await?.into_values());
+    ids.extend(parameters.get(clients, &parameter_names).await?.into_values());
     found.extend(described(clients, ids).await?);
     for term in terms.iter().filter(|term| term.id.is_none() && term.ssm_parameter.is_none()) {
         let mut filters = tag_filters(&term.tags);
@@ -203,29 +296,19 @@ pub async fn find(clients: &Clients, terms: &[Term]) -> Result<Vec<Image>, Error
         let images = describe(clients, filters, owners).await?;
         found.extend(images.into_iter().map(|image| (image.id.clone(), image)));
     }
-    let mut images: Vec<Image> = found.into_values().collect();
+    Ok(best(found.into_values().collect()))
+}
+
+/// Keeps one image for each kind of node: a current one before a deprecated one, then the newest, then the lowest id.
+fn best(mut images: Vec<Image>) -> Vec<Image> {
     images.sort_by_key(rank);
-    Ok(images)
+    let mut kinds = BTreeSet::new();
+    images.retain(|image| kinds.insert((image.arch, image.variant)));
+    images
 }
 
 fn rank(image: &Image) -> (bool, Reverse<Option<Timestamp>>, String) {
     (image.deprecated, Reverse(image.created_at), image.id.clone())
-}
-
-/// Reads the parameters that exist, by name. One call for each: the policies that Karpenter's users have allow no more.
-async fn parameters(clients: &Clients, names: &[String]) -> Result<BTreeMap<String, String>, Error> {
-    let read = |name: &String| {
-        let (call, name) = (clients.ssm().get_parameter().name(name), name.clone());
-        async move {
-            match call.send().await.map_err(|error| Error::from_sdk(PARAMETER, error)) {
-                Ok(answer) => Ok(answer.parameter.and_then(|parameter| parameter.value).map(|value| (name, value))),
-                Err(error) if error.is_not_found() => Ok(None),
-                Err(error) => Err(error),
-            }
-        }
-    };
-    let values = futures::future::try_join_all(names.iter().map(read)).await?;
-    Ok(values.into_iter().flatten().collect())
 }
 
 async fn described(clients: &Clients, ids: Vec<String>) -> Result<BTreeMap<String, Image>, Error> {
@@ -294,11 +377,87 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_families_are_refused_by_name() {
-        for text in ["al2@latest", "windows2022@latest", "al2023", "al2023@"] {
+    fn every_family_has_its_own_parameters() {
+        for (alias, kubernetes, expected) in [
+            (
+                "al2@latest",
+                "1.32",
+                vec![
+                    "/aws/service/eks/optimized-ami/1.32/amazon-linux-2/recommended/image_id",
+                    "/aws/service/eks/optimized-ami/1.32/amazon-linux-2-gpu/recommended/image_id",
+                    "/aws/service/eks/optimized-ami/1.32/amazon-linux-2-gpu/recommended/image_id",
+                    "/aws/service/eks/optimized-ami/1.32/amazon-linux-2-arm64/recommended/image_id",
+                ],
+            ),
+            (
+                "windows2022@latest",
+                "1.33",
+                vec!["/aws/service/ami-windows-latest/Windows_Server-2022-English-Core-EKS_Optimized-1.33/image_id"],
+            ),
+        ] {
+            let alias = Alias::parse(alias).expect("an alias");
+            assert!(alias.check(kubernetes).is_ok());
+            let names: Vec<String> = alias.parameters(kubernetes).into_iter().map(|(name, ..)| name).collect();
+            assert_eq!(names, expected);
+        }
+        let pinned = Alias::parse("al2@v20240807").expect("an alias").parameters("1.30");
+        assert_eq!(
+            pinned[1].0,
+            "/aws/service/eks/optimized-ami/1.30/amazon-linux-2-gpu/amazon-eks-gpu-node-1.30-v20240807/image_id"
+        );
+    }
+
+    #[test]
+    fn what_aws_does_not_publish_is_refused_by_name() {
+        for text in ["ubuntu@latest", "windows2022@v1", "al2023", "al2023@"] {
             let error = Alias::parse(text).expect_err(text);
             assert!(matches!(error, Error::InvalidRequest { .. }), "{error}");
         }
+        for (text, kubernetes, published) in [
+            ("al2@latest", "1.32", true),
+            ("al2@latest", "1.33", false),
+            ("windows2025@latest", "1.34", false),
+            ("windows2025@latest", "1.35", true),
+            ("al2023@latest", "1.40", true),
+        ] {
+            let alias = Alias::parse(text).expect("an alias");
+            assert_eq!(alias.check(kubernetes).is_ok(), published, "{text} {kubernetes}");
+        }
+    }
+
+    fn made(id: &str, arch: Arch, variant: Variant, created: &str, deprecated: bool) -> Image {
+        let created_at = created.parse().ok();
+        Image { id: id.into(), name: String::new(), arch, variant, created_at, deprecated }
+    }
+
+    #[test]
+    fn each_kind_of_node_gets_its_newest_current_image() {
+        let (amd, arm) = (Arch::Amd64, Arch::Arm64);
+        let old = "2026-01-01T00:00:00Z";
+        let new = "2026-06-01T00:00:00Z";
+        let mut images = vec![
+            made("ami-amd-old", amd, Variant::Any, old, false),
+            made("ami-amd-new", amd, Variant::Any, new, false),
+            made("ami-amd-retired", amd, Variant::Any, "2026-07-01T00:00:00Z", true),
+            made("ami-arm-retired", arm, Variant::Any, new, true),
+            made("ami-gpu", amd, Variant::Nvidia, old, false),
+            made("ami-gpu", amd, Variant::Neuron, old, false),
+        ];
+        for _ in 0..images.len() {
+            images.rotate_left(1);
+            let kept = best(images.clone());
+            let ids: Vec<&str> = kept.iter().map(|image| image.id.as_str()).collect();
+            assert_eq!(ids.first(), Some(&"ami-amd-new"));
+            assert_eq!(ids.last(), Some(&"ami-arm-retired"), "deprecated ones come last");
+            assert_eq!(ids.len(), 4, "{ids:?}");
+        }
+    }
+
+    #[test]
+    fn windows_images_run_on_windows_nodes_only() {
+        let image = made("ami-1", Arch::Amd64, Variant::Windows("10.0.20348"), "", false);
+        let keys: Vec<&str> = image.requirements().iter().map(|(key, ..)| *key).collect();
+        assert_eq!(keys, ["kubernetes.io/arch", "kubernetes.io/os", "node.kubernetes.io/windows-build"]);
     }
 
     #[test]

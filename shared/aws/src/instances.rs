@@ -66,6 +66,8 @@ pub struct Instance {
     pub private_dns_name: String,
     /// Its security groups, ordered.
     pub security_group_ids: Vec<String>,
+    /// The name of its instance profile, if it has one.
+    pub instance_profile: Option<String>,
     /// Its tags.
     pub tags: BTreeMap<String, String>,
     /// The client token that launched it; for a fleet that is not the fleet's token.
@@ -188,6 +190,7 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
         _ => CapacityType::OnDemand,
     };
     let groups = instance.security_groups.unwrap_or_default();
+    let profile = instance.iam_instance_profile.and_then(|profile| profile.arn);
     let mut security_group_ids: Vec<String> = groups.into_iter().filter_map(|group| group.group_id).collect();
     security_group_ids.sort();
     Ok(Instance {
@@ -202,6 +205,7 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
         private_dns_name: instance.private_dns_name.unwrap_or_default(),
         security_group_ids,
         tags: read_tags(instance.tags),
+        instance_profile: profile.and_then(|arn| arn.rsplit('/').next().map(str::to_owned)),
         client_token: instance.client_token.unwrap_or_default(),
     })
 }

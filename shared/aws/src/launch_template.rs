@@ -3,9 +3,11 @@
 use crate::config::Clients;
 use crate::error::Error;
 use crate::selector::{filter, read_tags, tag_filters, write_tags};
+use aws_sdk_ec2::operation::create_launch_template::builders::CreateLaunchTemplateFluentBuilder;
 use aws_sdk_ec2::types as ec2;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use karp_domain::user_data::LIMIT_BYTES;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -15,8 +17,6 @@ const DESCRIBE: &str = "ec2:DescribeLaunchTemplates";
 const DELETE: &str = "ec2:DeleteLaunchTemplate";
 /// The prefix that the controller's policy scopes by, as Karpenter's does.
 const NAME_PREFIX: &str = "karpenter.k8s.aws/";
-/// EC2 refuses user data above this size before base64.
-pub const USER_DATA_LIMIT_BYTES: usize = 16 * 1024;
 
 /// All that a launch template says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -37,6 +37,9 @@ pub struct Spec {
     pub detailed_monitoring: bool,
     /// Whether the primary interface gets a public address; the subnet decides when absent.
     pub associate_public_ip: Option<bool>,
+    /// The placement group's id, if the instances go into one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement_group: Option<String>,
     /// Tags of the template, and of the network interfaces and spot requests that come of it. They must hold the cluster's ownership
     /// tag, since the controller's policy is scoped by it.
     pub tags: BTreeMap<String, String>,
@@ -130,8 +133,8 @@ impl Spec {
 /// [`Error::InvalidRequest`] when the user data is too long, [`Error::AlreadyExists`] when a template of that name belongs to somebody
 /// else, and any failure of the calls.
 pub async fn ensure(clients: &Clients, spec: &Spec) -> Result<Template, Error> {
-    if spec.user_data.len() > USER_DATA_LIMIT_BYTES {
-        let message = format!("user data is {} bytes long; EC2 takes {USER_DATA_LIMIT_BYTES}", spec.user_data.len());
+    if spec.user_data.len() > LIMIT_BYTES {
+        let message = format!("user data is {} bytes long; EC2 takes {LIMIT_BYTES}", spec.user_data.len());
         return Err(Error::InvalidRequest { action: CREATE, code: "UserDataSizeLimitExceeded".into(), message });
     }
     let name = spec.name();
@@ -214,21 +217,19 @@ fn adopt(found: Template, spec: &Spec) -> Result<Template, Error> {
 
 async fn create(clients: &Clients, name: &str, spec: &Spec) -> Result<Template, Error> {
     clients.pace().mutate.take().await;
+    let answer = call(clients, name, spec).send().await.map_err(|error| Error::from_sdk(CREATE, error))?;
+    let made = answer.launch_template.and_then(read);
+    made.ok_or_else(|| Error::malformed(CREATE, "the answer holds no launch template"))
+}
+
+/// Builds the call that makes the template.
+pub(crate) fn call(clients: &Clients, name: &str, spec: &Spec) -> CreateLaunchTemplateFluentBuilder {
     let own_tags = ec2::TagSpecification::builder()
         .resource_type(ec2::ResourceType::LaunchTemplate)
         .set_tags(Some(write_tags(&spec.tags)))
         .build();
-    let answer = clients
-        .ec2()
-        .create_launch_template()
-        .launch_template_name(name)
-        .launch_template_data(data(spec))
-        .tag_specifications(own_tags)
-        .send()
-        .await
-        .map_err(|error| Error::from_sdk(CREATE, error))?;
-    let made = answer.launch_template.and_then(read);
-    made.ok_or_else(|| Error::malformed(CREATE, "the answer holds no launch template"))
+    let call = clients.ec2().create_launch_template().launch_template_name(name);
+    call.launch_template_data(data(spec)).tag_specifications(own_tags)
 }
 
 fn read(template: ec2::LaunchTemplate) -> Option<Template> {
@@ -254,7 +255,9 @@ fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
             .set_tags(Some(write_tags(&spec.tags)))
             .build()
     };
+    let placement = |group: &String| ec2::LaunchTemplatePlacementRequest::builder().group_id(group).build();
     ec2::RequestLaunchTemplateData::builder()
+        .set_placement(spec.placement_group.as_ref().map(placement))
         .image_id(&spec.image_id)
         .iam_instance_profile(profile)
         .user_data(STANDARD.encode(&spec.user_data))
@@ -309,6 +312,7 @@ mod tests {
             metadata: MetadataOptions::default(),
             detailed_monitoring: false,
             associate_public_ip: None,
+            placement_group: None,
             tags: BTreeMap::from([("kubernetes.io/cluster/c".into(), "owned".into())]),
         }
     }
@@ -321,7 +325,7 @@ mod tests {
 
     #[test]
     fn every_part_of_the_content_changes_the_name() {
-        let changes: [fn(&mut Spec); 9] = [
+        let changes: [fn(&mut Spec); 10] = [
             |spec| spec.image_id.push('x'),
             |spec| spec.instance_profile.push('x'),
             |spec| spec.user_data.push('x'),
@@ -330,6 +334,7 @@ mod tests {
             |spec| spec.metadata.hop_limit = 2,
             |spec| spec.detailed_monitoring = true,
             |spec| spec.associate_public_ip = Some(false),
+            |spec| spec.placement_group = Some("pg-1".into()),
             |spec| drop(spec.tags.insert("team".into(), "a".into())),
         ];
         let mut names = std::collections::BTreeSet::from([spec().name()]);

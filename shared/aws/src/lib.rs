@@ -4,21 +4,24 @@
 //! subject module is awaited; [`config::Clients::load`] only reads the environment and the shared configuration files.
 
 pub mod config;
+pub mod dry_run;
 pub mod eks;
 pub mod error;
 pub mod fleet;
 pub mod images;
+pub mod instance_profiles;
 pub mod instance_types;
 pub mod instances;
 pub mod launch_template;
 pub mod pace;
+pub mod parameters;
+pub mod placement_groups;
 pub mod prices;
 pub mod queue;
 pub mod security_groups;
 pub mod selector;
 pub mod subnets;
 pub mod token;
-pub mod user_data;
 
 pub use config::{Clients, Settings};
 pub use error::{Error, Retry};

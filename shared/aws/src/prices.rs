@@ -4,7 +4,7 @@ use crate::config::Clients;
 use crate::error::Error;
 use aws_sdk_pricing::types::{Filter, FilterType};
 use karp_domain::catalogue::{CapacityType, Price};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
@@ -16,7 +16,7 @@ const HISTORY_PER_PAGE: i32 = 1000;
 const LINUX: [&str; 2] = ["Linux/UNIX", "Linux/UNIX (Amazon VPC)"];
 
 /// Known prices. A type that is in neither table has no known price; the catalogue then estimates and says so.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prices {
     /// By type.
     pub on_demand: BTreeMap<String, Price>,

@@ -7,6 +7,7 @@ use karp_aws::error::{Error, Retry};
 use karp_aws::fleet::{self, Choice, Override, Request};
 use karp_aws::images::{self, Alias, Variant};
 use karp_aws::launch_template::{self, BlockDevice, MetadataOptions, Spec};
+use karp_aws::parameters::Parameters;
 use karp_aws::queue::Queue;
 use karp_aws::selector::Term;
 use karp_aws::{eks, instance_types, instances, prices, security_groups, subnets, token};
@@ -65,7 +66,7 @@ impl Aws {
 
     async fn spec(&self) -> Spec {
         let alias = Alias::parse("al2023@latest").expect("an alias");
-        let images = images::by_alias(&self.clients, &alias, "1.33").await.expect("images");
+        let images = images::by_alias(&self.clients, &Parameters::default(), &alias, "1.33").await.expect("images");
         let standard = images
             .iter()
             .find(|image| (image.variant, image.arch) == (Variant::Standard, Arch::Amd64))
@@ -79,6 +80,7 @@ impl Aws {
             metadata: MetadataOptions::default(),
             detailed_monitoring: false,
             associate_public_ip: None,
+            placement_group: None,
             tags: self.tags(),
         }
     }
@@ -184,18 +186,19 @@ async fn images_are_found_by_alias_id_and_name() {
     let Some(aws) = Aws::open("images").await else { return };
     for (text, count) in [("al2023@latest", 5), ("bottlerocket@latest", 4)] {
         let alias = Alias::parse(text).expect("an alias");
-        let found = images::by_alias(&aws.clients, &alias, "1.33").await.expect(text);
+        let found = images::by_alias(&aws.clients, &Parameters::default(), &alias, "1.33").await.expect(text);
         assert_eq!(found.len(), count, "{text}: {found:?}");
         assert!(found.iter().all(|image| !image.name.is_empty() && image.created_at.is_some()), "{found:?}");
         let terms = [
             images::Term { id: Some(found[0].id.clone()), ..images::Term::default() },
             images::Term { id: Some("ami-00000000000000000".into()), ..images::Term::default() },
         ];
-        let by_id = images::find(&aws.clients, &terms).await.expect("images");
+        let by_id = images::find(&aws.clients, &Parameters::default(), &terms).await.expect("images");
         assert_eq!(by_id.iter().map(|image| &image.id).collect::<Vec<_>>(), [&found[0].id]);
     }
     let alias = Alias::parse("al2023@v19990101").expect("an alias");
-    let error = images::by_alias(&aws.clients, &alias, "1.33").await.expect_err("never published");
+    let error =
+        images::by_alias(&aws.clients, &Parameters::default(), &alias, "1.33").await.expect_err("never published");
     assert!(error.is_not_found(), "{error}");
 }
 

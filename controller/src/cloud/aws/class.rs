@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use karp_aws::launch_template::{BlockDevice, MetadataOptions};
 use karp_aws::selector::Term;
-use karp_aws::user_data::Family;
 use karp_aws::{Error, images};
 use karp_domain::api::{
     Ami, AmiFamily, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, HttpTokens, Toggle, VolumeType, labels,
 };
-use karp_domain::catalogue::InstanceFacts;
+use karp_domain::catalogue::{InstanceFacts, builtin_type};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirement;
 use kube::ResourceExt;
@@ -19,33 +18,28 @@ const GIB: u64 = 1 << 30;
 const ROOT_VOLUME_GIB: i32 = 20;
 /// Bottlerocket's volume for the operating system, in GiB (Karpenter's default).
 const BOTTLEROCKET_OS_GIB: i32 = 4;
+/// The root volume of Windows, in GiB (Karpenter's default).
+const WINDOWS_ROOT_GIB: i32 = 50;
 
 /// Returns the family that boots the class's images.
 ///
 /// # Errors
-/// [`Error::InvalidRequest`] for a family that karp cannot boot yet, or when nothing tells the family.
-pub fn family(spec: &Ec2NodeClassSpec) -> Result<Family, Error> {
-    let refused = |message: String| Error::InvalidRequest {
+/// [`Error::InvalidRequest`] when nothing tells the family.
+pub fn family(spec: &Ec2NodeClassSpec) -> Result<AmiFamily, Error> {
+    if let Some(family) = spec.ami_family {
+        return Ok(family);
+    }
+    alias(spec)?.map(|alias| alias.family).ok_or_else(|| Error::InvalidRequest {
         action: "ec2:DescribeImages",
         code: "UnsupportedFamily".to_owned(),
-        message,
-    };
-    match spec.ami_family {
-        Some(AmiFamily::Al2023) => Ok(Family::Al2023),
-        Some(AmiFamily::Bottlerocket) => Ok(Family::Bottlerocket),
-        Some(AmiFamily::Custom) => Ok(Family::Custom),
-        Some(other) => Err(refused(format!("karp does not boot the image family {other:?} yet"))),
-        None => match alias(spec)? {
-            Some(alias) => Ok(alias.family),
-            None => Err(refused("amiFamily is needed when no alias tells the family".to_owned())),
-        },
-    }
+        message: "amiFamily is needed when no alias tells the family".to_owned(),
+    })
 }
 
 /// Returns the class's alias, if it has one.
 ///
 /// # Errors
-/// [`Error::InvalidRequest`] when it cannot be read or is of a family that karp cannot boot yet.
+/// [`Error::InvalidRequest`] when it cannot be read.
 pub fn alias(spec: &Ec2NodeClassSpec) -> Result<Option<images::Alias>, Error> {
     let text = spec.ami_selector_terms.iter().find_map(|term| term.alias.as_deref());
     text.map(images::Alias::parse).transpose()
@@ -87,7 +81,6 @@ pub fn unsupported(spec: &Ec2NodeClassSpec) -> Vec<&'static str> {
     let devices = || spec.block_device_mappings.iter().filter_map(|mapping| mapping.ebs.as_ref());
     [
         ("spec.capacityReservationSelectorTerms", !spec.capacity_reservation_selector_terms.is_empty()),
-        ("spec.placementGroupSelector", spec.placement_group_selector.is_some()),
         ("spec.networkInterfaces", !spec.network_interfaces.is_empty()),
         ("spec.connectionTracking", spec.connection_tracking.is_some()),
         ("spec.cpuOptions", spec.cpu_options.is_some()),
@@ -131,16 +124,19 @@ pub fn metadata(spec: &Ec2NodeClassSpec) -> MetadataOptions {
 }
 
 /// Returns the volumes: the class's own, or its family's.
-pub fn block_devices(spec: &Ec2NodeClassSpec, family: Family) -> Vec<BlockDevice> {
+pub fn block_devices(spec: &Ec2NodeClassSpec, family: AmiFamily) -> Vec<BlockDevice> {
     if !spec.block_device_mappings.is_empty() {
         return spec.block_device_mappings.iter().filter_map(block_device).collect();
     }
     match family {
-        Family::Al2023 => vec![BlockDevice::gp3("/dev/xvda", ROOT_VOLUME_GIB)],
-        Family::Bottlerocket => {
+        AmiFamily::Al2 | AmiFamily::Al2023 => vec![BlockDevice::gp3("/dev/xvda", ROOT_VOLUME_GIB)],
+        AmiFamily::Bottlerocket => {
             vec![BlockDevice::gp3("/dev/xvda", BOTTLEROCKET_OS_GIB), BlockDevice::gp3("/dev/xvdb", ROOT_VOLUME_GIB)]
         }
-        Family::Custom => Vec::new(),
+        AmiFamily::Windows2019 | AmiFamily::Windows2022 | AmiFamily::Windows2025 => {
+            vec![BlockDevice::gp3("/dev/sda1", WINDOWS_ROOT_GIB)]
+        }
+        AmiFamily::Custom => Vec::new(),
     }
 }
 
@@ -190,9 +186,28 @@ pub fn image_for(images: &[Ami], has: impl Fn(&str) -> Option<String>) -> Option
     })
 }
 
+/// Returns the labels of a node of this type under a family.
+pub fn node_labels(family: AmiFamily, facts: &InstanceFacts) -> BTreeMap<String, String> {
+    let mut all = facts.labels();
+    if let Some(build) = images::windows_build(family) {
+        all.insert(labels::OS.to_owned(), "windows".to_owned());
+        all.insert(labels::WINDOWS_BUILD.to_owned(), build.to_owned());
+    }
+    all
+}
+
+/// Returns the first of the class's images that nodes of this type can run.
+pub fn image_for_type<'a>(images: &'a [Ami], family: AmiFamily, instance_type: &str) -> Option<&'a Ami> {
+    match builtin_type(instance_type).map(|facts| node_labels(family, facts)) {
+        Some(labels) => image_for(images, |key| labels.get(key).cloned()),
+        // Too new for the built-in table: the catalogue has checked it already, and a lone image is the one that it checked.
+        None => images.first().filter(|_| images.len() == 1),
+    }
+}
+
 /// Says whether a family's current images boot a type at all: AL2023 wants a CPU newer than the first Graviton.
-pub fn boots(family: Family, facts: &InstanceFacts) -> bool {
-    family != Family::Al2023 || facts.name_parts().family != "a1"
+pub fn boots(family: AmiFamily, facts: &InstanceFacts) -> bool {
+    family != AmiFamily::Al2023 || facts.name_parts().family != "a1"
 }
 
 #[cfg(test)]
@@ -209,14 +224,13 @@ mod tests {
 
     #[test]
     fn the_family_comes_from_the_field_or_the_alias() {
-        assert_eq!(family(&spec("al2023@latest")).ok(), Some(Family::Al2023));
+        assert_eq!(family(&spec("al2023@latest")).ok(), Some(AmiFamily::Al2023));
         let custom = Ec2NodeClassSpec { ami_family: Some(AmiFamily::Custom), ..spec("al2023@latest") };
-        assert_eq!(family(&custom).ok(), Some(Family::Custom));
-        for refused in [spec("al2@latest"), Ec2NodeClassSpec::default()] {
+        assert_eq!(family(&custom).ok(), Some(AmiFamily::Custom));
+        assert_eq!(family(&spec("windows2022@latest")).ok(), Some(AmiFamily::Windows2022));
+        for refused in [spec("ubuntu@latest"), Ec2NodeClassSpec::default()] {
             assert!(family(&refused).is_err(), "{refused:?}");
         }
-        let windows = Ec2NodeClassSpec { ami_family: Some(AmiFamily::Windows2022), ..Ec2NodeClassSpec::default() };
-        assert!(family(&windows).is_err());
     }
 
     #[test]
@@ -226,10 +240,10 @@ mod tests {
         }))
         .expect("a mapping");
         let own = Ec2NodeClassSpec { block_device_mappings: vec![mapping].into(), ..spec("al2023@latest") };
-        let device = &block_devices(&own, Family::Al2023)[0];
+        let device = &block_devices(&own, AmiFamily::Al2023)[0];
         assert_eq!((device.size_gib, device.volume_type.as_deref(), device.iops), (Some(94), Some("io2"), Some(3000)));
         assert!(device.delete_on_termination);
-        assert_eq!(block_devices(&spec("bottlerocket@latest"), Family::Bottlerocket).len(), 2);
+        assert_eq!(block_devices(&spec("bottlerocket@latest"), AmiFamily::Bottlerocket).len(), 2);
     }
 
     #[test]
@@ -266,6 +280,20 @@ mod tests {
             let label = |key: &str| has.iter().find(|(known, _)| *known == key).map(|(_, value)| (*value).to_owned());
             assert_eq!(image_for(&images, label).map(|image| image.id.as_str()), expected, "{has:?}");
         }
+    }
+
+    #[test]
+    fn a_windows_image_is_for_windows_nodes() {
+        let of = |key: &str, value: &str| AmiRequirement {
+            key: key.to_owned(),
+            operator: Operator::In,
+            values: vec![value.to_owned()],
+        };
+        let requirements = vec![of(labels::OS, "windows"), of(labels::WINDOWS_BUILD, "10.0.20348")];
+        let images = [Ami { id: "ami-1".to_owned(), requirements, ..Ami::default() }];
+        assert!(image_for_type(&images, AmiFamily::Windows2022, "m7i.large").is_some());
+        assert!(image_for_type(&images, AmiFamily::Windows2019, "m7i.large").is_none());
+        assert!(image_for_type(&images, AmiFamily::Al2023, "m7i.large").is_none());
     }
 
     #[test]

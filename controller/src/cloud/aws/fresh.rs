@@ -53,6 +53,12 @@ impl<T: Send + Sync + 'static> Fresh<T> {
         Ok((value.clone(), self.store(value)))
     }
 
+    /// Makes the next renewal due after `wait`, if it is not due before or under way.
+    pub fn renew_after(&self, wait: Duration) {
+        let mut state = self.locked();
+        state.due = state.due.map(|due| due.min(Instant::now() + wait));
+    }
+
     /// Returns the value, and whether the caller is the one who must renew it.
     fn look(&self, now: Instant) -> Option<(Arc<T>, u64, bool)> {
         let mut state = self.locked();
@@ -111,6 +117,20 @@ mod tests {
             Ok(1),
             "after a failure: a pause"
         );
+    }
+
+    #[tokio::test]
+    async fn a_renewal_can_be_brought_forward() {
+        let fresh: Arc<Fresh<u32>> = Fresh::new(Duration::from_secs(3600));
+        let load = |value| move || async move { Ok::<_, &str>(value) };
+        assert_eq!(fresh.get(load(1)).await.map(|(value, _)| *value), Ok(1));
+        assert_eq!(fresh.get(load(2)).await.map(|(value, _)| *value), Ok(1));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(fresh.get(load(3)).await.map(|(value, _)| *value), Ok(1), "good for an hour");
+        fresh.renew_after(Duration::ZERO);
+        assert_eq!(fresh.get(load(4)).await.map(|(value, _)| *value), Ok(1), "renewed in the background");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(fresh.get(load(5)).await.map(|(value, _)| *value), Ok(4));
     }
 
     #[tokio::test]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use karp_aws::fleet::{self, Choice, Override};
 use karp_aws::instances;
 use karp_aws::launch_template::Spec;
-use karp_aws::user_data::{self, Bootstrap, ClusterFacts, Family};
-use karp_domain::api::{Ami, Ec2NodeClass, NodeClaim, Subnet, labels};
-use karp_domain::catalogue::{CapacityType, RankedOffering, builtin_type};
+use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, labels};
+use karp_domain::catalogue::{CapacityType, RankedOffering};
 use karp_domain::taint::Taint;
+use karp_domain::user_data::{self, Bootstrap, ClusterFacts};
 use kube::ResourceExt;
 use serde_json::{Map, Value};
 
@@ -33,9 +33,13 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
     let tags = class::tags(&aws.cluster_name, order.class, pool);
     let rendered = render(family, order.class, order.claim, cluster, capacity_type)
         .map_err(|error| not_ready(&error.to_string()))?;
+    let placement = aws.placement_group(order.class).await.map_err(CloudError::from)?;
+    if placement.is_none() && order.class.spec.placement_group_selector.is_some() {
+        return Err(not_ready("its placement group is not there"));
+    }
     let mut choices = Vec::new();
     let mut images = BTreeMap::new();
-    for (image, overrides) in by_image(order.offerings, &status.amis, &subnets, capacity_type) {
+    for (image, overrides) in by_image(order.offerings, &status.amis, family, &subnets, capacity_type) {
         let spec = Spec {
             image_id: image.to_owned(),
             instance_profile: profile.to_owned(),
@@ -45,6 +49,7 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
             metadata: class::metadata(&order.class.spec),
             detailed_monitoring: order.class.spec.detailed_monitoring.unwrap_or(false),
             associate_public_ip: order.class.spec.associate_public_ip_address,
+            placement_group: placement.as_ref().map(|group| group.id.clone()),
             tags: tags.clone(),
         };
         let launch_template = aws.templates.name(&aws.clients, &spec).await.map_err(CloudError::from)?;
@@ -112,6 +117,7 @@ pub async fn launch(
 fn by_image<'a>(
     offerings: &[RankedOffering],
     images: &'a [Ami],
+    family: AmiFamily,
     subnets: &BTreeMap<String, Subnet>,
     capacity_type: CapacityType,
 ) -> BTreeMap<&'a str, Vec<Override>> {
@@ -119,7 +125,7 @@ fn by_image<'a>(
     let wanted = offerings.iter().filter(|offering| offering.capacity_type == capacity_type);
     for offering in wanted.take(fleet::MAX_OVERRIDES) {
         let Some(subnet) = subnets.get(&*offering.zone.name) else { continue };
-        let Some(image) = image_of(&offering.instance_type, images) else { continue };
+        let Some(image) = class::image_for_type(images, family, &offering.instance_type) else { continue };
         sorted.entry(&image.id).or_default().push(Override {
             instance_type: offering.instance_type.to_string(),
             subnet_id: subnet.id.clone(),
@@ -129,17 +135,9 @@ fn by_image<'a>(
     sorted
 }
 
-fn image_of<'a>(instance_type: &str, images: &'a [Ami]) -> Option<&'a Ami> {
-    match builtin_type(instance_type).map(karp_domain::catalogue::InstanceFacts::labels) {
-        Some(labels) => class::image_for(images, |key| labels.get(key).cloned()),
-        // Too new for the built-in table: the catalogue has checked it already, and a lone image is the one that it checked.
-        None => images.first().filter(|_| images.len() == 1),
-    }
-}
-
 /// Renders the user data. Launch templates are shared by claims that are labelled alike, so nothing of a single claim goes in.
 pub fn render(
-    family: Family,
+    family: AmiFamily,
     class: &Ec2NodeClass,
     claim: &NodeClaim,
     cluster: ClusterFacts,
@@ -204,7 +202,7 @@ mod tests {
             offering("m7i.large", "b", spot),
             offering("m7i.large", "a", CapacityType::OnDemand),
         ];
-        let sorted = by_image(&offerings, &images, &subnets, spot);
+        let sorted = by_image(&offerings, &images, AmiFamily::Al2023, &subnets, spot);
         assert_eq!(sorted.keys().copied().collect::<Vec<_>>(), ["ami-amd", "ami-arm"]);
         assert_eq!(sorted["ami-amd"].len(), 1, "no subnet in zone b, and one capacity type a request");
         assert_eq!(sorted["ami-amd"][0].subnet_id, "subnet-a");

@@ -4,31 +4,47 @@ mod class;
 mod failure;
 mod fresh;
 mod launch;
+mod lookups;
 mod market;
+mod price_list;
+mod price_store;
+mod profile;
 mod resolve;
 mod templates;
+mod validation;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use karp_aws::images::Image;
+use karp_aws::parameters::Parameters;
+use karp_aws::placement_groups::{self, PlacementGroup};
 use karp_aws::queue::Queue;
-use karp_aws::user_data::ClusterFacts;
+use karp_aws::security_groups::SecurityGroup;
+use karp_aws::selector::Term;
 use karp_aws::{Clients, Error, Settings, eks, instances, launch_template, subnets};
-use karp_domain::api::{Ec2NodeClass, NodeClaim, Subnet, labels};
+use karp_domain::api::{
+    Ami, AmiSelectorTerm, Ec2NodeClass, Ec2NodeClassSpec, NodeClaim, PlacementGroupSelector, Subnet, labels,
+};
 use karp_domain::catalogue::{Catalogue, NodeSettings, Zone};
-use kube::ResourceExt;
+use karp_domain::price_file::PriceFile;
+use karp_domain::user_data::ClusterFacts;
+use kube::{Client, ResourceExt};
 use moka::sync::Cache;
 use tokio::sync::OnceCell;
 
 use super::{
-    CloudError, CloudProvider, Instance, LaunchError, LaunchOrder, Launched, Prepared, QueueMessage, Request, Resolved,
-    Termination,
+    CloudError, CloudProvider, Instance, LaunchError, LaunchOrder, Launched, Prepared, Problem, QueueMessage, Request,
+    Resolved, Termination,
 };
 use crate::options::Options;
 use fresh::Fresh;
+use lookups::Lookups;
 use market::{Key, Market};
+use price_store::PriceStore;
+use profile::Profiles;
 use templates::Templates;
 
 /// The tag that names an instance's claim.
@@ -37,6 +53,10 @@ const CLAIM_TAG: &str = "karpenter.sh/nodeclaim";
 const CLUSTER_LIFETIME: Duration = Duration::from_secs(300);
 /// How long a listed instance serves the drift check, which looks at every claim in turn.
 const INSTANCE_MEMORY: Duration = Duration::from_secs(60);
+/// How often security groups are looked up again (Karpenter: 5 min).
+const SECURITY_GROUPS: Duration = Duration::from_secs(300);
+/// How often a placement group is looked up again.
+const PLACEMENT_GROUPS: Duration = Duration::from_secs(300);
 /// Instances that are remembered for it.
 const INSTANCES: u64 = 20_000;
 
@@ -53,8 +73,17 @@ pub struct Aws {
     market: Arc<Market>,
     templates: Templates,
     listed: Cache<String, instances::Instance>,
-    /// The subnets of each class as last described, with their free addresses.
-    subnets: Mutex<HashMap<String, Vec<subnets::Subnet>>>,
+    profiles: Profiles,
+    parameters: Parameters,
+    /// With their free addresses as last described.
+    subnets: Lookups<Vec<Term>, Vec<subnets::Subnet>>,
+    groups: Lookups<Vec<Term>, Vec<SecurityGroup>>,
+    /// By selector terms and Kubernetes version.
+    images: Lookups<(Vec<AmiSelectorTerm>, String), Vec<Image>>,
+    placements: Lookups<PlacementGroupSelector, Option<PlacementGroup>>,
+    /// Answers to dry runs, by template, type and subnet.
+    validated: Lookups<(String, String, String), Option<Problem>>,
+    dry_runs: bool,
     reserved_enis: u32,
     memory_permille: u64,
 }
@@ -63,14 +92,15 @@ impl Aws {
     /// Makes the provider; nothing is asked of AWS but, in the background, what the region offers.
     ///
     /// # Errors
-    /// [`Error::Configuration`] when there is no region.
-    pub async fn new(options: &Options) -> Result<Self, Error> {
+    /// [`Error::Configuration`] when there is no region, or the price file cannot be used.
+    pub async fn new(options: &Options, client: Client, namespace: &str) -> Result<Self, Error> {
         let settings = Settings { program: Some("karp-controller"), ..Settings::default() };
-        Ok(Self::with(Clients::load(&settings).await?, options))
+        let store = PriceStore::new(client, namespace);
+        Ok(Self::with(Clients::load(&settings).await?, options, Some(store), price_file(options)?))
     }
 
-    fn with(clients: Clients, options: &Options) -> Self {
-        let market = Arc::new(Market::new(clients.clone(), options.isolated_vpc));
+    fn with(clients: Clients, options: &Options, store: Option<PriceStore>, file: PriceFile) -> Self {
+        let market = Arc::new(Market::new(clients.clone(), options.isolated_vpc, store, file));
         let early = market.clone();
         tokio::spawn(async move { early.prefetch().await });
         Self {
@@ -84,7 +114,14 @@ impl Aws {
             market,
             templates: Templates::default(),
             listed: Cache::builder().max_capacity(INSTANCES).time_to_live(INSTANCE_MEMORY).build(),
-            subnets: Mutex::default(),
+            profiles: Profiles::default(),
+            parameters: Parameters::default(),
+            subnets: Lookups::new(options.subnet_refresh_interval),
+            groups: Lookups::new(SECURITY_GROUPS),
+            images: Lookups::new(options.ami_refresh_interval),
+            placements: Lookups::new(PLACEMENT_GROUPS),
+            validated: Lookups::new(validation::LIFETIME),
+            dry_runs: !options.disable_dry_run,
             reserved_enis: options.reserved_enis,
             memory_permille: (options.vm_memory_overhead_percent * 1000.0).round().clamp(0.0, 1000.0) as u64,
         }
@@ -110,8 +147,7 @@ impl Aws {
 
     /// Returns a class's subnet for each zone: the one with the most free addresses when it was last described.
     fn subnets_by_zone(&self, class: &str, resolved: &[Subnet]) -> BTreeMap<String, Subnet> {
-        let described = self.subnets.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut known: Vec<subnets::Subnet> = described.get(class).cloned().unwrap_or_default();
+        let mut known: Vec<subnets::Subnet> = self.subnets.last(class).unwrap_or_default();
         known.retain(|subnet| resolved.iter().any(|one| one.id == subnet.id));
         let mut chosen: BTreeMap<String, Subnet> =
             resolved.iter().rev().map(|subnet| (subnet.zone.clone(), subnet.clone())).collect();
@@ -121,6 +157,41 @@ impl Aws {
             }
         }
         chosen
+    }
+
+    /// Returns the placement group that a class selects; `None` when it selects none or there is none.
+    async fn placement_group(&self, class: &Ec2NodeClass) -> Result<Option<PlacementGroup>, Error> {
+        let Some(selector) = &class.spec.placement_group_selector else { return Ok(None) };
+        let ask = || placement_groups::find(&self.clients, selector.id.as_deref(), selector.name.as_deref());
+        let usable = |found: &Option<PlacementGroup>| found.as_ref().is_some_and(|group| group.available);
+        self.placements.get(&class.name_any(), selector, usable, ask).await
+    }
+
+    /// Says what the catalogue of a class is made of.
+    fn key(&self, spec: &Ec2NodeClassSpec, subnets: &[Subnet], images: Vec<Ami>) -> Result<Key, Error> {
+        let family = class::family(spec)?;
+        let zone = |subnet: &Subnet| Zone::new(&subnet.zone, subnet.zone_id.as_deref().unwrap_or_default());
+        let mut zones: Vec<Zone> = subnets.iter().map(zone).collect();
+        zones.sort();
+        zones.dedup();
+        let settings = NodeSettings {
+            reserved_enis: self.reserved_enis,
+            vm_memory_overhead_permille: self.memory_permille,
+            ..NodeSettings::from_class(spec)
+        };
+        Ok(Key { family, settings, zones, images, generation: (0, 0) })
+    }
+
+    /// Returns the cheapest type without accelerators that a class can launch: its image is the least likely to need a bigger disk.
+    async fn plain_type(&self, class: &Ec2NodeClass, resolved: &Resolved) -> Result<Option<String>, Error> {
+        let key = self.key(&class.spec, &resolved.subnets, resolved.amis.clone())?;
+        let catalogue = self.market.catalogue(&class.name_any(), key).await?;
+        let accelerated = [labels::INSTANCE_GPU_COUNT, labels::INSTANCE_ACCELERATOR_COUNT];
+        let rank = |kind: &&Arc<karp_domain::catalogue::InstanceType>| {
+            (accelerated.iter().any(|label| kind.labels.contains_key(*label)), kind.cheapest(), kind.name.clone())
+        };
+        let sold = catalogue.types().iter().filter(|kind| kind.cheapest().is_some());
+        Ok(sold.min_by_key(rank).map(|kind| kind.name.to_string()))
     }
 
     async fn queue(&self) -> Result<Option<&Queue>, Error> {
@@ -138,6 +209,15 @@ impl Aws {
         let found = instances::describe(&self.clients, std::slice::from_ref(&id.to_owned())).await?;
         Ok(found.into_iter().next())
     }
+}
+
+/// Reads the price file, if one is named.
+fn price_file(options: &Options) -> Result<PriceFile, Error> {
+    let Some(path) = &options.price_file else { return Ok(PriceFile::default()) };
+    let failed =
+        |error: &dyn std::fmt::Display| Error::configuration(format!("--price-file {}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    PriceFile::parse(&text).map_err(|error| failed(&error))
 }
 
 fn read(instance: &instances::Instance) -> Instance {
@@ -167,21 +247,8 @@ impl CloudProvider for Aws {
     }
 
     async fn catalogue(&self, class: &Ec2NodeClass) -> Result<Arc<Catalogue>, CloudError> {
-        let family = class::family(&class.spec)?;
         let status = class.status.clone().unwrap_or_default();
-        let mut zones: Vec<Zone> = status
-            .subnets
-            .iter()
-            .map(|subnet| Zone::new(&subnet.zone, subnet.zone_id.as_deref().unwrap_or_default()))
-            .collect();
-        zones.sort();
-        zones.dedup();
-        let settings = NodeSettings {
-            reserved_enis: self.reserved_enis,
-            vm_memory_overhead_permille: self.memory_permille,
-            ..NodeSettings::from_class(&class.spec)
-        };
-        let key = Key { family, settings, zones, images: status.amis, generation: 0 };
+        let key = self.key(&class.spec, &status.subnets, status.amis)?;
         Ok(self.market.catalogue(&class.name_any(), key).await?)
     }
 
@@ -234,7 +301,11 @@ impl CloudProvider for Aws {
     async fn resolve(&self, class: &Ec2NodeClass) -> Result<Resolved, CloudError> {
         let name = class.name_any();
         self.templates.collect(&self.clients, &name, &class::ownership(&self.cluster_name, &name)).await;
-        resolve::resolve(self, class).await
+        let resolved = resolve::resolve(self, class).await?;
+        if let (Some(_), Some(profile)) = (&class.spec.role, &resolved.instance_profile) {
+            self.profiles.collect(&self.clients, &self.cluster_name, class, profile).await;
+        }
+        Ok(resolved)
     }
 
     async fn release(&self, class: &Ec2NodeClass) -> Result<(), CloudError> {
@@ -242,8 +313,13 @@ impl CloudProvider for Aws {
         let count = launch_template::delete_all(&self.clients, &class::ownership(&self.cluster_name, &name)).await?;
         self.templates.forget(&name);
         self.market.forget(&name);
-        self.subnets.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
-        tracing::info!(EC2NodeClass.name = name, count, "deleted launch templates");
+        self.subnets.forget(&name);
+        self.groups.forget(&name);
+        self.images.forget(&name);
+        self.placements.forget(&name);
+        self.validated.forget(&name);
+        let profiles = self.profiles.release(&self.clients, &self.cluster_name, class).await?;
+        tracing::info!(EC2NodeClass.name = name, count, profiles, "deleted launch templates and instance profiles");
         Ok(())
     }
 

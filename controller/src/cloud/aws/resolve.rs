@@ -1,65 +1,115 @@
 //! What a node class selects, and what is wrong with it.
 
-use std::sync::PoisonError;
-
 use karp_aws::images::{self, Image};
-use karp_aws::user_data::ClusterFacts;
-use karp_aws::{Error, Retry, instances, security_groups, subnets};
+use karp_aws::{Error, Retry, instances, placement_groups, security_groups, subnets};
 use karp_domain::api::{
-    Ami, AmiRequirement, Ec2NodeClass, Ec2NodeClassSpec, Ec2NodeClassStatus, NodeClaim, NodeClaimSpec, SecurityGroup,
-    Subnet, conditions,
+    Ami, AmiRequirement, Ec2NodeClass, Ec2NodeClassSpec, Ec2NodeClassStatus, SecurityGroup, Subnet, conditions,
 };
-use karp_domain::catalogue::CapacityType;
 use karp_domain::requirement::Operator;
 use kube::ResourceExt;
 
-use super::{Aws, class, failure, launch};
+use super::{Aws, class, failure, validation};
 use crate::cloud::{CloudError, Problem, Resolved};
 
 /// Looks everything up at once. A lookup that is worth another try fails the whole, so that the last status stands; one that is not
 /// becomes a problem of its condition.
 pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudError> {
-    let spec = &class.spec;
-    let subnet_terms = class::subnet_terms(spec);
-    let group_terms = class::security_group_terms(spec);
-    let (found_subnets, found_groups, found_images, cluster) = futures::join!(
-        subnets::find(&aws.clients, &subnet_terms),
-        security_groups::find(&aws.clients, &group_terms),
-        images(aws, spec),
+    let name = class.name_any();
+    let (subnet_terms, group_terms) = (class::subnet_terms(&class.spec), class::security_group_terms(&class.spec));
+    let (found_subnets, found_groups, found_images, placement, cluster) = futures::join!(
+        aws.subnets.get(&name, &subnet_terms, |found| !found.is_empty(), || subnets::find(&aws.clients, &subnet_terms)),
+        aws.groups.get(
+            &name,
+            &group_terms,
+            |found| !found.is_empty(),
+            || security_groups::find(&aws.clients, &group_terms)
+        ),
+        images(aws, &name, &class.spec),
+        aws.placement_group(class),
         aws.cluster(),
     );
     let mut resolved = Resolved::default();
     let found = settle(found_subnets, conditions::SUBNETS_READY, &mut resolved)?.unwrap_or_default();
     resolved.subnets = found.iter().map(subnet).collect();
-    aws.subnets.lock().unwrap_or_else(PoisonError::into_inner).insert(class.name_any(), found);
     let groups = settle(found_groups, conditions::SECURITY_GROUPS_READY, &mut resolved)?.unwrap_or_default();
     resolved.security_groups =
         groups.into_iter().map(|group| SecurityGroup { id: group.id, name: Some(group.name) }).collect();
     let images = settle(found_images, conditions::AMIS_READY, &mut resolved)?.unwrap_or_default();
     resolved.amis = images.into_iter().map(ami).collect();
     none_found(&mut resolved);
-    match &spec.instance_profile {
-        Some(profile) => resolved.instance_profile = Some(profile.clone()),
-        None => resolved.problems.push(problem(
-            conditions::INSTANCE_PROFILE_READY,
-            "RoleNotSupported",
-            "karp's controller has no rights to make instance profiles: make one with the Terraform resource \
-             karp_instance_profile and set spec.instanceProfile in place of spec.role",
-        )),
-    }
-    validate(class, cluster, &mut resolved)?;
+    place(class, placement, &mut resolved)?;
+    profile(aws, class, &mut resolved).await?;
+    validation::validate(aws, class, cluster, &mut resolved).await?;
     Ok(resolved)
 }
 
-async fn images(aws: &Aws, spec: &Ec2NodeClassSpec) -> Result<Vec<Image>, Error> {
+async fn images(aws: &Aws, name: &str, spec: &Ec2NodeClassSpec) -> Result<Vec<Image>, Error> {
     class::family(spec)?;
-    match class::alias(spec)? {
-        Some(alias) => {
-            let version = aws.described().await?.version.clone();
-            images::by_alias(&aws.clients, &alias, &version).await
-        }
-        None => images::find(&aws.clients, &class::image_terms(spec)).await,
+    let alias = class::alias(spec)?;
+    let version = match alias {
+        Some(_) => aws.described().await?.version.clone(),
+        None => String::new(),
+    };
+    let question = (spec.ami_selector_terms.clone(), version.clone());
+    let found = aws.images.get(
+        name,
+        &question,
+        |found| !found.is_empty(),
+        || async {
+            match &alias {
+                Some(alias) => images::by_alias(&aws.clients, &aws.parameters, alias, &version).await,
+                None => images::find(&aws.clients, &aws.parameters, &class::image_terms(spec)).await,
+            }
+        },
+    );
+    let found = found.await?;
+    // A parameter that still names a deprecated image is asked for again.
+    let deprecated: Vec<&str> = found.iter().filter(|image| image.deprecated).map(|image| image.id.as_str()).collect();
+    if !deprecated.is_empty() {
+        aws.parameters.forget(&deprecated);
     }
+    Ok(found)
+}
+
+/// Notes what is wrong with the placement group, if the class names one.
+fn place(
+    class: &Ec2NodeClass,
+    found: Result<Option<placement_groups::PlacementGroup>, Error>,
+    resolved: &mut Resolved,
+) -> Result<(), CloudError> {
+    let Some(selector) = &class.spec.placement_group_selector else { return Ok(()) };
+    let condition = conditions::PLACEMENT_GROUP_READY;
+    let wanted = selector.name.as_deref().or(selector.id.as_deref()).unwrap_or_default();
+    let Some(found) = settle(found, condition, resolved)? else { return Ok(()) };
+    match found {
+        None => {
+            let message = format!("placement group {wanted:?} not found");
+            resolved.problems.push(problem(condition, "PlacementGroupNotFound", &message));
+        }
+        Some(group) if !group.available => {
+            let message = format!("placement group {wanted:?} is not available");
+            resolved.problems.push(problem(condition, "PlacementGroupNotAvailable", &message));
+        }
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+/// Takes the instance profile that the class names, or the one that is made for its role.
+async fn profile(aws: &Aws, class: &Ec2NodeClass, resolved: &mut Resolved) -> Result<(), CloudError> {
+    match (&class.spec.instance_profile, &class.spec.role) {
+        (Some(profile), _) => resolved.instance_profile = Some(profile.clone()),
+        (None, Some(role)) => match aws.profiles.of_role(&aws.clients, &aws.cluster_name, class, role).await? {
+            Ok(profile) => resolved.instance_profile = Some(profile),
+            Err(problem) => resolved.problems.push(problem),
+        },
+        (None, None) => resolved.problems.push(problem(
+            conditions::INSTANCE_PROFILE_READY,
+            "InstanceProfileNotFound",
+            "set spec.role or spec.instanceProfile",
+        )),
+    }
+    Ok(())
 }
 
 /// Takes what was found, or notes a lasting failure as a problem of `condition`.
@@ -109,36 +159,6 @@ fn none_found(resolved: &mut Resolved) {
     }
 }
 
-/// Checks what can be checked without a launch: fields that karp acts on, and user data that renders.
-fn validate(
-    class: &Ec2NodeClass,
-    cluster: Result<ClusterFacts, Error>,
-    resolved: &mut Resolved,
-) -> Result<(), CloudError> {
-    let condition = conditions::VALIDATION_SUCCEEDED;
-    let unsupported = class::unsupported(&class.spec);
-    if !unsupported.is_empty() {
-        let message = format!("karp does not act on these fields yet: {}", unsupported.join(", "));
-        resolved.problems.push(problem(condition, "UnsupportedFields", &message));
-        return Ok(());
-    }
-    let Ok(family) = class::family(&class.spec) else { return Ok(()) };
-    let Some(cluster) = settle(cluster, condition, resolved)? else { return Ok(()) };
-    let claim = NodeClaim::new("example", NodeClaimSpec::default());
-    match launch::render(family, class, &claim, cluster, CapacityType::OnDemand) {
-        Err(error @ karp_aws::user_data::Error::MissingServiceCidr) => {
-            resolved.problems.push(problem(condition, "ClusterCIDRResolutionFailed", &error.to_string()));
-        }
-        Err(error) => resolved.problems.push(problem(condition, "UserDataInvalid", &error.to_string())),
-        Ok(text) if text.len() > karp_aws::launch_template::USER_DATA_LIMIT_BYTES => {
-            let message = format!("user data is {} bytes long, above EC2's limit", text.len());
-            resolved.problems.push(problem(condition, "UserDataSizeLimitExceeded", &message));
-        }
-        Ok(_) => {}
-    }
-    Ok(())
-}
-
 fn subnet(found: &subnets::Subnet) -> Subnet {
     Subnet {
         id: found.id.clone(),
@@ -183,6 +203,8 @@ pub fn placement_drift(instance: &instances::Instance, class: &Ec2NodeClassStatu
 
 #[cfg(test)]
 mod tests {
+    use karp_domain::catalogue::CapacityType;
+
     use super::*;
 
     fn instance() -> instances::Instance {
@@ -197,6 +219,7 @@ mod tests {
             launched_at: None,
             private_dns_name: String::new(),
             security_group_ids: vec!["sg-1".into(), "sg-2".into()],
+            instance_profile: None,
             tags: Default::default(),
             client_token: String::new(),
         }

@@ -42,7 +42,8 @@ async fn provider(test: &str) -> Option<Aws> {
     };
     let queue = format!("{test}-{}", std::process::id());
     let arguments = ["karp", "--cluster-name", &cluster, "--interruption-queue", &queue, "--cluster-ca-bundle", "Q0E="];
-    Some(Aws::with(clients, &Command::parse_from(arguments).options))
+    let options = Command::parse_from(arguments).options;
+    Some(Aws::with(clients, &options, None, PriceFile::default()))
 }
 
 async fn clusters(clients: &Clients) -> String {
@@ -171,7 +172,7 @@ async fn a_claim_is_launched_once_found_and_ended() {
 async fn what_a_class_cannot_be_is_said_condition_by_condition() {
     let Some(aws) = provider("conditions").await else { return };
     let spec = serde_json::json!({
-        "role": "nodes",
+        "role": "no-such-role",
         "amiSelectorTerms": [{ "alias": "bottlerocket@latest" }],
         "subnetSelectorTerms": [{ "tags": { "nobody": "has-this" } }],
         "securityGroupSelectorTerms": [{ "id": "sg-00000000000000000" }],
@@ -183,10 +184,86 @@ async fn what_a_class_cannot_be_is_said_condition_by_condition() {
     let expected = [
         (conditions::SUBNETS_READY, "SubnetsNotFound"),
         (conditions::SECURITY_GROUPS_READY, "SecurityGroupsNotFound"),
-        (conditions::INSTANCE_PROFILE_READY, "RoleNotSupported"),
+        (conditions::INSTANCE_PROFILE_READY, "NodeRoleNotFound"),
         (conditions::VALIDATION_SUCCEEDED, "UserDataInvalid"),
     ];
     assert_eq!(said, BTreeMap::from(expected), "{problems:?}");
+}
+
+#[tokio::test]
+async fn a_role_gets_a_profile_of_its_own_until_the_class_goes() {
+    let Some(aws) = provider("role").await else { return };
+    let mut class = class(&aws, "role").await;
+    let role = class.spec.instance_profile.take().expect("a role of the profile's name");
+    let iam = aws.clients.iam();
+    class.metadata.uid = Some(format!("uid-{}", std::process::id()));
+    class.spec.role = Some(format!("some/path/{role}"));
+    let resolved = aws.resolve(&class).await.expect("resolved");
+    assert!(resolved.problems.is_empty(), "{:?}", resolved.problems);
+    let name = resolved.instance_profile.expect("a profile");
+    let answer = iam.get_instance_profile().instance_profile_name(&name).send().await.expect("it is there");
+    let made = answer.instance_profile().expect("a profile");
+    assert_eq!(made.roles().iter().map(|one| one.role_name()).collect::<Vec<_>>(), [role.as_str()]);
+    let region = aws.clients.region();
+    let path = format!("/karpenter/{region}/{}/uid-{}/", aws.cluster_name, std::process::id());
+    assert_eq!(made.path(), path);
+    let tags: BTreeMap<&str, &str> = made.tags().iter().map(|tag| (tag.key(), tag.value())).collect();
+    assert_eq!(tags.get("karpenter.k8s.aws/ec2nodeclass"), Some(&"role"));
+    assert_eq!(tags.get(format!("kubernetes.io/cluster/{}", aws.cluster_name).as_str()), Some(&"owned"));
+
+    class.status.as_mut().expect("a status").instance_profile = Some(name.clone());
+    let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    let claim = claim("default-role");
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings };
+    let launched = aws.launch(&aws.prepare(&order).await.expect("prepared")).await.expect("launched").instance;
+    let running = aws.describe(instance_id(&launched.provider_id).expect("an id")).await.expect("described");
+    assert_eq!(running.and_then(|one| one.instance_profile).as_deref(), Some(name.as_str()));
+    aws.terminate(&launched.provider_id).await.expect("ended");
+
+    let other = profile(&aws.clients, "role-other").await;
+    class.spec.role = Some(other.clone());
+    let changed = aws.resolve(&class).await.expect("resolved").instance_profile.expect("a profile");
+    assert_ne!(changed, name, "running instances keep the profile that they have");
+    let kept = iam.get_instance_profile().instance_profile_name(&name).send().await;
+    assert!(kept.is_ok(), "too young to be collected");
+
+    class.spec.role = Some("no-such-role".to_owned());
+    let problems = aws.resolve(&class).await.expect("resolved").problems;
+    let reasons: Vec<_> = problems.iter().map(|problem| (problem.condition, problem.reason.as_str())).collect();
+    let expected = [
+        (conditions::INSTANCE_PROFILE_READY, "NodeRoleNotFound"),
+        (conditions::VALIDATION_SUCCEEDED, "DependenciesNotReady"),
+    ];
+    assert_eq!(reasons, expected);
+
+    aws.release(&class).await.expect("released");
+    let left = karp_aws::instance_profiles::list(&aws.clients, &path).await.expect("listed");
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_missing_right_or_placement_group_is_a_condition() {
+    let Some(aws) = provider("validation").await else { return };
+    let mut class = class(&aws, "validation").await;
+    class.spec.placement_group_selector =
+        Some(PlacementGroupSelector { name: Some("no-such-group".to_owned()), id: None });
+    let problems = aws.resolve(&class).await.expect("resolved").problems;
+    let said: BTreeMap<_, _> = problems.iter().map(|problem| (problem.condition, problem.reason.as_str())).collect();
+    assert_eq!(said.get(conditions::PLACEMENT_GROUP_READY), Some(&"PlacementGroupNotFound"), "{problems:?}");
+    class.spec.placement_group_selector = None;
+
+    class.spec.instance_profile = Some("no-such-profile".to_owned());
+    let resolved = aws.resolve(&class).await.expect("resolved");
+    let reasons: Vec<_> = resolved.problems.iter().map(|problem| problem.reason.as_str()).collect();
+    assert_eq!(reasons, ["InstanceProfileNotFound"]);
+    assert!(resolved.look_again.is_some(), "it may be too fresh for EC2 to know it");
+
+    class.spec.instance_profile = class.status.as_ref().and_then(|status| status.instance_profile.clone());
+    class.spec.user_data = Some("#!/bin/sh\n".to_owned() + &"x".repeat(20_000));
+    let problems = aws.resolve(&class).await.expect("resolved").problems;
+    let reasons: Vec<_> = problems.iter().map(|problem| problem.reason.as_str()).collect();
+    assert_eq!(reasons, ["UserDataSizeLimitExceeded"]);
+    aws.release(&class).await.expect("released");
 }
 
 #[tokio::test]

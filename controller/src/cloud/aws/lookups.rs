@@ -1,0 +1,92 @@
+//! What was looked up for each node class: good for a while, and as long as the class asks the same.
+
+use std::future::Future;
+use std::time::Duration;
+
+use karp_aws::Error;
+use moka::sync::Cache;
+
+/// Node classes of one cluster; beyond it the oldest are looked up more often.
+const CAPACITY: u64 = 1_000;
+
+/// Remembers the answer to each class's last question.
+pub struct Lookups<Q, A> {
+    answers: Cache<String, (Q, A)>,
+}
+
+impl<Q, A> Lookups<Q, A>
+where
+    Q: PartialEq + Clone + Send + Sync + 'static,
+    A: Clone + Send + Sync + 'static,
+{
+    /// Makes an empty memory whose answers are good for nearly `lifetime`, so that they have ended when the class is looked at again
+    /// after that time.
+    pub fn new(lifetime: Duration) -> Self {
+        Self { answers: Cache::builder().max_capacity(CAPACITY).time_to_live(lifetime.mul_f64(0.9)).build() }
+    }
+
+    /// Returns the remembered answer to the same question, or asks. An answer that is not `whole` is not remembered: whoever waits
+    /// for the missing thing waits no longer than for the next look.
+    pub async fn get<F>(
+        &self,
+        class: &str,
+        question: &Q,
+        whole: impl FnOnce(&A) -> bool,
+        ask: impl FnOnce() -> F,
+    ) -> Result<A, Error>
+    where
+        F: Future<Output = Result<A, Error>>,
+    {
+        if let Some((asked, answer)) = self.answers.get(class)
+            && asked == *question
+        {
+            return Ok(answer);
+        }
+        let answer = ask().await?;
+        if whole(&answer) {
+            self.answers.insert(class.to_owned(), (question.clone(), answer.clone()));
+        }
+        Ok(answer)
+    }
+
+    /// Returns what was last answered for a class, whatever was asked.
+    pub fn last(&self, class: &str) -> Option<A> {
+        self.answers.get(class).map(|(_, answer)| answer)
+    }
+
+    /// Forgets a class.
+    pub fn forget(&self, class: &str) {
+        self.answers.invalidate(class);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_whole_answers_to_the_same_question_are_remembered() {
+        let lookups: Lookups<u8, Vec<u8>> = Lookups::new(Duration::from_secs(60));
+        let calls = Cell::new(0);
+        let ask = |class: &'static str, question: u8, answer: Vec<u8>| {
+            let (lookups, calls) = (&lookups, &calls);
+            async move {
+                let asked = || async move {
+                    calls.set(calls.get() + 1);
+                    Ok(answer)
+                };
+                lookups.get(class, &question, |found| !found.is_empty(), asked).await.expect("answered")
+            }
+        };
+        assert!(ask("a", 1, vec![]).await.is_empty());
+        assert_eq!(ask("a", 1, vec![7]).await, [7], "nothing was found the first time: asked again");
+        assert_eq!(ask("a", 1, vec![8]).await, [7]);
+        assert_eq!(ask("a", 2, vec![9]).await, [9], "another question");
+        assert_eq!(ask("b", 2, vec![5]).await, [5], "another class");
+        lookups.forget("a");
+        assert_eq!(ask("a", 2, vec![6]).await, [6]);
+        assert_eq!(calls.get(), 5);
+    }
+}

@@ -1,0 +1,135 @@
+//! Prices of the region: renewed every 12 h, kind by kind, so that a failure of one keeps its last good values and the other's new ones.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use karp_aws::prices::{self, Prices};
+use karp_aws::{Clients, Error};
+
+use super::fresh::Fresh;
+use super::price_store::PriceStore;
+
+/// How long prices are good (Karpenter: 12 h).
+const LIFETIME: Duration = Duration::from_secs(12 * 3600);
+/// After a renewal of which a part failed the next one waits this long.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// The region's prices.
+pub struct PriceList {
+    fresh: Arc<Fresh<Prices>>,
+    source: Arc<Source>,
+}
+
+struct Source {
+    clients: Clients,
+    /// The VPC has no way to the price list.
+    isolated: bool,
+    store: Option<PriceStore>,
+    last: Mutex<Last>,
+}
+
+#[derive(Default)]
+struct Last {
+    /// The last good prices of each kind; none before the first look.
+    prices: Option<Prices>,
+    /// The last load was not a whole one: another is due so soon.
+    again: Option<Duration>,
+}
+
+impl PriceList {
+    /// Makes a list that is not looked at yet.
+    pub fn new(clients: Clients, isolated: bool, store: Option<PriceStore>) -> Self {
+        let source = Source { clients, isolated, store, last: Mutex::default() };
+        Self { fresh: Fresh::new(LIFETIME), source: Arc::new(source) }
+    }
+
+    /// Returns the prices and the number of their renewal. Missing prices are not an error: they are estimated.
+    pub async fn get(&self) -> Result<(Arc<Prices>, u64), Error> {
+        let source = self.source.clone();
+        let found = self.fresh.get(move || async move { Ok::<_, Error>(source.load().await) }).await?;
+        if let Some(wait) = self.source.locked().again.take() {
+            self.fresh.renew_after(wait);
+        }
+        Ok(found)
+    }
+}
+
+impl Source {
+    /// Reads the prices; the first time what a former process kept, if it kept any, so that the first plan need not wait.
+    async fn load(&self) -> Prices {
+        let previous = self.locked().prices.clone();
+        if previous.is_none()
+            && let Some(store) = &self.store
+            && let Some(kept) = store.read().await
+        {
+            tracing::info!(
+                "on-demand-prices" = kept.on_demand.len(),
+                "spot-prices" = kept.spot.len(),
+                "took kept prices"
+            );
+            *self.locked() = Last { prices: Some(kept.clone()), again: Some(Duration::ZERO) };
+            return kept;
+        }
+        let previous = previous.unwrap_or_default();
+        let on_demand = async {
+            if self.isolated { Ok(previous.on_demand.clone()) } else { prices::on_demand(&self.clients).await }
+        };
+        let (on_demand, spot) = futures::join!(on_demand, prices::spot(&self.clients));
+        let (on_demand, good) = newer("on-demand", on_demand, &previous.on_demand);
+        let (spot, also_good) = newer("spot", spot, &previous.spot);
+        let found = Prices { on_demand, spot };
+        let whole = good && also_good;
+        tracing::info!(
+            "on-demand-prices" = found.on_demand.len(),
+            "spot-prices" = found.spot.len(),
+            whole,
+            "read prices"
+        );
+        if whole && let Some(store) = &self.store {
+            store.write(&found).await;
+        }
+        *self.locked() = Last { prices: Some(found.clone()), again: (!whole).then_some(RETRY) };
+        found
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Last> {
+        // Nothing can panic while the lock is held, so a poisoned memory is still a sound one.
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes new prices, or keeps the last good ones when there are none; says whether the new ones were good.
+fn newer<T: Clone>(
+    kind: &str,
+    answer: Result<BTreeMap<String, T>, Error>,
+    last: &BTreeMap<String, T>,
+) -> (BTreeMap<String, T>, bool) {
+    match answer {
+        Ok(found) if found.is_empty() && !last.is_empty() => {
+            tracing::warn!("{kind} prices came back empty: the last good ones stand");
+            (last.clone(), false)
+        }
+        Ok(found) => (found, true),
+        Err(error) => {
+            tracing::warn!(%error, kept = last.len(), "{kind} prices could not be read: the last good ones stand");
+            (last.clone(), false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_or_empty_answer_keeps_the_last_good_prices() {
+        let table = |kinds: &[&str]| kinds.iter().map(|kind| ((*kind).to_owned(), 1)).collect::<BTreeMap<_, u8>>();
+        let failed = || Err(Error::Unreachable { action: "pricing:GetProducts", message: "down".into() });
+        let last = table(&["a"]);
+        assert_eq!(newer("spot", Ok(table(&["b"])), &last), (table(&["b"]), true));
+        assert_eq!(newer("spot", Ok(table(&[])), &last), (last.clone(), false));
+        assert_eq!(newer("spot", failed(), &last), (last.clone(), false));
+        assert_eq!(newer("spot", Ok(table(&[])), &table(&[])), (table(&[]), true), "nothing to be had, nothing lost");
+    }
+}
