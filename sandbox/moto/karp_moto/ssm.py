@@ -1,4 +1,4 @@
-"""The images that the aliases mean, and the SSM parameters that name them: AL2023 and Bottlerocket for each Kubernetes version.
+"""The images that the aliases mean, and the SSM parameters that name them, for each Kubernetes version that AWS publishes them for.
 
 Ids are made from names, so that they are the same in every sandbox. moto's own 1,301 images are not loaded: none is for EKS.
 """
@@ -15,6 +15,11 @@ from .world import ACCOUNT
 AL2023_RELEASES = ["20260915", "20261015", "20261110"]  # oldest first; the last one is recommended
 BOTTLEROCKET_RELEASES = [("1.49.0", "20260915"), ("1.50.0", "20261015"), ("1.51.0", "20261110")]
 VARIANTS = {"standard": ["x86_64", "arm64"], "nvidia": ["x86_64", "arm64"], "neuron": ["x86_64"]}
+AL2_RELEASE, AL2_LAST = "20251120", "1.32"
+AL2 = {"": ("node", "x86_64"), "-gpu": ("gpu-node", "x86_64"), "-arm64": ("arm64-node", "arm64")}
+WINDOWS_DAY = "20261110"
+WINDOWS = {"2019": "1.30", "2022": "1.30", "2025": "1.35"}  # with the first Kubernetes version
+OWNER_WINDOWS = "801119661308"
 OWNER_EKS, OWNER_BOTTLEROCKET = "602401143452", "092701018921"
 
 
@@ -26,6 +31,26 @@ def seed(world):
         for variant in ("", "-nvidia"):
             for architecture in ("x86_64", "arm64"):
                 bottlerocket(world, version, variant, architecture)
+        if version <= AL2_LAST:
+            for suffix, (kind, architecture) in AL2.items():
+                al2(world, version, suffix, kind, architecture)
+        for year, first in WINDOWS.items():
+            if version >= first:
+                windows(world, version, year)
+
+
+def al2(world, version, suffix, kind, architecture):
+    base = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2{suffix}"
+    name = f"amazon-eks-{kind}-{version}-v{AL2_RELEASE}"
+    image = add_image(world, name, architecture, AL2_RELEASE, OWNER_EKS)
+    put(world, f"{base}/{name}/image_id", image)
+    put(world, f"{base}/recommended/image_id", image)
+
+
+def windows(world, version, year):
+    name = f"Windows_Server-{year}-English-Core-EKS_Optimized-{version}"
+    image = add_image(world, f"{name}-2026.11.10", "x86_64", WINDOWS_DAY, OWNER_WINDOWS)
+    put(world, f"/aws/service/ami-windows-latest/{name}/image_id", image)
 
 
 def al2023(world, version, variant, architecture):

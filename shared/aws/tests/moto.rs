@@ -184,9 +184,14 @@ async fn subnets_and_groups_are_found_by_id_tag_and_name() {
 #[tokio::test]
 async fn images_are_found_by_alias_id_and_name() {
     let Some(aws) = Aws::open("images").await else { return };
-    for (text, count) in [("al2023@latest", 5), ("bottlerocket@latest", 4)] {
+    for (text, kubernetes, count) in [
+        ("al2023@latest", "1.33", 5),
+        ("bottlerocket@latest", "1.33", 4),
+        ("al2@latest", "1.32", 4),
+        ("windows2022@latest", "1.33", 1),
+    ] {
         let alias = Alias::parse(text).expect("an alias");
-        let found = images::by_alias(&aws.clients, &Parameters::default(), &alias, "1.33").await.expect(text);
+        let found = images::by_alias(&aws.clients, &Parameters::default(), &alias, kubernetes).await.expect(text);
         assert_eq!(found.len(), count, "{text}: {found:?}");
         assert!(found.iter().all(|image| !image.name.is_empty() && image.created_at.is_some()), "{found:?}");
         let terms = [
