@@ -57,6 +57,8 @@ fn by_code(code: &str, message: &str) -> Option<&'static str> {
         "AuthFailure" if says("image") => "AMIAuthorizationFailure",
         "InvalidParameterCombination" if says("Free Tier") => "FreeTierIneligible",
         _ if says("iamInstanceProfile.name is invalid") || says("IAM Instance Profile") => "InstanceProfileNameInvalid",
+        // IAM's own word, when it is handed through.
+        "NoSuchEntity" if says("nstance profile") => "InstanceProfileNameInvalid",
         _ if says("belong to different networks") || says("Security group") && says("subnet") => {
             "SecurityGroupSubnetVPCMismatch"
         }
@@ -166,6 +168,7 @@ mod tests {
             ("UnauthorizedOperation", "Not authorized for images: image(s) [ami-1]", "AMIAuthorizationFailure"),
             ("InvalidParameter", networks, "SecurityGroupSubnetVPCMismatch"),
             ("InvalidParameterValue", profile, "InstanceProfileNameInvalid"),
+            ("NoSuchEntity", "Instance profile x not found", "InstanceProfileNameInvalid"),
             ("InvalidLaunchTemplateName.NotFoundException", "", "LaunchTemplateNotFound"),
             ("InvalidParameterValue", "User data is limited to 16384 bytes", "UserDataSizeLimitExceeded"),
             ("InvalidAMIID.Malformed", "", "InvalidAMIID"),
