@@ -84,6 +84,7 @@ pub fn unsupported(spec: &Ec2NodeClassSpec) -> Vec<&'static str> {
         ("spec.networkInterfaces", !spec.network_interfaces.is_empty()),
         ("spec.connectionTracking", spec.connection_tracking.is_some()),
         ("spec.cpuOptions", spec.cpu_options.is_some()),
+        ("spec.enclaveOptions", spec.enclave_options.as_ref().is_some_and(|options| options.enabled)),
         ("spec.ipPrefixCount", spec.ip_prefix_count.is_some_and(|count| count > 0)),
         (
             "spec.blockDeviceMappings[].ebs.volumeInitializationRate",

@@ -181,7 +181,7 @@ fn path(cluster: &str, region: &str, uid: &str) -> String {
 fn wanted(cluster: &str, region: &str, class: &Ec2NodeClass, role: &str) -> Wanted {
     let (name, uid) = (class.name_any(), class.uid().unwrap_or_default());
     let digest = Sha256::digest(format!("{region}\n{name}\n{uid}\n{role}"));
-    let mut tags: BTreeMap<String, String> = class.spec.tags.clone();
+    let mut tags: BTreeMap<String, String> = class.spec.tags.to_map();
     tags.extend(class::ownership(cluster, &name));
     tags.insert("eks:eks-cluster-name".to_owned(), cluster.to_owned());
     tags.insert("topology.kubernetes.io/region".to_owned(), region.to_owned());
@@ -202,7 +202,7 @@ mod tests {
     fn class(uid: &str) -> Ec2NodeClass {
         let mut class = Ec2NodeClass::new("default", Ec2NodeClassSpec::default());
         class.metadata.uid = Some(uid.to_owned());
-        class.spec.tags.insert("team".to_owned(), "a".to_owned());
+        class.spec.tags = BTreeMap::from([("team".to_owned(), "a".to_owned())]).into();
         class
     }
 

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{Bootstrap, bottlerocket};
 use crate::api::AmiFamily;
+use crate::quantity::Quantity;
 
 /// The setting that each family passes on in its own way.
 pub const CLUSTER_DNS: &str = "clusterDNS";
@@ -50,7 +51,26 @@ pub fn unsupported(family: AmiFamily, settings: &Map<String, Value>) -> Vec<Stri
     if resolvers > 1 && !matches!(family, AmiFamily::Al2023 | AmiFamily::Custom) {
         fields.push(format!("{CLUSTER_DNS} (more than one)"));
     }
+    if family != AmiFamily::Custom {
+        fields.extend(expressions(settings));
+    }
     fields
+}
+
+/// Lists the settings that hold a CEL expression, which no kubelet can read.
+fn expressions(settings: &Map<String, Value>) -> Vec<String> {
+    let mut found = Vec::new();
+    if settings.get("maxPods").is_some_and(Value::is_string) {
+        found.push("maxPods (an expression)".to_owned());
+    }
+    for field in ["systemReserved", "kubeReserved"] {
+        for (key, value) in settings.get(field).and_then(Value::as_object).into_iter().flatten() {
+            if word(value).parse::<Quantity>().is_err() {
+                found.push(format!("{field}.{key} (an expression)"));
+            }
+        }
+    }
+    found
 }
 
 /// Writes labels, taints and settings as the kubelet's flags. Values are quoted for systemd, which splits them.
