@@ -1,0 +1,162 @@
+//! Collection: instances that no claim stands for, and claims whose instance or node is gone. Never on one witness, never young things,
+//! never much at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::step::{REGISTRATION_TIMEOUT, later, provider_id, was_registered};
+use crate::api::conditions::{self, ConditionStatus};
+use crate::api::{NodeClaim, labels};
+
+/// An instance is left alone for this long after it was first seen here, by our own clock: its claim may be on the way (Karpenter: 30 s).
+const INSTANCE_AGE: SignedDuration = SignedDuration::from_secs(30);
+/// Whatever the size of the fleet, this many may be collected in one pass.
+const ALWAYS: usize = 5;
+/// Beyond that, one in this many.
+const SHARE: usize = 10;
+
+/// Describes an instance of this cluster as a listing shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// `aws:///ZONE/ID`
+    pub provider_id: String,
+    /// Name of the claim that it was launched for, from its tag.
+    pub claim: Option<String>,
+    /// It ends already.
+    pub ending: bool,
+}
+
+/// Remembers what earlier passes saw.
+#[derive(Clone, Debug, Default)]
+pub struct Collector {
+    /// This cluster's claims were seen at least once: an empty list before that says nothing.
+    claims_seen: bool,
+    /// Unclaimed instances, since when, and in how many listings.
+    unclaimed: BTreeMap<String, Sighting>,
+    /// UIDs of claims whose instance was missing in the last listing.
+    missing: BTreeSet<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    since: Timestamp,
+    listings: u32,
+}
+
+/// Says what to collect.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Collection {
+    /// Provider ids of instances to end.
+    pub instances: Vec<String>,
+    /// Claims to delete.
+    pub claims: Vec<Arc<NodeClaim>>,
+    /// Set when nothing is collected because it would be too much at once.
+    pub blocked: Option<Blocked>,
+}
+
+/// Says how much would have been collected at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blocked {
+    /// Instances without a claim.
+    pub instances: usize,
+    /// Claims without an instance or a node.
+    pub claims: usize,
+    /// So many may go in one pass.
+    pub bound: usize,
+    /// One of the claims, to tell it on.
+    pub example: Option<Arc<NodeClaim>>,
+}
+
+impl Collector {
+    /// Answers what to collect, from a whole listing of the cluster's instances and its claims, the listing made first: the claim of an
+    /// instance that is launched between the two looks is then seen. `is_ready` says whether the node of an instance is there and ready.
+    pub fn pass(
+        &mut self,
+        listed: &[Listed],
+        claims: &[Arc<NodeClaim>],
+        is_ready: impl Fn(&str) -> bool,
+        now: Timestamp,
+    ) -> Collection {
+        self.claims_seen |= !claims.is_empty();
+        let instances = self.orphans(listed, claims, now);
+        let ghosts = self.ghosts(listed, claims, is_ready, now);
+        let fleet = listed.iter().filter(|instance| !instance.ending).count().max(claims.len());
+        let bound = ALWAYS.max(fleet / SHARE);
+        if instances.len() > bound || ghosts.len() > bound {
+            let (instances, claims) = (instances.len(), ghosts.len());
+            let blocked = Some(Blocked { instances, claims, bound, example: ghosts.into_iter().next() });
+            return Collection { blocked, ..Collection::default() };
+        }
+        Collection { instances, claims: ghosts, blocked: None }
+    }
+
+    /// The instances that no claim stands for, in two listings and for long enough.
+    fn orphans(&mut self, listed: &[Listed], claims: &[Arc<NodeClaim>], now: Timestamp) -> Vec<String> {
+        let ids: BTreeSet<&str> = claims.iter().filter_map(|claim| provider_id(claim)).collect();
+        let names: BTreeSet<&str> = claims.iter().filter_map(|claim| claim.metadata.name.as_deref()).collect();
+        let mut sightings = BTreeMap::new();
+        for instance in listed.iter().filter(|instance| !instance.ending) {
+            // Launched for a claim that still lives: its lifecycle adopts or ends it.
+            let expected = instance.claim.as_deref().is_some_and(|claim| names.contains(claim));
+            if expected || ids.contains(instance.provider_id.as_str()) {
+                continue;
+            }
+            let before = self.unclaimed.get(&instance.provider_id).copied();
+            let before = before.unwrap_or(Sighting { since: now, listings: 0 });
+            let sighting = Sighting { listings: before.listings + 1, ..before };
+            sightings.insert(instance.provider_id.clone(), sighting);
+        }
+        self.unclaimed = sightings;
+        if !self.claims_seen {
+            return Vec::new();
+        }
+        let ripe = |sighting: &Sighting| sighting.listings >= 2 && now >= later(sighting.since, INSTANCE_AGE);
+        self.unclaimed.iter().filter(|(_, sighting)| ripe(sighting)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The claims whose instance was missing in two listings while their node is gone or not ready, and those whose node has been gone
+    /// for as long as a node has to join.
+    fn ghosts(
+        &mut self,
+        listed: &[Listed],
+        claims: &[Arc<NodeClaim>],
+        is_ready: impl Fn(&str) -> bool,
+        now: Timestamp,
+    ) -> Vec<Arc<NodeClaim>> {
+        let present: BTreeSet<&str> = listed.iter().map(|instance| instance.provider_id.as_str()).collect();
+        let ours = |claim: &&Arc<NodeClaim>| {
+            let metadata = &claim.metadata;
+            let pooled = metadata.labels.as_ref().is_some_and(|all| all.contains_key(labels::NODE_POOL));
+            metadata.deletion_timestamp.is_none()
+                && claim.spec.node_class_ref.group == labels::AWS_GROUP
+                && (pooled || metadata.owner_references.is_none())
+        };
+        let without_instance =
+            |claim: &Arc<NodeClaim>| provider_id(claim).is_some_and(|id| !present.contains(id) && !is_ready(id));
+        let mut missing = BTreeSet::new();
+        let mut ghosts = Vec::new();
+        for claim in claims.iter().filter(ours) {
+            let uid = claim.metadata.uid.clone().unwrap_or_default();
+            if without_instance(claim) {
+                if self.missing.contains(&uid) {
+                    ghosts.push(claim.clone());
+                }
+                missing.insert(uid);
+            } else if lost_for(claim, now) >= REGISTRATION_TIMEOUT {
+                ghosts.push(claim.clone());
+            }
+        }
+        self.missing = missing;
+        ghosts
+    }
+}
+
+/// For how long the node of a claim that had one has been gone, by the condition that tells it.
+fn lost_for(claim: &NodeClaim, now: Timestamp) -> SignedDuration {
+    let status = claim.status.as_ref().filter(|_| was_registered(claim));
+    let registered = status.and_then(|status| conditions::get(&status.conditions, conditions::REGISTERED));
+    let lost = registered.filter(|condition| condition.status != ConditionStatus::True);
+    lost.map_or(SignedDuration::ZERO, |condition| now.duration_since(condition.last_transition_time))
+}

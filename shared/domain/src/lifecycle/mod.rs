@@ -1,0 +1,19 @@
+//! The life of a NodeClaim between the wish for a node and the end of its instance: what to do next, and when to look again.
+//!
+//! The caller observes and acts; every decision, and every time limit, is here.
+
+mod drift;
+mod garbage;
+mod health;
+mod initialization;
+mod registration;
+mod step;
+
+pub use drift::{Drift, drift};
+pub use garbage::{Blocked, Collection, Collector, Listed};
+pub use health::{Allowance, Health, Outcome, Registrations};
+pub use initialization::Obstacle;
+pub use registration::{adopt, open};
+pub use step::{
+    DRIFT_INTERVAL, LAUNCH_TIMEOUT, Live, Next, REGISTRATION_TIMEOUT, Step, Timeout, is_true, next, provider_id, since,
+};
