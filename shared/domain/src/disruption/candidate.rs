@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{Candidate, Cause, KeepReason};
 use crate::api::{conditions, labels};
 use crate::catalogue::{CapacityType, Price};
-use crate::cluster::{Claim, ClassRef, Host, Node, Pod, Pool, Readiness, Snapshot, allowed, blocking};
+use crate::cluster::{Claim, ClassRef, Host, Node, Owner, Pod, Pool, Readiness, Snapshot, allowed, blocking};
 use crate::scheduling::{Problem, Target, solve_problem};
 
 /// The snapshot, solved once, with the candidates and what budgets leave.
@@ -36,6 +36,8 @@ pub(super) struct Entry {
     pub(super) capacity_type: Option<CapacityType>,
     /// Pods on it that would want another node.
     pub(super) pods: Vec<Arc<Pod>>,
+    /// All pods on it that have not ended, daemons and static pods included: any of them may ask to be left alone.
+    present: Vec<Arc<Pod>>,
     nominated: Option<crate::cluster::PodKey>,
 }
 
@@ -81,7 +83,8 @@ fn is_ours(class: &ClassRef) -> bool {
 /// The base of a budget: initialized nodes. Those that are going or not ready use it up.
 fn count(counts: &mut BTreeMap<Arc<str>, Counts>, host: &Host) {
     let (Some(pool), Some(node)) = (host.pool(), &host.node) else { return };
-    if !node.is_initialized() {
+    let ends = host.claim.as_ref().is_some_and(|claim| claim.since(conditions::INSTANCE_TERMINATING).is_some());
+    if !node.is_initialized() || ends {
         return;
     }
     let counts = counts.entry(pool.into()).or_default();
@@ -106,8 +109,9 @@ fn entry(
         pool: claim.pool.clone().unwrap_or_else(|| "".into()),
         price: price(snapshot, &claim.class, host),
     };
-    let pods = pods.iter().filter(|pod| pod.is_reschedulable()).cloned().collect();
-    Entry { candidate, host: host_at, node: host.node.clone(), claim, pool, capacity_type, pods, nominated }
+    let present: Vec<Arc<Pod>> = pods.iter().filter(|pod| pod.deletes_at.is_none()).cloned().collect();
+    let pods = present.iter().filter(|pod| pod.is_reschedulable()).cloned().collect();
+    Entry { candidate, host: host_at, node: host.node.clone(), claim, pool, capacity_type, pods, present, nominated }
 }
 
 /// What a node costs by the present prices, whether or not its offering can be had now.
@@ -145,9 +149,14 @@ impl Entry {
         if self.is_drifted() && self.claim.termination_grace.is_some() {
             return None;
         }
-        self.pods.iter().find_map(|pod| {
+        let disrupted = labels::disrupted_taint();
+        self.present.iter().find_map(|pod| {
             if pod.is_protected(snapshot.now) {
                 return Some(KeepReason::PodProtected { pod: pod.key.clone() });
+            }
+            // these are never evicted
+            if pod.owner == Owner::Node || disrupted.tolerated_by(&pod.shape.tolerations) {
+                return None;
             }
             let budget = blocking(&snapshot.budgets, pod)?.key.clone();
             Some(KeepReason::PodBudget { pod: pod.key.clone(), budget })
@@ -166,6 +175,12 @@ impl Entry {
         let since = self.claim.since(conditions::INITIALIZED).max(self.claim.last_pod_event)?;
         let until = since.checked_add(quiet).unwrap_or(Timestamp::MAX);
         (now < until).then_some(KeepReason::Settling { until })
+    }
+
+    /// Answers what it costs per disruption, in millionths of a dollar an hour: the first to look at is the dearest that few pods are on.
+    pub(super) fn saving_ratio(&self) -> u64 {
+        let price = u128::from(self.candidate.price.unwrap_or_default().micro_dollars());
+        u64::try_from(price * 1000 / u128::from(self.disruption_cost_milli())).unwrap_or(u64::MAX)
     }
 
     /// Answers what moving its pods costs, in thousandths: 1000 for the node itself and the eviction cost of each pod.

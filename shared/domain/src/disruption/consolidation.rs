@@ -1,74 +1,95 @@
-//! Consolidation: would the pods of a node fit elsewhere, or on something cheaper?
+//! Consolidation: would the pods of some nodes fit elsewhere, or on fewer or cheaper nodes?
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::KeepReason;
 use super::candidate::{Entry, Field};
 use crate::api::labels;
 use crate::catalogue::{CapacityType, Price};
-use crate::cluster::ConsolidationPolicy;
+use crate::cluster::{ConsolidationPolicy, Pod};
 use crate::requirement::Requirement;
 use crate::scheduling::{Hosts, InFlightNode, place};
 
-/// Spot nodes are only replaced by spot nodes when so many cheaper types would do, or the replacement would be the next to be taken back
-/// (Karpenter's figure).
+/// A spot node is only replaced by another when so many cheaper types would do, or the replacement would be the next to be taken back
+/// (Karpenter's figure; it asks this of single nodes only).
 const SPOT_TYPES: usize = 15;
-/// A Balanced pool gives up a node whose share of the saving is at least this share of the disruption, in thousandths (Karpenter's k = 2).
+/// A Balanced pool gives up nodes whose share of the saving is at least this share of the disruption, in thousandths (Karpenter's k = 2).
 const BALANCED_PERMILLE: u64 = 500;
 
-/// What it takes to do without a node.
+/// What it takes to do without some nodes.
+#[derive(Clone, Debug)]
 pub(super) struct Move {
     /// Nodes to launch; none if the pods fit on what is there.
     pub(super) nodes: Vec<InFlightNode>,
+    /// What is saved per hour, by the offerings that are expected to be launched.
+    pub(super) saving: Price,
 }
 
-/// Answers what it takes to move the pods of a node away, whatever that costs.
-pub(super) fn move_away(field: &Field<'_>, entry: &Entry) -> Result<Move, KeepReason> {
-    let solution = place(&field.problem, entry.pods.clone(), &Hosts::ReadyWithout(&[entry.host]));
+/// Answers what it takes to move the pods of some nodes away, whatever that costs.
+pub(super) fn move_away(field: &Field<'_>, set: &[&Entry]) -> Result<Vec<InFlightNode>, KeepReason> {
+    let pods: Vec<Arc<Pod>> = set.iter().flat_map(|entry| &entry.pods).cloned().collect();
+    let hosts: Vec<usize> = set.iter().map(|entry| entry.host).collect();
+    let solution = place(&field.problem, pods, &Hosts::ReadyWithout(&hosts));
     match solution.unschedulable.into_iter().next() {
         Some(refused) => Err(KeepReason::PodWouldNotFit { pod: refused.pod, reasons: refused.reasons }),
-        None => Ok(Move { nodes: solution.nodes }),
+        None => Ok(solution.nodes),
     }
 }
 
-/// Answers how to do without a node at a lower price: on what is there, or on one cheaper node.
-pub(super) fn cheaper(field: &Field<'_>, entry: &Entry) -> Result<Move, KeepReason> {
-    let price = entry.candidate.price.ok_or(KeepReason::UnknownPrice)?;
-    let Move { mut nodes } = move_away(field, entry)?;
-    let (cost, nodes) = match nodes.pop() {
-        None => (Price::ZERO, nodes),
-        Some(_) if !nodes.is_empty() => return Err(KeepReason::SeveralNodesNeeded { nodes: nodes.len() + 1 }),
-        Some(node) => {
-            let node = below(field, entry, node, price)?;
-            (node.price, vec![node])
-        }
-    };
-    worth_it(field, entry, price.saturating_sub(cost))?;
-    Ok(Move { nodes })
+/// Answers how to do without some nodes at a lower price: on what is there, or on fewer nodes (one for one), each bought so that
+/// whatever EC2 launches of what it may, the floor is saved.
+pub(super) fn cheaper(field: &Field<'_>, set: &[&Entry]) -> Result<Move, KeepReason> {
+    let prices: Option<Vec<Price>> = set.iter().map(|entry| entry.candidate.price).collect();
+    let price: Price = prices.ok_or(KeepReason::UnknownPrice)?.into_iter().sum();
+    let nodes = move_away(field, set)?;
+    if nodes.len() > set.len().saturating_sub(1).max(1) {
+        return Err(KeepReason::SeveralNodesNeeded { nodes: nodes.len() });
+    }
+    let floor_permille = field.problem.snapshot.settings.saving_floor_permille.min(1000);
+    let cap = price.scaled(1000 - floor_permille, 1000);
+    let cost: Price = nodes.iter().map(|node| node.price).sum();
+    let shares = nodes.into_iter().map(|node| {
+        // what may be spent is shared out as the cheapest offerings are priced
+        let share = cap.scaled(node.price.micro_dollars(), cost.micro_dollars().max(1));
+        below(field, set, node, share, price)
+    });
+    let nodes = shares.collect::<Result<Vec<InFlightNode>, KeepReason>>()?;
+    let saving = price.saturating_sub(nodes.iter().map(|node| node.price).sum());
+    worth_it(field, set, price, saving)?;
+    Ok(Move { nodes, saving })
 }
 
-/// Narrows a replacement until whatever is launched for it is cheaper by the least saving.
-fn below(field: &Field<'_>, entry: &Entry, mut node: InFlightNode, price: Price) -> Result<InFlightNode, KeepReason> {
+/// Narrows a replacement until whatever is launched for it costs less than `cap`.
+fn below(
+    field: &Field<'_>,
+    set: &[&Entry],
+    mut node: InFlightNode,
+    cap: Price,
+    price: Price,
+) -> Result<InFlightNode, KeepReason> {
     let settings = &field.problem.snapshot.settings;
-    let cap = price.scaled(1000 - settings.saving_floor_permille.min(1000), 1000);
     let none = KeepReason::NoCheaperOffering { price, cheapest: node.price };
-    let cheap =
-        |capacity_type: CapacityType| node.offerings.iter().any(|o| o.capacity_type == capacity_type && o.price < cap);
-    let Some(capacity_type) = CapacityType::ALL.into_iter().find(|t| cheap(*t)) else { return Err(none) };
-    let spot_to_spot = capacity_type == CapacityType::Spot && entry.capacity_type == Some(CapacityType::Spot);
+    let cheap = |bought: CapacityType| node.offerings.iter().any(|o| o.capacity_type == bought && o.price < cap);
+    let Some(bought) = CapacityType::ALL.into_iter().find(|bought| cheap(*bought)) else { return Err(none) };
+    let spot_to_spot =
+        bought == CapacityType::Spot && set.iter().all(|entry| entry.capacity_type == Some(CapacityType::Spot));
     if spot_to_spot && !settings.spot_to_spot {
         return Err(KeepReason::SpotToSpotOff);
     }
-    let offered = |o: &&crate::catalogue::RankedOffering| o.capacity_type == capacity_type;
     // EC2 chooses the zone: a type stays only if it is cheaper in every zone that it may be launched in
-    let dear: Vec<_> =
-        node.offerings.iter().filter(offered).filter(|o| o.price >= cap).map(|o| o.instance_type.clone()).collect();
-    let offerings: Vec<_> =
-        node.offerings.iter().filter(offered).filter(|o| !dear.contains(&o.instance_type)).cloned().collect();
-    node.offerings = offerings;
+    let present = present(set, bought);
+    let is_dear = |o: &crate::catalogue::RankedOffering| {
+        o.price >= cap || present.get(&*o.instance_type).is_some_and(|there| o.price >= *there)
+    };
+    node.offerings.retain(|o| o.capacity_type == bought);
+    let dear: BTreeSet<_> = node.offerings.iter().filter(|o| is_dear(o)).map(|o| o.instance_type.clone()).collect();
+    node.offerings.retain(|o| !dear.contains(&o.instance_type));
     let mut types = node.instance_types();
     if types.is_empty() {
         return Err(none);
     }
-    if spot_to_spot {
+    if spot_to_spot && set.len() == 1 {
         if types.len() < SPOT_TYPES {
             return Err(KeepReason::TooFewSpotTypes { found: types.len(), wanted: SPOT_TYPES });
         }
@@ -76,34 +97,57 @@ fn below(field: &Field<'_>, entry: &Entry, mut node: InFlightNode, price: Price)
         types.truncate(SPOT_TYPES);
         node.offerings.retain(|o| types.contains(&o.instance_type));
     }
-    for (key, wanted) in entry.pool.iter().flat_map(|pool| &pool.min_values) {
-        if values(field, entry, &types, key) < *wanted {
+    let pool = field.problem.snapshot.pool(&node.pool);
+    for (key, wanted) in pool.iter().flat_map(|pool| &pool.min_values) {
+        if values(field, &node, &types, key) < *wanted {
             return Err(none);
         }
     }
     node.requirements.add(Requirement::only(labels::INSTANCE_TYPE, types));
-    node.requirements.add(Requirement::only(labels::CAPACITY_TYPE, [capacity_type.as_str()]));
+    node.requirements.add(Requirement::only(labels::CAPACITY_TYPE, [bought.as_str()]));
     node.price = node.offerings.first().map(|offering| offering.price).unwrap_or_default();
     Ok(node)
 }
 
-fn values(field: &Field<'_>, entry: &Entry, types: &[std::sync::Arc<str>], key: &str) -> u32 {
-    let Some(catalogue) = field.problem.snapshot.catalogues.get(&entry.claim.class.name) else { return 0 };
+/// Answers the cheapest of several nodes of each type that is bought the same way: launching the like of a node that could stay is no gain.
+fn present<'e>(set: &[&'e Entry], bought: CapacityType) -> BTreeMap<&'e str, Price> {
+    let mut cheapest: BTreeMap<&str, Price> = BTreeMap::new();
+    for entry in set.iter().filter(|entry| set.len() > 1 && entry.capacity_type == Some(bought)) {
+        let name = entry.node.as_ref().and_then(|node| node.labels.get(labels::INSTANCE_TYPE));
+        if let (Some(name), Some(price)) = (name, entry.candidate.price) {
+            let known = cheapest.entry(name).or_insert(price);
+            *known = (*known).min(price);
+        }
+    }
+    cheapest
+}
+
+fn values(field: &Field<'_>, node: &InFlightNode, types: &[Arc<str>], key: &str) -> u32 {
+    let Some(catalogue) = field.problem.snapshot.catalogues.get(&node.class.name) else { return 0 };
     let labels = types.iter().filter_map(|name| catalogue.get(name)?.labels.get(key)).flatten();
-    let distinct: std::collections::BTreeSet<_> = labels.collect();
+    let distinct: BTreeSet<_> = labels.collect();
     u32::try_from(distinct.len()).unwrap_or(u32::MAX)
 }
 
-/// A Balanced pool weighs the share of its cost that is saved against the share of its pods that are disturbed.
-fn worth_it(field: &Field<'_>, entry: &Entry, saving: Price) -> Result<(), KeepReason> {
-    let Some(pool) = entry.pool.as_ref().filter(|pool| pool.policy == ConsolidationPolicy::Balanced) else {
-        return Ok(());
-    };
-    let mine = || field.entries.iter().filter(|other| other.candidate.pool == pool.name);
-    let cost: u128 = mine().filter_map(|other| other.candidate.price).map(|p| u128::from(p.micro_dollars())).sum();
-    let disruption: u128 = mine().map(|other| u128::from(other.disruption_cost_milli())).sum();
-    let gain = u128::from(saving.micro_dollars()) * disruption * 1000;
-    let pain = cost * u128::from(entry.disruption_cost_milli());
-    let score_permille = u64::try_from(gain / pain.max(1)).unwrap_or(u64::MAX);
-    if score_permille < BALANCED_PERMILLE { Err(KeepReason::NotWorthIt { score_permille }) } else { Ok(()) }
+/// Each Balanced pool weighs the share of its cost that is saved against the share of its pods that are disturbed.
+fn worth_it(field: &Field<'_>, set: &[&Entry], price: Price, saving: Price) -> Result<(), KeepReason> {
+    let balanced = |entry: &&&Entry| entry.pool.as_ref().is_some_and(|p| p.policy == ConsolidationPolicy::Balanced);
+    let pools: BTreeSet<&Arc<str>> = set.iter().filter(balanced).map(|entry| &entry.candidate.pool).collect();
+    for pool in pools {
+        let moved = || set.iter().filter(|entry| entry.candidate.pool == *pool);
+        let all = || field.entries.iter().filter(|entry| entry.candidate.pool == *pool);
+        let micro = |entry: &Entry| u128::from(entry.candidate.price.unwrap_or_default().micro_dollars());
+        let cost: u128 = all().map(micro).sum();
+        let disruption: u128 = all().map(|entry| u128::from(entry.disruption_cost_milli())).sum();
+        let moved_price: u128 = moved().map(|entry| micro(entry)).sum();
+        let moved_disruption: u128 = moved().map(|entry| u128::from(entry.disruption_cost_milli())).sum();
+        // of what the move saves, the pool has the part that its nodes have in the price
+        let own_saving = u128::from(saving.micro_dollars()) * moved_price / u128::from(price.micro_dollars()).max(1);
+        let score = own_saving * disruption * 1000 / (cost * moved_disruption).max(1);
+        let score_permille = u64::try_from(score).unwrap_or(u64::MAX);
+        if score_permille < BALANCED_PERMILLE {
+            return Err(KeepReason::NotWorthIt { score_permille });
+        }
+    }
+    Ok(())
 }

@@ -1,36 +1,46 @@
 //! The plan: expired nodes go at once; then empty ones, then drifted ones, then those that could be cheaper, as budgets allow.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::candidate::{Entry, Field};
-use super::consolidation::{self, Move};
-use super::{Candidate, Cause, Command, DisruptionPlan, KeepReason, Verdict};
+use super::consolidation::{cheaper, move_away};
+use super::purse::Purse;
+use super::sets::{Found, Search};
+use super::{Candidate, Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
 use crate::cluster::{ConsolidationPolicy, Snapshot};
+use crate::scheduling::InFlightNode;
 
 /// A plan is made anew this often at least while there are candidates (Karpenter's polling period).
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
+/// Drifted nodes that one plan looks at before it leaves the rest to the next: each look is a whole packing.
+const DRIFTED_AT_ONCE: usize = 50;
+
+/// Answers which nodes to take away or replace now, and why the others stay, without memory of earlier plans.
+pub fn plan_disruption(snapshot: &Snapshot) -> DisruptionPlan {
+    plan_with(snapshot, &Memory::default())
+}
 
 /// Answers which nodes to take away or replace now, and why the others stay.
 ///
-/// A function of the snapshot alone. At most one command of karp's own will comes out of a plan, since the next one depends on it;
+/// A function of its input alone. At most one command of karp's own will comes out of a plan, since the next one depends on it;
 /// expired nodes come on top.
-pub fn plan_disruption(snapshot: &Snapshot) -> DisruptionPlan {
+pub fn plan_with(snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
     let field = Field::new(snapshot);
-    let mut verdicts: Vec<Option<Verdict>> = field.entries.iter().map(|entry| first_verdict(snapshot, entry)).collect();
-    let mut commands = expired(&field, &verdicts);
-    let methods = [emptiness, drift, consolidate];
-    if let Some(command) = methods.iter().find_map(|method| method(&field, &mut verdicts)) {
-        commands.push(command);
-    }
-    let next_look = next_look(snapshot, &field, &verdicts);
+    let verdicts = field.entries.iter().map(|entry| first_verdict(snapshot, entry)).collect();
+    let mut planner = Planner { field: &field, memory, verdicts, resume: 0 };
+    let mut commands = planner.expired();
+    let command = planner.emptiness().or_else(|| planner.drift()).or_else(|| planner.consolidate());
+    commands.extend(command);
+    let next_look = planner.next_look();
+    let Planner { verdicts, resume, .. } = planner;
     let settled =
         field.entries.iter().zip(verdicts).map(|(entry, verdict)| {
             (entry.candidate.clone(), verdict.unwrap_or(Verdict::Keep(KeepReason::AfterAnother)))
         });
-    DisruptionPlan { verdicts: settled.collect(), commands, next_look }
+    DisruptionPlan { verdicts: settled.collect(), commands, next_look, resume }
 }
 
 /// Expiry comes before everything, then what forbids a disruption.
@@ -42,146 +52,161 @@ fn first_verdict(snapshot: &Snapshot, entry: &Entry) -> Option<Verdict> {
     obstacle.map(Verdict::Keep)
 }
 
-fn expired(field: &Field<'_>, verdicts: &[Option<Verdict>]) -> Vec<Command> {
-    let gone = field.entries.iter().zip(verdicts).filter(|(_, v)| **v == Some(Verdict::Delete(Cause::Expired)));
-    gone.map(|(entry, _)| Command {
-        cause: Cause::Expired,
-        candidates: vec![entry.candidate.clone()],
-        replacements: Vec::new(),
-    })
-    .collect()
+struct Planner<'p, 'a> {
+    field: &'p Field<'a>,
+    memory: &'p Memory,
+    verdicts: Vec<Option<Verdict>>,
+    resume: usize,
 }
 
-/// Budgets as they are used up within a plan.
-struct Purse<'f, 'a> {
-    field: &'f Field<'a>,
-    spent: BTreeMap<Arc<str>, u32>,
-}
-
-impl<'f, 'a> Purse<'f, 'a> {
-    fn new(field: &'f Field<'a>) -> Self {
-        Purse { field, spent: BTreeMap::new() }
+impl Planner<'_, '_> {
+    fn now(&self) -> Timestamp {
+        self.field.problem.snapshot.now
     }
 
-    /// Takes one node's worth; answers why not otherwise.
-    fn spend(&mut self, entry: &Entry, cause: Cause) -> Result<(), KeepReason> {
-        let Some(pool) = &entry.pool else { return Err(KeepReason::NoPool) };
-        let spent = self.spent.entry(pool.name.clone()).or_default();
-        match (*spent < self.field.budget(pool, cause), cause.budget()) {
-            (false, Some(reason)) => Err(KeepReason::BudgetExhausted { pool: pool.name.clone(), reason }),
-            _ => {
-                *spent += 1;
-                Ok(())
+    fn candidates(&self, members: &[usize]) -> Vec<Candidate> {
+        members.iter().map(|at| self.field.entries[*at].candidate.clone()).collect()
+    }
+
+    /// The candidates without a verdict yet, in order.
+    fn open(&self) -> Vec<usize> {
+        (0..self.field.entries.len()).filter(|at| self.verdicts[*at].is_none()).collect()
+    }
+
+    fn paused(&self, entry: &Entry, cause: Cause) -> Option<KeepReason> {
+        let pool = &entry.candidate.pool;
+        let until = self.memory.pause(pool, cause, self.now())?;
+        Some(KeepReason::PoolPaused { pool: pool.clone(), until })
+    }
+
+    fn expired(&self) -> Vec<Command> {
+        let expired = Some(Verdict::Delete(Cause::Expired));
+        let gone = (0..self.field.entries.len()).filter(|at| self.verdicts[*at] == expired);
+        gone.map(|at| Command { cause: Cause::Expired, candidates: self.candidates(&[at]), replacements: Vec::new() })
+            .collect()
+    }
+
+    /// All empty nodes that budgets allow, in one command.
+    fn emptiness(&mut self) -> Option<Command> {
+        let mut purse = Purse::new(self.field, Cause::Empty);
+        let mut members = Vec::new();
+        for at in self.open() {
+            let entry = &self.field.entries[at];
+            if !entry.pods.is_empty() {
+                continue;
+            }
+            let verdict = match entry.unsettled(self.now()) {
+                Some(_) if entry.is_drifted() => continue,
+                Some(reason) => Verdict::Keep(reason),
+                None => match purse.spend(entry) {
+                    Err(reason) => Verdict::Keep(reason),
+                    Ok(()) => {
+                        members.push(at);
+                        Verdict::Delete(Cause::Empty)
+                    }
+                },
+            };
+            self.verdicts[at] = Some(verdict);
+        }
+        let candidates = self.candidates(&members);
+        (!members.is_empty()).then_some(Command { cause: Cause::Empty, candidates, replacements: Vec::new() })
+    }
+
+    /// The first drifted node whose pods fit elsewhere or on new nodes: empty ones first, then the longest drifted.
+    fn drift(&mut self) -> Option<Command> {
+        let mut drifted = self.open();
+        drifted.retain(|at| self.field.entries[*at].is_drifted());
+        let since = |at: &usize| self.field.entries[*at].claim.since(crate::api::conditions::DRIFTED);
+        drifted.sort_by_key(|at| (!self.field.entries[*at].pods.is_empty(), since(at), *at));
+        let mut looked = 0;
+        for at in drifted {
+            let entry = &self.field.entries[at];
+            let held = self.paused(entry, Cause::Drifted);
+            let held = held.or_else(|| Purse::allows(self.field, Cause::Drifted, &[entry]).err());
+            let verdict = match held {
+                Some(reason) => Verdict::Keep(reason),
+                None if looked == DRIFTED_AT_ONCE => continue,
+                None => {
+                    looked += 1;
+                    outcome(Cause::Drifted, move_away(self.field, &[entry]))
+                }
+            };
+            self.verdicts[at] = Some(verdict.clone());
+            if let Some(replacements) = replacements(verdict) {
+                let candidates = self.candidates(&[at]);
+                return Some(Command { cause: Cause::Drifted, candidates, replacements });
             }
         }
+        None
     }
-}
 
-/// All empty nodes that budgets allow, in one command.
-fn emptiness(field: &Field<'_>, verdicts: &mut [Option<Verdict>]) -> Option<Command> {
-    let mut purse = Purse::new(field);
-    let mut candidates = Vec::new();
-    for (at, entry) in field.entries.iter().enumerate().filter(|(_, entry)| entry.pods.is_empty()) {
-        if verdicts[at].is_some() {
-            continue;
+    /// The set of nodes found that saves most per eviction, deleted or replaced by fewer or cheaper nodes.
+    fn consolidate(&mut self) -> Option<Command> {
+        for at in self.open() {
+            let entry = &self.field.entries[at];
+            // one that is drifted has been looked at as such, and goes for that
+            let reason = underutilized(self.field, entry).or_else(|| self.paused(entry, Cause::Underutilized));
+            let reason = reason.or_else(|| entry.is_drifted().then_some(KeepReason::AfterAnother));
+            self.verdicts[at] = reason.map(Verdict::Keep);
         }
-        let verdict = match entry.unsettled(field.problem.snapshot.now) {
-            Some(_) if entry.is_drifted() => continue,
-            Some(reason) => Verdict::Keep(reason),
-            None => match purse.spend(entry, Cause::Empty) {
-                Err(reason) => Verdict::Keep(reason),
-                Ok(()) => {
-                    candidates.push(entry.candidate.clone());
-                    Verdict::Delete(Cause::Empty)
-                }
-            },
-        };
-        verdicts[at] = Some(verdict);
-    }
-    (!candidates.is_empty()).then_some(Command { cause: Cause::Empty, candidates, replacements: Vec::new() })
-}
-
-/// The first drifted node, longest drifted first, whose pods fit elsewhere or on new nodes.
-fn drift(field: &Field<'_>, verdicts: &mut [Option<Verdict>]) -> Option<Command> {
-    let mut drifted: Vec<usize> =
-        (0..field.entries.len()).filter(|at| verdicts[*at].is_none() && field.entries[*at].is_drifted()).collect();
-    let since = |at: &usize| field.entries[*at].claim.since(crate::api::conditions::DRIFTED);
-    drifted.sort_by_key(|at| (!field.entries[*at].pods.is_empty(), since(at), *at));
-    let mut purse = Purse::new(field);
-    for at in drifted {
-        let entry = &field.entries[at];
-        let verdict = match Purse::new(field).spend(entry, Cause::Drifted) {
-            Err(reason) => Verdict::Keep(reason),
-            Ok(()) => match consolidation::move_away(field, entry) {
-                Err(reason) => Verdict::Keep(reason),
-                Ok(Move { nodes }) if nodes.is_empty() => Verdict::Delete(Cause::Drifted),
-                Ok(Move { nodes }) => Verdict::Replace(Cause::Drifted, nodes),
-            },
-        };
-        verdicts[at] = Some(verdict.clone());
-        if let Some(command) = command(entry, verdict) {
-            purse.spend(entry, Cause::Drifted).ok();
-            return Some(command);
+        let mut order = self.open();
+        order.sort_by_key(|at| (std::cmp::Reverse(self.field.entries[*at].saving_ratio()), *at));
+        let start = if order.is_empty() { 0 } else { self.memory.cursor % order.len() };
+        order.rotate_left(start);
+        let search = Search::run(self.field, &order);
+        let looked = search.refused.len();
+        for (at, reason) in &search.refused {
+            self.verdicts[*at] = Some(Verdict::Keep(reason.clone()));
         }
-    }
-    None
-}
-
-/// The first node, best saving for its disruption first, that can be deleted or replaced by a cheaper one.
-fn consolidate(field: &Field<'_>, verdicts: &mut [Option<Verdict>]) -> Option<Command> {
-    let mut order: Vec<usize> = (0..field.entries.len()).filter(|at| verdicts[*at].is_none()).collect();
-    let ratio = |at: usize| {
-        let entry = &field.entries[at];
-        let price = entry.candidate.price.unwrap_or_default().micro_dollars();
-        u128::from(price) * 1_000_000 / u128::from(entry.disruption_cost_milli())
-    };
-    order.sort_by_key(|at| (std::cmp::Reverse(ratio(*at)), *at));
-    for at in order {
-        let entry = &field.entries[at];
-        let verdict = underutilized(field, entry);
-        verdicts[at] = Some(verdict.clone());
-        if let Some(command) = command(entry, verdict) {
-            return Some(command);
+        // a search that found nothing goes on where it ended, and otherwise one further, so that other neighbours are tried together
+        if search.found.is_none() {
+            self.resume = if search.is_cut_short() { start + looked.max(1) } else { start + 1 };
         }
+        let Found { members, change } = search.found?;
+        for at in &members {
+            self.verdicts[*at] = Some(outcome(Cause::Underutilized, Ok(change.nodes.clone())));
+        }
+        let candidates = self.candidates(&members);
+        Some(Command { cause: Cause::Underutilized, candidates, replacements: change.nodes })
     }
-    None
+
+    fn next_look(&self) -> Option<Timestamp> {
+        let now = self.now();
+        let passing = self.verdicts.iter().filter_map(|verdict| match verdict {
+            Some(Verdict::Keep(KeepReason::Settling { until } | KeepReason::PoolPaused { until, .. })) => Some(*until),
+            _ => None,
+        });
+        let expiring = self.field.entries.iter().filter_map(|entry| entry.claim.expires_at()).filter(|at| *at > now);
+        let poll = (!self.field.entries.is_empty()).then(|| now.saturating_add(LOOK_AGAIN).unwrap_or(Timestamp::MAX));
+        passing.chain(expiring).chain(poll).min()
+    }
 }
 
-fn underutilized(field: &Field<'_>, entry: &Entry) -> Verdict {
+/// Answers why a node is not even looked at for consolidation.
+fn underutilized(field: &Field<'_>, entry: &Entry) -> Option<KeepReason> {
     if let Some(reason) = entry.unsettled(field.problem.snapshot.now) {
-        return Verdict::Keep(reason);
+        return Some(reason);
     }
-    let policy = entry.pool.as_ref().map(|pool| pool.policy);
-    if policy == Some(ConsolidationPolicy::WhenEmpty) {
-        return Verdict::Keep(KeepReason::NotEmpty);
+    if entry.pool.as_ref().map(|pool| pool.policy) == Some(ConsolidationPolicy::WhenEmpty) {
+        return Some(KeepReason::NotEmpty);
     }
-    if let Err(reason) = Purse::new(field).spend(entry, Cause::Underutilized) {
-        return Verdict::Keep(reason);
-    }
-    match consolidation::cheaper(field, entry) {
+    Purse::allows(field, Cause::Underutilized, &[entry]).err()
+}
+
+fn outcome(cause: Cause, answer: Result<Vec<InFlightNode>, KeepReason>) -> Verdict {
+    match answer {
         Err(reason) => Verdict::Keep(reason),
-        Ok(Move { nodes }) if nodes.is_empty() => Verdict::Delete(Cause::Underutilized),
-        Ok(Move { nodes }) => Verdict::Replace(Cause::Underutilized, nodes),
+        Ok(nodes) if nodes.is_empty() => Verdict::Delete(cause),
+        Ok(nodes) => Verdict::Replace(cause, nodes),
     }
 }
 
-fn command(entry: &Entry, verdict: Verdict) -> Option<Command> {
-    let (cause, replacements) = match verdict {
-        Verdict::Keep(_) => return None,
-        Verdict::Delete(cause) => (cause, Vec::new()),
-        Verdict::Replace(cause, nodes) => (cause, nodes),
-    };
-    Some(Command { cause, candidates: vec![entry.candidate.clone()], replacements })
-}
-
-fn next_look(snapshot: &Snapshot, field: &Field<'_>, verdicts: &[Option<Verdict>]) -> Option<Timestamp> {
-    let settling = verdicts.iter().filter_map(|verdict| match verdict {
-        Some(Verdict::Keep(KeepReason::Settling { until })) => Some(*until),
-        _ => None,
-    });
-    let expiring = field.entries.iter().filter_map(|entry| entry.claim.expires_at()).filter(|at| *at > snapshot.now);
-    let poll = (!field.entries.is_empty()).then(|| snapshot.now.saturating_add(LOOK_AGAIN).unwrap_or(Timestamp::MAX));
-    settling.chain(expiring).chain(poll).min()
+fn replacements(verdict: Verdict) -> Option<Vec<InFlightNode>> {
+    match verdict {
+        Verdict::Keep(_) => None,
+        Verdict::Delete(_) => Some(Vec::new()),
+        Verdict::Replace(_, nodes) => Some(nodes),
+    }
 }
 
 /// Says why a command no longer holds on a fresh snapshot.
@@ -201,57 +226,63 @@ pub enum Invalid {
         /// What.
         reason: KeepReason,
     },
-    /// A replacement would be needed that was not planned.
-    #[error("{claim}: another replacement would be needed now")]
+    /// Other replacements would be needed than were planned.
+    #[error("other replacements would be needed for {claim} now")]
     OtherReplacement {
-        /// The candidate's claim.
+        /// The first candidate's claim.
         claim: Arc<str>,
     },
 }
 
 /// Checks a command against a fresh snapshot before it is carried out: the candidates are still there and may still be disrupted for the
-/// same cause, within budgets, and any replacement is within what was planned.
+/// same cause, within budgets, and each type that was planned for a replacement would do now.
 pub fn validate(command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
     let field = Field::new(snapshot);
-    let mut purse = Purse::new(&field);
+    let mut set: Vec<&Entry> = Vec::new();
     for candidate in &command.candidates {
-        let entry = find(&field, candidate)?;
-        let kept = |reason: KeepReason| Invalid::Kept { claim: candidate.claim.clone(), reason };
-        if command.cause == Cause::Expired {
-            continue;
+        let same = |entry: &&Entry| entry.candidate.claim == candidate.claim && entry.candidate.uid == candidate.uid;
+        let entry = field.entries.iter().find(same);
+        let entry = entry.ok_or_else(|| Invalid::Gone { claim: candidate.claim.clone() })?;
+        if let Some(reason) = speaks_against(&field, entry, command.cause) {
+            return Err(Invalid::Kept { claim: candidate.claim.clone(), reason });
         }
-        if let Some(reason) = entry.obstacle(snapshot) {
-            return Err(kept(reason));
-        }
-        purse.spend(entry, command.cause).map_err(kept)?;
-        let now_needed = match command.cause {
-            Cause::Expired => Vec::new(),
-            Cause::Empty => match entry.unsettled(snapshot.now) {
-                Some(reason) => return Err(kept(reason)),
-                None if !entry.pods.is_empty() => return Err(kept(KeepReason::NotEmpty)),
-                None => Vec::new(),
-            },
-            Cause::Drifted if !entry.is_drifted() => return Err(kept(KeepReason::Fine)),
-            Cause::Drifted => consolidation::move_away(&field, entry).map_err(kept)?.nodes,
-            Cause::Underutilized => match underutilized(&field, entry) {
-                Verdict::Keep(reason) => return Err(kept(reason)),
-                Verdict::Delete(_) => Vec::new(),
-                Verdict::Replace(_, nodes) => nodes,
-            },
-        };
-        let within = now_needed.len() <= command.replacements.len()
-            && now_needed.iter().zip(&command.replacements).all(|(new, planned)| {
-                let planned = planned.instance_types();
-                planned.iter().any(|name| new.instance_types().contains(name))
-            });
-        if !within {
-            return Err(Invalid::OtherReplacement { claim: candidate.claim.clone() });
-        }
+        set.push(entry);
     }
-    Ok(())
+    let Some(first) = command.candidates.first().map(|candidate| candidate.claim.clone()) else { return Ok(()) };
+    let kept = |reason| Invalid::Kept { claim: first.clone(), reason };
+    Purse::allows(&field, command.cause, &set).map_err(kept)?;
+    let now_needed = match command.cause {
+        Cause::Expired | Cause::Empty => Vec::new(),
+        Cause::Drifted => move_away(&field, &set).map_err(kept)?,
+        Cause::Underutilized => cheaper(&field, &set).map_err(kept)?.nodes,
+    };
+    if covers(&now_needed, &command.replacements) { Ok(()) } else { Err(Invalid::OtherReplacement { claim: first }) }
 }
 
-fn find<'f>(field: &'f Field<'_>, candidate: &Candidate) -> Result<&'f Entry, Invalid> {
-    let same = |entry: &&Entry| entry.candidate.claim == candidate.claim && entry.candidate.uid == candidate.uid;
-    field.entries.iter().find(same).ok_or_else(|| Invalid::Gone { claim: candidate.claim.clone() })
+fn speaks_against(field: &Field<'_>, entry: &Entry, cause: Cause) -> Option<KeepReason> {
+    let now = field.problem.snapshot.now;
+    if cause == Cause::Expired {
+        return entry.claim.expires_at().is_none_or(|at| at > now).then_some(KeepReason::Fine);
+    }
+    entry.obstacle(field.problem.snapshot).or_else(|| match cause {
+        Cause::Expired => None,
+        Cause::Empty if !entry.pods.is_empty() => Some(KeepReason::NotEmpty),
+        Cause::Empty => entry.unsettled(now),
+        Cause::Drifted => (!entry.is_drifted()).then_some(KeepReason::Fine),
+        Cause::Underutilized => underutilized(field, entry),
+    })
+}
+
+/// Says whether each planned node is one of those needed now, whichever of its types is launched.
+fn covers(needed: &[InFlightNode], planned: &[InFlightNode]) -> bool {
+    if needed.len() != planned.len() {
+        return false;
+    }
+    let mut left: Vec<(&Arc<str>, BTreeSet<Arc<str>>)> =
+        needed.iter().map(|node| (&node.pool, node.instance_types().into_iter().collect())).collect();
+    planned.iter().all(|node| {
+        let types = node.instance_types();
+        let fits = left.iter().position(|(pool, now)| **pool == node.pool && types.iter().all(|t| now.contains(t)));
+        fits.map(|at| left.swap_remove(at)).is_some()
+    })
 }

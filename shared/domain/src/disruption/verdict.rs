@@ -18,6 +18,8 @@ pub struct DisruptionPlan {
     pub verdicts: Vec<(Candidate, Verdict)>,
     /// When the plan may change although nothing in the cluster does.
     pub next_look: Option<Timestamp>,
+    /// Where the next search for cheaper sets goes on; for [`super::Memory::examined`].
+    pub resume: usize,
 }
 
 /// Names a node that may be disrupted.
@@ -57,6 +59,12 @@ impl Cause {
             Cause::Drifted => Some(Reason::Drifted),
             Cause::Underutilized => Some(Reason::Underutilized),
         }
+    }
+
+    /// Says whether a command rests before it is carried out, to see whether it still holds then. A drifted node stays drifted, and an
+    /// expired one expired.
+    pub const fn rests(self) -> bool {
+        matches!(self, Cause::Empty | Cause::Underutilized)
     }
 
     /// Answers the name that conditions, events and metrics use.
@@ -191,6 +199,13 @@ pub enum KeepReason {
         /// Share of the pool's cost that is saved over share of its disruption, in thousandths; 500 is enough.
         score_permille: u64,
     },
+    /// Commands for its pool failed; the pool is left alone for a while.
+    PoolPaused {
+        /// The pool.
+        pool: Arc<str>,
+        /// Until when.
+        until: Timestamp,
+    },
     /// Another command goes first; it is looked at again afterwards.
     AfterAnother,
     /// Nothing speaks against it, and nothing is gained.
@@ -228,6 +243,9 @@ impl fmt::Display for KeepReason {
             }
             KeepReason::NotWorthIt { score_permille } => {
                 write!(f, "the saving is not worth the disruption (score {score_permille} of 500)")
+            }
+            KeepReason::PoolPaused { pool, until } => {
+                write!(f, "commands for pool {pool} failed, it is left alone until {until}")
             }
             KeepReason::AfterAnother => f.write_str("another command goes first"),
             KeepReason::Fine => f.write_str("nothing would be gained"),

@@ -1,0 +1,130 @@
+//! Carrying a command out: its replacements are made, its nodes are tainted; now wait until the replacements are initialized and let the
+//! nodes go, or take everything back.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Cause;
+use crate::cluster::{Pod, PodKey};
+
+/// Replacements that are not initialized after this long are given up. They have [`crate::lifecycle::REGISTRATION_TIMEOUT`] to join, and
+/// then start (Karpenter: 10 min and more, by the number of commands).
+const REPLACEMENT_LIMIT: SignedDuration = SignedDuration::from_mins(20);
+/// How long a taint may take to come back by watch, and pods that were on their way with it.
+const SETTLE: SignedDuration = SignedDuration::from_secs(1);
+/// Pause between looks.
+const PAUSE: SignedDuration = SignedDuration::from_secs(1);
+
+/// A command whose replacements were created and whose nodes were tainted. Takes the time, gives the deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Execution {
+    cause: Cause,
+    tainted: Timestamp,
+}
+
+/// Says how far a replacement is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is on its way.
+    Starting,
+    /// Pods can run on it.
+    Initialized,
+    /// It is going or gone.
+    Gone,
+}
+
+/// Says what to do next with a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Look again then.
+    Wait {
+        /// When.
+        until: Timestamp,
+    },
+    /// Delete the candidates.
+    Delete,
+    /// Take every taint back. Replacements stay: pods may have come to them, and empty ones go by themselves.
+    RollBack(Failure),
+}
+
+/// Says why a command was taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// A replacement could not be made, or has gone.
+    ReplacementGone,
+    /// Replacements were not initialized in time.
+    TooLate,
+    /// A pod came to an empty node before its taint.
+    PodArrived {
+        /// The pod.
+        pod: PodKey,
+    },
+    /// A pod that must not be disturbed came before the taint.
+    PodProtected {
+        /// The pod.
+        pod: PodKey,
+    },
+    /// A candidate could not be tainted.
+    NotTainted {
+        /// Its claim.
+        claim: Arc<str>,
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::ReplacementGone => f.write_str("a replacement is gone or could not be created"),
+            Failure::TooLate => f.write_str("replacements were not ready in time"),
+            Failure::PodArrived { pod } => write!(f, "pod {pod} came to an empty node"),
+            Failure::PodProtected { pod } => write!(f, "pod {pod} came and has karpenter.sh/do-not-disrupt"),
+            Failure::NotTainted { claim } => write!(f, "the node of {claim} could not be tainted"),
+        }
+    }
+}
+
+impl Execution {
+    /// Begins to wait, at the time at which the last candidate was tainted.
+    pub fn new(cause: Cause, tainted: Timestamp) -> Self {
+        Execution { cause, tainted }
+    }
+
+    /// Answers what to do, from the state of each replacement and the pods that are on the candidates now.
+    pub fn next(&self, replacements: &[Progress], pods: &[Arc<Pod>], now: Timestamp) -> Act {
+        if replacements.contains(&Progress::Gone) {
+            return Act::RollBack(Failure::ReplacementGone);
+        }
+        if let Some(failure) = self.arrival(pods, now) {
+            return Act::RollBack(failure);
+        }
+        let after = |wait: SignedDuration| self.tainted.saturating_add(wait).unwrap_or(Timestamp::MAX);
+        let (settled, limit) = (after(SETTLE), after(REPLACEMENT_LIMIT));
+        if now < settled {
+            Act::Wait { until: settled }
+        } else if replacements.iter().all(|progress| *progress == Progress::Initialized) {
+            Act::Delete
+        } else if now >= limit {
+            Act::RollBack(Failure::TooLate)
+        } else {
+            Act::Wait { until: now.saturating_add(PAUSE).unwrap_or(Timestamp::MAX).min(limit) }
+        }
+    }
+
+    /// Between the choice and the taint, pods may come that nobody planned with.
+    fn arrival(&self, pods: &[Arc<Pod>], now: Timestamp) -> Option<Failure> {
+        let live = || pods.iter().filter(|pod| pod.holds_resources() && pod.deletes_at.is_none());
+        match self.cause {
+            Cause::Expired => None,
+            Cause::Empty => {
+                live().find(|pod| pod.is_reschedulable()).map(|pod| Failure::PodArrived { pod: pod.key.clone() })
+            }
+            Cause::Underutilized => {
+                live().find(|pod| pod.is_protected(now)).map(|pod| Failure::PodProtected { pod: pod.key.clone() })
+            }
+            // a drifted node with a grace period goes whatever its pods say; without one, the drain waits for them
+            Cause::Drifted => None,
+        }
+    }
+}
