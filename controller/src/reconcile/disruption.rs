@@ -396,6 +396,7 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
         | KeepReason::Nominated { .. }
         | KeepReason::ConsolidationOff
         | KeepReason::Settling { .. }
+        | KeepReason::PoolPaused { .. }
         | KeepReason::NotEmpty
         | KeepReason::AfterAnother
         | KeepReason::Fine => None,
