@@ -124,16 +124,11 @@ fn each_refusal_says_why() {
 }
 
 #[test]
-fn what_is_not_supported_yet_is_refused_and_preferences_are_ignored() {
-    let spread = |when: &str| {
-        json!([{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": when,
-            "labelSelector": {"matchLabels": {"app": "test"}}}])
-    };
-    let hard = with(pending("hard", "1", "1Gi"), &[("spec.topologySpreadConstraints", spread("DoNotSchedule"))]);
-    let soft = with(pending("soft", "1", "1Gi"), &[("spec.topologySpreadConstraints", spread("ScheduleAnyway"))]);
-    let (_, solution) = answer(&[class(), pool("default", json!([])), hard, soft]);
-    assert_eq!(solution.unschedulable.len(), 1);
-    assert_eq!(solution.unschedulable[0].reasons, [Refusal::NotSupportedYet { feature: Feature::TopologySpread }]);
+fn what_is_never_placed_is_refused_by_name() {
+    let claims = json!([{"name": "gpu", "resourceClaimName": "gpu"}]);
+    let pod = with(pending("claims", "1", "1Gi"), &[("spec.resourceClaims", claims)]);
+    let (_, solution) = answer(&[class(), pool("default", json!([])), pod]);
+    assert_eq!(solution.unschedulable[0].reasons, [Refusal::NeverPlaced { feature: Feature::ResourceClaims }]);
 }
 
 #[test]

@@ -14,19 +14,9 @@ use crate::requirement::{Operator, Requirement, Requirements};
 use crate::resources::{PODS, Resources};
 use crate::taint::Toleration;
 
-/// Names something that a pod asks for and that the engine does not place yet; such a pod is refused, never misplaced.
+/// Names something that a pod asks for and that karp does not place; such a pod is refused, never misplaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Feature {
-    /// `affinity.podAffinity.requiredDuringScheduling…`
-    PodAffinity,
-    /// `affinity.podAntiAffinity.requiredDuringScheduling…`
-    PodAntiAffinity,
-    /// `topologySpreadConstraints` with `DoNotSchedule`
-    TopologySpread,
-    /// persistent or generic ephemeral volumes
-    PersistentVolumes,
-    /// `hostPort`
-    HostPorts,
     /// `resourceClaims`
     ResourceClaims,
     /// `matchFields` in required node affinity
@@ -36,11 +26,6 @@ pub enum Feature {
 impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Feature::PodAffinity => "required pod affinity",
-            Feature::PodAntiAffinity => "required pod anti-affinity",
-            Feature::TopologySpread => "topology spread with DoNotSchedule",
-            Feature::PersistentVolumes => "persistent volumes",
-            Feature::HostPorts => "host ports",
             Feature::ResourceClaims => "resource claims",
             Feature::MatchFields => "node affinity by matchFields",
         })
@@ -241,31 +226,18 @@ fn preferred(spec: &core::PodSpec) -> Result<Vec<Preference<Requirements>>, Unre
 
 fn unsupported(spec: &core::PodSpec) -> Vec<Feature> {
     let mut found = Vec::new();
-    let mut note = |asked: bool, feature: Feature| {
-        if asked {
-            found.push(feature);
-        }
-    };
-    let affinity = spec.affinity.as_ref();
-    let pod_affinity = affinity.and_then(|a| a.pod_affinity.as_ref());
-    let pod_affinity = pod_affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    note(pod_affinity.is_some_and(|terms| !terms.is_empty()), Feature::PodAffinity);
-    let anti = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
-    let anti = anti.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    note(anti.is_some_and(|terms| !terms.is_empty()), Feature::PodAntiAffinity);
-    let spread = spec.topology_spread_constraints.as_deref().unwrap_or_default();
-    note(spread.iter().any(|c| c.when_unsatisfiable == "DoNotSchedule"), Feature::TopologySpread);
-    let volumes = spec.volumes.as_deref().unwrap_or_default();
-    let persistent = volumes.iter().any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some());
-    note(persistent, Feature::PersistentVolumes);
-    let ports = spec.containers.iter().flat_map(|c| c.ports.iter().flatten());
-    note(ports.into_iter().any(|port| port.host_port.is_some_and(|p| p > 0)), Feature::HostPorts);
-    note(spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()), Feature::ResourceClaims);
-    let terms = affinity
+    if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+        found.push(Feature::ResourceClaims);
+    }
+    let terms = spec
+        .affinity
+        .as_ref()
         .and_then(|a| a.node_affinity.as_ref())
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
         .map(|r| r.node_selector_terms.as_slice())
         .unwrap_or_default();
-    note(terms.iter().any(|t| t.match_fields.as_ref().is_some_and(|f| !f.is_empty())), Feature::MatchFields);
+    if terms.iter().any(|t| t.match_fields.as_ref().is_some_and(|f| !f.is_empty())) {
+        found.push(Feature::MatchFields);
+    }
     found
 }

@@ -1,6 +1,7 @@
 //! Label selectors of Kubernetes objects: which pods a budget, a spread or an affinity means.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -81,6 +82,20 @@ impl Selector {
                 Expression::Exists(key) => object_labels.contains_key(key),
                 Expression::DoesNotExist(key) => !object_labels.contains_key(key),
             })
+    }
+}
+
+impl fmt::Display for Selector {
+    /// Writes the selector as kubectl's `-l` reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let equal = self.equal.iter().map(|(key, value)| format!("{key}={value}"));
+        let expressions = self.expressions.iter().map(|expression| match expression {
+            Expression::In(key, values) => format!("{key} in ({})", values.join(",")),
+            Expression::NotIn(key, values) => format!("{key} notin ({})", values.join(",")),
+            Expression::Exists(key) => key.clone(),
+            Expression::DoesNotExist(key) => format!("!{key}"),
+        });
+        f.write_str(&equal.chain(expressions).collect::<Vec<_>>().join(","))
     }
 }
 

@@ -135,12 +135,12 @@ fn node(problem: &Problem<'_>, groups: &mut [Group], draft: &Draft, types: &Type
     for portion in &draft.fill {
         let group = &groups[portion.group];
         if let Ok(ways) = &group.ways[draft.pool] {
-            let alternative = &group.shape.alternatives[ways[portion.way].alternative];
+            let alternative = &group.alternatives[ways[portion.way].alternative];
             wanted.extend(alternative.iter().filter_map(must_exist));
             requirements.merge(alternative);
         }
-        for (name, amount) in group.shape.requests.iter() {
-            let more = amount.times(i64::from(portion.count));
+        for (name, amount) in group.requests.iter() {
+            let more = amount.times(i64::from(portion.count) * i64::from(group.unit));
             requests.set(name.to_owned(), requests.get(name) + more);
         }
         pods.extend(draw(groups, portion.group, portion.count));

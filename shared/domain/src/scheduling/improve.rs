@@ -2,7 +2,7 @@
 //! steps at its tail.
 
 use super::finish::{min_values, suitable};
-use super::packing::{Draft, Portion, draft_market, node_size};
+use super::packing::{Draft, Portion, draft_market, node_size, rules_hold};
 use super::problem::Problem;
 use super::queue::Group;
 use crate::catalogue::Price;
@@ -134,6 +134,9 @@ impl Search<'_> {
     }
 
     fn try_move(&mut self, drafts: &mut [Draft], from: usize, to: usize, at: usize) -> bool {
+        if bound_together(self.groups, &drafts[from]) {
+            return false;
+        }
         let (Some(one), Some(other)) = (self.price(&drafts[from]), self.price(&drafts[to])) else { return false };
         let one_pod = Portion { count: 1, ..drafts[from].fill[at] };
         let mut less = drafts[from].clone();
@@ -176,8 +179,16 @@ fn joined(a: &Draft, b: &Draft) -> Option<Draft> {
     Some(Draft { pool: a.pool, chosen: a.chosen, fill })
 }
 
-/// Whether no two pods of a draft contradict each other on a label that types leave open.
-fn coherent(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> bool {
+/// Whether some pod of a draft is there because of another one.
+fn bound_together(groups: &[Group], draft: &Draft) -> bool {
+    draft.fill.iter().any(|portion| groups[portion.group].joins || groups[portion.group].unit > 1)
+}
+
+/// Whether no two pods of a draft contradict each other, by their rules or on a label that types leave open.
+pub(crate) fn coherent(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> bool {
+    if !rules_hold(groups, &draft.fill) {
+        return false;
+    }
     let open = draft.fill.iter().filter_map(|portion| {
         let way = &groups[portion.group].ways[draft.pool].as_ref().ok()?[portion.way];
         (!way.open.is_empty()).then_some(&way.open)

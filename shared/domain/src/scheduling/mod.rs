@@ -1,14 +1,21 @@
 //! Scheduling: which pods go where, and what to launch for the rest.
 
 mod amounts;
+mod assign;
+mod board;
 mod duals;
 mod finish;
 mod improve;
+mod join;
+mod offers;
 mod packing;
 mod problem;
 mod queue;
 mod solution;
 mod solve;
+mod terms;
+mod wants;
+mod worth;
 
 pub use finish::MAX_TYPES;
 pub(crate) use problem::Problem;

@@ -1,20 +1,22 @@
 //! New nodes: which types to buy and what to put on each, so that the whole costs little.
 //!
-//! Greedy by value: resources are priced by the duals of the fluid problem, a candidate node is filled with the pods that wait
-//! (largest first), and the one whose pods are worth most for its price is taken, as often as the same filling is possible.
-//! For full nodes that follows the cheapest mix of types; at the tail it takes the node that wastes least.
+//! Greedy by value: resources are priced by the duals of the fluid problem, a candidate node is filled with the pods that wait, and
+//! the one whose pods are worth most for its price is taken, as often as the same filling is possible. For full nodes that follows
+//! the cheapest mix of types; at the tail it takes the node that wastes least.
 
 use fixedbitset::FixedBitSet;
 use smallvec::SmallVec;
 
 use super::amounts::{Amounts, copies, take};
-use super::duals::worth;
+use super::offers::{Offer, Offers};
 use super::problem::{PoolState, Problem};
 use super::queue::Group;
-use crate::catalogue::{CapacityType, Market, Price};
+use super::wants::{Asks, Rule};
+use super::worth::{Class, Value};
+use crate::catalogue::{Market, Price};
 use crate::quantity::Quantity;
 use crate::requirement::Requirements;
-use crate::resources::{MEMORY, NODES, Resources};
+use crate::resources::{NODES, Resources};
 
 /// A new node under construction.
 #[derive(Clone)]
@@ -26,7 +28,7 @@ pub(crate) struct Draft {
     pub(crate) fill: Vec<Portion>,
 }
 
-/// Some pods of a group, on a node by one of the group's ways.
+/// Some units of a group, on a node by one of the group's ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Portion {
     pub(crate) group: usize,
@@ -43,80 +45,92 @@ struct Candidate {
     price: Price,
 }
 
-/// What resources are worth, in dollars.
-struct Worth {
-    /// A thousandth of a unit of each resource.
-    unit: Vec<f64>,
-    /// A pod, whatever it asks for.
-    each: f64,
+/// A node while it is filled.
+struct Filling<'f> {
+    offer: &'f Offer,
+    room: Amounts,
+    market: Market,
+    open: Option<Requirements>,
+    fill: SmallVec<[Portion; 8]>,
+    worth: f64,
 }
 
-impl Worth {
-    fn of(&self, request: &Amounts) -> f64 {
-        self.each + request.iter().zip(&self.unit).map(|(r, unit)| *r as f64 * unit).sum::<f64>()
-    }
-
-    /// The most that pods in this room can be worth.
-    fn of_room(&self, room: &Amounts) -> f64 {
-        let whole = room.iter().zip(&self.unit).map(|(r, unit)| (*r).max(0) as f64 * unit).sum::<f64>();
-        whole + self.each * MOST_PODS
+impl Candidate {
+    fn ratio(&self) -> f64 {
+        self.value / dollars(self.price)
     }
 }
 
-/// The order in which a node is filled, within a priority. None is best for every input, so that several are tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// By CPU, then memory: as the groups come.
-    Cpu,
-    /// By memory.
-    Memory,
-    /// By what a pod is worth.
-    Worth,
-}
-
-impl Order {
-    pub(crate) const ALL: [Order; 3] = [Order::Cpu, Order::Memory, Order::Worth];
-
-    fn arrange(self, mine: &mut [usize], problem: &Problem<'_>, groups: &[Group], worth: &Worth) {
-        let memory = problem.dims.names().iter().position(|name| name == MEMORY);
-        mine.sort_by(|a, b| {
-            let (one, other) = (&groups[*a], &groups[*b]);
-            let by_kind = match self {
-                Order::Cpu => std::cmp::Ordering::Equal,
-                Order::Memory => memory.map_or(std::cmp::Ordering::Equal, |m| other.request[m].cmp(&one.request[m])),
-                Order::Worth => worth.of(&other.request).total_cmp(&worth.of(&one.request)),
-            };
-            other.priority.cmp(&one.priority).then(by_kind).then(a.cmp(b))
-        });
-    }
-}
-
-/// More pods than any node holds.
-const MOST_PODS: f64 = 1000.0;
-
-fn dollars(price: Price) -> f64 {
+pub(super) fn dollars(price: Price) -> f64 {
     price.dollars().max(1e-9)
 }
 
-/// Packs groups into new nodes of pools that share a weight. Counts of pods that could not be placed stay in `remaining`.
+/// Ratios closer than this are equal, and the candidate that holds more is taken: fewer nodes are worth half a percent.
+const TIE: f64 = 0.005;
+/// Plans of so many nodes are filled with fewer trials a node: what one node wastes matters less.
+const MANY_NODES: usize = 64;
+const FEW_TRIALS: usize = 24;
+const MOST_TRIALS: usize = 300;
+/// Values are reckoned anew when so much of what waited is placed, in thousandths.
+const STALE_PERMILLE: f64 = 0.75;
+
+/// Packs groups into new nodes of pools that share a weight. Counts of units that could not be placed stay in `remaining`.
 pub(crate) struct Packer<'p> {
     pub(crate) problem: &'p Problem<'p>,
     pub(crate) groups: &'p [Group],
-    order: Order,
     pub(crate) remaining: Vec<u32>,
     /// What each pool's limits leave; by pool.
     pub(crate) left: Vec<Resources>,
     /// Types that must not be planned as, by pool.
     pub(crate) banned: Vec<FixedBitSet>,
     pub(crate) drafts: Vec<Draft>,
+    tally: Tally,
+    /// Units that wait, by class of the values at hand.
+    class_left: Vec<u32>,
+}
+
+/// In which order a node is filled.
+enum Order<'o> {
+    /// Class by class.
+    Fixed(&'o [u32]),
+    /// The class that keeps what is left in proportion comes next.
+    Aligned,
+}
+
+/// Counts pods on one node while it is filled.
+#[derive(Default)]
+struct Tally {
+    counts: Vec<u32>,
+    touched: Vec<usize>,
+}
+
+impl Tally {
+    fn clear(&mut self) {
+        for id in self.touched.drain(..) {
+            self.counts[id] = 0;
+        }
+    }
+
+    fn add(&mut self, id: usize, count: u32) {
+        if self.counts[id] == 0 {
+            self.touched.push(id);
+        }
+        self.counts[id] += count;
+    }
+
+    fn room(&self, group: &Group) -> u32 {
+        let each = group.rules.iter().map(|rule| rule.room(self.counts[rule.counter]));
+        each.min().map_or(u32::MAX, |room| room / group.unit.max(1))
+    }
 }
 
 impl<'p> Packer<'p> {
-    pub(crate) fn new(problem: &'p Problem<'p>, groups: &'p [Group], order: Order) -> Self {
+    pub(crate) fn new(problem: &'p Problem<'p>, groups: &'p [Group]) -> Self {
         let left = problem.pools.iter().map(limits_left).collect();
         let banned = problem.pools.iter().map(|s| FixedBitSet::with_capacity(s.catalogue.types().len())).collect();
-        let remaining = groups.iter().map(|group| u32::try_from(group.waiting.len()).unwrap_or(u32::MAX)).collect();
-        Packer { problem, groups, order, remaining, left, banned, drafts: Vec::new() }
+        let remaining = groups.iter().map(|group| if group.joins { 0 } else { group.units() }).collect();
+        let tally = Tally { counts: vec![0; problem.terms.counters.len()], touched: Vec::new() };
+        Packer { problem, groups, remaining, left, banned, drafts: Vec::new(), tally, class_left: Vec::new() }
     }
 
     /// Goes on from a plan that has been packed before.
@@ -128,168 +142,223 @@ impl<'p> Packer<'p> {
 
     /// Packs what the pools of `tier` can take.
     pub(crate) fn pack(&mut self, tier: &[usize]) {
-        let fits = |group: &Group| tier.iter().any(|pool| group.ways[*pool].is_ok());
-        let mut mine: Vec<usize> =
-            (0..self.groups.len()).filter(|g| self.remaining[*g] > 0 && fits(&self.groups[*g])).collect();
-        if mine.is_empty() {
-            return;
-        }
-        let worth = self.worth(tier, &mine);
-        self.order.arrange(&mut mine, self.problem, self.groups, &worth);
-        let variants: Vec<Vec<Market>> = (0..self.problem.pools.len()).map(|pool| self.variants(pool, &mine)).collect();
-        while let Some(best) = self.best(tier, &mine, &worth, &variants) {
-            let times = self.times(&best);
-            for _ in 0..times {
-                let fill = best.fill.to_vec();
-                self.drafts.push(Draft { pool: best.pool, chosen: best.chosen, fill });
+        while let Some(value) = Value::of(self.problem, self.groups, &self.remaining, tier, &self.banned) {
+            let mut offers = Offers::of(self.problem, self.groups, &value, tier, &self.banned);
+            self.class_left = value.class_counts(&self.remaining);
+            let start = value.waiting(self.groups, &self.remaining);
+            let mut placed = false;
+            let mut waiting = start;
+            while waiting > start * STALE_PERMILLE || !placed {
+                offers.refresh(&self.left, self.problem, &value, waiting, &self.remaining);
+                let Some(best) = self.best(&offers, &value) else { break };
+                self.buy(&best, &value);
+                placed = true;
+                waiting = value.waiting(self.groups, &self.remaining);
             }
-            for portion in &best.fill {
-                self.remaining[portion.group] -= portion.count * times;
-            }
-            let node = node_size(&self.problem.pools[best.pool], best.chosen);
-            for _ in 0..times {
-                charge(&mut self.left[best.pool], &node);
+            if !placed {
+                return;
             }
         }
     }
 
-    /// Prices resources for these groups.
-    fn worth(&self, tier: &[usize], mine: &[usize]) -> Worth {
-        let dims = self.problem.dims.names().len();
-        let mut demand = vec![0.0; dims];
-        for group in mine {
-            for (total, want) in demand.iter_mut().zip(&self.groups[*group].request) {
-                *total += *want as f64 * f64::from(self.remaining[*group]);
+    fn buy(&mut self, best: &Candidate, value: &Value) {
+        let times = self.times(best);
+        for _ in 0..times {
+            self.drafts.push(Draft { pool: best.pool, chosen: best.chosen, fill: best.fill.to_vec() });
+        }
+        for portion in &best.fill {
+            self.remaining[portion.group] -= portion.count * times;
+            if let Some(class) = value.class_of(portion.group) {
+                self.class_left[class] -= portion.count * times;
             }
         }
-        let mut offers = Vec::new();
-        for pool in tier {
-            let state = &self.problem.pools[*pool];
-            for at in self.useful(*pool, mine).ones() {
-                let Some(price) = state.catalogue.cheapest(at, state.market) else { continue };
-                let share = |d: usize| if demand[d] > 0.0 { state.room[at][d].max(0) as f64 / demand[d] } else { 0.0 };
-                offers.push(((0..dims).map(share).collect::<Vec<_>>(), dollars(price)));
-            }
+        let node = node_size(&self.problem.pools[best.pool], best.chosen);
+        for _ in 0..times {
+            self.left[best.pool].subtract(&node);
         }
-        let wanted: Vec<f64> = demand.iter().map(|d| if *d > 0.0 { 1.0 } else { 0.0 }).collect();
-        let duals = worth(&wanted, &offers);
-        let unit = duals.iter().zip(&demand).map(|(w, d)| if *d > 0.0 { w / d } else { 0.0 }).collect();
-        let cheapest = offers.iter().map(|(_, price)| *price).fold(f64::INFINITY, f64::min);
-        // every pod is worth something, else pods that only ask for what is abundant would never be placed
-        let each = if cheapest.is_finite() { cheapest * 1e-6 } else { 1e-9 };
-        Worth { unit, each }
     }
 
-    /// The ways of buying that are filled separately, so that a pod which needs dear capacity does not draw others onto it: each
-    /// capacity type, and each zone of it when some pod is bound to zones.
-    fn variants(&self, pool: usize, mine: &[usize]) -> Vec<Market> {
-        let state = &self.problem.pools[pool];
-        let zones = (1_u64 << state.catalogue.zones().len().min(63)) - 1;
-        let all = state.market.zones & zones;
-        let bound = mine
-            .iter()
-            .any(|group| self.groups[*group].ways[pool].iter().flatten().any(|way| way.market.zones & zones != all));
-        let mut variants = Vec::new();
-        for capacity_type in CapacityType::ALL {
-            let whole = Market { zones: all, capacity_types: 1 << capacity_type as u8 }.and(state.market);
-            if whole.is_empty() || state.catalogue.offered(whole).is_clear() {
-                continue;
-            }
-            variants.push(whole);
-            if bound {
-                let each = (0..state.catalogue.zones().len()).filter(|zone| all >> zone & 1 == 1);
-                variants.extend(each.map(|zone| Market { zones: 1 << zone, ..whole }));
-            }
-        }
-        variants
-    }
-
-    /// The types of a pool that can hold a pod of some waiting group.
-    fn useful(&self, pool: usize, mine: &[usize]) -> FixedBitSet {
-        let mut useful = FixedBitSet::with_capacity(self.problem.pools[pool].catalogue.types().len());
-        for group in mine.iter().filter(|g| self.remaining[**g] > 0) {
-            for way in self.groups[*group].ways[pool].iter().flatten() {
-                useful.union_with(&way.types);
-            }
-        }
-        useful.difference_with(&self.banned[pool]);
-        useful
-    }
-
-    fn best(&self, tier: &[usize], mine: &[usize], worth: &Worth, variants: &[Vec<Market>]) -> Option<Candidate> {
-        let waiting: f64 =
-            mine.iter().map(|g| worth.of(&self.groups[*g].request) * f64::from(self.remaining[*g])).sum();
-        let mut bounds: Vec<(f64, usize, usize, Market)> = Vec::new();
-        for pool in tier {
-            let state = &self.problem.pools[*pool];
-            for at in self.useful(*pool, mine).ones() {
-                if !node_size(state, at).fits(&self.left[*pool]) {
-                    continue;
+    fn best(&mut self, offers: &Offers, value: &Value) -> Option<Candidate> {
+        let trials = if self.drafts.len() > MANY_NODES { FEW_TRIALS } else { MOST_TRIALS };
+        let mut most = 0.0_f64;
+        let mut best: Option<Candidate> = None;
+        for half in offers.halves() {
+            for (tried, offer) in half.enumerate() {
+                if offer.bound < most * (1.0 - TIE) || (tried >= trials && best.is_some()) {
+                    break;
                 }
-                let full = worth.of_room(&state.room[at]).min(waiting);
-                for market in &variants[*pool] {
-                    if let Some(price) = state.catalogue.cheapest(at, *market) {
-                        bounds.push((full / dollars(price), *pool, at, *market));
+                let fixed = value.orders.iter().map(|order| Order::Fixed(order));
+                for order in std::iter::once(Order::Aligned).chain(fixed) {
+                    let Some(candidate) = self.fill(offer, &order, value) else { continue };
+                    let ratio = candidate.ratio();
+                    most = most.max(ratio);
+                    let close = |ratio: f64| ratio >= most * (1.0 - TIE);
+                    let better = best.as_ref().is_none_or(|other| {
+                        !close(other.ratio()) || (close(ratio) && candidate.value > other.value * (1.0 + 1e-9))
+                    });
+                    if better {
+                        best = Some(candidate);
                     }
                 }
             }
-        }
-        bounds.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-        let mut most = 0.0_f64;
-        let mut best: Option<(f64, Candidate)> = None;
-        for (bound, pool, at, market) in bounds {
-            if bound < most * (1.0 - TIE) {
+            if best.is_some() {
                 break;
             }
-            let Some(candidate) = self.fill(pool, at, market, mine, worth) else { continue };
-            let ratio = candidate.value / dollars(candidate.price);
-            most = most.max(ratio);
-            let close = |ratio: f64| ratio >= most * (1.0 - TIE);
-            let better = best.as_ref().is_none_or(|(old, other)| {
-                !close(*old) || (close(ratio) && candidate.value > other.value * (1.0 + 1e-9))
-            });
-            if better {
-                best = Some((ratio, candidate));
-            }
         }
-        best.map(|(_, candidate)| candidate)
+        best.map(|candidate| self.right_sized(offers, candidate))
     }
 
-    /// Fills a node of a type with what waits, largest first.
-    fn fill(&self, pool: usize, at: usize, bought: Market, mine: &[usize], worth: &Worth) -> Option<Candidate> {
-        let state = &self.problem.pools[pool];
-        let mut room: Amounts = state.room[at].clone();
-        let mut market = bought;
-        let mut open: Option<Requirements> = None;
-        let mut fill: SmallVec<[Portion; 8]> = SmallVec::new();
-        let mut value = 0.0;
-        for group in mine.iter().copied().filter(|g| self.remaining[*g] > 0) {
-            let Ok(ways) = &self.groups[group].ways[pool] else { continue };
-            let count = copies(&room, &self.groups[group].request).min(self.remaining[group]);
+    /// Fills a node of a type with what waits.
+    fn fill(&mut self, offer: &Offer, order: &Order<'_>, value: &Value) -> Option<Candidate> {
+        let state = &self.problem.pools[offer.pool];
+        let room: Amounts = state.room[offer.at].clone();
+        self.tally.clear();
+        let mut node = Filling { offer, room, market: offer.market, open: None, fill: SmallVec::new(), worth: 0.0 };
+        match order {
+            Order::Fixed(order) => {
+                for class in *order {
+                    let fits = copies(&node.room, &value.classes[*class as usize].request);
+                    if fits > 0 && self.class_left[*class as usize] > 0 {
+                        self.add(&mut node, value, *class as usize, fits);
+                    }
+                }
+            }
+            Order::Aligned => self.fill_aligned(&mut node, value, &state.room[offer.at]),
+        }
+        let price = state.catalogue.cheapest(offer.at, node.market)?;
+        let candidate = Candidate { pool: offer.pool, chosen: offer.at, fill: node.fill, value: node.worth, price };
+        (!candidate.fill.is_empty()).then_some(candidate)
+    }
+
+    /// Adds the class that is worth most where room is left in plenty, a part of what fits, again and again.
+    fn fill_aligned(&mut self, node: &mut Filling<'_>, value: &Value, whole: &Amounts) {
+        let mut open: SmallVec<[u32; 64]> =
+            (0..value.classes.len()).filter(|at| self.class_left[*at] > 0).map(|at| at as u32).collect();
+        let mut taken: SmallVec<[(u32, u32); 16]> = SmallVec::new();
+        while !open.is_empty() {
+            let mut best: Option<(u32, f64, usize, u32)> = None;
+            let mut at = 0;
+            while at < open.len() {
+                let class = &value.classes[open[at] as usize];
+                let fits = copies(&node.room, &class.request);
+                if fits == 0 {
+                    open.swap_remove(at);
+                    continue;
+                }
+                let score = value.aligned(class, &node.room, whole);
+                let better = best
+                    .as_ref()
+                    .is_none_or(|(rank, most, _, other)| (class.rank, -score, open[at]) < (*rank, -*most, *other));
+                if better {
+                    best = Some((class.rank, score, at, open[at]));
+                }
+                at += 1;
+            }
+            let Some((_, _, at, class)) = best else { return };
+            let known = taken.iter().position(|(other, _)| *other == class);
+            let used = known.map_or(0, |known| taken[known].1);
+            let fits = copies(&node.room, &value.classes[class as usize].request);
+            let wanted = fits.div_ceil(4).min(self.class_left[class as usize].saturating_sub(used));
+            let added = if wanted == 0 { 0 } else { self.add(node, value, class as usize, wanted) };
+            match known {
+                Some(known) => taken[known].1 += added,
+                None => taken.push((class, added)),
+            }
+            if added == 0 {
+                open.swap_remove(at);
+            }
+        }
+    }
+
+    /// Adds units of a class to a node, at most so many; answers how many.
+    fn add(&mut self, node: &mut Filling<'_>, value: &Value, class: usize, most: u32) -> u32 {
+        let class: &Class = &value.classes[class];
+        let state = &self.problem.pools[node.offer.pool];
+        let mut left = most;
+        for group in class.groups.iter().map(|group| *group as usize) {
+            if self.remaining[group] == 0 {
+                continue;
+            }
+            let Ok(ways) = &self.groups[group].ways[node.offer.pool] else { continue };
+            let known = node.fill.iter().position(|portion| portion.group == group);
+            let used = known.map_or(0, |at| node.fill[at].count);
+            let count = left.min(self.remaining[group] - used).min(self.tally.room(&self.groups[group]));
             if count == 0 {
                 continue;
             }
-            for (index, way) in ways.iter().enumerate() {
-                let both = market.and(way.market);
-                if !way.types.contains(at) || state.catalogue.cheapest(at, both).is_none() {
-                    continue;
+            match known {
+                Some(at) => node.fill[at].count += count,
+                None => {
+                    let way = self.way(state, ways, node.offer.at, &mut node.market, &mut node.open);
+                    let Some(way) = way else { continue };
+                    node.fill.push(Portion { group, way, count });
                 }
-                if !way.open.is_empty() {
-                    let so_far = open.get_or_insert_with(|| state.pool.requirements.clone());
-                    if so_far.intersects(&way.open).is_err() {
-                        continue;
-                    }
-                    so_far.merge(&way.open);
-                }
-                market = both;
-                take(&mut room, &self.groups[group].request, i64::from(count));
-                value += worth.of(&self.groups[group].request) * f64::from(count);
-                fill.push(Portion { group, way: index, count });
+            }
+            for id in &self.groups[group].counting {
+                self.tally.add(*id, count * self.groups[group].unit);
+            }
+            take(&mut node.room, &class.request, i64::from(count));
+            node.worth += value.of_group(group) * f64::from(count);
+            left -= count;
+            if left == 0 {
                 break;
             }
         }
-        let price = state.catalogue.cheapest(at, market)?;
-        (!fill.is_empty()).then_some(Candidate { pool, chosen: at, fill, value, price })
+        most - left
+    }
+
+    /// Finds a way by which a group goes on a node as it is so far, and narrows the node by it.
+    fn way(
+        &self,
+        state: &PoolState,
+        ways: &[super::problem::Way],
+        at: usize,
+        market: &mut Market,
+        open: &mut Option<Requirements>,
+    ) -> Option<usize> {
+        for (index, way) in ways.iter().enumerate() {
+            let both = market.and(way.market);
+            if !way.types.contains(at) || (both != *market && state.catalogue.cheapest(at, both).is_none()) {
+                continue;
+            }
+            if !way.open.is_empty() {
+                let so_far = open.get_or_insert_with(|| state.pool.requirements.clone());
+                if so_far.intersects(&way.open).is_err() {
+                    continue;
+                }
+                so_far.merge(&way.open);
+            }
+            *market = both;
+            return Some(index);
+        }
+        None
+    }
+
+    /// Gives a filled node the cheapest type that holds what is on it.
+    fn right_sized(&self, offers: &Offers, mut candidate: Candidate) -> Candidate {
+        let state = &self.problem.pools[candidate.pool];
+        let draft = Draft { pool: candidate.pool, chosen: candidate.chosen, fill: candidate.fill.to_vec() };
+        let market = draft_market(self.problem, self.groups, &draft);
+        let mut request: Amounts = self.problem.dims.names().iter().map(|_| 0).collect();
+        for portion in &candidate.fill {
+            take(&mut request, &self.groups[portion.group].request, -i64::from(portion.count));
+        }
+        for (least, at) in offers.by_price(candidate.pool) {
+            if *least >= candidate.price {
+                break;
+            }
+            let holds = !self.banned[candidate.pool].contains(*at)
+                && copies(&state.room[*at], &request) > 0
+                && candidate.fill.iter().all(|portion| {
+                    let ways = self.groups[portion.group].ways[candidate.pool].as_ref();
+                    ways.is_ok_and(|ways| ways[portion.way].types.contains(*at))
+                });
+            let Some(price) = state.catalogue.cheapest(*at, market).filter(|_| holds) else { continue };
+            if price < candidate.price && node_size(state, *at).fits(&self.left[candidate.pool]) {
+                (candidate.chosen, candidate.price) = (*at, price);
+            }
+        }
+        candidate
     }
 
     /// How often a candidate can be repeated: while the pods last and the limits allow.
@@ -305,8 +374,23 @@ impl<'p> Packer<'p> {
     }
 }
 
-/// Ratios closer than this are equal, and the candidate that holds more is taken: fewer nodes are worth half a percent.
-const TIE: f64 = 0.005;
+/// Says whether the rules of all pods of a draft hold together.
+pub(crate) fn rules_hold(groups: &[Group], fill: &[Portion]) -> bool {
+    if fill.iter().all(|portion| groups[portion.group].rules.is_empty() && groups[portion.group].counting.is_empty()) {
+        return true;
+    }
+    let count = |rule: &Rule| -> u32 {
+        let counted = fill.iter().filter(|portion| groups[portion.group].counting.contains(&rule.counter));
+        counted.map(|portion| portion.count * groups[portion.group].unit).sum()
+    };
+    fill.iter().all(|portion| {
+        groups[portion.group].rules.iter().all(|rule| match rule.asks {
+            Asks::Spread { skew, .. } => count(rule) <= skew,
+            Asks::Apart => count(rule) <= u32::from(rule.own),
+            Asks::Near => count(rule) > 0,
+        })
+    })
+}
 
 /// What a node of a type counts against the limits that its pool has.
 pub(crate) fn node_size(state: &PoolState, at: usize) -> Resources {
@@ -328,10 +412,6 @@ pub(crate) fn limits_left(state: &PoolState) -> Resources {
         left.set(name.to_owned(), (limit - state.used.get(name)).max(Quantity::ZERO));
     }
     left
-}
-
-pub(crate) fn charge(left: &mut Resources, node: &Resources) {
-    left.subtract(node);
 }
 
 /// The market that the pods of a draft leave.

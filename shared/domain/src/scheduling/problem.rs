@@ -6,6 +6,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::amounts::{Amounts, Dims, take};
+use super::assign::pool_values;
+use super::board::{Board, Domains, ValueId};
+use super::terms::Terms;
 use super::{Misfit, Solution, Target};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, Market, TypeSet};
@@ -13,7 +16,7 @@ use crate::cluster::{Host, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemer
 use crate::quantity::Quantity;
 use crate::requirement::{Incompatible, Requirement, Requirements, Undefined};
 use crate::resources::{NODES, Resources};
-use crate::taint::Taint;
+use crate::taint::{Taint, TaintEffect};
 
 /// A snapshot made ready for solving; can be solved many times with different hosts left out.
 pub(crate) struct Problem<'a> {
@@ -25,6 +28,20 @@ pub(crate) struct Problem<'a> {
     /// Pools that may not, with the reason.
     pub(crate) closed: Vec<(Arc<str>, Misfit)>,
     pub(crate) pods_by_node: BTreeMap<Arc<str>, Vec<Arc<Pod>>>,
+    /// What pods ask of each other.
+    pub(crate) terms: Terms<'a>,
+    /// The labels whose values are domains.
+    pub(crate) domains: Domains,
+    /// Values that nodes of a pool can have, by pool and label.
+    pub(crate) pool_values: Vec<Vec<Vec<ValueId>>>,
+    /// Pods as they are counted on hosts, and the room there.
+    pub(crate) board: Board,
+    /// Hosts in the order in which they are filled: initialized ones first, then by name.
+    pub(crate) host_order: Vec<usize>,
+    /// Hosts by the name of their node.
+    pub(crate) by_node: FxHashMap<Arc<str>, usize>,
+    /// Some pool or host has a taint that only discourages.
+    pub(crate) discouraged: bool,
 }
 
 /// A host and the room that it has left.
@@ -90,7 +107,62 @@ impl<'a> Problem<'a> {
         }
         closed.sort_by(|a, b| a.0.cmp(&b.0));
         pools.sort_by(|a, b| (b.pool.weight, &a.pool.name).cmp(&(a.pool.weight, &b.pool.name)));
-        Problem { snapshot, dims, hosts, pools, closed, pods_by_node }
+        let terms = Terms::of(snapshot);
+        let mut domains = Domains::of(&terms, &hosts);
+        let pool_values = pools.iter().map(|state| values_of_pool(&mut domains, state)).collect();
+        let mut host_order: Vec<usize> = (0..hosts.len()).collect();
+        host_order.sort_by_key(|at| (!hosts[*at].initialized, *at));
+        let board = Board::new(&terms, &hosts);
+        let taints = hosts.iter().map(|state| &state.taints).chain(pools.iter().map(|state| &state.pool.taints));
+        let discouraged = taints.flatten().any(|taint| taint.effect == TaintEffect::PreferNoSchedule);
+        let named =
+            hosts.iter().enumerate().filter_map(|(at, state)| Some((state.host.node.as_ref()?.name.clone(), at)));
+        let by_node = named.collect();
+        let mut problem = Problem {
+            snapshot,
+            dims,
+            hosts,
+            pools,
+            closed,
+            pods_by_node,
+            terms,
+            domains,
+            pool_values,
+            board,
+            host_order,
+            by_node,
+            discouraged,
+        };
+        problem.count_running();
+        problem
+    }
+
+    /// Counts the pods that run on hosts, with their volumes.
+    fn count_running(&mut self) {
+        let mut board = std::mem::take(&mut self.board);
+        for (at, state) in self.hosts.iter().enumerate() {
+            let Some(node) = &state.host.node else { continue };
+            for pod in self.pods_by_node.get(&node.name).into_iter().flatten() {
+                if !self.terms.counters.is_empty() && pod.deletes_at.is_none() {
+                    let counting = self.terms.counting(pod);
+                    board.count_on(&self.terms, &self.domains, (at, state), &counting, 1);
+                }
+                if !pod.claims.is_empty() {
+                    board.attach(&self.snapshot.volumes, at, pod);
+                }
+            }
+        }
+        self.board = board;
+    }
+
+    /// Answers the host of a name.
+    pub(crate) fn target(&self, host: usize) -> Target {
+        let host = &self.hosts[host].host;
+        match (&host.node, &host.claim) {
+            (Some(node), _) => Target::Node(node.name.clone()),
+            (None, Some(claim)) => Target::Claim(claim.name.clone()),
+            (None, None) => Target::Claim("".into()),
+        }
     }
 
     /// Takes the room of the pods that a solution placed on hosts, and what its new nodes take of limits, so that further questions
@@ -107,7 +179,11 @@ impl<'a> Problem<'a> {
         }
         for placement in &solution.placements {
             if let (Some(pod), Some(host)) = (requests.get(&placement.pod), at.get(&placement.target)) {
-                take(&mut self.hosts[*host].free, &self.dims.demand(&pod.shape.requests), 1);
+                let request = self.dims.demand(&pod.shape.requests);
+                take(&mut self.hosts[*host].free, &request, 1);
+                take(&mut self.board.free[*host], &request, 1);
+                let counting = self.terms.counting(pod);
+                self.board.count_on(&self.terms, &self.domains, (*host, &self.hosts[*host]), &counting, 1);
             }
         }
         for node in &solution.nodes {
@@ -121,6 +197,12 @@ impl<'a> Problem<'a> {
             state.used.add(&most);
         }
     }
+}
+
+fn values_of_pool(domains: &mut Domains, state: &PoolState) -> Vec<Vec<ValueId>> {
+    let keys = domains.keys.clone();
+    let of_key = |key: &Arc<str>| pool_values(state, key).iter().map(|value| domains.id(value)).collect();
+    keys.iter().map(of_key).collect()
 }
 
 fn closed_reason(pool: &Pool, snapshot: &Snapshot) -> Option<Misfit> {
@@ -324,7 +406,7 @@ impl HostLabels {
     }
 
     /// Says whether the host may satisfy requirements.
-    fn may_satisfy(&self, wanted: &Requirements) -> bool {
+    pub(crate) fn may_satisfy(&self, wanted: &Requirements) -> bool {
         match self {
             HostLabels::Known(labels) => wanted.match_labels(labels),
             HostLabels::Asked { requirements, .. } => {

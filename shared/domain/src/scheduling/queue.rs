@@ -1,26 +1,66 @@
-//! The pods to place, grouped by what matters for placing them.
+//! The pods to place, gathered into kinds that are equal for placing, and into groups once it is decided where each may go.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
-use super::Misfit;
 use super::amounts::{Amounts, copies};
 use super::problem::{PoolState, Problem, Way, bears, way};
+use super::terms::{ClassId, CounterId};
+use super::wants::{Rule, Wants, steps};
+use super::{Misfit, Refusal};
 use crate::catalogue::{Market, TypeSet};
-use crate::cluster::{Pod, PodKey, Shape, Snapshot, blocking};
-use crate::resources;
+use crate::cluster::{Pod, PodKey, Shape, Snapshot, VolumeNeeds, blocking};
+use crate::requirement::Requirements;
+use crate::resources::{self, Resources};
+use crate::taint::{Taint, TaintEffect, Toleration};
 
-/// Pods of one shape and priority, with the ways in which they fit each pool.
-pub(crate) struct Group {
+/// Pods that are equal for placing: one shape, one priority, counted alike, with like volumes.
+pub(crate) struct Kind {
     pub(crate) shape: Arc<Shape>,
     pub(crate) priority: i32,
+    /// Every counter that counts its pods.
+    pub(crate) counting: SmallVec<[CounterId; 6]>,
     pub(crate) request: Amounts,
+    /// Volumes to attach, by driver.
+    pub(crate) attach: BTreeMap<Arc<str>, u32>,
+    /// What it wants, from all wishes to what it must have.
+    pub(crate) steps: Vec<Wants>,
+    /// Its pods, ordered by key.
+    pub(crate) pods: Vec<PodKey>,
+}
+
+/// Pods of a kind that are to go on new nodes, on one step of relaxation and in one cell of the topology.
+pub(crate) struct Group {
+    pub(crate) kind: usize,
+    pub(crate) priority: i32,
+    /// Labels of the node: any of these; wishes, volumes and domains are in them.
+    pub(crate) alternatives: Arc<[Requirements]>,
+    /// Rules on single nodes.
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) counting: SmallVec<[CounterId; 6]>,
+    /// It must join nodes on which pods are that it must be near.
+    pub(crate) joins: bool,
+    /// Pods that go together as one.
+    pub(crate) unit: u32,
+    /// What one unit asks for.
+    pub(crate) request: Amounts,
+    pub(crate) requests: Arc<Resources>,
     /// Pods that are not placed yet, ordered by key from the last to the first.
     pub(crate) waiting: Vec<PodKey>,
+    /// How many pods have been drawn.
+    pub(crate) drawn: usize,
     /// By pool, in the order of [`Problem::pools`].
     pub(crate) ways: Vec<Result<Vec<Way>, Misfit>>,
+}
+
+impl Group {
+    /// Answers how many units wait.
+    pub(crate) fn units(&self) -> u32 {
+        u32::try_from(self.waiting.len()).unwrap_or(u32::MAX) / self.unit.max(1)
+    }
 }
 
 /// Answers the pods that need room: those that kube-scheduler could not place, and those on hosts that are leaving. Pods on a
@@ -43,85 +83,175 @@ pub(crate) fn displaced(snapshot: &Snapshot, pods: &[Arc<Pod>]) -> Vec<Arc<Pod>>
     pods.iter().filter(moves).cloned().collect()
 }
 
-/// Groups pods by shape and priority: highest priority first, then the largest by CPU and memory, then by name.
-pub(crate) fn groups(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> Vec<Group> {
-    let mut by_shape: FxHashMap<(&Shape, i32), usize> = FxHashMap::default();
-    let mut gathered: Vec<(Arc<Shape>, i32, Vec<PodKey>)> = Vec::new();
+/// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name. Pods that can never be placed
+/// are answered with the reason.
+pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec<(PodKey, Refusal)>) {
+    let mut refused = Vec::new();
+    let mut at: FxHashMap<(&Shape, i32, ClassId, Option<VolumeNeeds>), usize> = FxHashMap::default();
+    let mut kinds: Vec<(&Arc<Pod>, ClassId, Option<VolumeNeeds>, Vec<PodKey>)> = Vec::new();
     for pod in pods {
-        let slot = *by_shape.entry((&*pod.shape, pod.priority)).or_insert_with(|| {
-            gathered.push((pod.shape.clone(), pod.priority, Vec::new()));
-            gathered.len() - 1
+        if let Some(feature) = pod.shape.unsupported.first() {
+            refused.push((pod.key.clone(), Refusal::NeverPlaced { feature: *feature }));
+            continue;
+        }
+        let needs = match pod.claims.is_empty() {
+            true => None,
+            false => match problem.snapshot.volumes.needs(&pod.key, &pod.claims) {
+                Ok(needs) => Some(needs),
+                Err((claim, problem)) => {
+                    refused.push((pod.key.clone(), Refusal::Volume { claim, problem }));
+                    continue;
+                }
+            },
+        };
+        let class = problem.terms.class_of(pod);
+        let slot = *at.entry((&*pod.shape, pod.priority, class, needs.clone())).or_insert_with(|| {
+            kinds.push((pod, class, needs, Vec::new()));
+            kinds.len() - 1
         });
-        gathered[slot].2.push(pod.key.clone());
+        kinds[slot].3.push(pod.key.clone());
     }
-    let mut groups: Vec<Group> = gathered
-        .into_iter()
-        .map(|(shape, priority, mut waiting)| {
-            waiting.sort_by(|a, b| b.cmp(a));
-            waiting.dedup();
-            let request = problem.dims.demand(&shape.requests);
-            let ways = problem.pools.iter().map(|pool| ways(problem, pool, &shape, &request)).collect();
-            Group { shape, priority, request, waiting, ways }
-        })
-        .collect();
-    groups.sort_by(|a, b| order(a).cmp(&order(b)));
-    groups
+    let mut kinds: Vec<Kind> =
+        kinds.into_iter().map(|(pod, class, needs, keys)| kind(problem, pod, class, needs, keys)).collect();
+    kinds.sort_by(|a, b| order(a).cmp(&order(b)));
+    (kinds, refused)
 }
 
-fn order(group: &Group) -> impl Ord {
-    let size = |name: &str| std::cmp::Reverse(group.shape.requests.get(name));
-    let first = group.waiting.last().cloned();
-    (std::cmp::Reverse(group.priority), size(resources::CPU), size(resources::MEMORY), first)
-}
-
-/// Answers how a shape fits a pool that has room, or the first thing that keeps it out.
-fn ways(problem: &Problem<'_>, state: &PoolState, shape: &Shape, request: &Amounts) -> Result<Vec<Way>, Misfit> {
-    bears(shape, &state.pool.taints).map_err(|taint| Misfit::Taint { taint })?;
-    let mut found = Vec::new();
-    let mut misfit = None;
-    for (at, wanted) in shape.alternatives.iter().enumerate() {
-        let way = way(&state.pool, &state.catalogue, &state.types, state.market, wanted, at)
-            .and_then(|way| with_room(problem, state, shape, request, way));
-        match way {
-            Ok(way) => found.push(way),
-            Err(problem) => misfit = misfit.or(Some(problem)),
-        }
-    }
-    match (found.is_empty(), misfit) {
-        (false, _) => Ok(found),
-        (true, Some(misfit)) => Err(misfit),
-        (true, None) => Err(Misfit::NoInstanceType { wanted: "a label: its node affinity has no term".to_owned() }),
-    }
-}
-
-/// Narrows a way to types that can hold one pod and can be bought; types that are dear for what plain pods do not use go unless
-/// nothing else is left.
-fn with_room(
+fn kind(
     problem: &Problem<'_>,
-    state: &PoolState,
-    shape: &Shape,
-    request: &Amounts,
-    mut way: Way,
-) -> Result<Way, Misfit> {
-    let mut roomy = TypeSet::with_capacity(state.catalogue.types().len());
-    roomy.extend(way.types.ones().filter(|at| copies(&state.room[*at], request) > 0));
-    if roomy.is_clear() {
-        return Err(too_big(problem, state, shape, request, &way.types));
-    }
-    let count = roomy.count_ones(..);
-    roomy.intersect_with(&state.catalogue.offered(way.market));
-    if roomy.is_clear() {
-        return Err(Misfit::NoOffering { types: count });
-    }
-    if state.pool.min_values.is_empty() {
-        let mut plain = roomy.clone();
-        plain.difference_with(state.catalogue.exotic());
-        if !plain.is_clear() {
-            roomy = plain;
+    pod: &Arc<Pod>,
+    class: ClassId,
+    needs: Option<VolumeNeeds>,
+    mut pods: Vec<PodKey>,
+) -> Kind {
+    pods.sort_unstable();
+    pods.dedup();
+    let policy = problem.snapshot.settings.preferences;
+    let shape = &pod.shape;
+    let mut steps = steps(&problem.terms, shape, &pod.key.namespace, class, policy, problem.discouraged);
+    let needs = needs.unwrap_or_default();
+    if !needs.alternatives.is_empty() {
+        for wants in &mut steps {
+            wants.alternatives = crossed(&wants.alternatives, &needs.alternatives);
         }
     }
-    way.types = roomy;
-    Ok(way)
+    Kind {
+        shape: shape.clone(),
+        priority: pod.priority,
+        counting: problem.terms.counting(pod),
+        request: problem.dims.demand(&shape.requests),
+        attach: needs.attach,
+        steps,
+        pods,
+    }
+}
+
+/// Every combination that can hold.
+pub(crate) fn crossed(some: &[Requirements], others: &[Requirements]) -> Vec<Requirements> {
+    let pairs = some.iter().flat_map(|a| others.iter().map(move |b| (a, b)));
+    pairs.filter(|(a, b)| a.intersects(b).is_ok()).map(|(a, b)| a.and(b)).collect()
+}
+
+fn order(kind: &Kind) -> impl Ord + use<> {
+    let size = |name: &str| std::cmp::Reverse(kind.shape.requests.get(name));
+    (std::cmp::Reverse(kind.priority), size(resources::CPU), size(resources::MEMORY), kind.pods.first().cloned())
+}
+
+/// Says whether pods with these tolerations may be on a node with these taints; the first that keeps them away, otherwise. Shy pods
+/// also keep away from `PreferNoSchedule`.
+pub(crate) fn bears_all(shape: &Shape, taints: &[Taint], shy: bool) -> Result<(), Taint> {
+    bears(shape, taints)?;
+    match taints.iter().find(|taint| shy && discourages(taint, &shape.tolerations)) {
+        Some(taint) => Err(taint.clone()),
+        None => Ok(()),
+    }
+}
+
+fn discourages(taint: &Taint, tolerations: &[Toleration]) -> bool {
+    taint.effect == TaintEffect::PreferNoSchedule && !taint.tolerated_by(tolerations)
+}
+
+/// Remembers answers about requirements and requests, of which there are far fewer than kinds.
+#[derive(Default)]
+pub(crate) struct Ways {
+    by_labels: FxHashMap<(usize, Requirements), Result<Way, Misfit>>,
+    by_request: FxHashMap<(usize, Amounts), Arc<TypeSet>>,
+}
+
+impl Ways {
+    /// Answers how pods fit a pool that has room, or the first thing that keeps them out.
+    pub(crate) fn of(
+        &mut self,
+        problem: &Problem<'_>,
+        pool: usize,
+        shape: &Shape,
+        request: &Amounts,
+        wants: &Wants,
+        alternatives: &[Requirements],
+    ) -> Result<Vec<Way>, Misfit> {
+        let state = &problem.pools[pool];
+        bears_all(shape, &state.pool.taints, wants.shy).map_err(|taint| Misfit::Taint { taint })?;
+        let mut found = Vec::new();
+        let mut misfit = None;
+        for (at, wanted) in alternatives.iter().enumerate() {
+            let way = self.labelled(state, pool, wanted).and_then(|mut way| {
+                way.alternative = at;
+                self.with_room(problem, pool, shape, request, way)
+            });
+            match way {
+                Ok(way) => found.push(way),
+                Err(problem) => misfit = misfit.or(Some(problem)),
+            }
+        }
+        match (found.is_empty(), misfit) {
+            (false, _) => Ok(found),
+            (true, Some(misfit)) => Err(misfit),
+            (true, None) => Err(Misfit::NoInstanceType { wanted: "a label: its node affinity has no term".to_owned() }),
+        }
+    }
+
+    fn labelled(&mut self, state: &PoolState, pool: usize, wanted: &Requirements) -> Result<Way, Misfit> {
+        let key = (pool, wanted.clone());
+        let answer = || way(&state.pool, &state.catalogue, &state.types, state.market, wanted, 0);
+        self.by_labels.entry(key).or_insert_with(answer).clone()
+    }
+
+    /// Narrows a way to types that can hold one unit and can be bought; types that are dear for what plain pods do not use go unless
+    /// nothing else is left.
+    fn with_room(
+        &mut self,
+        problem: &Problem<'_>,
+        pool: usize,
+        shape: &Shape,
+        request: &Amounts,
+        mut way: Way,
+    ) -> Result<Way, Misfit> {
+        let state = &problem.pools[pool];
+        let holding = self.by_request.entry((pool, request.clone())).or_insert_with(|| {
+            let mut holding = TypeSet::with_capacity(state.catalogue.types().len());
+            holding.extend(state.types.ones().filter(|at| copies(&state.room[*at], request) > 0));
+            Arc::new(holding)
+        });
+        let mut roomy = way.types.clone();
+        roomy.intersect_with(holding);
+        if roomy.is_clear() {
+            return Err(too_big(problem, state, shape, request, &way.types));
+        }
+        let count = roomy.count_ones(..);
+        roomy.intersect_with(&state.catalogue.offered(way.market));
+        if roomy.is_clear() {
+            return Err(Misfit::NoOffering { types: count });
+        }
+        if state.pool.min_values.is_empty() {
+            let mut plain = roomy.clone();
+            plain.difference_with(state.catalogue.exotic());
+            if !plain.is_clear() {
+                roomy = plain;
+            }
+        }
+        way.types = roomy;
+        Ok(way)
+    }
 }
 
 fn too_big(problem: &Problem<'_>, state: &PoolState, shape: &Shape, request: &Amounts, types: &TypeSet) -> Misfit {
@@ -140,12 +270,14 @@ pub(crate) fn common_market(state: &PoolState, ways: impl Iterator<Item = Market
     ways.fold(state.market, Market::and)
 }
 
-/// Gives names in order to counts of pods.
-pub(crate) fn draw(groups: &mut [Group], group: usize, count: u32) -> Vec<PodKey> {
+/// Gives names in order to units of pods.
+pub(crate) fn draw(groups: &mut [Group], group: usize, units: u32) -> Vec<PodKey> {
+    let count = units as usize * groups[group].unit as usize;
     let waiting = &mut groups[group].waiting;
-    let rest = waiting.len().saturating_sub(count as usize);
+    let rest = waiting.len().saturating_sub(count);
     let mut drawn = waiting.split_off(rest);
     drawn.reverse();
+    groups[group].drawn += drawn.len();
     drawn
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::catalogue::{CapacityType, Price, RankedOffering};
-use crate::cluster::{ClassRef, Feature, PodKey};
+use crate::cluster::{ClassRef, Feature, PodKey, VolumeProblem};
 use crate::quantity::Quantity;
 use crate::requirement::Requirements;
 use crate::resources::Resources;
@@ -112,10 +112,17 @@ pub struct Unschedulable {
 /// Holds one reason against a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It asks for something that the engine does not place yet.
-    NotSupportedYet {
+    /// It asks for something that karp never places.
+    NeverPlaced {
         /// What.
         feature: Feature,
+    },
+    /// A volume of it keeps it from running anywhere.
+    Volume {
+        /// The PersistentVolumeClaim.
+        claim: String,
+        /// What is wrong.
+        problem: VolumeProblem,
     },
     /// There is no pool that karp may use.
     NoPools,
@@ -180,6 +187,11 @@ pub enum Misfit {
         /// What the pool uses already, planned nodes included.
         used: Quantity,
     },
+    /// No domain is left that the pod may use.
+    Topology {
+        /// The constraint, in words.
+        rule: String,
+    },
     /// Fewer values remain possible than the pool's `minValues` asks for.
     MinValues {
         /// The label.
@@ -211,6 +223,7 @@ impl fmt::Display for Misfit {
                 )
             }
             Misfit::Limit { resource, limit, used } => write!(f, "limit {resource} {limit} reached ({used} in use)"),
+            Misfit::Topology { rule } => write!(f, "unsatisfiable topology constraint: {rule}"),
             Misfit::MinValues { key, wanted, possible } => {
                 write!(f, "minValues of {key} is {wanted}, only {possible} remain")
             }
@@ -221,7 +234,8 @@ impl fmt::Display for Misfit {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::NotSupportedYet { feature } => write!(f, "{feature} is not supported yet"),
+            Refusal::NeverPlaced { feature } => write!(f, "karp does not place pods with {feature}"),
+            Refusal::Volume { claim, problem } => write!(f, "persistent volume claim {claim}: {problem}"),
             Refusal::NoPools => f.write_str("there is no NodePool"),
             Refusal::Pool { pool, misfit } => write!(f, "pool {pool}: {misfit}"),
         }

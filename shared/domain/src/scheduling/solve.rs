@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::amounts::{copies, take};
-use super::packing::{Draft, Order, Packer, limits_left, node_size};
-use super::problem::{Problem, bears};
-use super::queue::{Group, draw, groups, waiting_pods};
-use super::{Misfit, Placement, Refusal, Solution, Target, Unschedulable, finish, improve};
-use crate::catalogue::Price;
-use crate::cluster::{Pod, PodKey, Snapshot};
+use rustc_hash::FxHashMap;
+
+use super::amounts::take;
+use super::assign::{Assignment, Batch};
+use super::board::Board;
+use super::packing::{Draft, Packer, limits_left, node_size};
+use super::problem::Problem;
+use super::queue::{Group, Kind, Ways, kinds, waiting_pods};
+use super::wants::Asks;
+use super::{InFlightNode, Misfit, Placement, Refusal, Solution, Unschedulable, finish, improve, join};
+use crate::cluster::{Pod, Snapshot};
 use crate::resources::Resources;
 
 /// How long after a refusal for want of offerings a new look is worth while: recent capacity errors are forgotten by then.
@@ -37,7 +41,7 @@ pub(crate) enum Hosts<'h> {
 }
 
 impl Hosts<'_> {
-    fn allow(&self, problem: &Problem<'_>, at: usize) -> bool {
+    pub(crate) fn allow(&self, problem: &Problem<'_>, at: usize) -> bool {
         match self {
             Hosts::All => problem.hosts[at].open,
             Hosts::ReadyWithout(gone) => problem.hosts[at].open && problem.hosts[at].initialized && !gone.contains(&at),
@@ -45,118 +49,99 @@ impl Hosts<'_> {
     }
 }
 
+/// Rounds of placing: what did not fit on new nodes is placed otherwise in the next one.
+const MAX_ROUNDS: usize = 5;
+
 /// Places pods on the hosts allowed and on new nodes.
 pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_>) -> Solution {
     let mut solution = Solution::default();
-    let (refused, pods): (Vec<_>, Vec<_>) = pods.into_iter().partition(|pod| !pod.shape.unsupported.is_empty());
-    for pod in refused {
-        let reasons = pod.shape.unsupported.iter().map(|feature| Refusal::NotSupportedYet { feature: *feature });
-        solution.unschedulable.push(Unschedulable { pod: pod.key.clone(), reasons: reasons.collect() });
+    let (board, pods) = keep_nominations(problem, pods, hosts, &mut solution);
+    let (kinds, refused) = kinds(problem, &pods);
+    let mut ways = Ways::default();
+    let mut caps: FxHashMap<Batch, u32> = FxHashMap::default();
+    for round in 1..=MAX_ROUNDS {
+        let mut assignment = Assignment::new(problem, &kinds, hosts, &caps, &mut ways, board.clone());
+        assignment.run();
+        let mut nodes = Vec::new();
+        let misfits = launch(problem, &mut assignment.groups, &mut nodes);
+        let short = short(&kinds, &assignment);
+        if round < MAX_ROUNDS && !short.is_empty() {
+            caps.extend(short);
+            continue;
+        }
+        solution.nodes = nodes;
+        refuse(problem, &kinds, &assignment, &misfits, &mut solution);
+        solution.placements.append(&mut assignment.placements);
+        break;
     }
-    let mut free: Vec<_> = problem.hosts.iter().map(|state| state.free.clone()).collect();
-    let pods = keep_nominations(problem, pods, hosts, &mut free, &mut solution);
-    let mut groups = groups(problem, &pods);
-    place_on_hosts(problem, &mut groups, hosts, &mut free, &mut solution);
-    let misfits = launch(problem, &mut groups, &mut solution);
-    refuse(problem, &groups, &misfits, &mut solution);
+    let refused = refused.into_iter().map(|(pod, reason)| Unschedulable { pod, reasons: vec![reason] });
+    solution.unschedulable.extend(refused);
     solution.placements.sort_by(|a, b| a.pod.cmp(&b.pod));
     solution.unschedulable.sort_by(|a, b| a.pod.cmp(&b.pod));
     solution.unschedulable.dedup_by(|a, b| a.pod == b.pod);
     solution
 }
 
-/// A pod that is nominated to an open host goes there: kube-scheduler keeps the room for it.
+/// The batches of which fewer pods fit on new nodes than was planned, with how many did, where another round may do better: the kind has
+/// a wish less to insist on, or rules on domains, which were reckoned with pods that are nowhere now.
+fn short(kinds: &[Kind], assignment: &Assignment<'_>) -> Vec<(Batch, u32)> {
+    let mut fitted: FxHashMap<Batch, (usize, usize)> = FxHashMap::default();
+    for (group, batch) in assignment.groups.iter().zip(&assignment.batches) {
+        let count = fitted.entry(*batch).or_default();
+        count.0 += group.waiting.len();
+        count.1 += group.drawn;
+    }
+    let short = fitted.into_iter().filter(|((kind, step, _), (waiting, _))| {
+        let steps = &kinds[*kind].steps;
+        *waiting > 0 && (step + 1 < steps.len() || !steps[*step].domains.is_empty())
+    });
+    short.map(|(batch, (_, drawn))| (batch, u32::try_from(drawn).unwrap_or(u32::MAX))).collect()
+}
+
+/// A pod that is nominated to an open host goes there: kube-scheduler keeps the room for it. Answers the hosts with those pods, without
+/// the pods that are to move, and the pods that are left to place.
 fn keep_nominations(
     problem: &Problem<'_>,
     pods: Vec<Arc<Pod>>,
     hosts: &Hosts<'_>,
-    free: &mut [super::amounts::Amounts],
     solution: &mut Solution,
-) -> Vec<Arc<Pod>> {
+) -> (Board, Vec<Arc<Pod>>) {
+    let mut board = problem.board.clone();
     let mut rest = Vec::with_capacity(pods.len());
     for pod in pods {
-        let host = pod.nominated.as_ref().filter(|_| pod.node.is_none()).and_then(|name| {
-            let named = |at: &usize| problem.hosts[*at].host.node.as_ref().is_some_and(|node| node.name == *name);
-            (0..problem.hosts.len()).find(named).filter(|at| hosts.allow(problem, *at))
-        });
-        match host {
+        let named = |name: &Arc<str>| problem.by_node.get(name).copied();
+        if let Some(at) = pod.node.as_ref().and_then(named) {
+            let counting = problem.terms.counting(&pod);
+            board.count_on(&problem.terms, &problem.domains, (at, &problem.hosts[at]), &counting, -1);
+        }
+        let nominated = pod.nominated.as_ref().filter(|_| pod.node.is_none()).and_then(named);
+        match nominated.filter(|at| hosts.allow(problem, *at)) {
             Some(at) => {
-                take(&mut free[at], &problem.dims.demand(&pod.shape.requests), 1);
-                solution.placements.push(Placement { pod: pod.key.clone(), target: target(problem, at) });
+                take(&mut board.free[at], &problem.dims.demand(&pod.shape.requests), 1);
+                let counting = problem.terms.counting(&pod);
+                board.count_on(&problem.terms, &problem.domains, (at, &problem.hosts[at]), &counting, 1);
+                solution.placements.push(Placement { pod: pod.key.clone(), target: problem.target(at) });
             }
             None => rest.push(pod),
         }
     }
-    rest
+    (board, rest)
 }
 
-fn target(problem: &Problem<'_>, at: usize) -> Target {
-    let host = &problem.hosts[at].host;
-    match (&host.node, &host.claim) {
-        (Some(node), _) => Target::Node(node.name.clone()),
-        (None, Some(claim)) => Target::Claim(claim.name.clone()),
-        (None, None) => Target::Claim("".into()),
-    }
-}
-
-/// Fills open hosts, initialized ones first, then by name.
-fn place_on_hosts(
-    problem: &Problem<'_>,
-    groups: &mut [Group],
-    hosts: &Hosts<'_>,
-    free: &mut [super::amounts::Amounts],
-    solution: &mut Solution,
-) {
-    let mut order: Vec<usize> = (0..problem.hosts.len()).filter(|at| hosts.allow(problem, *at)).collect();
-    order.sort_by_key(|at| (!problem.hosts[*at].initialized, *at));
-    for group in 0..groups.len() {
-        for at in &order {
-            let waiting = u32::try_from(groups[group].waiting.len()).unwrap_or(u32::MAX);
-            if waiting == 0 {
-                break;
-            }
-            let count = copies(&free[*at], &groups[group].request).min(waiting);
-            if count == 0 || !suits(problem, &groups[group], *at) {
-                continue;
-            }
-            take(&mut free[*at], &groups[group].request, i64::from(count));
-            for pod in draw(groups, group, count) {
-                solution.placements.push(Placement { pod, target: target(problem, *at) });
-            }
-        }
-    }
-}
-
-fn suits(problem: &Problem<'_>, group: &Group, host: usize) -> bool {
-    let state = &problem.hosts[host];
-    bears(&group.shape, &state.taints).is_ok()
-        && group.shape.alternatives.iter().any(|wanted| state.labels.satisfies(wanted))
-}
-
-/// Plans new nodes; answers a misfit by group and pool for pods that a full pool or `minValues` kept out. Of several orders of filling the
-/// one that leaves the fewest pods waiting and costs least is taken, and improved.
-fn launch(problem: &Problem<'_>, groups: &mut [Group], solution: &mut Solution) -> Vec<Vec<Option<Misfit>>> {
-    let mut best: Option<(u64, Price, Plan)> = None;
-    for order in Order::ALL {
-        let mut packer = Packer::new(problem, groups, order);
-        let mut plan = Plan::default();
-        pack(&mut packer, &mut plan.misfits);
-        plan.take(packer);
-        let types = plan.drafts.iter().filter_map(|draft| improve::best_type(problem, groups, draft));
-        let (waiting, price) = (plan.waiting(), types.map(|t| t.price).sum());
-        if best.as_ref().is_none_or(|(least, cost, _)| (waiting, price) < (*least, *cost)) {
-            best = Some((waiting, price, plan));
-        }
-    }
-    let Some((_, _, mut plan)) = best else { return Vec::new() };
+/// Plans new nodes; answers a misfit by group and pool for pods that a full pool or `minValues` kept out.
+fn launch(problem: &Problem<'_>, groups: &mut [Group], nodes: &mut Vec<InFlightNode>) -> Vec<Vec<Option<Misfit>>> {
+    let mut plan = Plan::default();
+    let mut packer = Packer::new(problem, groups);
+    pack(&mut packer, &mut plan.misfits);
+    plan.take(packer);
     improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
     // what was improved may have left room under a limit
     for _ in 0..MOST_REFILLS {
         let before = plan.drafts.len();
-        if plan.waiting() == 0 {
+        if plan.waiting() == 0 || problem.pools.iter().all(|state| state.pool.limits.is_empty()) {
             break;
         }
-        let mut packer = Packer::new(problem, groups, Order::Cpu);
+        let mut packer = Packer::new(problem, groups);
         packer.resume(plan.drafts.clone(), plan.left.clone(), plan.remaining.clone());
         pack(&mut packer, &mut plan.misfits);
         plan.take(packer);
@@ -165,7 +150,8 @@ fn launch(problem: &Problem<'_>, groups: &mut [Group], solution: &mut Solution) 
         }
         improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
     }
-    solution.nodes = finish::nodes(problem, groups, &plan.drafts, &mut plan.left);
+    join::join(problem, groups, &mut plan.drafts, &mut plan.left);
+    *nodes = finish::nodes(problem, groups, &plan.drafts, &mut plan.left);
     plan.misfits
 }
 
@@ -234,31 +220,54 @@ fn pack_tier(packer: &mut Packer<'_>, tier: &[usize], misfits: &mut [Vec<Option<
 }
 
 /// Gives every pod that is left its reasons, one for each pool.
-fn refuse(problem: &Problem<'_>, groups: &[Group], misfits: &[Vec<Option<Misfit>>], solution: &mut Solution) {
+fn refuse(
+    problem: &Problem<'_>,
+    kinds: &[Kind],
+    assignment: &Assignment<'_>,
+    misfits: &[Vec<Option<Misfit>>],
+    solution: &mut Solution,
+) {
     let planned = planned(problem, solution);
-    for (at, group) in groups.iter().enumerate().filter(|(_, group)| !group.waiting.is_empty()) {
-        let mut reasons: Vec<Refusal> = Vec::new();
-        for (pool, state) in problem.pools.iter().enumerate() {
-            let misfit = match &group.ways[pool] {
-                Err(misfit) => misfit.clone(),
-                Ok(_) => {
-                    misfits[at][pool].clone().unwrap_or_else(|| limit_reached(problem, group, pool, &planned[pool]))
-                }
-            };
-            reasons.push(Refusal::Pool { pool: state.pool.name.clone(), misfit });
-        }
-        let closed = problem.closed.iter().cloned();
-        reasons.extend(closed.map(|(pool, misfit)| Refusal::Pool { pool, misfit }));
-        if reasons.is_empty() {
-            reasons.push(Refusal::NoPools);
-        }
-        let waits = |r: &Refusal| matches!(r, Refusal::Pool { misfit: Misfit::NoOffering { .. }, .. });
-        if reasons.iter().any(waits) {
-            solution.next_look = problem.snapshot.now.checked_add(OFFERINGS_RETURN).ok();
-        }
-        let pods: Vec<PodKey> = group.waiting.iter().rev().cloned().collect();
-        solution.unschedulable.extend(pods.into_iter().map(|pod| Unschedulable { pod, reasons: reasons.clone() }));
+    for (at, group) in assignment.groups.iter().enumerate().filter(|(_, group)| !group.waiting.is_empty()) {
+        let reason = |pool: usize| match &group.ways[pool] {
+            Err(misfit) => misfit.clone(),
+            Ok(_) if group.joins => Misfit::Topology { rule: near_rule(problem, group) },
+            Ok(_) => misfits[at][pool].clone().unwrap_or_else(|| limit_reached(problem, group, pool, &planned[pool])),
+        };
+        let reasons = reasons(problem, solution, reason);
+        let pods = group.waiting.iter().rev().cloned();
+        solution.unschedulable.extend(pods.map(|pod| Unschedulable { pod, reasons: reasons.clone() }));
     }
+    for at in 0..kinds.len() {
+        let rest = assignment.rest(at);
+        if !rest.is_empty() {
+            let why = assignment.why(at);
+            let reasons = reasons(problem, solution, |pool| why[pool].clone());
+            let pods = rest.iter().cloned();
+            solution.unschedulable.extend(pods.map(|pod| Unschedulable { pod, reasons: reasons.clone() }));
+        }
+    }
+}
+
+fn near_rule(problem: &Problem<'_>, group: &Group) -> String {
+    let near = group.rules.iter().find(|rule| rule.asks == Asks::Near);
+    near.map(|rule| problem.terms.describe(rule)).unwrap_or_default()
+}
+
+fn reasons(problem: &Problem<'_>, solution: &mut Solution, of: impl Fn(usize) -> Misfit) -> Vec<Refusal> {
+    let pools = problem.pools.iter().enumerate();
+    let mut reasons: Vec<Refusal> =
+        pools.map(|(at, state)| Refusal::Pool { pool: state.pool.name.clone(), misfit: of(at) }).collect();
+    let closed = problem.closed.iter().cloned();
+    reasons.extend(closed.map(|(pool, misfit)| Refusal::Pool { pool, misfit }));
+    if reasons.is_empty() {
+        reasons.push(Refusal::NoPools);
+    }
+    let waits = |r: &Refusal| matches!(r, Refusal::Pool { misfit: Misfit::NoOffering { .. }, .. });
+    if reasons.iter().any(waits) {
+        solution.next_look = problem.snapshot.now.checked_add(OFFERINGS_RETURN).ok();
+    }
+    reasons
 }
 
 /// What the planned nodes of each pool take of its limits.

@@ -180,8 +180,12 @@ fn team(pool: &Pool, wanted: &Requirements) -> Option<String> {
 /// A refusal is justified when the pod alone fits no offering of any pool, or limits or `minValues` keep it out.
 fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &[Refusal]) {
     assert!(!reasons.is_empty(), "{} is refused without a reason", pod.key);
-    if reasons.iter().any(|r| matches!(r, Refusal::NotSupportedYet { .. })) {
+    if reasons.iter().any(|r| matches!(r, Refusal::NeverPlaced { .. })) {
         assert!(!pod.shape.unsupported.is_empty());
+        return;
+    }
+    if reasons.iter().any(|r| matches!(r, Refusal::Volume { .. })) {
+        assert!(!pod.claims.is_empty());
         return;
     }
     for pool in snapshot.pools.iter().filter(|p| p.is_ours()) {
@@ -211,6 +215,7 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
         });
         let smallest = fits.map(|t| t.capacity.clone()).collect::<Vec<_>>();
         match misfit {
+            Misfit::Topology { .. } => assert!(pod.shape.is_social()),
             Misfit::MinValues { .. } => assert!(!pool.min_values.is_empty()),
             Misfit::Limit { .. } => {
                 assert!(!smallest.is_empty(), "{}: pool {} could not hold it anyway", pod.key, pool.name);

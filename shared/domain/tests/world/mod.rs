@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
 use karp_domain::catalogue::{CapacityType, Catalogue, NodeSettings, Zone, builtin_type};
-use karp_domain::cluster::{Claim, DaemonSet, Node, Pod, PodBudget, Pool, Snapshot};
+use karp_domain::cluster::{Claim, DaemonSet, Node, Pod, PodBudget, Pool, Snapshot, StorageClass, Volume, VolumeClaim};
 use serde_json::{Value, json};
 
 pub const NOW: &str = "2026-11-21T12:00:00Z";
@@ -72,6 +72,15 @@ pub fn snapshot(objects: &[Value], catalogue: Catalogue) -> Snapshot {
                 let name = class.metadata.name.unwrap_or_default();
                 snapshot.catalogues.insert(name.as_str().into(), catalogue.clone());
             }
+            "Namespace" => {
+                let meta = &object["metadata"];
+                let labels = serde_json::from_value(meta["labels"].clone()).unwrap_or_default();
+                snapshot.namespaces.insert(meta["name"].as_str().unwrap().into(), labels);
+            }
+            "PersistentVolumeClaim" => snapshot.volumes.claims.extend([VolumeClaim::from_kube(&read(object))]),
+            "PersistentVolume" => snapshot.volumes.volumes.extend([Volume::from_kube(&read(object)).unwrap()]),
+            "StorageClass" => snapshot.volumes.classes.extend([StorageClass::from_kube(&read(object)).unwrap()]),
+            "CSINode" => snapshot.volumes.add_csi_node(&read(object)),
             kind => panic!("no such kind: {kind}"),
         }
     }

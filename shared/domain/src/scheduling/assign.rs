@@ -1,0 +1,558 @@
+//! Decides for each pod in which domain it goes: onto a host there, or onto a new node that will be made there.
+//!
+//! Rules on domains (zones, mostly) are settled here, one pod after the other, so that packing has only rules on single nodes left.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::amounts::{Amounts, copies};
+use super::board::{Board, KeyId, ValueId};
+use super::problem::{Problem, Way};
+use super::queue::{Group, Kind, Ways, bears_all, crossed};
+use super::terms::CounterId;
+use super::wants::{Asks, Rule, Wants};
+use super::{Hosts, Misfit, Placement};
+use crate::api::labels;
+use crate::catalogue::{CapacityType, Price};
+use crate::cluster::PodKey;
+use crate::requirement::{Requirement, Requirements, ValueSet};
+
+/// More combinations of domains than one kind of pods is looked at in; what lies beyond is left out.
+const MAX_CELLS: usize = 1024;
+/// Rounds over all kinds: pods may wait for others to be placed that they must be near.
+const MAX_PASSES: usize = 4;
+
+/// Names the pods of one kind that go to new nodes of one cell on one step of relaxation.
+pub(crate) type Batch = (usize, usize, usize);
+
+/// A combination of domains in which pods of a kind may go.
+struct Cell {
+    pins: SmallVec<[(KeyId, ValueId); 2]>,
+    alternatives: Arc<[Requirements]>,
+    /// By pool; looked up when first asked for.
+    ways: Option<Vec<Result<Vec<Way>, Misfit>>>,
+    price: Option<Price>,
+    /// Hosts with the right labels, taints and, at first, room; not listed where one cell is all there is.
+    hosts: Vec<usize>,
+    /// Hosts before this one, of the list or of all, are full or unsuitable.
+    next: usize,
+}
+
+/// One step of a kind, made ready.
+struct Step {
+    cells: Vec<Cell>,
+    /// The domains that the kind may use, by label.
+    values: Vec<(KeyId, Vec<ValueId>)>,
+}
+
+/// The pods of a solution while it is decided where they go.
+pub(crate) struct Assignment<'r> {
+    problem: &'r Problem<'r>,
+    kinds: &'r [Kind],
+    hosts: &'r Hosts<'r>,
+    /// At most so many pods may go to new nodes of a batch: more did not fit in an earlier round.
+    caps: &'r FxHashMap<Batch, u32>,
+    ways: &'r mut Ways,
+    board: Board,
+    steps: FxHashMap<(usize, usize), Step>,
+    /// How many pods of each kind have been dealt with.
+    cursor: Vec<usize>,
+    targets: Vec<KeyId>,
+    pub(crate) placements: Vec<Placement>,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) batches: Vec<Batch>,
+    open: FxHashMap<Batch, usize>,
+}
+
+impl<'r> Assignment<'r> {
+    pub(crate) fn new(
+        problem: &'r Problem<'r>,
+        kinds: &'r [Kind],
+        hosts: &'r Hosts<'r>,
+        caps: &'r FxHashMap<Batch, u32>,
+        ways: &'r mut Ways,
+        board: Board,
+    ) -> Self {
+        Assignment {
+            problem,
+            kinds,
+            hosts,
+            caps,
+            ways,
+            board,
+            steps: FxHashMap::default(),
+            cursor: vec![0; kinds.len()],
+            targets: targets(problem, kinds),
+            placements: Vec::new(),
+            groups: Vec::new(),
+            batches: Vec::new(),
+            open: FxHashMap::default(),
+        }
+    }
+
+    /// Deals with every kind, those that wait for others again.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..MAX_PASSES {
+            let before: usize = self.cursor.iter().sum();
+            for kind in 0..self.kinds.len() {
+                for step in 0..self.kinds[kind].steps.len() {
+                    if self.left(kind) == 0 {
+                        break;
+                    }
+                    self.step(kind, step);
+                }
+            }
+            let social = |at: usize| self.left(at) > 0 && self.kinds[at].shape.is_social();
+            if self.cursor.iter().sum::<usize>() == before || !(0..self.kinds.len()).any(social) {
+                break;
+            }
+        }
+        // pods are drawn from the end
+        self.groups.iter_mut().for_each(|group| group.waiting.reverse());
+    }
+
+    /// Answers the pods of a kind that go nowhere.
+    pub(crate) fn rest(&self, kind: usize) -> &'r [PodKey] {
+        &self.kinds[kind].pods[self.cursor[kind]..]
+    }
+
+    /// Answers what kept pods of a kind out, by pool, on the last step of relaxation.
+    pub(crate) fn why(&self, kind: usize) -> Vec<Misfit> {
+        let problem = self.problem;
+        let last = self.kinds[kind].steps.len() - 1;
+        let wants = self.wants(kind, last);
+        let rule = wants.domains.first().or(wants.hosts.iter().find(|rule| rule.asks == Asks::Near));
+        let topology = || match rule {
+            Some(rule) => Misfit::Topology { rule: problem.terms.describe(rule) },
+            None => Misfit::NoInstanceType { wanted: "a label: its node affinity has no term".to_owned() },
+        };
+        let ready = self.steps.get(&(kind, last));
+        let ways = |pool: usize| {
+            let mut cells = ready.iter().flat_map(|step| &step.cells).filter_map(|cell| cell.ways.as_ref());
+            let first = cells.clone().next().map(|ways| ways[pool].clone());
+            // a cell that could be made was kept out by the topology
+            if cells.any(|ways| ways[pool].is_ok()) { None } else { first.and_then(Result::err) }
+        };
+        (0..problem.pools.len()).map(|pool| ways(pool).unwrap_or_else(topology)).collect()
+    }
+
+    fn left(&self, kind: usize) -> u32 {
+        u32::try_from(self.rest(kind).len()).unwrap_or(u32::MAX)
+    }
+
+    fn wants(&self, kind: usize, step: usize) -> &'r Wants {
+        &self.kinds[kind].steps[step]
+    }
+
+    fn step(&mut self, kind: usize, step: usize) {
+        let wants = self.wants(kind, step);
+        if wants.alternatives.is_empty() {
+            return;
+        }
+        let mut ready = self.steps.remove(&(kind, step)).unwrap_or_else(|| self.ready(kind, step));
+        if wants.hosts.iter().any(|rule| rule.asks == Asks::Near) {
+            self.near(kind, step, &mut ready);
+        } else if wants.domains.is_empty() && ready.cells.len() == 1 {
+            self.plain(kind, step, &mut ready);
+        } else {
+            self.one_by_one(kind, step, &mut ready);
+        }
+        self.steps.insert((kind, step), ready);
+    }
+
+    /// Pods without rules on domains: as many as fit on each host, the rest on new nodes.
+    fn plain(&mut self, kind: usize, step: usize, ready: &mut Step) {
+        let cell = &mut ready.cells[0];
+        let order = &self.problem.host_order;
+        while cell.next < order.len() {
+            let left = self.left(kind);
+            if left == 0 {
+                return;
+            }
+            let host = order[cell.next];
+            cell.next += 1;
+            if self.suits(kind, step, host) {
+                let room = self.room(kind, step, host).min(left);
+                if room > 0 {
+                    self.put(kind, host, room);
+                }
+            }
+        }
+        let batch = (kind, step, 0);
+        let count = self.left(kind).min(self.cap(batch));
+        if count > 0 && self.can_be_made(kind, step, &mut ready.cells[0]) {
+            self.pend(batch, &ready.cells[0], count);
+        }
+    }
+
+    /// Pods with rules on domains: each goes to the best domain that is valid then.
+    fn one_by_one(&mut self, kind: usize, step: usize, ready: &mut Step) {
+        let wants = self.wants(kind, step);
+        while self.left(kind) > 0 {
+            let mut best = None;
+            for at in 0..ready.cells.len() {
+                if !self.valid(wants, &ready.values, &ready.cells[at].pins) {
+                    continue;
+                }
+                let crowd = self.crowd(wants, (kind, step, at), &ready.cells[at].pins);
+                let cell = &mut ready.cells[at];
+                while cell.next < cell.hosts.len() && self.room(kind, step, cell.hosts[cell.next]) == 0 {
+                    cell.next += 1;
+                }
+                let host = cell.hosts.get(cell.next).copied();
+                if host.is_none() && (self.cap((kind, step, at)) == 0 || !self.can_be_made(kind, step, cell)) {
+                    continue;
+                }
+                let key = (host.is_none(), crowd, cell.price, at);
+                if best.as_ref().is_none_or(|(least, _)| key < *least) {
+                    best = Some((key, host));
+                }
+            }
+            match best {
+                Some((_, Some(host))) => self.put(kind, host, 1),
+                Some(((_, _, _, at), None)) => self.pend((kind, step, at), &ready.cells[at], 1),
+                None => return,
+            }
+        }
+    }
+
+    /// Pods that must share a node with others.
+    fn near(&mut self, kind: usize, step: usize, ready: &mut Step) {
+        let wants = self.wants(kind, step);
+        let near: Vec<Rule> = wants.hosts.iter().filter(|rule| rule.asks == Asks::Near).copied().collect();
+        while self.left(kind) > 0 {
+            let first = near.iter().all(|rule| rule.own && self.board.anywhere(rule.counter) == 0);
+            let valid = |run: &Self, cell: &Cell| run.valid(wants, &ready.values, &cell.pins);
+            let meets =
+                |run: &Self, host: usize| first || near.iter().all(|rule| run.board.on_host(rule.counter, host) > 0);
+            let hosts = ready.cells.iter().filter(|cell| valid(self, cell)).flat_map(|cell| cell.hosts.iter());
+            let roomy =
+                hosts.copied().filter(|host| meets(self, *host)).map(|host| (self.room(kind, step, host), host));
+            // the first one chooses the host with most room, since its like must follow it there
+            let best = roomy.filter(|(room, _)| *room > 0).max_by_key(|(room, host)| (*room, std::cmp::Reverse(*host)));
+            if let Some((room, host)) = best {
+                let count = if wants.domains.is_empty() { room.min(self.left(kind)) } else { 1 };
+                self.put(kind, host, count);
+                continue;
+            }
+            let cells: Vec<usize> = (0..ready.cells.len()).filter(|at| valid(self, &ready.cells[*at])).collect();
+            let done = if first {
+                cells.iter().any(|at| self.bundle((kind, step, *at), &ready.cells[*at]))
+            } else {
+                let waiting = near.iter().all(|rule| self.board.anywhere(rule.counter) > 0);
+                waiting && cells.iter().any(|at| self.join((kind, step, *at), &mut ready.cells[*at]))
+            };
+            if !done {
+                return;
+            }
+        }
+    }
+
+    /// Makes one unit of as many pods as one new node can hold.
+    fn bundle(&mut self, batch: Batch, cell: &Cell) -> bool {
+        let (kind, step, _) = batch;
+        let wants = self.wants(kind, step);
+        let others = wants.hosts.iter().filter(|rule| rule.asks != Asks::Near).map(|rule| rule.room(0)).min();
+        let most = self.left(kind).min(others.unwrap_or(u32::MAX)).min(self.cap(batch));
+        let fits = |run: &mut Self, unit: u32| {
+            let request = times(&run.kinds[kind].request, unit);
+            let shape = &run.kinds[kind].shape;
+            let ways: Vec<_> = (0..run.problem.pools.len())
+                .map(|pool| run.ways.of(run.problem, pool, shape, &request, wants, &cell.alternatives))
+                .collect();
+            ways.iter().any(Result::is_ok).then_some(ways)
+        };
+        let (mut low, mut high) = (0, most);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            match fits(self, middle) {
+                Some(_) => low = middle,
+                None => high = middle - 1,
+            }
+        }
+        let Some(ways) = (low > 0).then(|| fits(self, low)).flatten() else { return false };
+        self.group(batch, cell, low, false, ways);
+        self.fill_group(self.groups.len() - 1, cell, low);
+        true
+    }
+
+    /// Sends all that are left to new nodes on which the pods are that they must be near.
+    fn join(&mut self, batch: Batch, cell: &mut Cell) -> bool {
+        let (kind, step, _) = batch;
+        let count = self.left(kind).min(self.cap(batch));
+        if count == 0 || !self.can_be_made(kind, step, cell) {
+            return false;
+        }
+        let ways = cell.ways.clone().unwrap_or_default();
+        self.group(batch, cell, 1, true, ways);
+        self.fill_group(self.groups.len() - 1, cell, count);
+        true
+    }
+
+    fn cap(&self, batch: Batch) -> u32 {
+        let Some(cap) = self.caps.get(&batch) else { return u32::MAX };
+        let pending = self.open.get(&batch).map_or(0, |group| self.groups[*group].waiting.len());
+        cap.saturating_sub(u32::try_from(pending).unwrap_or(u32::MAX))
+    }
+
+    fn room(&self, kind: usize, step: usize, host: usize) -> u32 {
+        let state = &self.problem.hosts[host];
+        let rules = &self.wants(kind, step).hosts;
+        self.board.room(&self.problem.snapshot.volumes, (host, state), &self.kinds[kind], rules)
+    }
+
+    fn put(&mut self, kind: usize, host: usize, count: u32) {
+        let problem = self.problem;
+        let state = &problem.hosts[host];
+        self.board.put(&problem.terms, &problem.domains, (host, state), &self.kinds[kind], count);
+        let from = self.cursor[kind];
+        self.cursor[kind] += count as usize;
+        let target = problem.target(host);
+        let pods = self.kinds[kind].pods[from..self.cursor[kind]].iter();
+        self.placements.extend(pods.map(|pod| Placement { pod: pod.clone(), target: target.clone() }));
+    }
+
+    fn pend(&mut self, batch: Batch, cell: &Cell, count: u32) {
+        let group = match self.open.get(&batch) {
+            Some(group) => *group,
+            None => {
+                self.group(batch, cell, 1, false, cell.ways.clone().unwrap_or_default());
+                self.open.insert(batch, self.groups.len() - 1);
+                self.groups.len() - 1
+            }
+        };
+        self.fill_group(group, cell, count);
+    }
+
+    fn group(&mut self, batch: Batch, cell: &Cell, unit: u32, joins: bool, ways: Vec<Result<Vec<Way>, Misfit>>) {
+        let kind = &self.kinds[batch.0];
+        self.batches.push(batch);
+        self.groups.push(Group {
+            kind: batch.0,
+            priority: kind.priority,
+            alternatives: cell.alternatives.clone(),
+            rules: self.wants(batch.0, batch.1).hosts.clone(),
+            counting: kind.counting.iter().copied().filter(|id| self.problem.terms.is_by_host(*id)).collect(),
+            joins,
+            unit,
+            request: times(&kind.request, unit),
+            requests: Arc::new(kind.shape.requests.clone()),
+            waiting: Vec::new(),
+            drawn: 0,
+            ways,
+        });
+    }
+
+    fn fill_group(&mut self, group: usize, cell: &Cell, count: u32) {
+        let kind = self.groups[group].kind;
+        let from = self.cursor[kind];
+        self.cursor[kind] += count as usize;
+        self.groups[group].waiting.extend_from_slice(&self.kinds[kind].pods[from..self.cursor[kind]]);
+        let (terms, domains) = (&self.problem.terms, &self.problem.domains);
+        let counting = &self.kinds[kind].counting;
+        self.board.count_new(terms, domains, &cell.pins, &cell.alternatives, counting, i64::from(count));
+    }
+
+    /// Says whether a new node in a cell can hold a pod, by any pool.
+    fn can_be_made(&mut self, kind: usize, step: usize, cell: &mut Cell) -> bool {
+        let problem = self.problem;
+        if cell.ways.is_none() {
+            let (shape, request) = (&self.kinds[kind].shape, &self.kinds[kind].request);
+            let wants = self.wants(kind, step);
+            let ways: Vec<_> = (0..problem.pools.len())
+                .map(|pool| self.ways.of(problem, pool, shape, request, wants, &cell.alternatives))
+                .collect();
+            cell.price = ways.iter().enumerate().filter_map(|(pool, ways)| cheapest(problem, pool, ways)).min();
+            cell.ways = Some(ways);
+        }
+        cell.price.is_some()
+    }
+
+    /// Says whether a pod may go to a cell as counts stand.
+    fn valid(&self, wants: &Wants, values: &[(KeyId, Vec<ValueId>)], pins: &[(KeyId, ValueId)]) -> bool {
+        wants.domains.iter().all(|rule| {
+            let Some((key, value)) = self.pinned(rule.counter, pins) else { return false };
+            let count = self.board.in_domain(rule.counter, value);
+            let domains =
+                || values.iter().find(|(other, _)| *other == key).map(|(_, v)| v.as_slice()).unwrap_or_default();
+            match rule.asks {
+                Asks::Spread { skew, min_domains } => {
+                    let counts = domains().iter().map(|v| self.board.in_domain(rule.counter, *v));
+                    let few = domains().len() < min_domains as usize;
+                    let least = if few { 0 } else { counts.min().unwrap_or(0) };
+                    count + u32::from(rule.own) <= least.saturating_add(skew)
+                }
+                Asks::Near => {
+                    let none = || domains().iter().all(|v| self.board.in_domain(rule.counter, *v) == 0);
+                    count > 0 || (rule.own && none())
+                }
+                Asks::Apart => count == 0,
+            }
+        })
+    }
+
+    fn pinned(&self, counter: CounterId, pins: &[(KeyId, ValueId)]) -> Option<(KeyId, ValueId)> {
+        let key = self.problem.domains.key(counter)?;
+        pins.iter().find(|(pinned, _)| *pinned == key).copied()
+    }
+
+    /// How many like pods are in a cell: pods are spread over cells that are equally good, unless they want to be near each other.
+    fn crowd(&self, wants: &Wants, batch: Batch, pins: &[(KeyId, ValueId)]) -> u32 {
+        let mut spread = 0;
+        let mut near = false;
+        for rule in &wants.domains {
+            match rule.asks {
+                Asks::Spread { .. } => {
+                    let value = self.pinned(rule.counter, pins).map(|(_, value)| value);
+                    spread += value.map_or(0, |value| self.board.in_domain(rule.counter, value));
+                }
+                Asks::Near => near = true,
+                Asks::Apart => {}
+            }
+        }
+        if near || spread > 0 {
+            return spread;
+        }
+        self.open.get(&batch).map_or(0, |group| u32::try_from(self.groups[*group].waiting.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Finds the cells of a step with their hosts.
+    fn ready(&mut self, kind: usize, step: usize) -> Step {
+        let wants = self.wants(kind, step);
+        let domains = &self.problem.domains;
+        let mut keys: Vec<KeyId> = wants.domains.iter().filter_map(|rule| domains.key(rule.counter)).collect();
+        let counted = self.kinds[kind].counting.iter().filter_map(|id| domains.key(*id));
+        keys.extend(counted.filter(|key| self.targets.contains(key)));
+        keys.sort_unstable();
+        keys.dedup();
+        let near = wants.hosts.iter().any(|rule| rule.asks == Asks::Near);
+        let listed = near || !keys.is_empty();
+        let values: Vec<(KeyId, Vec<ValueId>)> =
+            keys.iter().map(|key| (*key, self.values(kind, wants, *key))).collect();
+        let mut pins: Vec<SmallVec<[(KeyId, ValueId); 2]>> = vec![SmallVec::new()];
+        for (key, values) in &values {
+            let longer = pins.iter().flat_map(|pins| {
+                values.iter().map(|value| {
+                    let mut pins = pins.clone();
+                    pins.push((*key, *value));
+                    pins
+                })
+            });
+            pins = longer.take(MAX_CELLS).collect();
+        }
+        let mut cells: Vec<Cell> = pins.into_iter().filter_map(|pins| self.cell(wants, pins)).collect();
+        let at: FxHashMap<SmallVec<[(KeyId, ValueId); 2]>, usize> =
+            cells.iter().enumerate().map(|(at, cell)| (cell.pins.clone(), at)).collect();
+        let suitable = self.problem.host_order.iter().copied().filter(|host| listed && self.suits(kind, step, *host));
+        for host in suitable {
+            let pins: Option<SmallVec<_>> =
+                keys.iter().map(|key| domains.host(*key, host).map(|value| (*key, value))).collect();
+            if let Some(at) = pins.and_then(|pins| at.get(&pins)) {
+                cells[*at].hosts.push(host);
+            }
+        }
+        Step { cells, values }
+    }
+
+    fn cell(&self, wants: &Wants, pins: SmallVec<[(KeyId, ValueId); 2]>) -> Option<Cell> {
+        let alternatives: Arc<[Requirements]> = if pins.is_empty() {
+            wants.alternatives.as_slice().into()
+        } else {
+            let domains = &self.problem.domains;
+            let pinned =
+                pins.iter().map(|(key, value)| Requirement::only(&domains.keys[*key], [domains.name(*value).clone()]));
+            crossed(&wants.alternatives, &[pinned.collect()]).into()
+        };
+        let possible = !alternatives.is_empty();
+        possible.then_some(Cell { pins, alternatives, ways: None, price: None, hosts: Vec::new(), next: 0 })
+    }
+
+    /// Says whether a kind may use a host that has room now.
+    fn suits(&self, kind: usize, step: usize, host: usize) -> bool {
+        let (problem, wants, kind) = (self.problem, self.wants(kind, step), &self.kinds[kind]);
+        let state = &problem.hosts[host];
+        self.hosts.allow(problem, host)
+            && copies(&self.board.free[host], &kind.request) > 0
+            && bears_all(&kind.shape, &state.taints, wants.shy).is_ok()
+            && wants.alternatives.iter().any(|wanted| state.labels.satisfies(wanted))
+    }
+
+    /// The domains of a label that a kind may use: those of pools that it tolerates, and those of hosts.
+    fn values(&self, kind: usize, wants: &Wants, key: KeyId) -> Vec<ValueId> {
+        let problem = self.problem;
+        let name = &problem.domains.keys[key];
+        let mut values = Vec::new();
+        for (pool, state) in problem.pools.iter().enumerate() {
+            if bears_all(&self.kinds[kind].shape, &state.pool.taints, wants.shy).is_ok() {
+                values.extend_from_slice(&problem.pool_values[pool][key]);
+            }
+        }
+        for (at, host) in problem.hosts.iter().enumerate() {
+            let Some(value) = problem.domains.host(key, at) else { continue };
+            if !values.contains(&value) && wants.alternatives.iter().any(|wanted| host.labels.may_satisfy(wanted)) {
+                values.push(value);
+            }
+        }
+        values
+            .retain(|value| wants.alternatives.iter().any(|wanted| wanted.admits(name, problem.domains.name(*value))));
+        values.sort_unstable_by_key(|value| problem.domains.name(*value));
+        values.dedup();
+        values
+    }
+}
+
+/// Labels whose domain must be known for every pod that is counted, since others must be near such pods or apart from them.
+fn targets(problem: &Problem<'_>, kinds: &[Kind]) -> Vec<KeyId> {
+    let rules = kinds.iter().flat_map(|kind| kind.steps.first()).flat_map(|wants| &wants.domains);
+    let firm = rules.filter(|rule| matches!(rule.asks, Asks::Near | Asks::Apart));
+    let mut keys: Vec<KeyId> = firm.filter_map(|rule| problem.domains.key(rule.counter)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+fn cheapest(problem: &Problem<'_>, pool: usize, ways: &Result<Vec<Way>, Misfit>) -> Option<Price> {
+    let catalogue = &problem.pools[pool].catalogue;
+    let ways = ways.as_ref().ok()?.iter();
+    ways.filter_map(|way| way.types.ones().filter_map(|at| catalogue.cheapest(at, way.market)).min()).min()
+}
+
+fn times(request: &Amounts, unit: u32) -> Amounts {
+    request.iter().map(|amount| amount.saturating_mul(i64::from(unit))).collect()
+}
+
+/// Answers the values of a label that nodes of a pool can have.
+pub(crate) fn pool_values(state: &super::problem::PoolState, key: &str) -> Vec<Arc<str>> {
+    let catalogue = &state.catalogue;
+    let zones = |name: fn(&crate::catalogue::Zone) -> Arc<str>| {
+        let in_use = (0..catalogue.zones().len()).filter(|zone| {
+            let market = crate::catalogue::Market { zones: 1 << zone, capacity_types: u8::MAX }.and(state.market);
+            !market.is_empty() && !catalogue.offered(market).is_disjoint(&state.types)
+        });
+        in_use.map(|zone| name(&catalogue.zones()[zone])).collect()
+    };
+    match key {
+        labels::ZONE => zones(|zone| zone.name.clone()),
+        labels::ZONE_ID => zones(|zone| zone.id.clone()),
+        labels::CAPACITY_TYPE => CapacityType::ALL
+            .into_iter()
+            .filter(|t| {
+                let market = crate::catalogue::Market { zones: u64::MAX, capacity_types: 1 << *t as u8 };
+                let market = market.and(state.market);
+                !market.is_empty() && !catalogue.offered(market).is_disjoint(&state.types)
+            })
+            .map(|t| t.as_str().into())
+            .collect(),
+        _ if catalogue.defines(key) => {
+            let values = state.types.ones().filter_map(|at| catalogue.types()[at].labels.get(key)).flatten();
+            let admitted = values.filter(|value| state.pool.requirements.admits(key, value));
+            admitted.cloned().collect::<std::collections::BTreeSet<_>>().into_iter().collect()
+        }
+        _ => match state.pool.requirements.get(key).map(Requirement::values) {
+            Some(ValueSet::Only(values)) => values.iter().cloned().collect(),
+            _ => Vec::new(),
+        },
+    }
+}

@@ -1,0 +1,261 @@
+//! Where pods are counted: by host, and by the domains of labels that hosts share.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::amounts::{Amounts, copies, take};
+use super::problem::{HostLabels, HostState};
+use super::queue::Kind;
+use super::terms::{Counted, CounterId, Filter, Terms};
+use super::wants::Rule;
+use crate::api::labels;
+use crate::cluster::{Pod, Volumes};
+use crate::requirement::Requirements;
+use crate::taint::Taint;
+
+/// Place of a label in [`Domains`].
+pub(crate) type KeyId = usize;
+
+/// Names a value of a label; small numbers, given in the order in which values are met.
+pub(crate) type ValueId = u32;
+
+/// The labels whose values are domains (the host name apart), and the value that each host has.
+#[derive(Debug, Default)]
+pub(crate) struct Domains {
+    pub(crate) keys: Vec<Arc<str>>,
+    /// Label of each counter; none where it counts by host.
+    of_counter: Vec<Option<KeyId>>,
+    values: Vec<Arc<str>>,
+    ids: FxHashMap<Arc<str>, ValueId>,
+    /// By label and host.
+    of_host: Vec<Vec<Option<ValueId>>>,
+}
+
+impl Domains {
+    pub(crate) fn of(terms: &Terms<'_>, hosts: &[HostState]) -> Self {
+        let mut domains = Domains::default();
+        for (id, counter) in terms.counters.iter().enumerate() {
+            let known = domains.keys.iter().position(|key| *key == counter.key);
+            let key = known.unwrap_or(domains.keys.len());
+            if terms.is_by_host(id) {
+                domains.of_counter.push(None);
+                continue;
+            }
+            if known.is_none() {
+                domains.keys.push(counter.key.clone());
+            }
+            domains.of_counter.push(Some(key));
+        }
+        for key in 0..domains.keys.len() {
+            let name = domains.keys[key].clone();
+            let values = hosts.iter().map(|host| value_of(host, &name).map(|value| domains.id(&value))).collect();
+            domains.of_host.push(values);
+        }
+        domains
+    }
+
+    pub(crate) fn id(&mut self, value: &str) -> ValueId {
+        if let Some(id) = self.ids.get(value) {
+            return *id;
+        }
+        let value: Arc<str> = value.into();
+        let id = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        self.values.push(value.clone());
+        self.ids.insert(value, id);
+        id
+    }
+
+    pub(crate) fn name(&self, value: ValueId) -> &Arc<str> {
+        &self.values[value as usize]
+    }
+
+    /// Answers the label of a counter; none where it counts by host.
+    pub(crate) fn key(&self, counter: CounterId) -> Option<KeyId> {
+        self.of_counter[counter]
+    }
+
+    pub(crate) fn host(&self, key: KeyId, host: usize) -> Option<ValueId> {
+        self.of_host[key][host]
+    }
+}
+
+/// The value that a host has, or will surely have.
+fn value_of(host: &HostState, key: &str) -> Option<Arc<str>> {
+    match &host.labels {
+        HostLabels::Known(labels) => labels.get(key).map(|value| value.as_str().into()),
+        HostLabels::Asked { requirements, catalogue, market, .. } => match key {
+            labels::ZONE => {
+                let mut zones = catalogue.zones().iter().enumerate().filter(|(at, _)| market.zones >> at & 1 == 1);
+                let first = zones.next()?;
+                zones.next().is_none().then(|| first.1.name.clone())
+            }
+            _ => requirements.single(key).cloned(),
+        },
+    }
+}
+
+/// Counts of pods and room on hosts while pods are placed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Board {
+    pub(crate) free: Vec<Amounts>,
+    by_host: Vec<SmallVec<[(CounterId, u32); 4]>>,
+    by_value: Vec<FxHashMap<ValueId, u32>>,
+    total: Vec<u32>,
+    /// Volumes attached, by host and driver.
+    attached: FxHashMap<(usize, Arc<str>), u32>,
+}
+
+impl Board {
+    pub(crate) fn new(terms: &Terms<'_>, hosts: &[HostState]) -> Self {
+        Board {
+            free: hosts.iter().map(|state| state.free.clone()).collect(),
+            by_host: vec![SmallVec::new(); hosts.len()],
+            by_value: vec![FxHashMap::default(); terms.counters.len()],
+            total: vec![0; terms.counters.len()],
+            attached: FxHashMap::default(),
+        }
+    }
+
+    /// Answers how many pods are counted on a host.
+    pub(crate) fn on_host(&self, counter: CounterId, host: usize) -> u32 {
+        self.by_host[host].iter().find(|(id, _)| *id == counter).map_or(0, |(_, count)| *count)
+    }
+
+    /// Answers how many pods are counted in a domain.
+    pub(crate) fn in_domain(&self, counter: CounterId, value: ValueId) -> u32 {
+        self.by_value[counter].get(&value).copied().unwrap_or(0)
+    }
+
+    /// Answers how many pods are counted anywhere.
+    pub(crate) fn anywhere(&self, counter: CounterId) -> u32 {
+        self.total[counter]
+    }
+
+    /// Counts pods on a host; fewer when `count` is negative.
+    pub(crate) fn count_on(
+        &mut self,
+        terms: &Terms<'_>,
+        domains: &Domains,
+        at: (usize, &HostState),
+        counting: &[CounterId],
+        count: i64,
+    ) {
+        let (host, state) = at;
+        for id in counting {
+            match domains.key(*id) {
+                None => {
+                    match self.by_host[host].iter_mut().find(|(other, _)| other == id) {
+                        Some((_, known)) => *known = add(*known, count),
+                        None => self.by_host[host].push((*id, add(0, count))),
+                    }
+                    self.total[*id] = add(self.total[*id], count);
+                }
+                Some(key) => {
+                    let Some(value) = domains.host(key, host) else { continue };
+                    if passes(terms, *id, |filter| filter_admits_host(filter, state)) {
+                        self.count_in(*id, value, count);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts pods that will be on new nodes in some domains.
+    pub(crate) fn count_new(
+        &mut self,
+        terms: &Terms<'_>,
+        domains: &Domains,
+        pins: &[(KeyId, ValueId)],
+        alternatives: &[Requirements],
+        counting: &[CounterId],
+        count: i64,
+    ) {
+        for id in counting {
+            match domains.key(*id) {
+                None => self.total[*id] = add(self.total[*id], count),
+                Some(key) => {
+                    let Some((_, value)) = pins.iter().find(|(pinned, _)| *pinned == key) else { continue };
+                    if passes(terms, *id, |filter| filter_admits_labels(filter, alternatives)) {
+                        self.count_in(*id, *value, count);
+                    }
+                }
+            }
+        }
+    }
+
+    fn count_in(&mut self, id: CounterId, value: ValueId, count: i64) {
+        let known = self.by_value[id].entry(value).or_default();
+        *known = add(*known, count);
+        self.total[id] = add(self.total[id], count);
+    }
+
+    /// Notes the volumes of a pod on a host.
+    pub(crate) fn attach(&mut self, volumes: &Volumes, host: usize, pod: &Pod) {
+        if let Ok(needs) = volumes.needs(&pod.key, &pod.claims) {
+            for (driver, count) in needs.attach {
+                *self.attached.entry((host, driver)).or_default() += count;
+            }
+        }
+    }
+
+    /// Answers how many pods of a kind a host can take, by resources, by rules on the node and by volumes.
+    pub(crate) fn room(&self, volumes: &Volumes, at: (usize, &HostState), kind: &Kind, rules: &[Rule]) -> u32 {
+        let (host, state) = at;
+        let mut room = copies(&self.free[host], &kind.request);
+        for rule in rules {
+            if room == 0 {
+                return 0;
+            }
+            room = room.min(rule.room(self.on_host(rule.counter, host)));
+        }
+        let limits = state.host.node.as_ref().and_then(|node| volumes.attachable.get(&node.name));
+        for (driver, each) in kind.attach.iter().filter(|(_, each)| **each > 0) {
+            if let Some(limit) = limits.and_then(|limits| limits.get(driver)) {
+                let used = self.attached.get(&(host, driver.clone())).copied().unwrap_or(0);
+                room = room.min(limit.saturating_sub(used) / each);
+            }
+        }
+        room
+    }
+
+    /// Puts pods of a kind on a host.
+    pub(crate) fn put(
+        &mut self,
+        terms: &Terms<'_>,
+        domains: &Domains,
+        at: (usize, &HostState),
+        kind: &Kind,
+        count: u32,
+    ) {
+        take(&mut self.free[at.0], &kind.request, i64::from(count));
+        self.count_on(terms, domains, at, &kind.counting, i64::from(count));
+        for (driver, each) in &kind.attach {
+            *self.attached.entry((at.0, driver.clone())).or_default() += each * count;
+        }
+    }
+}
+
+fn add(count: u32, more: i64) -> u32 {
+    u32::try_from(i64::from(count).saturating_add(more).max(0)).unwrap_or(u32::MAX)
+}
+
+fn passes(terms: &Terms<'_>, id: CounterId, admits: impl FnOnce(&Filter) -> bool) -> bool {
+    match &terms.counters[id].of {
+        Counted::Selected { filter: Some(filter), .. } => admits(filter),
+        _ => true,
+    }
+}
+
+fn filter_admits_host(filter: &Filter, host: &HostState) -> bool {
+    let labels =
+        filter.alternatives.as_ref().is_none_or(|all| all.iter().any(|wanted| host.labels.may_satisfy(wanted)));
+    let keeps_away = |taint: &Taint| !taint.admits(filter.tolerations.as_deref().unwrap_or_default());
+    labels && (filter.tolerations.is_none() || !host.taints.iter().any(keeps_away))
+}
+
+fn filter_admits_labels(filter: &Filter, wanted: &[Requirements]) -> bool {
+    let meets = |a: &Requirements| wanted.iter().any(|b| a.intersects(b).is_ok());
+    filter.alternatives.as_ref().is_none_or(|all| all.iter().any(meets))
+}

@@ -1,0 +1,166 @@
+//! What can be bought for waiting pods: types and markets, ordered by the most that a node of them can be worth for its price.
+
+use fixedbitset::FixedBitSet;
+
+use super::packing::{dollars, node_size};
+use super::problem::Problem;
+use super::queue::Group;
+use super::worth::{Value, useful};
+use crate::catalogue::{CapacityType, Market, Price};
+use crate::resources::Resources;
+
+/// A type in a market.
+#[derive(Clone, Debug)]
+pub(super) struct Offer {
+    /// The most that its pods can be worth for its price.
+    pub(super) bound: f64,
+    pub(super) pool: usize,
+    pub(super) at: usize,
+    pub(super) market: Market,
+    price: f64,
+    /// The most that pods on it can be worth by their resources.
+    room: f64,
+}
+
+/// Offers for what waits, the most promising first.
+pub(super) struct Offers {
+    all: Vec<Offer>,
+    /// Places in `all` of those that are worth a trial now, in order.
+    now: Vec<u32>,
+    /// Those from here on are larger than a node should be: only for pods that fit on nothing smaller.
+    large: usize,
+    /// What all that waited was worth when `now` was made, and how large nodes might be.
+    made_for: Option<(f64, f64)>,
+    /// Types by their least price, by pool.
+    by_price: Vec<Vec<(Price, usize)>>,
+    slots: f64,
+    limited: bool,
+}
+
+/// Where rules make many nodes necessary, one node should not hold more than this much of an equal share of what waits: else nodes
+/// at the end stay all but empty.
+const FAIR_SHARE: f64 = 1.15;
+
+impl Offers {
+    pub(super) fn of(
+        problem: &Problem<'_>,
+        groups: &[Group],
+        value: &Value,
+        tier: &[usize],
+        banned: &[FixedBitSet],
+    ) -> Self {
+        let mine: Vec<usize> = value.classes.iter().flat_map(|c| c.groups.iter().map(|g| *g as usize)).collect();
+        let ones = vec![1; groups.len()];
+        let slots = value.of_slots();
+        let mut all = Vec::new();
+        let mut by_price = vec![Vec::new(); problem.pools.len()];
+        for pool in tier {
+            let state = &problem.pools[*pool];
+            let variants = variants(problem, groups, *pool, &mine);
+            for at in useful(problem, groups, &ones, &mine, *pool, &banned[*pool]).ones() {
+                let room = value.of_room(&state.room[at]);
+                if let Some(price) = state.catalogue.cheapest(at, state.market) {
+                    by_price[*pool].push((price, at));
+                }
+                for (market, whole) in &variants {
+                    let price = state.catalogue.cheapest(at, *market);
+                    // a zone that costs no more than the cheapest one needs no offer of its own
+                    let same = market != whole && price == state.catalogue.cheapest(at, *whole);
+                    if let Some(price) = price.filter(|_| !same).map(dollars) {
+                        let bound = (room + slots) / price;
+                        all.push(Offer { bound, pool: *pool, at, market: *market, price, room });
+                    }
+                }
+            }
+            by_price[*pool].sort_unstable();
+        }
+        let limited = tier.iter().any(|pool| !problem.pools[*pool].pool.limits.is_empty());
+        Offers { all, now: Vec::new(), large: 0, made_for: None, by_price, slots, limited }
+    }
+
+    /// Brings the offers up to date with what waits and what limits leave.
+    pub(super) fn refresh(
+        &mut self,
+        left: &[Resources],
+        problem: &Problem<'_>,
+        value: &Value,
+        waiting: f64,
+        remaining: &[u32],
+    ) {
+        let share = match value.needed(remaining) {
+            0 => f64::INFINITY,
+            needed => FAIR_SHARE * value.waiting_resources(remaining) / f64::from(needed),
+        };
+        let largest = self.all.iter().map(|offer| offer.room).fold(0.0, f64::max).min(share);
+        // as long as much more waits than any node holds, what waits does not bound a node
+        let same = self.made_for.is_some_and(|(was, shared)| {
+            was > 2.0 * largest && waiting > 2.0 * largest && (shared == share || (share / shared - 1.0).abs() < 0.05)
+        });
+        if same && !self.limited {
+            return;
+        }
+        self.made_for = Some((waiting, share));
+        for offer in &mut self.all {
+            offer.bound = (offer.room + self.slots).min(waiting) / offer.price;
+        }
+        let fits = |offer: &Offer| {
+            let state = &problem.pools[offer.pool];
+            state.pool.limits.is_empty() || node_size(state, offer.at).fits(&left[offer.pool])
+        };
+        let mut now: Vec<u32> = (0..u32::try_from(self.all.len()).unwrap_or(u32::MAX))
+            .filter(|at| !self.limited || fits(&self.all[*at as usize]))
+            .collect();
+        now.sort_by_key(|at| self.all[*at as usize].room > share);
+        self.large = now.iter().position(|at| self.all[*at as usize].room > share).unwrap_or(now.len());
+        let (small, large) = now.split_at_mut(self.large);
+        self.sort(small);
+        self.sort(large);
+        self.now = now;
+    }
+
+    fn sort(&self, some: &mut [u32]) {
+        some.sort_unstable_by(|a, b| {
+            let (one, other) = (&self.all[*a as usize], &self.all[*b as usize]);
+            other.bound.total_cmp(&one.bound).then((one.pool, one.at).cmp(&(other.pool, other.at))).then(a.cmp(b))
+        });
+    }
+
+    /// Answers the offers to try, in order; then those that are larger than a node should be.
+    pub(super) fn halves(&self) -> [impl Iterator<Item = &Offer>; 2] {
+        let (small, large) = self.now.split_at(self.large);
+        [small, large].map(|half| half.iter().map(|at| &self.all[*at as usize]))
+    }
+
+    /// Types of a pool by their least price.
+    pub(super) fn by_price(&self, pool: usize) -> &[(Price, usize)] {
+        &self.by_price[pool]
+    }
+}
+
+/// The ways of buying that are filled separately, so that a pod which needs dear capacity does not draw others onto it: each
+/// capacity type, and each zone of it when some pod is bound to zones.
+/// Each comes with the market of all zones that it is a part of.
+fn variants(problem: &Problem<'_>, groups: &[Group], pool: usize, mine: &[usize]) -> Vec<(Market, Market)> {
+    let state = &problem.pools[pool];
+    let zones = (1_u64 << state.catalogue.zones().len().min(63)) - 1;
+    let all = state.market.zones & zones;
+    let mut bound = 0_u64;
+    for group in mine {
+        for way in groups[*group].ways[pool].iter().flatten() {
+            if way.market.zones & zones & all != all {
+                bound |= way.market.zones & all;
+            }
+        }
+    }
+    let mut variants = Vec::new();
+    for capacity_type in CapacityType::ALL {
+        let whole = Market { zones: all, capacity_types: 1 << capacity_type as u8 }.and(state.market);
+        if whole.is_empty() || state.catalogue.offered(whole).is_clear() {
+            continue;
+        }
+        variants.push((whole, whole));
+        let each = (0..state.catalogue.zones().len()).filter(|zone| bound >> zone & 1 == 1);
+        variants.extend(each.map(|zone| (Market { zones: 1 << zone, ..whole }, whole)));
+    }
+    variants
+}

@@ -1,0 +1,237 @@
+//! What pods ask of each other, interned: each distinct question "how many such pods are in this domain" is one counter.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::wants::{Asks, Rule};
+use crate::api::labels;
+use crate::cluster::{HostPort, Namespaces, Pod, PodTerm, Shape, Snapshot, Spread};
+use crate::requirement::{Requirements, Selector};
+use crate::taint::Toleration;
+
+/// Place of a counter in [`Terms`].
+pub(crate) type CounterId = usize;
+
+/// Place of a class in [`Terms`].
+pub(crate) type ClassId = usize;
+
+/// Counts pods of some kind, by the values of a node's label.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Counter {
+    /// The label.
+    pub(crate) key: Arc<str>,
+    /// Which pods.
+    pub(crate) of: Counted,
+}
+
+/// Which pods a counter counts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Counted {
+    /// Those that a selector means, on nodes that pass a filter.
+    Selected { selector: Option<Selector>, namespaces: Namespaces, filter: Option<Filter> },
+    /// Those that must not be near the pods that a selector means.
+    Owners { selector: Option<Selector>, namespaces: Namespaces },
+    /// Those that take a port of the node.
+    Port(HostPort),
+}
+
+/// Which nodes count for a spread.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Filter {
+    /// Any of these must hold; none when labels do not matter.
+    pub(crate) alternatives: Option<Vec<Requirements>>,
+    /// Taints must be tolerated by these; none when taints do not matter.
+    pub(crate) tolerations: Option<Vec<Toleration>>,
+}
+
+/// Counters and classes of a cluster's pods. Pods of one class are counted alike.
+#[derive(Debug, Default)]
+pub(crate) struct Terms<'a> {
+    pub(crate) counters: Vec<Counter>,
+    ids: FxHashMap<Counter, CounterId>,
+    /// Counters by one label that their pods must have.
+    by_label: FxHashMap<(String, String), Vec<CounterId>>,
+    /// Counters whose selectors name no such label.
+    others: Vec<CounterId>,
+    classes: Vec<SmallVec<[CounterId; 4]>>,
+    class_ids: FxHashMap<SmallVec<[CounterId; 4]>, ClassId>,
+    by_labels: FxHashMap<(&'a str, &'a BTreeMap<String, String>), ClassId>,
+}
+
+impl<'a> Terms<'a> {
+    /// Collects the terms of all pods that are or will be on nodes, and says which pods they count.
+    pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
+        let mut terms = Terms::default();
+        terms.class(SmallVec::new());
+        let mut seen: FxHashMap<&Shape, ()> = FxHashMap::default();
+        for pod in &snapshot.pods {
+            let shape = &*pod.shape;
+            if (shape.is_social() || !shape.ports.is_empty()) && seen.insert(shape, ()).is_none() {
+                terms.intern(shape, &pod.key.namespace);
+            }
+        }
+        if terms.counters.is_empty() {
+            return terms;
+        }
+        for (id, counter) in terms.counters.iter().enumerate() {
+            if let Counted::Selected { selector: Some(selector), .. } = &counter.of {
+                match selector.one_equal() {
+                    Some((key, value)) => {
+                        terms.by_label.entry((key.to_owned(), value.to_owned())).or_default().push(id);
+                    }
+                    None => terms.others.push(id),
+                }
+            }
+        }
+        for pod in &snapshot.pods {
+            let key = (&*pod.key.namespace, &pod.labels);
+            if !terms.by_labels.contains_key(&key) {
+                let counted = terms.counted(snapshot, &pod.key.namespace, &pod.labels);
+                let class = terms.class(counted);
+                terms.by_labels.insert(key, class);
+            }
+        }
+        terms
+    }
+
+    fn intern(&mut self, shape: &Shape, namespace: &str) {
+        for spread in &shape.spread {
+            self.id(spread_counter(shape, spread, namespace));
+        }
+        let preferred = shape.preferred_affinity.iter().chain(&shape.preferred_anti_affinity).map(|p| &p.term);
+        for term in shape.affinity.iter().chain(&shape.anti_affinity).chain(preferred) {
+            self.id(selected(term));
+        }
+        for term in &shape.anti_affinity {
+            self.id(owners(term));
+        }
+        for port in &shape.ports {
+            self.id(port_counter(port));
+        }
+    }
+
+    fn id(&mut self, counter: Counter) -> CounterId {
+        if let Some(id) = self.ids.get(&counter) {
+            return *id;
+        }
+        self.counters.push(counter.clone());
+        self.ids.insert(counter, self.counters.len() - 1);
+        self.counters.len() - 1
+    }
+
+    fn class(&mut self, counted: SmallVec<[CounterId; 4]>) -> ClassId {
+        if let Some(class) = self.class_ids.get(&counted) {
+            return *class;
+        }
+        self.classes.push(counted.clone());
+        self.class_ids.insert(counted, self.classes.len() - 1);
+        self.classes.len() - 1
+    }
+
+    /// The selecting counters that count a pod with these labels, in order.
+    fn counted(
+        &self,
+        snapshot: &Snapshot,
+        namespace: &str,
+        pod_labels: &BTreeMap<String, String>,
+    ) -> SmallVec<[CounterId; 4]> {
+        let means = |id: &CounterId| match &self.counters[*id].of {
+            Counted::Selected { selector: Some(selector), namespaces, .. } => {
+                selector.matches(pod_labels) && namespaces.contain(namespace, &snapshot.namespaces)
+            }
+            _ => false,
+        };
+        let pairs = pod_labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+        let likely = pairs.filter_map(|pair| self.by_label.get(&pair)).flatten().chain(&self.others);
+        let mut counted: SmallVec<[CounterId; 4]> = likely.copied().filter(means).collect();
+        counted.sort_unstable();
+        counted
+    }
+
+    /// Answers the class of a pod: pods of one class are counted by the same selectors.
+    pub(crate) fn class_of(&self, pod: &Pod) -> ClassId {
+        self.by_labels.get(&(&*pod.key.namespace, &pod.labels)).copied().unwrap_or_default()
+    }
+
+    /// Answers the counters that count pods of a class because a selector means them.
+    pub(crate) fn selecting(&self, class: ClassId) -> &[CounterId] {
+        &self.classes[class]
+    }
+
+    /// Answers the counters that count a pod because of what it asks for itself.
+    pub(crate) fn owned<'s>(&'s self, shape: &'s Shape) -> impl Iterator<Item = CounterId> + 's {
+        let owners = shape.anti_affinity.iter().filter_map(|term| self.find(&owners(term)));
+        owners.chain(shape.ports.iter().filter_map(|port| self.find(&port_counter(port))))
+    }
+
+    /// Answers every counter that counts a pod.
+    pub(crate) fn counting(&self, pod: &Pod) -> SmallVec<[CounterId; 6]> {
+        let mut all: SmallVec<[CounterId; 6]> = self.selecting(self.class_of(pod)).iter().copied().collect();
+        all.extend(self.owned(&pod.shape));
+        all
+    }
+
+    pub(crate) fn find(&self, counter: &Counter) -> Option<CounterId> {
+        self.ids.get(counter).copied()
+    }
+
+    /// Describes a rule in words that name the constraint, in Karpenter's terms.
+    pub(crate) fn describe(&self, rule: &Rule) -> String {
+        let counter = &self.counters[rule.counter];
+        let kind = match (rule.asks, &counter.of) {
+            (Asks::Spread { .. }, _) => "topology spread",
+            (Asks::Near, _) => "pod affinity",
+            (Asks::Apart, Counted::Port(_)) => "host port",
+            (Asks::Apart, Counted::Owners { .. }) => "anti-affinity of other pods",
+            (Asks::Apart, Counted::Selected { .. }) => "pod anti-affinity",
+        };
+        let of = match &counter.of {
+            Counted::Selected { selector: Some(selector), .. } | Counted::Owners { selector: Some(selector), .. } => {
+                format!(", pods {selector}")
+            }
+            Counted::Port(port) => format!(", port {port}"),
+            _ => String::new(),
+        };
+        let skew = match rule.asks {
+            Asks::Spread { skew, .. } => format!(", maxSkew={skew}"),
+            _ => String::new(),
+        };
+        format!("{kind}, key={}{skew}{of}", counter.key)
+    }
+
+    /// Says whether a counter counts by node: its label is the host name.
+    pub(crate) fn is_by_host(&self, counter: CounterId) -> bool {
+        &*self.counters[counter].key == labels::HOSTNAME
+    }
+}
+
+/// Answers the counter that a spread constraint looks at. Which nodes pass the filter does not matter where each node is a domain.
+pub(crate) fn spread_counter(shape: &Shape, spread: &Spread, namespace: &str) -> Counter {
+    let plain = shape.alternatives.iter().any(Requirements::is_empty);
+    let alternatives = (spread.honors_affinity && !plain).then(|| shape.alternatives.clone());
+    let tolerations = spread.honors_taints.then(|| shape.tolerations.clone());
+    let filtered = &*spread.key != labels::HOSTNAME && (alternatives.is_some() || tolerations.is_some());
+    let filter = filtered.then_some(Filter { alternatives, tolerations });
+    let namespaces = Namespaces::only(namespace);
+    Counter { key: spread.key.clone(), of: Counted::Selected { selector: spread.selector.clone(), namespaces, filter } }
+}
+
+/// Answers the counter of the pods that a term means.
+pub(crate) fn selected(term: &PodTerm) -> Counter {
+    let (selector, namespaces) = (term.selector.clone(), term.namespaces.clone());
+    Counter { key: term.key.clone(), of: Counted::Selected { selector, namespaces, filter: None } }
+}
+
+/// Answers the counter of the pods that own an anti-affinity term.
+pub(crate) fn owners(term: &PodTerm) -> Counter {
+    let (selector, namespaces) = (term.selector.clone(), term.namespaces.clone());
+    Counter { key: term.key.clone(), of: Counted::Owners { selector, namespaces } }
+}
+
+/// Answers the counter of the pods that take a port.
+pub(crate) fn port_counter(port: &HostPort) -> Counter {
+    Counter { key: labels::HOSTNAME.into(), of: Counted::Port(port.clone()) }
+}
