@@ -37,7 +37,7 @@ impl Provider for Showcase {
     }
 
     fn functions(&self) -> Vec<Box<dyn Function>> {
-        vec![Box::new(Join)]
+        vec![Box::new(Join), Box::new(Double)]
     }
 }
 
@@ -176,6 +176,24 @@ impl Function for Join {
         let separator = separator.ok_or_else(|| FunctionError::new("The separator is empty.").argument(0))?;
         let texts: Vec<&str> = texts.iter().filter_map(Value::as_str).collect();
         Ok(Value::from(texts.join(separator)))
+    }
+}
+
+/// Doubles a number; it takes no more than that.
+struct Double;
+
+impl Function for Double {
+    fn name(&self) -> &'static str {
+        "double"
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(Type::Number, "Doubles a number.").parameter("number", Type::Number, "The number.")
+    }
+
+    fn call(&self, arguments: &[Value]) -> Result<Value, FunctionError> {
+        let number = arguments.first().and_then(Value::as_f64);
+        number.map(|number| Value::from(number * 2.0)).ok_or_else(|| FunctionError::new("no number"))
     }
 }
 

@@ -123,6 +123,9 @@ async fn functions_answer_or_point_at_an_argument() {
     let joined = core.call("join", &[text("-"), text("a"), Value::Null, text("b")]).await;
     assert_eq!(joined.unwrap(), text("a-b"));
     assert_eq!(core.call("join", &[text("-")]).await.unwrap(), text(""));
+    assert_eq!(core.call("double", &[Value::from(4)]).await.unwrap(), Value::from(8));
+    let many = core.call("double", &[Value::from(4), Value::from(5)]).await.unwrap_err();
+    assert!(many.text.contains("takes 1 arguments, not 2"), "{many}");
     let empty = core.call("join", &[text("")]).await.unwrap_err();
     assert_eq!((empty.argument, empty.text.as_str()), (Some(0), "The separator is empty."));
     let null = core.call("join", &[Value::Null]).await.unwrap_err();

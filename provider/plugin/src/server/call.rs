@@ -24,8 +24,7 @@ impl Service {
             let given = request.arguments.len();
             return Err(FunctionError::new(format!("{} takes {least} arguments, not {given}.", request.name)));
         }
-        let parameters =
-            signature.parameters.iter().chain(std::iter::repeat_with(|| signature.variadic.as_ref()).flatten());
+        let parameters = signature.parameters.iter().chain(signature.variadic.iter().cycle());
         let mut arguments = Vec::with_capacity(request.arguments.len());
         for (at, (parameter, argument)) in parameters.zip(&request.arguments).enumerate() {
             let value = wire::value(Some(argument), &parameter.kind);

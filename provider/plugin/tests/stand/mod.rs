@@ -23,9 +23,13 @@ fn tofu() -> Option<PathBuf> {
     None
 }
 
-/// The program of an example.
+/// The program of an example: beside the test's own, or in the target folder where cargo builds elsewhere.
 pub fn binary(name: &str) -> PathBuf {
-    std::env::current_exe().unwrap().parent().unwrap().join("../examples").join(name)
+    let beside = std::env::current_exe().unwrap().parent().unwrap().join("../examples").join(name);
+    match std::env::var("CARGO_TARGET_DIR") {
+        Ok(target) if !beside.is_file() => PathBuf::from(target).join("debug/examples").join(name),
+        _ => beside,
+    }
 }
 
 /// The folder.
