@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use tfplugin::schema::{Attribute, Kind, Mode, Nesting, OnChange};
-use tfplugin::{Number, Provider, Schema, Type, Value};
+use tfplugin::{Function, Number, Parameter, Provider, Schema, Signature, Type, Value};
 
 /// Where to write, and where the examples are.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,21 +35,91 @@ impl Arguments {
     }
 }
 
-/// Writes `index.md` and a page for each resource.
+/// Writes `index.md` and a page for each resource, data source, ephemeral resource and function.
 pub fn write(provider: &impl Provider, arguments: &Arguments) -> io::Result<()> {
-    let folder = arguments.out.join("resources");
-    fs::create_dir_all(&folder)?;
+    fs::create_dir_all(&arguments.out)?;
     let example = example(&arguments.examples.join("provider/provider.tf"), "terraform")?;
     fs::write(arguments.out.join("index.md"), index(provider.name(), &provider.schema(), &example))?;
     for resource in provider.resources() {
-        let (name, schema) = (resource.type_name(), resource.schema());
-        let examples = arguments.examples.join("resources").join(name);
-        let usage = self::example(&examples.join("resource.tf"), "terraform")?;
-        let import = self::example(&examples.join("import.sh"), "shell")?;
-        let short = name.split_once('_').map_or(name, |(_, short)| short);
-        fs::write(folder.join(format!("{short}.md")), page(name, &schema, &usage, &import))?;
+        Kinds::RESOURCE.write(arguments, resource.type_name(), &resource.schema())?;
+    }
+    for source in provider.data_sources() {
+        Kinds::DATA_SOURCE.write(arguments, source.type_name(), &source.schema())?;
+    }
+    for resource in provider.ephemeral_resources() {
+        Kinds::EPHEMERAL.write(arguments, resource.type_name(), &resource.schema())?;
+    }
+    for function in provider.functions() {
+        write_function(arguments, function.as_ref())?;
     }
     Ok(())
+}
+
+/// What is documented alike: under which title, in which folder, by which example.
+struct Kinds {
+    title: &'static str,
+    folder: &'static str,
+    example: &'static str,
+}
+
+impl Kinds {
+    const RESOURCE: Self = Self { title: "Resource", folder: "resources", example: "resource.tf" };
+    const DATA_SOURCE: Self = Self { title: "Data Source", folder: "data-sources", example: "data-source.tf" };
+    const EPHEMERAL: Self =
+        Self { title: "Ephemeral Resource", folder: "ephemeral-resources", example: "ephemeral-resource.tf" };
+
+    fn write(&self, arguments: &Arguments, name: &str, schema: &Schema) -> io::Result<()> {
+        let examples = arguments.examples.join(self.folder).join(name);
+        let usage = example(&examples.join(self.example), "terraform")?;
+        let mut import = example(&examples.join("import.sh"), "shell")?;
+        import.push_str(&identity_text(name, schema));
+        let short = name.split_once('_').map_or(name, |(_, short)| short);
+        let folder = arguments.out.join(self.folder);
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(format!("{short}.md")), page(name, self.title, schema, &usage, &import))
+    }
+}
+
+/// Shows an import block by identity.
+fn identity_text(name: &str, schema: &Schema) -> String {
+    let Some(identity) = &schema.identity else { return String::new() };
+    let mut text = String::from("\nWith OpenTofu 1.12 or Terraform 1.12 and newer, by identity:\n\n");
+    let _ = write!(text, "```terraform\nimport {{\n  to = {name}.this\n  identity = {{\n");
+    let required: Vec<&String> = identity.attributes.iter().filter(|(_, one)| one.required).map(|(n, _)| n).collect();
+    let widest = required.iter().map(|name| name.len()).max().unwrap_or_default();
+    for attribute in required {
+        let _ = writeln!(text, "    {attribute:widest$} = \"...\"");
+    }
+    text.push_str("  }\n}\n```\n\n");
+    for (attribute, told) in &identity.attributes {
+        let needed = if told.required { "required" } else { "optional; checked when given" };
+        let _ = writeln!(text, "- `{attribute}` (String, {needed}) {}", told.description);
+    }
+    text
+}
+
+fn write_function(arguments: &Arguments, function: &dyn Function) -> io::Result<()> {
+    let folder = arguments.out.join("functions");
+    fs::create_dir_all(&folder)?;
+    let (name, signature) = (function.name(), function.signature());
+    let usage = example(&arguments.examples.join("functions").join(name).join("function.tf"), "terraform")?;
+    fs::write(folder.join(format!("{name}.md")), function_page(name, &signature, &usage))
+}
+
+fn function_page(name: &str, signature: &Signature, usage: &str) -> String {
+    let mut page = front_matter(&format!("{name} function - karp"), &signature.summary);
+    let _ = writeln!(page, "# function: {name}\n\n{}", signature.description);
+    section(&mut page, "## Example Usage", usage);
+    let shown = |one: &Parameter| format!("{} {}", one.name, type_name(&one.kind).to_lowercase());
+    let all: Vec<String> = signature.parameters.iter().map(shown).collect();
+    let returns = type_name(&signature.returns).to_lowercase();
+    let _ = write!(page, "\n## Signature\n\n```text\n{name}({}) {returns}\n```\n", all.join(", "));
+    page.push_str("\n## Arguments\n\n");
+    for (at, one) in signature.parameters.iter().enumerate() {
+        let null = if one.nullable { ", Nullable" } else { "" };
+        let _ = writeln!(page, "{}. `{}` ({}{null}) {}", at + 1, one.name, type_name(&one.kind), one.description);
+    }
+    page
 }
 
 /// Reads an example as a fenced block; empty when there is none.
@@ -69,12 +139,12 @@ fn index(provider: &str, schema: &Schema, example: &str) -> String {
     page
 }
 
-fn page(name: &str, schema: &Schema, usage: &str, import: &str) -> String {
-    let mut page = front_matter(&format!("{name} Resource - karp"), &schema.description);
-    let _ = writeln!(page, "# {name} (Resource)\n\n{}", schema.description);
+fn page(name: &str, title: &str, schema: &Schema, usage: &str, import: &str) -> String {
+    let mut page = front_matter(&format!("{name} {title} - karp"), &schema.description);
+    let _ = writeln!(page, "# {name} ({title})\n\n{}", schema.description);
     section(&mut page, "## Example Usage", usage);
     page.push_str(&schema_text(schema));
-    section(&mut page, "## Import", import);
+    section(&mut page, "## Import", import.trim_start_matches('\n'));
     page
 }
 
@@ -142,6 +212,9 @@ fn line(name: &str, path: &str, attribute: &Attribute) -> String {
     if attribute.sensitive {
         kind.push_str(", Sensitive");
     }
+    if attribute.write_only {
+        kind.push_str(", Write-only");
+    }
     if attribute.deprecated.is_some() {
         kind.push_str(", Deprecated");
     }
@@ -206,7 +279,7 @@ mod tests {
             )
             .attribute("arn", Attribute::string().computed().describe("The ARN."))
             .attribute("selectors", inner.describe("Which."));
-        let page = page("karp_thing", &schema, "", "");
+        let page = page("karp_thing", "Resource", &schema, "", "");
         for part in [
             "description: |-\n  Does a thing.\n",
             "- `name` (String) N. Default: `\"x\"`. A change replaces the resource.",

@@ -2,12 +2,17 @@
 
 mod aws;
 mod cluster;
+mod cluster_token;
+mod data_sources;
 mod docs;
+mod functions;
 mod manifests;
 mod provider;
 mod report;
 mod resources;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::process::ExitCode;
 

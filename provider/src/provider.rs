@@ -6,11 +6,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use karp_aws::config::{AccessKeys, AssumeRole, Service, Settings};
 use serde::Deserialize;
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Diagnostics, Provider, Resource, Schema, Type, Value};
+use tfplugin::{
+    Attribute, DataSource, Diagnostics, EphemeralResource, Function, Provider, Resource, Schema, Type, Value,
+};
 
 use crate::aws::tags::Tags;
-use crate::resources;
+use crate::cluster_token::ClusterToken;
 use crate::session::Session;
+use crate::{data_sources, functions, resources};
 
 /// The services whose endpoint may be overridden, in the documentation's order.
 const ENDPOINTS: [&str; 8] = ["ec2", "eks", "events", "iam", "pricing", "sqs", "ssm", "sts"];
@@ -41,6 +44,17 @@ impl Part {
     }
 }
 
+/// What a refresh makes of objects in a cluster that EKS says does not exist.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissingCluster {
+    /// An error: a wrong name or region is likelier than a deleted cluster.
+    #[default]
+    Error,
+    /// They went with it.
+    Forget,
+}
+
 /// A provider block as known so far.
 #[derive(Debug, Default)]
 pub struct Model {
@@ -50,6 +64,7 @@ pub struct Model {
     pub default_tags: Tags,
     pub offline_plan: bool,
     pub adopt_existing: bool,
+    pub missing_cluster: MissingCluster,
     /// The parts in which something is unknown, each with the argument that is.
     pub unknown: BTreeMap<Part, &'static str>,
 }
@@ -95,6 +110,7 @@ struct Block {
     kubernetes: Option<Kubernetes>,
     offline_plan: Option<bool>,
     adopt_existing: Option<bool>,
+    missing_cluster: Option<MissingCluster>,
 }
 
 #[derive(Default, Deserialize)]
@@ -150,6 +166,7 @@ impl Model {
             default_tags: block.default_tags.and_then(|block| block.tags).unwrap_or_default(),
             offline_plan: block.offline_plan.unwrap_or_default(),
             adopt_existing: block.adopt_existing.unwrap_or_default(),
+            missing_cluster: block.missing_cluster.unwrap_or_default(),
             unknown,
         })
     }
@@ -246,6 +263,15 @@ impl Provider for Karp {
                  cluster, instead of failing.",
             ),
         )
+        .attribute(
+            "missing_cluster",
+            Attribute::string().optional().validate(validate::one_of(["error", "forget"])).describe(
+                "What a refresh does where EKS says that the cluster does not exist: `error` (the default), since a wrong name, region or \
+                 account looks the same; or `forget`, for one run after the cluster was deleted outside Terraform: CRDs, node classes, node \
+                 pools and the controller then count as gone, with a warning each. A cluster that does not answer is never taken for \
+                 one that is gone.",
+            ),
+        )
     }
 
     fn validate(&self, config: &Value) -> Diagnostics {
@@ -284,6 +310,18 @@ impl Provider for Karp {
 
     fn resources(&self) -> Vec<Box<dyn Resource>> {
         resources::all(&self.handle)
+    }
+
+    fn data_sources(&self) -> Vec<Box<dyn DataSource>> {
+        data_sources::all(&self.handle)
+    }
+
+    fn ephemeral_resources(&self) -> Vec<Box<dyn EphemeralResource>> {
+        vec![Box::new(ClusterToken::new(&self.handle))]
+    }
+
+    fn functions(&self) -> Vec<Box<dyn Function>> {
+        functions::all()
     }
 }
 

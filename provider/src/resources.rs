@@ -24,6 +24,8 @@ use std::sync::Arc;
 
 use tfplugin::Resource;
 
+pub use node_pool_schema::requirements as node_pool_requirements;
+
 use crate::provider::Handle;
 
 /// Makes every kind of resource, all on the session that `handle` gives.

@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 
 use crate::aws::tags::{CLUSTER_KEY, Tags};
 use crate::cluster;
-use crate::provider::{Model, Part};
+use crate::provider::{MissingCluster, Model, Part};
 use crate::report::{Failure, Kind};
 
 /// An EKS token is good for 15 minutes; a client with one is replaced well before.
@@ -153,7 +153,8 @@ impl Session {
                 let failure = Failure::from_aws(format!("find EKS cluster {name:?}"), e);
                 if failure.is_missing() {
                     return failure.of_kind(Kind::NoCluster).with_fix(format!(
-                        "There is no cluster {name:?} in region {}: check `cluster_name` and `region`.",
+                        "There is no cluster {name:?} in region {}: check `cluster_name` and `region`. If it was deleted outside Terraform, \
+                         set `missing_cluster = \"forget\"` in the provider block for one run: what lived in it then leaves the state.",
                         aws.region()
                     ));
                 }
@@ -251,12 +252,27 @@ impl Session {
                 self.warn_unknown(ctx, &failure.message);
                 Ok(Some(prior.clone()))
             }
+            Err(failure) if failure.kind == Kind::NoCluster && self.may_forget(needs) => {
+                ctx.warn(Diagnostic::warning(
+                    "Forgotten with its cluster",
+                    format!(
+                        "{}\n\nIt is taken out of the state, because `missing_cluster` is \"forget\".",
+                        failure.message
+                    ),
+                ));
+                Ok(None)
+            }
             // Every other resource would say the same: the first one speaks, and the plan fails with it.
             Err(failure) if failure.concerns_all() && self.down.set(failure.clone()).is_err() => {
                 Ok(Some(prior.clone()))
             }
             Err(failure) => Err(failure.into()),
         }
+    }
+
+    /// Says whether an object that lives in the cluster may be taken for gone when EKS has no such cluster.
+    fn may_forget(&self, needs: &[Part]) -> bool {
+        self.model.missing_cluster == MissingCluster::Forget && needs.contains(&Part::ClusterName)
     }
 
     /// Refuses to look for an object in another region than its own, where it would only seem to be gone.

@@ -11,9 +11,17 @@ fn the_registry_pages_are_up_to_date() {
     command.arg("docs").arg("--out").arg(out.path()).arg("--examples").arg(root.join("examples"));
     assert!(command.status().unwrap().success());
 
-    let mut pages: Vec<PathBuf> =
-        std::fs::read_dir(out.path().join("resources")).unwrap().map(|page| page.unwrap().path()).collect();
+    let folders = ["resources", "data-sources", "ephemeral-resources", "functions"];
+    let of_folder = |folder: &str| {
+        let pages = std::fs::read_dir(out.path().join(folder)).unwrap();
+        pages.map(|page| page.unwrap().path()).collect::<Vec<PathBuf>>()
+    };
+    let mut pages: Vec<PathBuf> = folders.into_iter().flat_map(of_folder).collect();
     pages.push(out.path().join("index.md"));
+    for folder in folders {
+        let kept = std::fs::read_dir(root.join("docs").join(folder)).unwrap().count();
+        assert_eq!(kept, of_folder(folder).len(), "docs/{folder} has pages of what is no more");
+    }
     for page in pages {
         let name = page.strip_prefix(out.path()).unwrap();
         let kept = std::fs::read_to_string(root.join("docs").join(name)).unwrap_or_default();

@@ -1,0 +1,3 @@
+data "karp_cluster" "prod" {
+  name = "prod"
+}

@@ -1,0 +1,3 @@
+output "node_trust_policy" {
+  value = provider::karp::node_trust_policy("aws")
+}

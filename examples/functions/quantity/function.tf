@@ -1,0 +1,4 @@
+# 1.5
+output "quantity" {
+  value = provider::karp::quantity("1500m")
+}

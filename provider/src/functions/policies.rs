@@ -1,0 +1,99 @@
+//! `controller_policy` and `node_trust_policy`: IAM documents for those who make the roles elsewhere.
+
+use karp_domain::iam::{self, ControllerScope, MANAGED_POLICY_LIMIT};
+use serde::Deserialize;
+use serde_json::Value as Json;
+use tfplugin::{Function, FunctionError, Signature, Type, Value};
+
+/// The policy of the controller's role.
+pub struct ControllerPolicy;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scope {
+    cluster_name: String,
+    region: String,
+    account_id: String,
+    #[serde(default = "default_partition")]
+    partition: Option<String>,
+    #[serde(default)]
+    node_role_arns: Vec<String>,
+    #[serde(default)]
+    interruption_queue_arn: Option<String>,
+    #[serde(default)]
+    ami_ssm_parameter_arns: Vec<String>,
+    #[serde(default)]
+    extra_statements: Vec<Json>,
+}
+
+// serde's default has the field's type
+#[allow(clippy::unnecessary_wraps)]
+fn default_partition() -> Option<String> {
+    Some(partition(""))
+}
+
+fn partition(given: &str) -> String {
+    if given.is_empty() { "aws" } else { given }.to_owned()
+}
+
+impl Function for ControllerPolicy {
+    fn name(&self) -> &'static str {
+        "controller_policy"
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(Type::String, "Gives the IAM policy of the controller's role as JSON.")
+            .describe(format!(
+                "The policy that `karp_controller_role` attaches, for a role that is made elsewhere. What the controller makes it tags with \
+                 the cluster's name, and it may touch only what carries that tag. A managed policy may have {MANAGED_POLICY_LIMIT} \
+                 characters; this one has some 5 600 of them when nothing is added."
+            ))
+            .parameter(
+                "scope",
+                Type::Dynamic,
+                "An object: `cluster_name`, `region`, `account_id`; and, where wanted, `partition` (`aws`), `node_role_arns` (the roles that \
+                 may be handed to instances), `interruption_queue_arn`, `ami_ssm_parameter_arns`, `extra_statements`.",
+            )
+    }
+
+    fn call(&self, arguments: &[Value]) -> Result<Value, FunctionError> {
+        let scope: Scope = super::object(arguments, 0)?;
+        let policy = iam::controller_policy(&ControllerScope {
+            partition: partition(scope.partition.as_deref().unwrap_or_default()),
+            region: scope.region,
+            account_id: scope.account_id,
+            cluster_name: scope.cluster_name,
+            node_role_arns: scope.node_role_arns,
+            interruption_queue_arn: scope.interruption_queue_arn,
+            ami_ssm_parameter_arns: scope.ami_ssm_parameter_arns,
+            extra_statements: scope.extra_statements,
+        });
+        Ok(Value::from(policy.to_string()))
+    }
+}
+
+/// The trust policy of the nodes' role.
+pub struct NodeTrustPolicy;
+
+impl Function for NodeTrustPolicy {
+    fn name(&self) -> &'static str {
+        "node_trust_policy"
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new(Type::String, "Gives the trust policy of the nodes' role as JSON.").nullable(
+            "partition",
+            Type::String,
+            "The partition: `aws`, `aws-cn` or `aws-us-gov`; null is `aws`.",
+        )
+    }
+
+    fn call(&self, arguments: &[Value]) -> Result<Value, FunctionError> {
+        let partition = partition(super::text(arguments, 0));
+        if partition != "aws" && !partition.starts_with("aws-") {
+            let hint = format!("{partition:?} is no partition: aws, aws-cn, aws-us-gov.");
+            return Err(FunctionError::new(hint).argument(0));
+        }
+        Ok(Value::from(iam::node_trust(&partition).to_string()))
+    }
+}
