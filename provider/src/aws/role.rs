@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_iam::Client;
-use aws_sdk_iam::types::Tag;
+use aws_sdk_iam::types::{Role, Tag};
 use tokio_util::sync::CancellationToken;
 
-use super::document;
 use super::tags::{self, CLUSTER_KEY, Tags};
 use super::wait::settle;
+use super::{Origin, document};
 use crate::report::{Failure, Kind};
 
 /// A role as it should be.
@@ -76,8 +76,8 @@ pub fn check_adoptable(doing: &str, actual: &Tags, wanted: &Tags) -> Result<(), 
     }
 }
 
-/// Creates the bare role, or finds the one to adopt. Policies follow with [`converge`].
-pub async fn create(iam: &Client, stop: &CancellationToken, wanted: &Wanted) -> Result<Found, Failure> {
+/// Creates the bare role, or finds the one to adopt. Policies follow with [`converge`], after the new role is [`shown`].
+pub async fn create(iam: &Client, stop: &CancellationToken, wanted: &Wanted) -> Result<(Found, Origin), Failure> {
     let doing = format!("create role {:?}", wanted.name);
     let call = || async {
         iam.create_role()
@@ -97,7 +97,11 @@ pub async fn create(iam: &Client, stop: &CancellationToken, wanted: &Wanted) -> 
             })
     };
     match settle(stop, call).await {
-        Ok(_) => {}
+        Ok(answer) => {
+            let role =
+                answer.role().ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "IAM answered without it"))?;
+            Ok((bare(role, wanted), Origin::Made))
+        }
         Err(failure) if failure.kind == Kind::Exists => {
             let Some(existing) = find(iam, &wanted.name, &BTreeSet::new()).await? else {
                 return Err(failure.at("name"));
@@ -106,14 +110,37 @@ pub async fn create(iam: &Client, stop: &CancellationToken, wanted: &Wanted) -> 
                 return Err(failure.at("name"));
             }
             check_adoptable(&doing, &existing.tags, &wanted.tags).map_err(|f| f.at("name"))?;
-            return Ok(existing);
+            Ok((existing, Origin::Adopted))
         }
-        Err(failure) => return Err(failure),
+        Err(failure) => Err(failure),
     }
+}
+
+/// Describes a role that was just made: IAM's answer tells its identity, and the rest is as it was asked for.
+fn bare(role: &Role, wanted: &Wanted) -> Found {
+    Found {
+        name: role.role_name().to_owned(),
+        arn: role.arn().to_owned(),
+        unique_id: role.role_id().to_owned(),
+        path: role.path().to_owned(),
+        description: wanted.description.clone(),
+        trust: wanted.trust.clone(),
+        permissions_boundary: wanted.permissions_boundary.clone(),
+        tags: wanted.tags.clone(),
+        attached: BTreeSet::new(),
+        inline: BTreeMap::new(),
+    }
+}
+
+/// Waits until IAM shows a new role.
+pub async fn shown(iam: &Client, stop: &CancellationToken, name: &str) -> Result<(), Failure> {
     settle(stop, || async {
-        match find(iam, &wanted.name, &BTreeSet::new()).await? {
-            Some(found) => Ok(found),
-            None => Err(Failure::new(Kind::Unsettled, &doing, "IAM does not show the new role yet")),
+        match find(iam, name, &BTreeSet::new()).await? {
+            Some(_) => Ok(()),
+            None => {
+                let doing = format!("create role {name:?}");
+                Err(Failure::new(Kind::Unsettled, doing, "IAM does not show the new role yet"))
+            }
         }
     })
     .await

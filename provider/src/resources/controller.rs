@@ -14,8 +14,7 @@ use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
 };
 
-use super::custom_object::{failure, needs, waited};
-use super::node_pool::force_conflicts;
+use super::custom_object::{failure, force_conflicts, needs, waited};
 use super::node_pool_schema::same_amounts;
 use super::{inherit, node_claims};
 use crate::manifests::controller::{NAME, Object, Settings};

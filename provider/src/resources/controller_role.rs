@@ -9,6 +9,7 @@ use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait};
 
 use super::iam_role::{self, Purpose};
+use crate::aws::Origin;
 use crate::aws::{managed_policy, pod_identity, policies};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
@@ -157,10 +158,15 @@ impl Resource for ControllerRole {
         let model: Model = tfplugin::from_value(&planned)?;
         let documents = known(&session, &planned).await?;
         let aws = session.aws().await?;
-        let purpose = purpose(aws, ctx, &model, &documents).await?;
         let planned = planned.with("policy_json", &documents.policy).with("association_id", Value::Null);
-        let state = iam_role::create(&session, ctx, planned, &purpose).await?;
-        ctx.save(state.clone());
+        // The role comes before its managed policies: with it in state, they are found again whatever happens next.
+        let begun = iam_role::begin(&session, ctx, &planned, &documents.trust).await?;
+        let origin = begun.origin;
+        let purpose = purpose(aws, ctx, &model, &documents).await?;
+        let state = iam_role::finish(&session, ctx, planned, begun, &purpose).await?;
+        if origin == Origin::Made {
+            ctx.save(state.clone());
+        }
         associate(aws, ctx, &model, state).await
     }
 
@@ -228,11 +234,19 @@ impl Resource for ControllerRole {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&prior)?;
         let aws = session.aws().await?;
+        let mut policies = own_policies(&model);
+        if model.is_managed()
+            && let Some(documents) = documents(&session, &prior).await
+        {
+            // A creation that failed may have written policies that it did not attach.
+            let planned = planned_arns(&prior, &documents.policy);
+            policies.extend(planned.as_list().iter().filter_map(Value::as_str).map(str::to_owned));
+        }
         if let Some(id) = &model.association_id {
             pod_identity::delete(aws, &model.subject(), id).await?;
         }
         iam_role::delete(aws, ctx, &prior).await?;
-        Ok(managed_policy::delete_all(aws.iam(), &own_policies(&model)).await?)
+        Ok(managed_policy::delete_all(aws.iam(), &policies).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {

@@ -1,6 +1,6 @@
 //! `karp_crds`: the definitions of NodePool, NodeClaim and EC2NodeClass.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -34,15 +34,15 @@ impl Crds {
         let client = self.handle.session().kube().await?;
         // A definition is one whole: whoever made it before (Helm, kubectl), its fields are taken over.
         let manager = Manager { name: FIELD_MANAGER, force: Force::Yes };
-        let state = planned.with("id", ID).with("digest", digest(&wanted())).with("names", names());
-        for definition in wanted() {
-            let doing = format!("apply CRD {}", name_of(&definition));
-            let applied = ctx.run(apply::json(&client, manager, "customresourcedefinitions", &definition)).await?;
+        let state = planned.with("id", ID).with("digest", digest(&WANTED)).with("names", names());
+        for definition in WANTED.iter() {
+            let doing = format!("apply CRD {}", name_of(definition));
+            let applied = ctx.run(apply::json(&client, manager, "customresourcedefinitions", definition)).await?;
             applied.map_err(|error| failure(doing, error))?;
             ctx.save(state.clone());
         }
-        for definition in wanted() {
-            let name = name_of(&definition);
+        for definition in WANTED.iter() {
+            let name = name_of(definition);
             let limit = Until::after(ctx.remaining().saturating_sub(Duration::from_secs(2)), ctx.stop());
             let established = wait::established(&client, &name, &limit).await;
             established.map_err(|error| waited(&format!("wait for CRD {name}"), error))?;
@@ -51,17 +51,16 @@ impl Crds {
     }
 }
 
-/// Gives the definitions as they are applied.
-fn wanted() -> Vec<Json> {
-    api::crds().iter().filter_map(|crd| serde_json::to_value(crd).ok()).collect()
-}
+/// The definitions as they are applied: made once, since their schemas are big.
+static WANTED: LazyLock<Vec<Json>> =
+    LazyLock::new(|| api::crds().iter().filter_map(|crd| serde_json::to_value(crd).ok()).collect());
 
 fn name_of(definition: &Json) -> String {
     definition["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
 fn names() -> Vec<String> {
-    let mut names: Vec<String> = wanted().iter().map(name_of).collect();
+    let mut names: Vec<String> = WANTED.iter().map(name_of).collect();
     names.sort();
     names
 }
@@ -70,8 +69,8 @@ fn names() -> Vec<String> {
 async fn live_digest(client: &Client) -> Result<Option<String>, Failure> {
     let api = Api::<CustomResourceDefinition>::all(client.clone());
     let (mut found, mut same) = (Vec::new(), true);
-    for definition in wanted() {
-        let name = name_of(&definition);
+    for definition in WANTED.iter() {
+        let name = name_of(definition);
         let live = api.get_opt(&name).await.map_err(|error| failure(format!("read CRD {name}"), error.into()))?;
         let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
         let live = live.and_then(|live| serde_json::to_value(live).ok()).map(|live| live["spec"].clone());
@@ -79,7 +78,7 @@ async fn live_digest(client: &Client) -> Result<Option<String>, Failure> {
         found.extend(live);
     }
     let gone = found.is_empty();
-    Ok((!gone).then(|| if same { digest(&wanted()) } else { digest(&found) }))
+    Ok((!gone).then(|| if same { digest(&WANTED) } else { digest(&found) }))
 }
 
 #[async_trait]
@@ -116,7 +115,7 @@ impl Resource for Crds {
         if !change.is_destroy() {
             change.planned.set("id", ID);
             change.planned.set("names", names());
-            change.planned.set("digest", digest(&wanted()));
+            change.planned.set("digest", digest(&WANTED));
         }
         Diagnostics::new()
     }

@@ -9,8 +9,9 @@ use kube::api::{Api, DeleteParams};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde_json::{Value as Json, json};
-use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, Schema, Value};
+use tfplugin::{Attribute, AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Schema, Value};
 
+use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
 use crate::provider::Part;
@@ -47,6 +48,28 @@ pub fn spec_attributes(schema: &Schema, own: &[&str]) -> Attributes {
     schema.attributes.iter().filter(|(name, _)| is_spec(name)).map(|(n, a)| (n.clone(), a.clone())).collect()
 }
 
+/// Declares whether an apply waits for the controller's word.
+pub fn wait_for_ready() -> Attribute {
+    Attribute::bool().default(true).describe(
+        "Wait, for at most two minutes and within `timeouts`, until the controller says that the object is ready. One that does not \
+         become so is a warning: it is applied, and the controller goes on with it.",
+    )
+}
+
+/// Declares whether an existing object is taken over.
+pub fn adopt(kind: &str) -> Attribute {
+    Attribute::bool().optional().describe(format!(
+        "Take over a {kind} of this name that exists already instead of failing; the provider block's `adopt_existing` when left out."
+    ))
+}
+
+/// Declares whether fields of other managers are taken over.
+pub fn force_conflicts() -> Attribute {
+    Attribute::bool().optional().describe(
+        "Take over fields that another field manager (kubectl, Helm) owns, instead of an error that names it.",
+    )
+}
+
 /// Names the parts of the provider block that it takes to call the API server.
 pub fn needs(session: &Session) -> &'static [Part] {
     match session.model().kubernetes {
@@ -81,6 +104,75 @@ impl CustomKind {
         found
     }
 
+    /// Plans `id`, which is the name.
+    pub fn plan_id(change: &mut PlannedChange) {
+        if change.is_create() && change.planned.get("name").is_known() {
+            let name = change.planned.get("name").clone();
+            change.planned.set("id", name);
+        }
+    }
+
+    /// Creates the object, or takes it over where that is wanted, and waits for the controller's word if asked to.
+    pub async fn create(
+        &self,
+        ctx: &Context,
+        session: &Session,
+        attributes: &Attributes,
+        planned: Value,
+    ) -> Result<Value, Diagnostics> {
+        let client = session.kube().await?;
+        let origin = self.origin(session, &client, &planned).await?;
+        self.apply(ctx, &client, attributes, &planned).await?;
+        let name = planned.get("name").clone();
+        let state = planned.with("id", name);
+        if origin == Origin::Made {
+            ctx.save(state.clone());
+        }
+        self.settle(ctx, &client, &state).await?;
+        Ok(state)
+    }
+
+    /// Reads the object into state. State in which the required attribute `always` is null comes from an import: then all fields are read.
+    pub async fn read(
+        &self,
+        ctx: &Context,
+        session: &Session,
+        attributes: &Attributes,
+        state: Value,
+        always: &str,
+    ) -> Result<Option<Value>, Diagnostics> {
+        let look = async {
+            let client = session.kube().await?;
+            let live = self.find(&client, state.get("name").as_str().unwrap_or_default()).await?;
+            let scope = if state.get(always).is_null() { Scope::All } else { Scope::Known };
+            // An object on its way out is gone as far as a plan is concerned.
+            let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
+            Ok(live.map(|live| self.state(attributes, &state, &live, scope)))
+        };
+        session.refresh(ctx, needs(session), &state, look).await
+    }
+
+    /// Applies a change, and waits for the controller's word if asked to.
+    pub async fn update(
+        &self,
+        ctx: &Context,
+        session: &Session,
+        attributes: &Attributes,
+        planned: Value,
+    ) -> Result<Value, Diagnostics> {
+        let client = session.kube().await?;
+        self.apply(ctx, &client, attributes, &planned).await?;
+        self.settle(ctx, &client, &planned).await?;
+        Ok(planned)
+    }
+
+    async fn settle(&self, ctx: &Context, client: &Client, state: &Value) -> Result<(), Diagnostics> {
+        if state.get("wait_for_ready").as_bool() == Some(true) {
+            self.wait_ready(ctx, client, state.get("name").as_str().unwrap_or_default()).await?;
+        }
+        Ok(())
+    }
+
     fn api(&self, client: &Client, name: &str) -> Api<DynamicObject> {
         let object = json!({ "apiVersion": self.api_version, "kind": self.kind, "metadata": { "name": name } });
         apply::dynamic(client, self.plural, &object)
@@ -95,18 +187,16 @@ impl CustomKind {
         }
     }
 
-    /// Refuses to take over an object that exists already, unless that is wanted.
-    pub async fn refuse_existing(&self, session: &Session, client: &Client, planned: &Value) -> Result<(), Failure> {
+    /// Tells whether the object exists already, and refuses to take it over unless that is wanted.
+    async fn origin(&self, session: &Session, client: &Client, planned: &Value) -> Result<Origin, Failure> {
         let name = planned.get("name").as_str().unwrap_or_default();
-        if planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing) {
-            return Ok(());
-        }
         match self.find(client, name).await? {
+            Some(_) if planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing) => Ok(Origin::Adopted),
             Some(_) => {
                 let doing = format!("create {} {name:?}", self.kind);
                 Err(Failure::new(Kind::Exists, doing, "the cluster has an object of this name").at("name"))
             }
-            None => Ok(()),
+            None => Ok(Origin::Made),
         }
     }
 

@@ -24,7 +24,7 @@ pub struct DiscoveryTags {
     handle: Arc<Handle>,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Model {
     id: Option<String>,
@@ -94,7 +94,7 @@ impl Resource for DiscoveryTags {
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let model: Model = tfplugin::from_value(&planned)?;
         let session = self.handle.session();
-        self.converge(session.aws().await?, ctx, model, &BTreeSet::new()).await
+        self.converge(session.aws().await?, ctx, model, None).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -122,7 +122,7 @@ impl Resource for DiscoveryTags {
         let dropped: BTreeSet<String> = before.resource_ids.difference(&model.resource_ids).cloned().collect();
         // With the value changed, what karp tagged before is no conflict.
         let ours = if before.value == model.value { BTreeSet::new() } else { before.resource_ids.clone() };
-        let state = self.converge(aws, ctx, model, &ours).await?;
+        let state = self.converge(aws, ctx, model, Some(&ours)).await?;
         ctx.save(state.clone());
         untag(aws, &before.key, &before.value, &dropped).await?;
         Ok(state)
@@ -155,16 +155,18 @@ impl Resource for DiscoveryTags {
 }
 
 impl DiscoveryTags {
-    /// Tags what lacks the tag; `ours` may hold another value without being a conflict.
+    /// Tags what lacks the tag. In an update, `ours` may hold another value without being a conflict; a creation puts what it has tagged
+    /// into state as it goes.
     async fn converge(
         &self,
         aws: &Aws,
         ctx: &Context,
         model: Model,
-        ours: &BTreeSet<String>,
+        ours: Option<&BTreeSet<String>>,
     ) -> Result<Value, Diagnostics> {
         let actual = values(aws, &model.key, &model.resource_ids).await?;
-        let foreign = actual.iter().filter(|(id, value)| **value != model.value && !ours.contains(*id));
+        let foreign =
+            actual.iter().filter(|(id, value)| **value != model.value && !ours.is_some_and(|ours| ours.contains(*id)));
         let foreign: Vec<String> = foreign.map(|(id, value)| format!("{id} ({value:?})")).collect();
         if !foreign.is_empty() {
             let list = foreign.join(", ");
@@ -187,6 +189,7 @@ impl DiscoveryTags {
         }
         let missing: Vec<String> =
             model.resource_ids.iter().filter(|id| actual.get(*id) != Some(&model.value)).cloned().collect();
+        let mut tagged = BTreeSet::new();
         for ids in missing.chunks(BATCH) {
             let tag = Tag::builder().key(&model.key).value(&model.value).build();
             settle(ctx.stop(), || async {
@@ -199,6 +202,11 @@ impl DiscoveryTags {
                 })
             })
             .await?;
+            if ours.is_none() {
+                tagged.extend(ids.iter().cloned());
+                let so_far = Model { id: Some(id_of(&model)), resource_ids: tagged.clone(), ..model.clone() };
+                ctx.save(tfplugin::to_value(&so_far)?);
+            }
         }
         let mut model = model;
         model.id = Some(id_of(&model));

@@ -113,17 +113,7 @@ impl Resource for FargateProfile {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        let session = self.handle.session();
-        let found = inherit::plan_cluster_name(&session, change);
-        if change.is_destroy() {
-            return found;
-        }
-        if change.is_update() && change.changed("cluster_name") {
-            change.replace("cluster_name");
-        }
-        inherit::plan_tags(&session, change);
-        inherit::reopen_on_replace(change, &["id", "arn"]);
-        found
+        inherit::plan_cluster_member(&self.handle.session(), change, &["id", "arn"])
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {

@@ -7,6 +7,7 @@ use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Schema, Type, Value};
 
 use super::inherit;
+use crate::aws::Origin;
 use crate::aws::names::LONGEST_ROLE;
 use crate::aws::role::{self, Found, Owned, Wanted};
 use crate::aws::tags::{Tags, owned_part};
@@ -99,14 +100,43 @@ pub fn plan_purpose(change: &mut PlannedChange, purpose: Option<&Purpose>) {
     change.planned.set("policy_arns", attached);
 }
 
-/// Creates the role; from the moment that it exists, state has it.
+/// A role that exists, and has not got its policies yet.
+pub struct Begun {
+    found: Found,
+    /// Whether it was made now.
+    pub origin: Origin,
+}
+
+/// Creates the role with its policies.
 pub async fn create(session: &Session, ctx: &Context, planned: Value, purpose: &Purpose) -> Result<Value, Diagnostics> {
+    let begun = begin(session, ctx, &planned, &purpose.trust).await?;
+    finish(session, ctx, planned, begun, purpose).await
+}
+
+/// Creates the role without policies, or takes one over; from the moment that one was made, state has it.
+pub async fn begin(session: &Session, ctx: &Context, planned: &Value, trust: &str) -> Result<Begun, Diagnostics> {
+    let aws = session.aws().await?;
+    let wanted = wanted(session, planned, &Purpose { trust: trust.to_owned(), ..Purpose::default() })?;
+    let (found, origin) = role::create(aws.iam(), ctx.stop(), &wanted).await?;
+    if origin == Origin::Made {
+        ctx.save(render(planned, &found, &found.tags, &found.attached));
+        role::shown(aws.iam(), ctx.stop(), &found.name).await?;
+    }
+    Ok(Begun { found, origin })
+}
+
+/// Gives the role its policies.
+pub async fn finish(
+    session: &Session,
+    ctx: &Context,
+    planned: Value,
+    begun: Begun,
+    purpose: &Purpose,
+) -> Result<Value, Diagnostics> {
     let aws = session.aws().await?;
     let wanted = wanted(session, &planned, purpose)?;
-    let bare = role::create(aws.iam(), ctx.stop(), &wanted).await?;
-    ctx.save(render(&planned, &bare, &bare.tags, &bare.attached));
-    role::converge(aws.iam(), ctx.stop(), &bare, &wanted, &Owned::default()).await?;
-    Ok(render(&planned, &converged(bare, &wanted), &wanted.tags, &wanted.attached))
+    role::converge(aws.iam(), ctx.stop(), &begun.found, &wanted, &Owned::default()).await?;
+    Ok(render(&planned, &converged(begun.found, &wanted), &wanted.tags, &wanted.attached))
 }
 
 /// Reads the role: its own facts, and of tags and attachments the part that karp keeps. `inline` are the policies to read along.

@@ -110,6 +110,20 @@ pub fn plan_tags(session: &Session, change: &mut PlannedChange) {
     }
 }
 
+/// Plans an object that belongs to one cluster for life and takes its own name from elsewhere; `computed` is what a replacement leaves open.
+pub fn plan_cluster_member(session: &Session, change: &mut PlannedChange, computed: &[&str]) -> Diagnostics {
+    let found = plan_cluster_name(session, change);
+    if change.is_destroy() {
+        return found;
+    }
+    if change.is_update() && change.changed("cluster_name") {
+        change.replace("cluster_name");
+    }
+    plan_tags(session, change);
+    reopen_on_replace(change, computed);
+    found
+}
+
 /// Leaves computed attributes open in a replacement: they describe an object that will be gone.
 pub fn reopen_on_replace(change: &mut PlannedChange, computed: &[&str]) {
     if change.is_update() && !change.requires_replace.is_empty() {

@@ -8,6 +8,7 @@ use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Value, async_trait};
 
 use super::{iam_role, inherit};
+use crate::aws::Origin;
 use crate::aws::names::LONGEST_PROFILE;
 use crate::aws::profile::{self, Found};
 use crate::aws::role::{check_adoptable, iam_tags};
@@ -99,8 +100,10 @@ impl Resource for InstanceProfile {
         let session = self.handle.session();
         let aws = session.aws().await?;
         let model = resolve(&session, &planned)?;
-        let bare = create(aws, &session, &model).await?;
-        ctx.save(tfplugin::to_value(&render(&model, &bare))?);
+        let (bare, origin) = create(aws, &session, &model).await?;
+        if origin == Origin::Made {
+            ctx.save(tfplugin::to_value(&render(&model, &bare))?);
+        }
         converge(aws, ctx, &bare, &model, &Tags::new()).await?;
         let now = Found { role: model.role_name.clone(), tags: model.tags_all.clone().unwrap_or_default(), ..bare };
         Ok(tfplugin::to_value(&render(&model, &now))?)
@@ -178,7 +181,7 @@ fn render(model: &Model, found: &Found) -> Model {
     }
 }
 
-async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<Found, Failure> {
+async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<(Found, Origin), Failure> {
     let name = model.name.clone().unwrap_or_default();
     let wanted = model.tags_all.clone().unwrap_or_default();
     let doing = format!("create instance profile {name:?}");
@@ -186,7 +189,7 @@ async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<Found, Fa
     match call.set_tags(Some(iam_tags(&wanted))).send().await {
         Ok(answer) => answer
             .instance_profile()
-            .map(Found::from)
+            .map(|profile| (Found::from(profile), Origin::Made))
             .ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "IAM answered without the instance profile")),
         Err(e) => {
             let failure = Failure::aws(&doing, e).at("name");
@@ -195,7 +198,7 @@ async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<Found, Fa
             }
             let Some(existing) = profile::find(aws.iam(), &name).await? else { return Err(failure) };
             check_adoptable(&doing, &existing.tags, &wanted).map_err(|f| f.at("name"))?;
-            Ok(existing)
+            Ok((existing, Origin::Adopted))
         }
     }
 }

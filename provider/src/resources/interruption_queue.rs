@@ -10,6 +10,7 @@ use tfplugin::{
 };
 
 use super::inherit;
+use crate::aws::Origin;
 use crate::aws::names::LONGEST_QUEUE;
 use crate::aws::queue::{self, EVENTS, Event, Queue};
 use crate::aws::role::check_adoptable;
@@ -122,9 +123,8 @@ impl Resource for InterruptionQueue {
         let aws = session.aws().await?;
         let model = resolve(&session, &planned)?;
         let name = model.name.clone().unwrap_or_default();
-        let found = create_or_adopt(&session, aws, ctx, &name, &model).await?;
-        ctx.save(tfplugin::to_value(&partial(&model, &found))?);
-        finish(aws, ctx, &name, model, found, &Model::default()).await
+        let (found, origin) = create_or_adopt(&session, aws, ctx, &name, &model).await?;
+        finish(aws, ctx, &name, model, found, &Before { model: Model::default(), origin }).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -172,6 +172,7 @@ impl Resource for InterruptionQueue {
                 .with_fix("Plan again.")
                 .into());
         };
+        let before = Before { model: before, origin: Origin::Made };
         finish(aws, ctx, &name, model, found, &before).await
     }
 
@@ -246,24 +247,34 @@ async fn create_or_adopt(
     ctx: &Context,
     name: &str,
     model: &Model,
-) -> Result<Queue, Failure> {
+) -> Result<(Queue, Origin), Diagnostics> {
     let doing = format!("create queue {name:?}");
     let wanted = wanted(model);
     // CreateQueue answers an existing queue's URL when the attributes agree: look first, so that nothing is taken over by chance.
-    let url = match queue::url_of(aws, name).await? {
+    let (url, origin) = match queue::url_of(aws, name).await? {
         Some(url) => {
             if !model.adopt.unwrap_or(session.model().adopt_existing) {
-                return Err(Failure::new(Kind::Exists, doing, format!("there is a queue {url}")).at("name"));
+                return Err(Failure::new(Kind::Exists, doing, format!("there is a queue {url}")).at("name").into());
             }
-            url
+            (url, Origin::Adopted)
         }
-        None => queue::create(aws, ctx.stop(), name, &wanted).await?,
+        None => {
+            let url = queue::create(aws, ctx.stop(), name, &wanted).await?;
+            ctx.save(tfplugin::to_value(&partial(model, &Queue { url: url.clone(), ..Queue::default() }))?);
+            (url, Origin::Made)
+        }
     };
     let Some(found) = queue::find(aws, &url).await? else {
-        return Err(Failure::new(Kind::Unexpected, doing, "SQS created the queue but does not show it"));
+        return Err(Failure::new(Kind::Unexpected, doing, "SQS created the queue but does not show it").into());
     };
     check_adoptable(&doing, &found.tags, &wanted.tags).map_err(|f| f.at("name"))?;
-    Ok(found)
+    Ok((found, origin))
+}
+
+/// What was known before queue and rules are brought to what is wanted.
+struct Before {
+    model: Model,
+    origin: Origin,
 }
 
 /// Brings queue and rules to what is wanted, and takes away the rules of events that are wanted no more.
@@ -273,19 +284,27 @@ async fn finish(
     name: &str,
     model: Model,
     found: Queue,
-    before: &Model,
+    before: &Before,
 ) -> Result<Value, Diagnostics> {
+    let Before { model: before, origin } = before;
     let owned = before.tags_all.clone().unwrap_or_default();
     let wanted = Queue { policy: queue::policy(&found.arn), ..wanted(&model) };
     queue::converge(aws, &found, &wanted, &owned).await?;
     let events = model.events.clone().unwrap_or_default();
     let mut state = Model { policy: Some(wanted.policy.clone()), ..partial(&model, &found) };
+    let save = |state: &Model| -> Result<(), Diagnostics> {
+        if *origin == Origin::Made {
+            ctx.save(tfplugin::to_value(state)?);
+        }
+        Ok(())
+    };
+    save(&state)?;
     let mut rules = BTreeMap::new();
     for event in events.iter().filter_map(|event| Event::named(event)) {
         queue::put_rule(aws, event, name, &found.arn, &wanted.tags, &owned).await?;
         rules.insert(event.name.to_owned(), event.rule_name(name));
         state.rules = Some(rules.clone());
-        ctx.save(tfplugin::to_value(&state)?);
+        save(&state)?;
     }
     for event in
         before.events.iter().flatten().filter(|event| !events.contains(*event)).filter_map(|event| Event::named(event))

@@ -8,10 +8,9 @@ use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
-use super::custom_object::{CustomKind, needs, spec_attributes};
+use super::custom_object::{CustomKind, adopt, force_conflicts, spec_attributes, wait_for_ready};
 use super::node_class_schema;
-use super::node_pool::{adopt, force_conflicts, wait_for_ready};
-use crate::manifests::spec::{Attributes, Scope};
+use crate::manifests::spec::Attributes;
 use crate::provider::Handle;
 
 const KIND: CustomKind = CustomKind {
@@ -75,46 +74,20 @@ impl Resource for NodeClass {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        if change.is_create() && change.planned.get("name").is_known() {
-            let name = change.planned.get("name").clone();
-            change.planned.set("id", name);
-        }
+        CustomKind::plan_id(change);
         Diagnostics::new()
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        let session = self.handle.session();
-        let client = session.kube().await?;
-        let name = planned.get("name").as_str().unwrap_or_default().to_owned();
-        KIND.refuse_existing(&session, &client, &planned).await?;
-        KIND.apply(ctx, &client, self.spec(), &planned).await?;
-        let state = planned.with("id", name.as_str());
-        ctx.save(state.clone());
-        if state.get("wait_for_ready").as_bool() == Some(true) {
-            KIND.wait_ready(ctx, &client, &name).await?;
-        }
-        Ok(state)
+        KIND.create(ctx, &self.handle.session(), self.spec(), planned).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
-        let session = self.handle.session();
-        let look = async {
-            let client = session.kube().await?;
-            let live = KIND.find(&client, state.get("name").as_str().unwrap_or_default()).await?;
-            let scope = if state.get("subnet_selector_terms").is_null() { Scope::All } else { Scope::Known };
-            let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
-            Ok(live.map(|live| KIND.state(self.spec(), &state, &live, scope)))
-        };
-        session.refresh(ctx, needs(&session), &state, look).await
+        KIND.read(ctx, &self.handle.session(), self.spec(), state, "subnet_selector_terms").await
     }
 
     async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        let client = self.handle.session().kube().await?;
-        KIND.apply(ctx, &client, self.spec(), &planned).await?;
-        if planned.get("wait_for_ready").as_bool() == Some(true) {
-            KIND.wait_ready(ctx, &client, planned.get("name").as_str().unwrap_or_default()).await?;
-        }
-        Ok(planned)
+        KIND.update(ctx, &self.handle.session(), self.spec(), planned).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {

@@ -9,10 +9,10 @@ use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
 
-use super::custom_object::{CustomKind, needs, spec_attributes, waited};
+use super::custom_object::{CustomKind, adopt, force_conflicts, spec_attributes, wait_for_ready, waited};
 use super::node_claims;
 use super::node_pool_schema::{disruption, same_amounts, template};
-use crate::manifests::spec::{Attributes, Scope};
+use crate::manifests::spec::Attributes;
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
 
@@ -145,10 +145,7 @@ impl Resource for NodePool {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        if change.is_create() && change.planned.get("name").is_known() {
-            let name = change.planned.get("name").clone();
-            change.planned.set("id", name);
-        }
+        CustomKind::plan_id(change);
         // The API keeps a pool static or dynamic for life.
         if change.is_update() && change.prior.get("replicas").is_null() != change.planned.get("replicas").is_null() {
             change.replace("replicas");
@@ -157,39 +154,15 @@ impl Resource for NodePool {
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        let session = self.handle.session();
-        let client = session.kube().await?;
-        let name = planned.get("name").as_str().unwrap_or_default().to_owned();
-        KIND.refuse_existing(&session, &client, &planned).await?;
-        KIND.apply(ctx, &client, self.spec(), &planned).await?;
-        let state = planned.with("id", name.as_str());
-        ctx.save(state.clone());
-        if state.get("wait_for_ready").as_bool() == Some(true) {
-            KIND.wait_ready(ctx, &client, &name).await?;
-        }
-        Ok(state)
+        KIND.create(ctx, &self.handle.session(), self.spec(), planned).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
-        let session = self.handle.session();
-        let look = async {
-            let client = session.kube().await?;
-            let live = KIND.find(&client, state.get("name").as_str().unwrap_or_default()).await?;
-            let scope = if state.get("template").is_null() { Scope::All } else { Scope::Known };
-            // A pool on its way out is gone as far as a plan is concerned.
-            let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
-            Ok(live.map(|live| KIND.state(self.spec(), &state, &live, scope)))
-        };
-        session.refresh(ctx, needs(&session), &state, look).await
+        KIND.read(ctx, &self.handle.session(), self.spec(), state, "template").await
     }
 
     async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        let client = self.handle.session().kube().await?;
-        KIND.apply(ctx, &client, self.spec(), &planned).await?;
-        if planned.get("wait_for_ready").as_bool() == Some(true) {
-            KIND.wait_ready(ctx, &client, planned.get("name").as_str().unwrap_or_default()).await?;
-        }
-        Ok(planned)
+        KIND.update(ctx, &self.handle.session(), self.spec(), planned).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
@@ -216,28 +189,6 @@ impl Resource for NodePool {
             .with("wait_for_ready", true)
             .with("drain_on_destroy", true))
     }
-}
-
-/// Declares whether an apply waits for the controller's word.
-pub fn wait_for_ready() -> Attribute {
-    Attribute::bool().default(true).describe(
-        "Wait, for at most two minutes and within `timeouts`, until the controller says that the object is ready. One that does not \
-         become so is a warning: it is applied, and the controller goes on with it.",
-    )
-}
-
-/// Declares whether an existing object is taken over.
-pub fn adopt(kind: &str) -> Attribute {
-    Attribute::bool().optional().describe(format!(
-        "Take over a {kind} of this name that exists already instead of failing; the provider block's `adopt_existing` when left out."
-    ))
-}
-
-/// Declares whether fields of other managers are taken over.
-pub fn force_conflicts() -> Attribute {
-    Attribute::bool().optional().describe(
-        "Take over fields that another field manager (kubectl, Helm) owns, instead of an error that names it.",
-    )
 }
 
 /// Moves labels and annotations to the template's metadata, and the rest to its spec.
@@ -297,6 +248,7 @@ fn defaults() -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifests::spec::Scope;
 
     fn pool() -> NodePool {
         NodePool::new(&Arc::default())

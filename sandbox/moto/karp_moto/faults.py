@@ -13,7 +13,7 @@ class Faults:
     def __init__(self):
         self._lock = threading.Condition()
         self.capacity = []  # {capacity_type, instance_type, zone: "*" is any; code; message; available}
-        self._failures = []  # {action, code, message, status, times}
+        self._failures = []  # {action, code, message, status, times; after: calls that still pass}
         self._delays = {}  # action -> seconds
         self._holds = {}  # action -> replies still to hold
         self._waiting = {}  # action -> replies held now
@@ -33,7 +33,7 @@ class Faults:
 
     def fail(self, rules):
         with self._lock:
-            self._failures.extend({"times": 1, "code": "InternalError", "message": "injected by a test", "status": 500, **r} for r in rules)
+            self._failures.extend({"times": 1, "code": "InternalError", "message": "injected by a test", "status": 500, "after": 0, **r} for r in rules)
 
     def throttle(self, action, times):
         self.fail([{"action": action, "times": times, "code": None, "status": None, "message": "Request limit exceeded."}])
@@ -43,6 +43,9 @@ class Faults:
         with self._lock:
             for rule in self._failures:
                 if rule["action"] == action and rule["times"] > 0:
+                    if rule["after"] > 0:
+                        rule["after"] -= 1
+                        return None
                     rule["times"] -= 1
                     return rule
         return None

@@ -104,6 +104,12 @@ class Fleet(Stand):
         self.refused("RequestLimitExceeded", self.fleet, kinds=["m5.large"])
         self.assertTrue(self.fleet(["m5.large"])["Instances"])
 
+    def test_a_failure_lets_the_calls_before_it_pass(self):
+        self.post("fail", [{"action": "DescribeSubnets", "code": "UnauthorizedOperation", "status": 403, "after": 2}])
+        self.ec2.describe_subnets(), self.ec2.describe_subnets()
+        self.refused("UnauthorizedOperation", self.ec2.describe_subnets)
+        self.ec2.describe_subnets()
+
     def test_a_held_call_takes_effect_before_its_reply(self):
         self.post("hold", {"action": "CreateFleet"})
         answers = []

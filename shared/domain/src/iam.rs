@@ -296,26 +296,6 @@ pub fn queue_policy(queue_arn: &str) -> Value {
     ])
 }
 
-/// Returns the ARNs of the managed policies that nodes need.
-#[must_use]
-pub fn node_managed_policies(partition: &str) -> Vec<String> {
-    [
-        "AmazonEKSWorkerNodePolicy",
-        "AmazonEKS_CNI_Policy",
-        "AmazonEC2ContainerRegistryPullOnly",
-        "AmazonSSMManagedInstanceCore",
-    ]
-    .iter()
-    .map(|name| format!("arn:{partition}:iam::aws:policy/{name}"))
-    .collect()
-}
-
-/// Returns the ARN of the managed policy that a Fargate pod execution role needs.
-#[must_use]
-pub fn fargate_managed_policy(partition: &str) -> String {
-    format!("arn:{partition}:iam::aws:policy/AmazonEKSFargatePodExecutionRolePolicy")
-}
-
 /// Returns how many characters of a policy IAM counts: all but white space.
 #[must_use]
 pub fn policy_size(policy: &Value) -> usize {

@@ -1,11 +1,9 @@
 //! Server-side apply: the caller owns the fields that it sends, and no others.
 
+use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::{DynamicObject, GroupVersionKind};
 use kube::discovery::ApiResource;
-use kube::{Client, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::Error;
 
@@ -30,14 +28,6 @@ impl Manager {
         let params = PatchParams::apply(self.name);
         if self.force == Force::Yes { params.force() } else { params }
     }
-}
-
-/// Applies a typed object and returns it as the API server keeps it.
-pub async fn server_side<K>(api: &Api<K>, manager: Manager, object: &K) -> Result<K, Error>
-where
-    K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
-{
-    Ok(api.patch(&object.name_any(), &manager.params(), &Patch::Apply(object)).await?)
 }
 
 /// Applies an object of any kind, given as JSON with `apiVersion`, `kind` and `metadata`; `plural` is its path, such as `deployments`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::one::{Operator, Requirement};
+use super::one::Requirement;
 use super::value_set::Value;
 use crate::api::labels;
 
@@ -158,11 +158,6 @@ impl Requirements {
             .values()
             .filter_map(|requirement| Some((requirement.key().to_owned(), requirement.single()?.to_string())))
             .collect()
-    }
-
-    /// Returns the keys that are required to exist without a settled value, with their operator.
-    pub fn open_keys(&self) -> impl Iterator<Item = (&str, Operator)> {
-        self.0.values().filter(|r| r.single().is_none() && !r.is_empty()).map(|r| (r.key(), r.operator()))
     }
 }
 

@@ -1,0 +1,192 @@
+//! A creation that fails in the middle: what exists is in state, so that giving up leaves nothing behind and going on ends well; what
+//! was there before and was only taken over is never destroyed for it.
+
+use karp_aws::config::Service;
+use serde_json::{Value, json};
+
+use crate::stand::{Sandbox, Stand};
+
+const ROLE: &str = "resource \"karp_node_role\" \"this\" {\n  name = \"NAME\"\n}\n";
+const QUEUE: &str = "resource \"karp_interruption_queue\" \"this\" {\n  name = \"NAME\"\n}\n";
+
+impl Sandbox {
+    /// Makes the call of an action fail that comes after this many others.
+    fn deny(&self, action: &str, after: u32) {
+        let rule = json!([{ "action": action, "code": "AccessDeniedException", "message": "not you", "status": 400,
+            "times": 1, "after": after }]);
+        self.door("POST", "/_karp/fail", &rule.to_string());
+    }
+
+    fn inventory(&self) -> Value {
+        self.door("GET", "/_karp/inventory", "")
+    }
+}
+
+fn config(text: &str, name: &str, sandbox: &Sandbox) -> String {
+    let text = text.replace("NAME", name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
+    format!("PROVIDER\n{text}")
+}
+
+fn unique(test: &str) -> String {
+    format!("h{}-{test}", std::process::id())
+}
+
+/// Applies, with one call denied.
+fn apply_denied(stand: &Stand<'_>, sandbox: &Sandbox, action: &str, after: u32) {
+    sandbox.deny(action, after);
+    let run = stand.apply_failing();
+    let error = run.one_error();
+    sandbox.door("POST", "/_karp/reset-faults", "{}");
+    assert!(error.contains("Not authorised") && error.contains("not you"), "{action}: {error}");
+}
+
+/// Holds that a denied call in the middle of a resource's creation leaves it in state, that destroying then leaves nothing, and that
+/// applying again ends on an empty plan, after which destroying leaves nothing either.
+fn recovers(test: &str, address: &str, text: &str, denied: &[(&str, u32)]) {
+    let Some(sandbox) = Sandbox::find(test) else { return };
+    let before = sandbox.inventory();
+    for (number, (action, after)) in denied.iter().enumerate() {
+        for gives_up in [true, false] {
+            let name = unique(&format!("{test}{number}{}", u8::from(gives_up)));
+            let stand = sandbox.stand(&config(text, &name, &sandbox));
+            apply_denied(&stand, &sandbox, action, *after);
+            assert!(stand.attribute(address, "id").is_string(), "{action}: not in state: {}", stand.state());
+            if !gives_up {
+                stand.apply();
+                stand.assert_empty_plan();
+            }
+            stand.destroy();
+            assert_eq!(sandbox.inventory(), before, "{action}: something is left");
+        }
+    }
+}
+
+#[test]
+fn a_node_role() {
+    recovers("noderole", "karp_node_role.this", ROLE, &[("AttachRolePolicy", 1), ("GetRole", 0)]);
+}
+
+#[test]
+fn a_fargate_pod_execution_role() {
+    let text = "resource \"karp_fargate_pod_execution_role\" \"this\" {\n  name = \"NAME\"\n}\n";
+    recovers("podrole", "karp_fargate_pod_execution_role.this", text, &[("AttachRolePolicy", 0)]);
+}
+
+#[test]
+fn a_controller_role_with_its_policy_inside() {
+    let text = "resource \"karp_controller_role\" \"this\" {\n  name = \"NAME\"\n  \
+                oidc_provider_arn = \"arn:aws:iam::123456789012:oidc-provider/oidc.example.com/id/1\"\n}\n";
+    recovers("inline", "karp_controller_role.this", text, &[("PutRolePolicy", 0)]);
+}
+
+#[test]
+fn a_controller_role_with_managed_policies_and_an_association() {
+    let text = "resource \"karp_controller_role\" \"this\" {\n  name = \"NAME\"\n  auth = \"pod_identity\"\n  \
+                policy_mode = \"managed\"\n  service_account = \"NAME\"\n}\n";
+    let denied = [("CreatePolicy", 0), ("AttachRolePolicy", 0), ("CreatePodIdentityAssociation", 0)];
+    recovers("managed", "karp_controller_role.this", text, &denied);
+}
+
+#[test]
+fn an_instance_profile() {
+    let text =
+        "resource \"karp_instance_profile\" \"this\" {\n  name = \"NAME\"\n  role_name = karp_node_role.this.name\n}\n";
+    let denied = [("AddRoleToInstanceProfile", 0)];
+    recovers("profile", "karp_instance_profile.this", &format!("{ROLE}{text}"), &denied);
+}
+
+#[test]
+fn an_interruption_queue() {
+    let denied = [("GetQueueAttributes", 0), ("SetQueueAttributes", 0), ("PutRule", 2), ("PutTargets", 0)];
+    recovers("queue", "karp_interruption_queue.this", QUEUE, &denied);
+}
+
+#[test]
+fn a_fargate_profile() {
+    let text = "resource \"karp_fargate_pod_execution_role\" \"this\" {\n  name = \"NAME\"\n}\n\
+                resource \"karp_fargate_profile\" \"this\" {\n  name = \"NAME\"\n  \
+                pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn\n  subnet_ids = SUBNETS\n  \
+                selectors = [{ namespace = \"NAME\" }]\n}\n";
+    recovers("fargate", "karp_fargate_profile.this", text, &[("DescribeFargateProfile", 0)]);
+}
+
+#[tokio::test]
+async fn discovery_tags() {
+    let Some(sandbox) = Sandbox::find("tags") else { return };
+    let ec2 = aws_sdk_ec2::Client::new(&sandbox.clients().await.config_for(Service::Ec2));
+    let (name, mut ids) = (unique("tags"), Vec::new());
+    // More than one call tags.
+    for number in 0..101 {
+        let call = ec2.create_security_group().group_name(format!("{name}-{number}")).description(&name);
+        ids.push(call.send().await.unwrap().group_id.unwrap());
+    }
+    let tags = format!(
+        "resource \"karp_discovery_tags\" \"this\" {{\n  key = \"karp.test/{name}\"\n  value = \"x\"\n  resource_ids = {ids:?}\n}}\n"
+    );
+    let stand = sandbox.stand(&config(&tags, &name, &sandbox));
+    let tagged = async || {
+        let filter = aws_sdk_ec2::types::Filter::builder().name("key").values(format!("karp.test/{name}")).build();
+        let pages = ec2.describe_tags().filters(filter).into_paginator().items().send();
+        pages.collect::<Result<Vec<_>, _>>().await.unwrap().len()
+    };
+    for gives_up in [true, false] {
+        apply_denied(&stand, &sandbox, "CreateTags", 1);
+        assert_eq!(tagged().await, 100);
+        let known = stand.attribute("karp_discovery_tags.this", "resource_ids");
+        assert_eq!(known.as_array().map(Vec::len), Some(100), "what was tagged is in state");
+        if !gives_up {
+            stand.apply();
+            stand.assert_empty_plan();
+            assert_eq!(tagged().await, 101);
+        }
+        stand.destroy();
+        assert_eq!(tagged().await, 0);
+    }
+    for id in ids {
+        ec2.delete_security_group().group_id(id).send().await.unwrap();
+    }
+}
+
+/// Holds that what another made is not destroyed because taking it over failed, and that the next apply takes it over.
+fn is_spared(test: &str, address: &str, text: &str, more: &str, action: &str, identity: &str) {
+    let Some(sandbox) = Sandbox::find(test) else { return };
+    let (before, name) = (sandbox.inventory(), unique(test));
+    let owner = sandbox.stand(&config(text, &name, &sandbox));
+    owner.apply();
+    let was = owner.attribute(address, identity);
+
+    let adopting = text.replace("\n}\n", &format!("\n  {more}\n}}\n"));
+    let other = sandbox.stand(&config(&adopting, &name, &sandbox));
+    apply_denied(&other, &sandbox, action, 0);
+    other.apply();
+    other.assert_empty_plan();
+    assert_eq!(other.attribute(address, identity), was, "it is another one now");
+    other.destroy();
+    owner.destroy();
+    assert_eq!(sandbox.inventory(), before, "something is left");
+}
+
+#[test]
+fn an_adopted_role_is_spared() {
+    let more = "adopt = true\n  description = \"taken over\"";
+    is_spared("adoptrole", "karp_node_role.this", ROLE, more, "UpdateRole", "unique_id");
+}
+
+#[test]
+fn an_adopted_queue_is_spared() {
+    let more = "adopt = true\n  message_retention_seconds = 600";
+    is_spared("adoptqueue", "karp_interruption_queue.this", QUEUE, more, "SetQueueAttributes", "arn");
+}
+
+#[test]
+fn an_adopted_oidc_provider_is_spared() {
+    let text = "resource \"karp_oidc_provider\" \"this\" {\n}\n";
+    is_spared(
+        "adoptoidc",
+        "karp_oidc_provider.this",
+        text,
+        "tags = { who = \"other\" }",
+        "TagOpenIDConnectProvider",
+        "arn",
+    );
+}
