@@ -236,12 +236,13 @@ pub fn pod_reference(key: &PodKey, uid: &str) -> ObjectReference {
     }
 }
 
-/// Returns a reference to a cluster-scoped object, for events.
+/// Returns a reference to an object, for events.
 pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     let metadata: &ObjectMeta = object.meta();
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
         kind: Some(K::kind(&()).into_owned()),
+        namespace: metadata.namespace.clone(),
         name: metadata.name.clone(),
         uid: metadata.uid.clone(),
         ..ObjectReference::default()

@@ -11,8 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karp_domain::api::{NodeClaim, NodePool, conditions, labels};
-use kube::api::{ApiResource, DeleteParams, DynamicObject};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use support::stand::{Stand, instance_of, node_of};
@@ -216,6 +216,140 @@ async fn broken_pools_and_pods_stop_nobody_else() {
         anything.delete(name, &DeleteParams::default()).await.expect("a broken pool is deleted");
         until("a broken pool goes", async || anything.get_opt(name).await.is_ok_and(|pool| pool.is_none())).await;
     }
+    stand.leave().await;
+}
+
+/// A quantity that the definitions admit, as it is text of the right form; more than any number that is counted with.
+const TOO_MUCH: &str = "1e60";
+/// A count that the definitions admit, and no machine has.
+const TOO_MANY: i64 = 3_000_000_000;
+
+/// Handles objects of a kind as JSON, so that what cannot be read can be written.
+fn untyped<K: kube::Resource<DynamicType = ()>>(stand: &Stand) -> Api<DynamicObject> {
+    Api::all_with(stand.client.clone(), &ApiResource::erase::<K>(&()))
+}
+
+/// Returns status, reason and message of a condition.
+async fn said(api: &Api<DynamicObject>, name: &str, kind: &str) -> Option<(String, String, String)> {
+    let object = api.get(name).await.expect("the object");
+    let all = object.data["status"]["conditions"].as_array()?.clone();
+    let one = all.into_iter().find(|condition| condition["type"] == kind)?;
+    let text = |key: &str| one[key].as_str().unwrap_or_default().to_owned();
+    Some((text("status"), text("reason"), text("message")))
+}
+
+/// Waits until an object says that it cannot be read, and why, in its conditions and by an event.
+async fn until_blamed(stand: &Stand, api: &Api<DynamicObject>, name: &str, reason: &str, field: &str) {
+    until(&format!("{name} says what is wrong"), async || {
+        said(api, name, conditions::VALIDATION_SUCCEEDED).await.is_some_and(|(status, told, message)| {
+            status == "False" && told == reason && message.starts_with(&format!("{field}: "))
+        })
+    })
+    .await;
+    until(&format!("{name} is not ready"), async || {
+        said(api, name, conditions::READY).await.is_some_and(|(status, ..)| status == "False")
+    })
+    .await;
+    until(&format!("an event tells of {name}"), async || {
+        let told = stand.events("ValidationFailed", name).await;
+        told.iter().any(|event| event.message.as_ref().is_some_and(|message| message.contains(field)))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_says_so_itself_and_heals() {
+    let Some(mut stand) = Stand::open("unread").await else { return };
+    let name = format!("{}-odd", stand.name);
+    let (pools, classes, claims) =
+        (untyped::<NodePool>(&stand), untyped::<Ec2NodeClass>(&stand), untyped::<NodeClaim>(&stand));
+    let mut pool = stand.pool_manifest(&name, &stand.name, &["spot"]);
+    pool["spec"]["limits"] = json!({ "cpu": TOO_MUCH });
+    create::<DynamicObject>(&pools, pool).await;
+    let mut class = classes.get(&stand.name).await.expect("the class");
+    class.metadata = kube::core::ObjectMeta { name: Some(name.clone()), ..Default::default() };
+    class.data["spec"]["ipPrefixCount"] = json!(TOO_MANY);
+    create::<DynamicObject>(&classes, serde_json::to_value(class).expect("JSON")).await;
+    let class_ref = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": stand.name });
+    let spec =
+        json!({ "requirements": [], "nodeClassRef": class_ref, "resources": { "requests": { "cpu": TOO_MUCH } } });
+    let claim =
+        json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": name }, "spec": spec });
+    create::<DynamicObject>(&claims, claim).await;
+    stand.pool(&["spot"]).await;
+
+    stand.start();
+    stand.deployment(2, "500m").await;
+    stand.until_running(2).await;
+    until_blamed(&stand, &pools, &name, "NodePoolValidationFailed", "spec.limits.cpu").await;
+    until_blamed(&stand, &classes, &name, "NodeClassValidationFailed", "spec.ipPrefixCount").await;
+    until_blamed(&stand, &claims, &name, "NodeClaimValidationFailed", "spec.resources.requests.cpu").await;
+    let counted = |stand: &Stand| {
+        let metrics = stand.metrics();
+        let lines = metrics.lines().filter(|line| line.starts_with("karp_unreadable_objects{"));
+        lines.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+    };
+    let all =
+        ["EC2NodeClass", "NodeClaim", "NodePool"].map(|kind| format!("karp_unreadable_objects{{kind=\"{kind}\"}} 1"));
+    until("all three are counted", async || counted(&stand) == all.iter().cloned().collect()).await;
+    assert_eq!(stand.aws.instances(&stand.name).len(), 1, "nothing was launched for the odd claim");
+
+    let corrected = json!({ "spec": { "limits": { "cpu": "10" }, "ipPrefixCount": 1 } });
+    let correct = Patch::Merge(&corrected);
+    for api in [&pools, &classes] {
+        api.patch(&name, &PatchParams::default(), &correct).await.expect("the API server takes the correction");
+        until("it heals", async || {
+            said(api, &name, conditions::READY).await.is_some_and(|(ready, ..)| ready == "True")
+        })
+        .await;
+    }
+    // A claim's spec is for ever: it goes.
+    claims.delete(&name, &DeleteParams::default()).await.expect("the claim is deleted");
+    until("nothing is counted", async || counted(&stand).is_empty()).await;
+
+    // What was good, has our finalizer and is spoiled can still be deleted, and a spoiled status ends no node.
+    let spoil = json!({ "spec": { "limits": { "cpu": TOO_MUCH }, "ipPrefixCount": TOO_MANY } });
+    for api in [&pools, &classes] {
+        api.patch(&name, &PatchParams::default(), &Patch::Merge(&spoil)).await.expect("the API server takes it");
+    }
+    let good = stand.mine::<NodeClaim>().await.remove(0).name_any();
+    let status = json!({ "status": { "capacity": { "cpu": TOO_MUCH } } });
+    claims.patch_status(&good, &PatchParams::default(), &Patch::Merge(&status)).await.expect("the API server takes it");
+    until_blamed(&stand, &claims, &good, "NodeClaimValidationFailed", "status.capacity.cpu").await;
+    for api in [&pools, &classes] {
+        api.delete(&name, &DeleteParams::default()).await.expect("it is deleted");
+        until("it goes", async || api.get_opt(&name).await.is_ok_and(|object| object.is_none())).await;
+    }
+    assert_eq!(stand.aws.instances(&stand.name).len(), 1);
+    assert_eq!(stand.running().await.len(), 2, "its pods run on");
+    claims.delete(&good, &DeleteParams::default()).await.expect("the spoiled claim is asked to end");
+    until("it ends with its instance", async || claims.get_opt(&good).await.is_ok_and(|claim| claim.is_none())).await;
+    stand.until_running(2).await;
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn a_token_that_stands_for_another_request_is_left_after_a_while() {
+    let Some(mut stand) = Stand::open("token").await else { return };
+    stand.pool(&["spot"]).await;
+    let taken =
+        json!([{ "action": "CreateFleet", "code": "IdempotentParameterMismatch", "status": 400, "times": 1000 }]);
+    stand.aws.door("fail", &taken);
+    stand.start();
+    stand.deployment(2, "500m").await;
+    let attempt = async |stand: &Stand| {
+        let claims = stand.mine::<NodeClaim>().await;
+        claims.first().and_then(|claim| claim.annotations().get("karp.sh/launch-attempt").cloned())
+    };
+    until("the launch is refused", async || attempt(&stand).await.as_deref() == Some("1")).await;
+    let begin = Instant::now();
+    tokio::time::sleep(WATCH).await;
+    assert_eq!(attempt(&stand).await.as_deref(), Some("1"), "what EC2 lists late is waited for");
+    until("another attempt is made", async || attempt(&stand).await.as_deref() == Some("2")).await;
+    assert!(begin.elapsed() < Duration::from_secs(45), "it came after {:?}", begin.elapsed());
+    stand.aws.door("reset-faults", &json!({}));
+    stand.until_running(2).await;
+    exactly_one(&stand).await;
     stand.leave().await;
 }
 

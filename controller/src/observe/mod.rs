@@ -2,6 +2,7 @@
 
 mod pods;
 mod snapshot;
+pub mod unread;
 mod watch;
 
 use std::sync::Arc;
@@ -16,7 +17,10 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use unread::Aside;
+
 pub use pods::PodCache;
+pub use snapshot::LeftOut;
 
 /// Changes remembered for a consumer that is busy; one that falls behind looks at everything again.
 const CHANGE_BUFFER: usize = 4096;
@@ -25,13 +29,20 @@ const CHANGE_BUFFER: usize = 4096;
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // the kinds name themselves
 pub enum Change {
-    Pod { key: PodKey, node: Option<Arc<str>>, pending: bool, moved: bool },
+    Pod {
+        key: PodKey,
+        node: Option<Arc<str>>,
+        pending: bool,
+        moved: bool,
+    },
     Node(Arc<str>),
     Claim(Arc<str>),
     Pool(Arc<str>),
     Class(Arc<str>),
     Daemon,
     Budget,
+    /// What cannot be read is not what it was.
+    Unread,
 }
 
 /// Holds the caches; cheap to clone.
@@ -45,6 +56,7 @@ pub struct Stores {
     pub classes: Store<Ec2NodeClass>,
     pub daemons: Store<DaemonSet>,
     pub budgets: Store<PodDisruptionBudget>,
+    pub aside: Aside,
     changes: broadcast::Sender<Change>,
 }
 
@@ -52,7 +64,9 @@ impl Stores {
     /// Starts the watches; they end when `stop` is cancelled.
     pub fn start(client: &Client, stop: &CancellationToken) -> Self {
         let (changes, _) = broadcast::channel(CHANGE_BUFFER);
-        let feed = watch::Feed { client: client.clone(), stop: stop.clone(), changes: changes.clone() };
+        let aside = Aside::default();
+        let (client, stop) = (client.clone(), stop.clone());
+        let feed = watch::Feed { client, stop, changes: changes.clone(), aside: aside.clone() };
         Self {
             pods: pods::start(&feed),
             nodes: feed.store("Node", Change::Node),
@@ -61,6 +75,7 @@ impl Stores {
             classes: feed.store("EC2NodeClass", Change::Class),
             daemons: feed.store("DaemonSet", |_| Change::Daemon),
             budgets: feed.store("PodDisruptionBudget", |_| Change::Budget),
+            aside,
             changes,
         }
     }

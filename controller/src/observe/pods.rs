@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karp_domain::cluster::{Phase, Pod, PodKey};
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
 use super::Change;
-use super::watch::Feed;
+use super::watch::{Feed, Seen};
 
 /// Holds what is known of pods; cheap to clone.
 #[derive(Clone)]
@@ -82,8 +83,23 @@ pub fn start(feed: &Feed) -> PodCache {
     let cache = PodCache { known: known.clone(), ready: waiting };
     let changes = feed.changes.clone();
     let mut listing: Option<Known> = None;
-    feed.run("Pod", move |event| {
+    feed.run("Pod", move |seen| {
         let mut live = known.write().unwrap_or_else(PoisonError::into_inner);
+        let event = match seen {
+            Seen::Event(event) => event,
+            Seen::Unread(unread) => {
+                let key = key(&unread.metadata);
+                let (why, uid) = (unread.why.to_string(), unread.metadata.uid.as_deref().unwrap_or_default().into());
+                let known = listing.as_mut().unwrap_or(&mut *live);
+                known.pods.remove(&key);
+                known.unreadable.insert(key, Unread { why, uid, node: unread.node.clone() });
+                return;
+            }
+            Seen::Gone(unread) => {
+                live.unreadable.remove(&key(&unread.metadata));
+                return;
+            }
+        };
         let touched = match &event {
             Event::Init => {
                 listing = Some(Known::default());
@@ -97,7 +113,7 @@ pub fn start(feed: &Feed) -> PodCache {
             }
             Event::Apply(pod) => Some(put(&mut live, pod, true)),
             Event::Delete(pod) => {
-                let key = key(pod);
+                let key = key(&pod.metadata);
                 live.pods.remove(&key);
                 live.unreadable.remove(&key);
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
@@ -112,16 +128,13 @@ pub fn start(feed: &Feed) -> PodCache {
     cache
 }
 
-fn key(pod: &core::Pod) -> PodKey {
-    PodKey::new(
-        pod.metadata.namespace.as_deref().unwrap_or("default"),
-        pod.metadata.name.as_deref().unwrap_or_default(),
-    )
+fn key(metadata: &ObjectMeta) -> PodKey {
+    PodKey::new(metadata.namespace.as_deref().unwrap_or("default"), metadata.name.as_deref().unwrap_or_default())
 }
 
 /// Puts a pod where it belongs and says what to announce; `live` tells a change from a listing.
 fn put(known: &mut Known, pod: &core::Pod, live: bool) -> Change {
-    let key = key(pod);
+    let key = key(&pod.metadata);
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
     match Pod::from_kube(pod) {
         Ok(read) => {

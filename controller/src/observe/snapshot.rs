@@ -4,10 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
 use karp_domain::catalogue::Catalogue;
 use karp_domain::cluster::{Claim, DaemonSet, Node, PodBudget, Pool, Settings, Snapshot, Unreadable};
 
+use kube::Resource;
+
 use super::Stores;
+use crate::effect;
+
+/// Names an object that is left out of a snapshot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeftOut {
+    /// The object.
+    pub about: ObjectReference,
+    /// Why.
+    pub why: Unreadable,
+}
 
 impl Stores {
     /// Makes a snapshot. What cannot be read is left out and returned beside it, so that it never stops the others.
@@ -16,8 +29,11 @@ impl Stores {
         catalogues: BTreeMap<Arc<str>, Arc<Catalogue>>,
         settings: Settings,
         now: Timestamp,
-    ) -> (Snapshot, Vec<Unreadable>) {
-        let mut unreadable = Vec::new();
+    ) -> (Snapshot, Vec<LeftOut>) {
+        // Pods are told of by provisioning, and other providers' pools by them.
+        let aside = self.aside.all().into_iter().filter(|unread| unread.why.kind != "Pod" && !unread.foreign);
+        let mut unreadable: Vec<LeftOut> =
+            aside.map(|unread| LeftOut { about: unread.reference(), why: unread.why.clone() }).collect();
         let snapshot = Snapshot {
             now,
             pods: self.pods.all(),
@@ -35,16 +51,16 @@ impl Stores {
     }
 }
 
-fn read<K, T>(
+fn read<K: Resource<DynamicType = ()>, T>(
     objects: Vec<Arc<K>>,
     one: impl Fn(&K) -> Result<T, Unreadable>,
-    unreadable: &mut Vec<Unreadable>,
+    unreadable: &mut Vec<LeftOut>,
 ) -> Vec<Arc<T>> {
     let mut all = Vec::with_capacity(objects.len());
     for object in objects {
         match one(&object) {
             Ok(read) => all.push(Arc::new(read)),
-            Err(why) => unreadable.push(why),
+            Err(why) => unreadable.push(LeftOut { about: effect::reference(&*object), why }),
         }
     }
     all

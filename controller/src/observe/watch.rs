@@ -5,9 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::reflector::{Lookup, Store, store::Writer};
+use kube::runtime::reflector::{Lookup, ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -15,6 +14,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::Change;
+use super::unread::{Aside, Guarded, Unread};
 
 /// Starts watches that announce what they see.
 pub struct Feed {
@@ -24,6 +24,18 @@ pub struct Feed {
     pub stop: CancellationToken,
     /// Where to announce.
     pub changes: broadcast::Sender<Change>,
+    /// Where what cannot be read is kept.
+    pub aside: Aside,
+}
+
+/// What a watch has seen.
+pub enum Seen<K> {
+    /// An object that can be read, or a step of a listing.
+    Event(Event<K>),
+    /// An object that cannot be read, and is not known any more.
+    Unread(Arc<Unread>),
+    /// One that could not be read has gone.
+    Gone(Arc<Unread>),
 }
 
 impl Feed {
@@ -41,25 +53,42 @@ impl Feed {
     {
         let mut writer = Writer::<K>::new(());
         let reader = writer.as_reader();
+        let known = writer.as_reader();
         let changes = self.changes.clone();
-        self.run::<K>(kind, move |event| {
-            writer.apply_watcher_event(&event);
-            if let Event::Apply(object) | Event::Delete(object) | Event::InitApply(object) = &event {
-                // Nobody listening is not an error: the watches run before the controllers do.
-                let _ = changes.send(change(object.name_any().into()));
-            }
+        self.run::<K>(kind, move |seen| {
+            let name = match seen {
+                Seen::Event(event) => {
+                    writer.apply_watcher_event(&event);
+                    match &event {
+                        Event::Apply(object) | Event::Delete(object) | Event::InitApply(object) => object.name_any(),
+                        Event::Init | Event::InitDone => return,
+                    }
+                }
+                Seen::Unread(unread) | Seen::Gone(unread) => {
+                    // What it said before must not be acted upon any more.
+                    let mut which = ObjectRef::<K>::new(unread.metadata.name.as_deref().unwrap_or_default());
+                    which.namespace.clone_from(&unread.metadata.namespace);
+                    if let Some(before) = known.get(&which) {
+                        writer.apply_watcher_event(&Event::Delete((*before).clone()));
+                    }
+                    which.name
+                }
+            };
+            // Nobody listening is not an error: the watches run before the controllers do.
+            let _ = changes.send(change(name.into()));
         });
         reader
     }
 
-    /// Runs a watch that hands its events, stripped and readable, to `sink`.
-    pub fn run<K>(&self, kind: &'static str, mut sink: impl FnMut(Event<K>) + Send + 'static)
+    /// Runs a watch that hands what it has seen to `sink`.
+    pub fn run<K>(&self, kind: &'static str, mut sink: impl FnMut(Seen<K>) + Send + 'static)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
         // The guard makes an object that cannot be read an item of its own instead of an error of the whole list.
-        let api: Api<DeserializeGuard<K>> = Api::all(self.client.clone());
+        let api: Api<Guarded<K>> = Api::all(self.client.clone());
         let stop = self.stop.clone();
+        let mut sorter = Sorter { kind, aside: self.aside.clone(), changes: self.changes.clone(), listing: Vec::new() };
         tokio::spawn(async move {
             let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
             loop {
@@ -70,35 +99,73 @@ impl Feed {
                 match event {
                     None => return,
                     Some(Err(error)) => tracing::warn!(kind, %error, "watch interrupted, trying again"),
-                    Some(Ok(event)) => {
-                        if let Some(event) = readable(kind, event) {
-                            sink(event);
-                        }
-                    }
+                    Some(Ok(event)) => sink(sorter.sort(event)),
                 }
             }
         });
     }
 }
 
-/// Unwraps the guard: an object that cannot be read is reported and left out.
-fn readable<K: Resource<DynamicType = ()>>(kind: &str, event: Event<DeserializeGuard<K>>) -> Option<Event<K>> {
-    let strip = |guard: DeserializeGuard<K>| match guard.0 {
-        Ok(mut object) => {
-            object.meta_mut().managed_fields = None;
-            Some(object)
+/// Tells what can be read from what cannot.
+struct Sorter {
+    kind: &'static str,
+    aside: Aside,
+    changes: broadcast::Sender<Change>,
+    /// What could not be read in a listing that has not ended.
+    listing: Vec<Arc<Unread>>,
+}
+
+impl Sorter {
+    fn sort<K: Resource<DynamicType = ()>>(&mut self, event: Event<Guarded<K>>) -> Seen<K> {
+        let (seen, changed) = match event {
+            Event::Init => {
+                self.listing.clear();
+                (Seen::Event(Event::Init), false)
+            }
+            Event::InitApply(Guarded(Ok(object))) => (Seen::Event(Event::InitApply(stripped(object))), false),
+            Event::InitApply(Guarded(Err(broken))) => {
+                self.listing.push(broken.unread.clone());
+                (
+                    broken
+                        .stand_in
+                        .map_or(Seen::Unread(broken.unread), |it| Seen::Event(Event::InitApply(stripped(it)))),
+                    false,
+                )
+            }
+            Event::InitDone => {
+                let found = std::mem::take(&mut self.listing);
+                (Seen::Event(Event::InitDone), self.aside.replace(self.kind, found))
+            }
+            Event::Apply(Guarded(Ok(object))) => {
+                let changed = self.aside.forget(self.kind, object.meta());
+                (Seen::Event(Event::Apply(stripped(object))), changed)
+            }
+            Event::Apply(Guarded(Err(broken))) => {
+                let changed = self.aside.put(&broken.unread);
+                (
+                    broken.stand_in.map_or(Seen::Unread(broken.unread), |it| Seen::Event(Event::Apply(stripped(it)))),
+                    changed,
+                )
+            }
+            Event::Delete(Guarded(read)) => {
+                let metadata = read.as_ref().map_or_else(|broken| &broken.unread.metadata, Resource::meta);
+                let changed = self.aside.forget(self.kind, metadata);
+                let seen = match read {
+                    Ok(object) => Seen::Event(Event::Delete(stripped(object))),
+                    Err(broken) => Seen::Gone(broken.unread),
+                };
+                (seen, changed)
+            }
+        };
+        if changed {
+            let _ = self.changes.send(Change::Unread);
         }
-        Err(invalid) => {
-            let name = invalid.metadata.name.as_deref().unwrap_or_default();
-            tracing::error!(kind, name, error = %invalid.error, "object cannot be read, leaving it out");
-            None
-        }
-    };
-    match event {
-        Event::Apply(guard) => strip(guard).map(Event::Apply),
-        Event::Delete(guard) => strip(guard).map(Event::Delete),
-        Event::InitApply(guard) => strip(guard).map(Event::InitApply),
-        Event::Init => Some(Event::Init),
-        Event::InitDone => Some(Event::InitDone),
+        seen
     }
+}
+
+/// Leaves out what nobody reads.
+fn stripped<K: Resource<DynamicType = ()>>(mut object: K) -> K {
+    object.meta_mut().managed_fields = None;
+    object
 }

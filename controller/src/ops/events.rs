@@ -47,6 +47,7 @@ pub enum Reason {
     WaitingOnNodeClaimTermination,
     LaunchFailed,
     GarbageCollectionBlocked,
+    ValidationFailed,
 }
 
 impl Reason {
@@ -72,7 +73,8 @@ impl Reason {
             | Self::InstanceUnhealthy
             | Self::TerminatingOnInterruption
             | Self::LaunchFailed
-            | Self::GarbageCollectionBlocked => EventType::Warning,
+            | Self::GarbageCollectionBlocked
+            | Self::ValidationFailed => EventType::Warning,
             _ => EventType::Normal,
         }
     }

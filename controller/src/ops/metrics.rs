@@ -42,6 +42,7 @@ labels!(/** Labels of a queue message. */ MessageLabels { message_type });
 labels!(/** Labels of a launch failure. */ LaunchFailureLabels { zone, capacity_type, reason });
 labels!(/** Labels of a call to the cloud. */ CloudLabels { controller, method, provider });
 labels!(/** Labels of a failed call to the cloud. */ CloudErrorLabels { controller, method, provider, error });
+labels!(/** Labels of a count per kind. */ KindLabels { kind });
 labels!(/** Labels of a lease. */ LeaseLabels { name });
 
 /// Buckets from 5 ms to about 20 min.
@@ -81,6 +82,7 @@ pub struct Metrics {
     pub queue_depth: Family<ControllerLabels, Gauge>,
     pub unschedulable_pods: Family<ControllerLabels, Gauge>,
     pub ignored_pods: Gauge,
+    pub unreadable_objects: Family<KindLabels, Gauge>,
     pub eviction_requests: Family<CodeLabels, Counter>,
     pub cluster_nodes: Gauge,
     pub cluster_synced: Gauge,
@@ -137,6 +139,7 @@ impl Metrics {
             queue_depth: s.put("karpenter_scheduler_queue_depth", "Pods in the batch being solved", Family::default()),
             unschedulable_pods: s.put("karpenter_scheduler_unschedulable_pods_count", "Pods that no node could be planned for", Family::default()),
             ignored_pods: s.put("karpenter_scheduler_ignored_pods_count", "Pods that could not be read or are not provisionable", Gauge::default()),
+            unreadable_objects: s.put("karp_unreadable_objects", "Objects other than pods that are left out because they cannot be read", Family::default()),
             eviction_requests: s.put("karpenter_pods_eviction_requests", "Answers to evictions", Family::default()),
             cluster_nodes: s.put("karpenter_cluster_state_node_count", "Nodes known", Gauge::default()),
             cluster_synced: s.put("karpenter_cluster_state_synced", "1 when the caches are filled", Gauge::default()),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, labels, requirements};
 use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
@@ -23,6 +24,12 @@ use crate::ops::metrics::{CloudErrorLabels, CloudLabels, LaunchFailureLabels};
 pub const ATTEMPT: &str = "karp.sh/launch-attempt";
 /// Digest of the request that was, or was about to be, made under that token.
 pub const DIGEST: &str = "karp.sh/launch-digest";
+/// Since when the token is known to stand for another request, of which nothing is listed.
+pub const REUSED_SINCE: &str = "karp.sh/launch-token-reused-since";
+/// What was launched under a token is listed after this long: EC2's lists lag by seconds.
+const LISTED: SignedDuration = SignedDuration::from_secs(30);
+/// Pause between looks for it.
+const LISTING_PAUSE: Duration = Duration::from_secs(5);
 /// A launch that the cloud refuses for lasting reasons is tried again after this long.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// What the log says of a launch.
@@ -61,10 +68,52 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
         }
         Err(LaunchError::TokenReused(message)) => match find(claim, context).await? {
             Some(instance) => adopt(claim, context, &instance, &catalogue, LAUNCHED).await,
-            None => Err(CloudError::Retry { after: None, message }.into()),
+            None => reused(claim, context, &message).await,
         },
         Err(error) => fail(claim, context, error).await,
     }
+}
+
+/// Draws the consequence of a token that stands for another request, of which nothing is listed: once that is no longer a matter
+/// of time, the request came to nothing, and the next attempt has a token of its own.
+async fn reused(claim: &NodeClaim, context: &Context, message: &str) -> Result<Action, Error> {
+    let now = Timestamp::now();
+    let told = claim.annotations().get(REUSED_SINCE).and_then(|since| since.parse::<Timestamp>().ok());
+    let since = told.unwrap_or(now);
+    let Some(left) = listing_left(since, now) else {
+        tracing::warn!(
+            NodeClaim.name = claim.name_any(),
+            error = message,
+            "nothing came of the last attempt, making another"
+        );
+        advance(claim, context).await?;
+        return Ok(Action::requeue(Duration::ZERO));
+    };
+    if told.is_none() {
+        let stamp = json!({ "annotations": { (REUSED_SINCE): since.to_string() } });
+        let claim = effect::write_metadata(&context.client, claim, stamp).await?;
+        node_claim::write(context, &claim, |status, now| {
+            let unknown = ConditionStatus::Unknown;
+            conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, "TokenReused", message, now);
+        })
+        .await?;
+    }
+    Ok(Action::requeue(left.min(LISTING_PAUSE)))
+}
+
+/// Returns how long an instance may still turn up in EC2's lists; nothing once it would have.
+fn listing_left(since: Timestamp, now: Timestamp) -> Option<Duration> {
+    // A clock that went back starts the wait anew, and no more than that.
+    let left = LISTED.saturating_sub(now.duration_since(since)).min(LISTED);
+    Duration::try_from(left).ok().filter(|left| !left.is_zero())
+}
+
+/// Gives the claim's next launch a token of its own.
+async fn advance(claim: &NodeClaim, context: &Context) -> Result<NodeClaim, Error> {
+    let attempt = claim.annotations().get(ATTEMPT).and_then(|attempt| attempt.parse::<u32>().ok());
+    let next = attempt.map_or(1, |attempt| attempt.saturating_add(1));
+    let stamp = json!({ "annotations": { (ATTEMPT): next.to_string(), (REUSED_SINCE): null } });
+    Ok(effect::write_metadata(&context.client, claim, stamp).await?)
 }
 
 fn is_ready(class: &Arc<Ec2NodeClass>) -> bool {
@@ -220,12 +269,7 @@ async fn fail(claim: &NodeClaim, context: &Context, error: LaunchError) -> Resul
     let about = effect::reference(claim);
     // A refusal is a definite answer, kept under the token: the next try needs another one.
     let advanced = match &error {
-        LaunchError::Cloud(CloudError::Refused { .. }) => {
-            let attempt = claim.annotations().get(ATTEMPT).and_then(|attempt| attempt.parse::<u32>().ok());
-            let next = attempt.map_or(1, |attempt| attempt.saturating_add(1));
-            let stamp = json!({ "annotations": { (ATTEMPT): next.to_string() } });
-            Some(effect::write_metadata(&context.client, claim, stamp).await?)
-        }
+        LaunchError::Cloud(CloudError::Refused { .. }) => Some(advance(claim, context).await?),
         _ => None,
     };
     let claim = advanced.as_ref().unwrap_or(claim);
@@ -292,6 +336,15 @@ mod tests {
         assert_eq!(names(ranked), ["a on-demand"]);
         assert_eq!(names(vec![offering("b", Spot, 12)]), ["b spot"]);
         assert!(names(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn what_was_launched_under_a_token_has_a_bounded_time_to_turn_up() {
+        let start = Timestamp::UNIX_EPOCH;
+        let left =
+            |seconds: i64| listing_left(start, start + SignedDuration::from_secs(seconds)).map(|left| left.as_secs());
+        assert_eq!([left(0), left(29), left(30), left(9000)], [Some(30), Some(1), None, None]);
+        assert_eq!(left(-500), Some(30), "a clock that went back does not wait for ever");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod pod_events;
 mod provisioning;
 mod registration;
 mod termination;
+mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,9 +27,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{CloudError, CloudProvider, LaunchError, Unavailable};
-use crate::observe::Stores;
-use crate::ops::events::Events;
-use crate::ops::metrics::Metrics;
+use crate::observe::{LeftOut, Stores};
+use crate::ops::events::{Events, Reason};
+use crate::ops::metrics::{KindLabels, Metrics};
 use crate::options::Options;
 
 /// Holds what every controller needs.
@@ -94,9 +95,19 @@ impl Context {
 }
 
 impl Context {
-    /// Tells of objects that are left out because they cannot be read, each once while it stays so.
-    fn tell_unreadable(&self, unreadable: &[Unreadable]) {
-        let now: BTreeSet<String> = unreadable.iter().map(ToString::to_string).collect();
+    /// Tells of objects that are left out because they cannot be read: by log, each once while it stays so, by event, and by count.
+    fn tell_unreadable(&self, unreadable: &[LeftOut]) {
+        let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+        for left_out in unreadable {
+            let note = format!("{}: {}", left_out.why.field, left_out.why.problem);
+            self.events.publish(&left_out.about, Reason::ValidationFailed, note);
+            *counts.entry(&left_out.why.kind).or_default() += 1;
+        }
+        self.metrics.unreadable_objects.clear();
+        for (kind, count) in counts {
+            self.metrics.unreadable_objects.get_or_create(&KindLabels::new(kind)).set(count);
+        }
+        let now: BTreeSet<String> = unreadable.iter().map(|left_out| left_out.why.to_string()).collect();
         let mut told = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         for why in now.difference(&told) {
             tracing::warn!(error = why, "leaving out an object that cannot be read");
@@ -116,6 +127,7 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(garbage::run(context.clone(), stop.clone()));
     tasks.spawn(disruption::run(context.clone(), stop.clone()));
     tasks.spawn(interruption::run(context.clone(), stop.clone()));
+    tasks.spawn(unreadable::run(context.clone(), stop.clone()));
 }
 
 /// Remembers the last plan: which pods each claim is for, and which leaving nodes it was made without.

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use karp_domain::api::conditions::{self, ConditionStatus};
+use karp_domain::api::conditions::{self, Condition, ConditionStatus};
 use karp_domain::api::hash::{self, NodeClassVersion};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimStatus, labels};
+use karp_domain::cluster::Claim;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use tokio_util::sync::CancellationToken;
 
 use super::driver::Driver;
-use super::{Context, Error, interruption, launch, registration, termination};
+use super::{Context, Error, interruption, launch, registration, termination, unreadable};
 use crate::effect::{self, Effect};
 use crate::observe::Change;
 use crate::ops::metrics::DisruptedLabels;
@@ -24,6 +25,11 @@ const LAUNCH_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 const REGISTRATION_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
 /// Drift is looked at this often.
 const DRIFT_INTERVAL: Duration = Duration::from_secs(300);
+/// Reason of a claim that cannot be read.
+pub const INVALID: &str = "NodeClaimValidationFailed";
+/// What makes up `Ready` of a claim that cannot be read.
+const UNREADABLE: &[&str] =
+    &[conditions::LAUNCHED, conditions::REGISTERED, conditions::INITIALIZED, conditions::VALIDATION_SUCCEEDED];
 
 /// Runs the controller until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
@@ -92,11 +98,44 @@ pub async fn write(
     let now = Timestamp::now();
     let mut status = claim.status.clone().unwrap_or_default();
     change(&mut status, now);
-    conditions::set_ready(&mut status.conditions, conditions::NODE_CLAIM_READY, now);
+    set_ready(&mut status.conditions, now);
     if claim.status.as_ref() == Some(&status) {
         return Ok(claim.clone());
     }
     Ok(effect::write_status(&context.client, claim, &status).await?)
+}
+
+/// Sets `Ready`; a claim that cannot be read is not, however well its node does.
+pub fn set_ready(all: &mut Vec<Condition>, now: Timestamp) {
+    let readable = !conditions::is_false(all, conditions::VALIDATION_SUCCEEDED);
+    let parts = if readable { conditions::NODE_CLAIM_READY } else { UNREADABLE };
+    conditions::set_ready(all, parts, now);
+}
+
+/// Tells in the conditions whether what the claim says makes sense; nothing is told of one that always did.
+async fn judge(claim: NodeClaim, context: &Context) -> Result<NodeClaim, Error> {
+    if context.stores.aside.has("NodeClaim", &claim.name_any()) {
+        // Only a stand-in is known; `unreadable` tells of it.
+        return Ok(claim);
+    }
+    let told = |claim: &NodeClaim| {
+        claim
+            .status
+            .as_ref()
+            .is_some_and(|it| conditions::get(&it.conditions, conditions::VALIDATION_SUCCEEDED).is_some())
+    };
+    match Claim::from_kube(&claim) {
+        Ok(_) if !told(&claim) => Ok(claim),
+        Ok(_) => {
+            let clear = |status: &mut NodeClaimStatus, _| {
+                conditions::clear(&mut status.conditions, conditions::VALIDATION_SUCCEEDED);
+            };
+            write(context, &claim, clear).await
+        }
+        Err(why) => {
+            write(context, &claim, |status, now| unreadable::set(&mut status.conditions, INVALID, &why, now)).await
+        }
+    }
 }
 
 async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Action, Error> {
@@ -110,6 +149,7 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
         return interruption::replace(&claim, &context).await;
     }
     let claim = effect::add_finalizer(&context.client, &*claim, labels::TERMINATION_FINALIZER).await?;
+    let claim = judge(claim, &context).await?;
     let now = Timestamp::now();
     if !is_true(&claim, conditions::LAUNCHED) {
         return match overdue(claim.creation_timestamp().map(|time| time.0), LAUNCH_TIMEOUT, now) {

@@ -23,6 +23,9 @@ use crate::ops::events::Reason;
 
 /// A class that waits for its claims is looked at again after this long.
 const WAITING: Duration = Duration::from_secs(5);
+/// Reason of a class that cannot be read.
+pub const INVALID: &str = "NodeClassValidationFailed";
+
 /// Runs the controller until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let pick = |context: &Context, change: &Change| match change {

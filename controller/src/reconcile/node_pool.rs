@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::driver::Driver;
-use super::{Context, Error};
+use super::{Context, Error, unreadable};
 use crate::effect::{self, Effect};
 use crate::observe::Change;
 use crate::ops::metrics::{PoolLabels, PoolResourceLabels};
@@ -26,6 +26,8 @@ use crate::ops::metrics::{PoolLabels, PoolResourceLabels};
 const RECOUNT: Duration = Duration::from_secs(60);
 /// A pool that waits for its claims is looked at again after this long.
 const WAITING: Duration = Duration::from_secs(5);
+/// Reason of a pool that cannot be read.
+pub const INVALID: &str = "NodePoolValidationFailed";
 /// The pseudo-resource that counts nodes.
 const NODES: &str = "nodes";
 
@@ -85,16 +87,11 @@ fn status(pool: &NodePool, context: &Context, now: Timestamp) -> NodePoolStatus 
     let mut status = pool.status.clone().unwrap_or_default();
     let all = &mut status.conditions;
     match Pool::from_kube(pool) {
-        Ok(_) => conditions::set(all, conditions::VALIDATION_SUCCEEDED, ConditionStatus::True, "", "", now),
-        Err(unreadable) => conditions::set(
-            all,
-            conditions::VALIDATION_SUCCEEDED,
-            ConditionStatus::False,
-            "NodePoolValidationFailed",
-            &unreadable.to_string(),
-            now,
-        ),
-    };
+        Ok(_) => {
+            conditions::set(all, conditions::VALIDATION_SUCCEEDED, ConditionStatus::True, "", "", now);
+        }
+        Err(why) => unreadable::set(all, INVALID, &why, now),
+    }
     let class = context.stores.class(&pool.spec.template.spec.node_class_ref.name);
     let ready = class
         .as_ref()

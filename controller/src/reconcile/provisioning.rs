@@ -87,7 +87,7 @@ fn concerns(context: &Context, change: &Change) -> bool {
             context.stores.claim(name).is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
         }
         Change::Pool(_) | Change::Class(_) => false,
-        Change::Node(_) | Change::Daemon | Change::Budget => false,
+        Change::Node(_) | Change::Daemon | Change::Budget | Change::Unread => false,
     }
 }
 
