@@ -151,12 +151,25 @@ pub fn env(layout: &Layout, name: &str) -> Result<()> {
     let Some(state) = state else {
         bail!("no sandbox named {name} runs; `cargo sandbox up --name {name}` starts one");
     };
+    usable(&state)?;
     let tools = Tools::built(layout)?.context("the tools are not built; run `cargo sandbox up`")?;
     for (variable, value) in state.env.iter().chain(&test_variables(&state.env, &tools.bin, &layout.run_dir(name))) {
         println!("export {variable}={}", quoted(value));
     }
     println!("export PATH={}:\"$PATH\"", quoted(&tools.bin.display().to_string()));
     Ok(())
+}
+
+/// Refuses a sandbox that clients cannot use yet, or never can: its variables are not all known.
+fn usable(state: &State) -> Result<()> {
+    let name = &state.name;
+    match &state.phase {
+        Phase::Ready => Ok(()),
+        Phase::Starting => bail!("the sandbox {name} is not ready yet; `cargo sandbox status` tells how far it is"),
+        Phase::Failed(why) => {
+            bail!("the sandbox {name} could not be started: {why}; end it with `cargo sandbox down --name {name}`")
+        }
+    }
 }
 
 /// Quotes for a POSIX shell.
@@ -167,6 +180,22 @@ fn quoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_ready_sandbox_can_be_used() {
+        let in_phase = |phase| State {
+            name: "one".to_owned(),
+            phase,
+            owner: crate::state::Identity::of(std::process::id()),
+            env: std::collections::BTreeMap::new(),
+            processes: Vec::new(),
+        };
+        assert!(usable(&in_phase(Phase::Ready)).is_ok());
+        let said = usable(&in_phase(Phase::Starting)).unwrap_err().to_string();
+        assert!(said.contains("not ready yet"), "{said}");
+        let said = usable(&in_phase(Phase::Failed("no port".to_owned()))).unwrap_err().to_string();
+        assert!(said.contains("no port"), "{said}");
+    }
 
     #[test]
     fn a_shell_reads_back_what_was_quoted() {

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    by_hand, cargo, demo,
+    by_hand, cargo, demo, figures,
     group::Group,
     layout::Layout,
     oracle,
@@ -31,7 +31,7 @@ enum Command {
     Demo,
     /// Check everything: formatting, lints, unit and property tests, edge tests on a sandbox, the demo
     Verify {
-        /// Run everything at length and write target/verify/record.json
+        /// Run everything at length, measure, and write target/deep/record.json
         #[arg(long)]
         deep: bool,
     },
@@ -60,6 +60,9 @@ enum Command {
     },
     /// Print what Go's libraries answer into shared/domain/tests/vectors, for the domain's tests
     Oracle,
+    /// Measure what is promised, and print it as JSON
+    #[command(hide = true)]
+    Figures,
     /// Build the tools only
     #[command(hide = true)]
     Tools,
@@ -129,6 +132,13 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Down { which, .. } => by_hand::down(&layout, &which.name)?,
         Command::Env { which } => by_hand::env(&layout, &which.name)?,
         Command::Oracle => oracle::run(&layout)?,
+        Command::Figures => {
+            let figures = interruptible(async {
+                let tools = Tools::built(&layout)?.context("the tools are not built")?;
+                figures::measure(&layout, &tools).await
+            })?;
+            println!("{}", serde_json::to_string(&figures)?);
+        }
         Command::Tools => {
             launcher::prerequisites::check()?;
             println!("{}", Tools::ensure(&layout)?.bin.display());

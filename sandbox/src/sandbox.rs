@@ -157,10 +157,17 @@ impl Sandbox {
     /// # Errors
     /// When the example cannot be copied.
     pub fn workspace(&self, example: &str) -> Result<Workspace> {
-        let source = self.layout.root.join("examples").join(example);
+        self.workspace_of(&self.layout.root.join("examples").join(example), example)
+    }
+
+    /// Copies a configuration into a folder of this name in which tofu calls this sandbox.
+    ///
+    /// # Errors
+    /// When a file cannot be copied.
+    pub fn workspace_of(&self, source: &Path, example: &str) -> Result<Workspace> {
         let folder = self.run_dir.join("tofu").join(example);
         let env = self.env.iter().filter(|(name, _)| *name != "KUBECONFIG").map(|(k, v)| (k.clone(), v.clone()));
-        Workspace::copy(self.tools.program("tofu"), &source, folder, env.collect())
+        Workspace::copy(self.tools.program("tofu"), source, folder, env.collect())
     }
 
     /// Fails when something that the sandbox needs has ended.
@@ -365,10 +372,6 @@ pub fn all(layout: &Layout) -> Result<Vec<(PathBuf, State)>> {
     let mut found = Vec::new();
     for entry in entries {
         let run_dir = entry?.path();
-        // The log of `up` lies beside its run directory.
-        if !run_dir.is_dir() {
-            continue;
-        }
         // Beside the run directories lie the logs of their supervisors.
         if run_dir.is_dir()
             && let Some(state) = State::read(&run_dir)?

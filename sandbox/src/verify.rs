@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
+    io::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
@@ -10,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use comfy_table::Table;
-use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
     cargo,
@@ -18,6 +19,7 @@ use crate::{
     layout::Layout,
     process,
     progress::Step,
+    record::{Record, StepRecord, rounded},
     sandbox::{Options, Sandbox},
     tools::Tools,
 };
@@ -26,20 +28,18 @@ use crate::{
 const FOREIGN_TO_DOMAIN: [&str; 3] = ["tokio", "hyper", "aws"];
 /// Lines of a failed step's log that are shown: a failing test's report, not a whole build.
 const SHOWN_LINES: usize = 200;
-/// Property test cases of `--deep`; the default is 256.
-const DEEP_CASES: &str = "10000";
-/// Demos of `--deep`, one after the other.
-const DEEP_DEMOS: usize = 3;
+/// What makes tests run at length: property test cases (256 otherwise), and whatever else a test does more of.
+const DEEP: [(&str, &str); 2] = [("PROPTEST_CASES", "4096"), ("KARP_DEEP", "1")];
+/// Demos of `--deep` one after the other; two more run side by side.
+const DEEP_DEMOS: usize = 2;
+/// The longest that one step may take: a first build on two cores takes a third of it.
+const STEP_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// The same with `--deep`.
+const DEEP_STEP_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
+/// Where `--deep` leaves its record, in the checkout.
+const RECORD: &str = "target/deep/record.json";
 /// How often a long step says that it still runs.
 const TELL: Duration = Duration::from_secs(1);
-
-/// What became of one step.
-#[derive(Debug, Clone, Serialize)]
-struct Record {
-    step: String,
-    passed: bool,
-    seconds: f64,
-}
 
 /// Runs all steps and answers with the exit code; later steps run even if an earlier one failed, unless they need it.
 ///
@@ -48,9 +48,10 @@ struct Record {
 pub async fn run(layout: Layout, deep: bool) -> Result<ExitCode> {
     let mut verify = Verify::begin(layout, deep)?;
     let result = verify.all().await;
+    verify.record.complete = result.is_ok() && verify.record.steps.iter().all(|step| step.passed);
     verify.summarise()?;
     result?;
-    let failed: Vec<&str> = verify.records.iter().filter(|record| !record.passed).map(|r| r.step.as_str()).collect();
+    let failed: Vec<&str> = verify.record.steps.iter().filter(|step| !step.passed).map(|s| s.step.as_str()).collect();
     if failed.is_empty() {
         println!("verify: ok");
         return Ok(ExitCode::SUCCESS);
@@ -66,7 +67,7 @@ struct Verify {
     /// This program, found before a build may replace it.
     program: PathBuf,
     target: Option<PathBuf>,
-    records: Vec<Record>,
+    record: Record,
 }
 
 impl Verify {
@@ -78,7 +79,8 @@ impl Verify {
             layout.binaries = target.join("debug");
         }
         let program = std::env::current_exe().context("finding the running program")?;
-        Ok(Self { layout, deep, folder, program, target, records: Vec::new() })
+        let record = Record::begin(&layout.root);
+        Ok(Self { layout, deep, folder, program, target, record })
     }
 
     async fn all(&mut self) -> Result<()> {
@@ -96,11 +98,15 @@ impl Verify {
             return Ok(());
         }
         self.tests(&tools).await?;
-        let demos = if self.deep { DEEP_DEMOS } else { 1 };
-        for number in 1..=demos {
-            self.demo(number).await?;
+        if !self.deep {
+            return self.demo("demo").await;
         }
-        Ok(())
+        self.figures().await?;
+        for number in 1..=DEEP_DEMOS {
+            self.demo(&format!("demo-{number}")).await?;
+            self.record.demo(&self.layout.root.join("target/demo/timeline.json"))?;
+        }
+        self.demos_together().await
     }
 
     /// Builds the tools in a process of their own, which ends with everything under it when the run is interrupted.
@@ -119,14 +125,14 @@ impl Verify {
             Ok(sandbox) => sandbox,
             Err(error) => {
                 eprintln!("error: {error:#}");
-                self.record("sandbox", false, begin);
+                self.note("sandbox", false, begin);
                 return Ok(());
             }
         };
-        self.record("sandbox", true, begin);
+        self.note("sandbox", true, begin);
         let mut env = sandbox.test_env();
         if self.deep {
-            env.insert("PROPTEST_CASES".to_owned(), DEEP_CASES.to_owned());
+            env.extend(DEEP.map(|(name, value)| (name.to_owned(), value.to_owned())));
         }
         let passed = self.cargo("tests", &["test", "--workspace", "--no-fail-fast"], &env).await?;
         let begin = Instant::now();
@@ -139,7 +145,7 @@ impl Verify {
         } else {
             eprintln!("the sandbox's logs: {}", sandbox.stop_keeping_logs().await.display());
         }
-        self.record("sandbox-end", whole.is_ok(), begin);
+        self.note("sandbox-end", whole.is_ok(), begin);
         Ok(())
     }
 
@@ -152,12 +158,53 @@ impl Verify {
     }
 
     /// The demo as a newcomer runs it: by its own command.
-    async fn demo(&mut self, number: usize) -> Result<()> {
-        let mut command = std::process::Command::new(self.layout.binaries.join("sandbox"));
-        command.arg("demo").current_dir(&self.layout.root);
-        self.in_target(&mut command);
-        self.step(&format!("demo-{number}"), command).await?;
+    async fn demo(&mut self, name: &str) -> Result<()> {
+        self.step(name, self.sandbox("demo")).await?;
         Ok(())
+    }
+
+    /// Two demos at the same time: neither may meet the other.
+    async fn demos_together(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        let limit = self.limit();
+        let one = async |side: &str| {
+            let log = self.folder.join(format!("demo-{side}.log"));
+            let mut step = Step::begin(format!("demo-{side}"));
+            let passed = run_logged(&mut step, self.sandbox("demo"), &log, limit).await?;
+            if passed {
+                step.end();
+            } else {
+                drop(step);
+                eprintln!("{}", process::last_lines(&log, SHOWN_LINES));
+            }
+            anyhow::Ok(passed)
+        };
+        let (left, right) = tokio::join!(one("left"), one("right"));
+        let passed = left? && right?;
+        self.note("demos-together", passed, begin);
+        Ok(())
+    }
+
+    /// Measures what is promised; it stands in the record.
+    async fn figures(&mut self) -> Result<()> {
+        if self.step("figures", self.sandbox("figures")).await? {
+            let printed = process::last_lines(&self.folder.join("figures.log"), 1);
+            let figures: BTreeMap<String, Value> = serde_json::from_str(&printed).context("reading the figures")?;
+            self.record.figures.extend(figures);
+        }
+        Ok(())
+    }
+
+    /// A command of the built sandbox program.
+    fn sandbox(&self, argument: &str) -> std::process::Command {
+        let mut command = std::process::Command::new(self.layout.binaries.join("sandbox"));
+        command.arg(argument).current_dir(&self.layout.root);
+        self.in_target(&mut command);
+        command
+    }
+
+    fn limit(&self) -> Duration {
+        if self.deep { DEEP_STEP_LIMIT } else { STEP_LIMIT }
     }
 
     fn domain_is_pure(&mut self) -> Result<()> {
@@ -169,7 +216,7 @@ impl Verify {
         if !foreign.is_empty() {
             eprintln!("error: karp-domain depends on {}", foreign.join(", "));
         }
-        self.record("domain-is-pure", foreign.is_empty(), begin);
+        self.note("domain-is-pure", foreign.is_empty(), begin);
         Ok(())
     }
 
@@ -189,33 +236,38 @@ impl Verify {
     async fn step(&mut self, name: &str, command: std::process::Command) -> Result<bool> {
         let (begin, log) = (Instant::now(), self.folder.join(format!("{name}.log")));
         let mut step = Step::begin(name);
-        let passed = run_logged(&mut step, command, &log).await.with_context(|| format!("running the step {name}"))?;
+        let passed = run_logged(&mut step, command, &log, self.limit()).await;
+        let passed = passed.with_context(|| format!("running the step {name}"))?;
         if passed {
             step.end();
         } else {
             drop(step);
             eprintln!("{}", process::last_lines(&log, SHOWN_LINES));
         }
-        self.record(name, passed, begin);
+        self.note(name, passed, begin);
         Ok(passed)
     }
 
-    fn record(&mut self, step: &str, passed: bool, begin: Instant) {
-        let seconds = (begin.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-        self.records.push(Record { step: step.to_owned(), passed, seconds });
+    fn note(&mut self, step: &str, passed: bool, begin: Instant) {
+        self.record.steps.push(StepRecord { step: step.to_owned(), passed, seconds: rounded(begin) });
+        if self.deep
+            && let Err(error) = self.record.write(&self.layout.root.join(RECORD))
+        {
+            eprintln!("error: {error:#}");
+        }
     }
 
-    fn summarise(&self) -> Result<()> {
+    fn summarise(&mut self) -> Result<()> {
         let mut table = Table::new();
         table.load_style(comfy_table::presets::NOTHING).set_header(["step", "", "seconds"]);
-        for record in &self.records {
+        for record in &self.record.steps {
             let how = if record.passed { "ok" } else { "FAILED" };
             table.add_row([record.step.clone(), how.to_owned(), format!("{:.1}", record.seconds)]);
         }
         println!("{table}");
         if self.deep {
-            let path = self.folder.join("record.json");
-            std::fs::write(&path, serde_json::to_vec_pretty(&self.records)?)?;
+            let path = self.layout.root.join(RECORD);
+            self.record.write(&path)?;
             println!("record: {}", path.display());
         }
         Ok(())
@@ -241,13 +293,19 @@ fn foreign_to_domain(tree: &str) -> Vec<String> {
     found
 }
 
-async fn run_logged(step: &mut Step, mut command: std::process::Command, log: &Path) -> Result<bool> {
+/// Runs a command with its output in a log; one that is not done in time is ended, and has failed.
+async fn run_logged(step: &mut Step, mut command: std::process::Command, log: &Path, limit: Duration) -> Result<bool> {
     let output = File::create(log).with_context(|| format!("making {}", log.display()))?;
-    command.stdout(output.try_clone()?).stderr(output);
+    command.stdout(output.try_clone()?).stderr(output.try_clone()?);
     let mut group = Group::start(command)?;
+    let end = tokio::time::Instant::now() + limit;
     loop {
         tokio::select! {
             status = group.wait() => return Ok(status?.success()),
+            () = tokio::time::sleep_until(end) => {
+                writeln!(&output, "ended: it took longer than {} minutes", limit.as_secs() / 60)?;
+                return Ok(false);
+            }
             () = tokio::time::sleep(TELL) => step.tell(&process::last_lines(log, 1)),
         }
     }

@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -29,6 +30,8 @@ struct Stand {
     region: String,
     /// Makes the names of this test its own.
     mark: String,
+    /// Roles that were made, each with a profile of its name, and whether with an access entry.
+    made: Mutex<Vec<(String, bool)>>,
 }
 
 async fn stand() -> Option<Stand> {
@@ -44,6 +47,7 @@ async fn stand() -> Option<Stand> {
         cluster: value("KARP_TEST_CLUSTER").unwrap(),
         region: value("KARP_TEST_REGION").unwrap(),
         mark: uuid::Uuid::new_v4().simple().to_string()[..8].to_owned(),
+        made: Mutex::default(),
     })
 }
 
@@ -89,9 +93,9 @@ impl Stand {
         self.query("iam", "CreateInstanceProfile", &[("InstanceProfileName", &name)]).await;
         self.query("iam", "AddRoleToInstanceProfile", &[("InstanceProfileName", &name), ("RoleName", &name)]).await;
         if joins {
-            let role = format!("arn:aws:iam::123456789012:role/{name}");
-            self.eks("POST", "/access-entries", json!({ "principalArn": role, "type": "EC2_LINUX" })).await;
+            self.eks("POST", "/access-entries", json!({ "principalArn": arn_of(&name), "type": "EC2_LINUX" })).await;
         }
+        self.made.lock().unwrap().push((name.clone(), joins));
         let parameter = json!({ "Name": "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard/recommended/image_id" });
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", "AmazonSSM.GetParameter")];
         let image: Value =
@@ -115,6 +119,23 @@ impl Stand {
             )
             .await;
         answer.split("<instanceId>").nth(1).and_then(|rest| rest.split('<').next()).unwrap().to_owned()
+    }
+
+    /// Takes away what was made in IAM and EKS, and holds that nothing is left of it.
+    async fn leave(self) {
+        let made = self.made.lock().unwrap().clone();
+        for (name, joins) in &made {
+            if *joins {
+                let entry = escape(&arn_of(name));
+                self.eks("DELETE", &format!("/access-entries/{entry}"), Value::Null).await;
+            }
+            let both = [("InstanceProfileName", name.as_str()), ("RoleName", name.as_str())];
+            self.query("iam", "RemoveRoleFromInstanceProfile", &both).await;
+            self.query("iam", "DeleteInstanceProfile", &both[..1]).await;
+            self.query("iam", "DeleteRole", &both[1..]).await;
+        }
+        let inventory = self.call("iam", "GET", "/_karp/inventory", &[], String::new()).await;
+        assert!(made.iter().all(|(name, _)| !inventory.contains(name)), "{inventory}");
     }
 
     async fn node_config(&self) -> String {
@@ -151,6 +172,10 @@ impl Stand {
         eventually("the default service account", || async { accounts.get_opt("default").await.unwrap() }).await;
         name
     }
+}
+
+fn arn_of(role: &str) -> String {
+    format!("arn:aws:iam::123456789012:role/{role}")
 }
 
 fn escape(text: &str) -> String {
@@ -192,6 +217,7 @@ async fn an_instance_becomes_a_node_and_its_end_darkens_it() {
     let dark = || async { stand.node_of(&instance).await.is_none_or(|node| ready(&node) == "Unknown").then_some(()) };
     eventually("the node to go dark", dark).await;
     eventually("the node to go", || async { stand.node_of(&instance).await.is_none().then_some(()) }).await;
+    stand.leave().await;
 }
 
 #[tokio::test]
@@ -211,6 +237,8 @@ async fn an_instance_that_may_not_join_stays_out() {
     for instance in refused.iter().chain([&joined]) {
         stand.query("ec2", "TerminateInstances", &[("InstanceId.1", instance)]).await;
     }
+    eventually("its node to go", || async { stand.node_of(&joined).await.is_none().then_some(()) }).await;
+    stand.leave().await;
 }
 
 fn pod(name: &str, image: &str, args: &[&str]) -> Pod {

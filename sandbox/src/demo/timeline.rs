@@ -63,7 +63,10 @@ impl Timeline {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        std::fs::write(path, serde_json::to_string_pretty(&self.entries)? + "\n")?;
+        // Two demos of one checkout may end at once: the file is one's or the other's, never a mix.
+        let fresh = path.with_extension(format!("json.{}", std::process::id()));
+        std::fs::write(&fresh, serde_json::to_string_pretty(&self.entries)? + "\n")?;
+        std::fs::rename(&fresh, path)?;
         Ok(())
     }
 }
