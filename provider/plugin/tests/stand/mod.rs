@@ -11,16 +11,22 @@ use tempfile::TempDir;
 const PROVIDERS: [&str; 2] = ["minimal", "showcase"];
 
 fn tofu() -> Option<PathBuf> {
-    let home = std::env::var("HOME").unwrap_or_default();
-    let cache = std::env::var("KARP_CACHE").unwrap_or_else(|_| format!("{home}/.cache/karp"));
-    let folder =
-        std::env::var("KARP_TEST_TOOLS").map_or_else(|_| PathBuf::from(cache).join("tools/bin"), PathBuf::from);
-    let binary = folder.join("tofu");
-    if binary.is_file() {
-        return Some(binary);
+    let given = std::env::var_os("KARP_TEST_TOOLS").map(|folder| PathBuf::from(folder).join("tofu"));
+    let found = given.filter(|binary| binary.is_file()).or_else(newest_built);
+    if found.is_none() {
+        eprintln!("skipped: OpenTofu is not built (cargo sandbox up builds it)");
     }
-    eprintln!("skipped: no OpenTofu at {} (cargo sandbox builds it)", binary.display());
-    None
+    found
+}
+
+/// Finds the OpenTofu that the sandbox built last: its folder's name tells its sources, which this crate does not know.
+fn newest_built() -> Option<PathBuf> {
+    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+    let cache = std::env::var_os("KARP_CACHE").map_or_else(|| home.join(".cache/karp"), PathBuf::from);
+    let folders = std::fs::read_dir(cache.join("tools")).ok()?.flatten();
+    let linked = folders.filter(|folder| folder.file_name().to_string_lossy().starts_with("bin-"));
+    let built = linked.map(|folder| folder.path().join("tofu")).filter(|binary| binary.is_file());
+    built.max_by_key(|binary| binary.metadata().and_then(|facts| facts.modified()).ok())
 }
 
 /// The program of an example: beside the test's own, or in the target folder where cargo builds elsewhere.
