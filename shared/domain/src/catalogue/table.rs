@@ -295,24 +295,20 @@ impl Catalogue {
 
     /// Ranks the available offerings of some types in a market: cheapest first, then by type, zone and capacity type.
     pub fn ranked(&self, types: &TypeSet, market: Market) -> Vec<RankedOffering> {
-        let mut ranked: Vec<RankedOffering> = Vec::new();
+        // types and zones are ordered by name, so that their places compare as their names do
+        let mut ranked: Vec<(Price, usize, u8, CapacityType)> = Vec::new();
         for at in types.ones() {
-            ranked.extend(self.offerings_in(at, market).map(|offering| RankedOffering {
-                instance_type: self.types[at].name.clone(),
-                zone: offering.zone.clone(),
-                capacity_type: offering.capacity_type,
-                price: offering.price,
-            }));
+            let offers = self.offers[at].iter().filter(|o| market.allows(usize::from(o.zone), o.capacity_type));
+            ranked.extend(offers.map(|o| (o.price, at, o.zone, o.capacity_type)));
         }
-        ranked.sort_by(|a, b| {
-            (a.price, &a.instance_type, &a.zone, a.capacity_type).cmp(&(
-                b.price,
-                &b.instance_type,
-                &b.zone,
-                b.capacity_type,
-            ))
-        });
-        ranked
+        ranked.sort_unstable();
+        let offering = |(price, at, zone, capacity_type): (Price, usize, u8, CapacityType)| RankedOffering {
+            instance_type: self.types[at].name.clone(),
+            zone: self.zones[usize::from(zone)].clone(),
+            capacity_type,
+            price,
+        };
+        ranked.into_iter().map(offering).collect()
     }
 }
 

@@ -82,9 +82,9 @@ fn below(
     let is_dear = |o: &crate::catalogue::RankedOffering| {
         o.price >= cap || present.get(&*o.instance_type).is_some_and(|there| o.price >= *there)
     };
-    node.offerings.retain(|o| o.capacity_type == bought);
+    Arc::make_mut(&mut node.offerings).retain(|o| o.capacity_type == bought);
     let dear: BTreeSet<_> = node.offerings.iter().filter(|o| is_dear(o)).map(|o| o.instance_type.clone()).collect();
-    node.offerings.retain(|o| !dear.contains(&o.instance_type));
+    Arc::make_mut(&mut node.offerings).retain(|o| !dear.contains(&o.instance_type));
     let mut types = node.instance_types();
     if types.is_empty() {
         return Err(none);
@@ -95,7 +95,7 @@ fn below(
         }
         // no more, so that the next look does not find yet cheaper ones and moves again
         types.truncate(SPOT_TYPES);
-        node.offerings.retain(|o| types.contains(&o.instance_type));
+        Arc::make_mut(&mut node.offerings).retain(|o| types.contains(&o.instance_type));
     }
     let pool = field.problem.snapshot.pool(&node.pool);
     for (key, wanted) in pool.iter().flat_map(|pool| &pool.min_values) {

@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::amounts::{Amounts, copies, take};
 use super::packing::{Draft, draft_market, node_size};
 use super::problem::{PoolState, Problem};
 use super::queue::{Group, distinct_values, draw};
 use super::{InFlightNode, Misfit};
 use crate::api::labels;
-use crate::catalogue::{RankedOffering, TypeSet};
+use crate::catalogue::{Market, RankedOffering, TypeSet};
 use crate::requirement::{Requirement, Requirements, ValueSet};
 use crate::resources::Resources;
 
@@ -26,16 +28,86 @@ pub(crate) fn nodes(
 ) -> Vec<InFlightNode> {
     let mut to_come: Vec<usize> = vec![0; problem.pools.len()];
     drafts.iter().for_each(|draft| to_come[draft.pool] += 1);
+    let mut lists = Lists::default();
     let mut nodes = Vec::with_capacity(drafts.len());
     for draft in drafts {
         let state = &problem.pools[draft.pool];
-        let types = listed(problem, groups, draft, &share(&left[draft.pool], to_come[draft.pool]));
-        let extra = most_extra(state, draft.chosen, &types);
-        left[draft.pool].subtract(&extra);
+        let market = draft_market(problem, groups, draft);
+        let types = match state.pool.limits.is_empty() && state.pool.min_values.is_empty() {
+            true => lists.cheapest(problem, groups, draft, market),
+            false => {
+                let types = listed(problem, groups, draft, &share(&left[draft.pool], to_come[draft.pool]));
+                left[draft.pool].subtract(&most_extra(state, draft.chosen, &types));
+                types
+            }
+        };
         to_come[draft.pool] -= 1;
-        nodes.push(node(problem, groups, draft, &types));
+        nodes.push(node(problem, groups, draft, market, &types, &mut lists));
     }
     nodes
+}
+
+/// Lists that many nodes share.
+#[derive(Default)]
+struct Lists {
+    /// Types by their least price, by pool and market.
+    by_price: FxHashMap<(usize, Market), Vec<usize>>,
+    ranked: FxHashMap<(usize, Market, TypeSet), Ranked>,
+}
+
+/// What many nodes have in common: their offerings, the requirement that lists their types, and the least that daemons take there.
+#[derive(Clone)]
+struct Ranked {
+    offerings: Arc<Vec<RankedOffering>>,
+    types: Requirement,
+    daemons: Arc<Resources>,
+}
+
+impl Lists {
+    /// The cheapest types that hold a draft's pods.
+    fn cheapest(&mut self, problem: &Problem<'_>, groups: &[Group], draft: &Draft, market: Market) -> TypeSet {
+        let state = &problem.pools[draft.pool];
+        let by_price = self.by_price.entry((draft.pool, market)).or_insert_with(|| {
+            let priced = state.types.ones().filter_map(|at| Some((state.catalogue.cheapest(at, market)?, at)));
+            let mut priced: Vec<_> = priced.collect();
+            priced.sort_unstable();
+            priced.into_iter().map(|(_, at)| at).collect()
+        });
+        let request = request(problem, groups, draft);
+        let allowed = |at: usize| {
+            draft.fill.iter().all(|portion| {
+                let ways = groups[portion.group].ways[draft.pool].as_ref();
+                ways.is_ok_and(|ways| ways[portion.way].types.contains(at))
+            })
+        };
+        let holding = by_price.iter().filter(|at| copies(&state.room[**at], &request) > 0 && allowed(**at));
+        let mut listed = TypeSet::with_capacity(state.catalogue.types().len());
+        listed.extend(holding.copied().take(MAX_TYPES));
+        listed.insert(draft.chosen);
+        listed
+    }
+
+    fn ranked(&mut self, problem: &Problem<'_>, pool: usize, market: Market, types: &TypeSet) -> Ranked {
+        let state = &problem.pools[pool];
+        let rank = || {
+            let names = types.ones().map(|at| state.catalogue.types()[at].name.clone());
+            Ranked {
+                offerings: Arc::new(state.catalogue.ranked(types, market)),
+                types: Requirement::only(labels::INSTANCE_TYPE, names),
+                daemons: Arc::new(least_daemons(state, types).unwrap_or_default()),
+            }
+        };
+        self.ranked.entry((pool, market, types.clone())).or_insert_with(rank).clone()
+    }
+}
+
+/// What the pods of a draft ask for together.
+fn request(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Amounts {
+    let mut request: Amounts = problem.dims.names().iter().map(|_| 0).collect();
+    for portion in &draft.fill {
+        take(&mut request, &groups[portion.group].request, -i64::from(portion.count));
+    }
+    request
 }
 
 /// Checks `minValues` of a draft with all types that would do.
@@ -79,10 +151,9 @@ fn most_extra(state: &PoolState, chosen: usize, types: &TypeSet) -> Resources {
 /// Every type that can hold the draft's pods beside the daemons and can be bought.
 pub(crate) fn suitable(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> TypeSet {
     let state = &problem.pools[draft.pool];
-    let mut request: Amounts = problem.dims.names().iter().map(|_| 0).collect();
+    let request = request(problem, groups, draft);
     let mut types = state.types.clone();
     for portion in &draft.fill {
-        take(&mut request, &groups[portion.group].request, -i64::from(portion.count));
         if let Ok(ways) = &groups[portion.group].ways[draft.pool] {
             types.intersect_with(&ways[portion.way].types);
         }
@@ -121,11 +192,17 @@ fn listed(problem: &Problem<'_>, groups: &[Group], draft: &Draft, spare: &Resour
     listed
 }
 
-fn node(problem: &Problem<'_>, groups: &mut [Group], draft: &Draft, types: &TypeSet) -> InFlightNode {
+fn node(
+    problem: &Problem<'_>,
+    groups: &mut [Group],
+    draft: &Draft,
+    market: Market,
+    types: &TypeSet,
+    lists: &mut Lists,
+) -> InFlightNode {
     let state = &problem.pools[draft.pool];
     let pool = &state.pool;
-    let market = draft_market(problem, groups, draft);
-    let offerings: Vec<RankedOffering> = state.catalogue.ranked(types, market);
+    let Ranked { offerings, types, daemons } = lists.ranked(problem, draft.pool, market, types);
     let mut requirements: Requirements = pool.requirements.clone();
     let mut requests = Resources::new();
     let mut pods = Vec::new();
@@ -146,12 +223,9 @@ fn node(problem: &Problem<'_>, groups: &mut [Group], draft: &Draft, types: &Type
         pods.extend(draw(groups, portion.group, portion.count));
     }
     pods.sort();
-    if let Some(daemons) = least_daemons(state, types) {
-        requests.add(&daemons);
-    }
-    let names = types.ones().map(|at| state.catalogue.types()[at].name.clone());
+    requests.add(&daemons);
     let min_values = requirements.get(labels::INSTANCE_TYPE).and_then(Requirement::min_values);
-    requirements.add(Requirement::only(labels::INSTANCE_TYPE, names).with_min_values(min_values));
+    requirements.add(types.with_min_values(min_values));
     settle(&mut requirements, state, &wanted);
     let price = offerings.first().map(|offering| offering.price).unwrap_or_default();
     InFlightNode {

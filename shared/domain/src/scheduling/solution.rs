@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use rustc_hash::FxHashSet;
 
 use crate::catalogue::{CapacityType, Price, RankedOffering};
 use crate::cluster::{ClassRef, Feature, PodKey, VolumeProblem};
@@ -77,7 +78,7 @@ pub struct InFlightNode {
     /// Pods that it is for, ordered.
     pub pods: Vec<PodKey>,
     /// Every offering that would do, cheapest first; never empty.
-    pub offerings: Vec<RankedOffering>,
+    pub offerings: Arc<Vec<RankedOffering>>,
     /// Price per hour of the offering that is expected to be launched.
     pub price: Price,
 }
@@ -91,8 +92,9 @@ impl InFlightNode {
     /// Answers the instance types of the offerings, cheapest first, each once.
     pub fn instance_types(&self) -> Vec<Arc<str>> {
         let mut types: Vec<Arc<str>> = Vec::new();
-        for offering in &self.offerings {
-            if !types.contains(&offering.instance_type) {
+        let mut seen: FxHashSet<&str> = FxHashSet::default();
+        for offering in self.offerings.iter() {
+            if seen.insert(&offering.instance_type) {
                 types.push(offering.instance_type.clone());
             }
         }

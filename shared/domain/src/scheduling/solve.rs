@@ -227,7 +227,8 @@ fn refuse(
     misfits: &[Vec<Option<Misfit>>],
     solution: &mut Solution,
 ) {
-    let planned = planned(problem, solution);
+    let waits = assignment.groups.iter().any(|group| !group.waiting.is_empty());
+    let planned = if waits { planned(problem, solution) } else { Vec::new() };
     for (at, group) in assignment.groups.iter().enumerate().filter(|(_, group)| !group.waiting.is_empty()) {
         let reason = |pool: usize| match &group.ways[pool] {
             Err(misfit) => misfit.clone(),

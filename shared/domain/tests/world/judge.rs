@@ -95,7 +95,7 @@ fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlig
     let catalogue = &snapshot.catalogues[&pool.class.name];
     let mut total = Resources::new();
     node.pods.iter().for_each(|key| total.add(&pods[key].shape.requests));
-    for offering in &node.offerings {
+    for offering in node.offerings.iter() {
         let t = catalogue.get(&offering.instance_type).expect("a known type");
         let real = t.offerings.iter().any(|o| {
             o.available
@@ -153,7 +153,7 @@ fn judge_limits(snapshot: &Snapshot, solution: &Solution) {
         let before = used.clone();
         for node in solution.nodes.iter().filter(|n| n.pool == pool.name) {
             let mut most = Resources::new().with("nodes", Quantity::from_units(1));
-            for offering in &node.offerings {
+            for offering in node.offerings.iter() {
                 most.raise(&catalogue.unwrap().get(&offering.instance_type).unwrap().capacity);
             }
             used.add(&most);
