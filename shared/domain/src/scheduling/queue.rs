@@ -83,12 +83,15 @@ pub(crate) fn displaced(snapshot: &Snapshot, pods: &[Arc<Pod>]) -> Vec<Arc<Pod>>
     pods.iter().filter(moves).cloned().collect()
 }
 
+/// A first pod, its class, what its volumes need, and all pods like it.
+type Gathered<'p> = (&'p Arc<Pod>, ClassId, Option<VolumeNeeds>, Vec<PodKey>);
+
 /// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name. Pods that can never be placed
 /// are answered with the reason.
 pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec<(PodKey, Refusal)>) {
     let mut refused = Vec::new();
     let mut at: FxHashMap<(&Shape, i32, ClassId, Option<VolumeNeeds>), usize> = FxHashMap::default();
-    let mut kinds: Vec<(&Arc<Pod>, ClassId, Option<VolumeNeeds>, Vec<PodKey>)> = Vec::new();
+    let mut kinds: Vec<Gathered<'_>> = Vec::new();
     for pod in pods {
         if let Some(feature) = pod.shape.unsupported.first() {
             refused.push((pod.key.clone(), Refusal::NeverPlaced { feature: *feature }));
@@ -113,7 +116,7 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec
     }
     let mut kinds: Vec<Kind> =
         kinds.into_iter().map(|(pod, class, needs, keys)| kind(problem, pod, class, needs, keys)).collect();
-    kinds.sort_by(|a, b| order(a).cmp(&order(b)));
+    kinds.sort_by_key(order);
     (kinds, refused)
 }
 
