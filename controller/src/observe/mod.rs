@@ -8,8 +8,9 @@ mod watch;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
 use karp_domain::cluster::PodKey;
 use kube::Client;
@@ -41,6 +42,8 @@ pub enum Change {
     Class(Arc<str>),
     Daemon,
     Budget,
+    Namespace,
+    Volume,
     /// What cannot be read is not what it was.
     Unread,
 }
@@ -56,8 +59,38 @@ pub struct Stores {
     pub classes: Store<Ec2NodeClass>,
     pub daemons: Store<DaemonSet>,
     pub budgets: Store<PodDisruptionBudget>,
+    pub namespaces: Store<Namespace>,
+    pub volumes: Volumes,
     pub aside: Aside,
     changes: broadcast::Sender<Change>,
+}
+
+/// Holds the caches of what belongs to persistent volumes.
+#[derive(Clone)]
+#[allow(missing_docs)] // the kinds name themselves
+pub struct Volumes {
+    pub claims: Store<PersistentVolumeClaim>,
+    pub volumes: Store<PersistentVolume>,
+    pub classes: Store<StorageClass>,
+    pub nodes: Store<CSINode>,
+}
+
+impl Volumes {
+    fn start(feed: &watch::Feed) -> Self {
+        Self {
+            claims: feed.store("PersistentVolumeClaim", |_| Change::Volume),
+            volumes: feed.store("PersistentVolume", |_| Change::Volume),
+            classes: feed.store("StorageClass", |_| Change::Volume),
+            nodes: feed.store("CSINode", |_| Change::Volume),
+        }
+    }
+
+    async fn synced(&self) -> bool {
+        self.claims.wait_until_ready().await.is_ok()
+            && self.volumes.wait_until_ready().await.is_ok()
+            && self.classes.wait_until_ready().await.is_ok()
+            && self.nodes.wait_until_ready().await.is_ok()
+    }
 }
 
 impl Stores {
@@ -75,6 +108,8 @@ impl Stores {
             classes: feed.store("EC2NodeClass", Change::Class),
             daemons: feed.store("DaemonSet", |_| Change::Daemon),
             budgets: feed.store("PodDisruptionBudget", |_| Change::Budget),
+            namespaces: feed.store("Namespace", |_| Change::Namespace),
+            volumes: Volumes::start(&feed),
             aside,
             changes,
         }
@@ -89,6 +124,8 @@ impl Stores {
             && self.classes.wait_until_ready().await.is_ok()
             && self.daemons.wait_until_ready().await.is_ok()
             && self.budgets.wait_until_ready().await.is_ok()
+            && self.namespaces.wait_until_ready().await.is_ok()
+            && self.volumes.synced().await
     }
 
     /// Subscribes to changes from now on.

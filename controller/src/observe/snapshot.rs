@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use karp_domain::catalogue::Catalogue;
-use karp_domain::cluster::{Claim, DaemonSet, Node, PodBudget, Pool, Settings, Snapshot, Unreadable};
-
-use kube::Resource;
+use karp_domain::cluster::{
+    Claim, DaemonSet, Node, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable, Volume, VolumeClaim, Volumes,
+};
+use kube::{Resource, ResourceExt};
 
 use super::Stores;
 use crate::effect;
@@ -42,13 +43,50 @@ impl Stores {
             pools: read(self.pools.state(), Pool::from_kube, &mut unreadable),
             daemons: read(self.daemons.state(), DaemonSet::from_kube, &mut unreadable),
             budgets: read(self.budgets.state(), PodBudget::from_kube, &mut unreadable),
-            namespaces: BTreeMap::new(),
-            volumes: karp_domain::cluster::Volumes::default(),
+            namespaces: self.namespace_labels(),
+            volumes: self.volumes.read(&mut unreadable),
             catalogues,
             settings,
         };
         (snapshot, unreadable)
     }
+}
+
+impl Stores {
+    fn namespace_labels(&self) -> BTreeMap<Arc<str>, BTreeMap<String, String>> {
+        let labels = |namespace: &Arc<Namespace>| {
+            (namespace.name_any().into(), namespace.metadata.labels.clone().unwrap_or_default())
+        };
+        self.namespaces.state().iter().map(labels).collect()
+    }
+}
+
+impl super::Volumes {
+    fn read(&self, unreadable: &mut Vec<LeftOut>) -> Volumes {
+        let mut volumes = Volumes {
+            claims: self.claims.state().iter().map(|claim| VolumeClaim::from_kube(claim)).collect(),
+            volumes: named(self.volumes.state(), Volume::from_kube, unreadable),
+            classes: named(self.classes.state(), StorageClass::from_kube, unreadable),
+            ..Volumes::default()
+        };
+        self.nodes.state().iter().for_each(|node| volumes.add_csi_node(node));
+        volumes
+    }
+}
+
+fn named<K: Resource<DynamicType = ()>, T>(
+    objects: Vec<Arc<K>>,
+    one: impl Fn(&K) -> Result<(Arc<str>, T), Unreadable>,
+    unreadable: &mut Vec<LeftOut>,
+) -> BTreeMap<Arc<str>, T> {
+    let mut all = BTreeMap::new();
+    for object in objects {
+        match one(&object) {
+            Ok((name, read)) => drop(all.insert(name, read)),
+            Err(why) => unreadable.push(LeftOut { about: effect::reference(&*object), why }),
+        }
+    }
+    all
 }
 
 fn read<K: Resource<DynamicType = ()>, T>(

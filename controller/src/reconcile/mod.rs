@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use karp_domain::api::conditions;
-use karp_domain::cluster::{Pod, PodKey, Settings, Snapshot, Unreadable};
+use karp_domain::cluster::{Pod, PodKey, PreferencePolicy as Preferences, Settings, Snapshot, Unreadable};
 use karp_domain::eviction::Answers;
 use kube::{Client, ResourceExt};
 use tokio::sync::Notify;
@@ -30,7 +30,7 @@ use crate::cloud::{CloudError, CloudProvider, LaunchError, Unavailable};
 use crate::observe::{LeftOut, Stores};
 use crate::ops::events::{Events, Reason};
 use crate::ops::metrics::{KindLabels, Metrics};
-use crate::options::Options;
+use crate::options::{Options, PreferencePolicy};
 
 /// Holds what every controller needs.
 pub struct Context {
@@ -85,6 +85,10 @@ impl Context {
         }
         let settings = Settings {
             spot_to_spot: self.options.feature_gates.enabled("SpotToSpotConsolidation"),
+            preferences: match self.options.preference_policy {
+                PreferencePolicy::Respect => Preferences::Respect,
+                PreferencePolicy::Ignore => Preferences::Ignore,
+            },
             ..Settings::default()
         };
         let (snapshot, unreadable) = self.stores.snapshot(catalogues, settings, Timestamp::now());

@@ -87,7 +87,10 @@ fn concerns(context: &Context, change: &Change) -> bool {
             context.stores.claim(name).is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
         }
         Change::Pool(_) | Change::Class(_) => false,
-        Change::Node(_) | Change::Daemon | Change::Budget | Change::Unread => false,
+        // a pod that waits for its volume is looked at again with the others
+        Change::Node(_) | Change::Daemon | Change::Budget | Change::Namespace | Change::Volume | Change::Unread => {
+            false
+        }
     }
 }
 
