@@ -146,6 +146,14 @@ const ALIASES: &[(&str, &str)] = &[
     ("topology.ebs.csi.aws.com/zone", ZONE),
 ];
 
+/// Labels of older Karpenter, of EKS and of other autoscalers, with the label that says the same now.
+pub const SUCCESSORS: &[(&str, &str)] = &[
+    ("karpenter.sh/provisioner-name", NODE_POOL),
+    ("eks.amazonaws.com/capacityType", CAPACITY_TYPE),
+    ("node.kubernetes.io/lifecycle", CAPACITY_TYPE),
+    ("k8s.amazonaws.com/accelerator", INSTANCE_GPU_NAME),
+];
+
 /// Returns the stable spelling of a label key.
 #[must_use]
 pub fn normalise(key: &str) -> Cow<'_, str> {
@@ -156,31 +164,4 @@ pub fn normalise(key: &str) -> Cow<'_, str> {
 #[must_use]
 pub fn is_well_known(key: &str) -> bool {
     WELL_KNOWN.contains(&key)
-}
-
-/// Returns the well-known key that a mistyped one probably means.
-#[must_use]
-pub fn similar(key: &str) -> Option<&'static str> {
-    let name = |key: &str| key.rsplit('/').next().unwrap_or(key).to_owned();
-    let limit = |known: &str| (known.len() / 5).clamp(1, 3);
-    WELL_KNOWN
-        .iter()
-        .copied()
-        .filter(|known| name(known) == name(key) || edit_distance(known, key) <= limit(known))
-        .min_by_key(|known| edit_distance(known, key))
-}
-
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row[b.len()]
 }

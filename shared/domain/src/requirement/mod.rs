@@ -1,5 +1,6 @@
 //! The algebra of label requirements: sets of values, one requirement a key, and all requirements of a pod or node together.
 
+pub mod hint;
 mod one;
 mod requirements;
 mod selector;

@@ -24,14 +24,24 @@ pub enum Operator {
     Lte,
 }
 
-/// What one label must be. In canonical form: a finite set carries no bounds, exclusions lie within the bounds, and impossible bounds are
-/// the empty set; so equal requirements compare equal.
+/// What one label must be: a set of values, and whether the label may be missing. In canonical form: a finite set carries no bounds,
+/// exclusions lie within the bounds, impossible bounds are the empty set, and what may be missing is a set of exclusions or empty; so
+/// equal requirements compare equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Requirement {
     key: Arc<str>,
     values: ValueSet,
     bounds: Bounds,
+    presence: Presence,
     min_values: Option<u32>,
+}
+
+/// Whether a node without the label will do. `NotIn` and `DoesNotExist` alone leave it open; together with any other operator on the same
+/// key the label must be there, as for kube-scheduler, which asks each expression by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Presence {
+    Open,
+    Required,
 }
 
 /// Says why an API requirement cannot be read.
@@ -46,47 +56,61 @@ pub enum ParseRequirementError {
 }
 
 impl Requirement {
-    /// Reads a requirement in the API's words; the key is normalised.
+    /// Reads a requirement in the API's words; the key is normalised. `NotIn` without values reads as `Exists`, as in Karpenter.
     pub fn new(key: &str, operator: Operator, values: &[impl AsRef<str>]) -> Result<Self, ParseRequirementError> {
-        let set = || values.iter().map(|value| Value::from(value.as_ref())).collect::<BTreeSet<_>>();
+        let texts = || values.iter().map(AsRef::as_ref);
         let number = || match values {
             [one] => one.as_ref().parse::<i64>().ok(),
             _ => None,
         };
-        let bounded = |gte: Option<i64>, lte: Option<i64>| {
-            if gte.is_none() && lte.is_none() {
-                let values = values.iter().map(|value| value.as_ref().to_owned()).collect();
-                return Err(ParseRequirementError::Number { key: key.to_owned(), operator, values });
+        let bounded = |bounds: fn(i64) -> Option<Bounds>| match number() {
+            // beyond the largest number there is none
+            Some(number) => Ok(bounds(number).map_or_else(
+                || Self::canonical(key, ValueSet::none(), Bounds::NONE, Presence::Required),
+                |bounds| Self::canonical(key, ValueSet::any(), bounds, Presence::Required),
+            )),
+            None => {
+                let values = texts().map(str::to_owned).collect();
+                Err(ParseRequirementError::Number { key: key.to_owned(), operator, values })
             }
-            Ok(Self::canonical(key, ValueSet::any(), Bounds { gte, lte }, None))
         };
         match operator {
             Operator::In if values.is_empty() => Err(ParseRequirementError::NoValues { key: key.to_owned(), operator }),
-            Operator::In => Ok(Self::canonical(key, ValueSet::Only(set()), Bounds::NONE, None)),
-            Operator::NotIn => Ok(Self::canonical(key, ValueSet::Except(set()), Bounds::NONE, None)),
+            Operator::In => Ok(Self::only(key, texts())),
+            Operator::NotIn => Ok(Self::except(key, texts())),
             Operator::Exists => Ok(Self::exists(key)),
-            Operator::DoesNotExist => Ok(Self::canonical(key, ValueSet::none(), Bounds::NONE, None)),
-            Operator::Gt => bounded(number().map(|n| n.saturating_add(1)), None),
-            Operator::Gte => bounded(number(), None),
-            Operator::Lt => bounded(None, number().map(|n| n.saturating_sub(1))),
-            Operator::Lte => bounded(None, number()),
+            Operator::DoesNotExist => Ok(Self::absent(key)),
+            Operator::Gt => bounded(|n| Some(Bounds { gte: Some(n.checked_add(1)?), lte: None })),
+            Operator::Gte => bounded(|n| Some(Bounds { gte: Some(n), lte: None })),
+            Operator::Lt => bounded(|n| Some(Bounds { gte: None, lte: Some(n.checked_sub(1)?) })),
+            Operator::Lte => bounded(|n| Some(Bounds { gte: None, lte: Some(n) })),
         }
     }
 
     /// Returns `key In values`; no value means that the label must not exist.
     pub fn only<V: Into<Value>>(key: &str, values: impl IntoIterator<Item = V>) -> Self {
-        Self::canonical(key, ValueSet::only(values), Bounds::NONE, None)
+        let values = ValueSet::only(values);
+        let presence = if values.is_empty() { Presence::Open } else { Presence::Required };
+        Self::canonical(key, values, Bounds::NONE, presence)
     }
 
-    /// Returns `key NotIn values`.
+    /// Returns `key NotIn values`; no value means that the label must exist.
     pub fn except<V: Into<Value>>(key: &str, values: impl IntoIterator<Item = V>) -> Self {
-        Self::canonical(key, ValueSet::except(values), Bounds::NONE, None)
+        let values = ValueSet::except(values);
+        let presence = if values == ValueSet::any() { Presence::Required } else { Presence::Open };
+        Self::canonical(key, values, Bounds::NONE, presence)
     }
 
     /// Returns `key Exists`.
     #[must_use]
     pub fn exists(key: &str) -> Self {
-        Self::canonical(key, ValueSet::any(), Bounds::NONE, None)
+        Self::canonical(key, ValueSet::any(), Bounds::NONE, Presence::Required)
+    }
+
+    /// Returns `key DoesNotExist`.
+    #[must_use]
+    pub fn absent(key: &str) -> Self {
+        Self::canonical(key, ValueSet::none(), Bounds::NONE, Presence::Open)
     }
 
     /// Returns the same requirement with a least number of values that must stay possible.
@@ -96,15 +120,15 @@ impl Requirement {
         self
     }
 
-    fn canonical(key: &str, values: ValueSet, bounds: Bounds, min_values: Option<u32>) -> Self {
+    fn canonical(key: &str, values: ValueSet, bounds: Bounds, presence: Presence) -> Self {
         let key: Arc<str> = match labels::normalise(key) {
             Cow::Borrowed(key) => key.into(),
             Cow::Owned(key) => key.into(),
         };
-        Self::assemble(key, values, bounds, min_values)
+        Self::assemble(key, values, bounds, presence, None)
     }
 
-    fn assemble(key: Arc<str>, values: ValueSet, bounds: Bounds, min_values: Option<u32>) -> Self {
+    fn assemble(key: Arc<str>, values: ValueSet, bounds: Bounds, presence: Presence, min_values: Option<u32>) -> Self {
         let (values, bounds) = match values {
             _ if bounds.is_empty() => (ValueSet::none(), Bounds::NONE),
             ValueSet::Only(mut only) => {
@@ -120,7 +144,7 @@ impl Requirement {
                 (ValueSet::Except(except), bounds)
             }
         };
-        Self { key, values, bounds, min_values }
+        Self { key, values, bounds, presence, min_values }
     }
 
     #[must_use]
@@ -155,16 +179,22 @@ impl Requirement {
         self.values.contains(value) && self.bounds.admit(value)
     }
 
-    /// Returns whether the label must not exist.
+    /// Returns whether no value is possible: the label must not exist, or nothing will do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
+    /// Returns whether nothing satisfies the requirement, neither a value nor absence: its parts contradict each other.
+    #[must_use]
+    pub fn is_impossible(&self) -> bool {
+        self.values.is_empty() && self.presence == Presence::Required
+    }
+
     /// Returns whether a node without the label satisfies the requirement, by the rule of node affinity.
     #[must_use]
     pub fn admits_absence(&self) -> bool {
-        matches!(self.operator(), Operator::NotIn | Operator::DoesNotExist)
+        self.presence == Presence::Open
     }
 
     /// Returns the operator in whose words the values read best; bounds read as `Exists`, as in Karpenter.
@@ -186,8 +216,15 @@ impl Requirement {
             Arc::clone(&self.key),
             self.values.intersection(&other.values),
             self.bounds.intersection(&other.bounds),
+            self.presence.max(other.presence),
             self.min_values.max(other.min_values),
         )
+    }
+
+    /// Returns whether both can hold at once, by a value or by absence, without building the intersection.
+    #[must_use]
+    pub fn meets(&self, other: &Self) -> bool {
+        self.admits_absence() && other.admits_absence() || self.intersects(other)
     }
 
     /// Returns whether a value satisfies both, without building the intersection.
@@ -217,18 +254,20 @@ impl Requirement {
         }
     }
 
-    /// Returns the requirement in the API's words: one entry for the values and one for each bound.
+    /// Returns the requirement in the API's words: one entry for the values, one for each bound, and `Exists` where these alone would let
+    /// the label be missing.
     #[must_use]
     pub fn to_api(&self) -> Vec<(Operator, Vec<String>)> {
         let texts = |values: &BTreeSet<Value>| values.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let must_exist = self.presence == Presence::Required && self.bounds.is_none();
         let mut entries = Vec::new();
         match &self.values {
-            ValueSet::Only(values) if values.is_empty() => entries.push((Operator::DoesNotExist, Vec::new())),
-            ValueSet::Only(values) => entries.push((Operator::In, texts(values))),
+            ValueSet::Only(values) if !values.is_empty() => return vec![(Operator::In, texts(values))],
+            ValueSet::Only(_) => entries.push((Operator::DoesNotExist, Vec::new())),
             ValueSet::Except(values) if !values.is_empty() => entries.push((Operator::NotIn, texts(values))),
-            ValueSet::Except(_) if self.bounds.is_none() => entries.push((Operator::Exists, Vec::new())),
             ValueSet::Except(_) => {}
         }
+        entries.extend(must_exist.then(|| (Operator::Exists, Vec::new())));
         entries.extend(self.bounds.gte.map(|low| (Operator::Gte, vec![low.to_string()])));
         entries.extend(self.bounds.lte.map(|high| (Operator::Lte, vec![high.to_string()])));
         entries

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::hint;
 use super::one::Requirement;
 use super::value_set::Value;
 use crate::api::labels;
@@ -24,14 +25,19 @@ pub enum Undefined {
 /// Names the first key on which two requirements cannot both hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Incompatible {
-    #[error("label {key:?} is wanted but nothing defines it{}", suggestion(.key))]
-    Undefined { key: String },
-    #[error("{wanted} conflicts with {offered}")]
-    Disjoint { key: String, wanted: String, offered: String },
+    /// Nothing defines the label; `meant` is the key that was probably meant.
+    #[error("label {key:?} is wanted but nothing defines it{}", did_you_mean(.meant.as_deref()))]
+    Undefined { key: String, meant: Option<String> },
+    /// No value will do for both; `meant` is the value that was probably meant.
+    #[error("{wanted} conflicts with {offered}{}", did_you_mean(.meant.as_deref()))]
+    Disjoint { key: String, wanted: String, offered: String, meant: Option<String> },
+    /// What is wanted contradicts itself, so that no node at all satisfies it.
+    #[error("what is wanted of label {key:?} contradicts itself: {wanted}")]
+    Contradiction { key: String, wanted: String },
 }
 
-fn suggestion(key: &str) -> String {
-    labels::similar(key).map(|known| format!(" (did you mean {known:?}?)")).unwrap_or_default()
+fn did_you_mean(meant: Option<&str>) -> String {
+    meant.map(|known| format!(" (did you mean {known:?}?)")).unwrap_or_default()
 }
 
 impl Requirements {
@@ -113,33 +119,60 @@ impl Requirements {
     /// Returns whether a node that stands for `self` can be one that satisfies `wanted`. Custom keys that `wanted` needs and `self` does
     /// not define are denied (unless their absence satisfies it); well-known ones may be open, if `undefined` says so.
     pub fn compatible(&self, wanted: &Self, undefined: Undefined) -> Result<(), Incompatible> {
-        for (key, requirement) in &wanted.0 {
-            if self.0.contains_key(key) || requirement.admits_absence() {
+        for requirement in wanted.0.values() {
+            if self.0.contains_key(requirement.key()) {
                 continue;
             }
-            if undefined == Undefined::WellKnownAllowed && labels::is_well_known(key) {
-                continue;
+            if requirement.is_impossible() {
+                return Err(Incompatible::contradiction(requirement));
             }
-            return Err(Incompatible::Undefined { key: key.to_string() });
+            if !may_be_undefined(requirement, undefined) {
+                let key = requirement.key().to_owned();
+                let meant = hint::key(&key, self.0.keys().map(AsRef::as_ref)).map(str::to_owned);
+                return Err(Incompatible::Undefined { key, meant });
+            }
         }
         self.intersects(wanted)
     }
 
+    /// Returns whether `compatible` holds; the probe for loops, which builds nothing.
+    #[must_use]
+    pub fn is_compatible(&self, wanted: &Self, undefined: Undefined) -> bool {
+        wanted.0.iter().all(|(key, requirement)| match self.0.get(key) {
+            Some(mine) => mine.meets(requirement),
+            None => !requirement.is_impossible() && may_be_undefined(requirement, undefined),
+        })
+    }
+
     /// Returns whether both can hold at once on the keys that they share. Two requirements that absence satisfies always can.
     pub fn intersects(&self, other: &Self) -> Result<(), Incompatible> {
-        let (few, many) = if self.0.len() <= other.0.len() { (&self.0, &other.0) } else { (&other.0, &self.0) };
-        for key in few.keys().filter(|key| many.contains_key(*key)) {
-            let (mine, wanted) = (&self.0[key], &other.0[key]);
-            let both_may_be_absent = mine.admits_absence() && wanted.admits_absence();
-            if !both_may_be_absent && !mine.intersects(wanted) {
-                return Err(Incompatible::Disjoint {
-                    key: key.to_string(),
-                    wanted: wanted.to_string(),
-                    offered: mine.to_string(),
-                });
-            }
+        match self.clash(other) {
+            None => Ok(()),
+            Some((_, wanted)) if wanted.is_impossible() => Err(Incompatible::contradiction(wanted)),
+            Some((mine, wanted)) => Err(Incompatible::Disjoint {
+                key: wanted.key().to_owned(),
+                wanted: wanted.to_string(),
+                offered: mine.to_string(),
+                meant: hint::value(wanted, mine).map(|value| value.to_string()),
+            }),
         }
-        Ok(())
+    }
+
+    /// Returns whether `intersects` holds; the probe for loops, which builds nothing.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.clash(other).is_none()
+    }
+
+    /// The first requirements of one key that cannot both hold.
+    fn clash<'r>(&'r self, other: &'r Self) -> Option<(&'r Requirement, &'r Requirement)> {
+        let swapped = self.0.len() > other.0.len();
+        let (few, many) = if swapped { (&other.0, &self.0) } else { (&self.0, &other.0) };
+        let (one, another) = few.iter().find_map(|(key, one)| {
+            let another = many.get(key)?;
+            (!one.meets(another)).then_some((one, another))
+        })?;
+        Some(if swapped { (another, one) } else { (one, another) })
     }
 
     /// Returns whether a node with exactly these labels satisfies all requirements, by the rule of node affinity.
@@ -158,6 +191,17 @@ impl Requirements {
             .values()
             .filter_map(|requirement| Some((requirement.key().to_owned(), requirement.single()?.to_string())))
             .collect()
+    }
+}
+
+/// Whether a requirement may stand although the other side does not name its key.
+fn may_be_undefined(requirement: &Requirement, undefined: Undefined) -> bool {
+    requirement.admits_absence() || undefined == Undefined::WellKnownAllowed && labels::is_well_known(requirement.key())
+}
+
+impl Incompatible {
+    fn contradiction(wanted: &Requirement) -> Self {
+        Self::Contradiction { key: wanted.key().to_owned(), wanted: wanted.to_string() }
     }
 }
 

@@ -1,0 +1,22 @@
+//! How many random cases a property runs: a fixed number from a fixed seed, fifty times as many with `KARP_DEEP=1`.
+
+#![allow(dead_code, reason = "each test uses its own part")]
+
+use proptest::test_runner::{Config, RngSeed};
+
+/// How many times more cases a deep run has.
+const DEEP: u32 = 50;
+
+/// Returns a configuration of so many cases. The seed is fixed, so that a failure repeats everywhere; a deep run takes another seed, which
+/// `KARP_SEED` may set.
+pub fn cases(count: u32) -> Config {
+    let deep = std::env::var("KARP_DEEP").is_ok_and(|value| value == "1");
+    let seed = std::env::var("KARP_SEED").ok().and_then(|seed| seed.parse().ok());
+    Config {
+        cases: if deep { count * DEEP } else { count },
+        rng_seed: RngSeed::Fixed(seed.unwrap_or(if deep { 50 } else { 1 })),
+        failure_persistence: None,
+        max_shrink_iters: 2_000,
+        ..Config::default()
+    }
+}
