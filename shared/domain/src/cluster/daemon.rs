@@ -4,9 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1 as apps;
+use k8s_openapi::api::core::v1 as core;
 
+use super::limit_range::{LimitRange, admitted};
 use super::{PodKey, Shape, Unreadable, Whose};
 use crate::taint::{Taint, TaintEffect, Toleration, TolerationOperator};
+
+/// The DaemonSet's own count of its templates, and the pods' label that says of which template they are.
+const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
+const GENERATION_LABEL: &str = "pod-template-generation";
 
 /// Describes a DaemonSet.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,8 +24,18 @@ pub struct DaemonSet {
 }
 
 impl DaemonSet {
-    /// Reads a DaemonSet.
+    /// Reads a DaemonSet by its template alone.
     pub fn from_kube(set: &apps::DaemonSet) -> Result<Self, Unreadable> {
+        Self::admitted(set, &[], &[])
+    }
+
+    /// Reads a DaemonSet as its next pod will be: the template with the defaults of the namespace's LimitRanges; or, when a pod of the
+    /// newest template is among `pods`, that pod's own requests and tolerations, which also hold what webhooks added.
+    pub fn admitted(
+        set: &apps::DaemonSet,
+        ranges: &[Arc<LimitRange>],
+        pods: &[Arc<core::Pod>],
+    ) -> Result<Self, Unreadable> {
         let meta = &set.metadata;
         let key = PodKey::new(meta.namespace.as_deref().unwrap_or("default"), meta.name.as_deref().unwrap_or_default());
         let spec = set
@@ -31,8 +47,17 @@ impl DaemonSet {
         let empty = BTreeMap::new();
         let labels = template.and_then(|meta| meta.labels.as_ref()).unwrap_or(&empty);
         let whose = Whose { namespace: &key.namespace, labels };
-        let mut shape = Shape::from_pod_spec(spec, whose).map_err(|e| e.of("DaemonSet", &key))?;
+        let read = |spec: &core::PodSpec| Shape::from_pod_spec(spec, whose).map_err(|e| e.of("DaemonSet", &key));
+        let mut shape = read(&admitted(spec, &key.namespace, ranges))?;
+        // a pod's own affinity names its node: only what it asks for is taken
+        let newest = newest_pod(set, pods).and_then(|pod| pod.spec.as_ref()).and_then(|spec| read(spec).ok());
+        if let Some(pod) = newest {
+            shape.requests = pod.requests;
+            shape.tolerations.extend(pod.tolerations);
+        }
         shape.tolerations.extend(controller_tolerations());
+        shape.tolerations.sort();
+        shape.tolerations.dedup();
         Ok(DaemonSet { key, shape: Arc::new(shape) })
     }
 
@@ -40,6 +65,24 @@ impl DaemonSet {
     pub fn bears(&self, taints: &[Taint]) -> bool {
         taints.iter().all(|taint| super::is_ephemeral(taint) || taint.admits(&self.shape.tolerations))
     }
+}
+
+/// The youngest pod that the DaemonSet owns and that is of its present template; of equally young ones the first by name.
+fn newest_pod<'p>(set: &apps::DaemonSet, pods: &'p [Arc<core::Pod>]) -> Option<&'p core::Pod> {
+    let generation = set.metadata.annotations.as_ref().and_then(|all| all.get(GENERATION_ANNOTATION));
+    let current = |pod: &&Arc<core::Pod>| {
+        let of = pod.metadata.labels.as_ref().and_then(|all| all.get(GENERATION_LABEL));
+        generation.is_none() || generation == of
+    };
+    let uid = set.metadata.uid.as_deref().filter(|uid| !uid.is_empty())?;
+    let owned = |pod: &&Arc<core::Pod>| {
+        pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "DaemonSet" && owner.uid == uid)
+    };
+    let age = |pod: &&Arc<core::Pod>| {
+        let name = pod.metadata.name.clone();
+        (pod.metadata.creation_timestamp.as_ref().map(|time| time.0), std::cmp::Reverse(name))
+    };
+    pods.iter().filter(owned).filter(current).max_by_key(age).map(|pod| &**pod)
 }
 
 /// The tolerations that the DaemonSet controller gives every daemon pod.

@@ -121,7 +121,10 @@ fn requests(spec: &core::PodSpec) -> Result<Resources, UnreadableField> {
     if let Some(resources) = &spec.resources {
         let (requests, limits) = (resources.requests.as_ref(), resources.limits.as_ref());
         for (name, amount) in merged(requests, limits, "spec.resources")?.iter() {
-            total.set(name.to_owned(), amount);
+            // as the API server defaults it: a pod's limit is its request only where no container asks for the resource
+            if requests.is_some_and(|own| own.contains_key(name)) || !total.contains(name) {
+                total.set(name.to_owned(), amount);
+            }
         }
     }
     if let Some(overhead) = &spec.overhead {

@@ -10,7 +10,7 @@ use karp_domain::resources::Resources;
 use karp_domain::scheduling::{InFlightNode, Misfit, Refusal, Solution, Target};
 
 /// The labels of a node that comes of an offering.
-fn labels_of(
+pub fn labels_of(
     pool: &Pool,
     t: &InstanceType,
     zone: &str,

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test uses its own part")]
 
 pub mod judge;
+pub mod topology;
+pub mod universe;
 
 use std::sync::Arc;
 

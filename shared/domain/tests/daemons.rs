@@ -1,0 +1,204 @@
+//! What daemon pods take of a node: LimitRange defaults, limits that stand for requests, and what the newest pod really asks for.
+
+mod deep;
+mod world;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1 as apps;
+use k8s_openapi::api::core::v1 as core;
+use karp_domain::cluster::{DaemonSet, LimitRange, Shape, Whose, admitted};
+use karp_domain::resources::Resources;
+use karp_domain::scheduling::solve;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use world::{TYPES, catalogue, class, pending, pool, snapshot, with};
+
+fn daemon_set(containers: &Value) -> apps::DaemonSet {
+    serde_json::from_value(json!({
+        "metadata": {"name": "agent", "namespace": "monitoring", "uid": "ds",
+            "annotations": {"deprecated.daemonset.template.generation": "2"}},
+        "spec": {"selector": {}, "template": {"spec": {"containers": containers}}},
+    }))
+    .unwrap()
+}
+
+fn range(namespace: &str, item: &Value) -> Arc<LimitRange> {
+    let object = json!({"metadata": {"name": "defaults", "namespace": namespace}, "spec": {"limits": [item]}});
+    Arc::new(LimitRange::from_kube(&serde_json::from_value(object).unwrap()).unwrap())
+}
+
+fn cpu_of(set: &apps::DaemonSet, ranges: &[Arc<LimitRange>], pods: &[Arc<core::Pod>]) -> String {
+    DaemonSet::admitted(set, ranges, pods).unwrap().shape.requests.get("cpu").to_string()
+}
+
+#[test]
+fn ranges_give_what_no_container_names() {
+    let container = |resources: Value| json!([{"name": "c", "resources": resources}]);
+    let plain = json!({"type": "Container", "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "200m"}});
+    let cases = [
+        ("nothing named", container(json!({})), plain.clone(), "200m"),
+        ("its own request", container(json!({"requests": {"cpu": "50m"}})), plain.clone(), "50m"),
+        ("its own limit is its request", container(json!({"limits": {"cpu": "300m"}})), plain.clone(), "300m"),
+        ("a limit alone", container(json!({})), json!({"type": "Container", "default": {"cpu": "500m"}}), "500m"),
+        ("a maximum alone", container(json!({})), json!({"type": "Container", "max": {"cpu": "2"}}), "2"),
+        ("a minimum alone", container(json!({})), json!({"type": "Container", "min": {"cpu": "10m"}}), "10m"),
+        ("of pods, not containers", container(json!({})), json!({"type": "Pod", "max": {"cpu": "2"}}), "0"),
+        ("each container", json!([{"name": "a"}, {"name": "b"}]), plain, "400m"),
+    ];
+    for (case, containers, item, expected) in cases {
+        let set = daemon_set(&containers);
+        assert_eq!(cpu_of(&set, &[range("monitoring", &item)], &[]), expected, "{case}");
+        assert_eq!(cpu_of(&set, &[range("elsewhere", &item)], &[]), cpu_of(&set, &[], &[]), "{case}, elsewhere");
+    }
+}
+
+#[test]
+fn a_range_that_cannot_be_read_is_named() {
+    let object = json!({"metadata": {"name": "bad", "namespace": "n"},
+        "spec": {"limits": [{"type": "Container", "default": {"cpu": "much"}}]}});
+    let error = LimitRange::from_kube(&serde_json::from_value(object).unwrap()).unwrap_err().to_string();
+    assert!(error.starts_with("LimitRange n/bad: spec.limits[0].default: "), "{error}");
+}
+
+#[test]
+fn the_newest_pod_of_the_template_says_what_it_takes() {
+    let set = daemon_set(&json!([{"name": "c", "resources": {"requests": {"cpu": "100m"}}}]));
+    let pod = |name: &str, generation: &str, created: &str, owner: &str, cpu: &str| -> Arc<core::Pod> {
+        Arc::new(
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "monitoring", "creationTimestamp": created,
+                    "labels": {"pod-template-generation": generation},
+                    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": owner}]},
+                "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+            }))
+            .unwrap(),
+        )
+    };
+    let old = pod("old", "1", "2026-11-21T11:59:00Z", "ds", "7");
+    let first = pod("first", "2", "2026-11-21T10:00:00Z", "ds", "150m");
+    let second = pod("second", "2", "2026-11-21T11:00:00Z", "ds", "250m");
+    let foreign = pod("foreign", "2", "2026-11-21T11:30:00Z", "another", "9");
+    assert_eq!(cpu_of(&set, &[], &[old.clone(), foreign.clone()]), "100m");
+    assert_eq!(cpu_of(&set, &[], &[second, first, old, foreign]), "250m");
+}
+
+/// The loop of aws/karpenter-provider-aws#3199: a pod of 15 CPU, a daemon whose whole CPU comes of a LimitRange, types of 16.
+#[test]
+fn a_node_is_large_enough_for_daemons_that_ask_by_default() {
+    let requirements = json!([{"key": "karpenter.k8s.aws/instance-category", "operator": "In", "values": ["c", "m"]}]);
+    let on_metal = [("spec.nodeSelector", json!({"karpenter.k8s.aws/instance-cpu": "16"}))];
+    let pod = with(pending("p", "15", "1Gi"), &on_metal);
+    let mut small = snapshot(&[class(), pool("default", requirements), pod], catalogue(TYPES));
+    let set = daemon_set(&json!([{"name": "c"}]));
+    small.daemons = vec![Arc::new(DaemonSet::admitted(&set, &[], &[]).unwrap())];
+    assert!(solve(&small).unschedulable.is_empty());
+    let item = json!({"type": "Container", "default": {"cpu": "1"}});
+    small.daemons = vec![Arc::new(DaemonSet::admitted(&set, &[range("monitoring", &item)], &[]).unwrap())];
+    assert_eq!(solve(&small).unschedulable.len(), 1);
+}
+
+fn read(spec: &core::PodSpec) -> Shape {
+    let labels = std::collections::BTreeMap::new();
+    Shape::from_pod_spec(spec, Whose { namespace: "n", labels: &labels }).unwrap()
+}
+
+fn amounts() -> impl Strategy<Value = Value> {
+    let amount = prop::sample::select(vec!["0", "1m", "100m", "1", "3", "1500m"]);
+    let name = prop::sample::select(vec!["cpu", "memory", "hugepages-2Mi", "example.com/device"]);
+    prop::collection::btree_map(name, amount, 0..4).prop_map(|all| json!(all))
+}
+
+fn a_container() -> impl Strategy<Value = Value> {
+    (amounts(), amounts(), any::<bool>()).prop_map(|(requests, limits, always)| {
+        let mut container = json!({"name": "c", "resources": {"requests": requests, "limits": limits}});
+        if always {
+            container["restartPolicy"] = json!("Always");
+        }
+        container
+    })
+}
+
+fn a_spec() -> impl Strategy<Value = core::PodSpec> {
+    let containers = prop::collection::vec(a_container(), 1..4);
+    let init = prop::collection::vec(a_container(), 0..4);
+    let pod = prop::option::of((amounts(), amounts()));
+    (containers, init, pod, prop::option::of(amounts())).prop_map(|(mut containers, init, pod, overhead)| {
+        containers.iter_mut().for_each(|c| drop(c.as_object_mut().unwrap().remove("restartPolicy")));
+        let mut spec = json!({"containers": containers, "initContainers": init});
+        if let Some((requests, limits)) = pod {
+            spec["resources"] = json!({"requests": requests, "limits": limits});
+        }
+        if let Some(overhead) = overhead {
+            spec["overhead"] = overhead;
+        }
+        serde_json::from_value(spec).unwrap()
+    })
+}
+
+fn a_range() -> impl Strategy<Value = Arc<LimitRange>> {
+    (amounts(), amounts(), amounts(), amounts()).prop_map(|(default, request, max, min)| {
+        let item = json!({"type": "Container", "default": default, "defaultRequest": request, "max": max, "min": min});
+        range("n", &item)
+    })
+}
+
+/// What kube-scheduler counts, in thousandths, moment by moment: each init container beside the sidecars that started before it, then
+/// everything that keeps running.
+fn by_moments(spec: &core::PodSpec, resource: &str) -> i64 {
+    type List = std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
+    let read = |list: Option<&List>| {
+        let amount = list.and_then(|list| list.get(resource))?;
+        Some(amount.0.strip_suffix('m').map_or_else(|| amount.0.parse::<i64>().unwrap() * 1000, |m| m.parse().unwrap()))
+    };
+    let ask = |container: &core::Container| {
+        let resources = container.resources.as_ref();
+        let of = |list: Option<&List>| read(list);
+        of(resources.and_then(|r| r.requests.as_ref())).or_else(|| of(resources.and_then(|r| r.limits.as_ref())))
+    };
+    let mut moments = Vec::new();
+    let mut sidecars = 0;
+    for container in spec.init_containers.iter().flatten() {
+        let own = ask(container).unwrap_or(0);
+        moments.push(sidecars + own);
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars += own;
+        }
+    }
+    moments.push(sidecars + spec.containers.iter().filter_map(ask).sum::<i64>());
+    let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let named = all.filter_map(ask).next().is_some();
+    let containers = moments.into_iter().max().unwrap_or(0);
+    let pod = spec.resources.as_ref();
+    let own = read(pod.and_then(|r| r.requests.as_ref()));
+    let own = own.or_else(|| read(pod.and_then(|r| r.limits.as_ref())).filter(|_| !named));
+    own.unwrap_or(containers) + read(spec.overhead.as_ref()).unwrap_or(0)
+}
+
+proptest! {
+    #![proptest_config(deep::cases(300))]
+
+    #[test]
+    fn a_pod_takes_what_its_fullest_moment_takes(spec in a_spec()) {
+        let shape = read(&spec);
+        for resource in ["cpu", "memory", "hugepages-2Mi", "example.com/device"] {
+            prop_assert_eq!(shape.requests.get(resource).millis(), by_moments(&spec, resource), "{}", resource);
+        }
+        prop_assert_eq!(shape.requests.get("pods").units(), 1);
+    }
+
+    #[test]
+    fn admission_is_done_once_and_more_ranges_never_take_less(spec in a_spec(), range in a_range(), more in a_range()) {
+        let mut spec = spec;
+        spec.resources = None;
+        let requests = |spec: &core::PodSpec| read(spec).requests;
+        let covers = |large: &Resources, small: &Resources| small.iter().all(|(name, amount)| amount <= large.get(name));
+        let once = admitted(&spec, "n", std::slice::from_ref(&range));
+        let both = admitted(&spec, "n", &[range.clone(), more.clone()]);
+        prop_assert_eq!(&admitted(&once, "n", std::slice::from_ref(&range)), &once);
+        prop_assert_eq!(&admitted(&spec, "n", &[more, range.clone()]), &both);
+        prop_assert_eq!(&admitted(&spec, "other", &[range]), &spec);
+        prop_assert!(covers(&requests(&once), &requests(&spec)));
+        prop_assert!(covers(&requests(&both), &requests(&once)));
+    }
+}

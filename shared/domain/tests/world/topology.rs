@@ -1,0 +1,395 @@
+//! A judge of what pods ask of each other and of their node's place: topology spread, pod affinity and anti-affinity in both directions,
+//! host ports, volumes. Written from Kubernetes' rules over the API's objects; it reads neither the engine's shapes nor its code.
+//!
+//! kube-scheduler places one pod after the other and the answer names no order, so each check is one that every order has to meet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use karp_domain::cluster::Snapshot;
+use karp_domain::scheduling::{InFlightNode, Solution, Target};
+use serde_json::Value;
+
+use super::judge::labels_of;
+
+type Labels = BTreeMap<String, String>;
+
+/// How many combinations of offerings are judged: nodes may still become any of theirs.
+const MOST_OUTCOMES: usize = 64;
+
+/// A node as it may turn out.
+struct Place {
+    labels: Labels,
+    taints: Vec<Value>,
+    is_new: bool,
+}
+
+/// A pod on its node.
+struct Seated<'o> {
+    pod: &'o Value,
+    node: usize,
+    is_new: bool,
+}
+
+/// One outcome: every node settled, every pod seated.
+struct Outcome<'o> {
+    places: Vec<Place>,
+    pods: Vec<Seated<'o>>,
+    objects: &'o [Value],
+}
+
+/// Panics with the fault, if there is one, in any of the ways in which the planned nodes may turn out.
+pub fn judge(objects: &[Value], snapshot: &Snapshot, solution: &Solution) {
+    let choices: Vec<Vec<Labels>> = solution.nodes.iter().map(|node| choices(snapshot, node)).collect();
+    let total: usize = choices.iter().map(Vec::len).fold(1, usize::saturating_mul);
+    for at in 0..total.min(MOST_OUTCOMES) {
+        // spread the sample over all combinations
+        let mut rest = if total > MOST_OUTCOMES { at * (total / MOST_OUTCOMES) } else { at };
+        let mut picked = Vec::with_capacity(choices.len());
+        for (node, choices) in choices.iter().enumerate() {
+            let mut labels = choices[rest % choices.len()].clone();
+            rest /= choices.len();
+            labels.insert("kubernetes.io/hostname".to_owned(), format!("new-{node}"));
+            picked.push(labels);
+        }
+        Outcome::new(objects, snapshot, solution, picked).judge();
+    }
+}
+
+/// The labels that a planned node may get, one for each zone and capacity type.
+fn choices(snapshot: &Snapshot, node: &InFlightNode) -> Vec<Labels> {
+    let pool = snapshot.pool(&node.pool).expect("a pool that exists");
+    let catalogue = &snapshot.catalogues[&pool.class.name];
+    let mut seen = BTreeSet::new();
+    let mut all = Vec::new();
+    for offering in &node.offerings {
+        if seen.insert((&offering.zone.name, offering.capacity_type)) {
+            let t = catalogue.get(&offering.instance_type).expect("a known type");
+            let mut labels = labels_of(pool, t, &offering.zone.name, &offering.zone.id, offering.capacity_type);
+            labels.extend(node.requirements.settled_labels());
+            all.push(labels);
+        }
+    }
+    all
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn strings(value: &Value) -> Labels {
+    let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+    value.as_object().into_iter().flatten().filter_map(text).collect()
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+fn namespace(object: &Value) -> &str {
+    object["metadata"]["namespace"].as_str().unwrap_or("default")
+}
+
+/// The rule of one expression of a selector or of node affinity.
+fn expression_holds(expression: &Value, labels: &Labels) -> bool {
+    let label = labels.get(expression["key"].as_str().unwrap_or_default()).map(String::as_str);
+    let values: Vec<&str> = list(&expression["values"]).iter().filter_map(Value::as_str).collect();
+    let number = |text: &str| text.parse::<i64>().ok();
+    let bound = values.first().copied().and_then(number);
+    match expression["operator"].as_str().unwrap_or_default() {
+        "In" => label.is_some_and(|label| values.contains(&label)),
+        "NotIn" => label.is_none_or(|label| !values.contains(&label)),
+        "Exists" => label.is_some(),
+        "DoesNotExist" => label.is_none(),
+        "Gt" => label.and_then(number).zip(bound).is_some_and(|(label, bound)| label > bound),
+        "Lt" => label.and_then(number).zip(bound).is_some_and(|(label, bound)| label < bound),
+        other => panic!("no such operator: {other}"),
+    }
+}
+
+/// A selector that is missing selects nothing, an empty one everything.
+fn selects(selector: &Value, labels: &Labels) -> bool {
+    !selector.is_null()
+        && strings(&selector["matchLabels"]).iter().all(|(key, value)| labels.get(key) == Some(value))
+        && list(&selector["matchExpressions"]).iter().all(|expression| expression_holds(expression, labels))
+}
+
+/// Node selector terms: any of them, each with at least one expression.
+fn terms_hold(terms: &Value, labels: &Labels) -> bool {
+    list(terms).iter().any(|term| {
+        let expressions = list(&term["matchExpressions"]);
+        !expressions.is_empty() && expressions.iter().all(|expression| expression_holds(expression, labels))
+    })
+}
+
+/// Whether a pod's node selector and required node affinity take a node.
+fn takes_node(pod: &Value, labels: &Labels) -> bool {
+    let required =
+        &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    strings(&pod["spec"]["nodeSelector"]).iter().all(|(key, value)| labels.get(key) == Some(value))
+        && (required.is_null() || terms_hold(required, labels))
+}
+
+fn tolerates(pod: &Value, taints: &[Value]) -> bool {
+    let tolerated = |taint: &Value| {
+        list(&pod["spec"]["tolerations"]).iter().any(|toleration| {
+            let key = toleration["key"].as_str().unwrap_or_default();
+            let by_value = toleration["operator"].as_str() != Some("Exists");
+            (key.is_empty() && !by_value || Some(key) == taint["key"].as_str())
+                && toleration["effect"].as_str().is_none_or(|effect| Some(effect) == taint["effect"].as_str())
+                && (!by_value
+                    || toleration["value"].as_str().unwrap_or_default() == taint["value"].as_str().unwrap_or_default())
+        })
+    };
+    taints.iter().filter(|taint| taint["effect"] != "PreferNoSchedule").all(tolerated)
+}
+
+fn required_terms<'p>(pod: &'p Value, kind: &str) -> &'p [Value] {
+    list(&pod["spec"]["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"])
+}
+
+impl<'o> Outcome<'o> {
+    fn new(objects: &'o [Value], snapshot: &Snapshot, solution: &Solution, picked: Vec<Labels>) -> Self {
+        let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+        let mut places = Vec::new();
+        let mut at: BTreeMap<String, usize> = BTreeMap::new();
+        for node in of_kind("Node") {
+            at.insert(name(node).to_owned(), places.len());
+            let labels = strings(&node["metadata"]["labels"]);
+            places.push(Place { labels, taints: list(&node["spec"]["taints"]).to_vec(), is_new: false });
+        }
+        let first = places.len();
+        for (node, labels) in solution.nodes.iter().zip(picked) {
+            let pool = of_kind("NodePool").find(|pool| name(pool) == &*node.pool).expect("a pool that exists");
+            let taints = list(&pool["spec"]["template"]["spec"]["taints"]).to_vec();
+            places.push(Place { labels, taints, is_new: true });
+        }
+        let mut seats: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for placement in &solution.placements {
+            if let Target::Node(node) = &placement.target {
+                seats.insert((&placement.pod.namespace, &placement.pod.name), at[&**node]);
+            }
+        }
+        for (number, node) in solution.nodes.iter().enumerate() {
+            seats.extend(node.pods.iter().map(|pod| ((&*pod.namespace, &*pod.name), first + number)));
+        }
+        let bound: BTreeSet<(&str, &str)> = snapshot
+            .pods
+            .iter()
+            .filter(|pod| pod.holds_resources())
+            .map(|pod| (&*pod.key.namespace, &*pod.key.name))
+            .collect();
+        let pods = of_kind("Pod").filter_map(|pod| {
+            let key = (namespace(pod), name(pod));
+            if bound.contains(&key) {
+                let node = at.get(pod["spec"]["nodeName"].as_str()?)?;
+                return Some(Seated { pod, node: *node, is_new: false });
+            }
+            seats.get(&key).map(|node| Seated { pod, node: *node, is_new: true })
+        });
+        Outcome { pods: pods.collect(), places, objects }
+    }
+
+    fn judge(&self) {
+        for seated in self.pods.iter().filter(|seated| seated.is_new) {
+            let pod = seated.pod;
+            for constraint in list(&pod["spec"]["topologySpreadConstraints"]) {
+                if constraint["whenUnsatisfiable"] == "DoNotSchedule" {
+                    self.judge_spread(seated, constraint);
+                }
+            }
+            self.judge_affinity(seated);
+            self.judge_volumes(seated);
+        }
+        self.judge_anti_affinity();
+        self.judge_ports();
+    }
+
+    fn domain(&self, seated: &Seated<'_>, key: &str) -> Option<&str> {
+        self.places[seated.node].labels.get(key).map(String::as_str)
+    }
+
+    fn judge_spread(&self, seated: &Seated<'_>, constraint: &Value) {
+        let pod = seated.pod;
+        let key = constraint["topologyKey"].as_str().unwrap();
+        let mine = self.domain(seated, key);
+        let mine = mine.unwrap_or_else(|| panic!("{} is on a node without {key}", name(pod)));
+        let own = strings(&pod["metadata"]["labels"]);
+        let mut selector = constraint["labelSelector"].clone();
+        for label in list(&constraint["matchLabelKeys"]).iter().filter_map(Value::as_str) {
+            if let Some(value) = own.get(label) {
+                selector["matchLabels"][label] = Value::from(value.as_str());
+            }
+        }
+        let counts = |place: &Place| {
+            let affinity = constraint["nodeAffinityPolicy"] == "Ignore" || takes_node(pod, &place.labels);
+            affinity && (constraint["nodeTaintsPolicy"] != "Honor" || tolerates(pod, &place.taints))
+        };
+        let matching = |other: &Seated<'_>| {
+            namespace(other.pod) == namespace(pod) && selects(&selector, &strings(&other.pod["metadata"]["labels"]))
+        };
+        // every node that there is at the end was there before its pods were bound
+        let mut domains: BTreeMap<&str, i64> = BTreeMap::new();
+        for place in self.places.iter().filter(|place| counts(place)) {
+            if let Some(domain) = place.labels.get(key) {
+                domains.entry(domain).or_default();
+            }
+        }
+        let mut late = 0;
+        for other in self.pods.iter().filter(|other| counts(&self.places[other.node]) && matching(other)) {
+            let Some(domain) = self.domain(other, key) else { continue };
+            *domains.entry(domain).or_default() += 1;
+            // a new pod without this very constraint may have come after
+            let bound_too = list(&other.pod["spec"]["topologySpreadConstraints"]).contains(constraint)
+                && takes_same_nodes(pod, other.pod);
+            late += i64::from(domain == mine && other.is_new && !bound_too);
+        }
+        let there = domains.get(mine).copied().unwrap_or_default() - late;
+        let wanted = constraint["minDomains"].as_i64().unwrap_or(1);
+        let fewest = domains.values().copied().min().unwrap_or_default();
+        let fewest = if (domains.len() as i64) < wanted { 0 } else { fewest };
+        let skew = there - fewest;
+        let most = constraint["maxSkew"].as_i64().unwrap();
+        assert!(skew <= most, "{}: skew {skew} over {key}={mine} passes {most}: {domains:?}", name(pod));
+    }
+
+    /// Whether another pod is of a term's namespaces and selected by it.
+    fn term_selects(&self, owner: &Value, term: &Value, other: &Value) -> bool {
+        let named = list(&term["namespaces"]).iter().any(|value| value.as_str() == Some(namespace(other)));
+        let by_selector = !term["namespaceSelector"].is_null() && {
+            let space = self.objects.iter().find(|o| o["kind"] == "Namespace" && name(o) == namespace(other));
+            selects(&term["namespaceSelector"], &space.map(|o| strings(&o["metadata"]["labels"])).unwrap_or_default())
+        };
+        let silent = list(&term["namespaces"]).is_empty() && term["namespaceSelector"].is_null();
+        (named || by_selector || silent && namespace(owner) == namespace(other))
+            && selects(&term["labelSelector"], &strings(&other["metadata"]["labels"]))
+    }
+
+    fn judge_affinity(&self, seated: &Seated<'_>) {
+        let terms = required_terms(seated.pod, "podAffinity");
+        if terms.is_empty() {
+            return;
+        }
+        let selected = |other: &Value| terms.iter().all(|term| self.term_selects(seated.pod, term, other));
+        let others = || self.pods.iter().filter(|other| !std::ptr::eq(other.pod, seated.pod) && selected(other.pod));
+        for term in terms {
+            let key = term["topologyKey"].as_str().unwrap();
+            let mine = self.domain(seated, key);
+            assert!(mine.is_some(), "{} is on a node without {key}", name(seated.pod));
+            if others().any(|other| self.domain(other, key) == mine) {
+                continue;
+            }
+            // the first of a series that asks for itself may start anywhere, if nothing of it ran before
+            let first =
+                selected(seated.pod) && !others().any(|other| !other.is_new && self.domain(other, key).is_some());
+            assert!(first, "{} is away from what it wants to be with by {key}", name(seated.pod));
+            let alike = |other: &&Seated<'_>| {
+                required_terms(other.pod, "podAffinity") == terms && namespace(other.pod) == namespace(seated.pod)
+            };
+            let apart = others().filter(alike).find(|other| self.domain(other, key) != mine);
+            assert!(apart.is_none(), "{} and {} start twice by {key}", name(seated.pod), name(apart.unwrap().pod));
+        }
+    }
+
+    fn judge_anti_affinity(&self) {
+        for one in &self.pods {
+            for term in required_terms(one.pod, "podAntiAffinity") {
+                let key = term["topologyKey"].as_str().unwrap();
+                let Some(mine) = self.domain(one, key) else { continue };
+                let met = self.pods.iter().find(|other| {
+                    !std::ptr::eq(other.pod, one.pod)
+                        && (one.is_new || other.is_new)
+                        && self.domain(other, key) == Some(mine)
+                        && self.term_selects(one.pod, term, other.pod)
+                });
+                assert!(met.is_none(), "{} must not meet {} in {key}={mine}", name(one.pod), name(met.unwrap().pod));
+            }
+        }
+    }
+
+    /// Two pods of one node, or a pod and a daemon that will run there, cannot have the same port of the same address.
+    fn judge_ports(&self) {
+        let of = |spec: &Value| -> Vec<(i64, String, String)> {
+            let ports = list(&spec["containers"]).iter().flat_map(|container| list(&container["ports"]));
+            let port = |port: &Value| {
+                let number = port["hostPort"].as_i64().filter(|number| *number > 0)?;
+                let address = port["hostIP"].as_str().filter(|address| !address.is_empty()).unwrap_or("0.0.0.0");
+                Some((number, port["protocol"].as_str().unwrap_or("TCP").to_owned(), address.to_owned()))
+            };
+            ports.filter_map(port).collect()
+        };
+        let clash = |a: &[(i64, String, String)], b: &[(i64, String, String)]| {
+            let any = |address: &String| address == "0.0.0.0";
+            a.iter().any(|x| b.iter().any(|y| x.0 == y.0 && x.1 == y.1 && (x.2 == y.2 || any(&x.2) || any(&y.2))))
+        };
+        for (at, one) in self.pods.iter().enumerate().filter(|(_, one)| one.is_new) {
+            let mine = of(&one.pod["spec"]);
+            for (_, other) in self.pods.iter().enumerate().filter(|(other, seat)| *other != at && seat.node == one.node)
+            {
+                assert!(
+                    !clash(&mine, &of(&other.pod["spec"])),
+                    "{} and {} want one port",
+                    name(one.pod),
+                    name(other.pod)
+                );
+            }
+            let place = &self.places[one.node];
+            for daemon in self.objects.iter().filter(|o| place.is_new && o["kind"] == "DaemonSet") {
+                let template = &daemon["spec"]["template"];
+                if takes_node(template, &place.labels) && tolerates(template, &place.taints) {
+                    assert!(
+                        !clash(&mine, &of(&template["spec"])),
+                        "{} and daemon {} want one port",
+                        name(one.pod),
+                        name(daemon)
+                    );
+                }
+            }
+        }
+    }
+
+    fn judge_volumes(&self, seated: &Seated<'_>) {
+        let labels = &self.places[seated.node].labels;
+        let find = |kind: &str, wanted: &str, space: Option<&str>| {
+            self.objects.iter().find(|object| {
+                object["kind"] == kind && name(object) == wanted && space.is_none_or(|space| namespace(object) == space)
+            })
+        };
+        for volume in list(&seated.pod["spec"]["volumes"]) {
+            let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() else { continue };
+            let found = find("PersistentVolumeClaim", claim, Some(namespace(seated.pod)));
+            let found = found.unwrap_or_else(|| panic!("{} is placed without its claim {claim}", name(seated.pod)));
+            if let Some(volume) = found["spec"]["volumeName"].as_str() {
+                let volume = find("PersistentVolume", volume, None);
+                let volume = volume.unwrap_or_else(|| panic!("{} is placed without its volume", name(seated.pod)));
+                let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
+                assert!(terms.is_null() || terms_hold(terms, labels), "{} cannot reach {claim}", name(seated.pod));
+                continue;
+            }
+            let class = found["spec"]["storageClassName"].as_str().and_then(|class| find("StorageClass", class, None));
+            let class = class.unwrap_or_else(|| panic!("{claim} has no class"));
+            assert_eq!(
+                class["volumeBindingMode"],
+                "WaitForFirstConsumer",
+                "{claim} must be bound before {}",
+                name(seated.pod)
+            );
+            let allowed = list(&class["allowedTopologies"]);
+            let holds = |topology: &Value| {
+                list(&topology["matchLabelExpressions"]).iter().all(|expression| {
+                    let label = labels.get(expression["key"].as_str().unwrap());
+                    list(&expression["values"]).iter().any(|value| value.as_str() == label.map(String::as_str))
+                })
+            };
+            assert!(allowed.is_empty() || allowed.iter().any(holds), "{claim} cannot be made for {}", name(seated.pod));
+        }
+    }
+}
+
+/// Whether two pods count the same nodes for a spread.
+fn takes_same_nodes(a: &Value, b: &Value) -> bool {
+    let asks = |pod: &Value| {
+        let node = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        (pod["spec"]["nodeSelector"].clone(), node.clone(), pod["spec"]["tolerations"].clone())
+    };
+    asks(a) == asks(b)
+}

@@ -1,0 +1,284 @@
+//! Random small clusters: every kind of pod that the API admits and the engine has to answer for, on a few nodes and pools.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{class, node, pending, pool, running, with};
+use karp_domain::catalogue::CapacityType;
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const MARKET: &str = "karpenter.sh/capacity-type";
+const APPS: &[&str] = &["red", "blue", "green"];
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+
+fn one_of(choices: Vec<Value>) -> impl Strategy<Value = Value> {
+    prop::sample::select(choices)
+}
+
+fn keys() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![ZONE, ZONE, HOSTNAME, HOSTNAME, MARKET])
+}
+
+fn app() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(APPS)
+}
+
+fn selector() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        6 => app().prop_map(|app| json!({"matchLabels": {"app": app}})),
+        1 => app().prop_map(|app| json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": [app]}]})),
+        1 => Just(json!({})),
+    ]
+}
+
+fn node_selector() -> impl Strategy<Value = Value> {
+    let none = || Just(json!({}));
+    let some = one_of(vec![
+        json!({ZONE: "us-east-1b"}),
+        json!({"kubernetes.io/arch": "arm64"}),
+        json!({MARKET: "on-demand"}),
+        json!({"team": "a"}),
+        json!({"karpenter.k8s.aws/instance-family": "m7i"}),
+        json!({"nowhere": "x"}),
+    ]);
+    prop_oneof![3 => none(), 2 => some]
+}
+
+fn node_terms() -> impl Strategy<Value = Value> {
+    let expression = one_of(vec![
+        json!({"key": "karpenter.k8s.aws/instance-cpu", "operator": "Gt", "values": ["3"]}),
+        json!({"key": "karpenter.k8s.aws/instance-cpu", "operator": "Lt", "values": ["9"]}),
+        json!({"key": ZONE, "operator": "In", "values": ["us-east-1a", "us-east-1c"]}),
+        json!({"key": ZONE, "operator": "In", "values": ["us-east-1x"]}),
+        json!({"key": "team", "operator": "NotIn", "values": ["a"]}),
+        json!({"key": "team", "operator": "Exists"}),
+        json!({"key": "team", "operator": "DoesNotExist"}),
+        json!({"key": "karpenter.k8s.aws/instance-category", "operator": "NotIn", "values": ["c", "t"]}),
+    ]);
+    let term = prop::collection::vec(expression, 0..3).prop_map(|all| json!({"matchExpressions": all}));
+    prop::collection::vec(term, 1..3).prop_map(|terms| json!({REQUIRED: {"nodeSelectorTerms": terms}}))
+}
+
+fn spread() -> impl Strategy<Value = Value> {
+    let when = prop::sample::select(vec!["DoNotSchedule", "DoNotSchedule", "ScheduleAnyway"]);
+    let policy = || prop::option::of(prop::sample::select(vec!["Honor", "Ignore"]));
+    let matching = prop::sample::select(vec![json!(null), json!(null), json!(["version"])]);
+    (1_i64..3, keys(), when, selector(), prop::option::of(1_i64..5), (policy(), policy()), matching).prop_map(
+        |(skew, key, when, selector, domains, (affinity, taints), matching)| {
+            let mut constraint =
+                json!({"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": selector});
+            if let Some(domains) = domains.filter(|_| when == "DoNotSchedule") {
+                constraint["minDomains"] = json!(domains);
+            }
+            for (field, value) in [("nodeAffinityPolicy", affinity), ("nodeTaintsPolicy", taints)] {
+                if let Some(value) = value {
+                    constraint[field] = json!(value);
+                }
+            }
+            if !matching.is_null() {
+                constraint["matchLabelKeys"] = matching;
+            }
+            constraint
+        },
+    )
+}
+
+fn pod_terms() -> impl Strategy<Value = Value> {
+    let namespaces = one_of(vec![
+        json!({}),
+        json!({}),
+        json!({"namespaces": ["default", "other"]}),
+        json!({"namespaceSelector": {}}),
+    ]);
+    let term = (keys(), selector(), namespaces).prop_map(|(key, selector, namespaces)| {
+        let mut term = json!({"topologyKey": key, "labelSelector": selector});
+        namespaces.as_object().unwrap().iter().for_each(|(field, value)| term[field] = value.clone());
+        term
+    });
+    let preferred = any::<bool>();
+    (term, preferred).prop_map(|(term, preferred)| {
+        if preferred {
+            json!({"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 10, "podAffinityTerm": term}]})
+        } else {
+            json!({REQUIRED: [term]})
+        }
+    })
+}
+
+fn port() -> impl Strategy<Value = Value> {
+    let address = prop::sample::select(vec![None, None, Some("0.0.0.0"), Some("10.0.0.1"), Some("10.0.0.2")]);
+    let protocol = prop::sample::select(vec![None, Some("TCP"), Some("UDP")]);
+    (prop::sample::select(vec![80, 443]), address, protocol).prop_map(|(port, address, protocol)| {
+        let mut this = json!({"containerPort": port, "hostPort": port});
+        if let Some(address) = address {
+            this["hostIP"] = json!(address);
+        }
+        if let Some(protocol) = protocol {
+            this["protocol"] = json!(protocol);
+        }
+        this
+    })
+}
+
+fn volume() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["bound-a", "bound-b", "waits", "waits-in-c", "unbound", "missing", "lost"])
+}
+
+/// What a pod asks for beyond resources.
+fn extras() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
+    let sometimes = |weight: u32, some: BoxedStrategy<(&'static str, Value)>| prop_oneof![4 => Just(None), weight => some.prop_map(Some)];
+    let tolerations = one_of(vec![
+        json!([{"key": "dedicated", "operator": "Exists"}]),
+        json!([{"key": "dedicated", "operator": "Equal", "value": "x", "effect": "NoSchedule"}]),
+        json!([{"operator": "Exists"}]),
+    ]);
+    let spreads = prop::collection::vec(spread(), 1..3);
+    let all = (
+        sometimes(2, node_selector().prop_map(|v| ("spec.nodeSelector", v)).boxed()),
+        sometimes(1, node_terms().prop_map(|v| ("spec.affinity.nodeAffinity", v)).boxed()),
+        sometimes(2, spreads.prop_map(|v| ("spec.topologySpreadConstraints", json!(v))).boxed()),
+        sometimes(1, pod_terms().prop_map(|v| ("spec.affinity.podAffinity", v)).boxed()),
+        sometimes(2, pod_terms().prop_map(|v| ("spec.affinity.podAntiAffinity", v)).boxed()),
+        sometimes(1, port().prop_map(|v| ("port", json!([v]))).boxed()),
+        sometimes(
+            1,
+            volume()
+                .prop_map(|v| ("spec.volumes", json!([{"name": "v", "persistentVolumeClaim": {"claimName": v}}])))
+                .boxed(),
+        ),
+        sometimes(2, tolerations.prop_map(|v| ("spec.tolerations", v)).boxed()),
+    );
+    all.prop_map(|(a, b, c, d, e, f, g, h)| [a, b, c, d, e, f, g, h].into_iter().flatten().collect())
+}
+
+/// A pod without a name of its own, not yet placed.
+pub fn a_pod() -> impl Strategy<Value = Value> {
+    let cpu = prop::sample::select(vec!["0", "50m", "250m", "900m", "1", "1900m", "3500m", "7", "200"]);
+    let memory = prop::sample::select(vec!["64Mi", "700Mi", "2Gi", "3500Mi", "14Gi"]);
+    let labels = (app(), prop::sample::select(vec!["1", "2"]));
+    let namespace = prop::sample::select(vec!["default", "default", "default", "other"]);
+    (cpu, memory, labels, namespace, extras()).prop_map(|(cpu, memory, (app, version), namespace, extras)| {
+        let mut pod = with(
+            pending("p", cpu, memory),
+            &[("metadata.labels", json!({"app": app, "version": version})), ("metadata.namespace", json!(namespace))],
+        );
+        for (path, value) in extras {
+            if path == "port" {
+                pod["spec"]["containers"][0]["ports"] = value;
+            } else {
+                pod = with(pod, &[(path, value)]);
+            }
+        }
+        pod
+    })
+}
+
+/// A pool without a name of its own.
+pub fn a_pool() -> impl Strategy<Value = Value> {
+    let requirements = one_of(vec![
+        json!([]),
+        json!([{"key": MARKET, "operator": "In", "values": ["on-demand"]}]),
+        json!([{"key": "team", "operator": "In", "values": ["a", "b"]}]),
+        json!([{"key": ZONE, "operator": "NotIn", "values": ["us-east-1b"]}, {"key": "team", "operator": "Exists"}]),
+        json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]),
+        json!([{"key": "karpenter.k8s.aws/instance-cpu", "operator": "Lt", "values": ["9"]}]),
+    ]);
+    let limits =
+        one_of(vec![json!({}), json!({}), json!({"cpu": "12"}), json!({"nodes": 2}), json!({"memory": "40Gi"})]);
+    (requirements, limits, 0_i32..3, 0_u8..4).prop_map(|(requirements, limits, weight, taint)| {
+        let mut more = vec![("spec.limits", limits)];
+        if weight > 0 {
+            more.push(("spec.weight", json!(weight)));
+        }
+        if taint == 0 {
+            let taints = json!([{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]);
+            more.push(("spec.template.spec.taints", taints));
+        }
+        with(pool("pool", requirements), &more)
+    })
+}
+
+fn a_daemon() -> impl Strategy<Value = Value> {
+    prop::option::of(port()).prop_map(|port| {
+        let ports = port.into_iter().collect::<Vec<_>>();
+        json!({"kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "kube-system"}, "spec": {"selector": {}, "template": {"spec":
+            {"containers": [{"name": "c", "ports": ports, "resources": {"requests": {"cpu": "150m", "memory": "100Mi"}}}]}}}})
+    })
+}
+
+/// What the claims of [`volume`] are bound to, in both namespaces; `missing` is in none.
+pub fn storage() -> Vec<Value> {
+    let zonal = |zone: &str| json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}]}});
+    let driver = json!({"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"});
+    let topologies = json!([{"matchLabelExpressions": [{"key": ZONE, "values": ["us-east-1c"]}]}]);
+    let class = |name: &str, mode: &str| json!({"kind": "StorageClass", "metadata": {"name": name}, "provisioner": "ebs.csi.aws.com", "volumeBindingMode": mode});
+    let mut all = vec![
+        class("waits", "WaitForFirstConsumer"),
+        with(class("waits-in-c", "WaitForFirstConsumer"), &[("allowedTopologies", topologies)]),
+        class("unbound", "Immediate"),
+    ];
+    for namespace in ["default", "other"] {
+        let claim = |name: &str, spec: Value, phase: &str| json!({"kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": namespace}, "spec": spec, "status": {"phase": phase}});
+        for (name, zone) in [("bound-a", "us-east-1a"), ("bound-b", "us-east-1b")] {
+            let volume = format!("{namespace}-{name}");
+            all.push(json!({"kind": "PersistentVolume", "metadata": {"name": volume}, "spec": {"csi": driver, "nodeAffinity": zonal(zone)}}));
+            all.push(claim(name, json!({"volumeName": volume}), "Bound"));
+        }
+        for name in ["waits", "waits-in-c", "unbound"] {
+            all.push(claim(name, json!({"storageClassName": name}), "Pending"));
+        }
+        all.push(claim("lost", json!({"volumeName": "gone"}), "Lost"));
+        all.push(json!({"kind": "Namespace", "metadata": {"name": namespace}}));
+    }
+    all
+}
+
+/// A cluster: a class, up to three pools, up to three nodes with what runs there, and pods that wait, some of them copies.
+pub fn a_cluster() -> impl Strategy<Value = Vec<Value>> {
+    let pods = prop::collection::vec((a_pod(), 1_usize..5), 0..7);
+    let types = prop::sample::select(vec!["m7i.large", "m7i.2xlarge", "c6g.2xlarge"]);
+    let zone = prop::sample::select(vec!["us-east-1a", "us-east-1b", "us-east-1c"]);
+    let nodes = prop::collection::vec((types, zone, prop::option::of(a_pod())), 0..4);
+    let daemon = prop::option::of(a_daemon());
+    (pods, prop::collection::vec(a_pool(), 0..4), nodes, daemon).prop_map(|(pods, pools, nodes, daemon)| {
+        let mut objects = vec![class()];
+        objects.extend(storage());
+        for (at, (pod, count)) in pods.into_iter().enumerate() {
+            for copy in 0..count {
+                let name = format!("p{at}-{copy}");
+                objects.push(with(pod.clone(), &[("metadata.name", json!(name)), ("metadata.uid", json!(name))]));
+            }
+        }
+        for (at, pool) in pools.into_iter().enumerate() {
+            objects.push(with(pool, &[("metadata.name", json!(format!("pool{at}")))]));
+        }
+        for (at, (kind, zone, busy)) in nodes.into_iter().enumerate() {
+            let name = format!("n{at}");
+            objects.extend(node(&name, "pool0", kind, zone, CapacityType::OnDemand));
+            if let Some(pod) = busy {
+                let runs = running(&format!("busy{at}"), &name, "1", "1Gi");
+                let keep = [
+                    ("metadata.labels", pod["metadata"]["labels"].clone()),
+                    ("metadata.namespace", pod["metadata"]["namespace"].clone()),
+                    ("spec.affinity", pod["spec"]["affinity"].clone()),
+                ];
+                let mut runs = with(runs, &keep);
+                runs["spec"]["containers"][0]["ports"] = pod["spec"]["containers"][0]["ports"].clone();
+                objects.push(runs);
+            }
+        }
+        objects.extend(daemon);
+        objects
+    })
+}
+
+/// The same objects in another order.
+pub fn shuffled(mut objects: Vec<Value>, seed: u64) -> Vec<Value> {
+    let mut state = seed | 1;
+    for at in (1..objects.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        objects.swap(at, (state >> 33) as usize % (at + 1));
+    }
+    objects
+}
