@@ -130,10 +130,10 @@ impl<'r> Assignment<'r> {
         };
         let ready = self.steps.get(&(kind, last));
         let ways = |pool: usize| {
-            let mut cells = ready.iter().flat_map(|step| &step.cells).filter_map(|cell| cell.ways.as_ref());
-            let first = cells.clone().next().map(|ways| ways[pool].clone());
-            // a cell that could be made was kept out by the topology
-            if cells.any(|ways| ways[pool].is_ok()) { None } else { first.and_then(Result::err) }
+            let cells: Vec<_> = ready.iter().flat_map(|step| &step.cells).map(|cell| cell.ways.as_ref()).collect();
+            // a cell that was not even looked at, or that could be made, was kept out by the topology
+            let misfits: Option<Vec<&Misfit>> = cells.iter().map(|ways| ways.as_ref()?[pool].as_ref().err()).collect();
+            misfits.and_then(|misfits| misfits.first().map(|misfit| (*misfit).clone()))
         };
         (0..problem.pools.len()).map(|pool| ways(pool).unwrap_or_else(topology)).collect()
     }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::amounts::{Amounts, copies, take};
 use super::problem::{HostLabels, HostState};
 use super::queue::Kind;
-use super::terms::{Counted, CounterId, Filter, Terms};
+use super::terms::{Counted, Counter, CounterId, Filter, Terms};
 use super::wants::Rule;
 use crate::api::labels;
 use crate::cluster::{Pod, Volumes};
@@ -36,18 +36,12 @@ pub(crate) struct Domains {
 impl Domains {
     pub(crate) fn of(terms: &Terms<'_>, hosts: &[HostState]) -> Self {
         let mut domains = Domains::default();
-        for (id, counter) in terms.counters.iter().enumerate() {
-            let known = domains.keys.iter().position(|key| *key == counter.key);
-            let key = known.unwrap_or(domains.keys.len());
-            if terms.is_by_host(id) {
-                domains.of_counter.push(None);
-                continue;
-            }
-            if known.is_none() {
-                domains.keys.push(counter.key.clone());
-            }
-            domains.of_counter.push(Some(key));
-        }
+        let shared = terms.counters.iter().enumerate().filter(|(id, _)| !terms.is_by_host(*id));
+        domains.keys = shared.map(|(_, counter)| counter.key.clone()).collect();
+        domains.keys.sort_unstable();
+        domains.keys.dedup();
+        let place = |counter: &Counter| domains.keys.binary_search(&counter.key).ok();
+        domains.of_counter = terms.counters.iter().map(place).collect();
         for key in 0..domains.keys.len() {
             let name = domains.keys[key].clone();
             let values = hosts.iter().map(|host| value_of(host, &name).map(|value| domains.id(&value))).collect();

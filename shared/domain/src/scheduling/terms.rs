@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::wants::{Asks, Rule};
 use crate::api::labels;
-use crate::cluster::{HostPort, Namespaces, Pod, PodTerm, Shape, Snapshot, Spread};
+use crate::cluster::{HostPort, Namespaces, Pod, PodKey, PodTerm, Shape, Snapshot, Spread};
 use crate::requirement::{Requirements, Selector};
 use crate::taint::Toleration;
 
@@ -66,12 +66,16 @@ impl<'a> Terms<'a> {
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
         let mut terms = Terms::default();
         terms.class(SmallVec::new());
-        let mut seen: FxHashMap<&Shape, ()> = FxHashMap::default();
-        for pod in &snapshot.pods {
-            let shape = &*pod.shape;
-            if (shape.is_social() || !shape.ports.is_empty()) && seen.insert(shape, ()).is_none() {
-                terms.intern(shape, &pod.key.namespace);
-            }
+        // counters are numbered by the first pod of each shape in the order of keys, so that the order of the input does not matter
+        let mut first: FxHashMap<&Shape, &PodKey> = FxHashMap::default();
+        for pod in snapshot.pods.iter().filter(|pod| pod.shape.is_social() || !pod.shape.ports.is_empty()) {
+            let known = first.entry(&pod.shape).or_insert(&pod.key);
+            *known = (*known).min(&pod.key);
+        }
+        let mut shapes: Vec<(&PodKey, &Shape)> = first.into_iter().map(|(shape, key)| (key, shape)).collect();
+        shapes.sort_unstable_by_key(|(key, _)| *key);
+        for (key, shape) in shapes {
+            terms.intern(shape, &key.namespace);
         }
         if terms.counters.is_empty() {
             return terms;

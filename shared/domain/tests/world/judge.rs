@@ -215,7 +215,11 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
         });
         let smallest = fits.map(|t| t.capacity.clone()).collect::<Vec<_>>();
         match misfit {
-            Misfit::Topology { .. } => assert!(pod.shape.is_social()),
+            // pods that are counted by others may be kept away by those
+            Misfit::Topology { .. } => {
+                let repelled = snapshot.pods.iter().any(|other| !other.shape.anti_affinity.is_empty());
+                assert!(pod.shape.is_social() || repelled);
+            }
             Misfit::MinValues { .. } => assert!(!pool.min_values.is_empty()),
             Misfit::Limit { .. } => {
                 assert!(!smallest.is_empty(), "{}: pool {} could not hold it anyway", pod.key, pool.name);

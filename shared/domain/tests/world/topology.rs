@@ -61,7 +61,7 @@ fn choices(snapshot: &Snapshot, node: &InFlightNode) -> Vec<Labels> {
     let catalogue = &snapshot.catalogues[&pool.class.name];
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();
-    for offering in &node.offerings {
+    for offering in node.offerings.iter() {
         if seen.insert((&offering.zone.name, offering.capacity_type)) {
             let t = catalogue.get(&offering.instance_type).expect("a known type");
             let mut labels = labels_of(pool, t, &offering.zone.name, &offering.zone.id, offering.capacity_type);
