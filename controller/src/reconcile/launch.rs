@@ -310,7 +310,7 @@ async fn fail(claim: &NodeClaim, context: &Context, error: LaunchError) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use karp_domain::catalogue::{Price, Zone};
+    use karp_domain::catalogue::{Price, PriceSource, Zone};
 
     use super::*;
 
@@ -320,6 +320,8 @@ mod tests {
             zone: Zone::new("us-east-1a", "use1-az1"),
             capacity_type,
             price: Price::from_micro_dollars(micro),
+            source: PriceSource::Published,
+            reservation: None,
         }
     }
 

@@ -4,7 +4,7 @@ use crate::config::Clients;
 use crate::error::Error;
 use crate::selector::filter;
 use aws_sdk_ec2::types as ec2;
-use karp_domain::catalogue::{Accelerator, Arch, Gpu, InstanceFacts};
+use karp_domain::catalogue::{Accelerator, Arch, Gpu, InstanceFacts, builtin_type};
 use std::collections::{BTreeMap, BTreeSet};
 
 const DESCRIBE: &str = "ec2:DescribeInstanceTypes";
@@ -75,11 +75,10 @@ fn read(info: &ec2::InstanceTypeInfo) -> Option<InstanceFacts> {
     let default_index = network.default_network_card_index.unwrap_or(0);
     let card = cards.iter().find(|card| card.network_card_index == Some(default_index));
     let enis = card.and_then(|card| card.maximum_network_interfaces).or(network.maximum_network_interfaces);
-    let ebs = info.ebs_info.as_ref().and_then(|ebs| ebs.ebs_optimized_info.as_ref());
-    let baseline: f64 = cards.iter().filter_map(|card| card.baseline_bandwidth_in_gbps).sum();
+    let name = info.instance_type.as_ref()?.as_str();
     let usage = info.supported_usage_classes();
     Some(InstanceFacts {
-        name: info.instance_type.as_ref()?.as_str().to_owned(),
+        name: name.to_owned(),
         arch: arch(processor.supported_architectures())?,
         vcpus: unsigned(info.v_cpu_info.as_ref()?.default_v_cpus),
         memory_mib: info.memory_info.as_ref()?.size_in_mib.and_then(|size| u64::try_from(size).ok())?,
@@ -87,6 +86,7 @@ fn read(info: &ec2::InstanceTypeInfo) -> Option<InstanceFacts> {
         ipv4_per_eni: unsigned(network.ipv4_addresses_per_interface),
         network_cards: u32::try_from(cards.len()).unwrap_or(u32::MAX),
         efa: unsigned(network.efa_info.as_ref().and_then(|efa| efa.maximum_efa_interfaces)),
+        branch_enis: builtin_type(name).map_or(0, |known| known.branch_enis),
         gpu: gpu(info),
         accelerator: accelerator(info),
         nvme_gb: nvme_gb(info),
@@ -94,8 +94,8 @@ fn read(info: &ec2::InstanceTypeInfo) -> Option<InstanceFacts> {
         bare_metal: info.bare_metal.unwrap_or(false),
         clock_mhz: thousandths(processor.sustained_clock_speed_in_ghz.unwrap_or(0.0)),
         maker: kebab(processor.manufacturer.as_deref()),
-        ebs_mbps: unsigned(ebs.and_then(|ebs| ebs.maximum_bandwidth_in_mbps)),
-        network_mbps: thousandths(baseline),
+        ebs_mbps: ebs_mbps(info),
+        network_mbps: network_mbps(network),
         encryption_in_transit: network.encryption_in_transit_supported.unwrap_or(false),
         on_demand: usage.contains(&ec2::UsageClassType::OnDemand),
         spot: usage.contains(&ec2::UsageClassType::Spot),
@@ -155,6 +155,21 @@ fn accelerator(info: &ec2::InstanceTypeInfo) -> Option<Accelerator> {
     let first = media.first()?;
     let count = media.iter().map(|device| unsigned(device.count)).sum();
     Some(plain(first.name.as_deref(), first.manufacturer.as_deref(), count))
+}
+
+/// The bandwidth of types that are EBS-optimised by default; the others have it only when asked.
+fn ebs_mbps(info: &ec2::InstanceTypeInfo) -> u32 {
+    let by_default = |ebs: &&ec2::EbsInfo| ebs.ebs_optimized_support == Some(ec2::EbsOptimizedSupport::Default);
+    let ebs = info.ebs_info.as_ref().filter(by_default);
+    unsigned(ebs.and_then(|ebs| ebs.ebs_optimized_info.as_ref()?.maximum_bandwidth_in_mbps))
+}
+
+/// The baseline of all cards, unless EC2 publishes no figure for the type but a word ("Moderate").
+fn network_mbps(network: &ec2::NetworkInfo) -> u32 {
+    if !network.network_performance().unwrap_or_default().contains("Gigabit") {
+        return 0;
+    }
+    thousandths(network.network_cards().iter().filter_map(|card| card.baseline_bandwidth_in_gbps).sum())
 }
 
 fn nvme_gb(info: &ec2::InstanceTypeInfo) -> u64 {

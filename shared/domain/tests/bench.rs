@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use karp_domain::api::{NodeClassReference, NodePool, NodePoolSpec, RequirementSpec};
-use karp_domain::catalogue::{Catalogue, InstanceType, Offering, Price, Zone};
+use karp_domain::catalogue::{Catalogue, InstanceType, Offering, Price, PriceSource, Zone};
 use karp_domain::cluster::{Phase, Pod, Pool, Snapshot};
 use karp_domain::requirement::Operator;
 use karp_domain::resources::Resources;
@@ -42,7 +42,7 @@ fn instance_type(value: &Value) -> InstanceType {
         capacity_type: o["capacityType"].as_str().unwrap().parse().unwrap(),
         zone: Zone::new(o["zone"].as_str().unwrap(), ""),
         price: Price::from_dollars(o["price"].as_f64().unwrap()).unwrap(),
-        estimated: false,
+        source: PriceSource::Published,
         available: o["available"].as_bool().unwrap(),
         reservation: None,
     });

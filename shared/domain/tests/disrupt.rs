@@ -96,7 +96,7 @@ fn a_node_that_is_too_big_is_replaced_by_a_cheaper_one() {
 #[test]
 fn a_node_that_is_as_cheap_as_can_be_stays() {
     let mut objects = vec![class(), pool("default", on_demand())];
-    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
+    objects.extend(node("n1", "default", "t3.medium", "us-east-1a", CapacityType::OnDemand));
     objects.push(running("p", "n1", "1500m", "1Gi"));
     let (_, plan) = plan(&objects);
     assert!(plan.commands.is_empty());

@@ -170,7 +170,7 @@ fn kubelet(class: &Ec2NodeClass) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use karp_domain::api::AmiRequirement;
-    use karp_domain::catalogue::{Price, Zone};
+    use karp_domain::catalogue::{Price, PriceSource, Zone};
     use karp_domain::requirement::Operator;
 
     use super::*;
@@ -187,6 +187,8 @@ mod tests {
             zone: Zone::new(zone, ""),
             capacity_type,
             price: Price::from_micro_dollars(1),
+            source: PriceSource::Published,
+            reservation: None,
         }
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use karp_aws::prices::Prices;
 use karp_aws::{Clients, Error, instance_types};
 use karp_domain::api::{Ami, AmiFamily, labels};
-use karp_domain::catalogue::{Catalogue, InstanceFacts, InstanceType, NodeSettings, Zone, builtin_type, offerings};
+use karp_domain::catalogue::{
+    Catalogue, InstanceFacts, InstanceType, NodeSettings, PriceSource, Zone, builtin_type, offerings,
+};
 use karp_domain::price_file::PriceFile;
 
 use super::class;
@@ -119,7 +121,7 @@ fn build(offers: &Offers, prices: &Prices, file: &PriceFile, key: &Key) -> Catal
         let mut sold = offerings(facts, &zones, price);
         for offering in &mut sold {
             let (price, given) = file.price(&facts.name, &offering.zone.name, offering.capacity_type, offering.price);
-            (offering.price, offering.estimated) = (price, offering.estimated && !given);
+            (offering.price, offering.source) = (price, if given { PriceSource::Published } else { offering.source });
         }
         let mut made = InstanceType::from_facts(facts, &key.settings, sold);
         // What the image makes of the hardware.
@@ -180,13 +182,13 @@ mod tests {
         assert_eq!(offered.len(), 2, "spot and on demand in the one zone: {offered:?}");
         for offering in offered {
             let bought = offering.capacity_type == CapacityType::OnDemand;
-            assert_eq!(offering.estimated, !bought, "only the on-demand price is known");
+            assert_eq!(offering.is_estimated(), !bought, "only the on-demand price is known");
         }
         let file = PriceFile::parse("rules: [{capacityTypes: [spot], pricePerHour: 0.01}, {discountPercent: 50}]");
         let own = build(&offers, &prices, &file.expect("a price file"), &key);
         for offering in &own.types()[0].offerings {
             let expected = if offering.capacity_type == CapacityType::OnDemand { 50_400 } else { 10_000 };
-            assert_eq!((offering.price.micro_dollars(), offering.estimated), (expected, false));
+            assert_eq!((offering.price.micro_dollars(), offering.is_estimated()), (expected, false));
         }
     }
 }

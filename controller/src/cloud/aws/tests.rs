@@ -110,7 +110,7 @@ async fn a_claim_is_launched_once_found_and_ended() {
     let class = class(&aws, "launched").await;
     let catalogue = aws.catalogue(&class).await.expect("a catalogue");
     assert!(catalogue.types().len() > 500, "{}", catalogue.types().len());
-    let estimated = catalogue.types().iter().flat_map(|kind| &kind.offerings).filter(|one| one.estimated).count();
+    let estimated = catalogue.types().iter().flat_map(|kind| &kind.offerings).filter(|one| one.is_estimated()).count();
     assert_eq!(estimated, 0, "every price is known in the sandbox");
     assert!(
         Arc::ptr_eq(&catalogue, &aws.catalogue(&class).await.expect("the same")),

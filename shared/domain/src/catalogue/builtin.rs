@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::{Accelerator, Arch, Gpu, InstanceFacts};
 
 const TABLE: &str = include_str!("builtin.tsv");
-const COLUMNS: usize = 26;
+const COLUMNS: usize = 27;
 
 /// Answers the built-in facts of every known type, ordered by name; parsed once.
 pub fn builtin() -> &'static [InstanceFacts] {
@@ -60,6 +60,7 @@ fn parse(line: &str) -> Option<InstanceFacts> {
         encryption_in_transit: flag(23),
         on_demand: flag(24),
         spot: flag(25),
+        branch_enis: small(26)?,
     })
 }
 

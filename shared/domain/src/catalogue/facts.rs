@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::labels;
+
 /// Names the processor architecture as Kubernetes does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -69,6 +71,9 @@ pub struct InstanceFacts {
     pub network_cards: u32,
     /// EFA interfaces, at most.
     pub efa: u32,
+    /// Branch interfaces for pods with security groups of their own; 0 where the VPC resource controller knows of none. EC2's API
+    /// does not tell.
+    pub branch_enis: u32,
     /// GPUs.
     pub gpu: Option<Gpu>,
     /// Accelerators that are not GPUs.
@@ -83,9 +88,9 @@ pub struct InstanceFacts {
     pub clock_mhz: u32,
     /// Processor maker in lower case: `intel`, `amd`, `aws`.
     pub maker: String,
-    /// EBS bandwidth at most, in Mbit/s; 0 when not published.
+    /// EBS bandwidth at most, in Mbit/s; 0 unless the type is EBS-optimised by default.
     pub ebs_mbps: u32,
-    /// Baseline network bandwidth over all cards, in Mbit/s; 0 when not published.
+    /// Baseline network bandwidth over all cards, in Mbit/s; 0 when EC2 publishes only a word such as `Moderate`.
     pub network_mbps: u32,
     /// Traffic between instances is encrypted by the hardware.
     pub encryption_in_transit: bool,
@@ -115,48 +120,51 @@ impl InstanceFacts {
 
     /// Computes the labels that a node of this type carries, apart from zone, capacity type, region and pool.
     pub fn labels(&self) -> BTreeMap<String, String> {
-        const AWS: &str = "karpenter.k8s.aws/instance-";
-        let mut labels = BTreeMap::new();
+        self.each_label().into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+
+    pub(super) fn each_label(&self) -> Vec<(&'static str, String)> {
         let parts = self.name_parts();
-        labels.insert("kubernetes.io/arch".into(), self.arch.as_str().to_owned());
-        labels.insert("kubernetes.io/os".into(), "linux".to_owned());
-        labels.insert("node.kubernetes.io/instance-type".into(), self.name.clone());
-        let mut put = |key: &str, value: String| {
-            labels.insert(format!("{AWS}{key}"), value);
-        };
-        put("category", parts.category.to_owned());
-        put("generation", parts.generation.to_owned());
-        put("family", parts.family.to_owned());
-        put("size", parts.size.to_owned());
-        put("capability-flex", parts.family.ends_with("-flex").to_string());
-        put("cpu", self.vcpus.to_string());
-        put("memory", self.memory_mib.to_string());
-        put("hypervisor", self.hypervisor.clone());
-        put("encryption-in-transit-supported", self.encryption_in_transit.to_string());
-        let known = [
-            ("cpu-sustained-clock-speed-mhz", u64::from(self.clock_mhz)),
-            ("ebs-bandwidth", u64::from(self.ebs_mbps)),
-            ("network-bandwidth", u64::from(self.network_mbps)),
-            ("local-nvme", self.nvme_gb),
+        let mut all = vec![
+            (labels::ARCH, self.arch.as_str().to_owned()),
+            (labels::OS, "linux".to_owned()),
+            (labels::INSTANCE_TYPE, self.name.clone()),
+            (labels::INSTANCE_CATEGORY, parts.category.to_owned()),
+            (labels::INSTANCE_GENERATION, parts.generation.to_owned()),
+            (labels::INSTANCE_FAMILY, parts.family.to_owned()),
+            (labels::INSTANCE_SIZE, parts.size.to_owned()),
+            (labels::INSTANCE_CAPABILITY_FLEX, parts.family.ends_with("-flex").to_string()),
+            (labels::INSTANCE_CPU, self.vcpus.to_string()),
+            (labels::INSTANCE_MEMORY, self.memory_mib.to_string()),
+            (labels::INSTANCE_HYPERVISOR, self.hypervisor.clone()),
+            (labels::INSTANCE_ENCRYPTION_IN_TRANSIT, self.encryption_in_transit.to_string()),
         ];
-        for (key, value) in known.into_iter().filter(|(_, value)| *value > 0) {
-            put(key, value.to_string());
-        }
+        let known = [
+            (labels::INSTANCE_CPU_CLOCK_SPEED, u64::from(self.clock_mhz)),
+            (labels::INSTANCE_EBS_BANDWIDTH, u64::from(self.ebs_mbps)),
+            (labels::INSTANCE_NETWORK_BANDWIDTH, u64::from(self.network_mbps)),
+            (labels::INSTANCE_LOCAL_NVME, self.nvme_gb),
+        ];
+        all.extend(known.into_iter().filter(|(_, value)| *value > 0).map(|(key, value)| (key, value.to_string())));
         if !self.maker.is_empty() {
-            put("cpu-manufacturer", self.maker.clone());
+            all.push((labels::INSTANCE_CPU_MANUFACTURER, self.maker.clone()));
         }
         if let Some(gpu) = &self.gpu {
-            put("gpu-name", gpu.name.clone());
-            put("gpu-manufacturer", gpu.maker.clone());
-            put("gpu-count", gpu.count.to_string());
-            put("gpu-memory", gpu.memory_mib.to_string());
+            all.extend([
+                (labels::INSTANCE_GPU_NAME, gpu.name.clone()),
+                (labels::INSTANCE_GPU_MANUFACTURER, gpu.maker.clone()),
+                (labels::INSTANCE_GPU_COUNT, gpu.count.to_string()),
+                (labels::INSTANCE_GPU_MEMORY, gpu.memory_mib.to_string()),
+            ]);
         }
         if let Some(device) = &self.accelerator {
-            put("accelerator-name", device.name.clone());
-            put("accelerator-manufacturer", device.maker.clone());
-            put("accelerator-count", device.count.to_string());
+            all.extend([
+                (labels::INSTANCE_ACCELERATOR_NAME, device.name.clone()),
+                (labels::INSTANCE_ACCELERATOR_MANUFACTURER, device.maker.clone()),
+                (labels::INSTANCE_ACCELERATOR_COUNT, device.count.to_string()),
+            ]);
         }
-        labels
+        all
     }
 }
 

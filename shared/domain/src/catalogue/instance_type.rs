@@ -1,13 +1,14 @@
 //! An instance type as the engine sees it: labels, what a node of it holds, and how it can be bought.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
 use super::overhead::{self, NodeSettings};
-use super::{CapacityType, InstanceFacts, Offering, Price, Zone};
-use crate::resources::Resources;
+use super::{CapacityType, InstanceFacts, Offering, Price, PriceSource, Zone};
+use crate::api::labels;
+use crate::resources::{self, Resources};
 
 /// Describes an instance type under one node class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,11 +28,16 @@ pub struct InstanceType {
 impl InstanceType {
     /// Makes a type from EC2's facts under the settings of a node class.
     pub fn from_facts(facts: &InstanceFacts, settings: &NodeSettings, offerings: Vec<Offering>) -> Self {
-        let labels = facts.labels().into_iter().map(|(key, value)| (key.into(), vec![value.into()]));
-        let mut labels: BTreeMap<Arc<str>, Vec<Arc<str>>> = labels.collect();
-        labels.insert("karpenter.k8s.aws/instance-tenancy".into(), vec!["default".into(), "dedicated".into()]);
+        let own = facts.each_label().into_iter();
+        let mut labels: BTreeMap<Arc<str>, Vec<Arc<str>>> =
+            own.map(|(key, value)| (shared_key(key), vec![value.into()])).collect();
+        labels.insert(shared_key(labels::INSTANCE_TENANCY), vec!["default".into(), "dedicated".into()]);
+        if let Some(build) = settings.windows_build() {
+            labels.insert(shared_key(labels::OS), vec!["windows".into()]);
+            labels.insert(shared_key(labels::WINDOWS_BUILD), vec![build.into()]);
+        }
         if let Some(region) = offerings.first().and_then(|offering| region_of(&offering.zone.name)) {
-            labels.insert("topology.kubernetes.io/region".into(), vec![region.into()]);
+            labels.insert(shared_key(labels::REGION), vec![region.into()]);
         }
         InstanceType {
             name: facts.name.as_str().into(),
@@ -42,9 +48,13 @@ impl InstanceType {
         }
     }
 
-    /// Answers what pods, daemons included, can ask of a node of this type.
+    /// Answers what pods, daemons included, can ask of a node of this type. Huge pages come out of its memory.
     pub fn allocatable(&self) -> Resources {
         let mut rest = self.capacity.minus(&self.overhead);
+        let huge = self.capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
+        for (_, amount) in huge {
+            rest.subtract(&Resources::new().with(resources::MEMORY, amount));
+        }
         for (name, amount) in self.capacity.iter() {
             if rest.get(name).is_negative() {
                 rest.set(name.to_owned(), amount.times(0));
@@ -81,11 +91,18 @@ pub fn offerings(
                 _ => estimate,
             });
             let zone = zone.clone();
-            let estimated = known.is_none();
-            all.push(Offering { capacity_type, zone, price, estimated, available: true, reservation: None });
+            let source = if known.is_some() { PriceSource::Published } else { PriceSource::Estimated };
+            all.push(Offering { capacity_type, zone, price, source, available: true, reservation: None });
         }
     }
     all
+}
+
+/// A label key that all types share; a catalogue has a thousand types with twenty labels each.
+fn shared_key(key: &'static str) -> Arc<str> {
+    static KEYS: OnceLock<BTreeMap<&'static str, Arc<str>>> = OnceLock::new();
+    let keys = KEYS.get_or_init(|| labels::WELL_KNOWN.iter().map(|key| (*key, Arc::from(*key))).collect());
+    keys.get(key).cloned().unwrap_or_else(|| key.into())
 }
 
 /// The region of a plain availability zone: `us-east-1` of `us-east-1a`. Local and wavelength zones have longer names.

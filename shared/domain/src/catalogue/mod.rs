@@ -1,17 +1,24 @@
 //! Instance types: what they are, what a node of each holds, what they cost, and how to ask for them quickly.
 
 mod builtin;
+mod estimate;
 mod facts;
 mod instance_type;
 mod offering;
 pub mod overhead;
+mod overlay;
 mod price;
 mod table;
 
 pub use builtin::{builtin, builtin_type};
+pub use estimate::{estimate_on_demand, estimate_spot};
 pub use facts::{Accelerator, Arch, Gpu, InstanceFacts, NameParts};
 pub use instance_type::{InstanceType, offerings};
-pub use offering::{CapacityType, Offering, Reservation, UnknownCapacityType, Zone};
-pub use overhead::{NodeSettings, Threshold};
-pub use price::{Price, estimate_on_demand, estimate_spot};
+pub use offering::{
+    CapacityReservation, CapacityType, Offering, RESERVED_DIVISOR, Reservation, ReservationKind, UnknownCapacityType,
+    Zone, reserved_offerings,
+};
+pub use overhead::{ListedInterfaces, NodeSettings, Threshold};
+pub use overlay::{Overlaid, Overlay, OverlayConflict, ParsePriceChangeError, PriceChange};
+pub use price::{Price, PriceSource};
 pub use table::{Catalogue, Market, RankedOffering, TypeSet};

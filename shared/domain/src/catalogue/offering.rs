@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Price;
+use super::{Price, PriceSource};
+use crate::api::labels;
+use crate::requirement::Requirements;
 
 /// Says how an instance is bought; ordered by what is tried first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -77,19 +79,135 @@ pub struct Offering {
     pub zone: Zone,
     /// Price per hour.
     pub price: Price,
-    /// The price comes from `estimate_on_demand` or `estimate_spot`, not from EC2.
-    pub estimated: bool,
+    /// Where the price comes from.
+    pub source: PriceSource,
     /// Can be asked for now: it has a subnet, a price, and no recent capacity error.
     pub available: bool,
     /// The capacity reservation behind a `Reserved` offering.
     pub reservation: Option<Reservation>,
 }
 
+impl Offering {
+    /// Answers the value of a label that nodes take from their offering: zone, capacity type and those of a capacity reservation.
+    /// `None` for a label that this offering does not give, and for all others.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        let reservation = self.reservation.as_ref();
+        match key {
+            labels::ZONE => Some(&self.zone.name),
+            labels::ZONE_ID => Some(&*self.zone.id).filter(|id| !id.is_empty()),
+            labels::CAPACITY_TYPE => Some(self.capacity_type.as_str()),
+            labels::CAPACITY_RESERVATION_ID => reservation.map(|r| &*r.id),
+            labels::CAPACITY_RESERVATION_TYPE => reservation.map(|r| r.kind.as_str()),
+            labels::CAPACITY_RESERVATION_INTERRUPTIBLE => {
+                reservation.map(|r| if r.interruptible { "true" } else { "false" })
+            }
+            _ => None,
+        }
+    }
+
+    /// Says whether offerings, not types, give nodes this label.
+    pub fn gives(key: &str) -> bool {
+        LABELS.contains(&key)
+    }
+
+    /// Says whether a node bought this way can satisfy requirements, looking only at labels that come from offerings. A zone whose
+    /// id is not known satisfies every requirement on the id.
+    pub fn satisfies(&self, requirements: &Requirements) -> bool {
+        LABELS.iter().filter_map(|key| requirements.get(key)).all(|wanted| match self.label(wanted.key()) {
+            Some(value) => wanted.admits(value),
+            None => wanted.key() == labels::ZONE_ID || wanted.admits_absence(),
+        })
+    }
+
+    /// Says whether the price is a guess by [`super::estimate_on_demand`] or [`super::estimate_spot`].
+    pub fn is_estimated(&self) -> bool {
+        self.source == PriceSource::Estimated
+    }
+}
+
+/// The labels that nodes take from a capacity reservation.
+pub(crate) const RESERVATION_LABELS: [&str; 3] =
+    [labels::CAPACITY_RESERVATION_ID, labels::CAPACITY_RESERVATION_TYPE, labels::CAPACITY_RESERVATION_INTERRUPTIBLE];
+
+/// The labels that nodes take from their offering.
+const LABELS: [&str; 6] = [
+    labels::ZONE,
+    labels::ZONE_ID,
+    labels::CAPACITY_TYPE,
+    labels::CAPACITY_RESERVATION_ID,
+    labels::CAPACITY_RESERVATION_TYPE,
+    labels::CAPACITY_RESERVATION_INTERRUPTIBLE,
+];
+
 /// Names a capacity reservation and how many instances it still has room for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     /// Id, `cr-…`.
     pub id: Arc<str>,
+    /// How the reservation was made.
+    pub kind: ReservationKind,
+    /// The owner of the reservation may take the instances back.
+    pub interruptible: bool,
     /// Free instances.
     pub remaining: u32,
 }
+
+/// Says how a capacity reservation was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReservationKind {
+    /// On demand, open-ended or until a date.
+    #[default]
+    Default,
+    /// A block of GPU capacity for some days.
+    CapacityBlock,
+}
+
+impl ReservationKind {
+    /// Answers the value of `karpenter.k8s.aws/capacity-reservation-type`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ReservationKind::Default => "default",
+            ReservationKind::CapacityBlock => "capacity-block",
+        }
+    }
+}
+
+/// Describes a capacity reservation that a node class selects, as far as offerings follow from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapacityReservation {
+    /// The instance type that it holds.
+    pub instance_type: Arc<str>,
+    /// The name of the zone that it holds it in.
+    pub zone: Arc<str>,
+    /// Id, kind and room.
+    pub reservation: Reservation,
+    /// It ends soon: nothing new may start on it.
+    pub expiring: bool,
+}
+
+/// Makes the reserved offerings of a type in the zones at hand. What runs on a reservation is paid already, so the price is the
+/// on-demand price over [`RESERVED_DIVISOR`], as in Karpenter: next to nothing, and still in the order of the types' prices.
+pub fn reserved_offerings(
+    instance_type: &str,
+    zones: &[Zone],
+    reservations: &[CapacityReservation],
+    on_demand: Price,
+) -> Vec<Offering> {
+    let of_type = reservations.iter().filter(|r| &*r.instance_type == instance_type);
+    let offering = |held: &CapacityReservation| {
+        let zone = zones.iter().find(|zone| zone.name == held.zone)?;
+        Some(Offering {
+            capacity_type: CapacityType::Reserved,
+            zone: zone.clone(),
+            price: on_demand.scaled(1, RESERVED_DIVISOR),
+            source: PriceSource::Published,
+            available: !held.expiring && held.reservation.remaining > 0,
+            reservation: Some(held.reservation.clone()),
+        })
+    };
+    of_type.filter_map(offering).collect()
+}
+
+/// What the on-demand price is divided by for instances of a capacity reservation (Karpenter's figure).
+pub const RESERVED_DIVISOR: u64 = 10_000_000;

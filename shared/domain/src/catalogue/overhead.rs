@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::InstanceFacts;
-use crate::api::{Ec2NodeClassSpec, hash};
+use crate::api::{AmiFamily, BlockDeviceMapping, Ec2NodeClassSpec, InterfaceType, NetworkInterface, hash};
 use crate::quantity::Quantity;
 use crate::resources::{self, Resources};
 
@@ -13,17 +13,22 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// Karpenter's default of `--vm-memory-overhead-percent`, in thousandths: what the hypervisor keeps of the published memory.
 const VM_MEMORY_OVERHEAD_PERMILLE: u64 = 75;
-/// Pods on a node whose CNI sets no limit (kubelet's default).
+/// Pods on a node whose CNI sets no limit (kubelet's default; Windows).
 const DEFAULT_PODS: u64 = 110;
+/// EKS's advice for pods on a node with delegated prefixes: 110 up to this many vCPUs, [`MANY_PODS`] beyond.
+const SMALL_NODE_VCPUS: u32 = 30;
+/// EKS's advice for pods on a large node with delegated prefixes.
+const MANY_PODS: u64 = 250;
+/// Addresses in the /28 prefix that the CNI gives an interface instead of one address.
+const PREFIX_ADDRESSES: u64 = 16;
 
-/// Says which AMI family's bootstrap computes the reserved memory.
+/// Counts the network interfaces that a node class lists itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Family {
-    /// AL2, AL2023 and Custom: the kube-reserved memory follows the ENI-limited pod count whatever `maxPods` says.
-    #[default]
-    AmazonLinux,
-    /// Bottlerocket: it follows the real pod count; `podsPerCore` is ignored.
-    Bottlerocket,
+pub struct ListedInterfaces {
+    /// EFA-only interfaces on all network cards: what a node offers as `vpc.amazonaws.com/efa`.
+    pub efa_only: u32,
+    /// Those on network card 0, where each takes the place of an interface that would carry pods.
+    pub efa_only_on_first_card: u32,
 }
 
 /// Holds the settings of a node class that decide how much of an instance pods can use.
@@ -31,10 +36,10 @@ pub enum Family {
 #[serde(default)]
 pub struct NodeSettings {
     /// AMI family.
-    pub family: Family,
+    pub family: AmiFamily,
     /// `kubelet.maxPods`.
     pub max_pods: Option<u32>,
-    /// `kubelet.podsPerCore`.
+    /// `kubelet.podsPerCore`; Bottlerocket ignores it.
     pub pods_per_core: Option<u32>,
     /// `kubelet.kubeReserved`, each key replacing the computed one.
     pub kube_reserved: Resources,
@@ -46,6 +51,10 @@ pub struct NodeSettings {
     pub eviction_nodefs: Option<Threshold>,
     /// `--reserved-enis`.
     pub reserved_enis: u32,
+    /// `ipPrefixCount`; above 0 the CNI delegates prefixes.
+    pub ip_prefix_count: u32,
+    /// `networkInterfaces`, when the class lists them.
+    pub interfaces: Option<ListedInterfaces>,
     /// `--vm-memory-overhead-percent`, in thousandths.
     pub vm_memory_overhead_permille: u64,
     /// Bytes of the volume that holds pods' ephemeral storage.
@@ -55,6 +64,11 @@ pub struct NodeSettings {
 }
 
 impl NodeSettings {
+    /// Makes the settings of a family's nodes when the class sets nothing else.
+    pub fn of(family: AmiFamily) -> Self {
+        NodeSettings { family, root_volume_bytes: default_volume(family), ..NodeSettings::default() }
+    }
+
     /// Reads the settings of a node class. Reservations and thresholds that cannot be read count as not set; admission refuses them.
     pub fn from_class(class: &Ec2NodeClassSpec) -> Self {
         let kubelet = class.kubelet.clone().unwrap_or_default();
@@ -64,37 +78,99 @@ impl NodeSettings {
         let eviction = kubelet.eviction_hard();
         let count = |number: Option<i32>| number.and_then(|n| u32::try_from(n).ok());
         let threshold = |name: &str| eviction.get(name).and_then(|text| Threshold::parse(text));
-        let bottlerocket = hash::family(class) == "Bottlerocket";
+        let family = family_of(class);
         NodeSettings {
-            family: if bottlerocket { Family::Bottlerocket } else { Family::AmazonLinux },
+            family,
             max_pods: count(kubelet.max_pods()),
             pods_per_core: count(kubelet.pods_per_core()),
             kube_reserved: reserved(&kubelet.kube_reserved()),
             system_reserved: reserved(&kubelet.system_reserved()),
             eviction_memory: threshold("memory.available"),
             eviction_nodefs: threshold("nodefs.available"),
-            root_volume_bytes: root_volume(class, bottlerocket).unwrap_or(20 * GIB),
+            ip_prefix_count: count(class.ip_prefix_count).unwrap_or_default(),
+            interfaces: listed(&class.network_interfaces),
+            root_volume_bytes: root_volume(class, family).unwrap_or_else(|| default_volume(family)),
             raid0: class.instance_store_policy.is_some(),
             ..NodeSettings::default()
         }
     }
+
+    /// Says whether nodes run Windows.
+    pub const fn is_windows(&self) -> bool {
+        self.windows_build().is_some()
+    }
+
+    /// Answers the value of `node.kubernetes.io/windows-build` on nodes that run Windows.
+    pub const fn windows_build(&self) -> Option<&'static str> {
+        match self.family {
+            AmiFamily::Windows2019 => Some("10.0.17763"),
+            AmiFamily::Windows2022 => Some("10.0.20348"),
+            AmiFamily::Windows2025 => Some("10.0.26100"),
+            AmiFamily::Al2 | AmiFamily::Al2023 | AmiFamily::Bottlerocket | AmiFamily::Custom => None,
+        }
+    }
+
+    /// Says whether the family's bootstrap reserves memory by the pods that interfaces can address, whatever `maxPods` says.
+    const fn reserves_by_interfaces(&self) -> bool {
+        matches!(self.family, AmiFamily::Al2 | AmiFamily::Al2023 | AmiFamily::Custom)
+    }
 }
 
-/// The volume that holds pods' storage: the one marked as root, else the family's, else the last of a class of its own image.
-fn root_volume(class: &Ec2NodeClassSpec, bottlerocket: bool) -> Option<u64> {
+fn family_of(class: &Ec2NodeClassSpec) -> AmiFamily {
+    match hash::family(class) {
+        "AL2" => AmiFamily::Al2,
+        "AL2023" => AmiFamily::Al2023,
+        "Bottlerocket" => AmiFamily::Bottlerocket,
+        "Windows2019" => AmiFamily::Windows2019,
+        "Windows2022" => AmiFamily::Windows2022,
+        "Windows2025" => AmiFamily::Windows2025,
+        _ => AmiFamily::Custom,
+    }
+}
+
+fn listed(interfaces: &[NetworkInterface]) -> Option<ListedInterfaces> {
+    let efa_only = |card: Option<i32>| {
+        let of_card = |i: &&NetworkInterface| card.is_none_or(|card| i.network_card_index == card);
+        let count = interfaces.iter().filter(of_card).filter(|i| i.interface_type == InterfaceType::EfaOnly).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    };
+    (!interfaces.is_empty())
+        .then(|| ListedInterfaces { efa_only: efa_only(None), efa_only_on_first_card: efa_only(Some(0)) })
+}
+
+/// The volume that a family's image keeps pods' storage on: its device, and its size when the class says nothing.
+const fn family_volume(family: AmiFamily) -> (&'static str, u64) {
+    match family {
+        AmiFamily::Al2 | AmiFamily::Al2023 | AmiFamily::Custom => ("/dev/xvda", 20 * GIB),
+        AmiFamily::Bottlerocket => ("/dev/xvdb", 20 * GIB),
+        AmiFamily::Windows2019 | AmiFamily::Windows2022 | AmiFamily::Windows2025 => ("/dev/sda1", 50 * GIB),
+    }
+}
+
+const fn default_volume(family: AmiFamily) -> u64 {
+    family_volume(family).1
+}
+
+/// The size of the volume that holds pods' storage: the one marked as root; else the last of a class of its own image, which alone
+/// knows its devices; else the family's. A volume without a size (made from a snapshot) says nothing.
+fn root_volume(class: &Ec2NodeClassSpec, family: AmiFamily) -> Option<u64> {
     let mappings = &class.block_device_mappings;
-    let device = if bottlerocket { "/dev/xvdb" } else { "/dev/xvda" };
-    let marked = mappings.iter().find(|m| m.root_volume == Some(true));
-    let named = || mappings.iter().find(|m| m.device_name.as_deref() == Some(device));
-    let last = || mappings.last().filter(|_| hash::family(class) == "Custom");
-    let size = marked.or_else(named).or_else(last)?.ebs.as_ref()?.volume_size.as_ref()?;
-    u64::try_from(size.parse::<Quantity>().ok()?.units()).ok()
+    let size = |mapping: &BlockDeviceMapping| {
+        let size = mapping.ebs.as_ref()?.volume_size.as_ref()?;
+        u64::try_from(size.parse::<Quantity>().ok()?.units()).ok()
+    };
+    let marked = mappings.iter().find(|m| m.root_volume == Some(true)).and_then(size);
+    let device = family_volume(family).0;
+    marked.or_else(|| match family {
+        AmiFamily::Custom => mappings.last().and_then(size),
+        _ => mappings.iter().find(|m| m.device_name.as_deref() == Some(device)).and_then(size),
+    })
 }
 
 impl Default for NodeSettings {
     fn default() -> Self {
         NodeSettings {
-            family: Family::AmazonLinux,
+            family: AmiFamily::Al2023,
             max_pods: None,
             pods_per_core: None,
             kube_reserved: Resources::default(),
@@ -102,8 +178,10 @@ impl Default for NodeSettings {
             eviction_memory: None,
             eviction_nodefs: None,
             reserved_enis: 0,
+            ip_prefix_count: 0,
+            interfaces: None,
             vm_memory_overhead_permille: VM_MEMORY_OVERHEAD_PERMILLE,
-            root_volume_bytes: 20 * GIB,
+            root_volume_bytes: default_volume(AmiFamily::Al2023),
             raid0: false,
         }
     }
@@ -114,17 +192,18 @@ impl Default for NodeSettings {
 pub enum Threshold {
     /// Bytes.
     Bytes(u64),
-    /// Thousandths of the capacity.
-    Permille(u64),
+    /// Millionths of the capacity.
+    Share(u64),
 }
 
 impl Threshold {
-    /// Parses `100Mi` or `10%`.
+    /// Parses `100Mi` or `10%`. `100%` turns the threshold off, as in the kubelet.
     pub fn parse(text: &str) -> Option<Self> {
         match text.strip_suffix('%') {
+            Some("100") => Some(Threshold::Bytes(0)),
             Some(percent) => {
                 let percent: f64 = percent.parse().ok()?;
-                (0.0..=100.0).contains(&percent).then(|| Threshold::Permille((percent * 10.0).round() as u64))
+                (0.0..=100.0).contains(&percent).then(|| Threshold::Share((percent * 10_000.0).round() as u64))
             }
             None => u64::try_from(text.parse::<Quantity>().ok()?.units()).ok().map(Threshold::Bytes),
         }
@@ -133,26 +212,50 @@ impl Threshold {
     fn of(&self, capacity: u64) -> u64 {
         match self {
             Threshold::Bytes(bytes) => *bytes,
-            Threshold::Permille(share) => (u128::from(capacity) * u128::from(*share)).div_ceil(1000) as u64,
+            Threshold::Share(share) => (u128::from(capacity) * u128::from(*share)).div_ceil(1_000_000) as u64,
         }
     }
 }
 
-/// Computes how many pods the VPC CNI can address: one address a pod on each interface but the interface's own, and two
-/// host-network pods.
-pub fn eni_pods(facts: &InstanceFacts, reserved_enis: u32) -> u64 {
-    let enis = u64::from(facts.enis.saturating_sub(reserved_enis));
-    match enis * u64::from(facts.ipv4_per_eni.saturating_sub(1)) {
-        0 => DEFAULT_PODS,
-        pods => pods + 2,
+/// Counts the interfaces of the default network card that carry pods' addresses.
+fn pod_enis(facts: &InstanceFacts, settings: &NodeSettings) -> u64 {
+    let efa_only = settings.interfaces.map_or(0, |listed| listed.efa_only_on_first_card);
+    u64::from(facts.enis.saturating_sub(settings.reserved_enis).saturating_sub(efa_only))
+}
+
+/// Computes how many pods the VPC CNI can address on `enis` interfaces: an interface's own address is not for pods, each other
+/// serves `per_address`, and two host-network pods need none. No interface, no pods.
+fn addressed_pods(enis: u64, facts: &InstanceFacts, per_address: u64) -> u64 {
+    match enis {
+        0 => 0,
+        enis => enis * u64::from(facts.ipv4_per_eni.saturating_sub(1)) * per_address + 2,
     }
+}
+
+/// Computes how many pods the VPC CNI can address with secondary addresses when `reserved_enis` interfaces are kept from it.
+pub fn eni_pods(facts: &InstanceFacts, reserved_enis: u32) -> u64 {
+    addressed_pods(u64::from(facts.enis.saturating_sub(reserved_enis)), facts, 1)
+}
+
+/// Computes the pods of a node without `maxPods`: 110 on Windows; with delegated prefixes what they address, at most EKS's advice of
+/// 110, or 250 on more than 30 vCPUs; else what secondary addresses allow. Xen instances have no prefixes.
+fn default_pods(facts: &InstanceFacts, settings: &NodeSettings) -> u64 {
+    if settings.is_windows() {
+        return DEFAULT_PODS;
+    }
+    let enis = pod_enis(facts, settings);
+    if settings.ip_prefix_count == 0 || facts.hypervisor == "xen" {
+        return addressed_pods(enis, facts, 1);
+    }
+    let advice = if facts.vcpus <= SMALL_NODE_VCPUS { DEFAULT_PODS } else { MANY_PODS };
+    addressed_pods(enis, facts, PREFIX_ADDRESSES).min(advice)
 }
 
 /// Computes the pods that kubelet of this type will take.
 pub fn max_pods(facts: &InstanceFacts, settings: &NodeSettings) -> u64 {
-    let pods = settings.max_pods.map_or_else(|| eni_pods(facts, settings.reserved_enis), u64::from);
+    let pods = settings.max_pods.map_or_else(|| default_pods(facts, settings), u64::from);
     match settings.pods_per_core {
-        Some(per_core) if per_core > 0 && settings.family != Family::Bottlerocket => {
+        Some(per_core) if per_core > 0 && settings.family != AmiFamily::Bottlerocket => {
             pods.min(u64::from(per_core) * u64::from(facts.vcpus))
         }
         _ => pods,
@@ -183,7 +286,11 @@ pub fn capacity(facts: &InstanceFacts, settings: &NodeSettings) -> Resources {
         device(resources::AWS_NEURON, accelerator.count);
         device(resources::AWS_NEURON_CORE, accelerator.neuron_cores);
     }
-    device(resources::AWS_EFA, facts.efa);
+    device(resources::AWS_EFA, settings.interfaces.map_or(facts.efa, |listed| listed.efa_only));
+    device(resources::AWS_POD_ENI, facts.branch_enis);
+    if settings.is_windows() {
+        device(resources::AWS_PRIVATE_IPV4, facts.ipv4_per_eni.saturating_sub(1));
+    }
     capacity
 }
 
@@ -195,7 +302,7 @@ pub fn overhead(facts: &InstanceFacts, settings: &NodeSettings) -> Resources {
     let mut eviction = Resources::default();
     let hard = settings.eviction_memory.as_ref().map_or(100 * MIB, |t| t.of(memory));
     eviction.set(resources::MEMORY, bytes(hard));
-    let nodefs = settings.eviction_nodefs.clone().unwrap_or(Threshold::Permille(100)).of(storage);
+    let nodefs = settings.eviction_nodefs.clone().unwrap_or(Threshold::Share(100_000)).of(storage);
     eviction.set(resources::EPHEMERAL_STORAGE, bytes(nodefs));
     reserved.plus(&eviction)
 }
@@ -220,10 +327,7 @@ fn storage_bytes(facts: &InstanceFacts, settings: &NodeSettings) -> u64 {
 /// The reservation that EKS's bootstrap makes: 11 MiB a pod + 255 MiB; 6 % of the first core, 1 % of the second, 0.5 % of
 /// the third and fourth, 0.25 % of the rest; 1 GiB of storage.
 fn kube_reserved(facts: &InstanceFacts, settings: &NodeSettings) -> Resources {
-    let pods = match settings.family {
-        Family::AmazonLinux => eni_pods(facts, 0),
-        Family::Bottlerocket => max_pods(facts, settings),
-    };
+    let pods = if settings.reserves_by_interfaces() { eni_pods(facts, 0) } else { max_pods(facts, settings) };
     let cores = i64::from(facts.vcpus);
     // in units of 0.0025 core: 24 for the first, 4, 2, 2, then 1 each
     let steps = 24 * cores.min(1) + 4 * (cores - 1).clamp(0, 1) + 2 * (cores - 2).clamp(0, 2) + (cores - 4).max(0);
@@ -236,30 +340,4 @@ fn kube_reserved(facts: &InstanceFacts, settings: &NodeSettings) -> Resources {
         reserved.set(name.to_owned(), amount);
     }
     reserved
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::catalogue::{InstanceType, builtin_type};
-
-    /// Figures of AL2023 nodes with a 20 GiB volume, as Karpenter documents them.
-    #[test]
-    fn allocatable_is_as_documented() {
-        let cases = [
-            ("c5.12xlarge", "47810m", "88002Mi", "234"),
-            ("c5.18xlarge", "71750m", "127934Mi", "737"),
-            ("g5.xlarge", "3920m", "14162Mi", "58"),
-            ("m5.metal", "95690m", "355262Mi", "737"),
-            ("t3.micro", "1930m", "548Mi", "4"),
-        ];
-        for (name, cpu, memory, pods) in cases {
-            let facts = builtin_type(name).unwrap();
-            let there = InstanceType::from_facts(facts, &NodeSettings::default(), Vec::new()).allocatable();
-            let expected = [("cpu", cpu), ("memory", memory), ("pods", pods), ("ephemeral-storage", "17Gi")];
-            for (resource, amount) in expected {
-                assert_eq!(there.get(resource), amount.parse().unwrap(), "{name} {resource}");
-            }
-        }
-    }
 }

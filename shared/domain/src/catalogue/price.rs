@@ -1,4 +1,4 @@
-//! Prices per hour in integer micro-dollars, and the documented estimate for types whose price is not known.
+//! Prices per hour in integer nano-dollars, and where they come from.
 
 use std::fmt;
 use std::iter::Sum;
@@ -6,9 +6,34 @@ use std::ops::Add;
 
 use serde::{Deserialize, Serialize};
 
-use super::InstanceFacts;
+const NANOS_PER_MICRO: u64 = 1_000;
 
-/// Holds a price per hour in micro-dollars (1 000 000 = one dollar an hour); integers keep sums and comparisons exact.
+/// Says where a price comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PriceSource {
+    /// From EC2 or from a file of prices.
+    #[default]
+    Published,
+    /// Guessed by a documented rule, since nobody told it: show it as a guess.
+    Estimated,
+    /// Set or adjusted by a NodeOverlay.
+    Overlaid,
+}
+
+impl PriceSource {
+    /// Answers the word that is shown beside a price.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            PriceSource::Published => "published",
+            PriceSource::Estimated => "estimated",
+            PriceSource::Overlaid => "overlaid",
+        }
+    }
+}
+
+/// Holds a price per hour in nano-dollars (1 000 000 000 = one dollar an hour); integers keep sums and comparisons exact, and a nano is
+/// fine enough to order what is nearly free (instances of a capacity reservation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Price(u64);
@@ -19,22 +44,32 @@ impl Price {
 
     /// Makes a price from micro-dollars per hour.
     pub const fn from_micro_dollars(micro: u64) -> Self {
-        Price(micro)
+        Price(micro.saturating_mul(NANOS_PER_MICRO))
     }
 
-    /// Makes a price from dollars per hour, rounded to the nearest micro-dollar; `None` when negative or not a number.
+    /// Makes a price from nano-dollars per hour.
+    pub const fn from_nano_dollars(nano: u64) -> Self {
+        Price(nano)
+    }
+
+    /// Makes a price from dollars per hour, rounded to the nearest nano-dollar; `None` when negative, beyond a billion or not a number.
     pub fn from_dollars(dollars: f64) -> Option<Self> {
-        (dollars.is_finite() && (0.0..1e12).contains(&dollars)).then(|| Price((dollars * 1e6).round() as u64))
+        (dollars.is_finite() && (0.0..1e9).contains(&dollars)).then(|| Price((dollars * 1e9).round() as u64))
     }
 
-    /// Answers micro-dollars per hour.
+    /// Answers micro-dollars per hour, rounded up: what costs anything never looks free.
     pub const fn micro_dollars(self) -> u64 {
+        self.0.div_ceil(NANOS_PER_MICRO)
+    }
+
+    /// Answers nano-dollars per hour.
+    pub const fn nano_dollars(self) -> u64 {
         self.0
     }
 
     /// Answers dollars per hour, for display.
     pub fn dollars(self) -> f64 {
-        self.0 as f64 / 1e6
+        self.0 as f64 / 1e9
     }
 
     /// Subtracts, stopping at zero.
@@ -65,24 +100,4 @@ impl fmt::Display for Price {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "${:.4}/h", self.dollars())
     }
-}
-
-/// Estimates the on-demand price of a type: 0.0215 $/h a vCPU and 0.0029 $/h a GiB (0.8 of that for arm64), and 0.9 $/h
-/// for each GPU or accelerator. A fit to no bill: it only orders types sensibly until a price is known, and prices the sandbox.
-pub fn estimate_on_demand(facts: &InstanceFacts) -> Price {
-    let host = 21_500 * u64::from(facts.vcpus) + 2_900 * facts.memory_mib / 1024;
-    let host = if facts.arch == super::Arch::Arm64 { host * 8 / 10 } else { host };
-    let gpus = facts.gpu.as_ref().map_or(0, |gpu| u64::from(gpu.count));
-    let accelerators = facts.accelerator.as_ref().map_or(0, |device| u64::from(device.count));
-    Price(host + 900_000 * (gpus + accelerators))
-}
-
-/// Estimates the spot price of a type in a zone: 0.35 of on-demand, times 1.00, 1.02 or 0.98 in zones a, b and c.
-pub fn estimate_spot(on_demand: Price, zone: &str) -> Price {
-    let factor = match zone.as_bytes().last() {
-        Some(b'b') => 102,
-        Some(b'c') => 98,
-        _ => 100,
-    };
-    on_demand.scaled(35 * factor, 100 * 100)
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
-use super::{CapacityType, InstanceFacts, InstanceType, NodeSettings, Offering, Price, Zone, offerings};
+use super::offering::RESERVATION_LABELS;
+use super::{CapacityType, InstanceFacts, InstanceType, NodeSettings, Offering, Price, PriceSource, Zone, offerings};
 use crate::api::labels;
 use crate::requirement::{Requirement, Requirements};
 
@@ -32,6 +33,8 @@ struct Offer {
     price: Price,
     zone: u8,
     capacity_type: CapacityType,
+    /// Its place among the type's offerings.
+    place: u16,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -80,6 +83,10 @@ pub struct RankedOffering {
     pub capacity_type: CapacityType,
     /// Price per hour.
     pub price: Price,
+    /// Where the price comes from.
+    pub source: PriceSource,
+    /// The id of the capacity reservation behind a `Reserved` offering.
+    pub reservation: Option<Arc<str>>,
 }
 
 /// The zones that fit in a [`Market`]; no region has a quarter of it.
@@ -91,13 +98,18 @@ impl Catalogue {
     pub fn new(mut types: Vec<InstanceType>) -> Self {
         types.sort_by(|a, b| a.name.cmp(&b.name));
         types.dedup_by(|a, b| a.name == b.name);
-        let mut zones: Vec<Zone> = types.iter().flat_map(|t| t.offerings.iter().map(|o| o.zone.clone())).collect();
+        let mut zones: Vec<Zone> = Vec::new();
+        for offering in types.iter().flat_map(|t| &t.offerings) {
+            // a region has few zones: looking through them is cheaper than sorting ten thousand names
+            if !zones.contains(&offering.zone) {
+                zones.push(offering.zone.clone());
+            }
+        }
         zones.sort();
-        zones.dedup();
         zones.truncate(MAX_ZONES);
         for t in &mut types {
             t.offerings.retain(|o| zones.binary_search(&o.zone).is_ok());
-            t.offerings.sort_by(|a, b| (a.price, a.capacity_type, &a.zone).cmp(&(b.price, b.capacity_type, &b.zone)));
+            sort_offerings(&mut t.offerings);
         }
         let by_name = types.iter().enumerate().map(|(at, t)| (t.name.clone(), at)).collect();
         let types: Vec<_> = types.into_iter().map(Arc::new).collect();
@@ -137,6 +149,18 @@ impl Catalogue {
         copy
     }
 
+    /// Makes a copy in which `change` may alter a type's price and capacity, never its labels; it says whether it did.
+    pub(super) fn altered(&self, mut change: impl FnMut(&mut Arc<InstanceType>) -> bool) -> Self {
+        let mut copy = self.clone();
+        for t in &mut copy.types {
+            if change(t) {
+                sort_offerings(&mut Arc::make_mut(t).offerings);
+            }
+        }
+        copy.index_offerings();
+        copy
+    }
+
     fn index_labels(&mut self) {
         let size = self.types.len();
         let empty = || TypeSet::with_capacity(size);
@@ -165,11 +189,11 @@ impl Catalogue {
         self.offered = vec![TypeSet::with_capacity(self.types.len()); slots];
         self.offers = vec![Vec::new(); self.types.len()];
         for (at, t) in self.types.iter().enumerate() {
-            for offering in t.offerings.iter().filter(|o| o.available) {
+            for (place, offering) in t.offerings.iter().enumerate().filter(|(_, o)| o.available) {
                 if let Ok(zone) = self.zones.binary_search(&offering.zone) {
                     self.offered[zone * CapacityType::ALL.len() + offering.capacity_type as usize].insert(at);
                     let (price, capacity_type) = (offering.price, offering.capacity_type);
-                    self.offers[at].push(Offer { price, zone: zone as u8, capacity_type });
+                    self.offers[at].push(Offer { price, zone: zone as u8, capacity_type, place: place as u16 });
                 }
             }
         }
@@ -204,7 +228,9 @@ impl Catalogue {
 
     /// Says whether any type defines this label.
     pub fn defines(&self, key: &str) -> bool {
-        matches!(key, labels::ZONE | labels::ZONE_ID | labels::CAPACITY_TYPE) || self.labels.contains_key(key)
+        matches!(key, labels::ZONE | labels::ZONE_ID | labels::CAPACITY_TYPE)
+            || self.labels.contains_key(key)
+            || RESERVATION_LABELS.contains(&key) && self.reservations().next().is_some()
     }
 
     /// Answers the types that may satisfy a requirement on a label of theirs, by a value or by lacking the label.
@@ -213,6 +239,9 @@ impl Catalogue {
         let Some(index) = self.labels.get(requirement.key()) else {
             if requirement.admits_absence() {
                 matching.insert_range(..);
+            } else if RESERVATION_LABELS.contains(&requirement.key()) {
+                let admitted = |o: &Offering| o.label(requirement.key()).is_some_and(|value| requirement.admits(value));
+                matching.extend(self.reservations().filter(|(_, o)| admitted(o)).map(|(at, _)| at));
             }
             return matching;
         };
@@ -229,11 +258,13 @@ impl Catalogue {
         matching
     }
 
-    /// Answers the types and the market that requirements leave, looking only at labels that types and offerings define.
+    /// Answers the types and the market that requirements leave, looking only at labels that types and offerings define. Two reservations
+    /// of one type in one zone are one to a [`Market`]: [`Offering::satisfies`] tells them apart.
     pub fn select(&self, requirements: &Requirements) -> (TypeSet, Market) {
         let mut types = self.all();
         for requirement in requirements.iter() {
-            if self.labels.contains_key(requirement.key()) {
+            let key = requirement.key();
+            if self.labels.contains_key(key) || RESERVATION_LABELS.contains(&key) {
                 types.intersect_with(&self.matching(requirement));
             }
         }
@@ -251,7 +282,36 @@ impl Catalogue {
         let zones = bits(labels::ZONE, &names);
         let ids = bits(labels::ZONE_ID, &ids);
         let capacity_types = bits(labels::CAPACITY_TYPE, &CapacityType::ALL.map(CapacityType::as_str));
-        Market { zones: zones & ids, capacity_types: capacity_types as u8 }
+        let market = Market { zones: zones & ids, capacity_types: capacity_types as u8 };
+        self.reserved_market(market, requirements)
+    }
+
+    /// Narrows a market by requirements on the labels of capacity reservations: to no reserved offering if none satisfies them, and to
+    /// reserved ones in the zones of those that do if the labels must be there.
+    fn reserved_market(&self, mut market: Market, requirements: &Requirements) -> Market {
+        let mut wanted = RESERVATION_LABELS.iter().filter_map(|key| requirements.get(key)).peekable();
+        if wanted.peek().is_none() {
+            return market;
+        }
+        let reserved = 1 << CapacityType::Reserved as u8;
+        let held = self.reservations().filter(|(_, offering)| offering.satisfies(requirements));
+        let zones = held.filter_map(|(_, offering)| self.zones.binary_search(&offering.zone).ok());
+        let zones = zones.fold(0_u64, |bits, zone| bits | 1 << zone);
+        if zones == 0 {
+            market.capacity_types &= !reserved;
+        }
+        if wanted.any(|requirement| !requirement.admits_absence()) {
+            market.capacity_types &= reserved;
+            market.zones &= zones;
+        }
+        market
+    }
+
+    /// Answers the reserved offerings that can be had now, each with the place of its type in [`Catalogue::types`].
+    pub fn reservations(&self) -> impl Iterator<Item = (usize, &Offering)> {
+        let only = Market { zones: u64::MAX, capacity_types: 1 << CapacityType::Reserved as u8 };
+        let types: Vec<usize> = self.offered(only).ones().collect();
+        types.into_iter().flat_map(move |at| self.offerings_in(at, only).map(move |offering| (at, offering)))
     }
 
     /// Answers the types with at least one available offering in a market.
@@ -296,20 +356,36 @@ impl Catalogue {
     /// Ranks the available offerings of some types in a market: cheapest first, then by type, zone and capacity type.
     pub fn ranked(&self, types: &TypeSet, market: Market) -> Vec<RankedOffering> {
         // types and zones are ordered by name, so that their places compare as their names do
-        let mut ranked: Vec<(Price, usize, u8, CapacityType)> = Vec::new();
+        let mut ranked: Vec<(Price, usize, u8, CapacityType, u16)> = Vec::new();
         for at in types.ones() {
             let offers = self.offers[at].iter().filter(|o| market.allows(usize::from(o.zone), o.capacity_type));
-            ranked.extend(offers.map(|o| (o.price, at, o.zone, o.capacity_type)));
+            ranked.extend(offers.map(|o| (o.price, at, o.zone, o.capacity_type, o.place)));
         }
         ranked.sort_unstable();
-        let offering = |(price, at, zone, capacity_type): (Price, usize, u8, CapacityType)| RankedOffering {
-            instance_type: self.types[at].name.clone(),
-            zone: self.zones[usize::from(zone)].clone(),
-            capacity_type,
-            price,
+        let offering = |(price, at, zone, capacity_type, place): (Price, usize, u8, CapacityType, u16)| {
+            let t = &self.types[at];
+            let whole = &t.offerings[usize::from(place)];
+            RankedOffering {
+                instance_type: t.name.clone(),
+                zone: self.zones[usize::from(zone)].clone(),
+                capacity_type,
+                price,
+                source: whole.source,
+                reservation: whole.reservation.as_ref().map(|held| held.id.clone()),
+            }
         };
         ranked.into_iter().map(offering).collect()
     }
+}
+
+/// Orders offerings by price, then by how, where and from which reservation they are bought.
+fn sort_offerings(offerings: &mut [Offering]) {
+    fn names(o: &Offering) -> (&Zone, Option<&str>) {
+        (&o.zone, o.reservation.as_ref().map(|held| &*held.id))
+    }
+    offerings.sort_by(|a, b| {
+        (a.price, a.capacity_type).cmp(&(b.price, b.capacity_type)).then_with(|| names(a).cmp(&names(b)))
+    });
 }
 
 fn is_exotic(t: &InstanceType) -> bool {
