@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use karp_domain::api::conditions;
-use karp_domain::cluster::{Pod, PodKey, PreferencePolicy as Preferences, Settings, Snapshot, Unreadable};
+use karp_domain::cluster::{
+    MinValuesPolicy as MinValues, Pod, PodKey, PreferencePolicy as Preferences, Settings, Snapshot, Unreadable,
+};
 use karp_domain::eviction::Answers;
 use kube::{Client, ResourceExt};
 use tokio::sync::Notify;
@@ -30,7 +32,7 @@ use crate::cloud::{CloudError, CloudProvider, LaunchError, Unavailable};
 use crate::observe::{LeftOut, Stores};
 use crate::ops::events::{Events, Reason};
 use crate::ops::metrics::{KindLabels, Metrics};
-use crate::options::{Options, PreferencePolicy};
+use crate::options::{MinValuesPolicy, Options, PreferencePolicy};
 
 /// Holds what every controller needs.
 pub struct Context {
@@ -88,6 +90,10 @@ impl Context {
             preferences: match self.options.preference_policy {
                 PreferencePolicy::Respect => Preferences::Respect,
                 PreferencePolicy::Ignore => Preferences::Ignore,
+            },
+            min_values: match self.options.min_values_policy {
+                MinValuesPolicy::Strict => MinValues::Strict,
+                MinValuesPolicy::BestEffort => MinValues::BestEffort,
             },
             ..Settings::default()
         };

@@ -180,7 +180,8 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
             return None;
         }
     }
-    context.metrics.nodeclaims_created.get_or_create(&CreatedLabels::new(reason, &*node.pool, "false")).inc();
+    let relaxed = if node.annotations.contains_key(labels::MIN_VALUES_RELAXED) { "true" } else { "false" };
+    context.metrics.nodeclaims_created.get_or_create(&CreatedLabels::new(reason, &*node.pool, relaxed)).inc();
     tracing::info!(
         NodePool.name = %node.pool,
         NodeClaim.name = %name,

@@ -128,8 +128,11 @@ fn the_judge_sees_what_is_wrong() {
     ];
     for (fault, pods) in cases {
         // solve pods that ask for nothing, then judge the answer as one to pods that ask
-        let mut objects =
-            vec![world::class(), pool("default", json!([{"key": zone, "operator": "In", "values": ["us-east-1a"]}]))];
+        let one_type = json!({"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large"]});
+        let mut objects = vec![
+            world::class(),
+            pool("default", json!([{"key": zone, "operator": "In", "values": ["us-east-1a"]}, one_type])),
+        ];
         objects.extend(world::universe::storage());
         for other in ["us-east-1b", "us-east-1c"] {
             let [node, claim] =

@@ -4,8 +4,9 @@ mod world;
 
 use std::sync::Arc;
 
+use karp_domain::api::labels;
 use karp_domain::catalogue::{CapacityType, Price};
-use karp_domain::cluster::{Feature, Snapshot};
+use karp_domain::cluster::{Feature, MinValuesPolicy, Snapshot};
 use karp_domain::scheduling::{Misfit, Refusal, Solution, Target, solve};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -166,6 +167,20 @@ fn min_values_hold() {
     assert!(kept.len() >= 4, "{kept:?}");
     let (_, solution) = answer(&[class(), pool("default", families(40)), pending("p", "1", "1Gi")]);
     assert!(matches!(misfit(&solution), Misfit::MinValues { wanted: 40, .. }), "{}", solution.unschedulable[0]);
+}
+
+#[test]
+fn min_values_are_lowered_and_noted_when_asked_for() {
+    let key = "karpenter.k8s.aws/instance-family";
+    let families = json!([{"key": key, "operator": "Exists", "minValues": 40}]);
+    let mut snapshot = snapshot(&[class(), pool("default", families), pending("p", "1", "1Gi")], catalogue(TYPES));
+    snapshot.settings.min_values = MinValuesPolicy::BestEffort;
+    let solution = solve(&snapshot);
+    judge::judge(&snapshot, &solution);
+    let [node] = &*solution.nodes else { panic!("{:?}", solution.unschedulable) };
+    assert_eq!(node.annotations[labels::MIN_VALUES_RELAXED], "true");
+    let lowered = node.requirements.get(key).and_then(|requirement| requirement.min_values()).unwrap();
+    assert!((2..40).contains(&lowered), "{lowered}");
 }
 
 #[test]

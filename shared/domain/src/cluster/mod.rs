@@ -24,7 +24,7 @@ pub use node::{Node, Readiness, is_ephemeral};
 pub use pod::{CRITICAL_PRIORITY, DoNotDisrupt, Owner, Phase, Pod, PodKey};
 pub use pool::{NODE_CLASS_GROUP, Pool};
 pub use shape::{Feature, Shape};
-pub use snapshot::{Host, PreferencePolicy, Settings, Snapshot};
+pub use snapshot::{Host, MinValuesPolicy, PreferencePolicy, Settings, Snapshot};
 pub use volume::{ClaimRef, StorageClass, Volume, VolumeClaim, VolumeNeeds, VolumeProblem, Volumes};
 
 /// Reports an object that could not be understood: it is left out, the others go on.

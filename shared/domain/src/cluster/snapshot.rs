@@ -47,6 +47,8 @@ pub struct Settings {
     pub settle: SignedDuration,
     /// What to do with preferences of pods.
     pub preferences: PreferencePolicy,
+    /// What to do with `minValues` that cannot be met.
+    pub min_values: MinValuesPolicy,
 }
 
 /// Says what the solver does with preferred affinity, `ScheduleAnyway` spread and `PreferNoSchedule` taints.
@@ -59,6 +61,16 @@ pub enum PreferencePolicy {
     Ignore,
 }
 
+/// Says what the solver does when fewer values than `minValues` asks for would do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MinValuesPolicy {
+    /// No node is made.
+    #[default]
+    Strict,
+    /// A node is made with as many values as there are, and says so by an annotation.
+    BestEffort,
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Settings {
@@ -66,6 +78,7 @@ impl Default for Settings {
             saving_floor_permille: 50,
             settle: SignedDuration::from_secs(20),
             preferences: PreferencePolicy::Respect,
+            min_values: MinValuesPolicy::Strict,
         }
     }
 }

@@ -8,15 +8,16 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::amounts::{Amounts, copies};
-use super::board::{Board, KeyId, ValueId};
-use super::problem::{Problem, Way};
-use super::queue::{Group, Kind, Ways, bears_all, crossed};
+use super::board::{Board, KeyId, ValueId, filter_admits_host};
+use super::packing::{limits_left, node_size};
+use super::problem::{HostState, PoolState, Problem, Way};
+use super::queue::{Group, Kind, Ways, bears_all, crossed, distinct_values};
 use super::terms::CounterId;
 use super::wants::{Asks, Rule, Wants};
 use super::{Hosts, Misfit, Placement};
 use crate::api::labels;
-use crate::catalogue::{CapacityType, Price};
-use crate::cluster::PodKey;
+use crate::catalogue::{CapacityType, Price, TypeSet};
+use crate::cluster::{HostPort, MinValuesPolicy, PodKey};
 use crate::requirement::{Requirement, Requirements, ValueSet};
 
 /// More combinations of domains than one kind of pods is looked at in; what lies beyond is left out.
@@ -43,8 +44,8 @@ struct Cell {
 /// One step of a kind, made ready.
 struct Step {
     cells: Vec<Cell>,
-    /// The domains that the kind may use, by label.
-    values: Vec<(KeyId, Vec<ValueId>)>,
+    /// The domains over which each rule on domains spreads; none for other rules.
+    universes: Vec<Vec<ValueId>>,
 }
 
 /// The pods of a solution while it is decided where they go.
@@ -64,6 +65,8 @@ pub(crate) struct Assignment<'r> {
     pub(crate) groups: Vec<Group>,
     pub(crate) batches: Vec<Batch>,
     open: FxHashMap<Batch, usize>,
+    /// How many pods have been sent to new nodes.
+    sent: FxHashMap<Batch, u32>,
 }
 
 impl<'r> Assignment<'r> {
@@ -89,6 +92,7 @@ impl<'r> Assignment<'r> {
             groups: Vec::new(),
             batches: Vec::new(),
             open: FxHashMap::default(),
+            sent: FxHashMap::default(),
         }
     }
 
@@ -118,24 +122,31 @@ impl<'r> Assignment<'r> {
         &self.kinds[kind].pods[self.cursor[kind]..]
     }
 
-    /// Answers what kept pods of a kind out, by pool, on the last step of relaxation.
-    pub(crate) fn why(&self, kind: usize) -> Vec<Misfit> {
+    /// Answers what kept pods of a kind out, by pool, on the last step of relaxation: what keeps them off in every domain, what keeps
+    /// the pool from growing, or else the topology. `closed` answers the second for the ways in which the pods fit a pool.
+    pub(crate) fn why(&mut self, kind: usize, closed: impl Fn(usize, &[Way]) -> Option<Misfit>) -> Vec<Misfit> {
         let problem = self.problem;
-        let last = self.kinds[kind].steps.len() - 1;
-        let wants = self.wants(kind, last);
+        let (shape, request) = (&self.kinds[kind].shape, &self.kinds[kind].request);
+        let wants = self.wants(kind, self.kinds[kind].steps.len() - 1);
         let rule = wants.domains.first().or(wants.hosts.iter().find(|rule| rule.asks == Asks::Near));
         let topology = || match rule {
             Some(rule) => Misfit::Topology { rule: problem.terms.describe(rule) },
-            None => Misfit::NoInstanceType { wanted: "a label: its node affinity has no term".to_owned() },
+            None => Misfit::Topology { rule: "pods that must not meet it in the same domain".to_owned() },
         };
-        let ready = self.steps.get(&(kind, last));
-        let ways = |pool: usize| {
-            let cells: Vec<_> = ready.iter().flat_map(|step| &step.cells).map(|cell| cell.ways.as_ref()).collect();
-            // a cell that was not even looked at, or that could be made, was kept out by the topology
-            let misfits: Option<Vec<&Misfit>> = cells.iter().map(|ways| ways.as_ref()?[pool].as_ref().err()).collect();
-            misfits.and_then(|misfits| misfits.first().map(|misfit| (*misfit).clone()))
+        let of_pool = |pool| match self.ways.of(problem, pool, shape, request, wants, &wants.alternatives) {
+            Ok(ways) => closed(pool, &ways).unwrap_or_else(topology),
+            Err(misfit) => misfit,
         };
-        (0..problem.pools.len()).map(|pool| ways(pool).unwrap_or_else(topology)).collect()
+        (0..problem.pools.len()).map(of_pool).collect()
+    }
+
+    /// Answers the groups with pods that did not fit on new nodes.
+    pub(crate) fn waiting_groups(&self) -> impl Iterator<Item = usize> {
+        (0..self.groups.len()).filter(|at| !self.groups[*at].waiting.is_empty())
+    }
+
+    pub(crate) fn kinds(&self) -> usize {
+        self.kinds.len()
     }
 
     fn left(&self, kind: usize) -> u32 {
@@ -193,7 +204,7 @@ impl<'r> Assignment<'r> {
         while self.left(kind) > 0 {
             let mut best = None;
             for at in 0..ready.cells.len() {
-                if !self.valid(wants, &ready.values, &ready.cells[at].pins) {
+                if !self.valid(wants, &ready.universes, &ready.cells[at].pins) {
                     continue;
                 }
                 let crowd = self.crowd(wants, (kind, step, at), &ready.cells[at].pins);
@@ -224,7 +235,7 @@ impl<'r> Assignment<'r> {
         let near: Vec<Rule> = wants.hosts.iter().filter(|rule| rule.asks == Asks::Near).copied().collect();
         while self.left(kind) > 0 {
             let first = near.iter().all(|rule| rule.own && self.board.anywhere(rule.counter) == 0);
-            let valid = |run: &Self, cell: &Cell| run.valid(wants, &ready.values, &cell.pins);
+            let valid = |run: &Self, cell: &Cell| run.valid(wants, &ready.universes, &cell.pins);
             let meets =
                 |run: &Self, host: usize| first || near.iter().all(|rule| run.board.on_host(rule.counter, host) > 0);
             let hosts = ready.cells.iter().filter(|cell| valid(self, cell)).flat_map(|cell| cell.hosts.iter());
@@ -255,7 +266,8 @@ impl<'r> Assignment<'r> {
         let (kind, step, _) = batch;
         let wants = self.wants(kind, step);
         let others = wants.hosts.iter().filter(|rule| rule.asks != Asks::Near).map(|rule| rule.room(0)).min();
-        let most = self.left(kind).min(others.unwrap_or(u32::MAX)).min(self.cap(batch));
+        let singly = if wants.domains.is_empty() { u32::MAX } else { 1 };
+        let most = self.left(kind).min(others.unwrap_or(u32::MAX)).min(self.cap(batch)).min(singly);
         let fits = |run: &mut Self, unit: u32| {
             let request = times(&run.kinds[kind].request, unit);
             let shape = &run.kinds[kind].shape;
@@ -281,7 +293,9 @@ impl<'r> Assignment<'r> {
     /// Sends all that are left to new nodes on which the pods are that they must be near.
     fn join(&mut self, batch: Batch, cell: &mut Cell) -> bool {
         let (kind, step, _) = batch;
-        let count = self.left(kind).min(self.cap(batch));
+        // where each pod changes what is valid for the next, they go one by one
+        let most = if self.wants(kind, step).domains.is_empty() { u32::MAX } else { 1 };
+        let count = self.left(kind).min(self.cap(batch)).min(most);
         if count == 0 || !self.can_be_made(kind, step, cell) {
             return false;
         }
@@ -293,8 +307,7 @@ impl<'r> Assignment<'r> {
 
     fn cap(&self, batch: Batch) -> u32 {
         let Some(cap) = self.caps.get(&batch) else { return u32::MAX };
-        let pending = self.open.get(&batch).map_or(0, |group| self.groups[*group].waiting.len());
-        cap.saturating_sub(u32::try_from(pending).unwrap_or(u32::MAX))
+        cap.saturating_sub(self.sent.get(&batch).copied().unwrap_or(0))
     }
 
     fn room(&self, kind: usize, step: usize, host: usize) -> u32 {
@@ -347,6 +360,7 @@ impl<'r> Assignment<'r> {
 
     fn fill_group(&mut self, group: usize, cell: &Cell, count: u32) {
         let kind = self.groups[group].kind;
+        *self.sent.entry(self.batches[group]).or_default() += count;
         let from = self.cursor[kind];
         self.cursor[kind] += count as usize;
         self.groups[group].waiting.extend_from_slice(&self.kinds[kind].pods[from..self.cursor[kind]]);
@@ -371,23 +385,18 @@ impl<'r> Assignment<'r> {
     }
 
     /// Says whether a pod may go to a cell as counts stand.
-    fn valid(&self, wants: &Wants, values: &[(KeyId, Vec<ValueId>)], pins: &[(KeyId, ValueId)]) -> bool {
-        wants.domains.iter().all(|rule| {
-            let Some((key, value)) = self.pinned(rule.counter, pins) else { return false };
+    fn valid(&self, wants: &Wants, universes: &[Vec<ValueId>], pins: &[(KeyId, ValueId)]) -> bool {
+        wants.domains.iter().zip(universes).all(|(rule, universe)| {
+            let Some((_, value)) = self.pinned(rule.counter, pins) else { return false };
             let count = self.board.in_domain(rule.counter, value);
-            let domains =
-                || values.iter().find(|(other, _)| *other == key).map(|(_, v)| v.as_slice()).unwrap_or_default();
             match rule.asks {
                 Asks::Spread { skew, min_domains } => {
-                    let counts = domains().iter().map(|v| self.board.in_domain(rule.counter, *v));
-                    let few = domains().len() < min_domains as usize;
+                    let counts = universe.iter().map(|v| self.board.in_domain(rule.counter, *v));
+                    let few = universe.len() < min_domains as usize;
                     let least = if few { 0 } else { counts.min().unwrap_or(0) };
                     count + u32::from(rule.own) <= least.saturating_add(skew)
                 }
-                Asks::Near => {
-                    let none = || domains().iter().all(|v| self.board.in_domain(rule.counter, *v) == 0);
-                    count > 0 || (rule.own && none())
-                }
+                Asks::Near => count > 0 || (rule.own && self.board.anywhere(rule.counter) == 0),
                 Asks::Apart => count == 0,
             }
         })
@@ -453,7 +462,8 @@ impl<'r> Assignment<'r> {
                 cells[*at].hosts.push(host);
             }
         }
-        Step { cells, values }
+        let universes = wants.domains.iter().map(|rule| self.universe(kind, wants, rule)).collect();
+        Step { cells, universes }
     }
 
     fn cell(&self, wants: &Wants, pins: SmallVec<[(KeyId, ValueId); 2]>) -> Option<Cell> {
@@ -473,7 +483,9 @@ impl<'r> Assignment<'r> {
     fn suits(&self, kind: usize, step: usize, host: usize) -> bool {
         let (problem, wants, kind) = (self.problem, self.wants(kind, step), &self.kinds[kind]);
         let state = &problem.hosts[host];
+        let daemon_has = |wanted: &HostPort| state.daemon_ports.iter().any(|port| port.conflicts(wanted));
         self.hosts.allow(problem, host)
+            && !kind.shape.ports.iter().any(daemon_has)
             && copies(&self.board.free[host], &kind.request) > 0
             && bears_all(&kind.shape, &state.taints, wants.shy).is_ok()
             && wants.alternatives.iter().any(|wanted| state.labels.satisfies(wanted))
@@ -481,6 +493,31 @@ impl<'r> Assignment<'r> {
 
     /// The domains of a label that a kind may use: those of pools that it tolerates, and those of hosts.
     fn values(&self, kind: usize, wants: &Wants, key: KeyId) -> Vec<ValueId> {
+        let may_use = |host: &HostState| wants.alternatives.iter().any(|wanted| host.labels.may_satisfy(wanted));
+        self.domains(kind, wants, key, Some(&wants.alternatives), may_use)
+    }
+
+    /// The domains over which a rule spreads, as kube-scheduler sees them: the pod's own selectors narrow them, its volumes do not.
+    fn universe(&self, kind: usize, wants: &Wants, rule: &Rule) -> Vec<ValueId> {
+        let (Asks::Spread { .. }, Some(key)) = (rule.asks, self.problem.domains.key(rule.counter)) else {
+            return Vec::new();
+        };
+        let filter = self.problem.terms.filter(rule.counter);
+        let alternatives = filter.and_then(|filter| filter.alternatives.as_deref());
+        self.domains(kind, wants, key, alternatives, |host| {
+            filter.is_none_or(|filter| filter_admits_host(filter, host))
+        })
+    }
+
+    /// The values of a label on new nodes of pools that a kind tolerates, and on some hosts, as far as requirements admit them.
+    fn domains(
+        &self,
+        kind: usize,
+        wants: &Wants,
+        key: KeyId,
+        alternatives: Option<&[Requirements]>,
+        counts: impl Fn(&HostState) -> bool,
+    ) -> Vec<ValueId> {
         let problem = self.problem;
         let name = &problem.domains.keys[key];
         let mut values = Vec::new();
@@ -491,12 +528,15 @@ impl<'r> Assignment<'r> {
         }
         for (at, host) in problem.hosts.iter().enumerate() {
             let Some(value) = problem.domains.host(key, at) else { continue };
-            if !values.contains(&value) && wants.alternatives.iter().any(|wanted| host.labels.may_satisfy(wanted)) {
+            if !values.contains(&value) && counts(host) {
                 values.push(value);
             }
         }
-        values
-            .retain(|value| wants.alternatives.iter().any(|wanted| wanted.admits(name, problem.domains.name(*value))));
+        let admitted = |value: &ValueId| {
+            let value = problem.domains.name(*value);
+            alternatives.is_none_or(|all| all.iter().any(|wanted| wanted.admits(name, value)))
+        };
+        values.retain(admitted);
         values.sort_unstable_by_key(|value| problem.domains.name(*value));
         values.dedup();
         values
@@ -523,13 +563,33 @@ fn times(request: &Amounts, unit: u32) -> Amounts {
     request.iter().map(|amount| amount.saturating_mul(i64::from(unit))).collect()
 }
 
-/// Answers the values of a label that nodes of a pool can have.
-pub(crate) fn pool_values(state: &super::problem::PoolState, key: &str) -> Vec<Arc<str>> {
+/// The types that a pool can still add: offered, within its limits, and enough for its `minValues`; else none.
+pub(crate) fn addable(state: &PoolState, policy: MinValuesPolicy) -> TypeSet {
+    let mut types = state.types.clone();
+    types.intersect_with(&state.catalogue.offered(state.market));
+    if !state.pool.limits.is_empty() {
+        let left = limits_left(state);
+        let within: Vec<usize> = types.ones().filter(|at| node_size(state, *at).fits(&left)).collect();
+        types.clear();
+        types.extend(within);
+    }
+    let too_few = |(key, wanted): (&Arc<str>, &u32)| distinct_values(state, &types, key) < *wanted;
+    if policy == MinValuesPolicy::Strict && state.pool.min_values.iter().any(too_few) {
+        types.clear();
+    }
+    types
+}
+
+/// Answers the values of a label that new nodes of a pool can have, as one of these types.
+pub(crate) fn pool_values(state: &PoolState, types: &TypeSet, key: &str) -> Vec<Arc<str>> {
+    if types.is_clear() {
+        return Vec::new();
+    }
     let catalogue = &state.catalogue;
     let zones = |name: fn(&crate::catalogue::Zone) -> Arc<str>| {
         let in_use = (0..catalogue.zones().len()).filter(|zone| {
             let market = crate::catalogue::Market { zones: 1 << zone, capacity_types: u8::MAX }.and(state.market);
-            !market.is_empty() && !catalogue.offered(market).is_disjoint(&state.types)
+            !market.is_empty() && !catalogue.offered(market).is_disjoint(types)
         });
         in_use.map(|zone| name(&catalogue.zones()[zone])).collect()
     };
@@ -541,12 +601,12 @@ pub(crate) fn pool_values(state: &super::problem::PoolState, key: &str) -> Vec<A
             .filter(|t| {
                 let market = crate::catalogue::Market { zones: u64::MAX, capacity_types: 1 << *t as u8 };
                 let market = market.and(state.market);
-                !market.is_empty() && !catalogue.offered(market).is_disjoint(&state.types)
+                !market.is_empty() && !catalogue.offered(market).is_disjoint(types)
             })
             .map(|t| t.as_str().into())
             .collect(),
         _ if catalogue.defines(key) => {
-            let values = state.types.ones().filter_map(|at| catalogue.types()[at].labels.get(key)).flatten();
+            let values = types.ones().filter_map(|at| catalogue.types()[at].labels.get(key)).flatten();
             let admitted = values.filter(|value| state.pool.requirements.admits(key, value));
             admitted.cloned().collect::<std::collections::BTreeSet<_>>().into_iter().collect()
         }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::amounts::{Amounts, copies, take};
 use super::problem::{HostLabels, HostState};
 use super::queue::Kind;
-use super::terms::{Counted, Counter, CounterId, Filter, Terms};
+use super::terms::{Counter, CounterId, Filter, Terms};
 use super::wants::Rule;
 use crate::api::labels;
 use crate::cluster::{Pod, Volumes};
@@ -236,13 +236,11 @@ fn add(count: u32, more: i64) -> u32 {
 }
 
 fn passes(terms: &Terms<'_>, id: CounterId, admits: impl FnOnce(&Filter) -> bool) -> bool {
-    match &terms.counters[id].of {
-        Counted::Selected { filter: Some(filter), .. } => admits(filter),
-        _ => true,
-    }
+    terms.filter(id).is_none_or(admits)
 }
 
-fn filter_admits_host(filter: &Filter, host: &HostState) -> bool {
+/// Says whether a spread looks at a host.
+pub(crate) fn filter_admits_host(filter: &Filter, host: &HostState) -> bool {
     let labels =
         filter.alternatives.as_ref().is_none_or(|all| all.iter().any(|wanted| host.labels.may_satisfy(wanted)));
     let keeps_away = |taint: &Taint| !taint.admits(filter.tolerations.as_deref().unwrap_or_default());

@@ -12,6 +12,7 @@ use super::queue::{Group, distinct_values, draw};
 use super::{InFlightNode, Misfit};
 use crate::api::labels;
 use crate::catalogue::{Market, RankedOffering, TypeSet};
+use crate::cluster::MinValuesPolicy;
 use crate::requirement::{Requirement, Requirements, ValueSet};
 use crate::resources::Resources;
 
@@ -113,7 +114,7 @@ fn request(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Amounts {
 /// Checks `minValues` of a draft with all types that would do.
 pub(crate) fn min_values(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Result<(), Misfit> {
     let state = &problem.pools[draft.pool];
-    if state.pool.min_values.is_empty() {
+    if state.pool.min_values.is_empty() || problem.snapshot.settings.min_values == MinValuesPolicy::BestEffort {
         return Ok(());
     }
     let types = suitable(problem, groups, draft);
@@ -183,6 +184,9 @@ fn listed(problem: &Problem<'_>, groups: &[Group], draft: &Draft, spare: &Resour
             if have >= *wanted {
                 break;
             }
+            if listed.contains(*at) {
+                continue;
+            }
             listed.insert(*at);
             if distinct_values(state, &listed, key) == have {
                 listed.remove(*at);
@@ -202,7 +206,8 @@ fn node(
 ) -> InFlightNode {
     let state = &problem.pools[draft.pool];
     let pool = &state.pool;
-    let Ranked { offerings, types, daemons } = lists.ranked(problem, draft.pool, market, types);
+    let listed = types;
+    let Ranked { offerings, types, daemons } = lists.ranked(problem, draft.pool, market, listed);
     let mut requirements: Requirements = pool.requirements.clone();
     let mut requests = Resources::new();
     let mut pods = Vec::new();
@@ -227,12 +232,16 @@ fn node(
     let min_values = requirements.get(labels::INSTANCE_TYPE).and_then(Requirement::min_values);
     requirements.add(types.with_min_values(min_values));
     settle(&mut requirements, state, &wanted);
+    let mut annotations = pool.annotations.clone();
+    if problem.snapshot.settings.min_values == MinValuesPolicy::BestEffort && relax(&mut requirements, state, listed) {
+        annotations.insert(labels::MIN_VALUES_RELAXED.to_owned(), "true".to_owned());
+    }
     let price = offerings.first().map(|offering| offering.price).unwrap_or_default();
     InFlightNode {
         pool: Arc::clone(&pool.name),
         class: pool.class.clone(),
         labels: pool.labels.clone(),
-        annotations: pool.annotations.clone(),
+        annotations,
         requirements,
         taints: pool.taints.clone(),
         startup_taints: pool.startup_taints.clone(),
@@ -243,6 +252,21 @@ fn node(
         offerings,
         price,
     }
+}
+
+/// Lowers each `minValues` to what the listed types bring; answers whether any was lowered.
+fn relax(requirements: &mut Requirements, state: &PoolState, listed: &TypeSet) -> bool {
+    let mut relaxed = false;
+    for (key, wanted) in &state.pool.min_values {
+        let have = distinct_values(state, listed, key);
+        if have < *wanted
+            && let Some(requirement) = requirements.remove(key)
+        {
+            requirements.add(requirement.with_min_values(Some(have)));
+            relaxed = true;
+        }
+    }
+    relaxed
 }
 
 /// Gives labels that no instance type settles one value, the first in order, so that the node will carry them. A label that may be absent

@@ -387,6 +387,11 @@ pub(crate) fn rules_hold(groups: &[Group], fill: &[Portion]) -> bool {
         groups[portion.group].rules.iter().all(|rule| match rule.asks {
             Asks::Spread { skew, .. } => count(rule) <= skew,
             Asks::Apart => count(rule) <= u32::from(rule.own),
+            // pods that join must find others there; the first of a series may be by itself
+            Asks::Near if groups[portion.group].joins => {
+                let mut others = fill.iter().filter(|other| other.group != portion.group);
+                others.any(|other| groups[other.group].counting.contains(&rule.counter))
+            }
             Asks::Near => count(rule) > 0,
         })
     })

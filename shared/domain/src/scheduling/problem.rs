@@ -6,13 +6,15 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::amounts::{Amounts, Dims, take};
-use super::assign::pool_values;
+use super::assign::{addable, pool_values};
 use super::board::{Board, Domains, ValueId};
 use super::terms::Terms;
 use super::{Misfit, Solution, Target};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, Market, TypeSet};
-use crate::cluster::{Host, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral};
+use crate::cluster::{
+    DaemonSet, Host, HostPort, MinValuesPolicy, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral,
+};
 use crate::quantity::Quantity;
 use crate::requirement::{Incompatible, Requirement, Requirements, Undefined};
 use crate::resources::{NODES, Resources};
@@ -54,6 +56,8 @@ pub(crate) struct HostState {
     pub(crate) open: bool,
     pub(crate) initialized: bool,
     pub(crate) capacity: Resources,
+    /// Ports of the node that daemons take, running or not.
+    pub(crate) daemon_ports: Vec<HostPort>,
 }
 
 /// What is known of a host's labels.
@@ -75,6 +79,8 @@ pub(crate) struct PoolState {
     pub(crate) room: Vec<Amounts>,
     /// What the daemons on each type ask for.
     pub(crate) daemons: Vec<Resources>,
+    /// Ports of the node that daemons take, with the types on which they do.
+    pub(crate) daemon_ports: Vec<(HostPort, TypeSet)>,
     /// What the pool uses already.
     pub(crate) used: Resources,
 }
@@ -109,7 +115,8 @@ impl<'a> Problem<'a> {
         pools.sort_by(|a, b| (b.pool.weight, &a.pool.name).cmp(&(a.pool.weight, &b.pool.name)));
         let terms = Terms::of(snapshot);
         let mut domains = Domains::of(&terms, &hosts);
-        let pool_values = pools.iter().map(|state| values_of_pool(&mut domains, state)).collect();
+        let pool_values =
+            pools.iter().map(|state| values_of_pool(&mut domains, state, snapshot.settings.min_values)).collect();
         let mut host_order: Vec<usize> = (0..hosts.len()).collect();
         host_order.sort_by_key(|at| (!hosts[*at].initialized, *at));
         let board = Board::new(&terms, &hosts);
@@ -199,9 +206,10 @@ impl<'a> Problem<'a> {
     }
 }
 
-fn values_of_pool(domains: &mut Domains, state: &PoolState) -> Vec<Vec<ValueId>> {
+fn values_of_pool(domains: &mut Domains, state: &PoolState, policy: MinValuesPolicy) -> Vec<Vec<ValueId>> {
     let keys = domains.keys.clone();
-    let of_key = |key: &Arc<str>| pool_values(state, key).iter().map(|value| domains.id(value)).collect();
+    let types = addable(state, policy);
+    let of_key = |key: &Arc<str>| pool_values(state, &types, key).iter().map(|value| domains.id(value)).collect();
     keys.iter().map(of_key).collect()
 }
 
@@ -220,6 +228,7 @@ fn pool_state(snapshot: &Snapshot, dims: &Dims, pool: &Arc<Pool>, hosts: &[HostS
     let catalogue = snapshot.catalogues[&pool.class.name].clone();
     let (types, market) = catalogue.select(&pool.requirements);
     let mut daemons = vec![Resources::new(); catalogue.types().len()];
+    let mut daemon_ports = Vec::new();
     for daemon in snapshot.daemons.iter().filter(|daemon| daemon.bears(&pool.taints)) {
         let mut on = TypeSet::with_capacity(catalogue.types().len());
         for alternative in &daemon.shape.alternatives {
@@ -230,6 +239,7 @@ fn pool_state(snapshot: &Snapshot, dims: &Dims, pool: &Arc<Pool>, hosts: &[HostS
         for at in on.ones() {
             daemons[at].add(&daemon.shape.requests);
         }
+        daemon_ports.extend(daemon.shape.ports.iter().map(|port| (port.clone(), on.clone())));
     }
     let room = catalogue.types().iter().zip(&daemons).map(|(t, daemons)| {
         let mut room = dims.supply(&t.allocatable());
@@ -242,7 +252,7 @@ fn pool_state(snapshot: &Snapshot, dims: &Dims, pool: &Arc<Pool>, hosts: &[HostS
         used.add(&host.capacity);
         used.add(&Resources::new().with(NODES, Quantity::from_units(1)));
     }
-    PoolState { pool: pool.clone(), catalogue, types, market, room, daemons, used }
+    PoolState { pool: pool.clone(), catalogue, types, market, room, daemons, daemon_ports, used }
 }
 
 /// Answers how one alternative of a shape fits the labels of a pool.
@@ -289,13 +299,15 @@ fn host_state(
     for pod in pods {
         take(&mut free, &dims.demand(&pod.shape.requests), 1);
     }
+    let mut daemon_ports = Vec::new();
     if claim.is_some() {
-        let missing = missing_daemons(snapshot, dims, &taints, &labels, pods);
-        take(&mut free, &missing, 1);
+        let belonging = belonging_daemons(snapshot, &taints, &labels);
+        take(&mut free, &missing_daemons(dims, &belonging, pods), 1);
+        daemon_ports = belonging.iter().flat_map(|daemon| daemon.shape.ports.clone()).collect();
     }
     let cordoned = node.is_some_and(|n| n.unschedulable);
     let open = !host.is_leaving() && !cordoned && (node.is_some() || claim.is_some());
-    HostState { free, taints, labels, open, initialized, capacity, host }
+    HostState { free, taints, labels, open, initialized, capacity, daemon_ports, host }
 }
 
 /// The taints that keep pods away for good: while a node starts, those that will go by themselves do not count.
@@ -372,20 +384,18 @@ fn host_room(host: &Host, initialized: bool, labels: &HostLabels) -> (Resources,
     (most, least.unwrap_or_else(|| claim.requests.clone()))
 }
 
+/// The daemons that will run on a host.
+fn belonging_daemons<'a>(snapshot: &'a Snapshot, taints: &[Taint], labels: &HostLabels) -> Vec<&'a DaemonSet> {
+    let belongs = |daemon: &&DaemonSet| {
+        daemon.bears(taints) && daemon.shape.alternatives.iter().any(|wanted| labels.may_satisfy(wanted))
+    };
+    snapshot.daemons.iter().map(|daemon| &**daemon).filter(belongs).collect()
+}
+
 /// What daemons that belong on a host will still ask for: all that belong there less those that run there.
-fn missing_daemons(
-    snapshot: &Snapshot,
-    dims: &Dims,
-    taints: &[Taint],
-    labels: &HostLabels,
-    pods: &[Arc<Pod>],
-) -> Amounts {
+fn missing_daemons(dims: &Dims, belonging: &[&DaemonSet], pods: &[Arc<Pod>]) -> Amounts {
     let mut expected = Resources::new();
-    for daemon in snapshot.daemons.iter().filter(|daemon| daemon.bears(taints)) {
-        if daemon.shape.alternatives.iter().any(|wanted| labels.may_satisfy(wanted)) {
-            expected.add(&daemon.shape.requests);
-        }
-    }
+    belonging.iter().for_each(|daemon| expected.add(&daemon.shape.requests));
     let mut missing = dims.demand(&expected);
     for pod in pods.iter().filter(|pod| pod.owner == Owner::DaemonSet) {
         take(&mut missing, &dims.demand(&pod.shape.requests), 1);

@@ -12,7 +12,7 @@ use super::terms::{ClassId, CounterId};
 use super::wants::{Rule, Wants, steps};
 use super::{Misfit, Refusal};
 use crate::catalogue::{Market, TypeSet};
-use crate::cluster::{Pod, PodKey, Shape, Snapshot, VolumeNeeds, blocking};
+use crate::cluster::{HostPort, Pod, PodKey, Shape, Snapshot, VolumeNeeds, blocking};
 use crate::requirement::Requirements;
 use crate::resources::{self, Resources};
 use crate::taint::{Taint, TaintEffect, Toleration};
@@ -195,7 +195,7 @@ impl Ways {
         let state = &problem.pools[pool];
         bears_all(shape, &state.pool.taints, wants.shy).map_err(|taint| Misfit::Taint { taint })?;
         let mut found = Vec::new();
-        let mut misfit = None;
+        let mut misfit: Option<Misfit> = None;
         for (at, wanted) in alternatives.iter().enumerate() {
             let way = self.labelled(state, pool, wanted).and_then(|mut way| {
                 way.alternative = at;
@@ -203,7 +203,12 @@ impl Ways {
             });
             match way {
                 Ok(way) => found.push(way),
-                Err(problem) => misfit = misfit.or(Some(problem)),
+                Err(problem) => {
+                    misfit = Some(match misfit {
+                        Some(nearer) if nearer.nearness() >= problem.nearness() => nearer,
+                        _ => problem,
+                    })
+                }
             }
         }
         match (found.is_empty(), misfit) {
@@ -239,6 +244,13 @@ impl Ways {
         roomy.intersect_with(holding);
         if roomy.is_clear() {
             return Err(too_big(problem, state, shape, request, &way.types));
+        }
+        let taken = |(port, _): &&(HostPort, TypeSet)| shape.ports.iter().any(|wanted| wanted.conflicts(port));
+        for (port, types) in state.daemon_ports.iter().filter(taken) {
+            roomy.difference_with(types);
+            if roomy.is_clear() {
+                return Err(Misfit::HostPort { port: port.clone() });
+            }
         }
         let count = roomy.count_ones(..);
         roomy.intersect_with(&state.catalogue.offered(way.market));

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashSet;
 
 use crate::catalogue::{CapacityType, Price, RankedOffering};
-use crate::cluster::{ClassRef, Feature, PodKey, VolumeProblem};
+use crate::cluster::{ClassRef, Feature, HostPort, PodKey, VolumeProblem};
 use crate::quantity::Quantity;
 use crate::requirement::Requirements;
 use crate::resources::Resources;
@@ -194,6 +194,11 @@ pub enum Misfit {
         /// The constraint, in words.
         rule: String,
     },
+    /// A daemon takes a port of the node that the pod wants, on every type that would do.
+    HostPort {
+        /// The daemon's port.
+        port: HostPort,
+    },
     /// Fewer values remain possible than the pool's `minValues` asks for.
     MinValues {
         /// The label.
@@ -203,6 +208,23 @@ pub enum Misfit {
         /// What remains.
         possible: u32,
     },
+}
+
+impl Misfit {
+    /// Answers how near to fitting a pod with this misfit was: how many of the checks before it were passed.
+    pub(crate) fn nearness(&self) -> u8 {
+        match self {
+            Misfit::PoolNotReady | Misfit::ClassNotReady { .. } | Misfit::StaticPool => 0,
+            Misfit::Taint { .. } => 1,
+            Misfit::Requirement { .. } => 2,
+            Misfit::NoInstanceType { .. } => 3,
+            Misfit::TooBig { .. } | Misfit::NoTypeHasAll => 4,
+            Misfit::HostPort { .. } => 5,
+            Misfit::NoOffering { .. } => 6,
+            Misfit::MinValues { .. } | Misfit::Limit { .. } => 7,
+            Misfit::Topology { .. } => 8,
+        }
+    }
 }
 
 impl fmt::Display for Misfit {
@@ -226,6 +248,9 @@ impl fmt::Display for Misfit {
             }
             Misfit::Limit { resource, limit, used } => write!(f, "limit {resource} {limit} reached ({used} in use)"),
             Misfit::Topology { rule } => write!(f, "unsatisfiable topology constraint: {rule}"),
+            Misfit::HostPort { port } => {
+                write!(f, "a daemon takes the host port {port} on every instance type that would do")
+            }
             Misfit::MinValues { key, wanted, possible } => {
                 write!(f, "minValues of {key} is {wanted}, only {possible} remain")
             }

@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::amounts::take;
 use super::assign::{Assignment, Batch};
 use super::board::Board;
 use super::packing::{Draft, Packer, limits_left, node_size};
-use super::problem::Problem;
-use super::queue::{Group, Kind, Ways, kinds, waiting_pods};
+use super::problem::{Problem, Way};
+use super::queue::{Group, Kind, Ways, distinct_values, kinds, waiting_pods};
 use super::wants::Asks;
 use super::{InFlightNode, Misfit, Placement, Refusal, Solution, Unschedulable, finish, improve, join};
-use crate::cluster::{Pod, Snapshot};
+use crate::catalogue::TypeSet;
+use crate::cluster::{MinValuesPolicy, Pod, Snapshot};
 use crate::resources::Resources;
 
 /// How long after a refusal for want of offerings a new look is worth while: recent capacity errors are forgotten by then.
@@ -49,8 +50,9 @@ impl Hosts<'_> {
     }
 }
 
-/// Rounds of placing: what did not fit on new nodes is placed otherwise in the next one.
-const MAX_ROUNDS: usize = 5;
+/// Rounds of placing in which what did not fit on new nodes is placed otherwise in the next one. Batches that are short after that get no
+/// new nodes at all, so that the rounds end.
+const PATIENT_ROUNDS: usize = 4;
 
 /// Places pods on the hosts allowed and on new nodes.
 pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_>) -> Solution {
@@ -59,18 +61,28 @@ pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_
     let (kinds, refused) = kinds(problem, &pods);
     let mut ways = Ways::default();
     let mut caps: FxHashMap<Batch, u32> = FxHashMap::default();
-    for round in 1..=MAX_ROUNDS {
+    let mut earlier: FxHashMap<usize, Vec<Misfit>> = FxHashMap::default();
+    for round in 1.. {
         let mut assignment = Assignment::new(problem, &kinds, hosts, &caps, &mut ways, board.clone());
         assignment.run();
         let mut nodes = Vec::new();
         let misfits = launch(problem, &mut assignment.groups, &mut nodes);
-        let short = short(&kinds, &assignment);
-        if round < MAX_ROUNDS && !short.is_empty() {
-            caps.extend(short);
+        let short = short(problem, &kinds, &assignment, &caps);
+        if !short.is_empty() {
+            let planned = planned(problem, &nodes);
+            for at in assignment
+                .waiting_groups()
+                .filter(|at| short.iter().any(|(b, _)| *b == assignment.batches[*at]))
+                .collect::<Vec<_>>()
+            {
+                let kind = assignment.groups[at].kind;
+                earlier.insert(kind, turned_away(problem, &mut assignment, at, &misfits, &planned));
+            }
+            caps.extend(short.into_iter().map(|(batch, fit)| (batch, if round < PATIENT_ROUNDS { fit } else { 0 })));
             continue;
         }
         solution.nodes = nodes;
-        refuse(problem, &kinds, &assignment, &misfits, &mut solution);
+        refuse(problem, &mut assignment, &misfits, &earlier, &mut solution);
         solution.placements.append(&mut assignment.placements);
         break;
     }
@@ -83,17 +95,33 @@ pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_
 }
 
 /// The batches of which fewer pods fit on new nodes than was planned, with how many did, where another round may do better: the kind has
-/// a wish less to insist on, or rules on domains, which were reckoned with pods that are nowhere now.
-fn short(kinds: &[Kind], assignment: &Assignment<'_>) -> Vec<(Batch, u32)> {
+/// a wish less to insist on, or rules on domains, or is counted by such rules, which were reckoned with pods that are
+/// nowhere now, or must join pods that may be on hosts by then.
+fn short(
+    problem: &Problem<'_>,
+    kinds: &[Kind],
+    assignment: &Assignment<'_>,
+    caps: &FxHashMap<Batch, u32>,
+) -> Vec<(Batch, u32)> {
     let mut fitted: FxHashMap<Batch, (usize, usize)> = FxHashMap::default();
+    let joined: FxHashSet<Batch> = assignment
+        .waiting_groups()
+        .filter(|at| assignment.groups[*at].joins)
+        .map(|at| assignment.batches[at])
+        .collect();
     for (group, batch) in assignment.groups.iter().zip(&assignment.batches) {
         let count = fitted.entry(*batch).or_default();
         count.0 += group.waiting.len();
         count.1 += group.drawn;
     }
-    let short = fitted.into_iter().filter(|((kind, step, _), (waiting, _))| {
-        let steps = &kinds[*kind].steps;
-        *waiting > 0 && (step + 1 < steps.len() || !steps[*step].domains.is_empty())
+    let counted = |kind: &Kind| kind.counting.iter().any(|id| problem.domains.key(*id).is_some());
+    let short = fitted.into_iter().filter(|(batch, (waiting, _))| {
+        let (kind, step) = (&kinds[batch.0], batch.1);
+        let matters = step + 1 < kind.steps.len()
+            || !kind.steps[step].domains.is_empty()
+            || counted(kind)
+            || joined.contains(batch);
+        *waiting > 0 && matters && caps.get(batch) != Some(&0)
     });
     short.map(|(batch, (_, drawn))| (batch, u32::try_from(drawn).unwrap_or(u32::MAX))).collect()
 }
@@ -219,35 +247,59 @@ fn pack_tier(packer: &mut Packer<'_>, tier: &[usize], misfits: &mut [Vec<Option<
     }
 }
 
-/// Gives every pod that is left its reasons, one for each pool.
+/// Gives every pod that is left its reasons, one for each pool. `earlier` holds why pods of a kind did not fit in rounds before.
 fn refuse(
     problem: &Problem<'_>,
-    kinds: &[Kind],
-    assignment: &Assignment<'_>,
+    assignment: &mut Assignment<'_>,
     misfits: &[Vec<Option<Misfit>>],
+    earlier: &FxHashMap<usize, Vec<Misfit>>,
     solution: &mut Solution,
 ) {
-    let waits = assignment.groups.iter().any(|group| !group.waiting.is_empty());
-    let planned = if waits { planned(problem, solution) } else { Vec::new() };
-    for (at, group) in assignment.groups.iter().enumerate().filter(|(_, group)| !group.waiting.is_empty()) {
-        let reason = |pool: usize| match &group.ways[pool] {
-            Err(misfit) => misfit.clone(),
-            Ok(_) if group.joins => Misfit::Topology { rule: near_rule(problem, group) },
-            Ok(_) => misfits[at][pool].clone().unwrap_or_else(|| limit_reached(problem, group, pool, &planned[pool])),
-        };
-        let reasons = reasons(problem, solution, reason);
-        let pods = group.waiting.iter().rev().cloned();
+    let planned = planned(problem, &solution.nodes);
+    for at in assignment.waiting_groups().collect::<Vec<_>>() {
+        let why = turned_away(problem, assignment, at, misfits, &planned);
+        let reasons = reasons(problem, solution, &why);
+        let pods = assignment.groups[at].waiting.iter().rev().cloned();
         solution.unschedulable.extend(pods.map(|pod| Unschedulable { pod, reasons: reasons.clone() }));
     }
-    for at in 0..kinds.len() {
-        let rest = assignment.rest(at);
-        if !rest.is_empty() {
-            let why = assignment.why(at);
-            let reasons = reasons(problem, solution, |pool| why[pool].clone());
-            let pods = rest.iter().cloned();
+    for kind in 0..assignment.kinds() {
+        if !assignment.rest(kind).is_empty() {
+            let closed = |pool: usize, ways: &[Way]| {
+                closed(problem, ways, pool, &planned).or_else(|| Some(earlier.get(&kind)?[pool].clone()))
+            };
+            let why = assignment.why(kind, closed);
+            let reasons = reasons(problem, solution, &why);
+            let pods = assignment.rest(kind).iter().cloned();
             solution.unschedulable.extend(pods.map(|pod| Unschedulable { pod, reasons: reasons.clone() }));
         }
     }
+}
+
+/// What kept the pods of a group that waits out of each pool.
+fn turned_away(
+    problem: &Problem<'_>,
+    assignment: &mut Assignment<'_>,
+    group: usize,
+    misfits: &[Vec<Option<Misfit>>],
+    planned: &[Resources],
+) -> Vec<Misfit> {
+    let mut why = assignment.why(assignment.groups[group].kind, |pool, ways| closed(problem, ways, pool, planned));
+    let (group, misfits) = (&assignment.groups[group], &misfits[group]);
+    for (pool, why) in why.iter_mut().enumerate() {
+        // a domain that is wrong for the pool is no reason where another would do
+        let Ok(ways) = &group.ways[pool] else { continue };
+        *why = match (group.joins, &misfits[pool]) {
+            (true, _) => Misfit::Topology { rule: near_rule(problem, group) },
+            (false, Some(misfit)) => misfit.clone(),
+            (false, None) => limit_reached(problem, ways, pool, &planned[pool]).unwrap_or(Misfit::NoTypeHasAll),
+        };
+    }
+    why
+}
+
+/// What keeps a pool from growing for pods that fit it in these ways.
+fn closed(problem: &Problem<'_>, ways: &[Way], pool: usize, planned: &[Resources]) -> Option<Misfit> {
+    limit_reached(problem, ways, pool, &planned[pool]).or_else(|| too_few_values(problem, ways, pool))
 }
 
 fn near_rule(problem: &Problem<'_>, group: &Group) -> String {
@@ -255,10 +307,10 @@ fn near_rule(problem: &Problem<'_>, group: &Group) -> String {
     near.map(|rule| problem.terms.describe(rule)).unwrap_or_default()
 }
 
-fn reasons(problem: &Problem<'_>, solution: &mut Solution, of: impl Fn(usize) -> Misfit) -> Vec<Refusal> {
-    let pools = problem.pools.iter().enumerate();
+fn reasons(problem: &Problem<'_>, solution: &mut Solution, why: &[Misfit]) -> Vec<Refusal> {
+    let pools = problem.pools.iter().zip(why);
     let mut reasons: Vec<Refusal> =
-        pools.map(|(at, state)| Refusal::Pool { pool: state.pool.name.clone(), misfit: of(at) }).collect();
+        pools.map(|(state, why)| Refusal::Pool { pool: state.pool.name.clone(), misfit: why.clone() }).collect();
     let closed = problem.closed.iter().cloned();
     reasons.extend(closed.map(|(pool, misfit)| Refusal::Pool { pool, misfit }));
     if reasons.is_empty() {
@@ -272,10 +324,10 @@ fn reasons(problem: &Problem<'_>, solution: &mut Solution, of: impl Fn(usize) ->
 }
 
 /// What the planned nodes of each pool take of its limits.
-fn planned(problem: &Problem<'_>, solution: &Solution) -> Vec<Resources> {
+fn planned(problem: &Problem<'_>, nodes: &[InFlightNode]) -> Vec<Resources> {
     let of = |state: &super::problem::PoolState| {
         let mut total = Resources::new();
-        for node in solution.nodes.iter().filter(|node| node.pool == state.pool.name) {
+        for node in nodes.iter().filter(|node| node.pool == state.pool.name) {
             let mut most = Resources::new();
             for name in node.instance_types() {
                 if let Some(at) = state.catalogue.position(&name) {
@@ -289,25 +341,32 @@ fn planned(problem: &Problem<'_>, solution: &Solution) -> Vec<Resources> {
     problem.pools.iter().map(of).collect()
 }
 
-/// The limit that keeps a group out of a pool which could hold it otherwise.
-fn limit_reached(problem: &Problem<'_>, group: &Group, pool: usize, planned: &Resources) -> Misfit {
+/// The limit that keeps pods out of a pool which could hold them otherwise.
+fn limit_reached(problem: &Problem<'_>, ways: &[Way], pool: usize, planned: &Resources) -> Option<Misfit> {
     let state = &problem.pools[pool];
     let left = limits_left(state).minus(planned);
-    let types = group.ways[pool].iter().flatten().flat_map(|way| way.types.ones());
-    let mut tightest = None;
-    for at in types {
-        let size = node_size(state, at);
-        match size.iter().find(|(name, amount)| *amount > left.get(name)) {
-            Some((name, amount)) => tightest = tightest.or(Some((name.to_owned(), amount))),
-            None => continue,
-        }
+    let sizes = ways.iter().flat_map(|way| way.types.ones()).map(|at| node_size(state, at));
+    let short: Option<Vec<String>> = sizes
+        .map(|size| size.iter().find(|(name, amount)| *amount > left.get(name)).map(|(name, _)| name.to_owned()))
+        .collect();
+    let resource = short?.into_iter().next()?;
+    Some(Misfit::Limit {
+        limit: state.pool.limits.get(&resource),
+        used: state.used.get(&resource) + planned.get(&resource),
+        resource,
+    })
+}
+
+/// The `minValues` that keeps a pool from making any node for pods that fit it in these ways.
+fn too_few_values(problem: &Problem<'_>, ways: &[Way], pool: usize) -> Option<Misfit> {
+    let state = &problem.pools[pool];
+    if problem.snapshot.settings.min_values == MinValuesPolicy::BestEffort {
+        return None;
     }
-    match tightest {
-        Some((resource, _)) => Misfit::Limit {
-            limit: state.pool.limits.get(&resource),
-            used: state.used.get(&resource) + planned.get(&resource),
-            resource,
-        },
-        None => Misfit::NoTypeHasAll,
-    }
+    let mut types = TypeSet::with_capacity(state.catalogue.types().len());
+    ways.iter().for_each(|way| types.union_with(&way.types));
+    state.pool.min_values.iter().find_map(|(key, wanted)| {
+        let possible = distinct_values(state, &types, key);
+        (possible < *wanted).then(|| Misfit::MinValues { key: key.to_string(), wanted: *wanted, possible })
+    })
 }

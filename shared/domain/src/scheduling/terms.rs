@@ -155,6 +155,14 @@ impl<'a> Terms<'a> {
         counted
     }
 
+    /// Answers which nodes a counter looks at, where it does not look at all.
+    pub(crate) fn filter(&self, counter: CounterId) -> Option<&Filter> {
+        match &self.counters[counter].of {
+            Counted::Selected { filter, .. } => filter.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Answers the class of a pod: pods of one class are counted by the same selectors.
     pub(crate) fn class_of(&self, pod: &Pod) -> ClassId {
         self.by_labels.get(&(&*pod.key.namespace, &pod.labels)).copied().unwrap_or_default()

@@ -227,9 +227,11 @@ impl<'o> Outcome<'o> {
         let matching = |other: &Seated<'_>| {
             namespace(other.pod) == namespace(pod) && selects(&selector, &strings(&other.pod["metadata"]["labels"]))
         };
-        // every node that there is at the end was there before its pods were bound
+        // every node that there is at the end was there before its pods were bound; domains that come into being with nodes which the
+        // pod does not tolerate are not foreseen (nor does Karpenter)
         let mut domains: BTreeMap<&str, i64> = BTreeMap::new();
-        for place in self.places.iter().filter(|place| counts(place)) {
+        let foreseen = |place: &&Place| !place.is_new || tolerates(pod, &place.taints);
+        for place in self.places.iter().filter(|place| counts(place)).filter(foreseen) {
             if let Some(domain) = place.labels.get(key) {
                 domains.entry(domain).or_default();
             }
@@ -285,7 +287,12 @@ impl<'o> Outcome<'o> {
             let alike = |other: &&Seated<'_>| {
                 required_terms(other.pod, "podAffinity") == terms && namespace(other.pod) == namespace(seated.pod)
             };
-            let apart = others().filter(alike).find(|other| self.domain(other, key) != mine);
+            let alone = |other: &&Seated<'_>| {
+                let mut met =
+                    self.pods.iter().filter(|third| !std::ptr::eq(third.pod, other.pod) && selected(third.pod));
+                !met.any(|third| self.domain(third, key) == self.domain(other, key))
+            };
+            let apart = others().filter(alike).filter(alone).find(|other| self.domain(other, key) != mine);
             assert!(apart.is_none(), "{} and {} start twice by {key}", name(seated.pod), name(apart.unwrap().pod));
         }
     }
