@@ -1,6 +1,12 @@
 //! The command line: one file a subcommand.
 
 mod crds;
+mod explain;
+mod instance_types;
+mod live;
+mod simulate;
+mod snapshot;
+mod world;
 
 use std::process::ExitCode;
 
@@ -20,8 +26,18 @@ pub struct Cli {
 enum Command {
     /// Run the controller in or beside a cluster.
     Controller(Box<Options>),
+    /// Show what karp would do with the objects of some files: nodes to launch, places of pods, refusals.
+    ///
+    /// Exits with 0 when every pod has a place, 2 when some have none, 1 when the input cannot be used.
+    Simulate(Box<simulate::Options>),
+    /// Tell why karp does what it does.
+    Explain(Box<explain::Options>),
+    /// Print instance types as the engine sees them: labels, room for pods, offerings and prices.
+    InstanceTypes(Box<instance_types::Options>),
     /// Print the custom resource definitions as YAML.
     Crds,
+    /// Write what a live cluster's decisions depend on, readable by every -f: no environment, secrets or foreign annotations.
+    Snapshot(Box<snapshot::Options>),
     /// Print the version.
     Version,
 }
@@ -31,6 +47,10 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Controller(options) => crate::runtime::run(*options),
+            Command::Simulate(options) => simulate::run(&options),
+            Command::Explain(options) => explain::run(&options),
+            Command::InstanceTypes(options) => instance_types::run(&options).map(|()| ExitCode::SUCCESS),
+            Command::Snapshot(options) => snapshot::run(&options).map(|()| ExitCode::SUCCESS),
             Command::Crds => crds::print().map(|()| ExitCode::SUCCESS),
             Command::Version => {
                 println!("karp {} ({})", env!("CARGO_PKG_VERSION"), crate::ops::telemetry::COMMIT);

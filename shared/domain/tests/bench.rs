@@ -1,7 +1,6 @@
 //! Packs the benchmark inputs and has an independent judge check the answers. Runs when KARP_BENCH names the directory with the inputs
 //! and `check_solution.py`; says so and passes otherwise.
 
-use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +9,9 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use karp_domain::api::{NodeClassReference, NodePool, NodePoolSpec, RequirementSpec};
-use karp_domain::catalogue::{Catalogue, InstanceType, Offering, Price, PriceSource, Zone};
+use karp_domain::catalogue::{Catalogue, InstanceType, Listing};
 use karp_domain::cluster::{Phase, Pod, Pool, Snapshot};
 use karp_domain::requirement::Operator;
-use karp_domain::resources::Resources;
 use karp_domain::scheduling::{Solution, solve};
 use serde_json::{Value, json};
 
@@ -24,35 +22,9 @@ fn load(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-fn resources(value: &Value) -> Resources {
-    let list: BTreeMap<String, _> = serde_json::from_value(value.clone()).unwrap();
-    Resources::try_from_api(&list).unwrap()
-}
-
 fn instance_type(value: &Value) -> InstanceType {
-    let allocatable = resources(&value["allocatable"]);
-    let capacity = value.get("capacity").map_or_else(|| allocatable.clone(), resources);
-    let skip = ["topology.kubernetes.io/zone", "karpenter.sh/capacity-type"];
-    let labels = value["requirements"].as_array().unwrap().iter().filter_map(|r| {
-        let key = r["key"].as_str().unwrap();
-        let values = r["values"].as_array()?.iter().map(|v| v.as_str().unwrap().into()).collect();
-        (!skip.contains(&key)).then(|| (key.into(), values))
-    });
-    let offerings = value["offerings"].as_array().unwrap().iter().map(|o| Offering {
-        capacity_type: o["capacityType"].as_str().unwrap().parse().unwrap(),
-        zone: Zone::new(o["zone"].as_str().unwrap(), ""),
-        price: Price::from_dollars(o["price"].as_f64().unwrap()).unwrap(),
-        source: PriceSource::Published,
-        available: o["available"].as_bool().unwrap(),
-        reservation: None,
-    });
-    InstanceType {
-        name: value["name"].as_str().unwrap().into(),
-        labels: labels.collect(),
-        overhead: capacity.minus(&allocatable),
-        capacity,
-        offerings: offerings.collect(),
-    }
+    let listing: Listing = serde_json::from_value(value.clone()).unwrap();
+    InstanceType::try_from(&listing).unwrap()
 }
 
 fn pool(requirements: &[(&str, &[&str])]) -> Pool {

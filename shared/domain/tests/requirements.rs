@@ -68,7 +68,7 @@ proptest! {
         prop_assert_eq!(a.meets(&b), !both.is_impossible());
         prop_assert_eq!(both.min_values(), a.min_values().max(b.min_values()));
         // what both say, each says: so the order of merging never shows
-        prop_assert_eq!(both.intersection(&a), both.clone());
+        prop_assert_eq!(&both.intersection(&a), &both);
         prop_assert_eq!(a.intersection(&a), a);
     }
 
@@ -76,8 +76,8 @@ proptest! {
     fn conjunctions_form_a_semilattice(a in requirements(), b in requirements(), c in requirements()) {
         prop_assert_eq!(a.and(&b), b.and(&a));
         prop_assert_eq!(a.and(&b).and(&c), a.and(&b.and(&c)));
-        prop_assert_eq!(a.and(&a), a.clone());
-        prop_assert_eq!(a.and(&Requirements::new()), a.clone());
+        prop_assert_eq!(&a.and(&a), &a);
+        prop_assert_eq!(&a.and(&Requirements::new()), &a);
         let parts: Requirements = b.iter().chain(a.iter()).cloned().collect();
         prop_assert_eq!(parts, a.and(&b));
     }

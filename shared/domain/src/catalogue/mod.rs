@@ -4,6 +4,7 @@ mod builtin;
 mod estimate;
 mod facts;
 mod instance_type;
+mod listing;
 mod offering;
 pub mod overhead;
 mod overlay;
@@ -14,6 +15,7 @@ pub use builtin::{builtin, builtin_type};
 pub use estimate::{estimate_on_demand, estimate_spot};
 pub use facts::{Accelerator, Arch, Gpu, InstanceFacts, NameParts};
 pub use instance_type::{InstanceType, offerings};
+pub use listing::{ListedOffering, Listing, ListingError};
 pub use offering::{
     CapacityReservation, CapacityType, Offering, RESERVED_DIVISOR, Reservation, ReservationKind, UnknownCapacityType,
     Zone, reserved_offerings,

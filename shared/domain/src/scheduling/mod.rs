@@ -4,6 +4,7 @@ mod amounts;
 mod assign;
 mod board;
 mod duals;
+mod explain;
 mod finish;
 mod improve;
 mod join;
@@ -17,6 +18,7 @@ mod terms;
 mod wants;
 mod worth;
 
+pub use explain::{Asked, PoolExplanation, Step, explain};
 pub use finish::MAX_TYPES;
 pub(crate) use problem::Problem;
 pub use solution::{InFlightNode, Misfit, Placement, Refusal, Solution, Target, Unschedulable};

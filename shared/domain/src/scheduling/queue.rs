@@ -207,7 +207,7 @@ impl Ways {
                     misfit = Some(match misfit {
                         Some(nearer) if nearer.nearness() >= problem.nearness() => nearer,
                         _ => problem,
-                    })
+                    });
                 }
             }
         }

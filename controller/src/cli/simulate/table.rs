@@ -1,0 +1,188 @@
+//! The answer of a simulation, as people read it.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::answer::{Answer, NewNode, Refused};
+
+/// Rows of one table at most; more are for programs.
+const ROWS: usize = 40;
+const BOLD: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// Writes the answer with colours, which the stream takes out where they are not wanted.
+pub fn render(answer: &Answer) -> String {
+    let mut out = String::new();
+    // writing to a string cannot fail
+    let _ = write(&mut out, answer);
+    out
+}
+
+fn write(out: &mut String, answer: &Answer) -> fmt::Result {
+    new_nodes(out, answer)?;
+    there(out, answer)?;
+    refused(out, answer)?;
+    totals(out, answer)
+}
+
+fn new_nodes(out: &mut String, answer: &Answer) -> fmt::Result {
+    if answer.node_claims.is_empty() {
+        return Ok(());
+    }
+    let mut groups: BTreeMap<_, Vec<&NewNode>> = BTreeMap::new();
+    for node in &answer.node_claims {
+        let cheapest = node.instance_types.first();
+        // dearest first in each pool
+        let price = std::cmp::Reverse((node.price * 1e6) as u64);
+        groups.entry((&node.node_pool, price, cheapest, &node.capacity_type, &node.zone)).or_default().push(node);
+    }
+    let mut table = table(["nodes", "pool", "type", "or", "capacity", "zone", "$/h each", "pods each"]);
+    for nodes in groups.values().take(ROWS) {
+        let first = nodes[0];
+        let mark = if first.estimated { "~" } else { "" };
+        table.add_row([
+            nodes.len().to_string(),
+            first.node_pool.to_string(),
+            first.instance_types.first().map(ToString::to_string).unwrap_or_default(),
+            more(nodes),
+            first.capacity_type.clone().unwrap_or_default(),
+            first.zone.as_deref().unwrap_or("any").to_owned(),
+            format!("{mark}{:.4}", first.price),
+            range(nodes.iter().map(|node| node.pods.len())),
+        ]);
+    }
+    for column in [0, 3, 6, 7] {
+        align(&mut table, column);
+    }
+    let count = counted(answer.node_claims.len(), "node");
+    writeln!(out, "{BOLD}New: {count} for {}{BOLD:#}", price(answer))?;
+    indented(out, &table.to_string())?;
+    rest(out, groups.len(), "rows")?;
+    writeln!(out)
+}
+
+/// How many more types a launch may choose from.
+fn more(nodes: &[&NewNode]) -> String {
+    match range(nodes.iter().map(|node| node.instance_types.len().saturating_sub(1))) {
+        none if none == "0" => String::new(),
+        some => format!("{some} more"),
+    }
+}
+
+fn there(out: &mut String, answer: &Answer) -> fmt::Result {
+    if answer.placements.is_empty() {
+        return Ok(());
+    }
+    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
+    for placed in &answer.placements {
+        *nodes.entry(&placed.node).or_default() += 1;
+    }
+    let (pods, count) = (counted(answer.placements.len(), "pod"), counted(nodes.len(), "node"));
+    writeln!(out, "{BOLD}On nodes that are there: {pods} on {count}{BOLD:#}")?;
+    let mut table = table(["node", "pods"]);
+    for (node, pods) in nodes.iter().take(ROWS) {
+        table.add_row([(*node).to_owned(), pods.to_string()]);
+    }
+    align(&mut table, 1);
+    indented(out, &table.to_string())?;
+    rest(out, nodes.len(), "nodes")?;
+    writeln!(out)
+}
+
+fn refused(out: &mut String, answer: &Answer) -> fmt::Result {
+    if answer.unschedulable.is_empty() {
+        return Ok(());
+    }
+    let mut groups: BTreeMap<&[String], Vec<&Refused>> = BTreeMap::new();
+    for refused in &answer.unschedulable {
+        groups.entry(&refused.reasons).or_default().push(refused);
+    }
+    writeln!(out, "{BAD}Not placed: {}{BAD:#}", counted(answer.unschedulable.len(), "pod"))?;
+    for (reasons, pods) in groups.iter().take(ROWS) {
+        match pods.len() {
+            1 => writeln!(out, "  {}", pods[0].pod)?,
+            many => writeln!(out, "  {} and {} more like it", pods[0].pod, many - 1)?,
+        }
+        for reason in *reasons {
+            writeln!(out, "    {reason}")?;
+        }
+    }
+    rest(out, groups.len(), "kinds of refusal")?;
+    writeln!(out)
+}
+
+fn totals(out: &mut String, answer: &Answer) -> fmt::Result {
+    let on_new: usize = answer.node_claims.iter().map(|node| node.pods.len()).sum();
+    let there = answer.placements.len();
+    let all = on_new + there + answer.unschedulable.len();
+    if all == 0 {
+        writeln!(out, "No pod waits for a node.")?;
+    } else {
+        let mut parts = Vec::new();
+        if there > 0 {
+            parts.push(format!("{there} on nodes that are there"));
+        }
+        if on_new > 0 {
+            let nodes = counted(answer.node_claims.len(), "new node");
+            parts.push(format!("{on_new} on {nodes} for {}", price(answer)));
+        }
+        let of = format!("{} of {} placed", on_new + there, counted(all, "pod"));
+        let detail = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+        writeln!(out, "{BOLD}{of}{detail}.{BOLD:#}")?;
+    }
+    for (why, count) in &answer.aside {
+        writeln!(out, "{DIM}{} left aside: {why}.{DIM:#}", counted(*count, "pod"))?;
+    }
+    if answer.node_claims.iter().any(|node| node.estimated) {
+        writeln!(out, "{DIM}~ marks estimated prices; --instance-types takes a list with real ones.{DIM:#}")?;
+    }
+    let seconds = answer.solve_seconds;
+    let (median, least) = (milliseconds(seconds.median), milliseconds(seconds.min));
+    let fastest = if (seconds.median - seconds.min).abs() > 0.0 { format!(", at best {least}") } else { String::new() };
+    writeln!(out, "{DIM}Solved in {median}{fastest}.{DIM:#}")
+}
+
+fn price(answer: &Answer) -> String {
+    let mark = if answer.node_claims.iter().any(|node| node.estimated) { "~" } else { "" };
+    format!("{mark}${:.4} an hour", answer.price_per_hour)
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.2} ms", seconds * 1000.0)
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn range(numbers: impl Iterator<Item = usize> + Clone) -> String {
+    let (least, most) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
+    if least == most { least.to_string() } else { format!("{least}-{most}") }
+}
+
+fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.map(str::to_uppercase));
+    table
+}
+
+fn align(table: &mut Table, column: usize) {
+    if let Some(column) = table.column_mut(column) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+fn indented(out: &mut String, text: &str) -> fmt::Result {
+    text.lines().try_for_each(|line| writeln!(out, " {}", line.trim_end()))
+}
+
+fn rest(out: &mut String, all: usize, what: &str) -> fmt::Result {
+    match all.saturating_sub(ROWS) {
+        0 => Ok(()),
+        more => writeln!(out, "  {DIM}and {more} more {what}: -o json has all{DIM:#}"),
+    }
+}

@@ -1,0 +1,138 @@
+//! `karp snapshot`: what a live cluster's decisions depend on, in a file that every `-f` reads.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde::Serialize;
+
+use super::live::Cluster;
+use crate::files::{Found, Objects};
+
+/// Holds the options of `karp snapshot`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// File to write, packed when its name ends with .gz; standard output without it.
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+/// Writes the snapshot.
+///
+/// # Errors
+/// When the cluster does not answer, or the file cannot be written.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let objects = options.cluster.objects()?;
+    let Some(path) = &options.output else {
+        return Ok(write(&objects, &mut BufWriter::new(io::stdout().lock()))?);
+    };
+    let failed = |error: io::Error| anyhow::anyhow!("{}: {error}", path.display());
+    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+    if path.extension().is_some_and(|extension| extension == "gz") {
+        let mut packed = GzEncoder::new(file, Compression::default());
+        write(&objects, &mut packed).map_err(failed)?;
+        packed.finish().and_then(|mut file| file.flush()).map_err(failed)?;
+    } else {
+        write(&objects, &mut file).map_err(failed)?;
+    }
+    anstream::eprintln!("{}: {} objects", path.display(), count(&objects));
+    Ok(())
+}
+
+/// Writes a List with an object on each line, so that snapshots can be compared line by line.
+fn write(objects: &Objects, out: &mut impl Write) -> io::Result<()> {
+    write!(out, r#"{{"apiVersion":"v1","kind":"List","items":["#)?;
+    let mut first = true;
+    let mut items = Items { out, first: &mut first };
+    items.add(&objects.classes)?;
+    items.add(&objects.pools)?;
+    items.add(&objects.claims)?;
+    items.add(&objects.nodes)?;
+    items.add(&objects.csi_nodes)?;
+    items.add(&objects.daemons)?;
+    items.add(&objects.budgets)?;
+    items.add(&objects.namespaces)?;
+    items.add(&objects.priority_classes)?;
+    items.add(&objects.storage_classes)?;
+    items.add(&objects.volumes)?;
+    items.add(&objects.volume_claims)?;
+    items.add(&objects.pods)?;
+    writeln!(out, "\n]}}")?;
+    out.flush()
+}
+
+fn count(objects: &Objects) -> usize {
+    let cluster = [objects.classes.len(), objects.pools.len(), objects.claims.len(), objects.nodes.len()];
+    let others = [objects.csi_nodes.len(), objects.daemons.len(), objects.budgets.len(), objects.namespaces.len()];
+    let volumes = [objects.storage_classes.len(), objects.volumes.len(), objects.volume_claims.len()];
+    let all = cluster.into_iter().chain(others).chain(volumes);
+    all.sum::<usize>() + objects.priority_classes.len() + objects.pods.len()
+}
+
+struct Items<'a, W> {
+    out: &'a mut W,
+    first: &'a mut bool,
+}
+
+impl<W: Write> Items<'_, W> {
+    fn add<K: Serialize>(&mut self, objects: &[Found<K>]) -> io::Result<()> {
+        for found in objects {
+            self.out.write_all(if *self.first { b"\n" } else { b",\n" })?;
+            *self.first = false;
+            serde_json::to_writer(&mut *self.out, &found.object)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use karp_domain::cluster::{Settings, Snapshot};
+
+    use super::*;
+    use crate::files::{self, Redact};
+
+    fn redacted<K: Redact>(objects: Vec<Found<K>>) -> Vec<Found<K>> {
+        objects.into_iter().map(|found| Found { object: Box::new(found.object.redacted()), ..found }).collect()
+    }
+
+    fn decided_on(objects: &Objects) -> Snapshot {
+        files::snapshot(objects, BTreeMap::new(), Settings::default(), jiff::Timestamp::UNIX_EPOCH).expect("a snapshot")
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_the_same() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/cluster.yaml");
+        let mut objects = files::read(&[fixture]).expect("objects");
+        let before = decided_on(&objects);
+        objects.pods = redacted(objects.pods);
+        objects.nodes = redacted(objects.nodes);
+        objects.pools = redacted(objects.pools);
+        let mut text = Vec::new();
+        write(&objects, &mut text).expect("text");
+        let path = std::env::temp_dir().join(format!("karp-snapshot-{}.json", std::process::id()));
+        std::fs::write(&path, &text).expect("a file");
+        let again = files::read(std::slice::from_ref(&path));
+        std::fs::remove_file(&path).expect("gone");
+        let again = again.expect("objects");
+        assert_eq!(count(&again), count(&objects));
+        let after = decided_on(&again);
+        assert_eq!((after.pods, after.nodes, after.pools), (before.pods, before.nodes, before.pools));
+    }
+
+    #[test]
+    fn an_empty_cluster_is_a_list_too() {
+        let mut text = Vec::new();
+        write(&Objects::default(), &mut text).expect("text");
+        let list: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        assert_eq!(list["items"], serde_json::json!([]));
+    }
+}

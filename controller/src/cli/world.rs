@@ -1,0 +1,98 @@
+//! What subcommands ask about: objects from files, what can be bought, and the clock.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use karp_domain::catalogue::Catalogue;
+use karp_domain::cluster::{self, Settings, Snapshot};
+
+use crate::files::{self, BadInput, Objects, Offered};
+use crate::options::PreferencePolicy;
+
+/// How an answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// Holds what decides beside the objects.
+#[derive(Args, Clone, Debug)]
+pub struct World {
+    /// JSON list of instance types to buy from; without it the built-in types at estimated prices.
+    #[arg(long, value_name = "FILE")]
+    pub instance_types: Option<PathBuf>,
+    /// Zones in which the built-in types are offered; without it those that the objects name.
+    #[arg(long, value_name = "ZONE", value_delimiter = ',', conflicts_with = "instance_types")]
+    pub zones: Vec<String>,
+    /// What the solver does with preferences.
+    #[arg(long, value_enum, default_value = "Respect")]
+    pub preference_policy: PreferencePolicy,
+    /// The moment to decide for, as 2026-11-21T12:00:00Z; now without it.
+    #[arg(long, value_name = "TIME")]
+    pub now: Option<Timestamp>,
+    /// Add the pods that Deployments, StatefulSets, ReplicaSets, Jobs and CronJobs lack.
+    #[arg(long)]
+    pub expand: bool,
+}
+
+/// Objects ready to be made snapshots of.
+pub struct Question {
+    objects: Objects,
+    catalogues: BTreeMap<Arc<str>, Arc<Catalogue>>,
+    settings: Settings,
+    now: Timestamp,
+}
+
+impl World {
+    /// Reads files into a question; tells on standard error what deserves a look.
+    ///
+    /// # Errors
+    /// [`BadInput`] when something cannot be read.
+    pub fn of_files(&self, paths: &[PathBuf]) -> Result<Question, BadInput> {
+        let mut objects = files::read(paths)?;
+        files::ensure_pool(&mut objects);
+        for warning in &objects.warnings {
+            anstream::eprintln!("warning: {warning}");
+        }
+        if self.expand {
+            files::expand(&mut objects);
+        } else if objects.pods.is_empty() && files::workloads(&objects) > 0 {
+            let count = files::workloads(&objects);
+            anstream::eprintln!("note: there are {count} workloads and no pods; --expand makes their pods");
+        }
+        self.question(objects)
+    }
+
+    /// Makes a question of objects.
+    ///
+    /// # Errors
+    /// [`BadInput`] when the file of instance types cannot be read.
+    pub fn question(&self, mut objects: Objects) -> Result<Question, BadInput> {
+        files::admit(&mut objects);
+        let offered = Offered::new(self.instance_types.as_deref(), &self.zones)?;
+        let catalogues = offered.catalogues(&objects);
+        let now = self.now.unwrap_or_else(Timestamp::now);
+        let preferences = match self.preference_policy {
+            PreferencePolicy::Respect => cluster::PreferencePolicy::Respect,
+            PreferencePolicy::Ignore => cluster::PreferencePolicy::Ignore,
+        };
+        let settings = Settings { preferences, ..Settings::default() };
+        Ok(Question { objects, catalogues, settings, now })
+    }
+}
+
+impl Question {
+    /// Makes a snapshot: the way from API objects to what the engine reads.
+    ///
+    /// # Errors
+    /// [`BadInput`] with every object that cannot be understood.
+    pub fn snapshot(&self) -> Result<Snapshot, BadInput> {
+        files::snapshot(&self.objects, self.catalogues.clone(), self.settings.clone(), self.now)
+    }
+}

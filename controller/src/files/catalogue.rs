@@ -1,0 +1,123 @@
+//! What can be bought: a list of instance types from a file, or the built-in table at estimated prices.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use karp_domain::api::{Ec2NodeClass, RequirementSpec, labels};
+use karp_domain::catalogue::{Catalogue, InstanceType, Listing, NodeSettings, Zone, builtin};
+use karp_domain::requirement::Operator;
+
+use super::{BadInput, Objects, Origin, source, text};
+
+/// Zones when neither the command line nor any object names one.
+const DEFAULT_ZONES: [(&str, &str); 3] =
+    [("us-east-1a", "use1-az1"), ("us-east-1b", "use1-az2"), ("us-east-1c", "use1-az4")];
+
+/// Says what is offered.
+pub enum Offered {
+    /// These types, the same under every node class: a list tells what is allocatable, so no class changes it.
+    Listed(Arc<Catalogue>),
+    /// The built-in table at estimated prices, under the settings of each node class, in these zones; in the zones that the objects
+    /// name when there are none.
+    Builtin(Vec<Zone>),
+}
+
+impl Offered {
+    /// Makes what the command line says: a file of types, or zones for the built-in ones.
+    ///
+    /// # Errors
+    /// [`BadInput`] when the file cannot be read.
+    pub fn new(file: Option<&Path>, zones: &[String]) -> Result<Self, BadInput> {
+        match file {
+            Some(file) => Ok(Offered::Listed(Arc::new(Catalogue::new(instance_types(file)?)))),
+            None => Ok(Offered::Builtin(zones.iter().map(|name| zone(name)).collect())),
+        }
+    }
+
+    /// Makes the catalogue of every node class that a pool or claim names, whether or not the class is there.
+    pub fn catalogues(&self, objects: &Objects) -> BTreeMap<Arc<str>, Arc<Catalogue>> {
+        let pools = objects.pools.iter().map(|pool| &pool.object.spec.template.spec.node_class_ref);
+        let claims = objects.claims.iter().map(|claim| &claim.object.spec.node_class_ref);
+        let names: BTreeSet<&str> = pools.chain(claims).map(|class| class.name.as_str()).collect();
+        // classes with equal settings share one catalogue
+        let mut made: Vec<(NodeSettings, Vec<Zone>, Arc<Catalogue>)> = Vec::new();
+        let mut all = BTreeMap::new();
+        for name in names {
+            let class = objects.classes.iter().find(|class| class.object.metadata.name.as_deref() == Some(name));
+            let class = class.map(|class| &*class.object);
+            let settings = class.map(|class| NodeSettings::from_class(&class.spec)).unwrap_or_default();
+            let zones = zones_for(class, objects);
+            let same = made.iter().find(|(s, z, _)| *s == settings && *z == zones).map(|(_, _, same)| same.clone());
+            let catalogue = same.unwrap_or_else(|| {
+                let catalogue = self.catalogue(&settings, &zones);
+                made.push((settings, zones, catalogue.clone()));
+                catalogue
+            });
+            all.insert(name.into(), catalogue);
+        }
+        all
+    }
+
+    /// Makes the catalogue of node classes with these settings, whose subnets are in these zones.
+    pub fn catalogue(&self, settings: &NodeSettings, zones: &[Zone]) -> Arc<Catalogue> {
+        match self {
+            Offered::Listed(catalogue) => catalogue.clone(),
+            Offered::Builtin(own) if own.is_empty() => Arc::new(Catalogue::estimated(builtin(), zones, settings)),
+            Offered::Builtin(own) => Arc::new(Catalogue::estimated(builtin(), own, settings)),
+        }
+    }
+}
+
+/// Reads a file of instance types: a JSON (or YAML) array.
+///
+/// # Errors
+/// [`BadInput`] when the file cannot be read, or a type cannot be understood.
+pub fn instance_types(file: &Path) -> Result<Vec<InstanceType>, BadInput> {
+    let text = source::text(file)?;
+    let origin = Origin::new(file);
+    let pieces = text::split(&text, file).map_err(|fault| origin.at(fault.line).problem(fault.message))?;
+    let mut types = Vec::with_capacity(pieces.len());
+    let mut problems = Vec::new();
+    for piece in &pieces {
+        let read = piece.parse::<Listing>().map_err(|fault| (fault.line, fault.message)).and_then(|listing| {
+            InstanceType::try_from(&listing).map_err(|e| (piece.line, format!("instance type {}: {e}", listing.name)))
+        });
+        match read {
+            Ok(kind) => types.push(kind),
+            Err((line, message)) => problems.push(origin.at(line).problem(message)),
+        }
+    }
+    if types.is_empty() && problems.is_empty() {
+        problems.push(origin.problem("no instance type is in it"));
+    }
+    if problems.is_empty() { Ok(types) } else { Err(BadInput(problems)) }
+}
+
+fn zone(name: &str) -> Zone {
+    let id = DEFAULT_ZONES.iter().find(|(known, _)| *known == name).map_or("", |(_, id)| id);
+    Zone::new(name, id)
+}
+
+/// The zones of a class's subnets; without them those that nodes, claims and pools name, and the usual ones where
+/// they name no others.
+pub fn zones_for(class: Option<&Ec2NodeClass>, objects: &Objects) -> Vec<Zone> {
+    let status = class.and_then(|class| class.status.as_ref());
+    let subnets = status.map(|status| status.subnets.as_slice()).unwrap_or_default();
+    let mut zones: BTreeSet<Zone> =
+        subnets.iter().map(|subnet| Zone::new(&subnet.zone, subnet.zone_id.as_deref().unwrap_or_default())).collect();
+    if zones.is_empty() {
+        let nodes = objects.nodes.iter().filter_map(|node| node.object.metadata.labels.as_ref());
+        let claims = objects.claims.iter().filter_map(|claim| claim.object.metadata.labels.as_ref());
+        zones.extend(nodes.chain(claims).filter_map(|labels| labels.get(labels::ZONE)).map(|name| zone(name)));
+        let named = |told: &&RequirementSpec| told.key == labels::ZONE && told.operator == Operator::In;
+        let asked = objects.pools.iter().flat_map(|pool| &pool.object.spec.template.spec.requirements).filter(named);
+        zones.extend(asked.flat_map(|told| &told.values).map(|name| zone(name)));
+    }
+    // nodes in some of the usual zones, or none at all, do not mean that the others are not there
+    let usual = DEFAULT_ZONES.map(|(name, id)| Zone::new(name, id));
+    if subnets.is_empty() && zones.iter().all(|zone| usual.contains(zone)) {
+        zones.extend(usual);
+    }
+    zones.into_iter().collect()
+}

@@ -1,0 +1,277 @@
+//! Text cut into pieces, one an object, each with its line: JSON values, YAML documents, and the items of lists in both.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_saphyr::{Options, Spanned};
+
+/// A part of a text that holds one object.
+pub struct Piece<'a> {
+    /// Line on which it begins, from 1.
+    pub line: usize,
+    /// `apiVersion` and `kind`: its own, or what the list around it says; none when nothing tells.
+    pub kind: Option<(Cow<'a, str>, Cow<'a, str>)>,
+    form: Form<'a>,
+}
+
+enum Form<'a> {
+    Json(&'a str),
+    /// A document, and the line on which its text begins.
+    Yaml(&'a str, usize),
+    /// An item of a YAML list; the text of the item alone is not to be had.
+    Value(Value),
+}
+
+/// Says what is wrong with a text, and on which of its lines.
+#[derive(Debug)]
+pub struct Fault {
+    /// Line in the whole text, from 1; 0 when it is not known.
+    pub line: usize,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Piece<'_> {
+    /// Reads the piece as a type.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        match &self.form {
+            Form::Json(text) => serde_json::from_str(text).map_err(|error| json_fault(&error, self.line)),
+            Form::Yaml(text, line) => {
+                serde_saphyr::from_str_with_options(text, options()).map_err(|error| yaml_fault(&error, *line))
+            }
+            Form::Value(value) => {
+                T::deserialize(value).map_err(|error| Fault { line: self.line, message: plain(&error.to_string()) })
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head<'a> {
+    #[serde(borrow)]
+    api_version: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    items: Option<&'a RawValue>,
+}
+
+/// The same for YAML, where nothing can be borrowed whole.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct YamlHead {
+    api_version: Option<String>,
+    kind: Option<String>,
+    items: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct YamlList {
+    #[serde(default)]
+    items: Vec<Spanned<Value>>,
+}
+
+/// Cuts a text into its objects.
+pub fn split<'a>(text: &'a str, file: &Path) -> Result<Vec<Piece<'a>>, Fault> {
+    if text.trim_start().starts_with(['{', '[']) {
+        match split_json(text) {
+            // YAML has braces too
+            Err(fault) => split_yaml(text).map_err(|other| if is_yaml(file) { other } else { fault }),
+            pieces => pieces,
+        }
+    } else {
+        split_yaml(text)
+    }
+}
+
+fn is_yaml(file: &Path) -> bool {
+    let name = file.to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    name.ends_with(".yaml") || name.ends_with(".yml")
+}
+
+/// Counts lines up to places that only go forward.
+struct Lines<'a> {
+    text: &'a str,
+    at: usize,
+    line: usize,
+}
+
+impl Lines<'_> {
+    /// Answers the line on which a part of the text begins.
+    fn of(&mut self, part: &str) -> usize {
+        let place = (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize).min(self.text.len());
+        if place >= self.at {
+            self.line += self.text.as_bytes()[self.at..place].iter().filter(|byte| **byte == b'\n').count();
+            self.at = place;
+        }
+        self.line
+    }
+}
+
+fn split_json(text: &str) -> Result<Vec<Piece<'_>>, Fault> {
+    let mut pieces = Vec::new();
+    let mut lines = Lines { text, at: 0, line: 1 };
+    for value in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
+        let value = value.map_err(|error| json_fault(&error, 1))?;
+        cut_json(value.get(), None, &mut lines, &mut pieces)?;
+    }
+    Ok(pieces)
+}
+
+fn cut_json<'a>(
+    value: &'a str,
+    listed: Option<&(Cow<'a, str>, Cow<'a, str>)>,
+    lines: &mut Lines<'a>,
+    pieces: &mut Vec<Piece<'a>>,
+) -> Result<(), Fault> {
+    let line = lines.of(value);
+    match value.as_bytes().first() {
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(value).map_err(|error| json_fault(&error, line))?;
+            items.into_iter().try_for_each(|item| cut_json(item.get(), listed, lines, pieces))
+        }
+        Some(b'{') => {
+            let head: Head = serde_json::from_str(value).map_err(|error| json_fault(&error, line))?;
+            let list = head.kind.as_deref().is_none_or(|kind| kind.ends_with("List"));
+            if let (Some(items), true) = (head.items, list) {
+                return cut_json(items.get(), item_kind(head.api_version, head.kind).as_ref(), lines, pieces);
+            }
+            let kind = own_kind(head.api_version, head.kind).or_else(|| listed.cloned());
+            pieces.push(Piece { line, kind, form: Form::Json(value) });
+            Ok(())
+        }
+        Some(b'n') => Ok(()),
+        _ => Err(Fault { line, message: "an object or a list of objects is wanted here".to_owned() }),
+    }
+}
+
+fn own_kind<'a>(version: Option<Cow<'a, str>>, kind: Option<Cow<'a, str>>) -> Option<(Cow<'a, str>, Cow<'a, str>)> {
+    Some((version.unwrap_or_default(), kind?))
+}
+
+/// What the items of a typed list are: a `PodList` holds Pods that may not say so.
+fn item_kind<'a>(version: Option<Cow<'a, str>>, kind: Option<Cow<'a, str>>) -> Option<(Cow<'a, str>, Cow<'a, str>)> {
+    let item = kind?.strip_suffix("List").filter(|item| !item.is_empty())?.to_owned();
+    Some((version.unwrap_or_default(), item.into()))
+}
+
+fn split_yaml(text: &str) -> Result<Vec<Piece<'_>>, Fault> {
+    let mut pieces = Vec::new();
+    for (line, document) in documents(text) {
+        cut_yaml(document, line, &mut pieces)?;
+    }
+    Ok(pieces)
+}
+
+/// Cuts at document markers. They stand at the beginning of a line, where no scalar of a document can have them.
+fn documents(text: &str) -> Vec<(usize, &str)> {
+    let marker = |line: &str, mark: &str| {
+        line.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+    };
+    let mut all = Vec::new();
+    let (mut start, mut first, mut at) = (0, 1, 0);
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let end = at + line.len();
+        if marker(line, "---") || marker(line, "...") {
+            all.push((first, &text[start..at]));
+            (start, first) = if line.starts_with('.') { (end, number + 2) } else { (at, number + 1) };
+        }
+        at = end;
+    }
+    all.push((first, &text[start..]));
+    let empty = |line: &str| {
+        let line = line.strip_prefix("---").unwrap_or(line).trim();
+        line.is_empty() || line.starts_with('#')
+    };
+    all.retain(|(_, document)| !document.lines().all(empty));
+    all
+}
+
+fn cut_yaml<'a>(document: &'a str, line: usize, pieces: &mut Vec<Piece<'a>>) -> Result<(), Fault> {
+    let content = document.lines().map(|text| text.strip_prefix("---").unwrap_or(text).trim());
+    let first = content.filter(|text| !text.is_empty() && !text.starts_with('#')).find(|text| *text != "---");
+    if first.is_some_and(|text| text.starts_with(['-', '['])) {
+        let items: Vec<Spanned<Value>> =
+            serde_saphyr::from_str_with_options(document, options()).map_err(|e| yaml_fault(&e, line))?;
+        return cut_items(items, None, line, pieces);
+    }
+    let head: YamlHead =
+        serde_saphyr::from_str_with_options(document, options()).map_err(|error| yaml_fault(&error, line))?;
+    let list = head.kind.as_deref().is_none_or(|kind| kind.ends_with("List"));
+    if head.items.is_some() && list {
+        let items: YamlList =
+            serde_saphyr::from_str_with_options(document, options()).map_err(|error| yaml_fault(&error, line))?;
+        let kind = item_kind(head.api_version.map(Cow::Owned), head.kind.map(Cow::Owned));
+        return cut_items(items.items, kind.as_ref(), line, pieces);
+    }
+    let kind = own_kind(head.api_version.map(Cow::Owned), head.kind.map(Cow::Owned));
+    let empty = |text: &&str| {
+        let text = text.trim();
+        text.is_empty() || text == "---" || text.starts_with('#')
+    };
+    let skipped = document.lines().take_while(empty);
+    pieces.push(Piece { line: line + skipped.count(), kind, form: Form::Yaml(document, line) });
+    Ok(())
+}
+
+fn cut_items<'a>(
+    items: Vec<Spanned<Value>>,
+    listed: Option<&(Cow<'a, str>, Cow<'a, str>)>,
+    line: usize,
+    pieces: &mut Vec<Piece<'a>>,
+) -> Result<(), Fault> {
+    for item in items {
+        let line = line + (item.referenced.line() as usize).saturating_sub(1);
+        let text = |key: &str| item.value.get(key).and_then(Value::as_str).map(|text| Cow::Owned(text.to_owned()));
+        let own = own_kind(text("apiVersion"), text("kind"));
+        match &item.value {
+            Value::Null => continue,
+            Value::Object(object) if own.as_ref().is_some_and(|(_, kind)| kind.ends_with("List")) => {
+                let inner: Vec<Value> = object.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
+                let inner = inner.into_iter().map(|value| Spanned::new(value, item.referenced, item.defined)).collect();
+                let kind = item_kind(text("apiVersion"), text("kind"));
+                cut_items(inner, kind.as_ref(), line + 1 - item.referenced.line() as usize, pieces)?;
+                continue;
+            }
+            Value::Object(_) => {}
+            _ => return Err(Fault { line, message: "an object is wanted here".to_owned() }),
+        }
+        let kind = own.or_else(|| listed.cloned());
+        pieces.push(Piece { line, kind, form: Form::Value(item.value) });
+    }
+    Ok(())
+}
+
+/// As the API server reads YAML (`yes` is text), with room for a cluster in one file: its size is bounded where it is read.
+fn options() -> Options {
+    serde_saphyr::options! {
+        budget: None,
+        strict_booleans: true,
+        with_snippet: false,
+    }
+}
+
+fn json_fault(error: &serde_json::Error, from: usize) -> Fault {
+    Fault { line: from + error.line().saturating_sub(1), message: plain(&error.to_string()) }
+}
+
+fn yaml_fault(error: &serde_saphyr::Error, from: usize) -> Fault {
+    let line = error.location().map_or(1, |location| location.line() as usize);
+    Fault { line: from + line.saturating_sub(1), message: plain(&error.to_string()) }
+}
+
+/// Takes the place in the piece out of a message: the place in the file stands before it.
+fn plain(message: &str) -> String {
+    let end = message.rfind(" at line ").unwrap_or(message.len());
+    let message = message[..end].trim();
+    match message.split_once(": ") {
+        Some((place, rest)) if place.starts_with("error: line ") || place.starts_with("line ") => rest.to_owned(),
+        _ => message.to_owned(),
+    }
+}

@@ -1,0 +1,98 @@
+//! The snapshot that the engine is asked about, made of objects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use karp_domain::catalogue::Catalogue;
+use karp_domain::cluster::{
+    Claim, DaemonSet, Node, Phase, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable, Volume,
+    VolumeClaim, Volumes,
+};
+use rayon::prelude::*;
+
+use super::{BadInput, Found, Objects, Problem};
+
+/// Makes a snapshot in which every pod that has no node waits for one, and every pool is ready.
+///
+/// # Errors
+/// [`BadInput`] with every object that cannot be understood, and the field to blame.
+pub fn snapshot(
+    objects: &Objects,
+    catalogues: BTreeMap<Arc<str>, Arc<Catalogue>>,
+    settings: Settings,
+    now: Timestamp,
+) -> Result<Snapshot, BadInput> {
+    let mut problems = Vec::new();
+    let mut snapshot = Snapshot::empty(now);
+    snapshot.pods = read(&objects.pods, |pod| Pod::from_kube(pod).map(waiting), &mut problems);
+    snapshot.nodes = read(&objects.nodes, Node::from_kube, &mut problems);
+    snapshot.claims = read(&objects.claims, Claim::from_kube, &mut problems);
+    snapshot.pools = read(&objects.pools, |pool| Pool::from_kube(pool).map(ready), &mut problems);
+    snapshot.daemons = read(&objects.daemons, DaemonSet::from_kube, &mut problems);
+    snapshot.budgets = read(&objects.budgets, PodBudget::from_kube, &mut problems);
+    for found in &objects.namespaces {
+        let meta = &found.object.metadata;
+        let name = meta.name.as_deref().unwrap_or_default();
+        snapshot.namespaces.insert(name.into(), meta.labels.clone().unwrap_or_default());
+    }
+    snapshot.volumes = volumes(objects, &mut problems);
+    snapshot.catalogues = catalogues;
+    snapshot.settings = settings;
+    if problems.is_empty() { Ok(snapshot) } else { Err(BadInput(problems)) }
+}
+
+fn volumes(objects: &Objects, problems: &mut Vec<Problem>) -> Volumes {
+    let mut volumes = Volumes {
+        claims: objects.volume_claims.iter().map(|found| VolumeClaim::from_kube(&found.object)).collect(),
+        volumes: named(&objects.volumes, Volume::from_kube, problems),
+        classes: named(&objects.storage_classes, StorageClass::from_kube, problems),
+        ..Volumes::default()
+    };
+    objects.csi_nodes.iter().for_each(|found| volumes.add_csi_node(&found.object));
+    volumes
+}
+
+fn named<K, T>(
+    objects: &[Found<K>],
+    one: impl Fn(&K) -> Result<(Arc<str>, T), Unreadable>,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<Arc<str>, T> {
+    let mut all = BTreeMap::new();
+    for found in objects {
+        match one(&found.object) {
+            Ok((name, read)) => drop(all.insert(name, read)),
+            Err(why) => problems.push(found.origin.problem(why.to_string())),
+        }
+    }
+    all
+}
+
+/// A pod in a file has met no scheduler, or one that found no node for it: it waits.
+fn waiting(mut pod: Pod) -> Pod {
+    pod.unschedulable |= pod.phase == Phase::Pending && pod.node.is_none();
+    pod
+}
+
+/// A pool in a file is asked what it would do: whether a controller has looked at it yet does not matter.
+fn ready(mut pool: Pool) -> Pool {
+    pool.ready = true;
+    pool
+}
+
+fn read<K: Sync, T: Send + Sync>(
+    objects: &[Found<K>],
+    one: impl Fn(&K) -> Result<T, Unreadable> + Sync,
+    problems: &mut Vec<Problem>,
+) -> Vec<Arc<T>> {
+    let results: Vec<Result<Arc<T>, Unreadable>> =
+        objects.par_iter().map(|found| one(&found.object).map(Arc::new)).collect();
+    let mut all = Vec::with_capacity(results.len());
+    for (found, result) in objects.iter().zip(results) {
+        match result {
+            Ok(read) => all.push(read),
+            Err(why) => problems.push(found.origin.problem(why.to_string())),
+        }
+    }
+    all
+}

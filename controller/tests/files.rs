@@ -1,0 +1,283 @@
+//! The subcommands that answer from files, run as a user runs them.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+
+/// A directory of its own, gone at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("karp-files-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Dir(path)
+    }
+
+    fn put(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files").join(name)
+}
+
+fn karp<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_karp")).args(args).output().unwrap()
+}
+
+/// Simulates on the fixture's types at a fixed time.
+fn simulate(files: &[&Path], more: &[&str]) -> Output {
+    let types = fixture("types.json");
+    let mut args: Vec<&std::ffi::OsStr> = vec!["simulate".as_ref(), "-f".as_ref()];
+    args.extend(files.iter().map(|file| file.as_os_str()));
+    args.extend(["--now".as_ref(), "2026-11-21T12:00:00Z".as_ref(), "--instance-types".as_ref(), types.as_os_str()]);
+    args.extend(more.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
+    karp(args)
+}
+
+fn answer(files: &[&Path], more: &[&str]) -> Value {
+    let more: Vec<&str> = ["-o", "json"].iter().chain(more).copied().collect();
+    let output = simulate(files, &more);
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Takes out what differs from run to run: times, and where temporary files are.
+fn steady(text: &[u8], dir: Option<&Dir>) -> String {
+    let mut text = String::from_utf8(text.to_vec()).unwrap();
+    if let Some(dir) = dir {
+        text = text.replace(dir.0.to_str().unwrap(), "DIR");
+    }
+    let solved =
+        |line: &str| if line.starts_with("Solved in ") { "Solved in TIME.".to_owned() } else { line.to_owned() };
+    text.lines().map(|line| solved(line) + "\n").collect()
+}
+
+fn pod(name: &str, cpu: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}})
+}
+
+fn gz(text: &str) -> Vec<u8> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(text.as_bytes()).unwrap();
+    packed.finish().unwrap()
+}
+
+#[test]
+fn people_read_a_table() {
+    let output = simulate(&[&fixture("cluster.yaml")], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    insta::assert_snapshot!(steady(&output.stdout, None));
+}
+
+#[test]
+fn programs_read_json() {
+    let answer = answer(&[&fixture("cluster.yaml")], &["--repeat", "3"]);
+    let keys: Vec<&str> = answer.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys, ["nodeClaims", "placements", "pricePerHour", "solveSeconds", "unschedulable"]);
+    let (min, median) = (&answer["solveSeconds"]["min"], &answer["solveSeconds"]["median"]);
+    assert!(min.as_f64().unwrap() > 0.0 && min.as_f64() <= median.as_f64());
+    assert_eq!(answer["placements"], json!([{"pod": "default/small", "node": "by-hand"}]));
+    let claims = answer["nodeClaims"].as_array().unwrap();
+    let mut pods: Vec<&str> =
+        claims.iter().flat_map(|c| c["pods"].as_array().unwrap()).map(|p| p.as_str().unwrap()).collect();
+    pods.sort_unstable();
+    assert_eq!(pods, ["default/wide-0", "default/wide-1"]);
+    for claim in claims {
+        assert_eq!(claim["nodePool"], "general");
+        assert_eq!(claim["capacityType"], "on-demand");
+        assert!(claim["instanceTypes"].as_array().is_some_and(|types| !types.is_empty()));
+    }
+    let price: f64 = claims.iter().map(|claim| claim["price"].as_f64().unwrap()).sum();
+    assert!((price - answer["pricePerHour"].as_f64().unwrap()).abs() < 1e-9);
+    let refused: Vec<&str> =
+        answer["unschedulable"].as_array().unwrap().iter().map(|u| u["pod"].as_str().unwrap()).collect();
+    assert_eq!(refused, ["default/huge", "default/legacy", "default/gated"]);
+}
+
+#[test]
+fn every_form_of_input_gives_the_same_answer() {
+    let dir = Dir::new("forms");
+    let pods = [pod("a", "1"), pod("b", "2"), pod("c", "3")];
+    let bare = json!(pods).to_string();
+    let untyped: Vec<Value> =
+        pods.iter().map(|pod| json!({"metadata": pod["metadata"], "spec": pod["spec"]})).collect();
+    let yaml = |value: &Value| serde_saphyr::to_string(value).unwrap();
+    let forms = [
+        ("list.json", json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string()),
+        ("pods.json", json!({"apiVersion": "v1", "kind": "PodList", "items": untyped}).to_string()),
+        ("array.json", bare.clone()),
+        ("untyped.json", json!(untyped).to_string()),
+        ("stream.json", pods.iter().map(|pod| format!("{pod}\n")).collect()),
+        ("list.yaml", yaml(&json!({"apiVersion": "v1", "kind": "List", "items": pods}))),
+        ("pods.yaml", yaml(&json!({"apiVersion": "v1", "kind": "PodList", "items": untyped}))),
+        ("array.yaml", yaml(&json!(pods))),
+        ("documents.yaml", pods.iter().map(|pod| format!("# a pod\n---\n{}", yaml(pod))).collect()),
+        ("flow.yml", format!("# braces\n{bare}\n...\n")),
+    ];
+    let wanted = {
+        let mut answer = answer(&[&dir.put("plain.json", &bare)], &[]);
+        answer["solveSeconds"] = Value::Null;
+        answer
+    };
+    assert_eq!(wanted["unschedulable"], json!([]));
+    let check = |path: &Path| {
+        let mut answer = answer(&[path], &[]);
+        answer["solveSeconds"] = Value::Null;
+        assert_eq!(answer, wanted, "{}", path.display());
+    };
+    for (name, text) in &forms {
+        check(&dir.put(name, text));
+        check(&dir.put(&format!("{name}.gz"), gz(text)));
+    }
+    dir.put("tree/b/one.yaml", yaml(&pods[0]));
+    dir.put("tree/a.json.gz", gz(&json!(pods[1..]).to_string()));
+    dir.put("tree/.hidden.yaml", "not: [read");
+    dir.put("tree/notes.txt", "not read either");
+    check(&dir.0.join("tree"));
+}
+
+#[test]
+fn bad_input_is_told_by_file_and_line() {
+    let dir = Dir::new("bad");
+    let broken = |cpu: &str| pod("sick", cpu).to_string();
+    let cases: &[(&str, String)] = &[
+        ("quantity.yaml", format!("---\n# one good, one bad\n{}\n---\n{}\n", pod("well", "1"), broken("one"))),
+        ("type.yaml", "apiVersion: v1\nkind: Pod\nmetadata:\n  name: sick\nspec:\n  containers: many\n".to_owned()),
+        ("syntax.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: sick\nspec: 1\n".to_owned()),
+        ("syntax.json", "[{\"kind\": \"Pod\",\n  \"metadata\": {\"name\": \"sick\",}}]".to_owned()),
+        ("type.json", format!("[{},\n{}]", pod("well", "1"), "{\"kind\": \"Pod\", \"metadata\": {\"name\": \"sick\"},\n\n \"spec\": 7}")),
+        ("list.yaml", "kind: PodList\nitems:\n- metadata: {name: sick}\n  spec: {priority: high}\n".to_owned()),
+        ("double.json", format!("[{},\n{}]", pod("twin", "1"), pod("twin", "2"))),
+        ("nameless.yaml", "apiVersion: v1\nkind: Pod\nspec: {containers: []}\n".to_owned()),
+        ("version.yaml", "apiVersion: karpenter.sh/v1beta1\nkind: NodePool\nmetadata: {name: old}\n".to_owned()),
+        ("kindless.yaml", "\n\nmetadata: {name: what}\n".to_owned()),
+        ("pool.yaml", concat!(
+            "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: wrong}\nspec:\n  weight: 101\n  template:\n    spec:\n",
+            "      nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}\n      requirements: []\n").to_owned()),
+        ("empty.json", "3".to_owned()),
+    ];
+    let mut report = String::new();
+    for (name, text) in cases {
+        let output = simulate(&[&dir.put(name, text)], &[]);
+        assert_eq!(output.status.code(), Some(1), "{name}: {}", String::from_utf8_lossy(&output.stdout));
+        assert!(output.stdout.is_empty(), "{name}");
+        report += &steady(&output.stderr, Some(&dir));
+    }
+    report += &steady(&simulate(&[&dir.0.join("missing.yaml")], &[]).stderr, Some(&dir));
+    let unzipped = [&gz("[]")[..12], &[0, 0]].concat();
+    report += &steady(&simulate(&[&dir.put("cut.json.gz", unzipped)], &[]).stderr, Some(&dir));
+    let types = dir.put("types.json", "[\n{\"name\": \"t\", \"offerings\": []}]");
+    let bad_types = karp([
+        "simulate",
+        "-f",
+        fixture("cluster.yaml").to_str().unwrap(),
+        "--instance-types",
+        types.to_str().unwrap(),
+    ]);
+    report += &steady(&bad_types.stderr, Some(&dir));
+    insta::assert_snapshot!(report);
+}
+
+#[test]
+fn a_bad_command_line_is_bad_input_too() {
+    assert_eq!(karp(["simulate"]).status.code(), Some(1));
+    assert_eq!(simulate(&[&fixture("cluster.yaml")], &["--repeat", "0"]).status.code(), Some(1));
+    assert_eq!(karp(["simulate", "--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn workloads_become_pods_when_asked() {
+    let dir = Dir::new("expand");
+    let template = json!({"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "100m"}}}]}});
+    let workload = |version: &str, kind: &str, name: &str, spec: Value| {
+        let mut spec = spec;
+        spec["template"] = template.clone();
+        json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "shop"}, "spec": spec})
+    };
+    let mut owned = pod("web-5f7c-abcde", "1");
+    owned["metadata"] = json!({"name": "web-5f7c-abcde", "namespace": "shop", "ownerReferences": [
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5f7c", "uid": "1", "controller": true}]});
+    let objects = json!([
+        workload("apps/v1", "Deployment", "web", json!({"replicas": 3})),
+        workload("apps/v1", "StatefulSet", "db", json!({"replicas": 2})),
+        workload("batch/v1", "Job", "once", json!({"parallelism": 4, "completions": 2})),
+        workload("batch/v1", "Job", "held", json!({"parallelism": 4, "suspend": true})),
+        owned,
+    ]);
+    let file = dir.put("objects.json", objects.to_string());
+    let placed = |more: &[&str]| {
+        let answer = answer(&[&file], more);
+        assert_eq!(answer["unschedulable"], json!([]));
+        let claims = answer["nodeClaims"].as_array().unwrap();
+        let pods = claims.iter().flat_map(|c| c["pods"].as_array().unwrap()).map(|p| p.as_str().unwrap().to_owned());
+        let mut pods: Vec<String> = pods.collect();
+        pods.sort();
+        pods
+    };
+    assert_eq!(placed(&[]), ["shop/web-5f7c-abcde"]);
+    let all =
+        ["shop/db-0", "shop/db-1", "shop/once-0", "shop/once-1", "shop/web-1", "shop/web-2", "shop/web-5f7c-abcde"];
+    assert_eq!(placed(&["--expand"]), all);
+}
+
+#[test]
+fn instance_types_are_listed_and_read_back() {
+    let wanted = ["-r", "karpenter.k8s.aws/instance-family In m7i,c7g", "-r", "karpenter.k8s.aws/instance-cpu Lt 9"];
+    let output = karp(["instance-types", "-o", "json"].iter().chain(&wanted));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let types: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<&str> = types.iter().map(|kind| kind["name"].as_str().unwrap()).collect();
+    let expected = ["c7g.2xlarge", "c7g.large", "c7g.medium", "c7g.xlarge", "m7i.2xlarge", "m7i.large", "m7i.xlarge"];
+    assert_eq!(names, expected);
+    let large = &types[5];
+    assert_eq!(large["labels"]["karpenter.k8s.aws/instance-memory"], "8192");
+    assert_eq!(large["allocatable"]["cpu"], "1930m");
+    assert!(large["offerings"].as_array().unwrap().iter().all(|offering| offering["estimated"] == true));
+    let dir = Dir::new("types");
+    let file = dir.put("types.json", &output.stdout);
+    let again = karp(["instance-types", "-o", "json", "--instance-types", file.to_str().unwrap()]);
+    assert_eq!(again.stdout, output.stdout);
+    let typo = karp(["instance-types", "-r", "karpenter.k8s.aws/instance-famly In m7i"]);
+    assert_eq!(typo.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&typo.stderr).into_owned();
+    assert!(told.contains("did you mean karpenter.k8s.aws/instance-family?"), "{told}");
+    let table = karp(["instance-types"].iter().chain(&wanted));
+    insta::assert_snapshot!(String::from_utf8(table.stdout).unwrap());
+}
+
+#[test]
+fn a_pod_is_explained() {
+    let (file, types) = (fixture("cluster.yaml"), fixture("types.json"));
+    let explain = |pod: &str, more: &[&str]| {
+        let args = ["explain", "pod", pod, "-f", file.to_str().unwrap(), "--instance-types", types.to_str().unwrap()];
+        karp(args.iter().chain(more))
+    };
+    let mut report = String::new();
+    for (pod, code) in [("default/huge", 2), ("legacy", 2), ("gated", 2), ("small", 0), ("default/wide-1", 0)] {
+        let output = explain(pod, &[]);
+        assert_eq!(output.status.code(), Some(code), "{pod}: {}", String::from_utf8_lossy(&output.stderr));
+        report += &(String::from_utf8(output.stdout).unwrap() + "\n");
+    }
+    insta::assert_snapshot!(report);
+    let data: Value = serde_json::from_slice(&explain("huge", &["-o", "json"]).stdout).unwrap();
+    assert_eq!(data["outcome"]["kind"], "refused");
+    assert_eq!(data["pools"][0]["steps"][0], json!({"asked": "pod: cpu 500 (at most 7910m)", "removed": 2, "left": 0}));
+    assert_eq!(explain("nobody", &[]).status.code(), Some(1));
+}

@@ -1,0 +1,254 @@
+//! How the instance types of each pool dwindle for a pod, step by step. Says what `solve` decided in figures; decides nothing itself.
+
+use std::sync::Arc;
+
+use super::problem::{PoolState, Problem, bears};
+use super::{Misfit, Refusal, Solution};
+use crate::api::labels;
+use crate::catalogue::TypeSet;
+use crate::cluster::{Pod, Snapshot, VolumeProblem};
+use crate::quantity::Quantity;
+use crate::requirement::{Requirement, Requirements};
+
+/// Says how far a pod gets in a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolExplanation {
+    /// The pool.
+    pub pool: Arc<str>,
+    /// What keeps the pod away before any type is looked at.
+    pub barred: Option<Misfit>,
+    /// Types in the catalogue of the pool's node class.
+    pub types: usize,
+    /// What takes types away, in order; steps that take none are left out.
+    pub steps: Vec<Step>,
+    /// Types that remain.
+    pub left: usize,
+}
+
+/// One reason for which types are taken away.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The reason.
+    pub asked: Asked,
+    /// How many types it takes away.
+    pub removed: usize,
+    /// How many remain.
+    pub left: usize,
+}
+
+/// Says who asks what.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Asked {
+    /// A requirement of the pool.
+    ByPool(String),
+    /// A requirement of the pod: its node selector or node affinity.
+    ByPod(String),
+    /// An offering that can be had in the zones and by the capacity types that the pool allows.
+    OfferingInPool,
+    /// The same, in the zones and by the capacity types that the pod allows too.
+    OfferingForPod,
+    /// The same, where the pod's volumes can be reached.
+    OfferingForVolumes,
+    /// Room for the pod beside the daemons.
+    Room {
+        /// The resource.
+        resource: String,
+        /// What the pod asks for.
+        wanted: Quantity,
+        /// The most that one of the types before this step has.
+        largest: Quantity,
+    },
+    /// Room under a limit of the pool, beside its nodes that exist.
+    Limit {
+        /// The resource.
+        resource: String,
+        /// The limit.
+        limit: Quantity,
+        /// What the pool's nodes have.
+        used: Quantity,
+    },
+}
+
+/// Answers how each pool's types dwindle for a pod, pools in the order in which they are tried, then those that may not grow. Of
+/// several terms of node affinity the one that leaves most types is shown. What `planned` launches counts towards limits when it leaves the pod out.
+pub fn explain(snapshot: &Snapshot, pod: &Pod, planned: &Solution) -> Vec<PoolExplanation> {
+    let mut problem = Problem::new(snapshot);
+    if planned.unschedulable.iter().any(|refused| refused.pod == pod.key) {
+        problem.book(planned);
+    }
+    let places = snapshot.volumes.needs(&pod.key, &pod.claims).map(|needs| needs.alternatives).unwrap_or_default();
+    let mut all: Vec<_> = problem.pools.iter().map(|state| of_pool(state, pod, &places)).collect();
+    let barred = |(pool, misfit): &(Arc<str>, Misfit)| PoolExplanation {
+        pool: pool.clone(),
+        barred: Some(misfit.clone()),
+        types: 0,
+        steps: Vec::new(),
+        left: 0,
+    };
+    all.extend(problem.closed.iter().map(barred));
+    all
+}
+
+fn of_pool(state: &PoolState, pod: &Pod, places: &[Requirements]) -> PoolExplanation {
+    let barred = bears(&pod.shape, &state.pool.taints).err().map(|taint| Misfit::Taint { taint });
+    let ways = pod.shape.alternatives.iter().map(|wanted| {
+        let mut sieve = Sieve { state, steps: Vec::new(), types: state.catalogue.all() };
+        sieve.pool();
+        if barred.is_none() {
+            sieve.labels(wanted);
+            sieve.places(wanted, places);
+            sieve.room(pod);
+            sieve.limits();
+        }
+        (sieve.types.count_ones(..), sieve.steps)
+    });
+    // the first of equals
+    let best = ways.reduce(|best, way| if way.0 > best.0 { way } else { best });
+    let (left, steps) = best.unwrap_or_default();
+    PoolExplanation { pool: state.pool.name.clone(), barred, types: state.catalogue.types().len(), steps, left }
+}
+
+struct Sieve<'a> {
+    state: &'a PoolState,
+    steps: Vec<Step>,
+    types: TypeSet,
+}
+
+impl Sieve<'_> {
+    fn keep(&mut self, asked: Asked, keep: &TypeSet) {
+        let before = self.types.count_ones(..);
+        self.types.intersect_with(keep);
+        let left = self.types.count_ones(..);
+        if left < before {
+            self.steps.push(Step { asked, removed: before - left, left });
+        }
+    }
+
+    fn keep_if(&mut self, asked: Asked, keep: impl Fn(usize) -> bool) {
+        let mut kept = self.types.clone();
+        self.types.ones().filter(|at| !keep(*at)).for_each(|at| kept.remove(at));
+        self.keep(asked, &kept);
+    }
+
+    fn pool(&mut self) {
+        let state = self.state;
+        for requirement in state.pool.requirements.iter().filter(|r| is_of_types(state, r)) {
+            let matching = state.catalogue.matching(requirement);
+            self.keep(Asked::ByPool(requirement.to_string()), &matching);
+        }
+        let offered = state.catalogue.offered(state.market);
+        self.keep(Asked::OfferingInPool, &offered);
+    }
+
+    fn labels(&mut self, wanted: &Requirements) {
+        let state = self.state;
+        for requirement in wanted.iter() {
+            let key = requirement.key();
+            let offered = state.pool.requirements.get(key);
+            let conflict = offered.is_some_and(|offered| !offered.intersects(requirement));
+            let undefined = offered.is_none() && !state.catalogue.defines(key) && !requirement.admits_absence();
+            if conflict || undefined {
+                self.keep(Asked::ByPod(requirement.to_string()), &TypeSet::new());
+            } else if is_of_types(state, requirement) {
+                let matching = state.catalogue.matching(requirement);
+                self.keep(Asked::ByPod(requirement.to_string()), &matching);
+            }
+        }
+        let offered = state.catalogue.offered(state.market.and(state.catalogue.market(wanted)));
+        self.keep(Asked::OfferingForPod, &offered);
+    }
+
+    /// Where the pod's volumes are; anywhere when none says.
+    fn places(&mut self, wanted: &Requirements, places: &[Requirements]) {
+        let state = self.state;
+        let mut offered = TypeSet::with_capacity(state.catalogue.types().len());
+        for place in places {
+            let market = state.catalogue.market(&wanted.and(place));
+            offered.union_with(&state.catalogue.offered(state.market.and(market)));
+        }
+        if !places.is_empty() {
+            self.keep(Asked::OfferingForVolumes, &offered);
+        }
+    }
+
+    fn room(&mut self, pod: &Pod) {
+        let state = self.state;
+        let room = |at: usize| state.catalogue.types()[at].allocatable().minus(&state.daemons[at]);
+        for (resource, wanted) in pod.shape.requests.iter() {
+            let largest = self.types.ones().map(|at| room(at).get(resource)).max().unwrap_or_default();
+            let asked = Asked::Room { resource: resource.to_owned(), wanted, largest };
+            self.keep_if(asked, |at| wanted <= room(at).get(resource));
+        }
+    }
+
+    fn limits(&mut self) {
+        let state = self.state;
+        for (resource, limit) in state.pool.limits.iter() {
+            let used = state.used.get(resource);
+            let asked = Asked::Limit { resource: resource.to_owned(), limit, used };
+            let adds = |at: usize| match resource {
+                "nodes" => Quantity::from_units(1),
+                _ => state.catalogue.types()[at].capacity.get(resource),
+            };
+            self.keep_if(asked, |at| used + adds(at) <= limit);
+        }
+    }
+}
+
+/// Whether a requirement is on a label of types, rather than of offerings or of the pool alone.
+fn is_of_types(state: &PoolState, requirement: &Requirement) -> bool {
+    let key = requirement.key();
+    let of_offerings = matches!(key, labels::ZONE | labels::ZONE_ID | labels::CAPACITY_TYPE);
+    !of_offerings && state.catalogue.defines(key)
+}
+
+impl Refusal {
+    /// Says what would have to change for the pod to get past this reason.
+    pub fn remedy(&self) -> String {
+        match self {
+            Refusal::NeverPlaced { feature } => format!("leave {feature} out of the pod"),
+            Refusal::Volume { claim, problem } => match problem {
+                VolumeProblem::NoClaim => format!("make persistent volume claim {claim}"),
+                VolumeProblem::NoVolume { volume } => format!("make volume {volume}, or a new claim"),
+                VolumeProblem::Lost | VolumeProblem::Deleting => format!("make claim {claim} again"),
+                VolumeProblem::NoClassName => format!("set spec.storageClassName of claim {claim}"),
+                VolumeProblem::NoClass { class } => format!("make storage class {class}"),
+                VolumeProblem::UnboundImmediate { class } => {
+                    format!("wait for the volume, or set volumeBindingMode: WaitForFirstConsumer in class {class}")
+                }
+                VolumeProblem::NoCommonPlace => "use volumes of one zone".to_owned(),
+            },
+            Refusal::NoPools => "make a NodePool".to_owned(),
+            Refusal::Pool { pool, misfit } => misfit.remedy(pool),
+        }
+    }
+}
+
+impl Misfit {
+    fn remedy(&self, pool: &str) -> String {
+        match self {
+            Misfit::PoolNotReady => format!("see the conditions of NodePool {pool}"),
+            Misfit::ClassNotReady { class } => format!("make EC2NodeClass {class}, or see its conditions"),
+            Misfit::StaticPool => format!("remove spec.replicas of pool {pool}, or use another pool"),
+            Misfit::Taint { taint } => format!("tolerate {taint} in the pod, or take the taint off pool {pool}"),
+            Misfit::Requirement { .. } | Misfit::NoInstanceType { .. } => {
+                format!("change the pod's node selector or node affinity, or the requirements of pool {pool}")
+            }
+            Misfit::TooBig { resource, largest, .. } => {
+                format!("ask for at most {largest} of {resource}, or let pool {pool} have larger types")
+            }
+            Misfit::NoTypeHasAll => format!("ask for less of one resource, or let pool {pool} have larger types"),
+            Misfit::NoOffering { .. } => {
+                format!("let the pod and pool {pool} have more zones or capacity types, or wait")
+            }
+            Misfit::Limit { resource, .. } => format!("raise spec.limits.{resource} of pool {pool}"),
+            Misfit::Topology { .. } => {
+                format!("relax the constraint, or let pool {pool} have domains that are free for the pod")
+            }
+            Misfit::HostPort { port } => format!("use another host port than {port}, or none"),
+            Misfit::MinValues { key, possible, .. } => {
+                format!("lower minValues of {key} in pool {pool} to {possible}, or let the pod have more types")
+            }
+        }
+    }
+}
