@@ -1,6 +1,7 @@
 //! What the AWS resources share: waiting, names, tags, policy documents, and the life of roles, policies, profiles and queues.
 
 pub mod document;
+pub mod leftovers;
 pub mod managed_policy;
 pub mod names;
 pub mod pod_identity;

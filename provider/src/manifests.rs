@@ -1,6 +1,9 @@
 //! What the provider writes to the API server: the controller's objects, and custom objects from attributes.
 
+pub mod aws_auth;
 pub mod controller;
+#[cfg(test)]
+pub mod coverage;
 pub mod rbac;
 pub mod spec;
 

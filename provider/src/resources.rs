@@ -1,6 +1,7 @@
 //! The kinds of resource, one file each.
 
 pub mod access_entry;
+pub mod aws_auth_entry;
 pub mod controller;
 pub mod controller_role;
 pub mod crds;
@@ -12,19 +13,29 @@ mod iam_role;
 mod inherit;
 pub mod instance_profile;
 pub mod interruption_queue;
+mod kubelet;
 mod node_claims;
 pub mod node_class;
 mod node_class_schema;
+pub mod node_overlay;
 pub mod node_pool;
 mod node_pool_schema;
 pub mod node_role;
 pub mod oidc_provider;
+pub mod pod_identity_association;
+pub mod spot_service_linked_role;
+pub mod teardown;
 
 use std::sync::Arc;
 
 use tfplugin::Resource;
 
-pub use node_pool_schema::requirements as node_pool_requirements;
+pub use custom_object::failure;
+pub use node_claims::listed;
+pub use node_class_schema::ami_selector_terms;
+pub use node_pool_schema::{
+    disruption as node_pool_disruption, requirements as node_pool_requirements, template as node_pool_template,
+};
 
 use crate::provider::Handle;
 
@@ -32,6 +43,7 @@ use crate::provider::Handle;
 pub fn all(handle: &Arc<Handle>) -> Vec<Box<dyn Resource>> {
     vec![
         Box::new(access_entry::AccessEntry::new(handle)),
+        Box::new(aws_auth_entry::AwsAuthEntry::new(handle)),
         Box::new(controller::Controller::new(handle)),
         Box::new(controller_role::ControllerRole::new(handle)),
         Box::new(crds::Crds::new(handle)),
@@ -41,8 +53,12 @@ pub fn all(handle: &Arc<Handle>) -> Vec<Box<dyn Resource>> {
         Box::new(instance_profile::InstanceProfile::new(handle)),
         Box::new(interruption_queue::InterruptionQueue::new(handle)),
         Box::new(node_class::NodeClass::new(handle)),
+        Box::new(node_overlay::NodeOverlay::new(handle)),
         Box::new(node_pool::NodePool::new(handle)),
         Box::new(node_role::NodeRole::new(handle)),
         Box::new(oidc_provider::OidcProvider::new(handle)),
+        Box::new(pod_identity_association::PodIdentityAssociation::new(handle)),
+        Box::new(spot_service_linked_role::SpotServiceLinkedRole::new(handle)),
+        Box::new(teardown::Teardown::new(handle)),
     ]
 }

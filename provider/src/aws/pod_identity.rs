@@ -39,11 +39,18 @@ pub async fn find(aws: &Aws, subject: &Subject<'_>) -> Result<Option<Found>, Fai
         },
     };
     let Some(id) = list.associations().first().and_then(|found| found.association_id()) else { return Ok(None) };
-    let call = aws.eks().describe_pod_identity_association().cluster_name(subject.cluster).association_id(id);
+    Ok(find_by_id(aws, subject.cluster, id).await?.map(|(_, _, found)| found))
+}
+
+/// Reads the association of that id: namespace, service account, and what they get.
+pub async fn find_by_id(aws: &Aws, cluster: &str, id: &str) -> Result<Option<(String, String, Found)>, Failure> {
+    let doing = format!("read pod identity association {id} of cluster {cluster:?}");
+    let call = aws.eks().describe_pod_identity_association().cluster_name(cluster).association_id(id);
     match call.send().await {
-        Ok(answer) => Ok(Some(Found {
-            id: id.to_owned(),
-            role_arn: answer.association().and_then(|found| found.role_arn()).unwrap_or_default().to_owned(),
+        Ok(answer) => Ok(answer.association().map(|found| {
+            let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+            let role_arn = text(found.role_arn());
+            (text(found.namespace()), text(found.service_account()), Found { id: id.to_owned(), role_arn })
         })),
         Err(e) => match Failure::aws(&doing, e) {
             failure if failure.is_missing() => Ok(None),

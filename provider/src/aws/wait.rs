@@ -22,7 +22,8 @@ where
     settle_within(stop, SETTLE_LIMIT, call).await
 }
 
-async fn settle_within<T, F, Fut>(stop: &CancellationToken, limit: Duration, mut call: F) -> Result<T, Failure>
+/// Repeats `call` while it answers "not settled yet", for at most `limit`.
+pub async fn settle_within<T, F, Fut>(stop: &CancellationToken, limit: Duration, mut call: F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Failure>>,

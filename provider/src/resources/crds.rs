@@ -89,8 +89,8 @@ impl Resource for Crds {
 
     fn schema(&self) -> Schema {
         Schema::new(
-            "The custom resource definitions NodePool, NodeClaim and EC2NodeClass, as this version of the provider has them. Those that \
-             Helm or kubectl made are taken over.",
+            "The custom resource definitions NodePool, NodeClaim, EC2NodeClass, NodeOverlay and CapacityBuffer, as this version of the provider \
+             has them. Those that Helm or kubectl made are taken over.",
         )
         .timeouts(Timeouts::default())
         .attribute("id", Attribute::string().computed().use_state_for_unknown().describe("Always `crds`."))

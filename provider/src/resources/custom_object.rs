@@ -35,9 +35,10 @@ pub struct CustomKind {
     pub defaults: fn() -> Json,
     /// Says what the API server would refuse.
     pub validate: fn(&Json) -> Vec<Violation>,
-    /// Turns attributes as one tree of fields into the spec, and back.
+    /// Turns attributes as one tree of fields into the spec.
     pub to_spec: fn(Json) -> Json,
-    pub from_spec: fn(&Json) -> Json,
+    /// Turns the spec into a tree of fields, given the state before.
+    pub from_spec: fn(&Json, &Value) -> Json,
     /// Gives the attribute path, dotted as fields are, of a path in the spec.
     pub locate: fn(&str) -> String,
 }
@@ -275,7 +276,7 @@ impl CustomKind {
             Scope::All => spec::without_defaults(&live, &(self.defaults)()),
         };
         let mut state = prior.clone();
-        if let Value::Map(read) = spec::attributes(attributes, prior, &(self.from_spec)(&live), scope) {
+        if let Value::Map(read) = spec::attributes(attributes, prior, &(self.from_spec)(&live, prior), scope) {
             for (name, value) in read {
                 state.set(name, value);
             }

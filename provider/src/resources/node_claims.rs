@@ -6,10 +6,13 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
-use karp_domain::api::{NodeClaim, labels};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
 use karp_kube::Error;
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
 /// The controller's lease.
 const LEASE: &str = "karpenter-leader-election";
@@ -72,17 +75,101 @@ pub async fn left(client: &Client, selector: &str, delete: bool) -> Result<Left,
     })
 }
 
-/// Names the NodeClaims that the controller is responsible for.
-pub async fn live(client: &Client) -> Result<Vec<String>, Error> {
-    let api = Api::<NodeClaim>::all(client.clone());
-    match api.list(&ListParams::default()).await.map_err(Error::from) {
-        Ok(list) => {
-            let ours = list.items.iter().filter(|claim| claim.spec.node_class_ref.group == labels::AWS_GROUP);
-            Ok(ours.map(ResourceExt::name_any).collect())
+/// Lists what is left in the whole cluster of what controllers on EC2 made; with `delete`, NodeClaims that nobody has deleted yet are.
+pub async fn left_of_all(client: &Client, delete: bool) -> Result<Left, Error> {
+    let claims = live(client).await?;
+    if delete {
+        let api = Api::<NodeClaim>::all(client.clone());
+        for claim in &claims {
+            match api.delete(claim, &DeleteParams::default()).await.map_err(Error::from) {
+                Ok(_) | Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
+    }
+    let params = ListParams::default().labels(labels::NODE_POOL);
+    let nodes = Api::<Node>::all(client.clone()).list(&params).await?.items;
+    let on_ec2 = |node: &&Node| {
+        let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
+        id.is_some_and(|id| id.starts_with("aws://"))
+    };
+    Ok(Left { claims, nodes: nodes.iter().filter(on_ec2).map(ResourceExt::name_any).collect() })
+}
+
+/// Lets go of what no controller will end any more: NodeClaims and Nodes, whose instances must have ended, are deleted without karp's
+/// finalizers; pools and classes that wait for their deletion lose theirs. Says what it was; nothing where nothing was left.
+pub async fn release(client: &Client) -> Result<Option<String>, Error> {
+    let left = left_of_all(client, false).await?;
+    for name in &left.claims {
+        let_go(&Api::<NodeClaim>::all(client.clone()), name).await?;
+    }
+    for name in &left.nodes {
+        let_go(&Api::<Node>::all(client.clone()), name).await?;
+    }
+    let mut told = if left.is_empty() { Vec::new() } else { vec![left.to_string()] };
+    let pools = listed::<NodePool>(client).await?;
+    let pools = pools.iter().filter(|pool| pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP);
+    let pools = names(pools.filter(|pool| pool.metadata.deletion_timestamp.is_some()));
+    for name in &pools {
+        let_go(&Api::<NodePool>::all(client.clone()), name).await?;
+    }
+    let classes = listed::<Ec2NodeClass>(client).await?;
+    let classes = names(classes.iter().filter(|class| class.metadata.deletion_timestamp.is_some()));
+    for name in &classes {
+        let_go(&Api::<Ec2NodeClass>::all(client.clone()), name).await?;
+    }
+    told.extend((!pools.is_empty()).then(|| counted("NodePool", &pools)));
+    told.extend((!classes.is_empty()).then(|| counted("EC2NodeClass", &classes)));
+    Ok((!told.is_empty()).then(|| told.join(", ")))
+}
+
+fn names<'a, K: kube::Resource + 'a>(objects: impl Iterator<Item = &'a K>) -> Vec<String> {
+    objects.map(ResourceExt::name_any).collect()
+}
+
+/// Lists the objects of a kind; none where its CRD is gone.
+pub async fn listed<K>(client: &Client) -> Result<Vec<K>, Error>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug,
+{
+    match Api::<K>::all(client.clone()).list(&ListParams::default()).await.map_err(Error::from) {
+        Ok(list) => Ok(list.items),
         Err(Error::UnknownKind { .. } | Error::NotFound { .. }) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
+}
+
+/// Deletes an object and takes the controller's finalizers off it; those of others stay.
+async fn let_go<K>(api: &Api<K>, name: &str) -> Result<(), Error>
+where
+    K: kube::Resource + Clone + DeserializeOwned + fmt::Debug + Serialize,
+{
+    let told = |answer: Result<(), kube::Error>| match answer.map_err(Error::from) {
+        Err(Error::NotFound { .. }) => Ok(()),
+        answer => answer,
+    };
+    told(api.delete(name, &DeleteParams::default()).await.map(drop))?;
+    let Some(live) = api.get_opt(name).await? else { return Ok(()) };
+    let theirs = |finalizer: &&String| {
+        ![labels::TERMINATION_FINALIZER, labels::AWS_TERMINATION_FINALIZER].contains(&finalizer.as_str())
+    };
+    let kept: Vec<&String> = live.finalizers().iter().filter(theirs).collect();
+    let metadata = json!({ "finalizers": kept, "resourceVersion": live.resource_version() });
+    let patch = Patch::Merge(json!({ "metadata": metadata }));
+    told(api.patch(name, &PatchParams::default(), &patch).await.map(drop))
+}
+
+/// Names the NodePools that the controller acts on and that nobody has deleted yet.
+pub async fn pools(client: &Client) -> Result<Vec<String>, Error> {
+    let pools = listed::<NodePool>(client).await?;
+    let ours = pools.iter().filter(|pool| pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP);
+    Ok(names(ours.filter(|pool| pool.metadata.deletion_timestamp.is_none())))
+}
+
+/// Names the NodeClaims that the controller is responsible for.
+pub async fn live(client: &Client) -> Result<Vec<String>, Error> {
+    let claims = listed::<NodeClaim>(client).await?;
+    Ok(names(claims.iter().filter(|claim| claim.spec.node_class_ref.group == labels::AWS_GROUP)))
 }
 
 /// Tells whether a controller has renewed its lease lately, in any namespace. In doubt it lives.

@@ -9,7 +9,7 @@ use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
 use super::custom_object::{CustomKind, adopt, force_conflicts, spec_attributes, wait_for_ready};
-use super::node_class_schema;
+use super::{kubelet, node_class_schema};
 use crate::manifests::spec::Attributes;
 use crate::provider::Handle;
 
@@ -20,8 +20,8 @@ const KIND: CustomKind = CustomKind {
     crd: "ec2nodeclasses.karpenter.k8s.aws",
     defaults,
     validate: |object| rules::node_class(object),
-    to_spec: |fields| fields,
-    from_spec: Clone::clone,
+    to_spec: kubelet::fold,
+    from_spec: kubelet::unfold,
     locate: |path| path.strip_prefix("spec").unwrap_or(path).trim_start_matches('.').to_owned(),
 };
 /// Attributes that are the resource's own and not of the node class's spec.
@@ -70,7 +70,9 @@ impl Resource for NodeClass {
     }
 
     fn validate(&self, config: &Value) -> Diagnostics {
-        KIND.check(self.spec(), config)
+        let mut found = KIND.check(self.spec(), config);
+        found.extend(kubelet::check(config));
+        found
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -118,6 +120,8 @@ fn defaults() -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifests::coverage;
+    use crate::manifests::spec::Scope;
 
     fn class() -> NodeClass {
         NodeClass::new(&Arc::default())
@@ -170,14 +174,27 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "the kubelet's open map and the newest fields of the API are not attributes yet"]
     fn every_field_of_the_api_can_be_set() {
-        let crd = karp_domain::api::crds().pop().expect("the node class's CRD");
-        let crd = serde_json::to_value(crd).expect("plain data");
-        let fields = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
-        for field in fields.as_object().expect("properties").keys() {
-            let name = crate::manifests::spec::attribute_of(field);
-            assert!(class().spec().contains_key(&name), "{field} as {name}");
-        }
+        let schema = coverage::spec_schema(KIND.crd);
+        assert_eq!(coverage::differences(&schema, class().spec()), ["kubelet.more_json is no field"]);
+    }
+
+    #[test]
+    fn every_field_reaches_the_api_and_returns() {
+        let mut full = coverage::sample(class().spec()).with("name", "full");
+        let more = full.get("kubelet").clone().with("more_json", r#"{"registryBurst":20}"#);
+        full.set("kubelet", more);
+        let object = KIND.object(class().spec(), &full, &mut Vec::new());
+        assert_eq!(object["spec"]["kubelet"]["registryBurst"], 20);
+        let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
+        assert_eq!(KIND.state(class().spec(), &Value::object([("name", "full")]), &live, Scope::All), full);
+    }
+
+    #[test]
+    fn a_setting_of_the_kubelet_is_given_once() {
+        let kubelet = json!({ "max_pods": 58, "more_json": r#"{"maxPods":"self.enis * 10"}"# });
+        let found = class().validate(&config().with("kubelet", Value::from(kubelet)));
+        let paths: Vec<String> = found.iter().map(|d| d.path.to_string()).collect();
+        assert_eq!(paths, ["kubelet.more_json"], "{found}");
     }
 }

@@ -3,7 +3,7 @@
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Type};
 
-use super::node_pool_schema::same_amounts;
+use super::kubelet;
 
 fn text(description: &str) -> Attribute {
     Attribute::string().optional().describe(description)
@@ -33,7 +33,7 @@ pub fn attributes() -> Vec<(&'static str, Attribute)> {
         ("instance_profile", text("The instance profile of the nodes. This or `role`.")),
         ("user_data", text("User data, merged with what the family needs.")),
         ("tags", map("Tags of instances, volumes and launch templates.")),
-        ("kubelet", kubelet()),
+        ("kubelet", kubelet::attribute()),
         ("block_device_mappings", block_device_mappings()),
         ("instance_store_policy", choice(["RAID0"], "What is done with local disks.")),
         ("detailed_monitoring", flag("Whether EC2 monitors instances in detail.")),
@@ -51,36 +51,54 @@ pub fn attributes() -> Vec<(&'static str, Attribute)> {
             .optional()
             .describe("Options of the processor."),
         ),
+        (
+            "enclave_options",
+            Attribute::nested_single([(
+                "enabled",
+                Attribute::bool().required().describe("Whether instances may run enclaves; only types that can are then used."),
+            )])
+            .optional()
+            .describe("Nitro Enclaves."),
+        ),
         ("context", text("Reserved by EC2.")),
     ]);
     all
 }
 
-fn selectors() -> Vec<(&'static str, Attribute)> {
-    let tags = || map("Tags that must all be there; `*` stands for any value.");
-    let ami = Attribute::nested_list([
+fn selector_tags() -> Attribute {
+    map("Tags that must all be there; `*` stands for any value.")
+}
+
+/// Declares the terms that select images.
+pub fn ami_selector_terms() -> Attribute {
+    Attribute::nested_list([
         ("alias", text("Family and version, such as `al2023@latest` or `bottlerocket@1.40.0`; then the only term.")),
-        ("tags", tags()),
+        ("tags", selector_tags()),
         ("id", text("The image's id.")),
         ("name", text("The image's name.")),
         ("owner", text("The image's owner: an account id, `self` or `amazon`.")),
         ("ssm_parameter", text("The name or ARN of an SSM parameter that holds the image's id.")),
-    ]);
-    let subnet = Attribute::nested_list([("tags", tags()), ("id", text("The subnet's id."))]);
+    ])
+    .required()
+    .describe("Which images instances may run; terms are alternatives.")
+}
+
+fn selectors() -> Vec<(&'static str, Attribute)> {
+    let subnet = Attribute::nested_list([("tags", selector_tags()), ("id", text("The subnet's id."))]);
     let security_group = Attribute::nested_list([
-        ("tags", tags()),
+        ("tags", selector_tags()),
         ("id", text("The group's id.")),
         ("name", text("The group's name.")),
     ]);
     let reservation = Attribute::nested_list([
-        ("tags", tags()),
+        ("tags", selector_tags()),
         ("id", text("The reservation's id.")),
         ("owner_id", text("The account that owns the reservation.")),
         ("instance_match_criteria", choice(["open", "targeted"], "Which instances the reservation takes.")),
     ]);
     let placement = Attribute::nested_single([("name", text("The group's name.")), ("id", text("The group's id."))]);
     vec![
-        ("ami_selector_terms", ami.required().describe("Which images instances may run; terms are alternatives.")),
+        ("ami_selector_terms", ami_selector_terms()),
         (
             "ami_family",
             choice(
@@ -102,25 +120,6 @@ fn selectors() -> Vec<(&'static str, Attribute)> {
         ),
         ("placement_group_selector", placement.optional().describe("Which placement group instances are put in.")),
     ]
-}
-
-fn kubelet() -> Attribute {
-    Attribute::nested_single([
-        ("cluster_dns", Attribute::list(Type::String).optional().describe("Addresses of cluster DNS.")),
-        ("max_pods", number("The most pods of a node.")),
-        ("pods_per_core", number("The most pods for each vCPU.")),
-        ("system_reserved", map("What is kept for the operating system.").semantic_eq(same_amounts)),
-        ("kube_reserved", map("What is kept for Kubernetes' own processes.").semantic_eq(same_amounts)),
-        ("eviction_hard", map("Signals that evict pods at once.")),
-        ("eviction_soft", map("Signals that evict pods after a while.")),
-        ("eviction_soft_grace_period", map("How long a soft signal may stand.")),
-        ("eviction_max_pod_grace_period", number("The longest grace, in seconds, of pods evicted by a soft signal.")),
-        ("image_gc_high_threshold_percent", number("Disk use in percent at which images are collected.")),
-        ("image_gc_low_threshold_percent", number("Disk use in percent at which collection ends.")),
-        ("cpu_cfs_quota", flag("Whether CPU limits are enforced by quota.")),
-    ])
-    .optional()
-    .describe("Settings of the kubelet.")
 }
 
 fn block_device_mappings() -> Attribute {

@@ -3,16 +3,18 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use karp_domain::api::{labels, validate as rules};
+use karp_domain::api::{self, labels, validate as rules};
+use karp_domain::cluster::Pool;
 use karp_kube::wait::{self, Look, Until};
 use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
 
-use super::custom_object::{CustomKind, adopt, force_conflicts, spec_attributes, wait_for_ready, waited};
+use super::custom_object::{CustomKind, adopt, failure, force_conflicts, spec_attributes, wait_for_ready, waited};
 use super::node_claims;
 use super::node_pool_schema::{disruption, same_amounts, template};
 use crate::manifests::spec::Attributes;
+use crate::preview::{self, Offer, Preview};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
 
@@ -48,6 +50,33 @@ impl NodePool {
 
     fn spec(&self) -> &Attributes {
         self.spec.get_or_init(|| spec_attributes(&self.schema(), &OWN))
+    }
+
+    /// Tells what a change will do; nothing while a part of it is not known, and nothing at destroy.
+    async fn preview(&self, change: &PlannedChange) -> Option<Preview> {
+        let session = self.handle.session();
+        if session.model().offline_plan || change.is_destroy() || (change.is_update() && !change.has_changes()) {
+            return None;
+        }
+        let after = typed(self.spec(), &change.planned)?;
+        let new = Preview { after: offer_of(&after)?, ..Preview::default() };
+        let Some(before) = change.is_update().then(|| typed(self.spec(), &change.prior)).flatten() else {
+            return Some(new);
+        };
+        if before.spec == after.spec {
+            return None;
+        }
+        let look = async {
+            let client = session.kube().await?;
+            preview::look(&client, &before, &after).await.map_err(|error| failure("look at the pool's nodes", error))
+        };
+        let (impact, unseen) = match tokio::time::timeout(preview::PATIENCE, look).await {
+            Ok(Ok(impact)) => (Some(impact), None),
+            Ok(Err(failure)) if failure.kind == Kind::NotYetKnown => (None, None),
+            Ok(Err(failure)) => (None, Some(failure.to_string())),
+            Err(_) => (None, Some("the API server took too long".to_owned())),
+        };
+        Some(Preview { before: offer_of(&before), impact, unseen, ..new })
     }
 
     /// Waits until no NodeClaim and no Node of the pool is left, saying now and then how far it is.
@@ -150,7 +179,9 @@ impl Resource for NodePool {
         if change.is_update() && change.prior.get("replicas").is_null() != change.planned.get("replicas").is_null() {
             change.replace("replicas");
         }
-        Diagnostics::new()
+        let seen = self.preview(change).await;
+        let told = seen.filter(Preview::tells);
+        told.map(|seen| seen.warning(change.planned.get("name").as_str().unwrap_or_default())).into_iter().collect()
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
@@ -172,9 +203,7 @@ impl Resource for NodePool {
         let uid = KIND.delete(&client, name).await?;
         if prior.get("drain_on_destroy").as_bool() == Some(false) {
             let selector = format!("{}={name}", labels::NODE_POOL);
-            node_claims::left(&client, &selector, true)
-                .await
-                .map_err(|e| super::custom_object::failure("end its NodeClaims", e))?;
+            node_claims::left(&client, &selector, true).await.map_err(|e| failure("end its NodeClaims", e))?;
             return Ok(());
         }
         self.drain(ctx, name).await?;
@@ -189,6 +218,18 @@ impl Resource for NodePool {
             .with("wait_for_ready", true)
             .with("drain_on_destroy", true))
     }
+}
+
+/// Reads attributes as a NodePool; nothing while a part of them is not known.
+pub fn typed(spec: &Attributes, value: &Value) -> Option<api::NodePool> {
+    let mut unknown = Vec::new();
+    let object = KIND.object(spec, value, &mut unknown);
+    if unknown.is_empty() { serde_json::from_value(object).ok() } else { None }
+}
+
+/// Tells what a pool may launch; nothing where its requirements cannot be read.
+pub fn offer_of(pool: &api::NodePool) -> Option<Offer> {
+    Some(preview::offer(&Pool::from_kube(pool).ok()?.requirements))
 }
 
 /// Moves labels and annotations to the template's metadata, and the rest to its spec.
@@ -211,7 +252,7 @@ fn to_spec(mut fields: Json) -> Json {
     fields
 }
 
-fn from_spec(spec: &Json) -> Json {
+fn from_spec(spec: &Json, _prior: &Value) -> Json {
     let mut fields = spec.clone();
     let template = &spec["template"];
     let mut merged = template["spec"].clone();
@@ -248,6 +289,7 @@ fn defaults() -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifests::coverage;
     use crate::manifests::spec::Scope;
 
     fn pool() -> NodePool {
@@ -329,6 +371,30 @@ mod tests {
                 .with("limits", Value::object([("cpu", Value::from("many"))])),
         );
         assert_eq!(found.iter().count(), 1, "{found}");
+    }
+
+    /// The template's metadata and spec are one object here.
+    fn merged(mut schema: Json) -> Json {
+        let template = &mut schema["properties"]["template"]["properties"];
+        let (metadata, spec) = (template["metadata"].take(), template["spec"].take());
+        let mut properties = spec["properties"].as_object().cloned().expect("fields of the spec");
+        properties.extend(metadata["properties"].as_object().cloned().expect("fields of the metadata"));
+        *template = properties.into();
+        schema
+    }
+
+    #[test]
+    fn every_field_of_the_api_is_a_typed_attribute() {
+        let schema = merged(coverage::spec_schema(KIND.crd));
+        assert_eq!(coverage::differences(&schema, pool().spec()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_field_reaches_the_api_and_returns() {
+        let full = coverage::sample(pool().spec()).with("name", "full");
+        let object = KIND.object(pool().spec(), &full, &mut Vec::new());
+        let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
+        assert_eq!(KIND.state(pool().spec(), &Value::object([("name", "full")]), &live, Scope::All), full);
     }
 
     #[test]

@@ -50,9 +50,8 @@ pub fn node_class_ref() -> Attribute {
     ])
 }
 
-/// Declares label requirements.
-pub fn requirements() -> Attribute {
-    Attribute::nested_list([
+fn requirement() -> Vec<(&'static str, Attribute)> {
+    vec![
         ("key", Attribute::string().required().describe("The label.")),
         (
             "operator",
@@ -65,13 +64,24 @@ pub fn requirements() -> Attribute {
             "values",
             Attribute::list(Type::String).optional().describe("The values; for Gt, Lt, Gte and Lte one whole number."),
         ),
-        (
-            "min_values",
-            Attribute::number()
-                .optional()
-                .describe("How many values must stay possible, so that a launch keeps room to choose."),
-        ),
-    ])
+    ]
+}
+
+/// Declares label requirements.
+pub fn requirements() -> Attribute {
+    let mut all = requirement();
+    all.push((
+        "min_values",
+        Attribute::number()
+            .optional()
+            .describe("How many values must stay possible, so that a launch keeps room to choose."),
+    ));
+    Attribute::nested_list(all)
+}
+
+/// Declares label requirements of what only selects, and launches nothing.
+pub fn selecting_requirements() -> Attribute {
+    Attribute::nested_list(requirement())
 }
 
 fn taints(description: &str) -> Attribute {
@@ -84,6 +94,10 @@ fn taints(description: &str) -> Attribute {
                 .required()
                 .validate(validate::one_of(["NoSchedule", "PreferNoSchedule", "NoExecute"]))
                 .describe("What happens to pods that do not tolerate it."),
+        ),
+        (
+            "time_added",
+            Attribute::string().optional().describe("When it was added, as `2026-01-31T12:00:00Z`; seldom of use."),
         ),
     ])
     .optional()
@@ -126,7 +140,7 @@ pub fn disruption() -> Attribute {
             "reasons",
             Attribute::set(Type::String)
                 .optional()
-                .validate(validate::each(validate::one_of(["Underutilized", "Empty", "Drifted"])))
+                .validate(validate::each(validate::one_of(["Underutilized", "Empty", "Drifted", "Unhealthy"])))
                 .describe("The reasons that the budget holds for; all when left out."),
         ),
         (

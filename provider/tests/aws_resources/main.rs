@@ -1,6 +1,8 @@
 //! The AWS resources under real OpenTofu, on the sandbox's AWS (`KARP_TEST_AWS_ENDPOINT`, `KARP_TEST_TOOLS`).
 
+mod account;
 mod bad_input;
 mod halfway;
 mod life;
 mod stand;
+mod teardown;

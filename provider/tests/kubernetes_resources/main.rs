@@ -1,5 +1,7 @@
 //! The Kubernetes resources under real OpenTofu, on the sandbox's API server (`KARP_TEST_KUBECONFIG`, `KARP_TEST_TOOLS`).
 
+mod entries;
+mod preview;
 mod stand;
 
 use serde_json::Value;

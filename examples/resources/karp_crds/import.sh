@@ -1,0 +1,1 @@
+tofu import karp_crds.this 'crds'

@@ -1,0 +1,1 @@
+resource "karp_crds" "this" {}

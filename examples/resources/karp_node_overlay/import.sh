@@ -1,0 +1,1 @@
+tofu import karp_node_overlay.savings_plan 'savings-plan'

@@ -1,0 +1,1 @@
+resource "karp_spot_service_linked_role" "this" {}

@@ -1,0 +1,1 @@
+tofu import karp_teardown.this 'prod'

@@ -1,0 +1,247 @@
+//! `karp_aws_auth_entry`: lets nodes with a role join a cluster that knows its nodes by the ConfigMap `aws-auth`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use karp_kube::Error;
+use karp_kube::wait::{self, Look, Until};
+use kube::Client;
+use kube::api::{Api, ObjectMeta, PostParams};
+use serde::{Deserialize, Serialize};
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait};
+
+use super::custom_object::{failure, needs, waited};
+use crate::manifests::FIELD_MANAGER;
+use crate::manifests::aws_auth::{Entry, MapRoles};
+use crate::provider::{Handle, Part};
+use crate::report::{Failure, Kind};
+use crate::session::Session;
+
+const NAMESPACE: &str = "kube-system";
+const NAME: &str = "aws-auth";
+const KEY: &str = "mapRoles";
+const NODE_NAME: &str = "system:node:{{EC2PrivateDNSName}}";
+const NODE_GROUPS: [&str; 2] = ["system:bootstrappers", "system:nodes"];
+
+/// One entry of `aws-auth`.
+pub struct AwsAuthEntry {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Model {
+    id: Option<String>,
+    role_arn: String,
+    username: String,
+    groups: BTreeSet<String>,
+    adopt: Option<bool>,
+}
+
+impl Model {
+    fn entry(&self) -> Entry {
+        let groups = self.groups.iter().cloned().collect();
+        Entry { role_arn: self.role_arn.clone(), username: self.username.clone(), groups }
+    }
+}
+
+/// What is to be done with the entries; `false` leaves the ConfigMap untouched.
+type Edit<'a> = &'a (dyn Fn(&mut MapRoles) -> Result<bool, Failure> + Sync);
+
+impl AwsAuthEntry {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+
+    async fn put(&self, ctx: &Context, planned: &Value, adopt: bool) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        check_mode(&session).await?;
+        let model: Model = tfplugin::from_value(planned)?;
+        let entry = model.entry();
+        let doing = format!("enter {} in {NAMESPACE}/{NAME}", model.role_arn);
+        let edit = |roles: &mut MapRoles| {
+            let same = |found: &Entry| {
+                found.username == entry.username
+                    && found.groups.iter().collect::<BTreeSet<_>>() == entry.groups.iter().collect()
+            };
+            match roles.find(&entry.role_arn) {
+                Some(found) if same(&found) && adopt => Ok(false),
+                Some(found) if !adopt => {
+                    let what = format!("the role has an entry already, as {:?}", found.username);
+                    Err(Failure::new(Kind::Exists, &doing, what).at("role_arn"))
+                }
+                _ => {
+                    roles.put(&entry);
+                    Ok(true)
+                }
+            }
+        };
+        change(ctx, &session.kube().await?, &doing, &edit).await?;
+        Ok(planned.clone().with("id", model.role_arn))
+    }
+}
+
+#[async_trait]
+impl Resource for AwsAuthEntry {
+    fn type_name(&self) -> &'static str {
+        "karp_aws_auth_entry"
+    }
+
+    fn schema(&self) -> Schema {
+        let groups: Vec<Value> = NODE_GROUPS.map(Value::from).to_vec();
+        Schema::new(
+            "One entry of the ConfigMap `kube-system/aws-auth`, by which older clusters know their nodes: nodes with this role may join. \
+             Entries of others are kept, and two applies at the same time do not lose each other's. Prefer `karp_access_entry` where the \
+             cluster's authentication mode is `API` or `API_AND_CONFIG_MAP`.",
+        )
+        .attribute("id", Attribute::string().computed().use_state_for_unknown().describe("The role's ARN."))
+        .attribute(
+            "role_arn",
+            Attribute::string().required().requires_replace().validate(validate::arn()).describe(
+                "The ARN of the nodes' role. The ConfigMap gets it without the role's path, as EKS wants it.",
+            ),
+        )
+        .attribute(
+            "username",
+            Attribute::string().default(NODE_NAME).validate(validate::length(1, 253)).describe("Who a bearer of the role is in the cluster."),
+        )
+        .attribute(
+            "groups",
+            Attribute::set(Type::String).default(Value::List(groups)).describe(
+                "The groups of a bearer of the role; those of a Linux node when left out. Windows nodes also need `eks:kube-proxy-windows`.",
+            ),
+        )
+        .attribute(
+            "adopt",
+            Attribute::bool().optional().describe(
+                "Take over an entry of this role that exists already; the provider block's `adopt_existing` when left out.",
+            ),
+        )
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        if !change.is_destroy() && (change.is_create() || change.changed("role_arn")) {
+            let id = change.planned.get("role_arn").clone();
+            change.planned.set("id", id);
+        }
+        Diagnostics::new()
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let adopt = planned.get("adopt").as_bool().unwrap_or(self.handle.session().model().adopt_existing);
+        self.put(ctx, &planned, adopt).await
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let arn = state.get("role_arn").as_str().unwrap_or_default();
+        let look = async {
+            let client = session.kube().await?;
+            let map = find(&client).await.map_err(|error| failure(format!("read {NAMESPACE}/{NAME}"), error))?;
+            let roles = parse(map.as_ref())?;
+            Ok(roles.find(arn).map(|found| {
+                let groups: Vec<Value> =
+                    found.groups.into_iter().collect::<BTreeSet<_>>().into_iter().map(Value::from).collect();
+                state.clone().with("id", arn).with("username", found.username).with("groups", Value::List(groups))
+            }))
+        };
+        session.refresh(ctx, needs(&session), &state, look).await
+    }
+
+    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        self.put(ctx, &planned, true).await
+    }
+
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let session = self.handle.session();
+        let arn = prior.get("role_arn").as_str().unwrap_or_default();
+        let doing = format!("take {arn} out of {NAMESPACE}/{NAME}");
+        Ok(change(ctx, &session.kube().await?, &doing, &|roles| Ok(roles.remove(arn))).await?)
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        Ok(Value::object([("id", id), ("role_arn", id)]))
+    }
+}
+
+/// Refuses a cluster that does not read the ConfigMap; where EKS is not asked for the cluster, nothing is known.
+async fn check_mode(session: &Session) -> Result<(), Failure> {
+    let Some(name) = session.cluster_name().filter(|_| session.model().kubernetes.is_none()) else { return Ok(()) };
+    if session.model().unknown(Part::Aws).is_some() {
+        return Ok(());
+    }
+    let cluster = session.cluster(name).await?;
+    if cluster.authentication_mode.as_deref() != Some("API") {
+        return Ok(());
+    }
+    let doing = format!("use {NAMESPACE}/{NAME} of EKS cluster {name:?}");
+    Err(Failure::new(Kind::Invalid, doing, "its authentication mode is API: it does not read this ConfigMap")
+        .with_fix("Use `karp_access_entry` instead."))
+}
+
+fn api(client: &Client) -> Api<ConfigMap> {
+    Api::namespaced(client.clone(), NAMESPACE)
+}
+
+async fn find(client: &Client) -> Result<Option<ConfigMap>, Error> {
+    Ok(api(client).get_opt(NAME).await?)
+}
+
+fn parse(map: Option<&ConfigMap>) -> Result<MapRoles, Failure> {
+    let text = map.and_then(|map| map.data.as_ref()?.get(KEY)).map_or("", String::as_str);
+    MapRoles::parse(text).map_err(|what| {
+        Failure::new(Kind::Invalid, format!("read {NAMESPACE}/{NAME}"), what)
+            .with_fix("Correct it with `kubectl -n kube-system edit configmap aws-auth`; it was left as it is.")
+    })
+}
+
+/// Changes the entries. The version that was read is sent along, so that a change of others in between is read again and not lost.
+async fn change(ctx: &Context, client: &Client, doing: &str, edit: Edit<'_>) -> Result<(), Failure> {
+    let limit = Until::after(ctx.remaining(), ctx.stop());
+    let told = std::sync::Mutex::new(None);
+    let changed = wait::until(&limit, || async {
+        let live = find(client).await?;
+        let edited = parse(live.as_ref()).and_then(|mut roles| Ok(edit(&mut roles)?.then_some(roles)));
+        let text = edited.and_then(|roles| {
+            let text = roles.map(|roles| roles.render()).transpose();
+            text.map_err(|what| Failure::new(Kind::Unexpected, doing, what))
+        });
+        let text = match text {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(Look::Done(())),
+            Err(refused) => {
+                *told.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(refused);
+                return Ok(Look::Done(()));
+            }
+        };
+        write(client, live, text).await.map(Look::Done)
+    });
+    changed.await.map_err(|error| waited(doing, error))?;
+    match told.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        Some(refused) => Err(refused),
+        None => Ok(()),
+    }
+}
+
+async fn write(client: &Client, live: Option<ConfigMap>, text: String) -> Result<(), Error> {
+    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    match live {
+        Some(mut map) => {
+            map.data.get_or_insert_default().insert(KEY.to_owned(), text);
+            api(client).replace(NAME, &params, &map).await?;
+        }
+        None => {
+            let metadata = ObjectMeta {
+                name: Some(NAME.to_owned()),
+                namespace: Some(NAMESPACE.to_owned()),
+                ..ObjectMeta::default()
+            };
+            let data = Some(BTreeMap::from([(KEY.to_owned(), text)]));
+            api(client).create(&params, &ConfigMap { metadata, data, ..ConfigMap::default() }).await?;
+        }
+    }
+    Ok(())
+}

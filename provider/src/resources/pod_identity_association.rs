@@ -1,0 +1,163 @@
+//! `karp_pod_identity_association`: which role the pods of a service account get, for a role that is made elsewhere.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Value, async_trait};
+
+use super::inherit;
+use crate::aws::pod_identity::{self, Subject};
+use crate::provider::{Handle, Part};
+use crate::report::{Failure, Kind};
+
+/// A pod identity association of an EKS cluster.
+pub struct PodIdentityAssociation {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Model {
+    id: Option<String>,
+    association_id: Option<String>,
+    cluster_name: Option<String>,
+    namespace: Option<String>,
+    service_account: Option<String>,
+    role_arn: Option<String>,
+    adopt: Option<bool>,
+}
+
+impl Model {
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            cluster: self.cluster_name.as_deref().unwrap_or_default(),
+            namespace: self.namespace.as_deref().unwrap_or_default(),
+            service_account: self.service_account.as_deref().unwrap_or_default(),
+        }
+    }
+
+    fn role_arn(&self) -> &str {
+        self.role_arn.as_deref().unwrap_or_default()
+    }
+
+    fn associated(self, association: String) -> Self {
+        let cluster = self.cluster_name.as_deref().unwrap_or_default();
+        Self { id: Some(format!("{cluster},{association}")), association_id: Some(association), ..self }
+    }
+}
+
+impl PodIdentityAssociation {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+}
+
+#[async_trait]
+impl Resource for PodIdentityAssociation {
+    fn type_name(&self) -> &'static str {
+        "karp_pod_identity_association"
+    }
+
+    fn schema(&self) -> Schema {
+        let name = |what: &str| {
+            Attribute::string().required().requires_replace().validate(validate::dns_subdomain()).describe(what)
+        };
+        let schema = Schema::new(
+            "Gives the pods of a service account a role by EKS Pod Identity. `karp_controller_role` makes its own association; this one is \
+             for roles that are made elsewhere. It waits until EKS knows a role that was created a moment ago.",
+        );
+        inherit::adopt(schema)
+            .attribute(
+                "id",
+                Attribute::string().computed().use_state_for_unknown().describe("`cluster_name,association_id`."),
+            )
+            .attribute(
+                "association_id",
+                Attribute::string().computed().use_state_for_unknown().describe("The association's id."),
+            )
+            .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
+            .attribute("namespace", name("The namespace of the service account."))
+            .attribute("service_account", name("The service account."))
+            .attribute(
+                "role_arn",
+                Attribute::string()
+                    .required()
+                    .validate(validate::arn())
+                    .describe("The role; a change points the association at it."),
+            )
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let found = inherit::plan_cluster_name(&self.handle.session(), change);
+        if change.is_update() && change.changed("cluster_name") {
+            change.replace("cluster_name");
+        }
+        inherit::reopen_on_replace(change, &["id", "association_id"]);
+        found
+    }
+
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let aws = session.aws().await?;
+        let model: Model = tfplugin::from_value(&planned)?;
+        let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
+        if let Some(found) = pod_identity::find(aws, &model.subject()).await?
+            && !adopt
+        {
+            let doing = format!("associate {} with role {}", model.subject(), model.role_arn());
+            let message = format!("its pods have the role {} already", found.role_arn);
+            return Err(Failure::new(Kind::Exists, doing, message).at("service_account").into());
+        }
+        let association = pod_identity::ensure(aws, ctx.stop(), &model.subject(), model.role_arn()).await?;
+        Ok(tfplugin::to_value(&model.associated(association))?)
+    }
+
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&state)?;
+        let look = async {
+            let aws = session.aws().await?;
+            let found = match &model.association_id {
+                // an import knows the id alone
+                Some(id) if model.namespace.is_none() => {
+                    pod_identity::find_by_id(aws, model.subject().cluster, id).await?
+                }
+                _ => pod_identity::find(aws, &model.subject()).await?.map(|found| {
+                    (model.subject().namespace.to_owned(), model.subject().service_account.to_owned(), found)
+                }),
+            };
+            let Some((namespace, service_account, found)) = found else { return Ok(None) };
+            let id = format!("{},{}", model.subject().cluster, found.id);
+            let state = state.clone().with("id", id).with("association_id", found.id);
+            let state = state.with("namespace", namespace).with("service_account", service_account);
+            Ok(Some(state.with("role_arn", found.role_arn)))
+        };
+        session.refresh(ctx, &[Part::Aws], &state, look).await
+    }
+
+    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&planned)?;
+        let aws = session.aws().await?;
+        let association = pod_identity::ensure(aws, ctx.stop(), &model.subject(), model.role_arn()).await?;
+        Ok(tfplugin::to_value(&model.associated(association))?)
+    }
+
+    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let session = self.handle.session();
+        let model: Model = tfplugin::from_value(&prior)?;
+        let id = model.association_id.as_deref().unwrap_or_default();
+        Ok(pod_identity::delete(session.aws().await?, &model.subject(), id).await?)
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        match id.split_once(',') {
+            Some((cluster, association)) if !cluster.is_empty() && association.starts_with("a-") => {
+                Ok(Value::object([("id", id), ("cluster_name", cluster), ("association_id", association)]))
+            }
+            _ => Err(Diagnostic::error("The import id is malformed", "Write `cluster_name,association_id`.").into()),
+        }
+    }
+}

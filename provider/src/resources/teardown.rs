@@ -1,0 +1,232 @@
+//! `karp_teardown`: at destroy, sees to it that nothing is left of what controllers made for the cluster's nodes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use karp_domain::api::NodePool;
+use karp_kube::Error;
+use karp_kube::wait::{self, Look, Until, WaitError};
+use kube::Client;
+use kube::api::{Api, DeleteParams};
+use serde::{Deserialize, Serialize};
+use tfplugin::schema::validate;
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
+};
+
+use super::custom_object::{failure, waited};
+use super::{inherit, node_claims};
+use crate::aws::leftovers::{self, Leftovers, What};
+use crate::provider::Handle;
+use crate::report::{Failure, Kind};
+
+/// Progress is logged this often.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// Nobody has renewed the controller's lease for this long: no controller runs.
+const LEASE_PATIENCE: Duration = Duration::from_secs(90);
+
+/// The end of a cluster's nodes.
+pub struct Teardown {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Model {
+    cluster_name: Option<String>,
+    force: bool,
+    drain_timeout: String,
+    sweep: BTreeSet<String>,
+}
+
+impl Model {
+    fn kinds(&self) -> BTreeSet<What> {
+        self.sweep.iter().filter_map(|name| What::parse(name)).collect()
+    }
+}
+
+impl Teardown {
+    /// Makes the kind on a handle.
+    pub fn new(handle: &Arc<Handle>) -> Self {
+        Self { handle: Arc::clone(handle) }
+    }
+
+    /// Gives a client of the cluster; none where EKS says that there is no such cluster any more.
+    async fn cluster(&self, name: &str) -> Result<Option<Client>, Failure> {
+        let session = self.handle.session();
+        if let Some(other) = session.cluster_name().filter(|other| *other != name) {
+            let what = format!("the provider block names another cluster: {other:?}");
+            return Err(Failure::new(Kind::Elsewhere, format!("tear down cluster {name:?}"), what).at("cluster_name"));
+        }
+        match session.kube().await {
+            Ok(client) => Ok(Some(client)),
+            Err(failure) if failure.kind == Kind::NoCluster => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Ends all NodeClaims and waits until they and their Nodes are gone, or until nobody works on them or the patience is over.
+    async fn drain(&self, ctx: &Context, name: &str, patience: Duration) -> Result<bool, Failure> {
+        let doing = format!("drain the nodes of cluster {name:?}");
+        let limit = Until::after(ctx.remaining().min(patience), ctx.stop());
+        loop {
+            // Asked anew each round: a token lives 15 minutes, a drain may take an hour.
+            let Some(client) = self.cluster(name).await? else { return Ok(true) };
+            let now = tokio::time::Instant::now();
+            let round = Until { deadline: limit.deadline.min(now + REPORT_EVERY), ..limit.clone() };
+            let waited_for = wait::until(&round, || async {
+                let left = node_claims::left_of_all(&client, true).await?;
+                Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
+            });
+            let seen = match waited_for.await {
+                Ok(()) => return Ok(true),
+                Err(WaitError::TimedOut { seen }) => seen,
+                Err(error) => return Err(waited(&doing, error)),
+            };
+            tracing::info!(cluster = name, left = %seen, "draining");
+            let over = tokio::time::Instant::now() >= limit.deadline;
+            if over || !node_claims::controller_lives(&client, LEASE_PATIENCE).await {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Resource for Teardown {
+    fn type_name(&self) -> &'static str {
+        "karp_teardown"
+    }
+
+    fn schema(&self) -> Schema {
+        let kinds: Vec<Value> = What::ALL.into_iter().map(|what| Value::from(what.name())).collect();
+        Schema::new(
+            "Nothing while it exists; at destroy it sees to it that nothing is left of what controllers made for the cluster's nodes, also \
+             when no controller runs any more: NodeClaims are drained, then instances, network interfaces, volumes, launch templates and \
+             instance profiles with the cluster's tags are ended. Let it depend on the controller and on the network, and let node classes \
+             and pools depend on it: it is then destroyed after the pools and before everything that nodes need. It refuses while \
+             NodePools exist.",
+        )
+        .timeouts(Timeouts { delete: Duration::from_secs(60 * 60), ..Timeouts::default() })
+        .attribute("id", Attribute::string().computed().use_state_for_unknown().describe("The cluster's name."))
+        .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
+        .attribute(
+            "force",
+            Attribute::bool().default(false).describe("Delete NodePools that still exist, instead of refusing to go on."),
+        )
+        .attribute(
+            "drain_timeout",
+            Attribute::string().default("30m").validate(validate::duration()).describe(
+                "How long nodes may drain; then, or when no controller has been at work for 90 seconds, their instances are ended as they are.",
+            ),
+        )
+        .attribute(
+            "sweep",
+            Attribute::set(Type::String)
+                .default(Value::List(kinds))
+                .validate(validate::each(validate::one_of(What::ALL.map(What::name))))
+                .describe(
+                    "What is ended in AWS when the nodes are drained: `instances`, `network_interfaces`, `volumes`, `launch_templates`, \
+                     `instance_profiles`; all when left out.",
+                ),
+        )
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let found = inherit::plan_cluster_name(&self.handle.session(), change);
+        if change.is_destroy() {
+            return found;
+        }
+        if change.is_update() && change.changed("cluster_name") {
+            change.replace("cluster_name");
+        }
+        let id = change.planned.get("cluster_name").clone();
+        change.planned.set("id", id);
+        found
+    }
+
+    async fn create(&self, _ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let id = planned.get("cluster_name").clone();
+        Ok(planned.with("id", id))
+    }
+
+    async fn read(&self, _ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        Ok(Some(state))
+    }
+
+    async fn update(&self, _ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        Ok(planned)
+    }
+
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+        let model: Model = tfplugin::from_value(&prior)?;
+        let name = model.cluster_name.as_deref().unwrap_or_default();
+        let client = self.cluster(name).await?;
+        if let Some(client) = &client {
+            end_pools(client, name, model.force).await?;
+        }
+        let patience = validate::parse_duration(&model.drain_timeout).unwrap_or_default();
+        let drained = self.drain(ctx, name, patience).await?;
+        let kinds = model.kinds();
+        let swept = match kinds.is_empty() {
+            true => Leftovers::default(),
+            false => leftovers::sweep(self.handle.session().aws().await?, ctx, name, &kinds).await?,
+        };
+        let released = self.release(name, drained, &kinds).await?;
+        if !swept.is_empty() || released.is_some() {
+            let nodes = released.map_or_else(String::new, |left| {
+                format!("\n\nNo controller ended these, so they were let go of: {left}.")
+            });
+            let detail = format!("Ended in AWS: {swept}.{nodes}");
+            ctx.warn(Diagnostic::warning(format!("Something was left of the nodes of {name}"), detail));
+        }
+        Ok(())
+    }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        let all = Value::List(What::ALL.into_iter().map(|what| Value::from(what.name())).collect());
+        Ok(Value::object([("id", id), ("cluster_name", id), ("drain_timeout", "30m")])
+            .with("force", false)
+            .with("sweep", all))
+    }
+}
+
+impl Teardown {
+    /// Takes away what waits for a controller that does not run; the instances have just been ended.
+    async fn release(&self, name: &str, drained: bool, kinds: &BTreeSet<What>) -> Result<Option<String>, Failure> {
+        let doing = format!("let go of the nodes of cluster {name:?}");
+        let Some(client) = self.cluster(name).await? else { return Ok(None) };
+        if drained && node_claims::controller_lives(&client, LEASE_PATIENCE).await {
+            return Ok(None);
+        }
+        if !drained && !kinds.contains(&What::Instances) {
+            let fix = "Start the controller again, or add `instances` to `sweep`; then apply again.";
+            return Err(Failure::new(Kind::InUse, doing, "the nodes did not drain, and may not be ended").with_fix(fix));
+        }
+        node_claims::release(&client).await.map_err(|error| failure(doing, error))
+    }
+}
+
+/// Refuses while there are pools, which would make new nodes; or deletes them.
+async fn end_pools(client: &Client, name: &str, force: bool) -> Result<(), Failure> {
+    let doing = format!("tear down the nodes of cluster {name:?}");
+    let pools = node_claims::pools(client).await.map_err(|error| failure(&doing, error))?;
+    if pools.is_empty() {
+        return Ok(());
+    }
+    if !force {
+        let what = format!("{} would make new nodes", node_claims::counted("NodePool", &pools));
+        return Err(Failure::new(Kind::InUse, doing, what).with_fix(
+            "Destroy the pools first: let every karp_node_pool depend on this resource. Or set `force = true` to have them deleted here.",
+        ));
+    }
+    let api = Api::<NodePool>::all(client.clone());
+    for pool in pools {
+        match api.delete(&pool, &DeleteParams::background()).await.map_err(Error::from) {
+            Ok(_) | Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(failure(format!("delete NodePool {pool:?}"), error)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! Pod identity associations, and the account's role for spot instances.
+
+use aws_sdk_iam::Client as Iam;
+use karp_aws::config::Service;
+
+use crate::stand::Sandbox;
+
+fn unique(test: &str) -> String {
+    format!("a{}-{test}", std::process::id())
+}
+
+fn association(name: &str, role: &str, more: &str) -> String {
+    format!(
+        "PROVIDER\nresource \"karp_node_role\" \"one\" {{\n  name = \"{name}-1\"\n}}\n\
+         resource \"karp_node_role\" \"two\" {{\n  name = \"{name}-2\"\n}}\n\
+         resource \"karp_pod_identity_association\" \"this\" {{\n  namespace = \"apps\"\n  service_account = {name:?}\n  \
+         role_arn = karp_node_role.{role}.arn\n{more}\n}}\n"
+    )
+}
+
+#[tokio::test]
+async fn an_association_comes_changes_heals_and_goes() {
+    let Some(sandbox) = Sandbox::find("association") else { return };
+    let name = unique("assoc");
+    let before = sandbox.door("GET", "/_karp/inventory", "");
+    let stand = sandbox.stand(&association(&name, "one", ""));
+    stand.apply();
+    stand.assert_empty_plan();
+    let id = stand.attribute("karp_pod_identity_association.this", "association_id");
+
+    stand.write(&association(&name, "two", ""));
+    let run = stand.plan();
+    let changes = [("update".to_owned(), "karp_pod_identity_association.this".to_owned())];
+    assert_eq!(run.changes(), changes, "{}", run.text);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(stand.attribute("karp_pod_identity_association.this", "association_id"), id);
+
+    // What vanished is made again.
+    let eks = sandbox.clients().await.eks().clone();
+    let call = eks.delete_pod_identity_association().cluster_name(&sandbox.cluster);
+    call.association_id(id.as_str().unwrap()).send().await.unwrap();
+    assert_eq!(stand.plan().changes(), [("create".to_owned(), "karp_pod_identity_association.this".to_owned())]);
+    stand.apply();
+    stand.assert_empty_plan();
+
+    // An import by id needs no change.
+    let id = stand.attribute("karp_pod_identity_association.this", "id");
+    let arn = stand.attribute("karp_node_role.two", "arn");
+    let alone = format!(
+        "PROVIDER\nimport {{\n  to = karp_pod_identity_association.this\n  id = {id}\n}}\nresource \"karp_pod_identity_association\" \
+         \"this\" {{\n  namespace = \"apps\"\n  service_account = {name:?}\n  role_arn = {arn}\n}}\n"
+    );
+    let second = sandbox.stand(&alone);
+    second.apply();
+    second.assert_empty_plan();
+    second.destroy();
+    stand.apply();
+    stand.destroy();
+    assert_eq!(sandbox.door("GET", "/_karp/inventory", ""), before, "something is left");
+}
+
+#[test]
+fn an_association_of_others_is_taken_only_when_asked() {
+    let Some(sandbox) = Sandbox::find("association_adopt") else { return };
+    let name = unique("taken");
+    let owner = sandbox.stand(&association(&name, "one", ""));
+    owner.apply();
+    let arn = owner.attribute("karp_node_role.two", "arn");
+    let other = |more: &str| {
+        format!(
+            "PROVIDER\nresource \"karp_pod_identity_association\" \"this\" {{\n  namespace = \"apps\"\n  service_account = {name:?}\n  \
+             role_arn = {arn}\n{more}\n}}\n"
+        )
+    };
+    let stand = sandbox.stand(&other(""));
+    let refused = stand.apply_failing().one_error();
+    assert!(refused.contains("adopt = true") && refused.contains(&format!("{name}-1")), "{refused}");
+    stand.write(&other("  adopt = true"));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(owner.plan().changes().len(), 1, "the owner sees the other role");
+    stand.destroy();
+    owner.destroy();
+}
+
+#[tokio::test]
+async fn the_spot_role_is_made_once_and_deleted_only_by_its_maker() {
+    let Some(sandbox) = Sandbox::find("spot_role") else { return };
+    let before = sandbox.door("GET", "/_karp/inventory", "");
+    let config = |more: &str| format!("PROVIDER\nresource \"karp_spot_service_linked_role\" \"this\" {{\n{more}\n}}\n");
+    let (maker, other) = (sandbox.stand(&config("")), sandbox.stand(&config("  delete_on_destroy = true")));
+    maker.apply();
+    maker.assert_empty_plan();
+    assert_eq!(maker.attribute("karp_spot_service_linked_role.this", "adopted"), false);
+
+    // A second one takes the role as it is, and leaves it.
+    other.apply();
+    other.assert_empty_plan();
+    assert_eq!(other.attribute("karp_spot_service_linked_role.this", "adopted"), true);
+    other.destroy();
+    maker.assert_empty_plan();
+    let import = "import {\n  to = karp_spot_service_linked_role.this\n  id = \"spot.amazonaws.com\"\n}\n";
+    let importer = sandbox.stand(&(config("") + import));
+    importer.apply();
+    importer.assert_empty_plan();
+    importer.destroy();
+
+    let iam = Iam::new(&sandbox.clients().await.config_for(Service::Iam));
+    let name = maker.attribute("karp_spot_service_linked_role.this", "name");
+    iam.delete_role().role_name(name.as_str().unwrap()).send().await.unwrap();
+    assert_eq!(maker.plan().changes(), [("create".to_owned(), "karp_spot_service_linked_role.this".to_owned())]);
+    maker.write(&config("  delete_on_destroy = true"));
+    maker.apply();
+    maker.assert_empty_plan();
+    maker.destroy();
+    assert_eq!(sandbox.door("GET", "/_karp/inventory", ""), before, "something is left");
+}

@@ -1,0 +1,125 @@
+//! The end of a cluster's nodes: refused while pools would make new ones; complete also when no controller runs any more.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use aws_sdk_ec2::types::{InstanceType, RequestLaunchTemplateData, ResourceType, Tag, TagSpecification};
+use karp_aws::images::{Alias, by_alias};
+use karp_aws::parameters::Parameters;
+use serde_json::{Value, json};
+
+use crate::stand::Sandbox;
+
+/// kubectl on the sandbox's API server.
+struct Kubectl {
+    program: String,
+    kubeconfig: String,
+}
+
+impl Kubectl {
+    fn find() -> Option<Self> {
+        let tools = std::env::var("KARP_TEST_TOOLS").ok()?;
+        Some(Self { program: format!("{tools}/kubectl"), kubeconfig: std::env::var("KARP_TEST_KUBECONFIG").ok()? })
+    }
+
+    fn create(&self, object: &Value) {
+        let mut command = Command::new(&self.program);
+        command.args(["--kubeconfig", &self.kubeconfig, "create", "-f", "-"]).stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// Names the objects of a kind.
+    fn names(&self, kind: &str) -> String {
+        let output = Command::new(&self.program)
+            .args(["--kubeconfig", &self.kubeconfig, "get", kind, "-o", "name"])
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+fn tags(kind: ResourceType, cluster: &str) -> TagSpecification {
+    let tag = |key: &str, value: &str| Tag::builder().key(key).value(value).build();
+    TagSpecification::builder()
+        .resource_type(kind)
+        .tags(tag(&format!("kubernetes.io/cluster/{cluster}"), "owned"))
+        .tags(tag("karpenter.sh/nodepool", "default"))
+        .tags(tag("karpenter.k8s.aws/ec2nodeclass", "default"))
+        .build()
+}
+
+impl Sandbox {
+    /// Makes what a controller makes for a node and may leave: gives the instance, its zone, and its own network interface.
+    async fn leave_behind(&self, cluster: &str) -> (String, String, String) {
+        let clients = self.clients().await;
+        let ec2 = clients.ec2();
+        let alias = Alias::parse("al2023@latest").unwrap();
+        let images = by_alias(&clients, &Parameters::default(), &alias, "1.33").await.unwrap();
+        let call = ec2.run_instances().image_id(&images[0].id).instance_type(InstanceType::M5Large);
+        let call = call.min_count(1).max_count(1).subnet_id(&self.subnet_ids[0]);
+        let run = call.tag_specifications(tags(ResourceType::Instance, cluster)).send().await.unwrap();
+        let instance = &run.instances()[0];
+        let zone = instance.placement().and_then(|placement| placement.availability_zone()).unwrap().to_owned();
+        let call = ec2.create_volume().availability_zone(&zone).size(1);
+        call.tag_specifications(tags(ResourceType::Volume, cluster)).send().await.unwrap();
+        let call = ec2.create_network_interface().subnet_id(&self.subnet_ids[0]);
+        call.tag_specifications(tags(ResourceType::NetworkInterface, cluster)).send().await.unwrap();
+        let data = RequestLaunchTemplateData::builder().image_id(&images[0].id).build();
+        let call = ec2.create_launch_template().launch_template_name(cluster).launch_template_data(data);
+        call.tag_specifications(tags(ResourceType::LaunchTemplate, cluster)).send().await.unwrap();
+        let path = format!("/karpenter/{}/{cluster}/uid/", self.region);
+        clients.iam().create_instance_profile().instance_profile_name(cluster).path(path).send().await.unwrap();
+        let interface = instance.network_interfaces()[0].network_interface_id().unwrap().to_owned();
+        (instance.instance_id().unwrap().to_owned(), zone, interface)
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_left_although_no_controller_runs() {
+    let Some(sandbox) = Sandbox::find("teardown") else { return };
+    let Some(kubectl) = Kubectl::find() else {
+        eprintln!("skipped: teardown: KARP_TEST_KUBECONFIG is not set");
+        return;
+    };
+    let cluster = format!("edge-teardown-{}", std::process::id());
+    let before = sandbox.door("GET", "/_karp/inventory", "");
+    let block = format!("  cluster_name = {cluster:?}\n  kubernetes = {{ config_path = {:?} }}", kubectl.kubeconfig);
+    let config = |more: &str| {
+        let crds = "resource \"karp_crds\" \"this\" {}\n";
+        let teardown =
+            "resource \"karp_teardown\" \"this\" {\n  drain_timeout = \"15s\"\n  depends_on = [karp_crds.this]\n";
+        format!("{}{crds}{teardown}{more}\n}}\n", sandbox.provider(&block))
+    };
+    let stand = sandbox.stand(&config(""));
+    stand.apply();
+    stand.assert_empty_plan();
+    let (instance, zone, interface) = sandbox.leave_behind(&cluster).await;
+    let class = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "none" });
+    kubectl.create(&json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": cluster },
+        "spec": { "template": { "spec": { "nodeClassRef": class, "requirements": [] } } } }));
+    kubectl.create(&json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": { "name": cluster, "finalizers": ["karpenter.sh/termination"] },
+        "spec": { "nodeClassRef": class, "requirements": [] } }));
+    kubectl.create(&json!({ "apiVersion": "v1", "kind": "Node", "spec": { "providerID": format!("aws:///{zone}/{instance}") },
+        "metadata": { "name": cluster, "labels": { "karpenter.sh/nodepool": cluster }, "finalizers": ["karpenter.sh/termination"] } }));
+
+    let refused = stand.tofu(&["destroy", "-json", "-auto-approve"]);
+    assert!(refused.one_error().contains(&format!("1 NodePool ({cluster})")), "{}", refused.text);
+    assert!(kubectl.names("nodeclaims").contains(&cluster), "nothing was ended");
+
+    stand.write(&config("  force = true"));
+    stand.apply();
+    let done = stand.tofu(&["destroy", "-json", "-auto-approve"]);
+    assert_eq!(done.code, 0, "{}", done.text);
+    let told = done.warnings().iter().map(ToString::to_string).collect::<String>();
+    assert!(told.contains(&instance) && told.contains("1 NodeClaim"), "{told}");
+    for kind in ["nodepools", "nodeclaims", "nodes"] {
+        assert!(!kubectl.names(kind).contains(&cluster), "{kind}");
+    }
+    let mut after = sandbox.door("GET", "/_karp/inventory", "");
+    // The emulator keeps the interface of an instance that has ended; EC2 deletes it.
+    after["network_interfaces"].as_array_mut().unwrap().retain(|id| *id != interface);
+    assert_eq!(after, before, "something is left");
+}

@@ -1,0 +1,137 @@
+//! Node overlays, the kubelet's open settings, and entries of `aws-auth`.
+
+use serde_json::{Value, json};
+
+use crate::CRDS;
+use crate::stand::Cluster;
+
+/// Leaves the CRDs out, for a stand that imports.
+fn alone(config: &str) -> String {
+    config.replace(CRDS, "").replace("  depends_on = [karp_crds.this]\n", "")
+}
+
+const PROVIDER: &str = "provider \"karp\" {\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
+
+fn overlay(name: &str, price: &str) -> String {
+    format!(
+        "{PROVIDER}{CRDS}resource \"karp_node_overlay\" \"it\" {{\n  name = {name:?}\n  requirements = [{{ key = \
+         \"karpenter.k8s.aws/instance-family\", operator = \"In\", values = [\"m7i\"] }}]\n  price_adjustment = {price:?}\n  \
+         capacity = {{ \"example.com/device\" = \"2\" }}\n  weight = 10\n  depends_on = [karp_crds.this]\n}}\n"
+    )
+}
+
+#[test]
+fn an_overlay_comes_changes_returns_and_is_imported() {
+    let Some(cluster) = Cluster::find("an_overlay_comes_changes_returns_and_is_imported") else { return };
+    let name = cluster.unique("overlay");
+    let stand = cluster.stand(&overlay(&name, "-30%"));
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.write(&overlay(&name, "+0.25"));
+    let plan = stand.plan();
+    assert_eq!(plan.changes(), [("update".to_owned(), "karp_node_overlay.it".to_owned())], "{}", plan.text);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(cluster.get(&["nodeoverlay", &name])["spec"]["priceAdjustment"], "+0.25");
+
+    cluster.kubectl(&["delete", "nodeoverlay", &name]);
+    assert_eq!(stand.plan().changes(), [("create".to_owned(), "karp_node_overlay.it".to_owned())]);
+    stand.apply();
+    let importer = cluster.stand(&alone(&overlay(&name, "+0.25")));
+    let imported = importer.tofu(&["import", "-no-color", "karp_node_overlay.it", &name]);
+    assert_eq!(imported.code, 0, "{}", imported.text);
+    importer.assert_empty_plan();
+    stand.destroy();
+    assert_eq!(cluster.get(&["nodeoverlay", &name]), Value::Null);
+}
+
+#[test]
+fn settings_of_the_kubelet_that_have_no_attribute_are_kept_and_imported() {
+    let Some(cluster) = Cluster::find("settings_of_the_kubelet_that_have_no_attribute") else { return };
+    let name = cluster.unique("kubelet");
+    let config = |more: &str| {
+        format!(
+            "{PROVIDER}{CRDS}resource \"karp_node_class\" \"it\" {{\n  name = {name:?}\n  instance_profile = \"p\"\n  \
+             ami_selector_terms = [{{ alias = \"al2023@latest\" }}]\n  subnet_selector_terms = [{{ id = \"subnet-1\" }}]\n  \
+             security_group_selector_terms = [{{ id = \"sg-1\" }}]\n  enclave_options = {{ enabled = false }}\n  \
+             kubelet = {{ pods_per_core = 4, more_json = jsonencode({more}) }}\n  depends_on = [karp_crds.this]\n}}\n"
+        )
+    };
+    let settings = "{ maxPods = \"self.enis * 10\", topologyManagerPolicy = \"restricted\", registryBurst = 20 }";
+    let waiting = config(settings).replace("  depends_on", "  wait_for_ready = false\n  depends_on");
+    let stand = cluster.stand(&waiting);
+    stand.apply();
+    stand.assert_empty_plan();
+    let live = cluster.get(&["ec2nodeclass", &name]);
+    assert_eq!(live["spec"]["kubelet"]["registryBurst"], 20, "{live}");
+    // What others add is theirs; what they change shows.
+    let patch = |kubelet: Value| {
+        let patch = json!({ "spec": { "kubelet": kubelet } }).to_string();
+        cluster.kubectl(&["patch", "ec2nodeclass", &name, "--type=merge", "-p", &patch]);
+    };
+    patch(json!({ "seccompDefault": true }));
+    stand.assert_empty_plan();
+    patch(json!({ "registryBurst": 30 }));
+    assert_eq!(stand.plan().changes(), [("update".to_owned(), "karp_node_class.it".to_owned())]);
+    patch(json!({ "registryBurst": 20, "seccompDefault": null }));
+    let importer = cluster.stand(&alone(&config(settings)));
+    let imported = importer.tofu(&["import", "-no-color", "karp_node_class.it", &name]);
+    assert_eq!(imported.code, 0, "{}", imported.text);
+    importer.assert_empty_plan();
+    stand.destroy();
+}
+
+#[test]
+fn an_entry_of_aws_auth_leaves_those_of_others() {
+    let Some(cluster) = Cluster::find("an_entry_of_aws_auth_leaves_those_of_others") else { return };
+    let theirs = "- rolearn: arn:aws:iam::111122223333:role/workers\n  username: system:node:{{EC2PrivateDNSName}}\n  groups:\n  - \
+                  system:bootstrappers\n  - system:nodes\n";
+    cluster.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "aws-auth", "namespace": "kube-system" },
+        "data": { "mapRoles": theirs, "mapUsers": "[]\n" } }));
+    let config = |more: &str| {
+        format!(
+            "{PROVIDER}resource \"karp_aws_auth_entry\" \"nodes\" {{\n  count = 5\n  role_arn = \
+             \"arn:aws:iam::111122223333:role/path/nodes-${{count.index}}\"\n{more}\n}}\n"
+        )
+    };
+    let read = || {
+        cluster.get(&["-n", "kube-system", "configmap", "aws-auth"])["data"]["mapRoles"].as_str().unwrap().to_owned()
+    };
+    let stand = cluster.stand(&config(""));
+    // Five at the same time: none is lost.
+    stand.apply();
+    stand.assert_empty_plan();
+    let text = read();
+    assert!((0..5).all(|at| text.contains(&format!("role/nodes-{at}"))) && text.contains("role/workers"), "{text}");
+
+    stand.write(&config("  username = \"system:node:{{SessionName}}\""));
+    assert_eq!(stand.plan().changes().len(), 5);
+    stand.apply();
+    stand.assert_empty_plan();
+    let other = cluster.stand(&config("").replace("count = 5", "count = 1"));
+    let refused = other.apply_failing().one_error();
+    assert!(refused.contains("adopt = true") && refused.contains("SessionName"), "{refused}");
+    let imported = other.tofu(&[
+        "import",
+        "-no-color",
+        "karp_aws_auth_entry.nodes[0]",
+        "arn:aws:iam::111122223333:role/path/nodes-0",
+    ]);
+    assert_eq!(imported.code, 0, "{}", imported.text);
+    assert_eq!(other.plan().changes().len(), 1, "the other name shows");
+
+    // Broken by hand: told, and left as it is.
+    let patch = |text: &str| {
+        let patch = json!({ "data": { "mapRoles": text } }).to_string();
+        cluster.kubectl(&["-n", "kube-system", "patch", "configmap", "aws-auth", "--type=merge", "-p", &patch]);
+    };
+    let good = read();
+    patch("nonsense: [");
+    let told = stand.plan();
+    assert!(told.code == 1 && told.text.contains("mapRoles"), "{}", told.text);
+    patch(&good);
+    stand.destroy();
+    let left = read();
+    assert!(left.contains("role/workers") && !left.contains("role/nodes"), "{left}");
+    cluster.kubectl(&["-n", "kube-system", "delete", "configmap", "aws-auth"]);
+}

@@ -1,0 +1,84 @@
+//! What a plan says of a pool's nodes before they are replaced.
+
+use serde_json::{Value, json};
+
+use crate::CRDS;
+use crate::stand::Cluster;
+
+fn config(name: &str, families: &str, team: &str, more: &str) -> String {
+    let template = format!(
+        "{{\n    node_class_ref = {{ name = \"none\" }}\n    labels = {{ team = {team:?} }}\n    requirements = [{{ key = \
+         \"karpenter.k8s.aws/instance-family\", operator = \"In\", values = {families} }}]\n  }}"
+    );
+    let preview =
+        format!("data \"karp_disruption_preview\" \"it\" {{\n  name = {name:?}\n  template = {template}\n}}\n");
+    let output = "output \"preview\" {\n  value = data.karp_disruption_preview.it\n}\ndata \"karp_nodes\" \"it\" {\n  node_pool = \
+                  karp_node_pool.it.name\n}\noutput \"nodes\" {\n  value = data.karp_nodes.it\n}\n";
+    let preview = if more.contains("preview") { preview + output } else { String::new() };
+    format!(
+        "provider \"karp\" {{\n  kubernetes = {{ config_path = KUBECONFIG }}\n}}\n{CRDS}resource \"karp_node_pool\" \"it\" {{\n  name = \
+         {name:?}\n  template = {template}\n  wait_for_ready = false\n  depends_on = [karp_crds.this]\n}}\n{preview}"
+    )
+}
+
+/// Makes a NodeClaim of the pool as a controller stamps it.
+fn claim(cluster: &Cluster, pool: &str, at: usize, family: &str, hash: &str) -> String {
+    let name = format!("{pool}-{at}");
+    let labels = json!({ "karpenter.sh/nodepool": pool, "karpenter.k8s.aws/instance-family": family, "team": "a",
+        "node.kubernetes.io/instance-type": format!("{family}.large"), "karpenter.sh/capacity-type": "on-demand" });
+    cluster.create(&json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": { "name": name, "labels": labels,
+            "annotations": { "karpenter.sh/nodepool-hash": hash, "karpenter.sh/nodepool-hash-version": "v3" } },
+        "spec": { "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "none" }, "requirements": [] }
+    }));
+    name
+}
+
+#[test]
+fn a_plan_tells_which_nodes_it_will_replace() {
+    let Some(cluster) = Cluster::find("a_plan_tells_which_nodes_it_will_replace") else { return };
+    let pool = cluster.unique("preview");
+    let told = |run: &crate::stand::Run| -> Vec<String> {
+        let text = |warning: &&Value| {
+            format!("{}\n{}", warning["summary"].as_str().unwrap(), warning["detail"].as_str().unwrap())
+        };
+        run.warnings().iter().map(text).filter(|text| text.starts_with("NodePool")).collect()
+    };
+    let both = "[\"m7i\", \"c7i\"]";
+    let stand = cluster.stand(&config(&pool, both, "a", ""));
+    // A new pool: from the table alone.
+    let new = told(&stand.plan());
+    assert!(new.len() == 1 && new[0].contains("types") && new[0].contains("per hour"), "{new:?}");
+    stand.apply();
+    assert!(told(&stand.plan()).is_empty(), "nothing changes");
+    let claims: Vec<String> =
+        (0..3).map(|at| claim(&cluster, &pool, at, if at == 0 { "c7i" } else { "m7i" }, "1234")).collect();
+
+    stand.write(&config(&pool, "[\"m7i\"]", "a", ""));
+    let narrower = told(&stand.plan());
+    assert!(narrower.len() == 1 && narrower[0].contains("1 of 3 nodes will be replaced"), "{narrower:?}");
+    assert!(narrower[0].contains("RequirementsDrifted") && narrower[0].contains("1 waves"), "{narrower:?}");
+    stand.write(&config(&pool, both, "b", ""));
+    let label = told(&stand.plan());
+    assert!(label.len() == 1 && label[0].contains("3 of 3 nodes") && label[0].contains("3 waves"), "{label:?}");
+
+    // As data, for what is not applied.
+    stand.write(&config(&pool, both, "a", "preview"));
+    stand.apply();
+    stand.assert_empty_plan();
+    let run = stand.tofu(&["output", "-json"]);
+    let outputs: Value = serde_json::from_str(&run.text).unwrap();
+    let (preview, nodes) = (&outputs["preview"]["value"], &outputs["nodes"]["value"]);
+    assert_eq!((&preview["nodes"], &preview["drifting"]), (&json!(3), &json!([])), "{preview}");
+    assert!(
+        preview["types_before"] == preview["types_after"] && preview["typical_price"].as_f64() > Some(0.0),
+        "{preview}"
+    );
+    assert_eq!(nodes["nodes"].as_array().map(Vec::len), Some(3), "{nodes}");
+    assert!(nodes["price"].as_f64() > Some(0.2), "{nodes}");
+    for claim in claims {
+        cluster.kubectl(&["delete", "nodeclaim", &claim]);
+    }
+    stand.destroy();
+}
