@@ -10,15 +10,19 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1 as policy;
 use karp_domain::api::conditions;
-use karp_domain::api::{BudgetReason, NodeClaim, NodePool, hash, labels};
+use karp_domain::api::hash::NodeClassVersion;
+use karp_domain::api::{BudgetReason, Ec2NodeClass, NodeClaim, NodePool, hash, labels};
 use karp_domain::catalogue::{Catalogue, Market, NodeSettings, Price, Zone, builtin};
 use karp_domain::cluster::{Pod, PodBudget, Pool, allowed, blocking};
 use karp_domain::lifecycle::{Drift, drift};
 use karp_domain::requirement::Requirements;
+use karp_kube::Error;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use serde::Serialize;
 use tfplugin::Diagnostic;
+
+use crate::resources::listed;
 
 /// The zone of a catalogue whose user named none.
 const ANY_ZONE: &str = "any";
@@ -60,6 +64,8 @@ pub struct Impact {
     pub drifting: Vec<Drifting>,
     /// How many may be replaced at the same time, under the budgets that hold now.
     pub at_once: u32,
+    /// How many rounds it takes to replace all; nothing where a pool's budgets allow none now.
+    pub waves: Option<u32>,
 }
 
 /// All that is known before a change is made.
@@ -73,14 +79,6 @@ pub struct Preview {
     pub impact: Option<Impact>,
     /// Why the nodes could not be looked at.
     pub unseen: Option<String>,
-}
-
-impl Impact {
-    /// How many rounds it takes to replace all; nothing where the budgets allow none now.
-    pub fn waves(&self) -> Option<u32> {
-        let drifting = u32::try_from(self.drifting.len()).unwrap_or(u32::MAX);
-        (self.at_once > 0).then(|| drifting.div_ceil(self.at_once))
-    }
 }
 
 /// Tells what requirements leave, by the built-in table of types and its estimated prices.
@@ -112,13 +110,77 @@ pub fn impact(before: &NodePool, after: &NodePool, pool: &Pool, claims: &[NodeCl
         let comes = drift(claim, pool, &stamp, &BTreeMap::new(), None, now).map(|drift: Drift| drift.to_string());
         comes.or_else(|| Some(already?.reason.clone()))
     };
-    let drifting = alive.filter_map(|claim| {
-        let name = claim.status.as_ref().and_then(|status| status.node_name.clone());
-        Some(Drifting { reason: reason(claim)?, name: name.unwrap_or_else(|| claim.name_any()), blocked_by: None })
-    });
-    let total = u32::try_from(claims.len()).unwrap_or(u32::MAX);
-    let at_once = allowed(&pool.budgets, BudgetReason::Drifted, total, now).min(total);
-    Impact { total, drifting: drifting.collect(), at_once }
+    let drifting =
+        alive.filter_map(|claim| Some(Drifting { reason: reason(claim)?, name: node_of(claim), blocked_by: None }));
+    let total = count(claims.len());
+    let (drifting, at_once) = (drifting.collect::<Vec<_>>(), at_once(pool, total, now));
+    let waves = waves(drifting.len(), at_once);
+    Impact { total, drifting, at_once, waves }
+}
+
+/// Tells what becomes of the nodes of a class when the class becomes `after`, by the hash that each of them is stamped with. What the
+/// selectors find is compared by the controller later, and not known here.
+pub fn class_impact(
+    before: &Ec2NodeClass,
+    after: &Ec2NodeClass,
+    pools: &[Pool],
+    claims: &[NodeClaim],
+    now: Timestamp,
+) -> Impact {
+    let name = after.name_any();
+    let of_class = |claim: &&NodeClaim| {
+        let class = &claim.spec.node_class_ref;
+        class.group == labels::AWS_GROUP && class.name == name
+    };
+    let changed = |claim: &&NodeClaim| {
+        let stamp = claim.annotations().get(labels::EC2_NODE_CLASS_HASH_VERSION);
+        let version = stamp.and_then(|stamp| NodeClassVersion::parse(stamp));
+        // The cluster's CA is the same before and after.
+        version.is_some_and(|version| {
+            hash::node_class(&before.spec, version, "") != hash::node_class(&after.spec, version, "")
+        })
+    };
+    let pool_of = |claim: &NodeClaim| claim.labels().get(labels::NODE_POOL).cloned().unwrap_or_default();
+    let own: Vec<&NodeClaim> = claims.iter().filter(of_class).collect();
+    let mut impact = Impact { total: count(own.len()), waves: Some(0), ..Impact::default() };
+    let mut by_pool: BTreeMap<String, (u32, usize)> = BTreeMap::new();
+    for claim in own {
+        let (total, drifting) = by_pool.entry(pool_of(claim)).or_default();
+        *total += 1;
+        if claim.metadata.deletion_timestamp.is_none() && changed(&claim) {
+            *drifting += 1;
+            impact.drifting.push(Drifting {
+                name: node_of(claim),
+                reason: Drift::NodeClass.to_string(),
+                blocked_by: None,
+            });
+        }
+    }
+    for (name, (total, drifting)) in by_pool.iter().filter(|(_, (_, drifting))| *drifting > 0) {
+        let pool = pools.iter().find(|pool| *pool.name == **name);
+        let at_once = pool.map_or(*total, |pool| at_once(pool, *total, now));
+        impact.at_once += at_once;
+        // Pools go on side by side: the slowest counts.
+        impact.waves = impact.waves.zip(waves(*drifting, at_once)).map(|(one, other)| one.max(other));
+    }
+    impact
+}
+
+fn count(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn node_of(claim: &NodeClaim) -> String {
+    let name = claim.status.as_ref().and_then(|status| status.node_name.clone());
+    name.unwrap_or_else(|| claim.name_any())
+}
+
+fn at_once(pool: &Pool, total: u32, now: Timestamp) -> u32 {
+    allowed(&pool.budgets, BudgetReason::Drifted, total, now).min(total)
+}
+
+fn waves(drifting: usize, at_once: u32) -> Option<u32> {
+    (at_once > 0).then(|| count(drifting).div_ceil(at_once))
 }
 
 /// Finds what forbids to disrupt the drifting nodes now: pods that say so, and budgets without allowance.
@@ -136,29 +198,67 @@ pub fn block(impact: &mut Impact, pods: &[Pod], budgets: &[Arc<PodBudget>], now:
 }
 
 /// Looks at the pool's nodes, and at what blocks those that drift.
-pub async fn look(client: &Client, before: &NodePool, after: &NodePool) -> Result<Impact, karp_kube::Error> {
-    let pool = Pool::from_kube(after)
-        .map_err(|error| karp_kube::Error::Invalid { causes: Vec::new(), message: error.to_string() })?;
+pub async fn look(client: &Client, before: &NodePool, after: &NodePool) -> Result<Impact, Error> {
+    let pool =
+        Pool::from_kube(after).map_err(|error| Error::Invalid { causes: Vec::new(), message: error.to_string() })?;
     let params = ListParams::default().labels(&format!("{}={}", labels::NODE_POOL, pool.name));
-    let claims = match Api::<NodeClaim>::all(client.clone()).list(&params).await.map_err(karp_kube::Error::from) {
-        Ok(claims) => claims.items,
-        Err(karp_kube::Error::UnknownKind { .. } | karp_kube::Error::NotFound { .. }) => Vec::new(),
-        Err(error) => return Err(error),
-    };
+    let claims = claims(client, &params).await?;
     let now = Timestamp::now();
     let mut impact = impact(before, after, &pool, &claims, now);
-    if !impact.drifting.is_empty() {
-        // From the API server's memory: a plan needs no newer answer.
-        let params = ListParams::default().match_any();
-        let pods = Api::<core::Pod>::all(client.clone());
-        let budgets = Api::<policy::PodDisruptionBudget>::all(client.clone());
-        let (pods, budgets) = futures::try_join!(pods.list(&params), budgets.list(&params))?;
-        let pods: Vec<Pod> = pods.items.iter().filter_map(|pod| Pod::from_kube(pod).ok()).collect();
-        let budgets: Vec<Arc<PodBudget>> =
-            budgets.items.iter().filter_map(|budget| PodBudget::from_kube(budget).ok().map(Arc::new)).collect();
-        block(&mut impact, &pods, &budgets, now);
-    }
+    look_for_blocks(client, &mut impact, now).await?;
     Ok(impact)
+}
+
+/// Looks at the nodes of a class, and at what blocks those that drift.
+pub async fn look_at_class(client: &Client, before: &Ec2NodeClass, after: &Ec2NodeClass) -> Result<Impact, Error> {
+    let claims = claims(client, &ListParams::default()).await?;
+    let pools = if claims.is_empty() { Vec::new() } else { listed::<NodePool>(client).await? };
+    let pools: Vec<Pool> = pools.iter().filter_map(|pool| Pool::from_kube(pool).ok()).collect();
+    let now = Timestamp::now();
+    let mut impact = class_impact(before, after, &pools, &claims, now);
+    look_for_blocks(client, &mut impact, now).await?;
+    Ok(impact)
+}
+
+async fn claims(client: &Client, params: &ListParams) -> Result<Vec<NodeClaim>, Error> {
+    match Api::<NodeClaim>::all(client.clone()).list(params).await.map_err(Error::from) {
+        Ok(claims) => Ok(claims.items),
+        Err(Error::UnknownKind { .. } | Error::NotFound { .. }) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn look_for_blocks(client: &Client, impact: &mut Impact, now: Timestamp) -> Result<(), Error> {
+    if impact.drifting.is_empty() {
+        return Ok(());
+    }
+    // From the API server's memory: a plan needs no newer answer.
+    let params = ListParams::default().match_any();
+    let pods = Api::<core::Pod>::all(client.clone());
+    let budgets = Api::<policy::PodDisruptionBudget>::all(client.clone());
+    let (pods, budgets) = futures::try_join!(pods.list(&params), budgets.list(&params))?;
+    let pods: Vec<Pod> = pods.items.iter().filter_map(|pod| Pod::from_kube(pod).ok()).collect();
+    let budgets: Vec<Arc<PodBudget>> =
+        budgets.items.iter().filter_map(|budget| PodBudget::from_kube(budget).ok().map(Arc::new)).collect();
+    block(impact, &pods, &budgets, now);
+    Ok(())
+}
+
+/// Writes the warning of a plan that changes a class; nothing where no node will be replaced.
+pub fn class_warning(class: &str, looked: Result<Impact, String>) -> Option<Diagnostic> {
+    let impact = match looked {
+        Ok(impact) if impact.drifting.is_empty() => return None,
+        Ok(impact) => impact,
+        Err(why) => {
+            let summary = format!("EC2NodeClass {class:?}: its nodes could not be looked at");
+            return Some(Diagnostic::warning(summary, why));
+        }
+    };
+    let summary =
+        format!("EC2NodeClass {class:?}: {} of {} nodes will be replaced", impact.drifting.len(), impact.total);
+    let mut detail = "What the selectors find may make more of them drift.".to_owned();
+    tell_nodes(&mut detail, &impact);
+    Some(Diagnostic::warning(summary, detail))
 }
 
 impl Preview {
@@ -224,7 +324,7 @@ fn tell_nodes(text: &mut String, impact: &Impact) {
     let names = some(impact.drifting.iter().map(of).collect());
     let count = impact.drifting.len();
     let _ = write!(text, "\n{count} of {} nodes will be replaced: {names}.", impact.total);
-    let _ = match impact.waves() {
+    let _ = match impact.waves {
         Some(waves) => {
             write!(text, "\nAt most {} at once under the budgets as they are now: {waves} waves.", impact.at_once)
         }
@@ -242,131 +342,4 @@ fn tell_nodes(text: &mut String, impact: &Impact) {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value as Json, json};
-
-    use super::*;
-
-    fn pool(change: impl Fn(&mut Json)) -> NodePool {
-        let mut pool = json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default" }, "spec": {
-            "template": { "metadata": { "labels": { "team": "a" } }, "spec": {
-                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
-                "requirements": [{ "key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["m7i", "c7i"] }],
-            } },
-            "disruption": { "budgets": [{ "nodes": "10%" }] },
-        } });
-        change(&mut pool);
-        serde_json::from_value(pool).expect("a pool")
-    }
-
-    /// Forty nodes as `before` made them, every fourth of family c7i.
-    fn claims(before: &NodePool) -> Vec<NodeClaim> {
-        (0..40)
-            .map(|at| {
-                let family = if at % 4 == 0 { "c7i" } else { "m7i" };
-                serde_json::from_value(json!({
-                    "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-                    "metadata": { "name": format!("default-{at}"), "labels": {
-                        "karpenter.sh/nodepool": "default", "karpenter.k8s.aws/instance-family": family, "team": "a",
-                    }, "annotations": {
-                        "karpenter.sh/nodepool-hash": hash::node_pool(&before.spec),
-                        "karpenter.sh/nodepool-hash-version": hash::NODE_POOL_VERSION,
-                    } },
-                    "spec": { "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" }, "requirements": [] },
-                    "status": { "nodeName": format!("node-{at}") },
-                }))
-                .expect("a NodeClaim")
-            })
-            .collect()
-    }
-
-    fn now() -> Timestamp {
-        "2026-11-21T12:00:00Z".parse().expect("a time")
-    }
-
-    fn preview(change: impl Fn(&mut Json)) -> Preview {
-        let (before, after) = (pool(|_| {}), pool(change));
-        let read = |pool: &NodePool| Pool::from_kube(pool).expect("readable");
-        Preview {
-            before: Some(offer(&read(&before).requirements)),
-            after: offer(&read(&after).requirements),
-            impact: Some(impact(&before, &after, &read(&after), &claims(&before), now())),
-            unseen: None,
-        }
-    }
-
-    #[test]
-    fn a_label_replaces_all_nodes_in_waves() {
-        let seen = preview(|pool| pool["spec"]["template"]["metadata"]["labels"]["team"] = json!("b"));
-        let impact = seen.impact.as_ref().expect("nodes");
-        assert_eq!((impact.drifting.len(), impact.at_once, impact.waves()), (40, 4, Some(10)));
-        let warning = seen.warning("default");
-        assert!(warning.summary.ends_with("types, 40 of 40 nodes will be replaced"), "{}", warning.summary);
-        assert!(
-            warning.detail.contains("node-0 (NodePoolDrifted)") && warning.detail.contains("10 waves"),
-            "{}",
-            warning.detail
-        );
-    }
-
-    #[test]
-    fn a_narrower_requirement_replaces_those_outside_of_it() {
-        let requirements = "/spec/template/spec/requirements/0/values";
-        let seen = preview(|pool| *pool.pointer_mut(requirements).expect("values") = json!(["m7i"]));
-        let impact = seen.impact.clone().expect("nodes");
-        assert_eq!((impact.drifting.len(), impact.waves()), (10, Some(3)));
-        assert!(impact.drifting.iter().all(|node| node.reason == "RequirementsDrifted"));
-        assert!(
-            seen.after.types < seen.before.as_ref().expect("types").types && seen.after.typical > seen.after.cheapest
-        );
-    }
-
-    #[test]
-    fn more_room_or_another_budget_replaces_nothing() {
-        let wider = preview(|pool| {
-            pool["spec"]["template"]["spec"]["requirements"][0]["values"] = json!(["m7i", "c7i", "r7i"]);
-        });
-        assert!(wider.tells() && wider.impact.expect("nodes").drifting.is_empty());
-        let same = preview(|pool| pool["spec"]["disruption"]["budgets"][0]["nodes"] = json!("1"));
-        assert!(!same.tells(), "{same:?}");
-    }
-
-    #[test]
-    fn no_type_and_no_budget_are_told() {
-        let none = preview(|pool| {
-            pool["spec"]["template"]["spec"]["requirements"][0]["values"] = json!(["m99"]);
-            pool["spec"]["disruption"]["budgets"][0]["nodes"] = json!("0");
-        });
-        let warning = none.warning("default");
-        assert!(warning.summary.contains("-> 0 types"), "{}", warning.summary);
-        assert!(warning.detail.contains("loosen") && warning.detail.contains("allow none"), "{}", warning.detail);
-    }
-
-    #[test]
-    fn what_blocks_a_node_is_named() {
-        let mut seen = preview(|pool| pool["spec"]["template"]["metadata"]["labels"]["team"] = json!("b"));
-        let pod = |node: &str, name: &str, annotations: Json, app: &str| {
-            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "namespace": "web", "name": name,
-                "annotations": annotations, "labels": { "app": app } }, "spec": { "nodeName": node, "containers": [] },
-                "status": { "phase": "Running" } });
-            Pod::from_kube(&serde_json::from_value(pod).expect("a pod")).expect("readable")
-        };
-        let pods = [
-            pod("node-1", "keep", json!({ "karpenter.sh/do-not-disrupt": "true" }), "a"),
-            pod("node-2", "db-0", json!({}), "db"),
-            pod("node-3", "free", json!({}), "a"),
-        ];
-        let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "namespace": "web", "name": "db" },
-            "spec": { "selector": { "matchLabels": { "app": "db" } } }, "status": { "disruptionsAllowed": 0, "currentHealthy": 1,
-            "desiredHealthy": 1, "expectedPods": 1 } });
-        let budget = PodBudget::from_kube(&serde_json::from_value(budget).expect("a budget")).expect("readable");
-        let impact = seen.impact.as_mut().expect("nodes");
-        block(impact, &pods, &[Arc::new(budget)], now());
-        let blocked: Vec<&str> = impact.drifting.iter().filter_map(|node| node.blocked_by.as_deref()).collect();
-        assert_eq!(
-            blocked,
-            ["pod web/keep (karpenter.sh/do-not-disrupt)", "PodDisruptionBudget web/db (pod web/db-0)"]
-        );
-        assert!(seen.warning("default").detail.contains("2 cannot be disrupted now: node-1 by pod web/keep"));
-    }
-}
+mod tests;

@@ -102,6 +102,6 @@ fn answer(config: Value, before: Option<Offer>, after: &Offer, impact: &Impact) 
         .with("typical_price", price(after.typical))
         .with("nodes", i64::from(impact.total))
         .with("at_once", i64::from(impact.at_once))
-        .with("waves", impact.waves().map_or(Value::Null, |waves| Value::from(i64::from(waves))))
+        .with("waves", impact.waves.map_or(Value::Null, |waves| Value::from(i64::from(waves))))
         .with("drifting", tfplugin::to_value(&impact.drifting)?))
 }

@@ -3,15 +3,19 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use karp_domain::api::validate as rules;
+use karp_domain::api::{Ec2NodeClass, validate as rules};
 use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
+};
 
-use super::custom_object::{CustomKind, adopt, force_conflicts, spec_attributes, wait_for_ready};
+use super::custom_object::{CustomKind, adopt, failure, force_conflicts, spec_attributes, wait_for_ready};
 use super::{kubelet, node_class_schema};
 use crate::manifests::spec::Attributes;
+use crate::preview;
 use crate::provider::Handle;
+use crate::report::Kind;
 
 const KIND: CustomKind = CustomKind {
     api_version: "karpenter.k8s.aws/v1",
@@ -41,6 +45,37 @@ impl NodeClass {
 
     fn spec(&self) -> &Attributes {
         self.spec.get_or_init(|| spec_attributes(&self.schema(), &OWN))
+    }
+
+    /// Tells which nodes a change will replace; nothing while a part of it is not known, and nothing at create and destroy.
+    async fn preview(&self, change: &PlannedChange) -> Option<Diagnostic> {
+        let session = self.handle.session();
+        if session.model().offline_plan || !change.is_update() || !change.has_changes() {
+            return None;
+        }
+        let (before, after) = (self.typed(&change.prior)?, self.typed(&change.planned)?);
+        if before.spec == after.spec {
+            return None;
+        }
+        let look = async {
+            let client = session.kube().await?;
+            let looked = preview::look_at_class(&client, &before, &after).await;
+            looked.map_err(|error| failure("look at the nodes of the class", error))
+        };
+        let looked = match tokio::time::timeout(preview::PATIENCE, look).await {
+            Ok(Ok(impact)) => Ok(impact),
+            Ok(Err(failure)) if failure.kind == Kind::NotYetKnown => return None,
+            Ok(Err(failure)) => Err(failure.to_string()),
+            Err(_) => Err("the API server took too long".to_owned()),
+        };
+        preview::class_warning(change.planned.get("name").as_str().unwrap_or_default(), looked)
+    }
+
+    /// Reads attributes as an EC2NodeClass; nothing while a part of them is not known.
+    fn typed(&self, value: &Value) -> Option<Ec2NodeClass> {
+        let mut unknown = Vec::new();
+        let object = KIND.object(self.spec(), value, &mut unknown);
+        if unknown.is_empty() { serde_json::from_value(object).ok() } else { None }
     }
 }
 
@@ -77,7 +112,7 @@ impl Resource for NodeClass {
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
         CustomKind::plan_id(change);
-        Diagnostics::new()
+        self.preview(change).await.into_iter().collect()
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {

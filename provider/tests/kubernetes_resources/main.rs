@@ -4,8 +4,17 @@ mod entries;
 mod preview;
 mod stand;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use serde_json::Value;
 use stand::Cluster;
+
+/// A controller is not destroyed while NodeClaims live: tests with either take their turn.
+static CLAIMS: Mutex<()> = Mutex::new(());
+
+fn claims() -> MutexGuard<'static, ()> {
+    CLAIMS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// CRDs stay between tests: others may be using them.
 const CRDS: &str = "resource \"karp_crds\" \"this\" {}\n";
@@ -36,6 +45,7 @@ resource "karp_node_pool" "it" {{
 #[test]
 fn all_of_it_comes_in_one_apply_and_goes_in_one_destroy() {
     let Some(cluster) = Cluster::find("all_of_it_comes_in_one_apply_and_goes_in_one_destroy") else { return };
+    let _turn = claims();
     let name = cluster.unique("whole");
     let stand = cluster.stand(&format!(
         r#"
@@ -129,6 +139,7 @@ fn a_pool_made_elsewhere_is_imported_without_a_difference() {
 #[test]
 fn the_controller_stays_while_nodes_live_that_only_it_can_end() {
     let Some(cluster) = Cluster::find("the_controller_stays_while_nodes_live_that_only_it_can_end") else { return };
+    let _turn = claims();
     let name = cluster.unique("stays");
     let stand = cluster.stand(&format!(
         r#"

@@ -38,6 +38,7 @@ fn claim(cluster: &Cluster, pool: &str, at: usize, family: &str, hash: &str) -> 
 #[test]
 fn a_plan_tells_which_nodes_it_will_replace() {
     let Some(cluster) = Cluster::find("a_plan_tells_which_nodes_it_will_replace") else { return };
+    let _turn = crate::claims();
     let pool = cluster.unique("preview");
     let told = |run: &crate::stand::Run| -> Vec<String> {
         let text = |warning: &&Value| {
