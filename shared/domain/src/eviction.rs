@@ -143,6 +143,7 @@ pub fn next(drain: &Drain<'_>, now: Timestamp) -> Step {
     let mut wait = Wait::default();
     let mut look = |at: Timestamp| wait.next_look = Some(wait.next_look.map_or(at, |old: Timestamp| old.min(at)));
     look(later(now, LOOK_AGAIN));
+    drain.deadline.into_iter().for_each(&mut look);
     let (mut evict, mut delete, mut blocked, mut terminating) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for pod in here {
         if let Some(deadline) = drain.deadline {
@@ -186,7 +187,7 @@ fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
 
 /// Whether the node must not end before the pod is gone.
 fn must_go(pod: &Pod, now: Timestamp) -> bool {
-    let stuck = pod.deletes_at.is_some_and(|end| now > later(end, STUCK));
+    let stuck = pod.deletes_at.is_some_and(|end| now >= later(end, STUCK));
     pod.owner != Owner::Node
         && pod.phase != Phase::Terminal
         && !stuck
