@@ -17,5 +17,6 @@ pub mod quantity;
 pub mod requirement;
 pub mod resources;
 pub mod scheduling;
+pub mod sim;
 pub mod taint;
 pub mod user_data;

@@ -69,11 +69,18 @@ fn a_claim_that_goes_is_taken_to_its_end_however_far_it_was() {
 fn a_launch_has_five_minutes_and_a_node_fifteen_to_join() {
     let claim = claim_with(&[]);
     let step = |time| next(&claim, None, None, time);
-    let end = after(CREATED, LAUNCH_TIMEOUT);
-    assert_eq!((step(at(CREATED)).step, step(at(CREATED)).look), (Step::Launch, Some(end)));
+    let end = after(CREATED, LAUNCH_TIMEOUT + SignedDuration::from_mins(10));
+    assert_eq!((step(at(CREATED)).step, step(at(CREATED)).look), (Step::Launch, Some(end)), "clocks may differ");
     assert_eq!(step(end - SignedDuration::from_secs(1)).step, Step::Launch);
     assert_eq!(step(end).step, Step::GiveUp(Timeout::Launch));
     assert_eq!(step(at(CREATED) - SignedDuration::from_hours(2)).step, Step::Launch, "a clock that went back");
+
+    let mut claim = claim_with(&[]);
+    let (status, tried) = (claim.status.get_or_insert_default(), at(CREATED) + SignedDuration::from_hours(2));
+    conditions::set(&mut status.conditions, conditions::LAUNCHED, ConditionStatus::Unknown, "NoCapacity", "", tried);
+    let step = |time| next(&claim, None, None, time).step;
+    assert_eq!(step(tried + LAUNCH_TIMEOUT - SignedDuration::from_secs(1)), Step::Launch);
+    assert_eq!(step(tried + LAUNCH_TIMEOUT), Step::GiveUp(Timeout::Launch));
 
     let claim = claim_with(&["Launched"]);
     let step = |time| next(&claim, None, None, time);

@@ -7,8 +7,10 @@ use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 use crate::cluster::Node;
 
-/// An instance that was not launched after this long never will be (Karpenter: 5 min).
+/// An instance that was not launched this long after the first try never will be (Karpenter: 5 min from the claim's creation).
 pub const LAUNCH_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
+/// The controller's clock and the API server's differ by this at most.
+const WORST_SKEW: SignedDuration = SignedDuration::from_mins(10);
 /// A node that has not joined after this long never will (Karpenter: 15 min).
 pub const REGISTRATION_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
 /// Drift is looked at this often (Karpenter: 5 min).
@@ -103,8 +105,7 @@ pub fn next(claim: &NodeClaim, node: Option<&Node>, quiet: Option<SignedDuration
         return Next { step: Step::Guard, look: Some(now) };
     }
     if !is_true(claim, conditions::LAUNCHED) {
-        let start = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-        return before(start, LAUNCH_TIMEOUT, now, Timeout::Launch, Step::Launch);
+        return before(launch_begin(claim, now), LAUNCH_TIMEOUT, now, Timeout::Launch, Step::Launch);
     }
     if !is_true(claim, conditions::REGISTERED) {
         return joining(claim, node, now);
@@ -117,6 +118,15 @@ pub fn next(claim: &NodeClaim, node: Option<&Node>, quiet: Option<SignedDuration
         };
     }
     live(claim, node, quiet, now)
+}
+
+/// Since when a launch is tried: since the first try was noted to have come to nothing, by this controller's own clock. The creation is by
+/// the API server's: it counts only where nothing was noted, and only once no difference between clocks can explain it.
+fn launch_begin(claim: &NodeClaim, now: Timestamp) -> Timestamp {
+    let status = claim.status.as_ref();
+    let noted = status.and_then(|status| conditions::get(&status.conditions, conditions::LAUNCHED));
+    let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| later(time.0, WORST_SKEW));
+    noted.map_or(created, |condition| condition.last_transition_time)
 }
 
 /// The way from the launch to the registered node. A node that was lost has the whole time again to come back, and is not given up

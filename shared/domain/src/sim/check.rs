@@ -1,0 +1,262 @@
+//! What must hold after every second, and at the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Violation, World};
+use crate::api::labels;
+use crate::catalogue::{Offering, Price, RankedOffering};
+use crate::cluster::{Pod, PodKey, Readiness, Share};
+use crate::disruption::{Cause, Command};
+use crate::lifecycle::{REGISTRATION_TIMEOUT, provider_id};
+use crate::scheduling::InFlightNode;
+
+/// More than this of one run tells nothing new.
+pub(super) const MOST_VIOLATIONS: usize = 20;
+/// An instance without a claim is ended within this time of its launch (with the two listings that it takes, and a crash between).
+const ORPHAN_LIMIT: SignedDuration = SignedDuration::from_mins(3);
+
+/// kube-scheduler may place displaced pods otherwise than was planned, so that a move is made up for by a launch: so often at most.
+const MOST_RETURNS: u32 = 4;
+/// Within this time a pod that waits is answered, and answered again (60 s, and the 10 s of a batch).
+const ANSWER_LIMIT: SignedDuration = SignedDuration::from_secs(70);
+
+/// Watches a run.
+#[derive(Default)]
+pub(super) struct Watch {
+    pub(super) violations: Vec<Violation>,
+    orphans: BTreeMap<String, Timestamp>,
+    /// What was there at rest, since something last changed from outside.
+    states: Vec<State>,
+    /// How often one of them came back.
+    returns: u32,
+    /// Pods that wait, and since when.
+    waiting: BTreeMap<PodKey, Timestamp>,
+    start: Option<Timestamp>,
+    /// Launches before the first node could be given up.
+    first_launches: u32,
+    /// S-12 was told of.
+    vain: bool,
+}
+
+/// A cluster at rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    pods: usize,
+    types: Vec<Arc<str>>,
+}
+
+/// S-8: what replaces nodes that could be cheaper is cheaper by the prices of the world, whichever of its offerings is launched.
+pub(super) fn is_cheaper(world: &mut World, command: &Command) {
+    if command.cause != Cause::Underutilized {
+        return;
+    }
+    let price = |offering: &RankedOffering| {
+        let t = world.catalogue.get(&offering.instance_type)?;
+        let same = |one: &&Offering| one.zone == offering.zone && one.capacity_type == offering.capacity_type;
+        t.offerings.iter().find(same).map(|one| one.price)
+    };
+    let dearest = |node: &InFlightNode| node.offerings.iter().filter_map(price).max().unwrap_or_default();
+    let after: Price = command.replacements.iter().map(dearest).sum();
+    let on = |claim: &str| world.claims.get(claim).and_then(provider_id).and_then(|id| world.instances.get(id));
+    let before: Price = command.candidates.iter().filter_map(|one| on(&one.claim)).map(|one| one.offering.price).sum();
+    if after >= before && !command.candidates.is_empty() {
+        world.violate("S-8", format!("nodes for {before} an hour are replaced by some for {after}"));
+    }
+}
+
+/// S-3: counts by itself what a command takes of each pool's budgets, of those without a window.
+pub(super) fn budgets_allow(world: &mut World, command: &Command) {
+    let Some(reason) = command.cause.budget() else { return };
+    let hosts = world.snapshot().hosts();
+    let mut broken = Vec::new();
+    for pool in &world.pools {
+        let taken = command.candidates.iter().filter(|candidate| candidate.pool == pool.name).count();
+        let nodes =
+            || hosts.iter().filter(|host| host.pool() == Some(&pool.name)).filter_map(|host| host.node.as_ref());
+        let total = nodes().count();
+        let busy = nodes().filter(|node| node.is_disrupted() || node.ready != Readiness::Ready).count();
+        for budget in pool.budgets.iter().filter(|budget| budget.window.is_none()) {
+            let applies = budget.reasons.as_ref().is_none_or(|all| all.contains(&reason));
+            let most = match budget.nodes {
+                Share::Count(count) => count as usize,
+                Share::Percent(percent) => (total * percent as usize).div_ceil(100),
+                Share::Unreadable => 0,
+            };
+            if taken > 0 && applies && busy + taken > most {
+                broken.push(format!(
+                    "{busy} and {taken} nodes of {total} in pool {} are disrupted, {most} may be",
+                    pool.name
+                ));
+            }
+        }
+    }
+    broken.into_iter().for_each(|what| world.violate("S-3", what));
+}
+
+impl Watch {
+    fn fail(&mut self, world: &World, invariant: &'static str, what: String) {
+        if self.violations.len() < MOST_VIOLATIONS {
+            self.violations.push(Violation { invariant, what, at: world.now });
+        }
+    }
+
+    pub(super) fn every_second(&mut self, world: &World) {
+        self.nothing_is_lost(world);
+        self.one_instance_a_claim(world);
+        self.limits(world);
+        self.settled(world);
+        self.pods_are_answered(world);
+        self.launches_in_vain(world);
+    }
+
+    /// S-1: each live instance has a claim, or will not live long.
+    fn nothing_is_lost(&mut self, world: &World) {
+        let claimed = |id: &str, uid: &str| {
+            world
+                .claims
+                .values()
+                .any(|claim| provider_id(claim) == Some(id) || claim.metadata.uid.as_deref() == Some(uid))
+        };
+        let lost = world.instances.values().filter(|one| one.ends.is_none() && !claimed(&one.id, &one.claim_uid));
+        let lost: Vec<String> = lost.map(|one| one.id.clone()).collect();
+        self.orphans.retain(|id, _| lost.contains(id));
+        for id in lost {
+            let since = *self.orphans.entry(id.clone()).or_insert(world.now);
+            if world.now.duration_since(since) > ORPHAN_LIMIT {
+                self.fail(world, "S-1", format!("{id} runs without a claim"));
+            }
+        }
+    }
+
+    /// S-5: a claim never has two instances. S-6: a node is there as long as its instance is.
+    fn one_instance_a_claim(&mut self, world: &World) {
+        let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut twice = Vec::new();
+        for instance in world.instances.values().filter(|instance| instance.ends.is_none()) {
+            if let Some(other) = seen.insert(&instance.claim_uid, &instance.id) {
+                twice.push(format!("{} has {other} and {}", instance.claim, instance.id));
+            }
+        }
+        twice.into_iter().for_each(|what| self.fail(world, "S-5", what));
+        let gone = world.claims.values().filter(|claim| {
+            let registered = claim.status.as_ref().and_then(|status| status.node_name.as_ref());
+            let alive = provider_id(claim).and_then(|id| world.instances.get(id)).is_some_and(|one| one.ends.is_none());
+            alive && registered.is_some_and(|node| !world.nodes.contains_key(node))
+        });
+        let gone: Vec<String> = gone.filter_map(|claim| claim.metadata.name.clone()).collect();
+        gone.into_iter()
+            .for_each(|claim| self.fail(world, "S-6", format!("the node of {claim} went before its instance")));
+    }
+
+    /// S-4: a pool never has more nodes than its limit.
+    fn limits(&mut self, world: &World) {
+        for pool in world.pools.iter().filter(|pool| pool.limits.contains(crate::resources::NODES)) {
+            let limit = pool.limits.get(crate::resources::NODES).units();
+            let own = |claim: &&crate::api::NodeClaim| {
+                claim
+                    .metadata
+                    .labels
+                    .as_ref()
+                    .and_then(|all| all.get(labels::NODE_POOL))
+                    .is_some_and(|p| **p == *pool.name)
+            };
+            let nodes = world.claims.values().filter(own).count();
+            if nodes as i64 > limit {
+                self.fail(world, "S-4", format!("pool {} has {nodes} nodes, its limit is {limit}", pool.name));
+            }
+        }
+    }
+
+    /// S-9: while nothing changes from outside, what was there before, at rest, does not come back again and again.
+    fn settled(&mut self, world: &World) {
+        if world.faults != Default::default() {
+            self.states.clear();
+            self.returns = 0;
+            return;
+        }
+        let replacing = world.claims.values().any(|claim| {
+            !crate::lifecycle::is_true(claim, crate::api::conditions::INITIALIZED)
+                || claim.metadata.deletion_timestamp.is_some()
+        });
+        let claimed = |id: &str| world.claims.values().any(|claim| provider_id(claim) == Some(id));
+        let ending = world.instances.values().any(|one| one.ends.is_some() || !claimed(&one.id));
+        let waiting = ending || world.pods.is_empty() || world.pods.values().any(|pod| !pod.ready);
+        if replacing || waiting || world.violations.len() + self.violations.len() >= MOST_VIOLATIONS {
+            return;
+        }
+        let mut types: Vec<Arc<str>> = world.instances.values().map(|one| one.offering.instance_type.clone()).collect();
+        types.sort();
+        let state = State { pods: world.pods.len(), types };
+        if self.states.last() == Some(&state) {
+            return;
+        }
+        if self.states.contains(&state) {
+            self.returns += 1;
+            if self.returns == MOST_RETURNS + 1 {
+                self.fail(world, "S-9", format!("{:?} and others were there before", state.types));
+            }
+        }
+        self.states.push(state);
+    }
+
+    /// S-10: whatever becomes of a pod that waits, a solution says so within a minute, and again each minute.
+    fn pods_are_answered(&mut self, world: &World) {
+        let waits = |pod: &&Pod| pod.is_provisionable();
+        let keys: BTreeSet<&PodKey> = world.pods.values().filter(waits).map(|pod| &pod.key).collect();
+        self.waiting.retain(|key, _| keys.contains(key));
+        let mut forgotten = Vec::new();
+        for key in keys {
+            let since = *self.waiting.entry(key.clone()).or_insert(world.now);
+            let last = world.told.get(key).map_or(since, |told| since.max(*told));
+            if world.now.duration_since(last) > ANSWER_LIMIT {
+                forgotten.push(key.clone());
+            }
+        }
+        for key in forgotten {
+            self.waiting.insert(key.clone(), world.now);
+            self.fail(world, "S-10", format!("nothing is said of {key} for {ANSWER_LIMIT:#}"));
+        }
+    }
+
+    /// S-12: as long as no node ever joined, launches after the first ones grow with the logarithm of time.
+    fn launches_in_vain(&mut self, world: &World) {
+        let start = *self.start.get_or_insert(world.now);
+        let passed = world.now.duration_since(start);
+        if passed < REGISTRATION_TIMEOUT {
+            self.first_launches = world.launches;
+            return;
+        }
+        let minutes = passed.as_mins().unsigned_abs();
+        let more = world.launches - self.first_launches;
+        if world.joined == 0 && !self.vain && more > 8 + 4 * (minutes + 2).ilog2() {
+            self.vain = true;
+            self.fail(world, "S-12", format!("{more} more launches in {minutes} min, and no node joined"));
+        }
+    }
+
+    /// S-7: when faults have stopped everything finds its place, and then nothing is written. S-11: no taint is left behind.
+    pub(super) fn at_the_end(&mut self, world: &World, quiet: SignedDuration) {
+        for pod in world.pods.values().filter(|pod| !pod.ready) {
+            self.fail(world, "S-7", format!("pod {} still waits", pod.key));
+        }
+        for (name, claim) in &world.claims {
+            if claim.metadata.deletion_timestamp.is_some()
+                || provider_id(claim).is_none_or(|id| !world.instances.contains_key(id))
+            {
+                self.fail(world, "S-7", format!("claim {name} hangs"));
+            }
+        }
+        for (name, node) in &world.nodes {
+            let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+            if taints.into_iter().any(|taint| taint.key == labels::DISRUPTED) {
+                self.fail(world, "S-11", format!("node {name} is still tainted"));
+            }
+        }
+        if world.now.duration_since(world.written) < quiet {
+            self.fail(world, "S-7", format!("still writing at {}", world.written));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! EC2: instances that start, join or do not, end, and are listed; launches under one token give one instance.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+
+use super::World;
+use crate::api::labels;
+use crate::catalogue::RankedOffering;
+use crate::lifecycle::Listed;
+
+const BOOT: SignedDuration = SignedDuration::from_secs(30);
+const SHUTDOWN: SignedDuration = SignedDuration::from_secs(20);
+
+/// An instance.
+#[derive(Clone, Debug)]
+pub(super) struct Instance {
+    pub(super) id: String,
+    pub(super) token: String,
+    pub(super) claim: String,
+    pub(super) claim_uid: String,
+    pub(super) offering: RankedOffering,
+    launched: Timestamp,
+    /// It joins then; never, if none.
+    joins: Option<Timestamp>,
+    /// It was asked to end, and is gone then.
+    pub(super) ends: Option<Timestamp>,
+}
+
+/// Says why a launch gave nothing that the caller knows of.
+pub(super) enum Refusal {
+    NoCapacity,
+    LostReply,
+}
+
+impl World {
+    pub(super) fn launch(
+        &mut self,
+        claim: &str,
+        uid: &str,
+        token: &str,
+        offering: RankedOffering,
+    ) -> Result<Instance, Refusal> {
+        if let Some(known) = self.instances.values().find(|instance| instance.token == token) {
+            return Ok(known.clone());
+        }
+        if self.random.happens(self.faults.no_capacity_permille) {
+            return Err(Refusal::NoCapacity);
+        }
+        self.count += 1;
+        let joins = (!self.random.happens(self.faults.never_joins_permille)).then(|| self.now + BOOT);
+        let instance = Instance {
+            id: format!("aws:///{}/i-{:06}", offering.zone.name, self.count),
+            token: token.to_owned(),
+            claim: claim.to_owned(),
+            claim_uid: uid.to_owned(),
+            offering,
+            launched: self.now,
+            joins,
+            ends: None,
+        };
+        self.launches += 1;
+        self.instances.insert(instance.id.clone(), instance.clone());
+        if self.random.happens(self.faults.lost_reply_permille) { Err(Refusal::LostReply) } else { Ok(instance) }
+    }
+
+    fn is_listed(&self, instance: &Instance) -> bool {
+        self.now.duration_since(instance.launched).as_secs() >= i64::from(self.faults.list_lag_seconds)
+    }
+
+    pub(super) fn find(&self, claim_uid: &str) -> Option<Instance> {
+        let wanted = |one: &&Instance| one.claim_uid == claim_uid && one.ends.is_none() && self.is_listed(one);
+        self.instances.values().find(wanted).cloned()
+    }
+
+    /// Asks that an instance ends; says whether it is gone.
+    pub(super) fn terminate(&mut self, id: &str) -> bool {
+        let end = self.now + SHUTDOWN;
+        match self.instances.get_mut(id) {
+            None => true,
+            Some(instance) => {
+                instance.ends.get_or_insert(end);
+                false
+            }
+        }
+    }
+
+    pub(super) fn list(&mut self) -> Vec<Listed> {
+        let one = |instance: &Instance| Listed {
+            provider_id: instance.id.clone(),
+            claim: Some(instance.claim.clone()),
+            ending: instance.ends.is_some(),
+        };
+        let mut listed: Vec<Listed> = self.instances.values().filter(|one| self.is_listed(one)).map(one).collect();
+        let (random, permille) = (&mut self.random, self.faults.unlisted_permille);
+        listed.retain(|_| !random.happens(permille));
+        listed
+    }
+
+    /// Ends the instance of a node that was emptied; says whether it is gone. What still runs there is killed: S-2.
+    pub(super) fn terminate_drained(&mut self, id: &str, node: &str, deadline: Option<Timestamp>) -> bool {
+        let alive = self.instances.get(id).is_some_and(|instance| instance.ends.is_none());
+        let over = deadline.is_some_and(|deadline| self.now >= deadline);
+        if alive && !over {
+            let killed = self.pods.values().find(|pod| pod.node.as_deref() == Some(node) && pod.deletes_at.is_none());
+            if let Some(what) = killed.map(|pod| format!("{} was killed with its instance {id}", pod.key)) {
+                self.violate("S-2", what);
+            }
+        }
+        self.terminate(id)
+    }
+
+    /// Lets a second pass in the cloud.
+    pub(super) fn pass_in_cloud(&mut self) {
+        let now = self.now;
+        self.instances.retain(|_, instance| instance.ends.is_none_or(|at| at > now));
+        let ids: Vec<String> = self.instances.keys().cloned().collect();
+        if !ids.is_empty() && self.random.happens(self.faults.ends_permille) {
+            let unlucky = &ids[self.random.below(ids.len())];
+            self.terminate(unlucky);
+        }
+        for id in ids {
+            let joins = self.instances.get_mut(&id).and_then(|instance| instance.joins.take_if(|at| *at <= now));
+            let alive = self.instances.get(&id).filter(|instance| instance.ends.is_none()).cloned();
+            if let (Some(_), Some(instance)) = (joins, alive) {
+                let node = self.joined(&instance);
+                let name = node.metadata.name.clone().unwrap_or_default();
+                self.nodes.insert(name, node);
+            }
+        }
+        let joined = |node: &core::Node| {
+            let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+            self.instances.contains_key(id)
+        };
+        // the cloud's own controller deletes what has no instance any more; finalizers hold it
+        let left: Vec<String> = self.nodes.iter().filter(|(_, node)| !joined(node)).map(|(n, _)| n.clone()).collect();
+        for name in left {
+            match self.nodes.get_mut(&name) {
+                Some(node) if node.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty()) => {
+                    node.metadata.deletion_timestamp.get_or_insert(Time(now));
+                }
+                _ => drop(self.nodes.remove(&name)),
+            }
+        }
+        for node in self.nodes.values_mut() {
+            let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
+            let alive = self.instances.get(&id).is_some_and(|instance| instance.ends.is_none());
+            let said = if alive { "True" } else { "Unknown" };
+            for condition in node.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten()) {
+                said.clone_into(&mut condition.status);
+            }
+        }
+    }
+
+    /// The node of an instance as kubelet registers it.
+    fn joined(&self, instance: &Instance) -> core::Node {
+        let name = instance.id.rsplit('/').next().unwrap_or_default();
+        let t = self.catalogue.get(&instance.offering.instance_type);
+        let (capacity, allocatable) = t.map(|t| (t.capacity.to_api(), t.allocatable().to_api())).unwrap_or_default();
+        let node = json!({
+            "metadata": {"name": name, "uid": format!("node-{name}"), "creationTimestamp": self.now,
+                "labels": {"kubernetes.io/hostname": name}},
+            "spec": {"providerID": instance.id, "taints": [{"key": labels::UNREGISTERED, "effect": "NoExecute"}]},
+            "status": {"capacity": capacity, "allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        serde_json::from_value(node).unwrap_or_default()
+    }
+}
+
+pub(super) fn zone_of(instance: &Instance) -> Arc<str> {
+    instance.offering.zone.name.clone()
+}

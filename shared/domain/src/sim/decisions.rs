@@ -1,0 +1,79 @@
+//! The seam between a controller and its decisions: production's by default, so that a test can put a broken one in the place of each and
+//! see whether the checks notice.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::NodeClaim;
+use crate::cluster::{Node, Pod, Snapshot};
+use crate::disruption::{self, Act, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
+use crate::eviction::{self, Drain};
+use crate::lifecycle::{self, Allowance, Collection, Collector, Listed, Next, Registrations};
+use crate::scheduling::{self, Solution};
+
+/// Makes the decisions of a simulated controller. Every method is production's own unless it is replaced.
+pub trait Decisions {
+    /// Answers the next step of a claim: [`lifecycle::next`].
+    fn step(&self, claim: &NodeClaim, node: Option<&Node>, quiet: Option<SignedDuration>, now: Timestamp) -> Next {
+        lifecycle::next(claim, node, quiet, now)
+    }
+
+    /// Answers the next step of a drain: [`eviction::next`].
+    fn drain(&self, drain: &Drain<'_>, now: Timestamp) -> eviction::Step {
+        eviction::next(drain, now)
+    }
+
+    /// Answers where pods go and what to launch: [`scheduling::solve`].
+    fn solve(&self, snapshot: &Snapshot) -> Solution {
+        scheduling::solve(snapshot)
+    }
+
+    /// Answers which nodes go: [`disruption::plan_with`].
+    fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+        disruption::plan_with(snapshot, memory)
+    }
+
+    /// Checks a command after its rest: [`disruption::validate`].
+    ///
+    /// # Errors
+    ///
+    /// When the command no longer holds.
+    fn validate(&self, command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
+        disruption::validate(command, snapshot)
+    }
+
+    /// Answers what to do with a command that was begun: [`Execution::next`].
+    fn carry_out(&self, begun: &Execution, replacements: &[Progress], pods: &[Arc<Pod>], now: Timestamp) -> Act {
+        begun.next(replacements, pods, now)
+    }
+
+    /// Answers what to collect: [`Collector::pass`].
+    fn collect(
+        &self,
+        collector: &mut Collector,
+        listed: &[Listed],
+        claims: &[Arc<NodeClaim>],
+        is_ready: &dyn Fn(&str) -> bool,
+        now: Timestamp,
+    ) -> Collection {
+        collector.pass(listed, claims, is_ready, now)
+    }
+
+    /// Answers how many nodes a pool may launch: [`Registrations::allowance`].
+    fn allowance(&self, known: &Registrations, joining: usize, now: Timestamp) -> Allowance {
+        known.allowance(joining, now)
+    }
+
+    /// Answers the client token of a launch, from the claim's UID and the attempt that is written on it. The controller's launch is not in
+    /// this crate: this repeats its rule.
+    fn token(&self, uid: &str, attempt: &str, _now: Timestamp) -> String {
+        format!("{uid}-{attempt}")
+    }
+}
+
+/// Decides as karp does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Production;
+
+impl Decisions for Production {}

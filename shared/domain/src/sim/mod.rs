@@ -1,0 +1,142 @@
+//! A seeded world in virtual time: API objects, kube-scheduler, kubelets, workloads and EC2, which drive the production decisions and
+//! state machines. What must hold is checked after every second; the same seed gives the same run.
+
+mod check;
+mod cloud;
+mod controller;
+mod decisions;
+mod random;
+mod world;
+
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+
+use check::Watch;
+use controller::Controller;
+pub use decisions::{Decisions, Production};
+pub use world::{Workload, World};
+
+/// Faults are over after this part of a run, in percent: the rest shows whether the world heals.
+const FAULTS_PERCENT: u32 = 60;
+/// At the end of a run nothing may have been written for this long.
+const QUIET: SignedDuration = SignedDuration::from_mins(5);
+
+/// Says what goes wrong in a run, each in thousandths a second or an attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// The controller is killed at an effect.
+    pub crash_permille: u32,
+    /// EC2 has no capacity for a launch.
+    pub no_capacity_permille: u32,
+    /// EC2 launches, and the reply is lost.
+    pub lost_reply_permille: u32,
+    /// A node never joins.
+    pub never_joins_permille: u32,
+    /// An instance ends by itself, in a second.
+    pub ends_permille: u32,
+    /// A workload is scaled, in a second.
+    pub scales_permille: u32,
+    /// A user deletes a claim, in a second.
+    pub deletes_permille: u32,
+    /// Somebody takes a claim's finalizers away, so that it goes at once, in a second.
+    pub forgets_permille: u32,
+    /// An instance is missing from a listing, each by itself.
+    pub unlisted_permille: u32,
+    /// New instances are listed only after so many seconds, by all that looks for them.
+    pub list_lag_seconds: u32,
+    /// kube-scheduler takes any node that fits instead of the emptiest, each pod by itself.
+    pub fickle_permille: u32,
+    /// How wrong the controller's clock is, to the end of the run.
+    pub clock: Option<Skew>,
+}
+
+/// Bounds how far a controller's clock is ahead, in seconds; behind if negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Skew {
+    /// At least.
+    pub from: i32,
+    /// At most.
+    pub to: i32,
+    /// How often it steps to another error between these, in thousandths a second.
+    pub permille: u32,
+}
+
+/// Describes a run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Seed of everything that is left to chance.
+    pub seed: u64,
+    /// Virtual seconds.
+    pub seconds: u32,
+    /// What goes wrong.
+    pub faults: Faults,
+}
+
+/// Names an invariant that did not hold, by its number in the list of the project's reliability goals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Such as `S-1`.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub what: String,
+    /// When, in virtual time.
+    pub at: Timestamp,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}: {}", self.invariant, self.at, self.what)
+    }
+}
+
+/// Holds what happened in a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Everything that did not hold; at most [`check::MOST_VIOLATIONS`].
+    pub violations: Vec<Violation>,
+    /// Launches asked of EC2 that gave an instance.
+    pub launches: u32,
+    /// Decisions that were asked again with every list in another order.
+    pub reordered: u32,
+    /// Evictions that were accepted.
+    pub evictions: u32,
+    /// Disruption commands that were begun.
+    pub commands: u32,
+    /// Times the controller was killed.
+    pub crashes: u32,
+    /// Nodes at the end.
+    pub nodes: usize,
+}
+
+/// Plays a scenario in a world to its end, with karp's decisions.
+pub fn run(scenario: &Scenario, world: World) -> Report {
+    run_with(&Production, scenario, world)
+}
+
+/// Plays a scenario in a world to its end, with these decisions.
+pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World) -> Report {
+    let mut controller = Controller::new(decisions);
+    let mut watch = Watch::default();
+    let mut report = Report::default();
+    let calm = scenario.seconds * FAULTS_PERCENT / 100;
+    world.begin(scenario.seed);
+    for second in 0..scenario.seconds {
+        // a wrong clock does not stop: what must converge does so all the same
+        let faults = || Faults { clock: scenario.faults.clock, ..Faults::default() };
+        world.faults = if second < calm { scenario.faults } else { faults() };
+        world.tick();
+        if controller.tick(&mut world).is_err() {
+            // killed: what it knew is gone, what it wrote is not
+            report.crashes += 1;
+            controller = Controller::new(decisions);
+        }
+        watch.every_second(&world);
+    }
+    watch.at_the_end(&world, QUIET);
+    report.violations = watch.violations;
+    report.violations.append(&mut world.violations);
+    (report.launches, report.evictions, report.commands) = (world.launches, world.evictions, world.commands);
+    (report.nodes, report.reordered) = (world.nodes.len(), world.reordered);
+    report
+}

@@ -1,0 +1,282 @@
+//! The world: what the API server holds, and everybody but karp who changes it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::check::MOST_VIOLATIONS;
+use super::cloud::Instance;
+use super::random::Random;
+use super::{Faults, Skew, Violation};
+use crate::api::NodeClaim;
+use crate::catalogue::Catalogue;
+use crate::cluster::{Claim, Node, Phase, Pod, PodBudget, PodKey, Pool, Readiness, Settings, Snapshot};
+use crate::eviction::Answer;
+use crate::resources::{CPU, Resources};
+
+/// A deployment and its budget.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// What its pods are like; names and UIDs are made from it.
+    pub pod: Pod,
+    /// How many there are to be.
+    pub replicas: usize,
+    /// The most that chance scales it to.
+    pub most: usize,
+    /// `minAvailable` of its budget, if it has one, and the budget.
+    pub budget: Option<(usize, PodBudget)>,
+}
+
+/// Holds the cluster and the cloud at one moment of virtual time.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    pub(super) now: Timestamp,
+    pub(super) random: Random,
+    pub(super) faults: Faults,
+    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) pools: Vec<Arc<Pool>>,
+    pub(super) workloads: Vec<Workload>,
+    pub(super) claims: BTreeMap<String, NodeClaim>,
+    pub(super) nodes: BTreeMap<String, core::Node>,
+    pub(super) pods: BTreeMap<PodKey, Pod>,
+    pub(super) instances: BTreeMap<String, Instance>,
+    pub(super) settings: Settings,
+    pub(super) count: u64,
+    pub(super) launches: u32,
+    pub(super) evictions: u32,
+    pub(super) commands: u32,
+    /// When karp last wrote anything.
+    pub(super) written: Timestamp,
+    pub(super) violations: Vec<Violation>,
+    /// How far the controller's clock is off, in seconds.
+    pub(super) skew: i64,
+    /// Nodes that ever joined.
+    pub(super) joined: u32,
+    /// When a solution last said something of a pod.
+    pub(super) told: BTreeMap<PodKey, Timestamp>,
+    pub(super) reordered: u32,
+}
+
+impl World {
+    /// Makes a world at a moment, with pools that buy from one catalogue, and workloads to run.
+    pub fn new(now: Timestamp, catalogue: Catalogue, pools: Vec<Pool>, workloads: Vec<Workload>) -> Self {
+        let pools = pools.into_iter().map(Arc::new).collect();
+        World { now, written: now, catalogue: Arc::new(catalogue), pools, workloads, ..World::default() }
+    }
+
+    pub(super) fn begin(&mut self, seed: u64) {
+        self.random = Random::new(seed);
+    }
+
+    /// Lets a second pass for everybody but karp.
+    pub(super) fn tick(&mut self) {
+        self.now += SignedDuration::from_secs(1);
+        self.meddle();
+        self.pass_in_cloud();
+        self.kubelets();
+        self.controllers();
+        self.schedule();
+    }
+
+    /// The time by the controller's clock.
+    pub(super) fn clock(&self) -> Timestamp {
+        self.now + SignedDuration::from_secs(self.skew)
+    }
+
+    pub(super) fn violate(&mut self, invariant: &'static str, what: String) {
+        if self.violations.len() < MOST_VIOLATIONS {
+            self.violations.push(Violation { invariant, what, at: self.now });
+        }
+    }
+
+    /// Users and clocks.
+    fn meddle(&mut self) {
+        let names: Vec<String> = self.claims.keys().cloned().collect();
+        let now = self.now;
+        if !names.is_empty() && self.random.happens(self.faults.deletes_permille) {
+            let unlucky = &names[self.random.below(names.len())];
+            if let Some(claim) = self.claims.get_mut(unlucky) {
+                claim.metadata.deletion_timestamp.get_or_insert(Time(now));
+            }
+        }
+        if !names.is_empty() && self.random.happens(self.faults.forgets_permille) {
+            let unlucky = &names[self.random.below(names.len())];
+            self.claims.remove(unlucky);
+        }
+        if let Some(Skew { from, to, permille }) = self.faults.clock
+            && (!(i64::from(from)..=i64::from(to)).contains(&self.skew) || self.random.happens(permille))
+        {
+            self.skew = i64::from(from) + self.random.below((to - from).unsigned_abs() as usize + 1) as i64;
+        }
+    }
+
+    /// Pods end when their grace is over, at once when their node is gone; others on a ready node run.
+    fn kubelets(&mut self) {
+        let now = self.now;
+        let alive: BTreeMap<&str, bool> =
+            self.nodes.iter().map(|(name, node)| (name.as_str(), is_ready(node))).collect();
+        self.pods.retain(|_, pod| match pod.node.as_deref().map(|node| alive.get(node)) {
+            None => pod.deletes_at.is_none(),
+            Some(None) => false,
+            Some(Some(true)) => pod.deletes_at.is_none_or(|at| at > now),
+            Some(Some(false)) => true,
+        });
+        for pod in self.pods.values_mut() {
+            let runs = pod.node.as_deref().is_some_and(|node| alive.get(node) == Some(&true));
+            pod.ready = runs && pod.deletes_at.is_none();
+            if runs && pod.phase == Phase::Pending {
+                (pod.phase, pod.started) = (Phase::Running, Some(now));
+            }
+        }
+    }
+
+    /// Workload controllers keep their replicas.
+    fn controllers(&mut self) {
+        for at in 0..self.workloads.len() {
+            if self.random.happens(self.faults.scales_permille) {
+                let most = self.workloads[at].most;
+                self.workloads[at].replicas = self.random.below(most + 1);
+            }
+            let (wanted, template) = (self.workloads[at].replicas, self.workloads[at].pod.clone());
+            let own = |pod: &Pod| pod.labels == template.labels && pod.deletes_at.is_none();
+            let present: Vec<PodKey> = self.pods.values().filter(|pod| own(pod)).map(|pod| pod.key.clone()).collect();
+            for key in present.iter().skip(wanted) {
+                if let Some(pod) = self.pods.get_mut(key) {
+                    pod.deletes_at = Some(self.now + SignedDuration::from_secs(2));
+                }
+            }
+            for _ in present.len()..wanted {
+                self.count += 1;
+                let name = format!("{}-{}", template.key.name, self.count);
+                let key = PodKey::new(&template.key.namespace, &name);
+                let pod =
+                    Pod { key: key.clone(), uid: name.as_str().into(), created: Some(self.now), ..template.clone() };
+                self.pods.insert(key, pod);
+            }
+        }
+    }
+
+    /// kube-scheduler: the emptiest node that fits, or any.
+    fn schedule(&mut self) {
+        let waiting: Vec<PodKey> =
+            self.pods.values().filter(|pod| pod.node.is_none()).map(|pod| pod.key.clone()).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let nodes: Vec<Node> = self.nodes.values().filter_map(|node| Node::from_kube(node).ok()).collect();
+        let mut used: BTreeMap<Arc<str>, Resources> = BTreeMap::new();
+        for pod in self.pods.values().filter(|pod| pod.holds_resources()) {
+            if let Some(node) = &pod.node {
+                used.entry(node.clone()).or_default().add(&pod.shape.requests);
+            }
+        }
+        for key in waiting {
+            let Some(pod) = self.pods.get(&key) else { continue };
+            let fits = |node: &&Node| {
+                node.ready == Readiness::Ready
+                    && !node.unschedulable
+                    && node.taints.iter().all(|taint| taint.admits(&pod.shape.tolerations))
+                    && pod.shape.alternatives.iter().any(|wanted| wanted.match_labels(&node.labels))
+                    && used
+                        .get(&node.name)
+                        .cloned()
+                        .unwrap_or_default()
+                        .plus(&pod.shape.requests)
+                        .fits(&node.allocatable)
+            };
+            let mut open: Vec<&Node> = nodes.iter().filter(fits).collect();
+            if !self.random.happens(self.faults.fickle_permille) {
+                let share = |node: &&Node| {
+                    let taken = used.get(&node.name).map_or(0, |all| all.get(CPU).nanos());
+                    taken.saturating_mul(1000) / node.allocatable.get(CPU).nanos().max(1)
+                };
+                let least = open.iter().map(share).min();
+                open.retain(|node| Some(share(node)) == least);
+            }
+            let chosen = open.get(self.random.below(open.len())).map(|node| node.name.clone());
+            let request = pod.shape.requests.clone();
+            let Some(pod) = self.pods.get_mut(&key) else { continue };
+            pod.unschedulable = chosen.is_none();
+            if let Some(node) = chosen {
+                used.entry(node.clone()).or_default().add(&request);
+                pod.node = Some(node.clone());
+                self.pod_event(&node);
+            }
+        }
+    }
+
+    /// The stamp that pods leave on the claim of their node.
+    fn pod_event(&mut self, node: &str) {
+        let now = self.now;
+        let on_it =
+            |claim: &&mut NodeClaim| claim.status.as_ref().is_some_and(|s| s.node_name.as_deref() == Some(node));
+        if let Some(status) = self.claims.values_mut().find(on_it).and_then(|claim| claim.status.as_mut()) {
+            status.last_pod_event_time = Some(now);
+        }
+    }
+
+    /// Budgets as the disruption controller states them now.
+    pub(super) fn budgets(&self) -> Vec<Arc<PodBudget>> {
+        let one = |workload: &Workload| {
+            let (least, budget) = workload.budget.as_ref()?;
+            let healthy = self.pods.values().filter(|pod| pod.labels == workload.pod.labels && pod.ready).count();
+            let allowed = u32::try_from(healthy.saturating_sub(*least)).unwrap_or(u32::MAX);
+            Some(Arc::new(PodBudget { disruptions_allowed: allowed, ..budget.clone() }))
+        };
+        self.workloads.iter().filter_map(one).collect()
+    }
+
+    /// The Eviction API.
+    pub(super) fn evict(&mut self, key: &PodKey, uid: &str) -> Answer {
+        let budgets = self.budgets();
+        let now = self.now;
+        let Some(pod) = self.pods.get_mut(key).filter(|pod| &*pod.uid == uid) else { return Answer::Done };
+        if pod.is_protected(now) {
+            self.violate("S-2", format!("{key} was evicted although it has do-not-disrupt"));
+            return Answer::Done;
+        }
+        if crate::cluster::blocking(&budgets, pod).is_some() {
+            return Answer::Budget;
+        }
+        if pod.deletes_at.is_none() {
+            pod.deletes_at = Some(now + SignedDuration::from_secs(pod.grace_seconds.min(5)));
+            pod.ready = false;
+            self.evictions += 1;
+        }
+        Answer::Done
+    }
+
+    /// The deletion of a pod past budgets: only so late that its grace would not end before the deadline.
+    pub(super) fn force(&mut self, key: &PodKey, uid: &str, grace: i64, deadline: Option<Timestamp>) {
+        let now = self.now;
+        let Some(pod) = self.pods.get_mut(key).filter(|pod| &*pod.uid == uid) else { return };
+        pod.deletes_at = Some(now + SignedDuration::from_secs(grace.min(5)));
+        let latest = SignedDuration::from_secs(pod.grace_seconds.max(1) + 1 + self.skew.abs());
+        if deadline.is_none_or(|deadline| now + latest < deadline) {
+            self.violate("S-2", format!("{key} was deleted by force long before its deadline"));
+        }
+    }
+
+    /// What the controller sees.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let class = self.pools.first().map_or_else(|| "default".into(), |pool| pool.class.name.clone());
+        Snapshot {
+            pods: self.pods.values().cloned().map(Arc::new).collect(),
+            nodes: self.nodes.values().filter_map(|node| Node::from_kube(node).ok()).map(Arc::new).collect(),
+            claims: self.claims.values().filter_map(|claim| Claim::from_kube(claim).ok()).map(Arc::new).collect(),
+            pools: self.pools.clone(),
+            budgets: self.budgets(),
+            catalogues: BTreeMap::from([(class, self.catalogue.clone())]),
+            settings: self.settings.clone(),
+            ..Snapshot::empty(self.clock())
+        }
+    }
+}
+
+pub(super) fn is_ready(node: &core::Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}

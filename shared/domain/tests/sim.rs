@@ -1,0 +1,152 @@
+//! Whole lives of clusters under a seed: nothing is lost, budgets and limits hold, and the world heals when faults stop.
+
+mod world;
+
+use karp_domain::cluster::{Pod, PodBudget, Pool};
+use karp_domain::sim::{Faults, Report, Scenario, Workload, World, run};
+use serde_json::{Value, json};
+use world::{NOW, TYPES, at, catalogue, pending, pool, with};
+
+fn workload(name: &str, cpu: &str, memory: &str, replicas: usize, least: Option<usize>) -> Workload {
+    let own = json!({"app": name});
+    let pod =
+        with(pending(name, cpu, memory), &[("metadata.labels", own.clone()), ("status", json!({"phase": "Pending"}))]);
+    let budget = least.map(|least| {
+        let budget = json!({"kind": "PodDisruptionBudget", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"selector": {"matchLabels": own}}});
+        (least, PodBudget::from_kube(&serde_json::from_value(budget).unwrap()).unwrap())
+    });
+    Workload {
+        pod: Pod::from_kube(&serde_json::from_value(pod).unwrap()).unwrap(),
+        replicas,
+        most: replicas * 2,
+        budget,
+    }
+}
+
+fn pools(more: &[(&str, Value)]) -> Vec<Pool> {
+    let spec = with(
+        pool("default", json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}])),
+        more,
+    );
+    vec![Pool::from_kube(&serde_json::from_value(spec).unwrap()).unwrap()]
+}
+
+fn a_world(more: &[(&str, Value)]) -> World {
+    let workloads = vec![
+        workload("web", "900m", "1Gi", 8, Some(6)),
+        workload("batch", "1500m", "3Gi", 5, None),
+        workload("small", "200m", "256Mi", 10, None),
+    ];
+    World::new(at(NOW), catalogue(TYPES), pools(more), workloads)
+}
+
+fn play(seed: u64, minutes: u32, faults: Faults, more: &[(&str, Value)]) -> Report {
+    let report = run(&Scenario { seed, seconds: minutes * 60, faults }, a_world(more));
+    let told: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
+    assert!(told.is_empty(), "seed {seed}: {told:#?}\n{report:?}");
+    report
+}
+
+const BUDGET: (&str, &str) = ("spec.disruption.budgets", "2");
+
+fn budget() -> (&'static str, Value) {
+    (BUDGET.0, json!([{"nodes": BUDGET.1}]))
+}
+
+#[test]
+fn a_calm_cluster_settles_and_stays() {
+    for seed in 0..4 {
+        let report = play(seed, 40, Faults::default(), &[budget()]);
+        assert!(report.nodes > 0 && report.launches > 0);
+    }
+}
+
+#[test]
+fn changing_workloads_never_break_budgets() {
+    for seed in 0..4 {
+        let report =
+            play(seed, 90, Faults { scales_permille: 5, fickle_permille: 1000, ..Faults::default() }, &[budget()]);
+        assert!(report.commands > 0, "{report:?}");
+    }
+}
+
+#[test]
+fn a_killed_controller_loses_nothing() {
+    for seed in 0..2 {
+        let faults = Faults { crash_permille: 60, scales_permille: 4, ..Faults::default() };
+        let report = play(seed, 60, faults, &[budget()]);
+        assert!(report.crashes > 3, "{report:?}");
+    }
+}
+
+#[test]
+fn a_failing_cloud_is_survived() {
+    for seed in 0..2 {
+        let faults = Faults {
+            no_capacity_permille: 200,
+            lost_reply_permille: 150,
+            never_joins_permille: 100,
+            ends_permille: 2,
+            scales_permille: 3,
+            crash_permille: 10,
+            ..Faults::default()
+        };
+        play(seed, 150, faults, &[budget()]);
+    }
+}
+
+#[test]
+fn nodes_that_never_join_cost_a_handful_of_launches() {
+    let faults = Faults { never_joins_permille: 1000, ..Faults::default() };
+    let report = run(&Scenario { seed: 1, seconds: 6 * 3600, faults }, a_world(&[]));
+    assert!(report.launches < 40, "{report:?}");
+}
+
+#[test]
+fn a_limit_holds_whatever_happens() {
+    let limits = ("spec.limits", json!({"nodes": "3"}));
+    for seed in 0..4 {
+        let faults = Faults { crash_permille: 30, scales_permille: 10, ..Faults::default() };
+        let report = run(&Scenario { seed, seconds: 3600, faults }, a_world(std::slice::from_ref(&limits)));
+        let broken: Vec<_> = report.violations.iter().filter(|found| found.invariant == "S-4").collect();
+        assert!(broken.is_empty(), "seed {seed}: {broken:?}");
+    }
+}
+
+/// So many seeds of all faults together, 300 with `KARP_DEEP`, forty minutes each; `KARP_SEED` says where they begin.
+#[test]
+fn mixed_faults_under_many_seeds() {
+    let first: u64 = std::env::var("KARP_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let seeds = if std::env::var_os("KARP_DEEP").is_some() { 300 } else { 6 };
+    let faults = Faults {
+        crash_permille: 20,
+        no_capacity_permille: 100,
+        lost_reply_permille: 50,
+        ends_permille: 1,
+        scales_permille: 3,
+        deletes_permille: 1,
+        forgets_permille: 1,
+        unlisted_permille: 20,
+        list_lag_seconds: 3,
+        fickle_permille: 300,
+        ..Faults::default()
+    };
+    println!("seeds {first} to {}", first + seeds - 1);
+    std::thread::scope(|scope| {
+        for part in 0..2 {
+            scope.spawn(move || {
+                for seed in (first + part..first + seeds).step_by(2) {
+                    play(seed, 40, faults, &[budget()]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let faults = Faults { crash_permille: 30, scales_permille: 10, lost_reply_permille: 100, ..Faults::default() };
+    let once = || run(&Scenario { seed: 7, seconds: 1800, faults }, a_world(&[]));
+    assert_eq!(once(), once());
+}

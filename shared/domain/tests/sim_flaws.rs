@@ -1,0 +1,373 @@
+//! What the simulator is worth: for each invariant, decisions with one flaw that its checks must notice; karp's own pass the same run.
+
+mod world;
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use karp_domain::api::NodeClaim;
+use karp_domain::catalogue::{Catalogue, InstanceType, Price};
+use karp_domain::cluster::{Node, Pod, PodBudget, Pool, Snapshot};
+use karp_domain::disruption::{
+    Act, Command, DisruptionPlan, Execution, Invalid, Memory, Progress, plan_with, validate,
+};
+use karp_domain::eviction::{self, Drain, Target};
+use karp_domain::lifecycle::{self, Allowance, Collection, Collector, Listed, Next, Registrations, Step};
+use karp_domain::resources::Resources;
+use karp_domain::scheduling::{Solution, solve};
+use karp_domain::sim::{Decisions, Faults, Production, Report, Scenario, Skew, Workload, World, run_with};
+use serde_json::{Value, json};
+use world::{NOW, TYPES, at, catalogue, pending, pool, with};
+
+fn workload(name: &str, cpu: &str, memory: &str, replicas: usize, more: &[(&str, Value)]) -> Workload {
+    let all = [&[("metadata.labels", json!({"app": name})), ("status", json!({"phase": "Pending"}))], more].concat();
+    let pod = Pod::from_kube(&serde_json::from_value(with(pending(name, cpu, memory), &all)).unwrap()).unwrap();
+    Workload { pod, replicas, most: replicas * 2, budget: None }
+}
+
+fn guarded(least: usize, workload: Workload) -> Workload {
+    let labels = &workload.pod.labels;
+    let budget = json!({"kind": "PodDisruptionBudget", "metadata": {"name": "b", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": labels}}});
+    let budget = PodBudget::from_kube(&serde_json::from_value(budget).unwrap()).unwrap();
+    Workload { budget: Some((least, budget)), ..workload }
+}
+
+/// A cluster of three workloads: one with a budget, one whose pods ask to be left alone, one without either.
+fn cluster(more: &[(&str, Value)]) -> World {
+    let shy = ("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": "true"}));
+    let workloads = vec![
+        guarded(4, workload("web", "900m", "1Gi", 6, &[])),
+        workload("shy", "1500m", "3Gi", 1, &[shy]),
+        workload("zoo", "200m", "256Mi", 10, &[]),
+    ];
+    let only = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
+    let base = [("spec.template.spec.terminationGracePeriod", json!("10m")), budget("2")];
+    let pool = with(with(pool("default", only), &base), more);
+    World::new(
+        at(NOW),
+        catalogue(TYPES),
+        vec![Pool::from_kube(&serde_json::from_value(pool).unwrap()).unwrap()],
+        workloads,
+    )
+}
+
+fn budget(nodes: &str) -> (&'static str, Value) {
+    ("spec.disruption.budgets", json!([{"nodes": nodes}]))
+}
+
+struct Case<'a> {
+    invariant: &'a str,
+    faults: Faults,
+    minutes: u32,
+    pool: Vec<(&'static str, Value)>,
+}
+
+impl Case<'_> {
+    fn play(&self, decisions: &dyn Decisions, seed: u64) -> Report {
+        let scenario = Scenario { seed, seconds: self.minutes * 60, faults: self.faults };
+        run_with(decisions, &scenario, cluster(&self.pool))
+    }
+
+    /// Some of a few seeds show the flaw, and none of them shows one in karp.
+    fn catches(&self, flawed: &dyn Decisions) {
+        let mut caught = 0;
+        for seed in 0..3 {
+            let own = self.play(&Production, seed);
+            let told: Vec<String> = own.violations.iter().map(ToString::to_string).collect();
+            assert!(told.is_empty(), "karp itself, seed {seed}: {told:#?}");
+            let report = self.play(flawed, seed);
+            caught += usize::from(report.violations.iter().any(|found| found.invariant == self.invariant));
+        }
+        assert!(caught > 0, "no seed shows what breaks {}", self.invariant);
+    }
+}
+
+fn case(invariant: &str, minutes: u32, faults: Faults) -> Case<'_> {
+    Case { invariant, faults, minutes, pool: Vec::new() }
+}
+
+const CALM: Faults = Faults {
+    crash_permille: 0,
+    no_capacity_permille: 0,
+    lost_reply_permille: 0,
+    never_joins_permille: 0,
+    ends_permille: 0,
+    scales_permille: 0,
+    deletes_permille: 0,
+    forgets_permille: 0,
+    unlisted_permille: 0,
+    list_lag_seconds: 0,
+    fickle_permille: 0,
+    clock: None,
+};
+const CHANGING: Faults = Faults { scales_permille: 10, fickle_permille: 300, ..CALM };
+
+#[test]
+fn s1_instances_that_nobody_collects() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn collect(
+            &self,
+            collector: &mut Collector,
+            listed: &[Listed],
+            claims: &[Arc<NodeClaim>],
+            is_ready: &dyn Fn(&str) -> bool,
+            now: Timestamp,
+        ) -> Collection {
+            Collection { instances: Vec::new(), ..collector.pass(listed, claims, is_ready, now) }
+        }
+    }
+    case("S-1", 60, Faults { forgets_permille: 2, ..CALM }).catches(&Flaw);
+}
+
+#[test]
+fn s2_pods_that_are_not_waited_for() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn drain(&self, _: &Drain<'_>, _: Timestamp) -> eviction::Step {
+            eviction::Step::Drained
+        }
+    }
+    case("S-2", 40, CHANGING).catches(&Flaw);
+}
+
+#[test]
+fn s2_pods_that_are_evicted_though_they_asked_not_to_be() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn drain(&self, drain: &Drain<'_>, now: Timestamp) -> eviction::Step {
+            let mut step = eviction::next(drain, now);
+            if let eviction::Step::Wait(wait) = &mut step {
+                let uid = |key| drain.pods.iter().find(|pod| pod.key == key).map(|pod| pod.uid.clone());
+                let blocked = std::mem::take(&mut wait.blocked).into_iter();
+                wait.evict.extend(blocked.filter_map(|(pod, _)| Some(Target { uid: uid(pod.clone())?, pod })));
+            }
+            step
+        }
+    }
+    case("S-2", 40, Faults { deletes_permille: 3, ..CALM }).catches(&Flaw);
+}
+
+/// The same cluster, as somebody sees it who does not look at its pools' budgets or limits.
+fn with_pools(snapshot: &Snapshot, change: impl Fn(&mut Pool)) -> Snapshot {
+    let mut other = snapshot.clone();
+    other.pools.iter_mut().for_each(|pool| change(Arc::make_mut(pool)));
+    other
+}
+
+#[test]
+fn s3_budgets_that_are_not_looked_at() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+            plan_with(&with_pools(snapshot, |pool| pool.budgets.clear()), memory)
+        }
+
+        fn validate(&self, command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
+            validate(command, &with_pools(snapshot, |pool| pool.budgets.clear()))
+        }
+    }
+    Case { pool: vec![budget("1")], ..case("S-3", 40, CHANGING) }.catches(&Flaw);
+    Case { pool: vec![budget("20%")], ..case("S-3", 40, CHANGING) }.catches(&Flaw);
+}
+
+#[test]
+fn s4_limits_that_are_not_looked_at() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn solve(&self, snapshot: &Snapshot) -> Solution {
+            solve(&with_pools(snapshot, |pool| pool.limits = Resources::default()))
+        }
+    }
+    // as many as the pods need at the beginning, of which twice as many come and go
+    let limits = vec![("spec.limits", json!({"nodes": "4"}))];
+    let mut flawed = 0;
+    for seed in 0..3 {
+        let case = Case { pool: limits.clone(), ..case("S-4", 60, Faults { crash_permille: 30, ..CHANGING }) };
+        let broken = |report: &Report| report.violations.iter().filter(|found| found.invariant == "S-4").count();
+        assert_eq!(broken(&case.play(&Production, seed)), 0, "karp itself, seed {seed}");
+        flawed += broken(&case.play(&Flaw, seed));
+    }
+    assert!(flawed > 0);
+}
+
+#[test]
+fn s5_launches_under_a_token_of_their_own() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn token(&self, uid: &str, _: &str, now: Timestamp) -> String {
+            format!("{uid}-{now}")
+        }
+    }
+    let faults = Faults { crash_permille: 50, lost_reply_permille: 200, list_lag_seconds: 5, ..CHANGING };
+    case("S-5", 40, faults).catches(&Flaw);
+}
+
+#[test]
+fn s6_claims_that_end_on_one_witness() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn collect(
+            &self,
+            collector: &mut Collector,
+            listed: &[Listed],
+            claims: &[Arc<NodeClaim>],
+            _: &dyn Fn(&str) -> bool,
+            now: Timestamp,
+        ) -> Collection {
+            collector.pass(listed, claims, |_| false, now)
+        }
+    }
+    case("S-6", 60, Faults { unlisted_permille: 100, ..CALM }).catches(&Flaw);
+}
+
+#[test]
+fn s7_launches_that_are_never_given_up() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn step(&self, claim: &NodeClaim, node: Option<&Node>, quiet: Option<SignedDuration>, now: Timestamp) -> Next {
+            match lifecycle::next(claim, node, quiet, now) {
+                Next { step: Step::GiveUp(_), look } => Next { step: Step::AwaitNode, look },
+                next => next,
+            }
+        }
+    }
+    case("S-7", 75, Faults { never_joins_permille: 300, ..CALM }).catches(&Flaw);
+}
+
+/// The same cluster, as somebody sees it who takes other prices for true.
+fn with_prices(snapshot: &Snapshot, price: impl Fn(&InstanceType, Price) -> f64) -> Snapshot {
+    let mut other = snapshot.clone();
+    for known in other.catalogues.values_mut() {
+        let mut types: Vec<InstanceType> = known.types().iter().map(|t| (**t).clone()).collect();
+        for t in &mut types {
+            let prices: Vec<f64> = t.offerings.iter().map(|offering| price(t, offering.price)).collect();
+            for (offering, price) in t.offerings.iter_mut().zip(prices) {
+                offering.price = Price::from_dollars(price).unwrap();
+            }
+        }
+        *known = Arc::new(Catalogue::new(types));
+    }
+    other
+}
+
+#[test]
+fn s8_dearer_nodes_taken_for_cheaper() {
+    struct Flaw;
+    fn upside_down(_: &InstanceType, price: Price) -> f64 {
+        1.0 / price.dollars()
+    }
+    impl Decisions for Flaw {
+        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+            plan_with(&with_prices(snapshot, upside_down), memory)
+        }
+
+        fn validate(&self, command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
+            validate(command, &with_prices(snapshot, upside_down))
+        }
+    }
+    case("S-8", 60, CALM).catches(&Flaw);
+}
+
+#[test]
+fn s9_moves_after_prices_that_swing() {
+    struct Flaw;
+    /// Every five minutes the one half of all families seems to cost a third, then the other.
+    fn swinging(snapshot: &Snapshot) -> Snapshot {
+        let phase = snapshot.now.as_second() / 300 % 2 == 0;
+        with_prices(snapshot, |t, price| {
+            let low = t.name.starts_with('c') == phase;
+            price.dollars() * if low { 1.0 / 3.0 } else { 1.0 }
+        })
+    }
+    impl Decisions for Flaw {
+        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+            plan_with(&swinging(snapshot), memory)
+        }
+
+        fn validate(&self, command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
+            validate(command, &swinging(snapshot))
+        }
+    }
+    case("S-9", 60, CALM).catches(&Flaw);
+}
+
+#[test]
+fn s10_pods_of_which_nothing_is_said() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn solve(&self, snapshot: &Snapshot) -> Solution {
+            let mut other = snapshot.clone();
+            other.pods.retain(|pod| !pod.key.name.starts_with("zoo") || pod.node.is_some());
+            solve(&other)
+        }
+    }
+    case("S-10", 30, CALM).catches(&Flaw);
+}
+
+#[test]
+fn s11_commands_that_are_never_taken_back() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn carry_out(&self, begun: &Execution, to: &[Progress], pods: &[Arc<Pod>], now: Timestamp) -> Act {
+            match begun.next(to, pods, now) {
+                Act::RollBack(_) => Act::Wait { until: now },
+                act => act,
+            }
+        }
+    }
+    case("S-11", 60, Faults { no_capacity_permille: 600, ..CHANGING }).catches(&Flaw);
+}
+
+#[test]
+fn s12_launches_without_a_breaker() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn allowance(&self, _: &Registrations, _: usize, _: Timestamp) -> Allowance {
+            Allowance::All
+        }
+    }
+    let case = case("S-12", 360, Faults { never_joins_permille: 1000, ..CALM });
+    let shown = |report: Report| report.violations.iter().any(|found| found.invariant == "S-12");
+    assert!(!shown(case.play(&Production, 0)));
+    assert!(shown(case.play(&Flaw, 0)));
+}
+
+#[test]
+fn s16_answers_that_depend_on_the_order_of_lists() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn solve(&self, snapshot: &Snapshot) -> Solution {
+            let mut other = snapshot.clone();
+            other.pods.pop();
+            solve(&other)
+        }
+    }
+    case("S-16", 40, CHANGING).catches(&Flaw);
+}
+
+#[test]
+fn s17_limits_shorter_than_clocks_are_wrong() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn step(&self, claim: &NodeClaim, node: Option<&Node>, quiet: Option<SignedDuration>, now: Timestamp) -> Next {
+            let made = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+            let next = lifecycle::next(claim, node, quiet, now);
+            if next.step == Step::Launch && now.duration_since(made) > SignedDuration::from_secs(20) {
+                return Next { step: Step::GiveUp(lifecycle::Timeout::Launch), look: None };
+            }
+            next
+        }
+    }
+    // the clock is wrong to the end: what must converge does so all the same, so that this shows as S-7
+    for (from, to) in [(-600, 45), (-600, -600), (0, 600)] {
+        let clock = Some(Skew { from, to, permille: 5 });
+        for seed in 0..2 {
+            let own = case("S-17", 90, Faults { clock, ..CHANGING }).play(&Production, seed);
+            assert!(own.violations.is_empty(), "{from} to {to} s, seed {seed}: {:#?}", own.violations);
+        }
+    }
+    let clock = Some(Skew { from: 30, to: 45, permille: 5 });
+    case("S-7", 90, Faults { clock, ..CHANGING }).catches(&Flaw);
+}
