@@ -51,6 +51,11 @@ pub(crate) fn take(from: &mut Amounts, amounts: &Amounts, times: i64) {
     }
 }
 
+/// Says whether a request fits once.
+pub(crate) fn fits(free: &Amounts, request: &Amounts) -> bool {
+    free.iter().zip(request).all(|(have, want)| *want <= 0 || have >= want)
+}
+
 /// Answers how many times a request fits; a resource that is not asked for does not matter.
 pub(crate) fn copies(free: &Amounts, request: &Amounts) -> u32 {
     let times = free.iter().zip(request).filter(|(_, want)| **want > 0).map(|(have, want)| (have / want).max(0));

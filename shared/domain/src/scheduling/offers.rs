@@ -126,9 +126,19 @@ impl Offers {
     }
 
     /// Answers the offers to try, in order; then those that are larger than a node should be.
-    pub(super) fn halves(&self) -> [impl Iterator<Item = &Offer>; 2] {
+    pub(super) fn halves(&self) -> [&[u32]; 2] {
         let (small, large) = self.now.split_at(self.large);
-        [small, large].map(|half| half.iter().map(|at| &self.all[*at as usize]))
+        [small, large]
+    }
+
+    /// Answers the offer at a place.
+    pub(super) fn get(&self, at: u32) -> &Offer {
+        &self.all[at as usize]
+    }
+
+    /// Answers how many offers there are.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
     }
 
     /// Types of a pool by their least price.

@@ -7,7 +7,7 @@
 use fixedbitset::FixedBitSet;
 use smallvec::SmallVec;
 
-use super::amounts::{Amounts, copies, take};
+use super::amounts::{Amounts, copies, fits, take};
 use super::offers::{Offer, Offers};
 use super::problem::{PoolState, Problem};
 use super::queue::Group;
@@ -145,12 +145,13 @@ impl<'p> Packer<'p> {
         while let Some(value) = Value::of(self.problem, self.groups, &self.remaining, tier, &self.banned) {
             let mut offers = Offers::of(self.problem, self.groups, &value, tier, &self.banned);
             self.class_left = value.class_counts(&self.remaining);
+            let mut last = vec![f64::INFINITY; offers.len() * (value.orders.len() + 1)];
             let start = value.waiting(self.groups, &self.remaining);
             let mut placed = false;
             let mut waiting = start;
             while waiting > start * STALE_PERMILLE || !placed {
                 offers.refresh(&self.left, self.problem, &value, waiting, &self.remaining);
-                let Some(best) = self.best(&offers, &value) else { break };
+                let Some(best) = self.best(&offers, &value, &mut last) else { break };
                 self.buy(&best, &value);
                 placed = true;
                 waiting = value.waiting(self.groups, &self.remaining);
@@ -178,34 +179,48 @@ impl<'p> Packer<'p> {
         }
     }
 
-    fn best(&mut self, offers: &Offers, value: &Value) -> Option<Candidate> {
+    /// The filled node that is worth most for its price. What a filling was worth the last time bounds what it is worth now, since pods
+    /// only become fewer: those that cannot win any more are not filled again.
+    fn best(&mut self, offers: &Offers, value: &Value, last: &mut [f64]) -> Option<Candidate> {
         let trials = if self.drafts.len() > MANY_NODES { FEW_TRIALS } else { MOST_TRIALS };
-        let mut most = 0.0_f64;
-        let mut best: Option<Candidate> = None;
+        let orders = value.orders.len() + 1;
+        let mut trial: Vec<(f64, u32, usize)> = Vec::new();
         for half in offers.halves() {
-            for (tried, offer) in half.enumerate() {
-                if offer.bound < most * (1.0 - TIE) || (tried >= trials && best.is_some()) {
+            trial.clear();
+            for at in half.iter().take(trials) {
+                let bound = offers.get(*at).bound;
+                trial.extend((0..orders).map(|order| (bound.min(last[*at as usize * orders + order]), *at, order)));
+            }
+            // what promises most comes first, otherwise in the order of the offers
+            trial.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let mut most = 0.0_f64;
+            let mut best: Option<Candidate> = None;
+            for (promised, at, order) in &trial {
+                if *promised < most * (1.0 - TIE) {
                     break;
                 }
-                let fixed = value.orders.iter().map(|order| Order::Fixed(order));
-                for order in std::iter::once(Order::Aligned).chain(fixed) {
-                    let Some(candidate) = self.fill(offer, &order, value) else { continue };
-                    let ratio = candidate.ratio();
-                    most = most.max(ratio);
-                    let close = |ratio: f64| ratio >= most * (1.0 - TIE);
-                    let better = best.as_ref().is_none_or(|other| {
-                        !close(other.ratio()) || (close(ratio) && candidate.value > other.value * (1.0 + 1e-9))
-                    });
-                    if better {
-                        best = Some(candidate);
-                    }
+                let offer = offers.get(*at);
+                let filled = match order.checked_sub(1) {
+                    None => self.fill(offer, &Order::Aligned, value),
+                    Some(fixed) => self.fill(offer, &Order::Fixed(&value.orders[fixed]), value),
+                };
+                let ratio = filled.as_ref().map_or(0.0, Candidate::ratio);
+                last[*at as usize * orders + order] = ratio;
+                let Some(candidate) = filled else { continue };
+                most = most.max(ratio);
+                let close = |ratio: f64| ratio >= most * (1.0 - TIE);
+                let better = best.as_ref().is_none_or(|other| {
+                    !close(other.ratio()) || (close(ratio) && candidate.value > other.value * (1.0 + 1e-9))
+                });
+                if better {
+                    best = Some(candidate);
                 }
             }
             if best.is_some() {
-                break;
+                return best.map(|candidate| self.right_sized(offers, candidate));
             }
         }
-        best.map(|candidate| self.right_sized(offers, candidate))
+        None
     }
 
     /// Fills a node of a type with what waits.
@@ -217,9 +232,10 @@ impl<'p> Packer<'p> {
         match order {
             Order::Fixed(order) => {
                 for class in *order {
-                    let fits = copies(&node.room, &value.classes[*class as usize].request);
-                    if fits > 0 && self.class_left[*class as usize] > 0 {
-                        self.add(&mut node, value, *class as usize, fits);
+                    let request = &value.classes[*class as usize].request;
+                    if self.class_left[*class as usize] > 0 && fits(&node.room, request) {
+                        let most = copies(&node.room, request);
+                        self.add(&mut node, value, *class as usize, most);
                     }
                 }
             }
@@ -236,16 +252,16 @@ impl<'p> Packer<'p> {
             (0..value.classes.len()).filter(|at| self.class_left[*at] > 0).map(|at| at as u32).collect();
         let mut taken: SmallVec<[(u32, u32); 16]> = SmallVec::new();
         while !open.is_empty() {
+            let weights = value.weights(&node.room, whole);
             let mut best: Option<(u32, f64, usize, u32)> = None;
             let mut at = 0;
             while at < open.len() {
                 let class = &value.classes[open[at] as usize];
-                let fits = copies(&node.room, &class.request);
-                if fits == 0 {
+                if !fits(&node.room, &class.request) {
                     open.swap_remove(at);
                     continue;
                 }
-                let score = value.aligned(class, &node.room, whole);
+                let score: f64 = class.request.iter().zip(&weights).map(|(want, weight)| *want as f64 * weight).sum();
                 let better = best
                     .as_ref()
                     .is_none_or(|(rank, most, _, other)| (class.rank, -score, open[at]) < (*rank, -*most, *other));

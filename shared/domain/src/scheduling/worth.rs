@@ -2,6 +2,7 @@
 
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::amounts::Amounts;
 use super::duals::worth;
@@ -113,11 +114,11 @@ impl Value {
         self.class_of[group]
     }
 
-    /// Answers what a unit of a class is worth on a node with this much room left of what it had, where what is left in plenty counts
-    /// more: filling by it keeps what is left in proportion.
-    pub(super) fn aligned(&self, class: &Class, room: &Amounts, whole: &Amounts) -> f64 {
+    /// Answers what a thousandth of each resource is worth on a node with this much room left of what it had, where what is left in
+    /// plenty counts more: filling by it keeps what is left in proportion.
+    pub(super) fn weights(&self, room: &Amounts, whole: &Amounts) -> SmallVec<[f64; 6]> {
         let part = |d: usize| if whole[d] > 0 { room[d] as f64 / whole[d] as f64 } else { 0.0 };
-        class.request.iter().enumerate().map(|(d, want)| *want as f64 * self.unit[d] * part(d)).sum()
+        self.unit.iter().enumerate().map(|(d, unit)| unit * part(d)).collect()
     }
 
     pub(super) fn of_group(&self, group: usize) -> f64 {
