@@ -37,7 +37,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn karp<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_karp")).args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_karp")).args(args).env("RUST_BACKTRACE", "0").output().unwrap()
 }
 
 /// Simulates on the fixture's types at a fixed time.

@@ -113,6 +113,7 @@ fn the_judge_finds_no_fault() {
         let solution = solve(&snapshot);
         let seconds = start.elapsed().as_secs_f64();
         if only.is_some() {
+            #[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
             let again = || {
                 let start = Instant::now();
                 std::hint::black_box(solve(&snapshot));
