@@ -75,7 +75,8 @@ pub async fn list(clients: &Clients, path: &str) -> Result<Vec<Profile>, Error> 
     let mut pages = clients.iam().list_instance_profiles().path_prefix(path).into_paginator().send();
     while let Some(page) = pages.next().await {
         let page = page.map_err(|error| Error::from_sdk(LIST, error))?;
-        found.extend(page.instance_profiles.into_iter().map(read));
+        // What is listed may be deleted: the service's word for the path is not enough.
+        found.extend(page.instance_profiles.into_iter().map(read).filter(|profile| profile.path.starts_with(path)));
     }
     Ok(found)
 }

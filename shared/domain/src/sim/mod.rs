@@ -93,7 +93,7 @@ impl fmt::Display for Violation {
 /// Holds what happened in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Everything that did not hold; at most [`check::MOST_VIOLATIONS`].
+    /// Everything that did not hold; the first few of them.
     pub violations: Vec<Violation>,
     /// Launches asked of EC2 that gave an instance.
     pub launches: u32,
