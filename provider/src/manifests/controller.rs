@@ -277,9 +277,6 @@ impl Settings {
         let field = |path: &str| json!({ "fieldRef": { "apiVersion": "v1", "fieldPath": path } });
         let mut plain: BTreeMap<&str, String> = BTreeMap::from([
             ("KUBERNETES_MIN_VERSION", "1.26.0".to_owned()),
-            // glibc would keep a heap for each thread, and most of what a large plan used.
-            ("MALLOC_ARENA_MAX", "2".to_owned()),
-            ("MALLOC_TRIM_THRESHOLD_", "131072".to_owned()),
             ("KARPENTER_SERVICE", NAME.to_owned()),
             ("METRICS_PORT", METRICS_PORT.to_string()),
             ("HEALTH_PROBE_PORT", PROBE_PORT.to_string()),
