@@ -11,7 +11,7 @@ use super::amounts::{Amounts, copies};
 use super::board::{Board, KeyId, ValueId, filter_admits_host};
 use super::packing::{limits_left, node_size};
 use super::problem::{HostState, PoolState, Problem, Way};
-use super::queue::{Group, Kind, Ways, bears_all, crossed, distinct_values};
+use super::queue::{ByPool, Group, Kind, Ways, bears_all, crossed, distinct_values};
 use super::terms::CounterId;
 use super::wants::{Asks, Rule, Wants};
 use super::{Hosts, Misfit, Placement};
@@ -33,7 +33,7 @@ struct Cell {
     pins: SmallVec<[(KeyId, ValueId); 2]>,
     alternatives: Arc<[Requirements]>,
     /// By pool; looked up when first asked for.
-    ways: Option<Vec<Result<Vec<Way>, Misfit>>>,
+    ways: Option<ByPool>,
     price: Option<Price>,
     /// Hosts with the right labels, taints and, at first, room; not listed where one cell is all there is.
     hosts: Vec<usize>,
@@ -271,9 +271,7 @@ impl<'r> Assignment<'r> {
         let fits = |run: &mut Self, unit: u32| {
             let request = times(&run.kinds[kind].request, unit);
             let shape = &run.kinds[kind].shape;
-            let ways: Vec<_> = (0..run.problem.pools.len())
-                .map(|pool| run.ways.of(run.problem, pool, shape, &request, wants, &cell.alternatives))
-                .collect();
+            let ways = run.ways.by_pool(run.problem, shape, &request, wants, &cell.alternatives);
             ways.iter().any(Result::is_ok).then_some(ways)
         };
         let (mut low, mut high) = (0, most);
@@ -299,7 +297,7 @@ impl<'r> Assignment<'r> {
         if count == 0 || !self.can_be_made(kind, step, cell) {
             return false;
         }
-        let ways = cell.ways.clone().unwrap_or_default();
+        let ways = cell.ways.clone().unwrap_or_else(|| Arc::from([]));
         self.group(batch, cell, 1, true, ways);
         self.fill_group(self.groups.len() - 1, cell, count);
         true
@@ -331,7 +329,7 @@ impl<'r> Assignment<'r> {
         let group = match self.open.get(&batch) {
             Some(group) => *group,
             None => {
-                self.group(batch, cell, 1, false, cell.ways.clone().unwrap_or_default());
+                self.group(batch, cell, 1, false, cell.ways.clone().unwrap_or_else(|| Arc::from([])));
                 self.open.insert(batch, self.groups.len() - 1);
                 self.groups.len() - 1
             }
@@ -339,7 +337,7 @@ impl<'r> Assignment<'r> {
         self.fill_group(group, cell, count);
     }
 
-    fn group(&mut self, batch: Batch, cell: &Cell, unit: u32, joins: bool, ways: Vec<Result<Vec<Way>, Misfit>>) {
+    fn group(&mut self, batch: Batch, cell: &Cell, unit: u32, joins: bool, ways: ByPool) {
         let kind = &self.kinds[batch.0];
         self.batches.push(batch);
         self.groups.push(Group {
@@ -375,10 +373,8 @@ impl<'r> Assignment<'r> {
         if cell.ways.is_none() {
             let (shape, request) = (&self.kinds[kind].shape, &self.kinds[kind].request);
             let wants = self.wants(kind, step);
-            let ways: Vec<_> = (0..problem.pools.len())
-                .map(|pool| self.ways.of(problem, pool, shape, request, wants, &cell.alternatives))
-                .collect();
-            cell.price = ways.iter().enumerate().filter_map(|(pool, ways)| cheapest(problem, pool, ways)).min();
+            let ways = self.ways.by_pool(problem, shape, request, wants, &cell.alternatives);
+            cell.price = ways.iter().flatten().flatten().filter_map(|way| way.price).min();
             cell.ways = Some(ways);
         }
         cell.price.is_some()
@@ -551,12 +547,6 @@ fn targets(problem: &Problem<'_>, kinds: &[Kind]) -> Vec<KeyId> {
     keys.sort_unstable();
     keys.dedup();
     keys
-}
-
-fn cheapest(problem: &Problem<'_>, pool: usize, ways: &Result<Vec<Way>, Misfit>) -> Option<Price> {
-    let catalogue = &problem.pools[pool].catalogue;
-    let ways = ways.as_ref().ok()?.iter();
-    ways.filter_map(|way| way.types.ones().filter_map(|at| catalogue.cheapest(at, way.market)).min()).min()
 }
 
 fn times(request: &Amounts, unit: u32) -> Amounts {

@@ -11,7 +11,7 @@ use super::board::{Board, Domains, ValueId};
 use super::terms::Terms;
 use super::{Misfit, Solution, Target};
 use crate::api::labels;
-use crate::catalogue::{Catalogue, Market, TypeSet};
+use crate::catalogue::{Catalogue, Market, Price, TypeSet};
 use crate::cluster::{
     DaemonSet, Host, HostPort, MinValuesPolicy, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral,
 };
@@ -90,10 +90,12 @@ pub(crate) struct PoolState {
 pub(crate) struct Way {
     /// Which of the shape's alternatives.
     pub(crate) alternative: usize,
-    pub(crate) types: TypeSet,
+    pub(crate) types: Arc<TypeSet>,
     pub(crate) market: Market,
     /// The requirements on labels that pods on one node may contradict each other on.
-    pub(crate) open: Requirements,
+    pub(crate) open: Arc<Requirements>,
+    /// What the cheapest of the types costs.
+    pub(crate) price: Option<Price>,
 }
 
 impl<'a> Problem<'a> {
@@ -279,7 +281,7 @@ pub(crate) fn way(
         return Err(Misfit::NoInstanceType { wanted: wanted.to_string() });
     }
     let open: Requirements = wanted.iter().filter(|r| catalogue.is_open(r.key())).cloned().collect();
-    Ok(Way { alternative, types: selected, market, open })
+    Ok(Way { alternative, types: Arc::new(selected), market, open: Arc::new(open), price: None })
 }
 
 fn host_state(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::amounts::{Amounts, copies};
+use super::amounts::{Amounts, fits};
 use super::problem::{PoolState, Problem, Way, bears, way};
 use super::terms::{ClassId, CounterId};
 use super::wants::{Rule, Wants, steps};
@@ -53,7 +53,7 @@ pub(crate) struct Group {
     /// How many pods have been drawn.
     pub(crate) drawn: usize,
     /// By pool, in the order of [`Problem::pools`].
-    pub(crate) ways: Vec<Result<Vec<Way>, Misfit>>,
+    pub(crate) ways: ByPool,
 }
 
 impl Group {
@@ -174,15 +174,39 @@ fn discourages(taint: &Taint, tolerations: &[Toleration]) -> bool {
     taint.effect == TaintEffect::PreferNoSchedule && !taint.tolerated_by(tolerations)
 }
 
+/// How pods fit each pool, or the first thing that keeps them out; by pool.
+pub(crate) type ByPool = Arc<[Result<Vec<Way>, Misfit>]>;
+
 /// Remembers answers about requirements and requests, of which there are far fewer than kinds.
 #[derive(Default)]
 pub(crate) struct Ways {
-    by_labels: FxHashMap<(usize, Requirements), Result<Way, Misfit>>,
-    by_request: FxHashMap<(usize, Amounts), Arc<TypeSet>>,
+    /// By pool.
+    pools: Vec<Known>,
+}
+
+/// What is known of one pool.
+#[derive(Default)]
+struct Known {
+    by_labels: FxHashMap<Requirements, Result<Way, Misfit>>,
+    by_request: FxHashMap<Amounts, Arc<TypeSet>>,
+    /// Of pods without ports of the node.
+    settled: FxHashMap<Requirements, FxHashMap<Amounts, Result<Way, Misfit>>>,
 }
 
 impl Ways {
-    /// Answers how pods fit a pool that has room, or the first thing that keeps them out.
+    /// Answers how pods fit every pool.
+    pub(crate) fn by_pool(
+        &mut self,
+        problem: &Problem<'_>,
+        shape: &Shape,
+        request: &Amounts,
+        wants: &Wants,
+        alternatives: &[Requirements],
+    ) -> ByPool {
+        (0..problem.pools.len()).map(|pool| self.of(problem, pool, shape, request, wants, alternatives)).collect()
+    }
+
+    /// Answers how pods fit a pool that has room, or what keeps them out: of several alternatives, what keeps the nearest one out.
     pub(crate) fn of(
         &mut self,
         problem: &Problem<'_>,
@@ -194,15 +218,18 @@ impl Ways {
     ) -> Result<Vec<Way>, Misfit> {
         let state = &problem.pools[pool];
         bears_all(shape, &state.pool.taints, wants.shy).map_err(|taint| Misfit::Taint { taint })?;
+        if self.pools.len() <= pool {
+            self.pools.resize_with(problem.pools.len(), Known::default);
+        }
+        let known = &mut self.pools[pool];
         let mut found = Vec::new();
         let mut misfit: Option<Misfit> = None;
         for (at, wanted) in alternatives.iter().enumerate() {
-            let way = self.labelled(state, pool, wanted).and_then(|mut way| {
-                way.alternative = at;
-                self.with_room(problem, pool, shape, request, way)
-            });
-            match way {
-                Ok(way) => found.push(way),
+            match known.way(problem, state, shape, request, wanted) {
+                Ok(mut way) => {
+                    way.alternative = at;
+                    found.push(way);
+                }
                 Err(problem) => {
                     misfit = Some(match misfit {
                         Some(nearer) if nearer.nearness() >= problem.nearness() => nearer,
@@ -217,11 +244,34 @@ impl Ways {
             (true, None) => Err(Misfit::NoInstanceType { wanted: "a label: its node affinity has no term".to_owned() }),
         }
     }
+}
 
-    fn labelled(&mut self, state: &PoolState, pool: usize, wanted: &Requirements) -> Result<Way, Misfit> {
-        let key = (pool, wanted.clone());
-        let answer = || way(&state.pool, &state.catalogue, &state.types, state.market, wanted, 0);
-        self.by_labels.entry(key).or_insert_with(answer).clone()
+impl Known {
+    fn way(
+        &mut self,
+        problem: &Problem<'_>,
+        state: &PoolState,
+        shape: &Shape,
+        request: &Amounts,
+        wanted: &Requirements,
+    ) -> Result<Way, Misfit> {
+        let plain = shape.ports.is_empty();
+        if let Some(settled) = self.settled.get(wanted).and_then(|known| known.get(request)).filter(|_| plain) {
+            return settled.clone();
+        }
+        let labelled = match self.by_labels.get(wanted) {
+            Some(known) => known.clone(),
+            None => {
+                let answer = way(&state.pool, &state.catalogue, &state.types, state.market, wanted, 0);
+                self.by_labels.insert(wanted.clone(), answer.clone());
+                answer
+            }
+        };
+        let settled = labelled.and_then(|way| self.with_room(problem, state, shape, request, way));
+        if plain {
+            self.settled.entry(wanted.clone()).or_default().insert(request.clone(), settled.clone());
+        }
+        settled
     }
 
     /// Narrows a way to types that can hold one unit and can be bought; types that are dear for what plain pods do not use go unless
@@ -229,18 +279,17 @@ impl Ways {
     fn with_room(
         &mut self,
         problem: &Problem<'_>,
-        pool: usize,
+        state: &PoolState,
         shape: &Shape,
         request: &Amounts,
         mut way: Way,
     ) -> Result<Way, Misfit> {
-        let state = &problem.pools[pool];
-        let holding = self.by_request.entry((pool, request.clone())).or_insert_with(|| {
+        let holding = self.by_request.entry(request.clone()).or_insert_with(|| {
             let mut holding = TypeSet::with_capacity(state.catalogue.types().len());
-            holding.extend(state.types.ones().filter(|at| copies(&state.room[*at], request) > 0));
+            holding.extend(state.types.ones().filter(|at| fits(&state.room[*at], request)));
             Arc::new(holding)
         });
-        let mut roomy = way.types.clone();
+        let mut roomy = TypeSet::clone(&way.types);
         roomy.intersect_with(holding);
         if roomy.is_clear() {
             return Err(too_big(problem, state, shape, request, &way.types));
@@ -264,7 +313,8 @@ impl Ways {
                 roomy = plain;
             }
         }
-        way.types = roomy;
+        way.price = roomy.ones().filter_map(|at| state.catalogue.cheapest(at, way.market)).min();
+        way.types = Arc::new(roomy);
         Ok(way)
     }
 }

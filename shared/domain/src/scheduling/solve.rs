@@ -255,6 +255,10 @@ fn refuse(
     earlier: &FxHashMap<usize, Vec<Misfit>>,
     solution: &mut Solution,
 ) {
+    let mut kinds = 0..assignment.kinds();
+    if assignment.waiting_groups().next().is_none() && kinds.all(|kind| assignment.rest(kind).is_empty()) {
+        return;
+    }
     let planned = planned(problem, &solution.nodes);
     for at in assignment.waiting_groups().collect::<Vec<_>>() {
         let why = turned_away(problem, assignment, at, misfits, &planned);
