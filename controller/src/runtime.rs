@@ -103,6 +103,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         plans: Plans::default(),
         planning: tokio::sync::Mutex::default(),
         running: Running::default(),
+        health: reconcile::health::Health::default(),
         unreadable: std::sync::Mutex::default(),
         evictions: std::sync::Mutex::default(),
     });

@@ -1,16 +1,17 @@
 //! Disruption: plan, let the decision rest, check it on a fresh snapshot, launch what replaces the nodes, and let them go.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::labels;
 use karp_domain::catalogue::Price;
-use karp_domain::cluster::{Reason as BudgetReason, Snapshot, allowed};
+use karp_domain::cluster::{Pod, Reason as BudgetReason, Snapshot, allowed};
 use karp_domain::disruption::{
-    Candidate, Cause, Command, DisruptionPlan, KeepReason, Verdict, plan_disruption, validate,
+    Act, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict,
+    plan_with, validate,
 };
 use kube::ResourceExt;
 use tokio::task::JoinSet;
@@ -23,34 +24,38 @@ use crate::ops::events::Reason;
 use crate::ops::metrics::{AllowedLabels, ConsolidationLabels, DecisionLabels, PoolLabels, ReasonLabels};
 use crate::ops::telemetry::reconcile_id;
 
-/// Replacements that are not ready after this long are given up (Karpenter: 10 min and more).
-const REPLACEMENT_LIMIT: Duration = Duration::from_secs(600);
-/// Pause between looks at replacements.
-const REPLACEMENT_PAUSE: Duration = Duration::from_secs(1);
-/// How long a taint may take to come back by watch, and pods that were on their way with it.
-const SETTLE: Duration = Duration::from_secs(1);
 /// Plans are made no more often than this, whatever wakes.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Remembers which claims are being disrupted by commands of this process.
+/// Remembers which claims are being disrupted by commands of this process, and which pools failed at it.
 #[derive(Default)]
-pub struct Running(Mutex<BTreeSet<Arc<str>>>);
+pub struct Running {
+    claims: Mutex<BTreeSet<Arc<str>>>,
+    memory: Mutex<Memory>,
+}
 
 impl Running {
+    fn claims(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn add(&self, command: &Command) {
-        let claims = command.candidates.iter().map(|candidate| candidate.claim.clone());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(claims);
+        self.claims().extend(command.candidates.iter().map(|candidate| candidate.claim.clone()));
     }
 
     fn remove(&self, command: &Command) {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.claims();
         for candidate in &command.candidates {
             running.remove(&candidate.claim);
         }
     }
 
     fn contains(&self, claim: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(claim)
+        self.claims().contains(claim)
     }
 }
 
@@ -88,7 +93,9 @@ async fn pass(context: &Arc<Context>, commands: &mut JoinSet<()>) -> Duration {
     remove_stale_taints(context).await;
     let started = Instant::now();
     let snapshot = context.snapshot().await;
-    let plan = plan_disruption(&snapshot);
+    let memory = context.running.memory().clone();
+    let plan = plan_with(&snapshot, &memory);
+    context.running.memory().examined(plan.resume);
     let labels = ReasonLabels::new("all");
     context.metrics.decision_evaluation.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
     report(context, &plan);
@@ -115,7 +122,7 @@ fn is_unreadable(context: &Context, candidate: &Candidate) -> bool {
 /// Checks a command after its rest, launches its replacements and taints its nodes; the rest runs by itself.
 async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<()>) -> bool {
     let reason = command.cause.as_str();
-    if command.cause != Cause::Expired {
+    if command.cause.rests() {
         tokio::time::sleep(context.options.consolidation_validation).await;
     }
     // No plan is made between the check and the new claims: displaced pods would be launched for twice.
@@ -131,21 +138,21 @@ async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<
     context.metrics.decisions.get_or_create(&labels).inc();
     context.running.add(&command);
     let mut replacements = Vec::new();
+    let mut failure = None;
     for node in &command.replacements {
         match provisioning::create(context, node, reason).await {
             Some(name) => replacements.push(name),
-            None => {
-                drop(planning);
-                roll_back(context, &command, &replacements, "a replacement could not be created").await;
-                context.running.remove(&command);
-                return false;
-            }
+            None => failure = Some(Failure::ReplacementGone),
         }
     }
-    for candidate in &command.candidates {
-        if let Err(error) = mark(context, candidate, &command).await {
-            tracing::error!(NodeClaim.name = %candidate.claim, %error, "tainting node");
-        }
+    if failure.is_none() {
+        failure = taint(context, &command).await.err();
+    }
+    if let Some(failure) = failure {
+        drop(planning);
+        roll_back(context, &command, &replacements, &failure).await;
+        context.running.remove(&command);
+        return false;
     }
     drop(planning);
     tell_waiting(context, &command, &replacements);
@@ -196,13 +203,26 @@ fn log(command: &Command) {
     );
 }
 
-/// Keeps new pods off a candidate and says why on its claim.
-async fn mark(context: &Context, candidate: &Candidate, command: &Command) -> Result<(), Error> {
-    if let Some(node) = &candidate.node {
-        let taint = Effect::Taint { node: node.clone() };
-        effect::apply(&context.client, &taint).await?;
-        tracing::info!(Node.name = %node, "taint.Key" = labels::DISRUPTED, "taint.Effect" = "NoSchedule", "tainted node");
+/// Keeps new pods off the candidates and says why on their claims.
+async fn taint(context: &Context, command: &Command) -> Result<(), Failure> {
+    for candidate in &command.candidates {
+        if let Some(node) = &candidate.node {
+            if let Err(error) = effect::apply(&context.client, &Effect::Taint { node: node.clone() }).await {
+                tracing::error!(NodeClaim.name = %candidate.claim, %error, "tainting node");
+                return Err(Failure::NotTainted { claim: candidate.claim.clone() });
+            }
+            tracing::info!(Node.name = %node, "taint.Key" = labels::DISRUPTED, "taint.Effect" = "NoSchedule", "tainted node");
+        }
+        if let Err(error) = mark(context, candidate, command).await {
+            // The taint counts; the condition only tells.
+            tracing::warn!(NodeClaim.name = %candidate.claim, %error, "telling why a node is disrupted");
+        }
     }
+    Ok(())
+}
+
+/// Says on a candidate's claim why it is disrupted.
+async fn mark(context: &Context, candidate: &Candidate, command: &Command) -> Result<(), Error> {
     let Some(claim) = context.stores.claim(&candidate.claim) else { return Ok(()) };
     let note = format!("Disrupting NodeClaim: {}", command.cause);
     context.events.publish(&effect::reference(&*claim), Reason::Disrupted, note);
@@ -217,24 +237,16 @@ async fn mark(context: &Context, candidate: &Candidate, command: &Command) -> Re
 
 /// Waits for the replacements and lets the candidates go, or takes everything back.
 async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>]) {
-    let outcome = tokio::time::timeout(REPLACEMENT_LIMIT, ready(context, replacements)).await;
-    let failure = match outcome {
-        Ok(true) => None,
-        Ok(false) => Some("a replacement is gone"),
-        Err(_) => Some("replacements were not ready in time"),
-    };
-    let failure = match failure {
-        Some(failure) => Some(failure),
-        None => {
-            tokio::time::sleep(SETTLE).await;
-            arrived(context, command).then_some("pods came to an empty node")
+    let execution = Execution::new(command.cause, Timestamp::now());
+    loop {
+        let now = Timestamp::now();
+        match execution.next(&progress(context, replacements), &pods_on(context, command), now) {
+            Act::Wait { until } => {
+                tokio::time::sleep(Duration::try_from(until.duration_since(now)).unwrap_or_default()).await;
+            }
+            Act::Delete => break,
+            Act::RollBack(failure) => return roll_back(context, command, &[], &failure).await,
         }
-    };
-    if let Some(why) = failure {
-        let labels = DecisionLabels::new(command.decision(), command.cause.as_str(), kind(command));
-        context.metrics.queue_failures.get_or_create(&labels).inc();
-        roll_back(context, command, &[], why).await;
-        return;
     }
     for candidate in &command.candidates {
         let Some(claim) = context.stores.claim(&candidate.claim) else { continue };
@@ -250,40 +262,31 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
             tracing::error!(NodeClaim.name = %candidate.claim, %error, "deleting nodeclaim");
         }
     }
+    context.running.memory().succeeded(command);
 }
 
-/// Waits until every replacement is initialized; false when one is gone.
-async fn ready(context: &Context, replacements: &[Arc<str>]) -> bool {
-    loop {
-        let mut all = true;
-        for name in replacements {
-            match context.stores.claim(name) {
-                Some(claim) if claim.metadata.deletion_timestamp.is_none() => {
-                    all &= node_claim::is_true(&claim, conditions::INITIALIZED);
-                }
-                _ => return false,
-            }
-        }
-        if all {
-            return true;
-        }
-        tokio::time::sleep(REPLACEMENT_PAUSE).await;
-    }
+/// Returns how far each replacement is.
+fn progress(context: &Context, replacements: &[Arc<str>]) -> Vec<Progress> {
+    let one = |name: &Arc<str>| match context.stores.claim(name) {
+        Some(claim) if claim.metadata.deletion_timestamp.is_some() => Progress::Gone,
+        Some(claim) if node_claim::is_true(&claim, conditions::INITIALIZED) => Progress::Initialized,
+        Some(_) => Progress::Starting,
+        None => Progress::Gone,
+    };
+    replacements.iter().map(one).collect()
 }
 
-/// Says whether pods came to nodes that were to go because they were empty: between the choice and the taint they may.
-fn arrived(context: &Context, command: &Command) -> bool {
-    command.cause == Cause::Empty
-        && command
-            .candidates
-            .iter()
-            .filter_map(|candidate| candidate.node.as_deref())
-            .any(|node| context.stores.pods.on_node(node).iter().any(|pod| pod.is_reschedulable()))
+fn pods_on(context: &Context, command: &Command) -> Vec<Arc<Pod>> {
+    let nodes = command.candidates.iter().filter_map(|candidate| candidate.node.as_deref());
+    nodes.flat_map(|node| context.stores.pods.on_node(node)).collect()
 }
 
 /// Takes a command back: new pods may come again, and what was made for nothing goes.
-async fn roll_back(context: &Context, command: &Command, replacements: &[Arc<str>], why: &str) {
-    tracing::warn!(reason = command.cause.as_str(), why, "failed to disrupt node(s), rolling back");
+async fn roll_back(context: &Context, command: &Command, replacements: &[Arc<str>], why: &Failure) {
+    let labels = DecisionLabels::new(command.decision(), command.cause.as_str(), kind(command));
+    context.metrics.queue_failures.get_or_create(&labels).inc();
+    context.running.memory().failed(command, Timestamp::now());
+    tracing::warn!(reason = command.cause.as_str(), %why, "failed to disrupt node(s), rolling back");
     for candidate in &command.candidates {
         if let Err(error) = unmark(context, candidate.node.as_ref(), &candidate.claim).await {
             // The next pass finds the taint and tries again.

@@ -3,6 +3,7 @@
 pub mod disruption;
 mod driver;
 mod garbage;
+pub mod health;
 mod interruption;
 mod launch;
 mod node_claim;
@@ -62,6 +63,8 @@ pub struct Context {
     pub plans: Plans,
     /// Held while a plan is made and carried out, so that no two launch for the same pods.
     pub planning: tokio::sync::Mutex<()>,
+    /// Whether the nodes of each pool join.
+    pub health: health::Health,
     /// Claims that are being disrupted.
     pub running: disruption::Running,
     /// Objects that could not be read, as told last.
@@ -97,7 +100,8 @@ impl Context {
             },
             ..Settings::default()
         };
-        let (snapshot, unreadable) = self.stores.snapshot(catalogues, settings, Timestamp::now());
+        let (mut snapshot, unreadable) = self.stores.snapshot(catalogues, settings, Timestamp::now());
+        self.health.hold(&mut snapshot);
         self.tell_unreadable(&unreadable);
         self.metrics.cluster_nodes.set(snapshot.nodes.len() as i64);
         snapshot

@@ -1,13 +1,16 @@
 //! NodeClaim: from the wish to a node that pods run on, and the conditions that tell how far it is.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use karp_domain::api::conditions::{self, Condition, ConditionStatus};
 use karp_domain::api::hash::{self, NodeClassVersion};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimStatus, labels};
-use karp_domain::cluster::Claim;
+use karp_domain::cluster::{Claim, Node as ReadNode, Pool};
+use karp_domain::lifecycle::{self, Drift, Live, Next, Outcome, Step};
+pub use karp_domain::lifecycle::{is_true, provider_id, since};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -19,12 +22,6 @@ use crate::effect::{self, Effect};
 use crate::observe::Change;
 use crate::ops::metrics::DisruptedLabels;
 
-/// An instance that was not launched after this long never will be (Karpenter: 5 min).
-const LAUNCH_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
-/// A node that has not joined after this long never will (Karpenter: 15 min).
-const REGISTRATION_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
-/// Drift is looked at this often.
-const DRIFT_INTERVAL: Duration = Duration::from_secs(300);
 /// Reason of a claim that cannot be read.
 pub const INVALID: &str = "NodeClaimValidationFailed";
 /// What makes up `Ready` of a claim that cannot be read.
@@ -66,22 +63,6 @@ fn pick(context: &Context, change: &Change) -> Vec<ObjectRef<NodeClaim>> {
         }
         _ => Vec::new(),
     }
-}
-
-/// Returns whether a condition of a claim is true.
-pub fn is_true(claim: &NodeClaim, kind: &str) -> bool {
-    claim.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, kind))
-}
-
-/// Returns since when a condition of a claim has been true.
-pub fn since(claim: &NodeClaim, kind: &str) -> Option<Timestamp> {
-    let condition = conditions::get(&claim.status.as_ref()?.conditions, kind)?;
-    (condition.status == ConditionStatus::True).then_some(condition.last_transition_time)
-}
-
-/// Returns the instance of a claim; an empty id is none.
-pub fn provider_id(claim: &NodeClaim) -> Option<&str> {
-    claim.status.as_ref()?.provider_id.as_deref().filter(|id| !id.is_empty())
 }
 
 /// Returns the pool of a claim, for metrics; empty for one made by hand.
@@ -139,64 +120,77 @@ async fn judge(claim: NodeClaim, context: &Context) -> Result<NodeClaim, Error> 
 }
 
 async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Action, Error> {
-    if claim.spec.node_class_ref.group != labels::AWS_GROUP {
-        return Ok(Action::await_change());
-    }
-    if claim.metadata.deletion_timestamp.is_some() {
-        return termination::finalize_claim(&claim, &context).await;
-    }
-    if interruption::is_interrupted(&claim) {
+    let node = registration::node(&claim, &context);
+    let read = match node.as_deref().map(ReadNode::from_kube).transpose() {
+        Ok(read) => read,
+        // A claim that has its node waits until the node can be read; others keep their time limits, and can always end.
+        Err(why) if is_true(&claim, conditions::REGISTERED) && claim.metadata.deletion_timestamp.is_none() => {
+            return Err(why.into());
+        }
+        Err(_) => None,
+    };
+    let pool = context.stores.pool(&pool_of(&claim));
+    let quiet = pool.and_then(|pool| pool.spec.disruption.quiet_period());
+    let Next { step, look } = lifecycle::next(&claim, read.as_ref(), quiet, Timestamp::now());
+    if interruption::is_interrupted(&claim) && !matches!(step, Step::Leave | Step::End) {
         return interruption::replace(&claim, &context).await;
     }
-    let claim = effect::add_finalizer(&context.client, &*claim, labels::TERMINATION_FINALIZER).await?;
-    let claim = judge(claim, &context).await?;
-    let now = Timestamp::now();
-    if !is_true(&claim, conditions::LAUNCHED) {
-        return match overdue(claim.creation_timestamp().map(|time| time.0), LAUNCH_TIMEOUT, now) {
-            Due::Past => give_up(&claim, &context, "launch_timeout", "instance was not launched in time").await,
-            Due::In(left) => launch::launch(&claim, &context).await.map(|action| earlier(action, left)),
-        };
+    let claim = match step {
+        Step::Leave | Step::End | Step::Guard => claim,
+        _ => Arc::new(judge((*claim).clone(), &context).await?),
+    };
+    let wait = look.map_or_else(Action::await_change, |at| Action::requeue(until(at)));
+    match (step, node.as_deref().zip(read.as_ref())) {
+        (Step::Leave, _) => Ok(wait),
+        (Step::End, _) => termination::finalize_claim(&claim, &context).await,
+        (Step::Guard, _) => {
+            effect::add_finalizer(&context.client, &*claim, labels::TERMINATION_FINALIZER).await?;
+            Ok(Action::await_change())
+        }
+        (Step::Launch, _) => launch::launch(&claim, &context).await.map(|action| earlier(action, wait)),
+        (Step::AwaitNode, _) => Ok(wait),
+        (Step::AwaitTaint { message }, _) => {
+            registration::refuse(&claim, node.as_deref(), &context, &message).await.map(|()| wait)
+        }
+        (Step::Register, Some((node, _))) => registration::register(&claim, node, &context).await,
+        (Step::AwaitReady(obstacle), _) => {
+            registration::renominate(&claim, &context).await;
+            let (kind, message) = (conditions::INITIALIZED, obstacle.to_string());
+            registration::tell(&claim, &context, kind, obstacle.reason(), &message).await.map(|()| wait)
+        }
+        (Step::Initialize, Some((node, read))) => {
+            registration::renominate(&claim, &context).await;
+            registration::initialize(&claim, node, read, &context).await
+        }
+        (Step::Live(found), _) => {
+            registration::renominate(&claim, &context).await;
+            live(&claim, &context, &found).await.map(|()| wait)
+        }
+        (Step::Lose, _) => {
+            let (kind, message) = (conditions::REGISTERED, "Node not registered with cluster");
+            registration::tell(&claim, &context, kind, "NodeNotFound", message).await.map(|()| wait)
+        }
+        (Step::GiveUp(timeout), _) => {
+            context.health.note(&pool_of(&claim), Outcome::Missing, Timestamp::now());
+            tracing::warn!(
+                NodeClaim.name = claim.name_any(),
+                reason = timeout.as_str(),
+                "deleting nodeclaim, out of time"
+            );
+            delete(&claim, &context, timeout.as_str()).await.map(|()| wait)
+        }
+        // These steps are answered for a node only.
+        (Step::Register | Step::Initialize, None) => Ok(wait),
     }
-    if !is_true(&claim, conditions::REGISTERED) {
-        return match overdue(since(&claim, conditions::LAUNCHED), REGISTRATION_TIMEOUT, now) {
-            Due::Past => give_up(&claim, &context, "registration_timeout", "node did not join in time").await,
-            Due::In(left) => registration::register(&claim, &context).await.map(|done| match done {
-                registration::Step::Done => Action::requeue(Duration::ZERO),
-                registration::Step::Waiting => Action::requeue(left),
-            }),
-        };
-    }
-    if !is_true(&claim, conditions::INITIALIZED) {
-        return registration::initialize(&claim, &context).await;
-    }
-    registration::renominate(&claim, &context).await;
-    live(&claim, &context, now).await
 }
 
-enum Due {
-    Past,
-    In(Duration),
-}
-
-/// Says whether a time limit that runs since `start` is over, and else how much is left.
-fn overdue(start: Option<Timestamp>, limit: SignedDuration, now: Timestamp) -> Due {
-    let left = start.map_or(limit, |start| limit.saturating_sub(now.duration_since(start)));
-    match Duration::try_from(left) {
-        Ok(left) if !left.is_zero() => Due::In(left),
-        _ => Due::Past,
-    }
+fn until(at: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default()
 }
 
 /// Returns the action that comes first: the deadline must not be slept over.
-fn earlier(action: Action, deadline: Duration) -> Action {
-    if action == Action::await_change() { Action::requeue(deadline) } else { action }
-}
-
-/// Deletes a claim that came to nothing; its pods are planned for again.
-async fn give_up(claim: &NodeClaim, context: &Context, reason: &str, message: &str) -> Result<Action, Error> {
-    tracing::warn!(NodeClaim.name = claim.name_any(), reason, "deleting nodeclaim: {message}");
-    delete(claim, context, reason).await?;
-    Ok(Action::await_change())
+fn earlier(action: Action, deadline: Action) -> Action {
+    if action == Action::await_change() { deadline } else { action }
 }
 
 /// Asks that a claim ends, and counts why.
@@ -213,30 +207,20 @@ pub async fn delete(claim: &NodeClaim, context: &Context, reason: &str) -> Resul
     Ok(())
 }
 
-/// Keeps the informational conditions of a node that runs: may it be consolidated, has it drifted.
-async fn live(claim: &NodeClaim, context: &Context, now: Timestamp) -> Result<Action, Error> {
-    let pool = context.stores.pool(&pool_of(claim));
-    let quiet = pool.as_ref().map(|pool| pool.spec.disruption.quiet_period());
-    let last =
-        [since(claim, conditions::INITIALIZED), claim.status.as_ref().and_then(|status| status.last_pod_event_time)]
-            .into_iter()
-            .flatten()
-            .max();
-    let consolidatable = match (quiet, last) {
-        (Some(Some(quiet)), Some(last)) => Some(overdue(Some(last), quiet, now)),
-        _ => None,
-    };
+/// Keeps the informational conditions of a node that runs: may it be consolidated, has it drifted, is it what was promised.
+async fn live(claim: &NodeClaim, context: &Context, found: &Live) -> Result<(), Error> {
     let drifted = drift(claim, context).await;
     let before = is_true(claim, conditions::CONSOLIDATABLE);
     let written = write(context, claim, |status, now| {
         let all = &mut status.conditions;
-        if matches!(consolidatable, Some(Due::Past)) {
+        if found.consolidatable {
             conditions::set(all, conditions::CONSOLIDATABLE, ConditionStatus::True, "", "", now);
         } else {
             conditions::clear(all, conditions::CONSOLIDATABLE);
         }
-        match drifted {
-            Some(Some(reason)) => {
+        match &drifted {
+            Some(Some(drift)) => {
+                let reason = drift.to_string();
                 conditions::set(all, conditions::DRIFTED, ConditionStatus::True, &reason, &reason, now);
             }
             Some(None) => {
@@ -245,34 +229,33 @@ async fn live(claim: &NodeClaim, context: &Context, now: Timestamp) -> Result<Ac
             // Not known now: what was known stands.
             None => {}
         }
+        let consistent = conditions::CONSISTENT_STATE_FOUND;
+        match &found.inconsistency {
+            None => conditions::set(all, consistent, ConditionStatus::True, "", "", now),
+            Some(why) => conditions::set(all, consistent, ConditionStatus::False, "ConsistencyCheckFailed", why, now),
+        };
     })
     .await?;
-    if !before && is_true(&written, conditions::CONSOLIDATABLE) {
+    let newly = |kind: &str| !is_true(claim, kind) && is_true(&written, kind);
+    if (!before && is_true(&written, conditions::CONSOLIDATABLE)) || newly(conditions::DRIFTED) {
         context.disrupt.notify_one();
     }
-    Ok(Action::requeue(match consolidatable {
-        Some(Due::In(left)) => left.min(DRIFT_INTERVAL),
-        _ => DRIFT_INTERVAL,
-    }))
+    Ok(())
 }
 
-/// Says whether a claim no longer is what its pool and class say; `None` when that cannot be told now.
-async fn drift(claim: &NodeClaim, context: &Context) -> Option<Option<String>> {
+/// Says why a claim no longer is what its pool and class say; `None` when that cannot be told now.
+async fn drift(claim: &NodeClaim, context: &Context) -> Option<Option<Drift>> {
     let pool = context.stores.pool(&pool_of(claim))?;
     let class = context.stores.class(&claim.spec.node_class_ref.name)?;
-    let stamped = |hash: &str, version: &str, now: &std::collections::BTreeMap<String, String>| {
-        let own = claim.annotations();
-        own.get(version) == now.get(version) && own.get(hash) != now.get(hash)
-    };
-    let pool_hashes = super::node_pool::hash_annotations(&pool);
-    if stamped(labels::NODE_POOL_HASH, labels::NODE_POOL_HASH_VERSION, &pool_hashes) {
-        return Some(Some("NodePoolDrifted".to_owned()));
-    }
-    if class_changed(claim, &class, &context.ca_bundle) {
-        return Some(Some("NodeClassDrift".to_owned()));
+    let read = Pool::from_kube(&pool).ok()?;
+    let catalogue = context.cloud.catalogue(&class).await.ok();
+    let stamps = (super::node_pool::hash_annotations(&pool), class_stamp(claim, &class, &context.ca_bundle));
+    let known = lifecycle::drift(claim, &read, &stamps.0, &stamps.1, catalogue.as_deref(), Timestamp::now());
+    if known.is_some() {
+        return Some(known);
     }
     match context.cloud.drift(claim, &class).await {
-        Ok(reason) => Some(reason),
+        Ok(reason) => Some(reason.map(Drift::Cloud)),
         Err(error) => {
             tracing::debug!(%error, "drift cannot be told now");
             None
@@ -280,32 +263,13 @@ async fn drift(claim: &NodeClaim, context: &Context) -> Option<Option<String>> {
     }
 }
 
-/// Says whether a claim's class is no longer what it was made from, by the hash and in the version that is stamped on the claim: Karpenter
-/// 1.14 stamped an older one.
-fn class_changed(claim: &NodeClaim, class: &Ec2NodeClass, ca_bundle: &str) -> bool {
-    let stamp = |key: &str| claim.annotations().get(key);
-    let version = stamp(labels::EC2_NODE_CLASS_HASH_VERSION).and_then(|version| NodeClassVersion::parse(version));
-    version.is_some_and(|version| {
-        stamp(labels::EC2_NODE_CLASS_HASH) != Some(&hash::node_class(&class.spec, version, ca_bundle))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_run_from_their_start_and_never_go_negative() {
-        let start = Timestamp::UNIX_EPOCH;
-        let at = |seconds: i64| start + SignedDuration::from_secs(seconds);
-        let left = |now| match overdue(Some(start), LAUNCH_TIMEOUT, now) {
-            Due::Past => None,
-            Due::In(left) => Some(left.as_secs()),
-        };
-        assert_eq!(left(at(0)), Some(300));
-        assert_eq!(left(at(299)), Some(1));
-        assert_eq!(left(at(300)), None);
-        assert_eq!(left(at(9000)), None);
-        assert_eq!(left(at(-10)), Some(310), "a clock that went back lengthens, it does not overflow");
-    }
+/// Returns the hash of a claim's class in the version that is stamped on the claim: Karpenter 1.14 stamped an older one. Nothing for a
+/// version that is not known.
+fn class_stamp(claim: &NodeClaim, class: &Ec2NodeClass, ca_bundle: &str) -> BTreeMap<String, String> {
+    let Some(text) = claim.annotations().get(labels::EC2_NODE_CLASS_HASH_VERSION) else { return BTreeMap::new() };
+    let Some(version) = NodeClassVersion::parse(text) else { return BTreeMap::new() };
+    BTreeMap::from([
+        (labels::EC2_NODE_CLASS_HASH.to_owned(), hash::node_class(&class.spec, version, ca_bundle)),
+        (labels::EC2_NODE_CLASS_HASH_VERSION.to_owned(), text.clone()),
+    ])
 }

@@ -109,6 +109,8 @@ fn status(pool: &NodePool, context: &Context, now: Timestamp) -> NodePoolStatus 
         (Some(_), Some(ready)) => (ready.status, &*ready.reason, ready.message.clone()),
     };
     conditions::set(all, conditions::NODE_CLASS_READY, verdict, reason, &message, now);
+    let generation = class.as_ref().and_then(|class| class.metadata.generation).unwrap_or_default();
+    context.health.tell(pool, generation, all, now);
     conditions::set_ready(all, conditions::NODE_POOL_READY, now);
     let (resources, nodes) = usage(pool, context);
     status.nodes = nodes;
@@ -163,6 +165,7 @@ async fn finalize(pool: &NodePool, context: &Context) -> Result<Action, Error> {
     }
     let name = pool.name_any();
     context.metrics.nodepools_cost.remove(&PoolLabels::new(&name));
+    context.health.forget(&name);
     effect::remove_finalizer(&context.client, pool, labels::TERMINATION_FINALIZER).await?;
     Ok(Action::await_change())
 }

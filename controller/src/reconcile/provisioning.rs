@@ -138,9 +138,9 @@ async fn carry_out(
             plans.entry(claim).or_default().insert(placement.pod.clone());
         }
     }
-    let created =
-        futures::future::join_all(solution.nodes.iter().map(|node| create(context, node, "provisioned"))).await;
-    for (node, name) in solution.nodes.iter().zip(created) {
+    let admitted = context.health.admit(snapshot, &solution.nodes);
+    let created = futures::future::join_all(admitted.iter().map(|node| create(context, node, "provisioned"))).await;
+    for (node, name) in admitted.into_iter().zip(created) {
         if let Some(name) = name {
             plans.insert(name, node.pods.iter().cloned().collect());
         }

@@ -60,9 +60,10 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     if let Some(claim) = claim.as_ref().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
         node_claim::delete(claim, &context, "node_deleted").await?;
     }
-    let read = ReadNode::from_kube(&node)?;
+    // A node that cannot be read can still leave: it counts as not ready, and its instance is asked for.
+    let ready = ReadNode::from_kube(&node).map_or(Readiness::NotReady(None), |read| read.ready);
     // Nothing runs any more: there is nobody to drain, and no kubelet to tell that pods are gone.
-    if read.ready != Readiness::Ready && (id.is_empty() || context.cloud.get(&id).await?.is_none()) {
+    if ready != Readiness::Ready && (id.is_empty() || context.cloud.get(&id).await?.is_none()) {
         return leave(&node, &context, since).await;
     }
     let taint = Effect::Taint { node: node.name_any().into() };

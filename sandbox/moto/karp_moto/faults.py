@@ -13,7 +13,7 @@ class Faults:
     def __init__(self):
         self._lock = threading.Condition()
         self.capacity = []  # {capacity_type, instance_type, zone: "*" is any; code; message; available}
-        self._failures = []  # {action, code, message, status, times; after: calls that still pass}
+        self._failures = []  # {action, code, message, status, times; after: calls that still pass; dry_runs: they fail too}
         self._delays = {}  # action -> seconds
         self._holds = {}  # action -> replies still to hold
         self._waiting = {}  # action -> replies held now
@@ -33,16 +33,16 @@ class Faults:
 
     def fail(self, rules):
         with self._lock:
-            self._failures.extend({"times": 1, "code": "InternalError", "message": "injected by a test", "status": 500, "after": 0, **r} for r in rules)
+            self._failures.extend({"times": 1, "code": "InternalError", "message": "injected by a test", "status": 500, "after": 0, "dry_runs": True, **r} for r in rules)
 
     def throttle(self, action, times):
         self.fail([{"action": action, "times": times, "code": None, "status": None, "message": "Request limit exceeded."}])
 
-    def failure(self, action):
+    def failure(self, action, dry_run=False):
         """The failure that this call of `action` must answer with, used up once."""
         with self._lock:
             for rule in self._failures:
-                if rule["action"] == action and rule["times"] > 0:
+                if rule["action"] == action and rule["times"] > 0 and (rule["dry_runs"] or not dry_run):
                     if rule["after"] > 0:
                         rule["after"] -= 1
                         return None
