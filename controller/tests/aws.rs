@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
+use karp_domain::api::{NodeClaim, NodePool, conditions, labels};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -221,8 +221,6 @@ async fn broken_pools_and_pods_stop_nobody_else() {
 
 /// A quantity that the definitions admit, as it is text of the right form; more than any number that is counted with.
 const TOO_MUCH: &str = "1e60";
-/// A count that the definitions admit, and no machine has.
-const TOO_MANY: i64 = 3_000_000_000;
 
 /// Handles objects of a kind as JSON, so that what cannot be read can be written.
 fn untyped<K: kube::Resource<DynamicType = ()>>(stand: &Stand) -> Api<DynamicObject> {
@@ -290,10 +288,8 @@ async fn what_cannot_be_read_says_so_itself_and_heals() {
     let corrected = json!({ "spec": { "limits": { "cpu": "10" } } });
     let correct = Patch::Merge(&corrected);
     pools.patch(&name, &PatchParams::default(), &correct).await.expect("the API server takes the correction");
-    until("it heals", async || {
-        said(&pools, &name, conditions::READY).await.is_some_and(|(ready, ..)| ready == "True")
-    })
-    .await;
+    until("it heals", async || said(&pools, &name, conditions::READY).await.is_some_and(|(ready, ..)| ready == "True"))
+        .await;
     // A claim's spec is for ever: it goes.
     claims.delete(&name, &DeleteParams::default()).await.expect("the claim is deleted");
     until("nothing is counted", async || counted(&stand).is_empty()).await;
@@ -319,8 +315,7 @@ async fn what_cannot_be_read_says_so_itself_and_heals() {
 async fn a_token_that_stands_for_another_request_is_left_after_a_while() {
     let Some(mut stand) = Stand::open("token").await else { return };
     stand.pool(&["spot"]).await;
-    let taken =
-        json!([{ "action": "CreateFleet", "code": "IdempotentParameterMismatch", "status": 400, "times": 1000, "dry_runs": false }]);
+    let taken = json!([{ "action": "CreateFleet", "code": "IdempotentParameterMismatch", "status": 400, "times": 1000, "dry_runs": false }]);
     stand.aws.door("fail", &taken);
     stand.start();
     stand.deployment(2, "500m").await;

@@ -74,6 +74,10 @@ class Call:
             action, params = rest_action(service, environ, {**query, **parse_json(body)})
         return Call(service, action, region, access_key, params, body)
 
+    @property
+    def is_dry_run(self):
+        return str(self.params.get("DryRun", "")).lower() == "true"
+
     def error(self, error):
         """`error` as this service would say it: status, headers, body."""
         code, message, status = error.code, error.message, error.status

@@ -33,7 +33,7 @@ class Gate:
 
     def answer(self, call, environ):
         try:
-            if rule := self.world.faults.failure(call.action):
+            if rule := self.world.faults.failure(call.action, call.is_dry_run):
                 raise AwsError(rule["code"], rule["message"], rule["status"])
             if call.action in CACHED and call.service == "ec2":
                 return self.cached(call, environ)

@@ -110,6 +110,12 @@ class Fleet(Stand):
         self.refused("UnauthorizedOperation", self.ec2.describe_subnets)
         self.ec2.describe_subnets()
 
+    def test_a_failure_may_leave_dry_runs_alone(self):
+        self.post("fail", [{"action": "CreateFleet", "code": "UnauthorizedOperation", "status": 403, "dry_runs": False}])
+        self.refused("DryRunOperation", self.fleet, kinds=["m5.large"], DryRun=True)
+        self.refused("UnauthorizedOperation", self.fleet, kinds=["m5.large"])
+        self.assertTrue(self.fleet(["m5.large"])["Instances"])
+
     def test_a_held_call_takes_effect_before_its_reply(self):
         self.post("hold", {"action": "CreateFleet"})
         answers = []
