@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use karp_domain::lifecycle::{Collector, Listed};
+use karp_domain::lifecycle::{Collector, Listed, Witnesses};
 use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -58,7 +58,8 @@ async fn pass(context: &Context, collector: &mut Collector) {
     let claims = context.stores.claims.state();
     // A second witness: the node must be gone or not ready, too (reliability.md F26).
     let ready = |provider_id: &str| context.stores.node_of(provider_id).is_some_and(|node| is_ready(&node));
-    let collection = collector.pass(&listed, &claims, ready, Timestamp::now());
+    let collection =
+        collector.pass(&Witnesses { listed: &listed, claims: &claims, is_ready: &ready }, Timestamp::now());
     if let Some(blocked) = collection.blocked {
         tracing::error!(
             instances = blocked.instances,

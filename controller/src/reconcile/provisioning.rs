@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use karp_domain::api::{NodeClaim, NodeClaimSpec, NodeClassReference, ResourceRequests, labels, requirement_specs};
+use karp_domain::api::{NodeClaim, labels};
 use karp_domain::batch::{Batcher, Window};
 use karp_domain::cluster::{Pod, PodKey, Snapshot};
 use karp_domain::scheduling::{InFlightNode, Solution, Target, solve};
@@ -204,26 +204,9 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
 fn new_claim(context: &Context, node: &InFlightNode) -> Result<NodeClaim, &'static str> {
     let pool = context.stores.pool(&node.pool).ok_or("NodePool")?;
     let class = context.stores.class(&node.class.name).ok_or("EC2NodeClass")?;
-    let mut claim_labels = node.labels.clone();
-    claim_labels.insert(labels::NODE_POOL.to_owned(), node.pool.to_string());
-    claim_labels.insert(labels::EC2_NODE_CLASS.to_owned(), node.class.name.to_string());
     let mut annotations = node.annotations.clone();
     annotations.extend(super::node_pool::hash_annotations(&pool));
     annotations.extend(super::node_class::hash_annotations(&class, &context.ca_bundle));
-    let duration = |time: jiff::SignedDuration| format!("{}s", time.as_secs());
-    let spec = NodeClaimSpec {
-        taints: node.taints.iter().map(Into::into).collect(),
-        startup_taints: node.startup_taints.iter().map(Into::into).collect(),
-        requirements: requirement_specs(&node.requirements),
-        resources: ResourceRequests { requests: node.requests.clone() },
-        node_class_ref: NodeClassReference {
-            group: node.class.group.to_string(),
-            kind: node.class.kind.to_string(),
-            name: node.class.name.to_string(),
-        },
-        termination_grace_period: node.termination_grace.map(duration),
-        expire_after: node.expire_after.map_or_else(|| "Never".to_owned(), duration),
-    };
     let owner = OwnerReference {
         api_version: "karpenter.sh/v1".to_owned(),
         kind: "NodePool".to_owned(),
@@ -234,13 +217,13 @@ fn new_claim(context: &Context, node: &InFlightNode) -> Result<NodeClaim, &'stat
     };
     let metadata = ObjectMeta {
         name: Some(generated_name(&node.pool)),
-        labels: Some(claim_labels),
+        labels: Some(node.claim_labels()),
         annotations: Some(annotations),
         finalizers: Some(vec![labels::TERMINATION_FINALIZER.to_owned()]),
         owner_references: Some(vec![owner]),
         ..ObjectMeta::default()
     };
-    Ok(NodeClaim { metadata, spec, status: None })
+    Ok(NodeClaim { metadata, spec: node.claim_spec(), status: None })
 }
 
 /// Makes a name as `generateName` would; made here so that the plan knows it before the API server does.

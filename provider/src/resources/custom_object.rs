@@ -1,5 +1,6 @@
-//! The life of a cluster-scoped custom object: what `karp_node_class` and `karp_node_pool` have in common.
+//! The life of a cluster-scoped custom object: what `karp_node_class`, `karp_node_pool` and `karp_node_overlay` have in common.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use karp_domain::api::validate::{Violation, ViolationKind};
@@ -8,13 +9,15 @@ use karp_kube::wait::{self, Look, Until, WaitError};
 use kube::api::{Api, DeleteParams};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
+use tfplugin::schema::validate;
 use tfplugin::{Attribute, AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Schema, Value};
 
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
-use crate::provider::Part;
+use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::Session;
 
@@ -22,6 +25,8 @@ use crate::session::Session;
 const CRD_PATIENCE: Duration = Duration::from_secs(60);
 /// A controller that runs answers within seconds; one that has not after this long is told of, and the apply goes on.
 const READY_PATIENCE: Duration = Duration::from_secs(120);
+/// Attributes that are the resource's own and not of the object's spec.
+const OWN: [&str; 7] = ["id", "name", "adopt", "force_conflicts", "wait_for_ready", "drain_on_destroy", "timeouts"];
 /// What is kept of the time limit to report and to store state.
 const RESERVE: Duration = Duration::from_secs(3);
 
@@ -44,9 +49,17 @@ pub struct CustomKind {
 }
 
 /// Gives the attributes that belong to the spec.
-pub fn spec_attributes(schema: &Schema, own: &[&str]) -> Attributes {
-    let is_spec = |name: &str| !own.contains(&name);
+fn spec_attributes(schema: &Schema) -> Attributes {
+    let is_spec = |name: &str| !OWN.contains(&name);
     schema.attributes.iter().filter(|(name, _)| is_spec(name)).map(|(n, a)| (n.clone(), a.clone())).collect()
+}
+
+/// Declares the identity of an object, which is its name.
+pub fn named(schema: Schema, what: &str) -> Schema {
+    let name = Attribute::string().required().requires_replace().validate(validate::dns_subdomain());
+    schema
+        .attribute("id", Attribute::string().computed().use_state_for_unknown().describe(format!("The {what}'s name.")))
+        .attribute("name", name.describe(format!("The {what}'s name.")))
 }
 
 /// Declares whether an apply waits for the controller's word.
@@ -79,7 +92,76 @@ pub fn needs(session: &Session) -> &'static [Part] {
     }
 }
 
+/// A kind of custom object in a session: what its resource calls.
+pub struct CustomObject {
+    kind: CustomKind,
+    handle: Arc<Handle>,
+    spec: Attributes,
+}
+
+impl CustomObject {
+    /// Binds a kind to a handle; the resource's schema tells the attributes of the spec.
+    pub fn new(kind: CustomKind, handle: &Arc<Handle>, schema: &Schema) -> Self {
+        Self { kind, handle: Arc::clone(handle), spec: spec_attributes(schema) }
+    }
+
+    /// Gives the attributes of the spec.
+    #[cfg(test)]
+    pub fn spec(&self) -> &Attributes {
+        &self.spec
+    }
+
+    /// Gives the provider's session.
+    pub fn session(&self) -> Arc<Session> {
+        self.handle.session()
+    }
+
+    /// Checks a configuration offline: [`CustomKind::check`].
+    pub fn check(&self, config: &Value) -> Diagnostics {
+        self.kind.check(&self.spec, config)
+    }
+
+    /// Reads attributes as the API's type; nothing while a part of them is not known.
+    pub fn typed<T: DeserializeOwned>(&self, value: &Value) -> Option<T> {
+        self.kind.typed(&self.spec, value)
+    }
+
+    /// Creates the object, or takes it over where that is wanted, and waits for the controller's word if asked to.
+    pub async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        self.kind.create(ctx, &self.session(), &self.spec, planned).await
+    }
+
+    /// Reads the object into state: [`CustomKind::read`].
+    pub async fn read(&self, ctx: &Context, state: Value, always: &str) -> Result<Option<Value>, Diagnostics> {
+        self.kind.read(ctx, &self.session(), &self.spec, state, always).await
+    }
+
+    /// Applies a change, and waits for the controller's word if asked to.
+    pub async fn update(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        self.kind.update(ctx, &self.session(), &self.spec, planned).await
+    }
+
+    /// Deletes the object of a state, and waits until it is gone; `fix` says what to do about one that stays.
+    pub async fn delete(&self, ctx: &Context, prior: &Value, fix: Option<&str>) -> Result<(), Failure> {
+        let client = self.session().kube().await?;
+        let name = prior.get("name").as_str().unwrap_or_default();
+        let Some(uid) = self.kind.delete(&client, name).await? else { return Ok(()) };
+        let gone = self.kind.wait_gone(ctx, &client, name, &uid).await;
+        gone.map_err(|failure| match fix {
+            Some(fix) => failure.with_fix(fix),
+            None => failure,
+        })
+    }
+}
+
 impl CustomKind {
+    /// Reads attributes as the API's type; nothing while a part of them is not known.
+    pub fn typed<T: DeserializeOwned>(&self, attributes: &Attributes, value: &Value) -> Option<T> {
+        let mut unknown = Vec::new();
+        let object = self.object(attributes, value, &mut unknown);
+        if unknown.is_empty() { serde_json::from_value(object).ok() } else { None }
+    }
+
     /// Writes the object that attributes describe; the paths of unknown attributes are noted.
     pub fn object(&self, attributes: &Attributes, value: &Value, unknown: &mut Vec<AttributePath>) -> Json {
         let fields = spec::fields(attributes, value, &AttributePath::root(), unknown);
@@ -92,7 +174,7 @@ impl CustomKind {
     }
 
     /// Checks a configuration offline. Where an unknown value may still put things right, nothing is said.
-    pub fn check(&self, attributes: &Attributes, config: &Value) -> Diagnostics {
+    fn check(&self, attributes: &Attributes, config: &Value) -> Diagnostics {
         let mut unknown = Vec::new();
         let object = self.object(attributes, config, &mut unknown);
         let mut found = Diagnostics::new();
@@ -114,7 +196,7 @@ impl CustomKind {
     }
 
     /// Creates the object, or takes it over where that is wanted, and waits for the controller's word if asked to.
-    pub async fn create(
+    async fn create(
         &self,
         ctx: &Context,
         session: &Session,
@@ -134,7 +216,7 @@ impl CustomKind {
     }
 
     /// Reads the object into state. State in which the required attribute `always` is null comes from an import: then all fields are read.
-    pub async fn read(
+    async fn read(
         &self,
         ctx: &Context,
         session: &Session,
@@ -154,7 +236,7 @@ impl CustomKind {
     }
 
     /// Applies a change, and waits for the controller's word if asked to.
-    pub async fn update(
+    async fn update(
         &self,
         ctx: &Context,
         session: &Session,
@@ -180,7 +262,7 @@ impl CustomKind {
     }
 
     /// Looks the object up; nothing where it or its CRD is gone.
-    pub async fn find(&self, client: &Client, name: &str) -> Result<Option<DynamicObject>, Failure> {
+    async fn find(&self, client: &Client, name: &str) -> Result<Option<DynamicObject>, Failure> {
         match self.api(client, name).get(name).await.map_err(karp_kube::Error::from) {
             Ok(object) => Ok(Some(object)),
             Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::UnknownKind { .. }) => Ok(None),
@@ -202,7 +284,7 @@ impl CustomKind {
     }
 
     /// Applies the object, after its CRD is served.
-    pub async fn apply(
+    async fn apply(
         &self,
         ctx: &Context,
         client: &Client,
@@ -244,7 +326,7 @@ impl CustomKind {
 
     /// Waits until the controller says that the object is ready. One that does not become so is a warning: the object exists, and an error
     /// would make Terraform destroy and create it again.
-    pub async fn wait_ready(&self, ctx: &Context, client: &Client, name: &str) -> Result<(), Diagnostics> {
+    async fn wait_ready(&self, ctx: &Context, client: &Client, name: &str) -> Result<(), Diagnostics> {
         let limit = Until::after(ctx.remaining().saturating_sub(RESERVE).min(READY_PATIENCE), ctx.stop());
         let api = self.api(client, name);
         let waited_for = wait::until(&limit, || async {

@@ -1,18 +1,14 @@
 //! `karp_node_class`: an EC2NodeClass, which says how instances are made.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use karp_domain::api::{Ec2NodeClass, validate as rules};
 use serde_json::{Value as Json, json};
-use tfplugin::schema::validate;
-use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
-};
+use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
-use super::custom_object::{CustomKind, adopt, failure, force_conflicts, spec_attributes, wait_for_ready};
+use super::custom_object::{CustomKind, CustomObject, adopt, failure, force_conflicts, named, wait_for_ready};
 use super::{kubelet, node_class_schema};
-use crate::manifests::spec::Attributes;
 use crate::preview;
 use crate::provider::Handle;
 use crate::report::Kind;
@@ -28,32 +24,24 @@ const KIND: CustomKind = CustomKind {
     from_spec: kubelet::unfold,
     locate: |path| path.strip_prefix("spec").unwrap_or(path).trim_start_matches('.').to_owned(),
 };
-/// Attributes that are the resource's own and not of the node class's spec.
-const OWN: [&str; 6] = ["id", "name", "adopt", "force_conflicts", "wait_for_ready", "timeouts"];
 
 /// A node class.
-pub struct NodeClass {
-    handle: Arc<Handle>,
-    spec: OnceLock<Attributes>,
-}
+pub struct NodeClass(CustomObject);
 
 impl NodeClass {
     /// Makes the kind on a handle.
     pub fn new(handle: &Arc<Handle>) -> Self {
-        Self { handle: Arc::clone(handle), spec: OnceLock::new() }
-    }
-
-    fn spec(&self) -> &Attributes {
-        self.spec.get_or_init(|| spec_attributes(&self.schema(), &OWN))
+        Self(CustomObject::new(KIND, handle, &schema()))
     }
 
     /// Tells which nodes a change will replace; nothing while a part of it is not known, and nothing at create and destroy.
     async fn preview(&self, change: &PlannedChange) -> Option<Diagnostic> {
-        let session = self.handle.session();
+        let session = self.0.session();
         if session.model().offline_plan || !change.is_update() || !change.has_changes() {
             return None;
         }
-        let (before, after) = (self.typed(&change.prior)?, self.typed(&change.planned)?);
+        let (before, after) =
+            (self.0.typed::<Ec2NodeClass>(&change.prior)?, self.0.typed::<Ec2NodeClass>(&change.planned)?);
         if before.spec == after.spec {
             return None;
         }
@@ -70,13 +58,22 @@ impl NodeClass {
         };
         preview::class_warning(change.planned.get("name").as_str().unwrap_or_default(), looked)
     }
+}
 
-    /// Reads attributes as an EC2NodeClass; nothing while a part of them is not known.
-    fn typed(&self, value: &Value) -> Option<Ec2NodeClass> {
-        let mut unknown = Vec::new();
-        let object = KIND.object(self.spec(), value, &mut unknown);
-        if unknown.is_empty() { serde_json::from_value(object).ok() } else { None }
-    }
+fn schema() -> Schema {
+    let schema = named(
+Schema::new(
+        "An EC2NodeClass: images, networks, disks and identity of instances. It is checked at plan by the API's own rules, without a \
+         cluster. Destroying it waits until the controller has taken away what it made for it.",
+    )
+    .timeouts(Timeouts { delete: Duration::from_secs(30 * 60), ..Timeouts::default() }),
+"node class")
+    .attribute("wait_for_ready", wait_for_ready())
+    .attribute("adopt", adopt("EC2NodeClass"))
+    .attribute("force_conflicts", force_conflicts());
+    node_class_schema::attributes()
+        .into_iter()
+        .fold(schema, |schema, (name, attribute)| schema.attribute(name, attribute))
 }
 
 #[async_trait]
@@ -86,26 +83,11 @@ impl Resource for NodeClass {
     }
 
     fn schema(&self) -> Schema {
-        let schema = Schema::new(
-            "An EC2NodeClass: images, networks, disks and identity of instances. It is checked at plan by the API's own rules, without a \
-             cluster. Destroying it waits until the controller has taken away what it made for it.",
-        )
-        .timeouts(Timeouts { delete: Duration::from_secs(30 * 60), ..Timeouts::default() })
-        .attribute("id", Attribute::string().computed().use_state_for_unknown().describe("The node class's name."))
-        .attribute(
-            "name",
-            Attribute::string().required().requires_replace().validate(validate::dns_subdomain()).describe("The node class's name."),
-        )
-        .attribute("wait_for_ready", wait_for_ready())
-        .attribute("adopt", adopt("EC2NodeClass"))
-        .attribute("force_conflicts", force_conflicts());
-        node_class_schema::attributes()
-            .into_iter()
-            .fold(schema, |schema, (name, attribute)| schema.attribute(name, attribute))
+        schema()
     }
 
     fn validate(&self, config: &Value) -> Diagnostics {
-        let mut found = KIND.check(self.spec(), config);
+        let mut found = self.0.check(config);
         found.extend(kubelet::check(config));
         found
     }
@@ -116,29 +98,21 @@ impl Resource for NodeClass {
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        KIND.create(ctx, &self.handle.session(), self.spec(), planned).await
+        self.0.create(ctx, planned).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
-        KIND.read(ctx, &self.handle.session(), self.spec(), state, "subnet_selector_terms").await
+        self.0.read(ctx, state, "subnet_selector_terms").await
     }
 
     async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        KIND.update(ctx, &self.handle.session(), self.spec(), planned).await
+        self.0.update(ctx, planned).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
-        let client = self.handle.session().kube().await?;
-        let name = prior.get("name").as_str().unwrap_or_default();
-        match KIND.delete(&client, name).await? {
-            Some(uid) => Ok(KIND.wait_gone(ctx, &client, name, &uid).await.map_err(|failure| {
-                failure.with_fix(
-                    "The controller takes a node class away once no NodeClaim uses it: look at those with `kubectl get nodeclaims -o \
-                     wide`, and at the controller's logs; then apply again.",
-                )
-            })?),
-            None => Ok(()),
-        }
+        let fix = "The controller takes a node class away once no NodeClaim uses it: look at those with `kubectl get nodeclaims -o wide`, \
+                   and at the controller's logs; then apply again.";
+        Ok(self.0.delete(ctx, &prior, Some(fix)).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -178,7 +152,7 @@ mod tests {
     fn a_good_class_passes_and_becomes_the_apis_object() {
         let found = class().validate(&config());
         assert!(found.is_empty(), "{found}");
-        let object = KIND.object(class().spec(), &config(), &mut Vec::new());
+        let object = KIND.object(class().0.spec(), &config(), &mut Vec::new());
         assert_eq!(object["spec"]["kubelet"]["clusterDNS"][0], "10.0.0.10");
         assert_eq!(object["spec"]["blockDeviceMappings"][0]["ebs"]["kmsKeyID"], "k");
         let typed: Result<karp_domain::api::Ec2NodeClass, _> = serde_json::from_value(object);
@@ -211,18 +185,18 @@ mod tests {
     #[test]
     fn every_field_of_the_api_can_be_set() {
         let schema = coverage::spec_schema(KIND.crd);
-        assert_eq!(coverage::differences(&schema, class().spec()), ["kubelet.more_json is no field"]);
+        assert_eq!(coverage::differences(&schema, class().0.spec()), ["kubelet.more_json is no field"]);
     }
 
     #[test]
     fn every_field_reaches_the_api_and_returns() {
-        let mut full = coverage::sample(class().spec()).with("name", "full");
+        let mut full = coverage::sample(class().0.spec()).with("name", "full");
         let more = full.get("kubelet").clone().with("more_json", r#"{"registryBurst":20}"#);
         full.set("kubelet", more);
-        let object = KIND.object(class().spec(), &full, &mut Vec::new());
+        let object = KIND.object(class().0.spec(), &full, &mut Vec::new());
         assert_eq!(object["spec"]["kubelet"]["registryBurst"], 20);
         let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
-        assert_eq!(KIND.state(class().spec(), &Value::object([("name", "full")]), &live, Scope::All), full);
+        assert_eq!(KIND.state(class().0.spec(), &Value::object([("name", "full")]), &live, Scope::All), full);
     }
 
     #[test]

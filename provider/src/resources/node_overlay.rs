@@ -1,15 +1,14 @@
 //! `karp_node_overlay`: a NodeOverlay, which corrects prices and resources of instance types.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use karp_domain::api::validate as rules;
 use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
 
-use super::custom_object::{CustomKind, adopt, force_conflicts, spec_attributes};
+use super::custom_object::{CustomKind, CustomObject, adopt, force_conflicts, named};
 use super::node_pool_schema::{same_amounts, selecting_requirements};
-use crate::manifests::spec::Attributes;
 use crate::provider::Handle;
 
 const KIND: CustomKind = CustomKind {
@@ -23,24 +22,48 @@ const KIND: CustomKind = CustomKind {
     from_spec: |spec: &Json, _prior: &Value| spec.clone(),
     locate: |path| path.strip_prefix("spec").unwrap_or(path).trim_start_matches('.').to_owned(),
 };
-/// Attributes that are the resource's own and not of the overlay's spec.
-const OWN: [&str; 6] = ["id", "name", "adopt", "force_conflicts", "wait_for_ready", "timeouts"];
 
 /// A node overlay.
-pub struct NodeOverlay {
-    handle: Arc<Handle>,
-    spec: OnceLock<Attributes>,
-}
+pub struct NodeOverlay(CustomObject);
 
 impl NodeOverlay {
     /// Makes the kind on a handle.
     pub fn new(handle: &Arc<Handle>) -> Self {
-        Self { handle: Arc::clone(handle), spec: OnceLock::new() }
+        Self(CustomObject::new(KIND, handle, &schema()))
     }
+}
 
-    fn spec(&self) -> &Attributes {
-        self.spec.get_or_init(|| spec_attributes(&self.schema(), &OWN))
-    }
+fn schema() -> Schema {
+    let text = |what: &str| Attribute::string().optional().describe(what);
+    named(
+Schema::new(
+        "A NodeOverlay: it corrects what the controller knows of instance types, their price and their extended resources. It is \
+         checked at plan by the API's own rules, without a cluster. The API is alpha: the controller heeds overlays with the feature gate \
+         `NodeOverlay` only.",
+    )
+    .timeouts(Timeouts::default()),
+"overlay")
+    .attribute("requirements", selecting_requirements().required().describe("Which instance types and offerings are corrected."))
+    .attribute("price", text("The price per hour in place of the known one, such as `0.42`."))
+    .attribute("price_adjustment", text("What is added to the price or taken off it: `+0.1`, `-0.05`, `+10%` or `-5%`."))
+    .attribute(
+        "capacity",
+        Attribute::map(Type::String).optional().semantic_eq(same_amounts).describe(
+            "Extended resources that the types have besides what is known, such as `{ \"smarter-devices/fuse\" = \"1\" }`.",
+        ),
+    )
+    .attribute(
+        "weight",
+        Attribute::number().optional().validate(validate::between(1.0, 10_000.0)).describe("Where overlays meet, the higher weight holds."),
+    )
+    .attribute(
+        "wait_for_ready",
+        Attribute::bool().default(false).describe(
+            "Wait, for at most two minutes, until the controller says that the overlay is ready. Without its feature gate it never says so.",
+        ),
+    )
+    .attribute("adopt", adopt("NodeOverlay"))
+    .attribute("force_conflicts", force_conflicts())
 }
 
 #[async_trait]
@@ -50,43 +73,11 @@ impl Resource for NodeOverlay {
     }
 
     fn schema(&self) -> Schema {
-        let text = |what: &str| Attribute::string().optional().describe(what);
-        Schema::new(
-            "A NodeOverlay: it corrects what the controller knows of instance types, their price and their extended resources. It is \
-             checked at plan by the API's own rules, without a cluster. The API is alpha: the controller heeds overlays with the feature gate \
-             `NodeOverlay` only.",
-        )
-        .timeouts(Timeouts::default())
-        .attribute("id", Attribute::string().computed().use_state_for_unknown().describe("The overlay's name."))
-        .attribute(
-            "name",
-            Attribute::string().required().requires_replace().validate(validate::dns_subdomain()).describe("The overlay's name."),
-        )
-        .attribute("requirements", selecting_requirements().required().describe("Which instance types and offerings are corrected."))
-        .attribute("price", text("The price per hour in place of the known one, such as `0.42`."))
-        .attribute("price_adjustment", text("What is added to the price or taken off it: `+0.1`, `-0.05`, `+10%` or `-5%`."))
-        .attribute(
-            "capacity",
-            Attribute::map(Type::String).optional().semantic_eq(same_amounts).describe(
-                "Extended resources that the types have besides what is known, such as `{ \"smarter-devices/fuse\" = \"1\" }`.",
-            ),
-        )
-        .attribute(
-            "weight",
-            Attribute::number().optional().validate(validate::between(1.0, 10_000.0)).describe("Where overlays meet, the higher weight holds."),
-        )
-        .attribute(
-            "wait_for_ready",
-            Attribute::bool().default(false).describe(
-                "Wait, for at most two minutes, until the controller says that the overlay is ready. Without its feature gate it never says so.",
-            ),
-        )
-        .attribute("adopt", adopt("NodeOverlay"))
-        .attribute("force_conflicts", force_conflicts())
+        schema()
     }
 
     fn validate(&self, config: &Value) -> Diagnostics {
-        KIND.check(self.spec(), config)
+        self.0.check(config)
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -95,24 +86,19 @@ impl Resource for NodeOverlay {
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        KIND.create(ctx, &self.handle.session(), self.spec(), planned).await
+        self.0.create(ctx, planned).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
-        KIND.read(ctx, &self.handle.session(), self.spec(), state, "requirements").await
+        self.0.read(ctx, state, "requirements").await
     }
 
     async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        KIND.update(ctx, &self.handle.session(), self.spec(), planned).await
+        self.0.update(ctx, planned).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
-        let client = self.handle.session().kube().await?;
-        let name = prior.get("name").as_str().unwrap_or_default();
-        match KIND.delete(&client, name).await? {
-            Some(uid) => Ok(KIND.wait_gone(ctx, &client, name, &uid).await?),
-            None => Ok(()),
-        }
+        Ok(self.0.delete(ctx, &prior, None).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -141,11 +127,11 @@ mod tests {
 
     #[test]
     fn every_field_of_the_api_is_a_typed_attribute_and_returns() {
-        assert_eq!(coverage::differences(&coverage::spec_schema(KIND.crd), overlay().spec()), Vec::<String>::new());
-        let full = coverage::sample(overlay().spec()).with("name", "full");
-        let object = KIND.object(overlay().spec(), &full, &mut Vec::new());
+        assert_eq!(coverage::differences(&coverage::spec_schema(KIND.crd), overlay().0.spec()), Vec::<String>::new());
+        let full = coverage::sample(overlay().0.spec()).with("name", "full");
+        let object = KIND.object(overlay().0.spec(), &full, &mut Vec::new());
         let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
-        assert_eq!(KIND.state(overlay().spec(), &Value::object([("name", "full")]), &live, Scope::All), full);
+        assert_eq!(KIND.state(overlay().0.spec(), &Value::object([("name", "full")]), &live, Scope::All), full);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `karp_node_pool`: a NodePool; its destruction drains its nodes.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use karp_domain::api::{self, labels, validate as rules};
@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
 
-use super::custom_object::{CustomKind, adopt, failure, force_conflicts, spec_attributes, wait_for_ready, waited};
+use super::custom_object::{CustomKind, CustomObject, adopt, failure, force_conflicts, named, wait_for_ready, waited};
 use super::node_claims;
 use super::node_pool_schema::{disruption, same_amounts, template};
 use crate::manifests::spec::Attributes;
@@ -29,38 +29,29 @@ const KIND: CustomKind = CustomKind {
     from_spec,
     locate,
 };
-/// Attributes that are the resource's own and not of the NodePool's spec.
-const OWN: [&str; 7] = ["id", "name", "adopt", "force_conflicts", "wait_for_ready", "drain_on_destroy", "timeouts"];
 /// Progress of a drain is logged this often.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// Nobody has renewed the controller's lease for this long: no controller runs.
 const LEASE_PATIENCE: Duration = Duration::from_secs(90);
 
 /// A node pool.
-pub struct NodePool {
-    handle: Arc<Handle>,
-    spec: OnceLock<Attributes>,
-}
+pub struct NodePool(CustomObject);
 
 impl NodePool {
     /// Makes the kind on a handle.
     pub fn new(handle: &Arc<Handle>) -> Self {
-        Self { handle: Arc::clone(handle), spec: OnceLock::new() }
-    }
-
-    fn spec(&self) -> &Attributes {
-        self.spec.get_or_init(|| spec_attributes(&self.schema(), &OWN))
+        Self(CustomObject::new(KIND, handle, &schema()))
     }
 
     /// Tells what a change will do; nothing while a part of it is not known, and nothing at destroy.
     async fn preview(&self, change: &PlannedChange) -> Option<Preview> {
-        let session = self.handle.session();
+        let session = self.0.session();
         if session.model().offline_plan || change.is_destroy() || (change.is_update() && !change.has_changes()) {
             return None;
         }
-        let after = typed(self.spec(), &change.planned)?;
+        let after = self.0.typed(&change.planned)?;
         let new = Preview { after: offer_of(&after)?, ..Preview::default() };
-        let Some(before) = change.is_update().then(|| typed(self.spec(), &change.prior)).flatten() else {
+        let Some(before) = change.is_update().then(|| self.0.typed::<api::NodePool>(&change.prior)).flatten() else {
             return Some(new);
         };
         if before.spec == after.spec {
@@ -81,7 +72,7 @@ impl NodePool {
 
     /// Waits until no NodeClaim and no Node of the pool is left, saying now and then how far it is.
     async fn drain(&self, ctx: &Context, name: &str) -> Result<(), Failure> {
-        let session = self.handle.session();
+        let session = self.0.session();
         let doing = format!("drain the nodes of NodePool {name:?}");
         let limit = Until::after(ctx.remaining().saturating_sub(Duration::from_secs(5)), ctx.stop());
         let started = tokio::time::Instant::now();
@@ -125,6 +116,41 @@ impl NodePool {
     }
 }
 
+fn schema() -> Schema {
+    let hour = Duration::from_secs(60 * 60);
+    named(
+Schema::new(
+        "A NodePool: which nodes may be made, how many, and how they are disrupted. It is checked at plan by the API's own rules, \
+         without a cluster. Destroying it drains its nodes first.",
+    )
+    .timeouts(Timeouts { delete: hour, ..Timeouts::default() }),
+"NodePool")
+    .attribute("template", template().required().describe("What the nodes of this pool look like."))
+    .attribute("disruption", disruption().optional().describe("When and how nodes of this pool may be disrupted."))
+    .attribute(
+        "limits",
+        Attribute::map(Type::String)
+            .optional()
+            .semantic_eq(same_amounts)
+            .describe("The most resources that all nodes of this pool may have together; `nodes` counts nodes."),
+    )
+    .attribute(
+        "weight",
+        Attribute::number().optional().validate(validate::between(1.0, 100.0)).describe("Pools with a higher weight are tried first."),
+    )
+    .attribute("replicas", Attribute::number().optional().describe("A fixed number of nodes; makes the pool static."))
+    .attribute("wait_for_ready", wait_for_ready())
+    .attribute(
+        "drain_on_destroy",
+        Attribute::bool().default(true).describe(
+            "Wait at destroy until all nodes of the pool are drained and gone, for at most `timeouts.delete`. With `false` they are \
+             drained too, but nothing waits for it.",
+        ),
+    )
+    .attribute("adopt", adopt("NodePool"))
+    .attribute("force_conflicts", force_conflicts())
+}
+
 #[async_trait]
 impl Resource for NodePool {
     fn type_name(&self) -> &'static str {
@@ -132,45 +158,11 @@ impl Resource for NodePool {
     }
 
     fn schema(&self) -> Schema {
-        let hour = Duration::from_secs(60 * 60);
-        Schema::new(
-            "A NodePool: which nodes may be made, how many, and how they are disrupted. It is checked at plan by the API's own rules, \
-             without a cluster. Destroying it drains its nodes first.",
-        )
-        .timeouts(Timeouts { delete: hour, ..Timeouts::default() })
-        .attribute("id", Attribute::string().computed().use_state_for_unknown().describe("The NodePool's name."))
-        .attribute(
-            "name",
-            Attribute::string().required().requires_replace().validate(validate::dns_subdomain()).describe("The NodePool's name."),
-        )
-        .attribute("template", template().required().describe("What the nodes of this pool look like."))
-        .attribute("disruption", disruption().optional().describe("When and how nodes of this pool may be disrupted."))
-        .attribute(
-            "limits",
-            Attribute::map(Type::String)
-                .optional()
-                .semantic_eq(same_amounts)
-                .describe("The most resources that all nodes of this pool may have together; `nodes` counts nodes."),
-        )
-        .attribute(
-            "weight",
-            Attribute::number().optional().validate(validate::between(1.0, 100.0)).describe("Pools with a higher weight are tried first."),
-        )
-        .attribute("replicas", Attribute::number().optional().describe("A fixed number of nodes; makes the pool static."))
-        .attribute("wait_for_ready", wait_for_ready())
-        .attribute(
-            "drain_on_destroy",
-            Attribute::bool().default(true).describe(
-                "Wait at destroy until all nodes of the pool are drained and gone, for at most `timeouts.delete`. With `false` they are \
-                 drained too, but nothing waits for it.",
-            ),
-        )
-        .attribute("adopt", adopt("NodePool"))
-        .attribute("force_conflicts", force_conflicts())
+        schema()
     }
 
     fn validate(&self, config: &Value) -> Diagnostics {
-        KIND.check(self.spec(), config)
+        self.0.check(config)
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -185,19 +177,19 @@ impl Resource for NodePool {
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        KIND.create(ctx, &self.handle.session(), self.spec(), planned).await
+        self.0.create(ctx, planned).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
-        KIND.read(ctx, &self.handle.session(), self.spec(), state, "template").await
+        self.0.read(ctx, state, "template").await
     }
 
     async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        KIND.update(ctx, &self.handle.session(), self.spec(), planned).await
+        self.0.update(ctx, planned).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
-        let client = self.handle.session().kube().await?;
+        let client = self.0.session().kube().await?;
         let name = prior.get("name").as_str().unwrap_or_default();
         // The pool goes first, so that no new nodes are made while the old ones drain.
         let uid = KIND.delete(&client, name).await?;
@@ -208,7 +200,7 @@ impl Resource for NodePool {
         }
         self.drain(ctx, name).await?;
         match uid {
-            Some(uid) => Ok(KIND.wait_gone(ctx, &self.handle.session().kube().await?, name, &uid).await?),
+            Some(uid) => Ok(KIND.wait_gone(ctx, &self.0.session().kube().await?, name, &uid).await?),
             None => Ok(()),
         }
     }
@@ -222,9 +214,7 @@ impl Resource for NodePool {
 
 /// Reads attributes as a NodePool; nothing while a part of them is not known.
 pub fn typed(spec: &Attributes, value: &Value) -> Option<api::NodePool> {
-    let mut unknown = Vec::new();
-    let object = KIND.object(spec, value, &mut unknown);
-    if unknown.is_empty() { serde_json::from_value(object).ok() } else { None }
+    KIND.typed(spec, value)
 }
 
 /// Tells what a pool may launch; nothing where its requirements cannot be read.
@@ -336,7 +326,7 @@ mod tests {
     #[test]
     fn a_good_pool_passes_and_becomes_the_apis_object() {
         assert!(pool().validate(&config()).is_empty(), "{}", pool().validate(&config()));
-        let object = KIND.object(pool().spec(), &config(), &mut Vec::new());
+        let object = KIND.object(pool().0.spec(), &config(), &mut Vec::new());
         assert_eq!(object["spec"]["template"]["metadata"]["labels"]["team"], "a");
         assert_eq!(object["spec"]["template"]["spec"]["nodeClassRef"]["kind"], "EC2NodeClass");
         assert_eq!(object["spec"]["disruption"]["consolidateAfter"], "5s");
@@ -386,24 +376,24 @@ mod tests {
     #[test]
     fn every_field_of_the_api_is_a_typed_attribute() {
         let schema = merged(coverage::spec_schema(KIND.crd));
-        assert_eq!(coverage::differences(&schema, pool().spec()), Vec::<String>::new());
+        assert_eq!(coverage::differences(&schema, pool().0.spec()), Vec::<String>::new());
     }
 
     #[test]
     fn every_field_reaches_the_api_and_returns() {
-        let full = coverage::sample(pool().spec()).with("name", "full");
-        let object = KIND.object(pool().spec(), &full, &mut Vec::new());
+        let full = coverage::sample(pool().0.spec()).with("name", "full");
+        let object = KIND.object(pool().0.spec(), &full, &mut Vec::new());
         let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
-        assert_eq!(KIND.state(pool().spec(), &Value::object([("name", "full")]), &live, Scope::All), full);
+        assert_eq!(KIND.state(pool().0.spec(), &Value::object([("name", "full")]), &live, Scope::All), full);
     }
 
     #[test]
     fn an_import_of_a_plain_pool_leaves_defaults_out() {
-        let mut live = KIND.object(pool().spec(), &config(), &mut Vec::new());
+        let mut live = KIND.object(pool().0.spec(), &config(), &mut Vec::new());
         live["spec"]["template"]["spec"]["expireAfter"] = json!("720h");
         live["spec"]["disruption"]["consolidationPolicy"] = json!("WhenEmptyOrUnderutilized");
         let live: kube::core::DynamicObject = serde_json::from_value(live).expect("an object");
-        let state = KIND.state(pool().spec(), &Value::object([("name", "default")]), &live, Scope::All);
+        let state = KIND.state(pool().0.spec(), &Value::object([("name", "default")]), &live, Scope::All);
         assert_eq!(state.get("template").get("expire_after"), &Value::Null);
         assert_eq!(state.get("disruption").get("consolidation_policy"), &Value::Null);
         assert_eq!(state.get("disruption").get("consolidate_after"), &Value::from("5s"));

@@ -12,7 +12,7 @@ use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::{Node, Pool};
 use karp_domain::lifecycle::{
     Allowance, Collector, DRIFT_INTERVAL, Drift, Health, LAUNCH_TIMEOUT, Listed, Live, Obstacle, Outcome,
-    REGISTRATION_TIMEOUT, Registrations, Step, Timeout, adopt, drift, next, open,
+    REGISTRATION_TIMEOUT, Registrations, Step, Timeout, Witnesses, adopt, drift, next, open,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -297,12 +297,16 @@ fn wish(name: &str, id: Option<&str>) -> Arc<NodeClaim> {
     Arc::new(claim)
 }
 
+fn witnesses<'a>(listed: &'a [Listed], claims: &'a [Arc<NodeClaim>], ready: bool) -> Witnesses<'a> {
+    Witnesses { listed, claims, is_ready: if ready { &|_| true } else { &|_| false } }
+}
+
 #[test]
 fn an_unclaimed_instance_is_collected_after_two_listings_and_its_age() {
     let mut collector = Collector::default();
     let instances = [listed("i-1", None), listed("i-2", Some("young")), listed("i-3", None)];
     let claims = [wish("young", None), wish("old", Some("i-3"))];
-    let mut pass = |time: i64, seen: &[Listed]| collector.pass(seen, &claims, |_| true, second(time)).instances;
+    let mut pass = |time: i64, seen: &[Listed]| collector.pass(&witnesses(seen, &claims, true), second(time)).instances;
     assert!(pass(0, &instances).is_empty());
     assert!(pass(10, &instances).is_empty(), "too young");
     assert_eq!(pass(30, &instances), ["i-1"]);
@@ -310,7 +314,7 @@ fn an_unclaimed_instance_is_collected_after_two_listings_and_its_age() {
     assert!(pass(90, &instances).is_empty(), "seen anew");
     let mut blind = Collector::default();
     for time in [0, 60, 120] {
-        let found = blind.pass(&instances, &[], |_| true, second(time));
+        let found = blind.pass(&witnesses(&instances, &[], true), second(time));
         assert_eq!(found.instances, Vec::<String>::new(), "no claim of this cluster was ever seen");
     }
 }
@@ -321,7 +325,7 @@ fn a_claim_is_collected_when_its_instance_is_missing_twice_and_its_node_agrees()
     let claims = [wish("a", Some("i-1")), wish("b", Some("i-2")), wish("c", None)];
     let instances = [listed("i-2", Some("b"))];
     let mut pass = |ready: bool| {
-        let found = collector.pass(&instances, &claims, |_| ready, at(NOW)).claims;
+        let found = collector.pass(&witnesses(&instances, &claims, ready), at(NOW)).claims;
         found.iter().map(|claim| claim.metadata.name.clone().unwrap()).collect::<Vec<_>>()
     };
     assert!(pass(false).is_empty());
@@ -337,7 +341,8 @@ fn a_claim_whose_node_does_not_come_back_is_collected_after_its_time() {
     conditions::set(&mut status.conditions, conditions::REGISTERED, ConditionStatus::Unknown, "", "", at(NOW));
     let instances = [listed(&status.provider_id.clone().unwrap(), Some("default-n1"))];
     let claims = [Arc::new(claim)];
-    let found = |time: i64| Collector::default().pass(&instances, &claims, |_| false, second(time)).claims.len();
+    let seen = witnesses(&instances, &claims, false);
+    let found = |time: i64| Collector::default().pass(&seen, second(time)).claims.len();
     assert_eq!((found(899), found(900)), (0, 1));
 }
 
@@ -345,8 +350,8 @@ fn a_claim_whose_node_does_not_come_back_is_collected_after_its_time() {
 fn nothing_big_is_collected_in_silence() {
     let claims: Vec<_> = (0..60).map(|n| wish(&format!("c{n}"), Some(&format!("i-{n}")))).collect();
     let mut collector = Collector::default();
-    collector.pass(&[], &claims, |_| false, at(NOW));
-    let all = collector.pass(&[], &claims, |_| false, at(NOW));
+    collector.pass(&witnesses(&[], &claims, false), at(NOW));
+    let all = collector.pass(&witnesses(&[], &claims, false), at(NOW));
     assert!(all.claims.is_empty());
     let blocked = all.blocked.expect("sixty at once");
     assert_eq!((blocked.claims, blocked.bound, blocked.instances), (60, 6, 0));

@@ -12,7 +12,7 @@ use karp_domain::disruption::{
     Act, Command, DisruptionPlan, Execution, Invalid, Memory, Progress, plan_with, validate,
 };
 use karp_domain::eviction::{self, Drain, Target};
-use karp_domain::lifecycle::{self, Allowance, Collection, Collector, Listed, Next, Registrations, Step};
+use karp_domain::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Step, Witnesses};
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::{Solution, solve};
 use karp_domain::sim::{Decisions, Faults, Production, Report, Scenario, Skew, Workload, World, run_with};
@@ -107,15 +107,8 @@ const CHANGING: Faults = Faults { scales_permille: 10, fickle_permille: 300, ..C
 fn s1_instances_that_nobody_collects() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn collect(
-            &self,
-            collector: &mut Collector,
-            listed: &[Listed],
-            claims: &[Arc<NodeClaim>],
-            is_ready: &dyn Fn(&str) -> bool,
-            now: Timestamp,
-        ) -> Collection {
-            Collection { instances: Vec::new(), ..collector.pass(listed, claims, is_ready, now) }
+        fn collect(&self, collector: &mut Collector, seen: &Witnesses<'_>, now: Timestamp) -> Collection {
+            Collection { instances: Vec::new(), ..collector.pass(seen, now) }
         }
     }
     case("S-1", 60, Faults { forgets_permille: 2, ..CALM }).catches(&Flaw);
@@ -208,15 +201,8 @@ fn s5_launches_under_a_token_of_their_own() {
 fn s6_claims_that_end_on_one_witness() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn collect(
-            &self,
-            collector: &mut Collector,
-            listed: &[Listed],
-            claims: &[Arc<NodeClaim>],
-            _: &dyn Fn(&str) -> bool,
-            now: Timestamp,
-        ) -> Collection {
-            collector.pass(listed, claims, |_| false, now)
+        fn collect(&self, collector: &mut Collector, seen: &Witnesses<'_>, now: Timestamp) -> Collection {
+            collector.pass(&Witnesses { is_ready: &|_| false, ..*seen }, now)
         }
     }
     case("S-6", 60, Faults { unlisted_permille: 100, ..CALM }).catches(&Flaw);

@@ -10,7 +10,7 @@ use karp_domain::cluster::{Feature, MinValuesPolicy, Snapshot};
 use karp_domain::scheduling::{Misfit, Refusal, Solution, Target, solve};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use world::{TYPES, catalogue, class, judge, node, pending, pool, running, snapshot, with};
+use world::{TYPES, catalogue, class, judge, node, pending, pool, running, snapshot, universe, with};
 
 fn answer(objects: &[Value]) -> (Snapshot, Solution) {
     let snapshot = snapshot(objects, catalogue(TYPES));
@@ -320,16 +320,7 @@ fn a_cluster() -> impl Strategy<Value = Vec<Value>> {
     let types = prop::sample::select(vec!["m7i.large", "m7i.2xlarge", "c6g.2xlarge"]);
     let nodes = prop::collection::vec((types, prop::sample::select(vec!["a", "b", "c"]), any::<bool>()), 0..3);
     (pods, pools, nodes, any::<bool>()).prop_map(|(pods, pools, nodes, daemons)| {
-        let mut objects = vec![class()];
-        for (at, (pod, count)) in pods.into_iter().enumerate() {
-            for copy in 0..count {
-                let name = format!("p{at}-{copy}");
-                objects.push(with(pod.clone(), &[("metadata.name", json!(name)), ("metadata.uid", json!(name))]));
-            }
-        }
-        for (at, pool) in pools.into_iter().enumerate() {
-            objects.push(with(pool, &[("metadata.name", json!(format!("pool{at}")))]));
-        }
+        let mut objects = universe::named(pods, pools);
         for (at, (kind, zone, busy)) in nodes.into_iter().enumerate() {
             let name = format!("n{at}");
             objects.extend(node(&name, "pool0", kind, &format!("us-east-1{zone}"), CapacityType::OnDemand));

@@ -28,6 +28,18 @@ pub struct Listed {
     pub ending: bool,
 }
 
+/// What tells whether an instance or a claim is left over.
+#[derive(Clone, Copy)]
+pub struct Witnesses<'a> {
+    /// A whole listing of the cluster's instances, made before `claims` was looked at: the claim of an instance that is launched between
+    /// the two looks is then seen.
+    pub listed: &'a [Listed],
+    /// The cluster's claims.
+    pub claims: &'a [Arc<NodeClaim>],
+    /// Says whether the node of an instance, by its provider id, is there and ready.
+    pub is_ready: &'a dyn Fn(&str) -> bool,
+}
+
 /// Remembers what earlier passes saw.
 #[derive(Clone, Debug, Default)]
 pub struct Collector {
@@ -70,18 +82,12 @@ pub struct Blocked {
 }
 
 impl Collector {
-    /// Answers what to collect, from a whole listing of the cluster's instances and its claims, the listing made first: the claim of an
-    /// instance that is launched between the two looks is then seen. `is_ready` says whether the node of an instance is there and ready.
-    pub fn pass(
-        &mut self,
-        listed: &[Listed],
-        claims: &[Arc<NodeClaim>],
-        is_ready: impl Fn(&str) -> bool,
-        now: Timestamp,
-    ) -> Collection {
+    /// Answers what to collect.
+    pub fn pass(&mut self, seen: &Witnesses<'_>, now: Timestamp) -> Collection {
+        let Witnesses { listed, claims, .. } = *seen;
         self.claims_seen |= !claims.is_empty();
         let instances = self.orphans(listed, claims, now);
-        let ghosts = self.ghosts(listed, claims, is_ready, now);
+        let ghosts = self.ghosts(seen, now);
         let fleet = listed.iter().filter(|instance| !instance.ending).count().max(claims.len());
         let bound = ALWAYS.max(fleet / SHARE);
         if instances.len() > bound || ghosts.len() > bound {
@@ -118,14 +124,8 @@ impl Collector {
 
     /// The claims whose instance was missing in two listings while their node is gone or not ready, and those whose node has been gone
     /// for as long as a node has to join.
-    fn ghosts(
-        &mut self,
-        listed: &[Listed],
-        claims: &[Arc<NodeClaim>],
-        is_ready: impl Fn(&str) -> bool,
-        now: Timestamp,
-    ) -> Vec<Arc<NodeClaim>> {
-        let present: BTreeSet<&str> = listed.iter().map(|instance| instance.provider_id.as_str()).collect();
+    fn ghosts(&mut self, seen: &Witnesses<'_>, now: Timestamp) -> Vec<Arc<NodeClaim>> {
+        let present: BTreeSet<&str> = seen.listed.iter().map(|instance| instance.provider_id.as_str()).collect();
         let ours = |claim: &&Arc<NodeClaim>| {
             let metadata = &claim.metadata;
             let pooled = metadata.labels.as_ref().is_some_and(|all| all.contains_key(labels::NODE_POOL));
@@ -134,10 +134,10 @@ impl Collector {
                 && (pooled || metadata.owner_references.is_none())
         };
         let without_instance =
-            |claim: &Arc<NodeClaim>| provider_id(claim).is_some_and(|id| !present.contains(id) && !is_ready(id));
+            |claim: &Arc<NodeClaim>| provider_id(claim).is_some_and(|id| !present.contains(id) && !(seen.is_ready)(id));
         let mut missing = BTreeSet::new();
         let mut ghosts = Vec::new();
-        for claim in claims.iter().filter(ours) {
+        for claim in seen.claims.iter().filter(ours) {
             let uid = claim.metadata.uid.clone().unwrap_or_default();
             if without_instance(claim) {
                 if self.missing.contains(&uid) {

@@ -10,7 +10,7 @@ mod registration;
 mod step;
 
 pub use drift::{Drift, drift};
-pub use garbage::{Blocked, Collection, Collector, Listed};
+pub use garbage::{Blocked, Collection, Collector, Listed, Witnesses};
 pub use health::{Allowance, Health, Outcome, Registrations};
 pub use initialization::Obstacle;
 pub use registration::{adopt, open};

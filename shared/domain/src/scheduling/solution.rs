@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashSet;
 
+use crate::api::{NodeClaimSpec, NodeClassReference, ResourceRequests, labels, requirement_specs};
 use crate::catalogue::{CapacityType, Price, RankedOffering};
 use crate::cluster::{ClassRef, Feature, HostPort, PodKey, VolumeProblem};
 use crate::quantity::Quantity;
@@ -84,6 +85,32 @@ pub struct InFlightNode {
 }
 
 impl InFlightNode {
+    /// Writes the spec of the node's claim.
+    pub fn claim_spec(&self) -> NodeClaimSpec {
+        let seconds = |time: SignedDuration| format!("{}s", time.as_secs());
+        NodeClaimSpec {
+            taints: self.taints.iter().map(Into::into).collect(),
+            startup_taints: self.startup_taints.iter().map(Into::into).collect(),
+            requirements: requirement_specs(&self.requirements),
+            resources: ResourceRequests { requests: self.requests.clone() },
+            node_class_ref: NodeClassReference {
+                group: self.class.group.to_string(),
+                kind: self.class.kind.to_string(),
+                name: self.class.name.to_string(),
+            },
+            termination_grace_period: self.termination_grace.map(seconds),
+            expire_after: self.expire_after.map_or_else(|| "Never".to_owned(), seconds),
+        }
+    }
+
+    /// Answers the labels of the node's claim: those of the template, its pool's and its class's.
+    pub fn claim_labels(&self) -> BTreeMap<String, String> {
+        let mut all = self.labels.clone();
+        all.insert(labels::NODE_POOL.to_owned(), self.pool.to_string());
+        all.insert(labels::EC2_NODE_CLASS.to_owned(), self.class.name.to_string());
+        all
+    }
+
     /// Answers the capacity type that will be launched: that of the cheapest offering.
     pub fn capacity_type(&self) -> Option<CapacityType> {
         self.offerings.first().map(|offering| offering.capacity_type)

@@ -13,14 +13,12 @@ use super::Decisions;
 use super::cloud::{Refusal, zone_of};
 use super::world::{World, is_ready};
 use crate::api::conditions::{self, ConditionStatus};
-use crate::api::{
-    NodeClaim, NodeClaimSpec, NodeClaimStatus, NodeClassReference, ResourceRequests, labels, requirement_specs,
-};
+use crate::api::{NodeClaim, NodeClaimStatus, labels};
 use crate::batch::{Batcher, Window};
 use crate::cluster::{Node, Pod, Snapshot};
 use crate::disruption::{Act, Command, Execution, Memory, Progress};
 use crate::eviction::{self, Answers, Drain};
-use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, is_true, provider_id};
+use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
 use crate::scheduling::InFlightNode;
 
 /// The controller was killed.
@@ -431,7 +429,8 @@ impl Controller<'_> {
         self.collects = world.now + LOOK_AGAIN;
         let claims: Vec<Arc<NodeClaim>> = world.claims.values().cloned().map(Arc::new).collect();
         let (listed, now) = (world.list(), world.clock());
-        let collection = self.decisions.collect(&mut self.collector, &listed, &claims, &|id| ready(world, id), now);
+        let seen = Witnesses { listed: &listed, claims: &claims, is_ready: &|id| ready(world, id) };
+        let collection = self.decisions.collect(&mut self.collector, &seen, now);
         for id in collection.instances {
             world.terminate(&id);
             effect(world)?;
@@ -527,28 +526,11 @@ fn reordered(world: &mut World, snapshot: &Snapshot) -> Option<Snapshot> {
 fn create(world: &mut World, node: &InFlightNode) -> Result<String, Killed> {
     world.count += 1;
     let name = format!("{}-{}", node.pool, world.count);
-    let seconds = |time: SignedDuration| format!("{}s", time.as_secs());
-    let spec = NodeClaimSpec {
-        taints: node.taints.iter().map(Into::into).collect(),
-        startup_taints: node.startup_taints.iter().map(Into::into).collect(),
-        requirements: requirement_specs(&node.requirements),
-        resources: ResourceRequests { requests: node.requests.clone() },
-        node_class_ref: NodeClassReference {
-            group: node.class.group.to_string(),
-            kind: node.class.kind.to_string(),
-            name: node.class.name.to_string(),
-        },
-        termination_grace_period: node.termination_grace.map(seconds),
-        expire_after: node.expire_after.map_or_else(|| "Never".to_owned(), seconds),
-    };
-    let mut claim = NodeClaim::new(&name, spec);
+    let mut claim = NodeClaim::new(&name, node.claim_spec());
     claim.metadata.uid = Some(format!("uid-{}", world.count));
     claim.metadata.creation_timestamp = Some(Time(world.now));
     claim.metadata.finalizers = Some(vec![labels::TERMINATION_FINALIZER.to_owned()]);
-    let mut all = node.labels.clone();
-    all.insert(labels::NODE_POOL.to_owned(), node.pool.to_string());
-    all.insert(labels::EC2_NODE_CLASS.to_owned(), node.class.name.to_string());
-    claim.metadata.labels = Some(all);
+    claim.metadata.labels = Some(node.claim_labels());
     world.claims.insert(name.clone(), claim);
     effect(world)?;
     Ok(name)

@@ -9,7 +9,7 @@ use crate::api::NodeClaim;
 use crate::cluster::{Node, Pod, Snapshot};
 use crate::disruption::{self, Act, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
 use crate::eviction::{self, Drain};
-use crate::lifecycle::{self, Allowance, Collection, Collector, Listed, Next, Registrations};
+use crate::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Witnesses};
 use crate::scheduling::{self, Solution};
 
 /// Makes the decisions of a simulated controller. Every method is production's own unless it is replaced.
@@ -49,15 +49,8 @@ pub trait Decisions {
     }
 
     /// Answers what to collect: [`Collector::pass`].
-    fn collect(
-        &self,
-        collector: &mut Collector,
-        listed: &[Listed],
-        claims: &[Arc<NodeClaim>],
-        is_ready: &dyn Fn(&str) -> bool,
-        now: Timestamp,
-    ) -> Collection {
-        collector.pass(listed, claims, is_ready, now)
+    fn collect(&self, collector: &mut Collector, seen: &Witnesses<'_>, now: Timestamp) -> Collection {
+        collector.pass(seen, now)
     }
 
     /// Answers how many nodes a pool may launch: [`Registrations::allowance`].

@@ -234,6 +234,21 @@ pub fn storage() -> Vec<Value> {
     all
 }
 
+/// A class, pods with as many copies as is said, and pools; each with a name of its own.
+pub fn named(pods: Vec<(Value, usize)>, pools: Vec<Value>) -> Vec<Value> {
+    let mut objects = vec![class()];
+    for (at, (pod, count)) in pods.into_iter().enumerate() {
+        for copy in 0..count {
+            let name = format!("p{at}-{copy}");
+            objects.push(with(pod.clone(), &[("metadata.name", json!(name)), ("metadata.uid", json!(name))]));
+        }
+    }
+    for (at, pool) in pools.into_iter().enumerate() {
+        objects.push(with(pool, &[("metadata.name", json!(format!("pool{at}")))]));
+    }
+    objects
+}
+
 /// A cluster: a class, up to three pools, up to three nodes with what runs there, and pods that wait, some of them copies.
 pub fn a_cluster() -> impl Strategy<Value = Vec<Value>> {
     let pods = prop::collection::vec((a_pod(), 1_usize..5), 0..7);
@@ -242,17 +257,8 @@ pub fn a_cluster() -> impl Strategy<Value = Vec<Value>> {
     let nodes = prop::collection::vec((types, zone, prop::option::of(a_pod())), 0..4);
     let daemon = prop::option::of(a_daemon());
     (pods, prop::collection::vec(a_pool(), 0..4), nodes, daemon).prop_map(|(pods, pools, nodes, daemon)| {
-        let mut objects = vec![class()];
+        let mut objects = named(pods, pools);
         objects.extend(storage());
-        for (at, (pod, count)) in pods.into_iter().enumerate() {
-            for copy in 0..count {
-                let name = format!("p{at}-{copy}");
-                objects.push(with(pod.clone(), &[("metadata.name", json!(name)), ("metadata.uid", json!(name))]));
-            }
-        }
-        for (at, pool) in pools.into_iter().enumerate() {
-            objects.push(with(pool, &[("metadata.name", json!(format!("pool{at}")))]));
-        }
         for (at, (kind, zone, busy)) in nodes.into_iter().enumerate() {
             let name = format!("n{at}");
             objects.extend(node(&name, "pool0", kind, zone, CapacityType::OnDemand));
