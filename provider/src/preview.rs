@@ -30,8 +30,6 @@ const ANY_ZONE: &str = "any";
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// So many names of one kind are shown.
 const SHOWN: usize = 5;
-/// The condition of a node that is no longer what its pool and class say.
-const DRIFTED: &str = "Drifted";
 
 /// What requirements leave to launch.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -106,7 +104,8 @@ pub fn impact(before: &NodePool, after: &NodePool, pool: &Pool, claims: &[NodeCl
     let alive = claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
     let reason = |claim: &NodeClaim| {
         let own = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let already = conditions::get(own, DRIFTED).filter(|_| conditions::is_true(own, DRIFTED));
+        let already =
+            conditions::get(own, conditions::DRIFTED).filter(|_| conditions::is_true(own, conditions::DRIFTED));
         let comes = drift(claim, pool, &stamp, &BTreeMap::new(), None, now).map(|drift: Drift| drift.to_string());
         comes.or_else(|| Some(already?.reason.clone()))
     };
@@ -185,10 +184,15 @@ fn waves(drifting: usize, at_once: u32) -> Option<u32> {
 
 /// Finds what forbids to disrupt the drifting nodes now: pods that say so, and budgets without allowance.
 pub fn block(impact: &mut Impact, pods: &[Pod], budgets: &[Arc<PodBudget>], now: Timestamp) {
+    let mut on: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| pod.is_reschedulable()) {
+        if let Some(node) = &pod.node {
+            on.entry(node).or_default().push(pod);
+        }
+    }
     for node in &mut impact.drifting {
-        let mut own =
-            pods.iter().filter(|pod| pod.node.as_deref() == Some(node.name.as_str()) && pod.is_reschedulable());
-        node.blocked_by = own.find_map(|pod| {
+        let own = on.get(node.name.as_str()).into_iter().flatten();
+        node.blocked_by = own.copied().find_map(|pod| {
             if pod.is_protected(now) {
                 return Some(format!("pod {} (karpenter.sh/do-not-disrupt)", pod.key));
             }
@@ -202,7 +206,7 @@ pub async fn look(client: &Client, before: &NodePool, after: &NodePool) -> Resul
     let pool =
         Pool::from_kube(after).map_err(|error| Error::Invalid { causes: Vec::new(), message: error.to_string() })?;
     let params = ListParams::default().labels(&format!("{}={}", labels::NODE_POOL, pool.name));
-    let claims = claims(client, &params).await?;
+    let claims = listed::<NodeClaim>(client, &params).await?;
     let now = Timestamp::now();
     let mut impact = impact(before, after, &pool, &claims, now);
     look_for_blocks(client, &mut impact, now).await?;
@@ -211,21 +215,13 @@ pub async fn look(client: &Client, before: &NodePool, after: &NodePool) -> Resul
 
 /// Looks at the nodes of a class, and at what blocks those that drift.
 pub async fn look_at_class(client: &Client, before: &Ec2NodeClass, after: &Ec2NodeClass) -> Result<Impact, Error> {
-    let claims = claims(client, &ListParams::default()).await?;
-    let pools = if claims.is_empty() { Vec::new() } else { listed::<NodePool>(client).await? };
+    let claims = listed::<NodeClaim>(client, &ListParams::default()).await?;
+    let pools = if claims.is_empty() { Vec::new() } else { listed::<NodePool>(client, &ListParams::default()).await? };
     let pools: Vec<Pool> = pools.iter().filter_map(|pool| Pool::from_kube(pool).ok()).collect();
     let now = Timestamp::now();
     let mut impact = class_impact(before, after, &pools, &claims, now);
     look_for_blocks(client, &mut impact, now).await?;
     Ok(impact)
-}
-
-async fn claims(client: &Client, params: &ListParams) -> Result<Vec<NodeClaim>, Error> {
-    match Api::<NodeClaim>::all(client.clone()).list(params).await.map_err(Error::from) {
-        Ok(claims) => Ok(claims.items),
-        Err(Error::UnknownKind { .. } | Error::NotFound { .. }) => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
 }
 
 async fn look_for_blocks(client: &Client, impact: &mut Impact, now: Timestamp) -> Result<(), Error> {

@@ -16,7 +16,7 @@ use super::{Found, Objects, Origin};
 const SYSTEM_PRIORITIES: [(&str, i32); 2] =
     [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 /// Marks the storage class of claims that name none.
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+pub(super) const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 /// Pods made of one object at most: a replica count with a slip of the finger must not take all memory.
 const MAX_REPLICAS: usize = 1_000_000;
 
@@ -75,6 +75,7 @@ pub fn workloads(objects: &Objects) -> usize {
 /// Adds the pods of workloads, less those that are there already.
 pub fn expand(objects: &mut Objects) {
     let (mut made, mut claims) = (Vec::new(), Vec::new());
+    let taken: BTreeSet<_> = objects.pods.iter().map(|pod| place(&pod.object.metadata)).collect();
     let mut there: BTreeMap<(String, String, String), usize> = BTreeMap::new();
     for pod in &objects.pods {
         let namespace = pod.object.namespace().unwrap_or_else(|| "default".to_owned());
@@ -88,8 +89,8 @@ pub fn expand(objects: &mut Objects) {
     }
     let mut add = |workload: Workload<'_>, origin: &Origin| {
         let key = (workload.namespace(), workload.kind.to_owned(), workload.name());
-        let pods = workload.pods(there.get(&key).copied().unwrap_or(0));
-        made.extend(pods.map(|pod| Found { object: Box::new(pod), origin: origin.clone() }));
+        let pods = workload.pods(there.get(&key).copied().unwrap_or(0), &taken);
+        made.extend(pods.into_iter().map(|pod| Found { object: Box::new(pod), origin: origin.clone() }));
     };
     for found in &objects.deployments {
         let Some(spec) = &found.object.spec else { continue };
@@ -193,10 +194,14 @@ impl<'a> Workload<'a> {
         all.collect::<Vec<_>>().into_iter()
     }
 
-    /// The pods that are missing when `there` of them exist.
-    fn pods(&self, there: usize) -> impl Iterator<Item = core::Pod> {
-        let template = self.template.filter(|template| template.spec.is_some());
-        (there..self.replicas).filter_map(move |at| Some(self.pod(at, template?))).collect::<Vec<_>>().into_iter()
+    /// The pods that are missing when `there` of them exist, whose names are taken.
+    fn pods(&self, there: usize, taken: &BTreeSet<(String, String)>) -> Vec<core::Pod> {
+        let Some(template) = self.template.filter(|template| template.spec.is_some()) else { return Vec::new() };
+        let (namespace, name) = (self.namespace(), self.name());
+        // The pods of a StatefulSet are numbered from zero; the names of others say nothing.
+        let first = if self.kind == "StatefulSet" { 0 } else { there };
+        let free = (first..).filter(|at| !taken.contains(&(namespace.clone(), format!("{name}-{at}"))));
+        free.take(self.replicas.saturating_sub(there)).map(|at| self.pod(at, template)).collect()
     }
 
     fn pod(&self, at: usize, template: &core::PodTemplateSpec) -> core::Pod {

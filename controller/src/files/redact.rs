@@ -9,6 +9,8 @@ use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
 
+use super::expand::DEFAULT_CLASS;
+
 /// Groups whose annotations are ours, or of the API that we speak.
 const ANNOTATION_GROUPS: [&str; 3] = ["karpenter.sh", "karpenter.k8s.aws", "karp.sh"];
 /// A number that decides in which order nodes are emptied.
@@ -25,7 +27,9 @@ fn meta(meta: ObjectMeta) -> ObjectMeta {
     let ours = |key: &str, value: &str| {
         let group = key.split_once('/').map_or("", |(group, _)| group);
         let of = |known: &str| group == known || group.strip_suffix(known).is_some_and(|sub| sub.ends_with('.'));
-        ANNOTATION_GROUPS.into_iter().any(of) || (key == DELETION_COST && value.parse::<i32>().is_ok())
+        ANNOTATION_GROUPS.into_iter().any(of)
+            || key == DEFAULT_CLASS
+            || (key == DELETION_COST && value.parse::<i32>().is_ok())
     };
     let annotations = meta.annotations.map(|mut all| {
         all.retain(|key, value| ours(key, value));
@@ -171,6 +175,8 @@ impl Redact for core::PersistentVolume {
             capacity: spec.capacity,
             claim_ref: spec.claim_ref,
             csi: spec.csi.map(csi),
+            // Only that there is one matters: a node's own disk is gone with the node.
+            host_path: spec.host_path.map(|_| core::HostPathVolumeSource::default()),
             local: spec.local,
             node_affinity: spec.node_affinity,
             storage_class_name: spec.storage_class_name,

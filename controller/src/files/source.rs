@@ -54,12 +54,13 @@ fn search(directory: &Path, all: &mut Vec<PathBuf>) -> Result<(), BadInput> {
 /// Reads a file's text; standard input for `-`.
 pub fn text(file: &Path) -> Result<String, BadInput> {
     let failed = |error: std::io::Error| Origin::new(file).problem(error.to_string());
+    let reader: Box<dyn Read> = match file == Path::new("-") {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(std::fs::File::open(file).map_err(failed)?),
+    };
     let mut bytes = Vec::new();
-    if file == Path::new("-") {
-        std::io::stdin().lock().take(MAX_BYTES).read_to_end(&mut bytes).map_err(failed)?;
-    } else {
-        bytes = std::fs::read(file).map_err(failed)?;
-    }
+    // One byte more than is allowed tells that there is more.
+    reader.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.starts_with(&GZIP_MAGIC) {
         let mut unpacked = Vec::new();
         let mut unpacker = flate2::read::MultiGzDecoder::new(bytes.as_slice()).take(MAX_BYTES + 1);

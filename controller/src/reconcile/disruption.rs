@@ -142,7 +142,10 @@ async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<
     for node in &command.replacements {
         match provisioning::create(context, node, reason).await {
             Some(name) => replacements.push(name),
-            None => failure = Some(Failure::ReplacementGone),
+            None => {
+                failure = Some(Failure::ReplacementGone);
+                break;
+            }
         }
     }
     if failure.is_none() {

@@ -149,7 +149,7 @@ async fn act(context: &Context, message: &Message, notice: &Notice, claim: &Arc<
     context.events.publish(&effect::reference(&**claim), Reason::TerminatingOnInterruption, note);
     // An instance that ends already has no time for a replacement first.
     if matches!(message, Message::StateChange { .. }) {
-        return node_claim::delete(claim, context, message.kind()).await;
+        return node_claim::delete(claim, context, message.kind()).await.map(drop);
     }
     if !is_interrupted(claim) {
         let at = notice.at.unwrap_or_else(Timestamp::now);

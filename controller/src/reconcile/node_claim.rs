@@ -124,7 +124,13 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
     let read = match node.as_deref().map(ReadNode::from_kube).transpose() {
         Ok(read) => read,
         // A claim that has its node waits until the node can be read; others keep their time limits, and can always end.
-        Err(why) if is_true(&claim, conditions::REGISTERED) && claim.metadata.deletion_timestamp.is_none() => {
+        // So do those that are interrupted, and those of others are left alone.
+        Err(why)
+            if is_true(&claim, conditions::REGISTERED)
+                && claim.metadata.deletion_timestamp.is_none()
+                && claim.spec.node_class_ref.group == labels::AWS_GROUP
+                && !interruption::is_interrupted(&claim) =>
+        {
             return Err(why.into());
         }
         Err(_) => None,
@@ -171,13 +177,15 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
             registration::tell(&claim, &context, kind, "NodeNotFound", message).await.map(|()| wait)
         }
         (Step::GiveUp(timeout), _) => {
-            context.health.note(&pool_of(&claim), Outcome::Missing, Timestamp::now());
             tracing::warn!(
                 NodeClaim.name = claim.name_any(),
                 reason = timeout.as_str(),
                 "deleting nodeclaim, out of time"
             );
-            delete(&claim, &context, timeout.as_str()).await.map(|()| wait)
+            if delete(&claim, &context, timeout.as_str()).await? == effect::Outcome::Done {
+                context.health.note(&pool_of(&claim), Outcome::Missing, Timestamp::now());
+            }
+            Ok(wait)
         }
         // These steps are answered for a node only.
         (Step::Register | Step::Initialize, None) => Ok(wait),
@@ -193,24 +201,24 @@ fn earlier(action: Action, deadline: Action) -> Action {
     if action == Action::await_change() { deadline } else { action }
 }
 
-/// Asks that a claim ends, and counts why.
-pub async fn delete(claim: &NodeClaim, context: &Context, reason: &str) -> Result<(), Error> {
+/// Asks that a claim ends, and counts why; says whether it did not end already.
+pub async fn delete(claim: &NodeClaim, context: &Context, reason: &str) -> Result<effect::Outcome, Error> {
     let effect = Effect::DeleteNodeClaim {
         name: claim.name_any().into(),
         uid: claim.metadata.uid.clone().unwrap_or_default().into(),
     };
-    if effect::apply(&context.client, &effect).await? == effect::Outcome::Done {
+    let outcome = effect::apply(&context.client, &effect).await?;
+    if outcome == effect::Outcome::Done {
         let capacity = claim.labels().get(labels::CAPACITY_TYPE).cloned().unwrap_or_default();
         let labels = DisruptedLabels::new(reason, pool_of(claim), capacity);
         context.metrics.nodeclaims_disrupted.get_or_create(&labels).inc();
     }
-    Ok(())
+    Ok(outcome)
 }
 
 /// Keeps the informational conditions of a node that runs: may it be consolidated, has it drifted, is it what was promised.
 async fn live(claim: &NodeClaim, context: &Context, found: &Live) -> Result<(), Error> {
     let drifted = drift(claim, context).await;
-    let before = is_true(claim, conditions::CONSOLIDATABLE);
     let written = write(context, claim, |status, now| {
         let all = &mut status.conditions;
         if found.consolidatable {
@@ -237,7 +245,7 @@ async fn live(claim: &NodeClaim, context: &Context, found: &Live) -> Result<(), 
     })
     .await?;
     let newly = |kind: &str| !is_true(claim, kind) && is_true(&written, kind);
-    if (!before && is_true(&written, conditions::CONSOLIDATABLE)) || newly(conditions::DRIFTED) {
+    if newly(conditions::CONSOLIDATABLE) || newly(conditions::DRIFTED) {
         context.disrupt.notify_one();
     }
     Ok(())

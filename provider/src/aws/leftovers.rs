@@ -98,16 +98,16 @@ impl fmt::Display for Leftovers {
 }
 
 /// The tags of what controllers make for a cluster; `*` stands for any value.
-fn owned(cluster: &str, also: &str) -> BTreeMap<String, String> {
+fn owned(cluster: &str) -> BTreeMap<String, String> {
     BTreeMap::from([
         (format!("kubernetes.io/cluster/{cluster}"), "owned".to_owned()),
-        (also.to_owned(), "*".to_owned()),
+        (labels::EC2_NODE_CLASS.to_owned(), "*".to_owned()),
     ])
 }
 
 /// Lists the instances that controllers launched for a cluster and that have not ended.
 pub async fn nodes(aws: &Aws, cluster: &str) -> Result<Vec<Instance>, Failure> {
-    let found = instances::list(aws.clients(), &owned(cluster, labels::NODE_POOL)).await;
+    let found = instances::list(aws.clients(), &owned(cluster)).await;
     let found = found.map_err(|e| Failure::from_aws(format!("list the instances of cluster {cluster:?}"), e))?;
     Ok(found.into_iter().filter(|instance| !instance.state.is_ending()).collect())
 }
@@ -200,7 +200,7 @@ fn filter(name: &str, value: &str) -> Filter {
 }
 
 fn owned_filters(cluster: &str) -> Vec<Filter> {
-    vec![filter(&format!("tag:kubernetes.io/cluster/{cluster}"), "owned"), filter("tag-key", labels::NODE_POOL)]
+    vec![filter(&format!("tag:kubernetes.io/cluster/{cluster}"), "owned"), filter("tag-key", labels::EC2_NODE_CLASS)]
 }
 
 async fn interfaces(aws: &Aws, cluster: &str) -> Result<Vec<Left>, Failure> {
@@ -259,7 +259,7 @@ async fn delete_volume(aws: &Aws, id: String) -> Result<(), Failure> {
 }
 
 async fn templates(aws: &Aws, cluster: &str) -> Result<Vec<Left>, Failure> {
-    let found = launch_template::list(aws.clients(), &owned(cluster, labels::EC2_NODE_CLASS)).await;
+    let found = launch_template::list(aws.clients(), &owned(cluster)).await;
     let found = found.map_err(|e| Failure::from_aws(format!("list the launch templates of cluster {cluster:?}"), e))?;
     let of = |one: launch_template::Template| {
         let node_class = one.tags.get(labels::EC2_NODE_CLASS).cloned();

@@ -7,14 +7,12 @@ use karp_domain::api::conditions::{self, Condition};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::{CapacityType, builtin_type, estimate_on_demand, estimate_spot};
 use kube::ResourceExt;
+use kube::api::ListParams;
 use serde::Serialize;
 use tfplugin::{Attribute, Context, DataSource, Diagnostics, Schema, Value, async_trait};
 
 use crate::provider::Handle;
 use crate::resources::{failure, listed};
-
-/// The condition of a node that is no longer what its pool and class say.
-const DRIFTED: &str = "Drifted";
 
 /// The nodes of the cluster.
 pub struct Nodes {
@@ -86,7 +84,7 @@ impl DataSource for Nodes {
 
     async fn read(&self, ctx: &Context, config: Value) -> Result<Value, Diagnostics> {
         let client = self.handle.session().kube().await?;
-        let claims = ctx.run(listed::<NodeClaim>(&client)).await?;
+        let claims = ctx.run(listed::<NodeClaim>(&client, &ListParams::default())).await?;
         let claims = claims.map_err(|error| failure("list the cluster's NodeClaims", error))?;
         let pool = config.get("node_pool").as_str().map(str::to_owned);
         let mut found: Vec<Found> = claims.iter().filter_map(describe).collect();
@@ -106,8 +104,8 @@ fn describe(claim: &NodeClaim) -> Option<Found> {
     let none = BTreeMap::new();
     let own = claim.metadata.labels.as_ref().unwrap_or(&none);
     let label = |key: &str| own.get(key).cloned();
-    let drifted: Option<&Condition> = conditions::get(&status.conditions, DRIFTED);
-    let drifted = drifted.filter(|_| conditions::is_true(&status.conditions, DRIFTED));
+    let drifted: Option<&Condition> = conditions::get(&status.conditions, conditions::DRIFTED);
+    let drifted = drifted.filter(|_| conditions::is_true(&status.conditions, conditions::DRIFTED));
     let (kind, zone, bought) = (label(labels::INSTANCE_TYPE), label(labels::ZONE), label(labels::CAPACITY_TYPE));
     Some(Found {
         name: status.node_name.unwrap_or_default(),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use karp_domain::api::{Ec2NodeClass, NodeClaim};
+use kube::api::ListParams;
 use kube::{Client, ResourceExt};
 use tfplugin::{Attribute, Context, DataSource, Diagnostics, Schema, Type, Value, async_trait};
 
@@ -77,10 +78,10 @@ impl DataSource for Orphans {
 
 async fn known(client: &Client) -> Result<Known, Failure> {
     let told = |error| failure("list what the cluster knows of its nodes", error);
-    let claims = listed::<NodeClaim>(client).await.map_err(told)?;
+    let claims = listed::<NodeClaim>(client, &ListParams::default()).await.map_err(told)?;
     let ids = claims.iter().filter_map(|claim| claim.status.as_ref()?.provider_id.as_deref());
     let instances = ids.filter_map(karp_aws::instances::instance_id).map(str::to_owned).collect();
-    let classes = listed::<Ec2NodeClass>(client).await.map_err(told)?;
+    let classes = listed::<Ec2NodeClass>(client, &ListParams::default()).await.map_err(told)?;
     let classes = classes.iter().flat_map(|class| [Some(class.name_any()), class.uid()]).flatten().collect();
     Ok(Known { instances, classes })
 }

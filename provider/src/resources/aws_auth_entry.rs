@@ -201,7 +201,6 @@ fn parse(map: Option<&ConfigMap>) -> Result<MapRoles, Failure> {
 /// Changes the entries. The version that was read is sent along, so that a change of others in between is read again and not lost.
 async fn change(ctx: &Context, client: &Client, doing: &str, edit: Edit<'_>) -> Result<(), Failure> {
     let limit = Until::after(ctx.remaining(), ctx.stop());
-    let told = std::sync::Mutex::new(None);
     let changed = wait::until(&limit, || async {
         let live = find(client).await?;
         let edited = parse(live.as_ref()).and_then(|mut roles| Ok(edit(&mut roles)?.then_some(roles)));
@@ -211,19 +210,12 @@ async fn change(ctx: &Context, client: &Client, doing: &str, edit: Edit<'_>) -> 
         });
         let text = match text {
             Ok(Some(text)) => text,
-            Ok(None) => return Ok(Look::Done(())),
-            Err(refused) => {
-                *told.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(refused);
-                return Ok(Look::Done(()));
-            }
+            Ok(None) => return Ok(Look::Done(Ok(()))),
+            Err(refused) => return Ok(Look::Done(Err(refused))),
         };
-        write(client, live, text).await.map(Look::Done)
+        write(client, live, text).await.map(|()| Look::Done(Ok(())))
     });
-    changed.await.map_err(|error| waited(doing, error))?;
-    match told.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-        Some(refused) => Err(refused),
-        None => Ok(()),
-    }
+    changed.await.map_err(|error| waited(doing, error))?
 }
 
 async fn write(client: &Client, live: Option<ConfigMap>, text: String) -> Result<(), Error> {

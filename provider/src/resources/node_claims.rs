@@ -16,6 +16,8 @@ use serde_json::json;
 
 /// The controller's lease.
 const LEASE: &str = "karpenter-leader-election";
+/// Nobody has renewed the lease for this long: no controller runs.
+pub const LEASE_PATIENCE: Duration = Duration::from_secs(90);
 /// So many names are shown; more would hide the point.
 const SHOWN: usize = 5;
 
@@ -53,47 +55,32 @@ pub fn counted(kind: &str, names: &[String]) -> String {
 /// Lists what is left under a label selector; with `delete`, NodeClaims that nobody has deleted yet are.
 pub async fn left(client: &Client, selector: &str, delete: bool) -> Result<Left, Error> {
     let params = ListParams::default().labels(selector);
-    let api = Api::<NodeClaim>::all(client.clone());
-    let claims = match api.list(&params).await.map_err(Error::from) {
-        Ok(list) => list.items,
-        // Without the CRD there are none.
-        Err(Error::UnknownKind { .. } | Error::NotFound { .. }) => Vec::new(),
-        Err(error) => return Err(error),
-    };
-    if delete {
-        for claim in claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
-            match api.delete(&claim.name_any(), &DeleteParams::default()).await.map_err(Error::from) {
-                Ok(_) | Err(Error::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    let nodes = Api::<Node>::all(client.clone()).list(&params).await?.items;
-    Ok(Left {
-        claims: claims.iter().map(ResourceExt::name_any).collect(),
-        nodes: nodes.iter().map(ResourceExt::name_any).collect(),
-    })
+    let claims = listed::<NodeClaim>(client, &params).await?;
+    left_with(client, &claims, &params, delete).await
 }
 
 /// Lists what is left in the whole cluster of what controllers on EC2 made; with `delete`, NodeClaims that nobody has deleted yet are.
+/// Nodes are told by their class: those of EKS Auto Mode have a pool too, and are none of ours.
 pub async fn left_of_all(client: &Client, delete: bool) -> Result<Left, Error> {
-    let claims = live(client).await?;
-    if delete {
-        let api = Api::<NodeClaim>::all(client.clone());
-        for claim in &claims {
-            match api.delete(claim, &DeleteParams::default()).await.map_err(Error::from) {
-                Ok(_) | Err(Error::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
+    let mut claims = listed::<NodeClaim>(client, &ListParams::default()).await?;
+    claims.retain(is_ours);
+    left_with(client, &claims, &ListParams::default().labels(labels::EC2_NODE_CLASS), delete).await
+}
+
+async fn left_with(client: &Client, claims: &[NodeClaim], nodes: &ListParams, delete: bool) -> Result<Left, Error> {
+    let api = Api::<NodeClaim>::all(client.clone());
+    for claim in claims.iter().filter(|claim| delete && claim.metadata.deletion_timestamp.is_none()) {
+        match api.delete(&claim.name_any(), &DeleteParams::default()).await.map_err(Error::from) {
+            Ok(_) | Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
-    let params = ListParams::default().labels(labels::NODE_POOL);
-    let nodes = Api::<Node>::all(client.clone()).list(&params).await?.items;
-    let on_ec2 = |node: &&Node| {
-        let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
-        id.is_some_and(|id| id.starts_with("aws://"))
-    };
-    Ok(Left { claims, nodes: nodes.iter().filter(on_ec2).map(ResourceExt::name_any).collect() })
+    let nodes = Api::<Node>::all(client.clone()).list(nodes).await?.items;
+    Ok(Left { claims: names(claims.iter()), nodes: names(nodes.iter()) })
+}
+
+fn is_ours(claim: &NodeClaim) -> bool {
+    claim.spec.node_class_ref.group == labels::AWS_GROUP
 }
 
 /// Lets go of what no controller will end any more: NodeClaims and Nodes, whose instances must have ended, are deleted without karp's
@@ -107,13 +94,13 @@ pub async fn release(client: &Client) -> Result<Option<String>, Error> {
         let_go(&Api::<Node>::all(client.clone()), name).await?;
     }
     let mut told = if left.is_empty() { Vec::new() } else { vec![left.to_string()] };
-    let pools = listed::<NodePool>(client).await?;
+    let pools = listed::<NodePool>(client, &ListParams::default()).await?;
     let pools = pools.iter().filter(|pool| pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP);
     let pools = names(pools.filter(|pool| pool.metadata.deletion_timestamp.is_some()));
     for name in &pools {
         let_go(&Api::<NodePool>::all(client.clone()), name).await?;
     }
-    let classes = listed::<Ec2NodeClass>(client).await?;
+    let classes = listed::<Ec2NodeClass>(client, &ListParams::default()).await?;
     let classes = names(classes.iter().filter(|class| class.metadata.deletion_timestamp.is_some()));
     for name in &classes {
         let_go(&Api::<Ec2NodeClass>::all(client.clone()), name).await?;
@@ -127,12 +114,12 @@ fn names<'a, K: kube::Resource + 'a>(objects: impl Iterator<Item = &'a K>) -> Ve
     objects.map(ResourceExt::name_any).collect()
 }
 
-/// Lists the objects of a kind; none where its CRD is gone.
-pub async fn listed<K>(client: &Client) -> Result<Vec<K>, Error>
+/// Lists objects of a kind; none where its CRD is gone.
+pub async fn listed<K>(client: &Client, params: &ListParams) -> Result<Vec<K>, Error>
 where
     K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug,
 {
-    match Api::<K>::all(client.clone()).list(&ListParams::default()).await.map_err(Error::from) {
+    match Api::<K>::all(client.clone()).list(params).await.map_err(Error::from) {
         Ok(list) => Ok(list.items),
         Err(Error::UnknownKind { .. } | Error::NotFound { .. }) => Ok(Vec::new()),
         Err(error) => Err(error),
@@ -161,26 +148,26 @@ where
 
 /// Names the NodePools that the controller acts on and that nobody has deleted yet.
 pub async fn pools(client: &Client) -> Result<Vec<String>, Error> {
-    let pools = listed::<NodePool>(client).await?;
+    let pools = listed::<NodePool>(client, &ListParams::default()).await?;
     let ours = pools.iter().filter(|pool| pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP);
     Ok(names(ours.filter(|pool| pool.metadata.deletion_timestamp.is_none())))
 }
 
 /// Names the NodeClaims that the controller is responsible for.
 pub async fn live(client: &Client) -> Result<Vec<String>, Error> {
-    let claims = listed::<NodeClaim>(client).await?;
-    Ok(names(claims.iter().filter(|claim| claim.spec.node_class_ref.group == labels::AWS_GROUP)))
+    let claims = listed::<NodeClaim>(client, &ListParams::default()).await?;
+    Ok(names(claims.iter().filter(|claim| is_ours(claim))))
 }
 
 /// Tells whether a controller has renewed its lease lately, in any namespace. In doubt it lives.
-pub async fn controller_lives(client: &Client, patience: Duration) -> bool {
+pub async fn controller_lives(client: &Client) -> bool {
     let params = ListParams::default().fields(&format!("metadata.name={LEASE}"));
     let Ok(leases) = Api::<Lease>::all(client.clone()).list(&params).await else { return true };
     leases.items.iter().any(|lease| {
         let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
         renewed.is_some_and(|renewed| {
             let age = Timestamp::now().duration_since(renewed.0);
-            age.unsigned_abs() < patience
+            age.unsigned_abs() < LEASE_PATIENCE
         })
     })
 }

@@ -31,8 +31,6 @@ const KIND: CustomKind = CustomKind {
 };
 /// Progress of a drain is logged this often.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// Nobody has renewed the controller's lease for this long: no controller runs.
-const LEASE_PATIENCE: Duration = Duration::from_secs(90);
 
 /// A node pool.
 pub struct NodePool(CustomObject);
@@ -95,8 +93,7 @@ impl NodePool {
                 Ok(()) => return Ok(()),
                 Err(wait::WaitError::TimedOut { seen }) if tokio::time::Instant::now() < limit.deadline => {
                     tracing::info!(node_pool = name, left = %seen, "draining");
-                    if started.elapsed() > LEASE_PATIENCE
-                        && !node_claims::controller_lives(&client, LEASE_PATIENCE).await
+                    if started.elapsed() > node_claims::LEASE_PATIENCE && !node_claims::controller_lives(&client).await
                     {
                         let what = format!("no controller renews its lease; left: {seen}");
                         return Err(Failure::new(Kind::InUse, doing, what).with_fix(

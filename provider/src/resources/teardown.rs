@@ -23,8 +23,6 @@ use crate::report::{Failure, Kind};
 
 /// Progress is logged this often.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// Nobody has renewed the controller's lease for this long: no controller runs.
-const LEASE_PATIENCE: Duration = Duration::from_secs(90);
 
 /// The end of a cluster's nodes.
 pub struct Teardown {
@@ -86,7 +84,7 @@ impl Teardown {
             };
             tracing::info!(cluster = name, left = %seen, "draining");
             let over = tokio::time::Instant::now() >= limit.deadline;
-            if over || !node_claims::controller_lives(&client, LEASE_PATIENCE).await {
+            if over || !node_claims::controller_lives(&client).await {
                 return Ok(false);
             }
         }
@@ -169,11 +167,18 @@ impl Resource for Teardown {
         let patience = validate::parse_duration(&model.drain_timeout).unwrap_or_default();
         let drained = self.drain(ctx, name, patience).await?;
         let kinds = model.kinds();
+        if !drained && !kinds.contains(&What::Instances) {
+            // Nothing else may go while the nodes may still need it.
+            let doing = format!("tear down the nodes of cluster {name:?}");
+            let fix = "Start the controller again, or add `instances` to `sweep`; then apply again.";
+            let stays = Failure::new(Kind::InUse, doing, "the nodes did not drain, and may not be ended");
+            return Err(stays.with_fix(fix).into());
+        }
         let swept = match kinds.is_empty() {
             true => Leftovers::default(),
             false => leftovers::sweep(self.handle.session().aws().await?, ctx, name, &kinds).await?,
         };
-        let released = self.release(name, drained, &kinds).await?;
+        let released = self.release(name, drained).await?;
         if !swept.is_empty() || released.is_some() {
             let nodes = released.map_or_else(String::new, |left| {
                 format!("\n\nNo controller ended these, so they were let go of: {left}.")
@@ -194,15 +199,11 @@ impl Resource for Teardown {
 
 impl Teardown {
     /// Takes away what waits for a controller that does not run; the instances have just been ended.
-    async fn release(&self, name: &str, drained: bool, kinds: &BTreeSet<What>) -> Result<Option<String>, Failure> {
+    async fn release(&self, name: &str, drained: bool) -> Result<Option<String>, Failure> {
         let doing = format!("let go of the nodes of cluster {name:?}");
         let Some(client) = self.cluster(name).await? else { return Ok(None) };
-        if drained && node_claims::controller_lives(&client, LEASE_PATIENCE).await {
+        if drained && node_claims::controller_lives(&client).await {
             return Ok(None);
-        }
-        if !drained && !kinds.contains(&What::Instances) {
-            let fix = "Start the controller again, or add `instances` to `sweep`; then apply again.";
-            return Err(Failure::new(Kind::InUse, doing, "the nodes did not drain, and may not be ended").with_fix(fix));
         }
         node_claims::release(&client).await.map_err(|error| failure(doing, error))
     }

@@ -103,7 +103,7 @@ async fn nothing_is_left_although_no_controller_runs() {
         "metadata": { "name": cluster, "finalizers": ["karpenter.sh/termination"] },
         "spec": { "nodeClassRef": class, "requirements": [] } }));
     kubectl.create(&json!({ "apiVersion": "v1", "kind": "Node", "spec": { "providerID": format!("aws:///{zone}/{instance}") },
-        "metadata": { "name": cluster, "labels": { "karpenter.sh/nodepool": cluster }, "finalizers": ["karpenter.sh/termination"] } }));
+        "metadata": { "name": cluster, "labels": { "karpenter.sh/nodepool": cluster, "karpenter.k8s.aws/ec2nodeclass": cluster }, "finalizers": ["karpenter.sh/termination"] } }));
 
     let refused = stand.tofu(&["destroy", "-json", "-auto-approve"]);
     assert!(refused.one_error().contains(&format!("1 NodePool ({cluster})")), "{}", refused.text);

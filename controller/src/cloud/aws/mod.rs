@@ -274,7 +274,9 @@ impl CloudProvider for Aws {
     }
 
     async fn list(&self) -> Result<Vec<Instance>, CloudError> {
-        let tags = BTreeMap::from([self.cluster_tag(), (labels::NODE_POOL.to_owned(), "*".to_owned())]);
+        // The class tells ours from those of EKS Auto Mode, which have a pool too.
+        let ours = [labels::NODE_POOL, labels::EC2_NODE_CLASS].map(|key| (key.to_owned(), "*".to_owned()));
+        let tags = [self.cluster_tag()].into_iter().chain(ours).collect();
         let found = instances::list(&self.clients, &tags).await?;
         for instance in &found {
             self.listed.insert(instance.id.clone(), instance.clone());

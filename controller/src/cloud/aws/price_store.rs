@@ -15,7 +15,7 @@ use kube::core::ObjectMeta;
 /// The ConfigMap's name; the controller's role names it too.
 pub const NAME: &str = "karp-prices";
 /// The key below `binaryData`. A change of the format takes another key, so that neither version misreads the other's.
-const KEY: &str = "prices.v1.json.gz";
+const KEY: &str = "prices.v2.json.gz";
 const FIELD_MANAGER: &str = "karp";
 /// The API server takes objects of about 1 MiB, in base64; a region's prices are some 50 KiB.
 const LIMIT_BYTES: usize = 700 * 1024;

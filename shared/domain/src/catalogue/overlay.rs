@@ -145,7 +145,7 @@ impl Catalogue {
         let (from_pool, from_type): (Vec<&Requirement>, Vec<&Requirement>) = of_node.into_iter().partition(of_pool);
         let mut wanted = Requirements::new();
         from_pool.into_iter().for_each(|requirement| wanted.add(requirement.clone()));
-        if pool.compatible(&wanted, Undefined::Denied).is_err() {
+        if !pool.is_compatible(&wanted, Undefined::Denied) {
             return Vec::new();
         }
         let mut types = self.all();

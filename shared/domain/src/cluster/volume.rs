@@ -294,5 +294,5 @@ type Needs = (Vec<Requirements>, Option<Arc<str>>);
 /// Every combination that can hold.
 fn product(some: &[Requirements], others: &[Requirements]) -> Vec<Requirements> {
     let pairs = some.iter().flat_map(|a| others.iter().map(move |b| (a, b)));
-    pairs.filter(|(a, b)| a.intersects(b).is_ok()).map(|(a, b)| a.and(b)).take(MAX_ALTERNATIVES).collect()
+    pairs.filter(|(a, b)| a.overlaps(b)).map(|(a, b)| a.and(b)).take(MAX_ALTERNATIVES).collect()
 }

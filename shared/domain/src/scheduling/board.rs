@@ -248,6 +248,6 @@ pub(crate) fn filter_admits_host(filter: &Filter, host: &HostState) -> bool {
 }
 
 fn filter_admits_labels(filter: &Filter, wanted: &[Requirements]) -> bool {
-    let meets = |a: &Requirements| wanted.iter().any(|b| a.intersects(b).is_ok());
+    let meets = |a: &Requirements| wanted.iter().any(|b| a.overlaps(b));
     filter.alternatives.as_ref().is_none_or(|all| all.iter().any(meets))
 }

@@ -145,8 +145,9 @@ impl Sieve<'_> {
         for requirement in wanted.iter() {
             let key = requirement.key();
             let offered = state.pool.requirements.get(key);
-            let conflict = offered.is_some_and(|offered| !offered.intersects(requirement));
-            let undefined = offered.is_none() && !state.catalogue.defines(key) && !requirement.admits_absence();
+            let conflict = offered.is_some_and(|offered| !offered.meets(requirement));
+            let defined = state.catalogue.defines(key) && !requirement.is_impossible();
+            let undefined = offered.is_none() && !defined && !requirement.admits_absence();
             if conflict || undefined {
                 self.keep(Asked::ByPod(requirement.to_string()), &TypeSet::new());
             } else if is_of_types(state, requirement) {

@@ -199,7 +199,7 @@ pub(crate) fn coherent(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -
     }
     let mut all = problem.pools[draft.pool].pool.requirements.clone();
     for requirements in open {
-        if all.intersects(requirements).is_err() {
+        if !all.overlaps(requirements) {
             return false;
         }
         all.merge(requirements);

@@ -339,7 +339,7 @@ impl<'p> Packer<'p> {
             }
             if !way.open.is_empty() {
                 let so_far = open.get_or_insert_with(|| state.pool.requirements.clone());
-                if so_far.intersects(&way.open).is_err() {
+                if !so_far.overlaps(&way.open) {
                     continue;
                 }
                 so_far.merge(&way.open);

@@ -421,9 +421,7 @@ impl HostLabels {
     pub(crate) fn may_satisfy(&self, wanted: &Requirements) -> bool {
         match self {
             HostLabels::Known(labels) => wanted.match_labels(labels),
-            HostLabels::Asked { requirements, .. } => {
-                requirements.compatible(wanted, Undefined::WellKnownAllowed).is_ok()
-            }
+            HostLabels::Asked { requirements, .. } => requirements.is_compatible(wanted, Undefined::WellKnownAllowed),
         }
     }
 }

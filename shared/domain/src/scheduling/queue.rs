@@ -152,7 +152,7 @@ fn kind(
 /// Every combination that can hold.
 pub(crate) fn crossed(some: &[Requirements], others: &[Requirements]) -> Vec<Requirements> {
     let pairs = some.iter().flat_map(|a| others.iter().map(move |b| (a, b)));
-    pairs.filter(|(a, b)| a.intersects(b).is_ok()).map(|(a, b)| a.and(b)).collect()
+    pairs.filter(|(a, b)| a.overlaps(b)).map(|(a, b)| a.and(b)).collect()
 }
 
 fn order(kind: &Kind) -> impl Ord + use<> {

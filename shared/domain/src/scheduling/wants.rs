@@ -138,7 +138,7 @@ impl Reader<'_> {
         let alternatives = match wish.nodes.first() {
             None => shape.alternatives.clone(),
             Some(preference) => {
-                let both = shape.alternatives.iter().filter(|a| a.intersects(&preference.term).is_ok());
+                let both = shape.alternatives.iter().filter(|a| a.overlaps(&preference.term));
                 both.map(|a| a.and(&preference.term)).collect()
             }
         };
