@@ -7,6 +7,7 @@ mod redact;
 mod source;
 mod text;
 mod world;
+mod yaml;
 
 use std::collections::BTreeMap;
 use std::fmt;

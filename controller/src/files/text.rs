@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use serde_saphyr::{Options, Spanned};
+
+use super::yaml::{Content, Node, Transcript, YamlError};
 
 /// A part of a text that holds one object.
 pub struct Piece<'a> {
@@ -20,10 +20,8 @@ pub struct Piece<'a> {
 
 enum Form<'a> {
     Json(&'a str),
-    /// A document, and the line on which its text begins.
-    Yaml(&'a str, usize),
-    /// An item of a YAML list; the text of the item alone is not to be had.
-    Value(Value),
+    /// What a document or an item of a list in it says, and the line on which the document begins.
+    Yaml(Transcript, usize),
 }
 
 /// Says what is wrong with a text, and on which of its lines.
@@ -40,12 +38,10 @@ impl Piece<'_> {
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         match &self.form {
             Form::Json(text) => serde_json::from_str(text).map_err(|error| json_fault(&error, self.line)),
-            Form::Yaml(text, line) => {
-                serde_saphyr::from_str_with_options(text, options()).map_err(|error| yaml_fault(&error, *line))
-            }
-            Form::Value(value) => {
-                T::deserialize(value).map_err(|error| Fault { line: self.line, message: plain(&error.to_string()) })
-            }
+            Form::Yaml(transcript, from) => serde_json::from_str(&transcript.json).map_err(|error| Fault {
+                line: from + transcript.line(error.line()).saturating_sub(1),
+                message: plain(&error.to_string()),
+            }),
         }
     }
 }
@@ -59,21 +55,6 @@ struct Head<'a> {
     kind: Option<Cow<'a, str>>,
     #[serde(borrow)]
     items: Option<&'a RawValue>,
-}
-
-/// The same for YAML, where nothing can be borrowed whole.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct YamlHead {
-    api_version: Option<String>,
-    kind: Option<String>,
-    items: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct YamlList {
-    #[serde(default)]
-    items: Vec<Spanned<Value>>,
 }
 
 /// Cuts a text into its objects.
@@ -193,67 +174,33 @@ fn documents(text: &str) -> Vec<(usize, &str)> {
     all
 }
 
-fn cut_yaml<'a>(document: &'a str, line: usize, pieces: &mut Vec<Piece<'a>>) -> Result<(), Fault> {
-    let content = document.lines().map(|text| text.strip_prefix("---").unwrap_or(text).trim());
-    let first = content.filter(|text| !text.is_empty() && !text.starts_with('#')).find(|text| *text != "---");
-    if first.is_some_and(|text| text.starts_with(['-', '['])) {
-        let items: Vec<Spanned<Value>> =
-            serde_saphyr::from_str_with_options(document, options()).map_err(|e| yaml_fault(&e, line))?;
-        return cut_items(items, None, line, pieces);
-    }
-    let head: YamlHead =
-        serde_saphyr::from_str_with_options(document, options()).map_err(|error| yaml_fault(&error, line))?;
-    let list = head.kind.as_deref().is_none_or(|kind| kind.ends_with("List"));
-    if head.items.is_some() && list {
-        let items: YamlList =
-            serde_saphyr::from_str_with_options(document, options()).map_err(|error| yaml_fault(&error, line))?;
-        let kind = item_kind(head.api_version.map(Cow::Owned), head.kind.map(Cow::Owned));
-        return cut_items(items.items, kind.as_ref(), line, pieces);
-    }
-    let kind = own_kind(head.api_version.map(Cow::Owned), head.kind.map(Cow::Owned));
-    let empty = |text: &&str| {
-        let text = text.trim();
-        text.is_empty() || text == "---" || text.starts_with('#')
-    };
-    let skipped = document.lines().take_while(empty);
-    pieces.push(Piece { line: line + skipped.count(), kind, form: Form::Yaml(document, line) });
-    Ok(())
+fn cut_yaml(document: &str, line: usize, pieces: &mut Vec<Piece<'_>>) -> Result<(), Fault> {
+    let root = Node::read(document).map_err(|error| yaml_fault(&error, line))?;
+    cut_node(&root, None, line, pieces)
 }
 
-fn cut_items<'a>(
-    items: Vec<Spanned<Value>>,
+/// Cuts a value of a document that begins on the line `from`.
+fn cut_node<'a>(
+    node: &Node,
     listed: Option<&(Cow<'a, str>, Cow<'a, str>)>,
-    line: usize,
+    from: usize,
     pieces: &mut Vec<Piece<'a>>,
 ) -> Result<(), Fault> {
-    for item in items {
-        let line = line + (item.referenced.line() as usize).saturating_sub(1);
-        let text = |key: &str| item.value.get(key).and_then(Value::as_str).map(|text| Cow::Owned(text.to_owned()));
-        let own = own_kind(text("apiVersion"), text("kind"));
-        match &item.value {
-            Value::Null => continue,
-            Value::Object(object) if own.as_ref().is_some_and(|(_, kind)| kind.ends_with("List")) => {
-                let inner: Vec<Value> = object.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
-                let inner = inner.into_iter().map(|value| Spanned::new(value, item.referenced, item.defined)).collect();
-                let kind = item_kind(text("apiVersion"), text("kind"));
-                cut_items(inner, kind.as_ref(), line + 1 - item.referenced.line() as usize, pieces)?;
-                continue;
+    let line = from + node.line.saturating_sub(1);
+    match &node.content {
+        Content::Scalar(value) if value.is_null() => Ok(()),
+        Content::Scalar(_) => Err(Fault { line, message: "an object or a list of objects is wanted here".to_owned() }),
+        Content::Items(items) => items.iter().try_for_each(|item| cut_node(item, listed, from, pieces)),
+        Content::Fields(_) => {
+            let text = |name: &str| node.text(name).map(|text| Cow::Owned(text.to_owned()));
+            let list = node.text("kind").is_none_or(|kind| kind.ends_with("List"));
+            if let (Some(items), true) = (node.field("items"), list) {
+                return cut_node(items, item_kind(text("apiVersion"), text("kind")).as_ref(), from, pieces);
             }
-            Value::Object(_) => {}
-            _ => return Err(Fault { line, message: "an object is wanted here".to_owned() }),
+            let kind = own_kind(text("apiVersion"), text("kind")).or_else(|| listed.cloned());
+            pieces.push(Piece { line, kind, form: Form::Yaml(Transcript::of(node), from) });
+            Ok(())
         }
-        let kind = own.or_else(|| listed.cloned());
-        pieces.push(Piece { line, kind, form: Form::Value(item.value) });
-    }
-    Ok(())
-}
-
-/// As the API server reads YAML (`yes` is text), with room for a cluster in one file: its size is bounded where it is read.
-fn options() -> Options {
-    serde_saphyr::options! {
-        budget: None,
-        strict_booleans: true,
-        with_snippet: false,
     }
 }
 
@@ -261,7 +208,7 @@ fn json_fault(error: &serde_json::Error, from: usize) -> Fault {
     Fault { line: from + error.line().saturating_sub(1), message: plain(&error.to_string()) }
 }
 
-fn yaml_fault(error: &serde_saphyr::Error, from: usize) -> Fault {
+fn yaml_fault(error: &YamlError, from: usize) -> Fault {
     let line = error.location().map_or(1, |location| location.line() as usize);
     Fault { line: from + line.saturating_sub(1), message: plain(&error.to_string()) }
 }
