@@ -1,16 +1,62 @@
 //! The values that one label may take.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// A label's value; shared, since catalogues repeat a few hundred values in many thousand sets.
 pub type Value = Arc<str>;
 
+static NO_VALUES: BTreeSet<Value> = BTreeSet::new();
+
+/// Values in order; copies share them, since the nodes of a plan repeat a few lists of types, and pods a few selectors, by the thousand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Values(Option<Arc<BTreeSet<Value>>>);
+
+impl Values {
+    /// Returns the set of no value.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(None)
+    }
+
+    /// Keeps the values that `keep` says.
+    pub fn retain(&mut self, keep: impl Fn(&Value) -> bool) {
+        if !self.iter().all(&keep) {
+            *self = self.iter().filter(|value| keep(value)).cloned().collect();
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+impl FromIterator<Value> for Values {
+    fn from_iter<I: IntoIterator<Item = Value>>(values: I) -> Self {
+        let values: BTreeSet<Value> = values.into_iter().collect();
+        // one form of the empty set, so that equal sets compare equal
+        Self((!values.is_empty()).then(|| Arc::new(values)))
+    }
+}
+
+impl Deref for Values {
+    type Target = BTreeSet<Value>;
+
+    fn deref(&self) -> &BTreeSet<Value> {
+        self.0.as_deref().unwrap_or(&NO_VALUES)
+    }
+}
+
 /// The values a label may take: `In` is `Only`; `NotIn` and `Exists` are `Except`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ValueSet {
-    Only(BTreeSet<Value>),
-    Except(BTreeSet<Value>),
+    Only(Values),
+    Except(Values),
 }
 
 /// Inclusive bounds on values that are read as whole numbers. A bounded set admits numbers only.
@@ -24,13 +70,13 @@ impl ValueSet {
     /// Returns the set of no value.
     #[must_use]
     pub const fn none() -> Self {
-        Self::Only(BTreeSet::new())
+        Self::Only(Values::new())
     }
 
     /// Returns the set of every value.
     #[must_use]
     pub const fn any() -> Self {
-        Self::Except(BTreeSet::new())
+        Self::Except(Values::new())
     }
 
     pub fn only<V: Into<Value>>(values: impl IntoIterator<Item = V>) -> Self {
@@ -58,6 +104,10 @@ impl ValueSet {
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         match (self, other) {
+            (Self::Only(a), Self::Only(b)) | (Self::Except(a), Self::Except(b)) if a.is_same(b) => self.clone(),
+            (Self::Only(only), Self::Except(all)) | (Self::Except(all), Self::Only(only)) if all.is_empty() => {
+                Self::Only(only.clone())
+            }
             (Self::Only(a), Self::Only(b)) => Self::Only(a.intersection(b).cloned().collect()),
             (Self::Only(only), Self::Except(except)) | (Self::Except(except), Self::Only(only)) => {
                 Self::Only(only.difference(except).cloned().collect())

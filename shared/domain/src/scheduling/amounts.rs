@@ -45,19 +45,22 @@ impl Dims {
 }
 
 /// Takes `times` the second from the first.
-pub(crate) fn take(from: &mut Amounts, amounts: &Amounts, times: i64) {
+pub(crate) fn take(from: &mut [i64], amounts: &[i64], times: i64) {
     for (have, less) in from.iter_mut().zip(amounts) {
         *have = have.saturating_sub(less.saturating_mul(times));
     }
 }
 
 /// Says whether a request fits once.
-pub(crate) fn fits(free: &Amounts, request: &Amounts) -> bool {
-    free.iter().zip(request).all(|(have, want)| *want <= 0 || have >= want)
+#[inline]
+pub(crate) fn fits(free: &[i64], request: &[i64]) -> bool {
+    // without branches: nearly all questions are about few resources
+    free.iter().zip(request).fold(true, |fits, (have, want)| fits & ((*want <= 0) | (have >= want)))
 }
 
 /// Answers how many times a request fits; a resource that is not asked for does not matter.
-pub(crate) fn copies(free: &Amounts, request: &Amounts) -> u32 {
+#[inline]
+pub(crate) fn copies(free: &[i64], request: &[i64]) -> u32 {
     let times = free.iter().zip(request).filter(|(_, want)| **want > 0).map(|(have, want)| (have / want).max(0));
     u32::try_from(times.min().unwrap_or(i64::from(u32::MAX))).unwrap_or(u32::MAX)
 }

@@ -5,13 +5,12 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
 use super::amounts::{Amounts, copies};
 use super::board::{Board, KeyId, ValueId, filter_admits_host};
 use super::packing::{limits_left, node_size};
 use super::problem::{HostState, PoolState, Problem, Way};
-use super::queue::{ByPool, Group, Kind, Ways, bears_all, crossed, distinct_values};
+use super::queue::{ByPool, Group, Kind, Pins, Ways, bears_all, distinct_values, is_plain};
 use super::terms::CounterId;
 use super::wants::{Asks, Rule, Wants};
 use super::{Hosts, Misfit, Placement};
@@ -30,7 +29,7 @@ pub(crate) type Batch = (usize, usize, usize);
 
 /// A combination of domains in which pods of a kind may go.
 struct Cell {
-    pins: SmallVec<[(KeyId, ValueId); 2]>,
+    pins: Pins,
     alternatives: Arc<[Requirements]>,
     /// By pool; looked up when first asked for.
     ways: Option<ByPool>,
@@ -45,7 +44,7 @@ struct Cell {
 struct Step {
     cells: Vec<Cell>,
     /// The domains over which each rule on domains spreads; none for other rules.
-    universes: Vec<Vec<ValueId>>,
+    universes: Vec<Arc<[ValueId]>>,
 }
 
 /// The pods of a solution while it is decided where they go.
@@ -67,6 +66,8 @@ pub(crate) struct Assignment<'r> {
     open: FxHashMap<Batch, usize>,
     /// How many pods have been sent to new nodes.
     sent: FxHashMap<Batch, u32>,
+    /// By label, its domains where nothing keeps a pod out of one.
+    all_values: FxHashMap<KeyId, Arc<[ValueId]>>,
 }
 
 impl<'r> Assignment<'r> {
@@ -93,6 +94,7 @@ impl<'r> Assignment<'r> {
             batches: Vec::new(),
             open: FxHashMap::default(),
             sent: FxHashMap::default(),
+            all_values: FxHashMap::default(),
         }
     }
 
@@ -349,7 +351,7 @@ impl<'r> Assignment<'r> {
             joins,
             unit,
             request: times(&kind.request, unit),
-            requests: Arc::new(kind.shape.requests.clone()),
+            shape: kind.shape.clone(),
             waiting: Vec::new(),
             drawn: 0,
             ways,
@@ -381,7 +383,7 @@ impl<'r> Assignment<'r> {
     }
 
     /// Says whether a pod may go to a cell as counts stand.
-    fn valid(&self, wants: &Wants, universes: &[Vec<ValueId>], pins: &[(KeyId, ValueId)]) -> bool {
+    fn valid(&self, wants: &Wants, universes: &[Arc<[ValueId]>], pins: &[(KeyId, ValueId)]) -> bool {
         wants.domains.iter().zip(universes).all(|(rule, universe)| {
             let Some((_, value)) = self.pinned(rule.counter, pins) else { return false };
             let count = self.board.in_domain(rule.counter, value);
@@ -434,9 +436,9 @@ impl<'r> Assignment<'r> {
         keys.dedup();
         let near = wants.hosts.iter().any(|rule| rule.asks == Asks::Near);
         let listed = near || !keys.is_empty();
-        let values: Vec<(KeyId, Vec<ValueId>)> =
+        let values: Vec<(KeyId, Arc<[ValueId]>)> =
             keys.iter().map(|key| (*key, self.values(kind, wants, *key))).collect();
-        let mut pins: Vec<SmallVec<[(KeyId, ValueId); 2]>> = vec![SmallVec::new()];
+        let mut pins: Vec<Pins> = vec![Pins::new()];
         for (key, values) in &values {
             let longer = pins.iter().flat_map(|pins| {
                 values.iter().map(|value| {
@@ -448,11 +450,11 @@ impl<'r> Assignment<'r> {
             pins = longer.take(MAX_CELLS).collect();
         }
         let mut cells: Vec<Cell> = pins.into_iter().filter_map(|pins| self.cell(wants, pins)).collect();
-        let at: FxHashMap<SmallVec<[(KeyId, ValueId); 2]>, usize> =
-            cells.iter().enumerate().map(|(at, cell)| (cell.pins.clone(), at)).collect();
-        let suitable = self.problem.host_order.iter().copied().filter(|host| listed && self.suits(kind, step, *host));
-        for host in suitable {
-            let pins: Option<SmallVec<_>> =
+        let order = if listed { self.problem.host_order.as_slice() } else { &[] };
+        let known = cells.iter().enumerate().filter(|_| !order.is_empty()).map(|(at, cell)| (cell.pins.clone(), at));
+        let at: FxHashMap<Pins, usize> = known.collect();
+        for host in order.iter().copied().filter(|host| self.suits(kind, step, *host)) {
+            let pins: Option<Pins> =
                 keys.iter().map(|key| domains.host(*key, host).map(|value| (*key, value))).collect();
             if let Some(at) = pins.and_then(|pins| at.get(&pins)) {
                 cells[*at].hosts.push(host);
@@ -462,15 +464,8 @@ impl<'r> Assignment<'r> {
         Step { cells, universes }
     }
 
-    fn cell(&self, wants: &Wants, pins: SmallVec<[(KeyId, ValueId); 2]>) -> Option<Cell> {
-        let alternatives: Arc<[Requirements]> = if pins.is_empty() {
-            wants.alternatives.as_slice().into()
-        } else {
-            let domains = &self.problem.domains;
-            let pinned =
-                pins.iter().map(|(key, value)| Requirement::only(&domains.keys[*key], [domains.name(*value).clone()]));
-            crossed(&wants.alternatives, &[pinned.collect()]).into()
-        };
+    fn cell(&mut self, wants: &Wants, pins: Pins) -> Option<Cell> {
+        let alternatives = self.ways.pinned(&self.problem.domains, &wants.alternatives, &pins);
         let possible = !alternatives.is_empty();
         possible.then_some(Cell { pins, alternatives, ways: None, price: None, hosts: Vec::new(), next: 0 })
     }
@@ -488,21 +483,38 @@ impl<'r> Assignment<'r> {
     }
 
     /// The domains of a label that a kind may use: those of pools that it tolerates, and those of hosts.
-    fn values(&self, kind: usize, wants: &Wants, key: KeyId) -> Vec<ValueId> {
+    fn values(&mut self, kind: usize, wants: &Wants, key: KeyId) -> Arc<[ValueId]> {
+        if is_plain(&wants.alternatives) && self.problem.is_untainted() {
+            return self.all_values(kind, wants, key);
+        }
         let may_use = |host: &HostState| wants.alternatives.iter().any(|wanted| host.labels.may_satisfy(wanted));
-        self.domains(kind, wants, key, Some(&wants.alternatives), may_use)
+        self.domains(kind, wants, key, Some(&wants.alternatives), may_use).into()
+    }
+
+    /// The domains of a label where neither labels nor taints keep any pod out of one.
+    fn all_values(&mut self, kind: usize, wants: &Wants, key: KeyId) -> Arc<[ValueId]> {
+        if let Some(known) = self.all_values.get(&key) {
+            return known.clone();
+        }
+        let values: Arc<[ValueId]> = self.domains(kind, wants, key, None, |_| true).into();
+        self.all_values.insert(key, values.clone());
+        values
     }
 
     /// The domains over which a rule spreads, as kube-scheduler sees them: the pod's own selectors narrow them, its volumes do not.
-    fn universe(&self, kind: usize, wants: &Wants, rule: &Rule) -> Vec<ValueId> {
+    fn universe(&mut self, kind: usize, wants: &Wants, rule: &Rule) -> Arc<[ValueId]> {
         let (Asks::Spread { .. }, Some(key)) = (rule.asks, self.problem.domains.key(rule.counter)) else {
-            return Vec::new();
+            return Arc::from([]);
         };
         let filter = self.problem.terms.filter(rule.counter);
+        if filter.is_none() && self.problem.is_untainted() {
+            return self.all_values(kind, wants, key);
+        }
         let alternatives = filter.and_then(|filter| filter.alternatives.as_deref());
         self.domains(kind, wants, key, alternatives, |host| {
             filter.is_none_or(|filter| filter_admits_host(filter, host))
         })
+        .into()
     }
 
     /// The values of a label on new nodes of pools that a kind tolerates, and on some hosts, as far as requirements admit them.

@@ -221,7 +221,7 @@ fn node(
             wanted.extend(alternative.iter().filter_map(must_exist));
             requirements.merge(alternative);
         }
-        for (name, amount) in group.requests.iter() {
+        for (name, amount) in group.shape.requests.iter() {
             let more = amount.times(i64::from(portion.count) * i64::from(group.unit));
             requests.set(name.to_owned(), requests.get(name) + more);
         }

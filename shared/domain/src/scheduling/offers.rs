@@ -5,7 +5,7 @@ use fixedbitset::FixedBitSet;
 use super::packing::{dollars, node_size};
 use super::problem::Problem;
 use super::queue::Group;
-use super::worth::{Value, useful};
+use super::worth::{Value, Waiting, useful};
 use crate::catalogue::{CapacityType, Market, Price};
 use crate::resources::Resources;
 
@@ -35,6 +35,8 @@ pub(super) struct Offers {
     by_price: Vec<Vec<(Price, usize)>>,
     slots: f64,
     limited: bool,
+    /// The most that pods on any of them can be worth by their resources.
+    largest: f64,
 }
 
 /// Where rules make many nodes necessary, one node should not hold more than this much of an equal share of what waits: else nodes
@@ -75,23 +77,17 @@ impl Offers {
             by_price[*pool].sort_unstable();
         }
         let limited = tier.iter().any(|pool| !problem.pools[*pool].pool.limits.is_empty());
-        Offers { all, now: Vec::new(), large: 0, made_for: None, by_price, slots, limited }
+        let largest = all.iter().map(|offer| offer.room).fold(0.0, f64::max);
+        Offers { all, now: Vec::new(), large: 0, made_for: None, by_price, slots, limited, largest }
     }
 
     /// Brings the offers up to date with what waits and what limits leave.
-    pub(super) fn refresh(
-        &mut self,
-        left: &[Resources],
-        problem: &Problem<'_>,
-        value: &Value,
-        waiting: f64,
-        remaining: &[u32],
-    ) {
-        let share = match value.needed(remaining) {
+    pub(super) fn refresh(&mut self, left: &[Resources], problem: &Problem<'_>, waiting: &Waiting) {
+        let share = match waiting.needed() {
             0 => f64::INFINITY,
-            needed => FAIR_SHARE * value.waiting_resources(remaining) / f64::from(needed),
+            needed => FAIR_SHARE * waiting.resources / f64::from(needed),
         };
-        let largest = self.all.iter().map(|offer| offer.room).fold(0.0, f64::max).min(share);
+        let (largest, waiting) = (self.largest.min(share), waiting.worth);
         // as long as much more waits than any node holds, what waits does not bound a node
         let same = self.made_for.is_some_and(|(was, shared)| {
             was > 2.0 * largest && waiting > 2.0 * largest && (shared == share || (share / shared - 1.0).abs() < 0.05)

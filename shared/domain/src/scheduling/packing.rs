@@ -12,7 +12,7 @@ use super::offers::{Offer, Offers};
 use super::problem::{PoolState, Problem};
 use super::queue::Group;
 use super::wants::{Asks, Rule};
-use super::worth::{Class, Value};
+use super::worth::{Value, Waiting};
 use crate::catalogue::{Market, Price};
 use crate::quantity::Quantity;
 use crate::requirement::Requirements;
@@ -67,10 +67,13 @@ pub(super) fn dollars(price: Price) -> f64 {
 
 /// Ratios closer than this are equal, and the candidate that holds more is taken: fewer nodes are worth half a percent.
 const TIE: f64 = 0.005;
-/// Plans of so many nodes are filled with fewer trials a node: what one node wastes matters less.
+/// Plans of many nodes are filled with fewer trials a node: what one node wastes matters less. From this many nodes on, offers are fewer.
 const MANY_NODES: usize = 64;
-const FEW_TRIALS: usize = 24;
-const MOST_TRIALS: usize = 300;
+const FEW_OFFERS: usize = 24;
+const MOST_OFFERS: usize = 300;
+/// Trials of the n-th node are this many over n, but never fewer than the other.
+const TRIALS: usize = 16_000;
+const FEWEST_TRIALS: usize = 12;
 /// Values are reckoned anew when so much of what waited is placed, in thousandths.
 const STALE_PERMILLE: f64 = 0.75;
 
@@ -87,6 +90,8 @@ pub(crate) struct Packer<'p> {
     tally: Tally,
     /// Units that wait, by class of the values at hand.
     class_left: Vec<u32>,
+    /// Classes of which some wait, in order.
+    open: Vec<u32>,
 }
 
 /// In which order a node is filled.
@@ -130,7 +135,17 @@ impl<'p> Packer<'p> {
         let banned = problem.pools.iter().map(|s| FixedBitSet::with_capacity(s.catalogue.types().len())).collect();
         let remaining = groups.iter().map(|group| if group.joins { 0 } else { group.units() }).collect();
         let tally = Tally { counts: vec![0; problem.terms.counters.len()], touched: Vec::new() };
-        Packer { problem, groups, remaining, left, banned, drafts: Vec::new(), tally, class_left: Vec::new() }
+        Packer {
+            problem,
+            groups,
+            remaining,
+            left,
+            banned,
+            drafts: Vec::new(),
+            tally,
+            class_left: Vec::new(),
+            open: Vec::new(),
+        }
     }
 
     /// Goes on from a plan that has been packed before.
@@ -145,16 +160,16 @@ impl<'p> Packer<'p> {
         while let Some(value) = Value::of(self.problem, self.groups, &self.remaining, tier, &self.banned) {
             let mut offers = Offers::of(self.problem, self.groups, &value, tier, &self.banned);
             self.class_left = value.class_counts(&self.remaining);
+            self.open = (0..value.classes.len() as u32).collect();
             let mut last = vec![f64::INFINITY; offers.len() * (value.orders.len() + 1)];
-            let start = value.waiting(self.groups, &self.remaining);
+            let mut waiting = value.waiting(&self.remaining);
+            let start = waiting.worth;
             let mut placed = false;
-            let mut waiting = start;
-            while waiting > start * STALE_PERMILLE || !placed {
-                offers.refresh(&self.left, self.problem, &value, waiting, &self.remaining);
+            while waiting.worth > start * STALE_PERMILLE || !placed {
+                offers.refresh(&self.left, self.problem, &waiting);
                 let Some(best) = self.best(&offers, &value, &mut last) else { break };
-                self.buy(&best, &value);
+                self.buy(&best, &value, &mut waiting);
                 placed = true;
-                waiting = value.waiting(self.groups, &self.remaining);
             }
             if !placed {
                 return;
@@ -162,17 +177,19 @@ impl<'p> Packer<'p> {
         }
     }
 
-    fn buy(&mut self, best: &Candidate, value: &Value) {
+    fn buy(&mut self, best: &Candidate, value: &Value, waiting: &mut Waiting) {
         let times = self.times(best);
         for _ in 0..times {
             self.drafts.push(Draft { pool: best.pool, chosen: best.chosen, fill: best.fill.to_vec() });
         }
         for portion in &best.fill {
             self.remaining[portion.group] -= portion.count * times;
+            waiting.count(value, portion.group, -f64::from(portion.count * times));
             if let Some(class) = value.class_of(portion.group) {
                 self.class_left[class] -= portion.count * times;
             }
         }
+        self.open.retain(|class| self.class_left[*class as usize] > 0);
         let node = node_size(&self.problem.pools[best.pool], best.chosen);
         for _ in 0..times {
             self.left[best.pool].subtract(&node);
@@ -182,12 +199,13 @@ impl<'p> Packer<'p> {
     /// The filled node that is worth most for its price. What a filling was worth the last time bounds what it is worth now, since pods
     /// only become fewer: those that cannot win any more are not filled again.
     fn best(&mut self, offers: &Offers, value: &Value, last: &mut [f64]) -> Option<Candidate> {
-        let trials = if self.drafts.len() > MANY_NODES { FEW_TRIALS } else { MOST_TRIALS };
+        let promising = if self.drafts.len() > MANY_NODES { FEW_OFFERS } else { MOST_OFFERS };
+        let trials = (TRIALS / (self.drafts.len() + 1)).max(FEWEST_TRIALS);
         let orders = value.orders.len() + 1;
         let mut trial: Vec<(f64, u32, usize)> = Vec::new();
         for half in offers.halves() {
             trial.clear();
-            for at in half.iter().take(trials) {
+            for at in half.iter().take(promising) {
                 let bound = offers.get(*at).bound;
                 trial.extend((0..orders).map(|order| (bound.min(last[*at as usize * orders + order]), *at, order)));
             }
@@ -195,7 +213,7 @@ impl<'p> Packer<'p> {
             trial.sort_by(|a, b| b.0.total_cmp(&a.0));
             let mut most = 0.0_f64;
             let mut best: Option<Candidate> = None;
-            for (promised, at, order) in &trial {
+            for (promised, at, order) in trial.iter().take(trials) {
                 if *promised < most * (1.0 - TIE) {
                     break;
                 }
@@ -232,10 +250,13 @@ impl<'p> Packer<'p> {
         match order {
             Order::Fixed(order) => {
                 for class in *order {
-                    let request = &value.classes[*class as usize].request;
+                    let request = value.request(*class);
                     if self.class_left[*class as usize] > 0 && fits(&node.room, request) {
                         let most = copies(&node.room, request);
-                        self.add(&mut node, value, *class as usize, most);
+                        self.add(&mut node, value, *class, most);
+                        if value.is_full(&node.room) {
+                            break;
+                        }
                     }
                 }
             }
@@ -248,34 +269,33 @@ impl<'p> Packer<'p> {
 
     /// Adds the class that is worth most where room is left in plenty, a part of what fits, again and again.
     fn fill_aligned(&mut self, node: &mut Filling<'_>, value: &Value, whole: &Amounts) {
-        let mut open: SmallVec<[u32; 64]> =
-            (0..value.classes.len()).filter(|at| self.class_left[*at] > 0).map(|at| at as u32).collect();
+        let mut open: SmallVec<[u32; 64]> = SmallVec::from_slice(&self.open);
         let mut taken: SmallVec<[(u32, u32); 16]> = SmallVec::new();
-        while !open.is_empty() {
+        while !open.is_empty() && !value.is_full(&node.room) {
             let weights = value.weights(&node.room, whole);
             let mut best: Option<(u32, f64, usize, u32)> = None;
             let mut at = 0;
             while at < open.len() {
-                let class = &value.classes[open[at] as usize];
-                if !fits(&node.room, &class.request) {
+                let class = open[at];
+                if !fits(&node.room, value.request(class)) {
                     open.swap_remove(at);
                     continue;
                 }
-                let score: f64 = class.request.iter().zip(&weights).map(|(want, weight)| *want as f64 * weight).sum();
+                let (rank, score) = (value.classes[class as usize].rank, value.weighed(class, &weights));
                 let better = best
                     .as_ref()
-                    .is_none_or(|(rank, most, _, other)| (class.rank, -score, open[at]) < (*rank, -*most, *other));
+                    .is_none_or(|(least, most, _, other)| (rank, -score, class) < (*least, -*most, *other));
                 if better {
-                    best = Some((class.rank, score, at, open[at]));
+                    best = Some((rank, score, at, class));
                 }
                 at += 1;
             }
             let Some((_, _, at, class)) = best else { return };
             let known = taken.iter().position(|(other, _)| *other == class);
             let used = known.map_or(0, |known| taken[known].1);
-            let fits = copies(&node.room, &value.classes[class as usize].request);
-            let wanted = fits.div_ceil(4).min(self.class_left[class as usize].saturating_sub(used));
-            let added = if wanted == 0 { 0 } else { self.add(node, value, class as usize, wanted) };
+            let most = copies(&node.room, value.request(class));
+            let wanted = most.div_ceil(4).min(self.class_left[class as usize].saturating_sub(used));
+            let added = if wanted == 0 { 0 } else { self.add(node, value, class, wanted) };
             match known {
                 Some(known) => taken[known].1 += added,
                 None => taken.push((class, added)),
@@ -287,11 +307,11 @@ impl<'p> Packer<'p> {
     }
 
     /// Adds units of a class to a node, at most so many; answers how many.
-    fn add(&mut self, node: &mut Filling<'_>, value: &Value, class: usize, most: u32) -> u32 {
-        let class: &Class = &value.classes[class];
+    fn add(&mut self, node: &mut Filling<'_>, value: &Value, class: u32, most: u32) -> u32 {
+        let request = value.request(class);
         let state = &self.problem.pools[node.offer.pool];
         let mut left = most;
-        for group in class.groups.iter().map(|group| *group as usize) {
+        for group in value.classes[class as usize].groups.iter().map(|group| *group as usize) {
             if self.remaining[group] == 0 {
                 continue;
             }
@@ -313,7 +333,7 @@ impl<'p> Packer<'p> {
             for id in &self.groups[group].counting {
                 self.tally.add(*id, count * self.groups[group].unit);
             }
-            take(&mut node.room, &class.request, i64::from(count));
+            take(&mut node.room, request, i64::from(count));
             node.worth += value.of_group(group) * f64::from(count);
             left -= count;
             if left == 0 {

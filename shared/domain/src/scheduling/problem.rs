@@ -164,6 +164,11 @@ impl<'a> Problem<'a> {
         self.board = board;
     }
 
+    /// Says whether no pool has taints, so that they keep no pod off new nodes.
+    pub(crate) fn is_untainted(&self) -> bool {
+        self.pools.iter().all(|state| state.pool.taints.is_empty())
+    }
+
     /// Answers the host of a name.
     pub(crate) fn target(&self, host: usize) -> Target {
         let host = &self.hosts[host].host;

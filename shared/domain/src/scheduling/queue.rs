@@ -7,14 +7,15 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::amounts::{Amounts, fits};
+use super::board::{Domains, KeyId, ValueId};
 use super::problem::{PoolState, Problem, Way, bears, way};
 use super::terms::{ClassId, CounterId};
 use super::wants::{Rule, Wants, steps};
 use super::{Misfit, Refusal};
 use crate::catalogue::{Market, TypeSet};
 use crate::cluster::{HostPort, Pod, PodKey, Shape, Snapshot, VolumeNeeds, blocking};
-use crate::requirement::Requirements;
-use crate::resources::{self, Resources};
+use crate::requirement::{Requirement, Requirements};
+use crate::resources;
 use crate::taint::{Taint, TaintEffect, Toleration};
 
 /// Pods that are equal for placing: one shape, one priority, counted alike, with like volumes.
@@ -39,7 +40,7 @@ pub(crate) struct Group {
     /// Labels of the node: any of these; wishes, volumes and domains are in them.
     pub(crate) alternatives: Arc<[Requirements]>,
     /// Rules on single nodes.
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Arc<[Rule]>,
     pub(crate) counting: SmallVec<[CounterId; 6]>,
     /// It must join nodes on which pods are that it must be near.
     pub(crate) joins: bool,
@@ -47,7 +48,7 @@ pub(crate) struct Group {
     pub(crate) unit: u32,
     /// What one unit asks for.
     pub(crate) request: Amounts,
-    pub(crate) requests: Arc<Resources>,
+    pub(crate) shape: Arc<Shape>,
     /// Pods that are not placed yet, ordered by key from the last to the first.
     pub(crate) waiting: Vec<PodKey>,
     /// How many pods have been drawn.
@@ -116,7 +117,7 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec
     }
     let mut kinds: Vec<Kind> =
         kinds.into_iter().map(|(pod, class, needs, keys)| kind(problem, pod, class, needs, keys)).collect();
-    kinds.sort_by_key(order);
+    kinds.sort_by_cached_key(order);
     (kinds, refused)
 }
 
@@ -135,7 +136,7 @@ fn kind(
     let needs = needs.unwrap_or_default();
     if !needs.alternatives.is_empty() {
         for wants in &mut steps {
-            wants.alternatives = crossed(&wants.alternatives, &needs.alternatives);
+            wants.alternatives = crossed(&wants.alternatives, &needs.alternatives).into();
         }
     }
     Kind {
@@ -182,6 +183,18 @@ pub(crate) type ByPool = Arc<[Result<Vec<Way>, Misfit>]>;
 pub(crate) struct Ways {
     /// By pool.
     pools: Vec<Known>,
+    /// Of pods that ask nothing of labels but their domains, by those.
+    pinned: FxHashMap<Pins, Arc<[Requirements]>>,
+    /// How such pods fit, where taints keep nobody away: by the address of their alternatives, which `pinned` keeps, and their request.
+    plain: FxHashMap<(*const Requirements, Amounts), ByPool>,
+}
+
+/// Domains in which pods are to go.
+pub(crate) type Pins = SmallVec<[(KeyId, ValueId); 2]>;
+
+/// Whether pods with these alternatives ask nothing of labels.
+pub(crate) fn is_plain(alternatives: &[Requirements]) -> bool {
+    matches!(alternatives, [only] if only.is_empty())
 }
 
 /// What is known of one pool.
@@ -203,7 +216,45 @@ impl Ways {
         wants: &Wants,
         alternatives: &[Requirements],
     ) -> ByPool {
-        (0..problem.pools.len()).map(|pool| self.of(problem, pool, shape, request, wants, alternatives)).collect()
+        let all = |ways: &mut Self| -> ByPool {
+            (0..problem.pools.len()).map(|pool| ways.of(problem, pool, shape, request, wants, alternatives)).collect()
+        };
+        if !problem.is_untainted() || !shape.ports.is_empty() {
+            return all(self);
+        }
+        let key = (alternatives.as_ptr(), request.clone());
+        if let Some(known) = self.plain.get(&key) {
+            return known.clone();
+        }
+        let ways = all(self);
+        // an address means something only as long as what is there is kept
+        if !self.pinned.values().any(|own| own.as_ptr() == alternatives.as_ptr()) {
+            return ways;
+        }
+        self.plain.insert(key, ways.clone());
+        ways
+    }
+
+    /// Answers what pods ask of labels that go to these domains.
+    pub(crate) fn pinned(
+        &mut self,
+        domains: &Domains,
+        alternatives: &Arc<[Requirements]>,
+        pins: &Pins,
+    ) -> Arc<[Requirements]> {
+        if pins.is_empty() {
+            return alternatives.clone();
+        }
+        let crossed = || -> Arc<[Requirements]> {
+            let pin = |(key, value): &(KeyId, ValueId)| {
+                Requirement::only(&domains.keys[*key], [domains.name(*value).clone()])
+            };
+            crossed(alternatives, &[pins.iter().map(pin).collect()]).into()
+        };
+        match is_plain(alternatives) {
+            true => self.pinned.entry(pins.clone()).or_insert_with(crossed).clone(),
+            false => crossed(),
+        }
     }
 
     /// Answers how pods fit a pool that has room, or what keeps them out: of several alternatives, what keeps the nearest one out.

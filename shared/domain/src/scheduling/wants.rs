@@ -1,5 +1,7 @@
 //! What a kind of pods wants, from all its wishes down to what it must have, one wish less a step.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::terms::{ClassId, Counted, Counter, CounterId, Terms, owners, port_counter, selected, spread_counter};
@@ -10,11 +12,11 @@ use crate::requirement::Requirements;
 #[derive(Clone, Debug)]
 pub(crate) struct Wants {
     /// Labels of the node: any of these.
-    pub(crate) alternatives: Vec<Requirements>,
+    pub(crate) alternatives: Arc<[Requirements]>,
     /// Rules on domains of a label that many nodes share.
     pub(crate) domains: Vec<Rule>,
     /// Rules on single nodes.
-    pub(crate) hosts: Vec<Rule>,
+    pub(crate) hosts: Arc<[Rule]>,
     /// `PreferNoSchedule` taints keep it away.
     pub(crate) shy: bool,
 }
@@ -134,15 +136,15 @@ impl Reader<'_> {
         rules.extend(self.inverse());
         rules.extend(self.ports());
         rules.dedup();
-        let (hosts, domains) = rules.into_iter().partition(|rule| self.terms.is_by_host(rule.counter));
+        let (hosts, domains): (Vec<Rule>, _) = rules.into_iter().partition(|rule| self.terms.is_by_host(rule.counter));
         let alternatives = match wish.nodes.first() {
-            None => shape.alternatives.clone(),
+            None => shape.alternatives.as_slice().into(),
             Some(preference) => {
                 let both = shape.alternatives.iter().filter(|a| a.overlaps(&preference.term));
                 both.map(|a| a.and(&preference.term)).collect()
             }
         };
-        Wants { alternatives, domains, hosts, shy: wish.shy }
+        Wants { alternatives, domains, hosts: hosts.into(), shy: wish.shy }
     }
 
     fn rule(&self, counter: &Counter, asks: Asks) -> Option<Rule> {

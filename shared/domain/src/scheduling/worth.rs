@@ -15,7 +15,6 @@ use crate::resources::MEMORY;
 
 /// Groups that ask for the same and are filled alike.
 pub(super) struct Class {
-    pub(super) request: Amounts,
     pub(super) groups: Vec<u32>,
     /// What one unit is worth by its resources.
     worth: f64,
@@ -26,6 +25,12 @@ pub(super) struct Class {
 /// What pods are worth, in dollars an hour, as things stand.
 pub(super) struct Value {
     pub(super) classes: Vec<Class>,
+    /// What a unit of each class asks for, one class after the other.
+    requests: Vec<i64>,
+    /// The same as floating-point numbers.
+    factors: Vec<f64>,
+    /// The least that any class asks for, by resource.
+    least: Amounts,
     /// Class of each group; those that do not wait have none.
     class_of: Vec<Option<usize>>,
     /// Orders of the classes, by place: none is best for every input, so that several are tried.
@@ -40,6 +45,32 @@ pub(super) struct Value {
     /// Which share of a node a unit takes of the rule on single nodes that makes most nodes necessary, by group; none when that costs
     /// nothing.
     shares: Option<Vec<f64>>,
+}
+
+/// Sums over all that waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waiting {
+    /// What it is worth.
+    pub(super) worth: f64,
+    /// What it is worth by its resources.
+    pub(super) resources: f64,
+    /// How many nodes rules on single nodes make necessary for it.
+    nodes: f64,
+}
+
+impl Waiting {
+    /// Counts so many more units of a group, or fewer.
+    pub(super) fn count(&mut self, value: &Value, group: usize, units: f64) {
+        self.worth += value.by_group[group] * units;
+        self.resources += value.class_of[group].map_or(0.0, |class| value.classes[class].worth) * units;
+        self.nodes += value.shares.as_ref().map_or(0.0, |shares| shares[group]) * units;
+    }
+
+    /// Answers how many nodes rules on single nodes still make necessary.
+    pub(super) fn needed(&self) -> u32 {
+        // what rounding leaves of a sum that came down to nothing is no node
+        (self.nodes - 1e-6).ceil().max(0.0) as u32
+    }
 }
 
 /// More pods than any node holds.
@@ -88,6 +119,9 @@ impl Value {
         let each = if cheapest.is_finite() { cheapest * 1e-6 } else { 1e-9 };
         let mut value = Value {
             classes: Vec::new(),
+            requests: Vec::new(),
+            factors: Vec::new(),
+            least: Amounts::new(),
             class_of: vec![None; groups.len()],
             orders: Vec::new(),
             unit,
@@ -102,6 +136,25 @@ impl Value {
         value.classify(groups, &mine);
         value.arrange(problem, groups);
         Some(value)
+    }
+
+    /// Answers what a unit of a class asks for.
+    #[inline]
+    pub(super) fn request(&self, class: u32) -> &[i64] {
+        let dims = self.unit.len();
+        &self.requests[class as usize * dims..][..dims]
+    }
+
+    /// Answers what a unit of a class is worth where resources have these weights.
+    #[inline]
+    pub(super) fn weighed(&self, class: u32, weights: &[f64]) -> f64 {
+        let dims = self.unit.len();
+        self.factors[class as usize * dims..][..dims].iter().zip(weights).map(|(want, weight)| want * weight).sum()
+    }
+
+    /// Says whether no class at all fits this room.
+    pub(super) fn is_full(&self, room: &[i64]) -> bool {
+        room.iter().zip(&self.least).any(|(have, least)| *least > 0 && have < least)
     }
 
     /// Answers how many units of each class wait.
@@ -144,21 +197,13 @@ impl Value {
             .fold(0.0, f64::max)
     }
 
-    /// How many nodes rules on single nodes still make necessary.
-    pub(super) fn needed(&self, remaining: &[u32]) -> u32 {
-        let shares = self.shares.iter().flatten().zip(remaining);
-        shares.map(|(share, count)| share * f64::from(*count)).sum::<f64>().ceil() as u32
-    }
-
-    /// What all that waits is worth.
-    pub(super) fn waiting(&self, groups: &[Group], remaining: &[u32]) -> f64 {
-        (0..groups.len()).map(|g| self.by_group[g] * f64::from(remaining[g])).sum()
-    }
-
-    /// What all that waits is worth by its resources.
-    pub(super) fn waiting_resources(&self, remaining: &[u32]) -> f64 {
-        let count = |class: &Class| class.groups.iter().map(|g| f64::from(remaining[*g as usize])).sum::<f64>();
-        self.classes.iter().map(|class| class.worth * count(class)).sum()
+    /// Sums up what waits.
+    pub(super) fn waiting(&self, remaining: &[u32]) -> Waiting {
+        let mut waiting = Waiting::default();
+        for (group, count) in remaining.iter().enumerate().filter(|(_, count)| **count > 0) {
+            waiting.count(self, group, f64::from(*count));
+        }
+        waiting
     }
 
     fn classify(&mut self, groups: &[Group], mine: &[usize]) {
@@ -168,12 +213,17 @@ impl Value {
             let key = (own.priority, self.slot[*group] > 0.0, &own.request);
             let slot = *at.entry(key).or_insert_with(|| {
                 let worth = self.of_request(&own.request);
-                self.classes.push(Class { request: own.request.clone(), groups: Vec::new(), worth, rank: 0 });
+                self.classes.push(Class { groups: Vec::new(), worth, rank: 0 });
+                self.requests.extend_from_slice(&own.request);
+                self.factors.extend(own.request.iter().map(|want| *want as f64));
                 self.classes.len() - 1
             });
             self.classes[slot].groups.push(u32::try_from(*group).unwrap_or(u32::MAX));
             self.class_of[*group] = Some(slot);
         }
+        let dims = self.unit.len();
+        let least = |d: usize| self.requests.iter().skip(d).step_by(dims).copied().min().unwrap_or(0);
+        self.least = (0..dims).map(least).collect();
     }
 
     /// Within a priority, pods that need nodes come first, then by CPU (as the groups come), by memory, or by worth.
@@ -194,7 +244,7 @@ impl Value {
         let all: Vec<u32> = (0..u32::try_from(self.classes.len()).unwrap_or(u32::MAX)).collect();
         let first = |class: u32| self.classes[class as usize].groups[0] as usize;
         let rank = |class: u32| self.classes[class as usize].rank;
-        let request = |class: u32| &self.classes[class as usize].request;
+        let request = |class: u32| self.request(class);
         let mut orders: Vec<Vec<u32>> = Vec::new();
         let mut by = |key: &dyn Fn(u32, u32) -> std::cmp::Ordering| {
             let mut order = all.clone();
