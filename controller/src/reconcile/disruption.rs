@@ -391,6 +391,7 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
         | KeepReason::PodWouldNotFit { .. }
         | KeepReason::SeveralNodesNeeded { .. }
         | KeepReason::NoCheaperOffering { .. }
+        | KeepReason::TooLittleSaved { .. }
         | KeepReason::SpotToSpotOff
         | KeepReason::TooFewSpotTypes { .. }
         | KeepReason::NotWorthIt { .. } => {
@@ -427,7 +428,12 @@ mod tests {
     #[test]
     fn commands_are_remembered_while_they_run() {
         let candidate = Candidate { claim: "a".into(), uid: "u".into(), node: None, pool: "p".into(), price: None };
-        let command = Command { cause: Cause::Empty, candidates: vec![candidate], replacements: Vec::new() };
+        let command = Command {
+            cause: Cause::Empty,
+            candidates: vec![candidate],
+            placements: Vec::new(),
+            replacements: Vec::new(),
+        };
         let running = Running::default();
         running.add(&command);
         assert!(running.contains("a") && !running.contains("b"));

@@ -43,6 +43,9 @@ pub struct Settings {
     pub spot_to_spot: bool,
     /// A replacement must save at least this share of a node's price, in thousandths: a floor against flapping.
     pub saving_floor_permille: u64,
+    /// A node that holds as many pods for its price as the nodes of its pool do on average is given up for at least this share of its price,
+    /// in thousandths; one that holds fewer for proportionally less.
+    pub eviction_floor_permille: u64,
     /// A node to which a pod was nominated is left alone for this long after its last pod event.
     pub settle: SignedDuration,
     /// What to do with preferences of pods.
@@ -76,6 +79,7 @@ impl Default for Settings {
         Settings {
             spot_to_spot: false,
             saving_floor_permille: 50,
+            eviction_floor_permille: 250,
             settle: SignedDuration::from_secs(20),
             preferences: PreferencePolicy::Respect,
             min_values: MinValuesPolicy::Strict,

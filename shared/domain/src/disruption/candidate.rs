@@ -11,12 +11,23 @@ use crate::catalogue::{CapacityType, Price};
 use crate::cluster::{Claim, ClassRef, Host, Node, Owner, Pod, Pool, Readiness, Snapshot, allowed, blocking};
 use crate::scheduling::{Problem, Target, solve_problem};
 
+/// A move that saves this share of a node's price, in thousandths, is worth any number of pods.
+const WORTH_ANY_PERMILLE: u64 = 500;
+
 /// The snapshot, solved once, with the candidates and what budgets leave.
 pub(super) struct Field<'a> {
     pub(super) problem: Problem<'a>,
     pub(super) entries: Vec<Entry>,
     /// Nodes of each pool that count for its budgets, and those of them that are going or not ready.
     counts: BTreeMap<Arc<str>, Counts>,
+    weights: BTreeMap<Arc<str>, Weight>,
+}
+
+/// What the candidates of a pool cost, and what moving all their pods would.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Weight {
+    pub(super) price: Price,
+    pub(super) disruption_milli: u64,
 }
 
 #[derive(Default)]
@@ -64,7 +75,29 @@ impl<'a> Field<'a> {
         }
         entries.sort_by(|a, b| a.candidate.cmp(&b.candidate));
         problem.book(&solution);
-        Field { problem, entries, counts }
+        let mut weights: BTreeMap<Arc<str>, Weight> = BTreeMap::new();
+        for entry in &entries {
+            let weight = weights.entry(entry.candidate.pool.clone()).or_default();
+            weight.price = weight.price + entry.candidate.price.unwrap_or_default();
+            weight.disruption_milli += entry.disruption_cost_milli();
+        }
+        Field { problem, entries, counts, weights }
+    }
+
+    /// Answers what the candidates of a pool weigh together.
+    pub(super) fn weight(&self, pool: &str) -> Weight {
+        self.weights.get(pool).copied().unwrap_or_default()
+    }
+
+    /// Answers the least that giving up a candidate must save per hour.
+    pub(super) fn least_saving(&self, entry: &Entry) -> Price {
+        let settings = &self.problem.snapshot.settings;
+        let price = entry.candidate.price.unwrap_or_default();
+        let weight = self.weight(&entry.candidate.pool);
+        let share = settings.eviction_floor_permille.saturating_mul(entry.disruption_cost_milli());
+        let pods = weight.price.scaled(share, weight.disruption_milli.saturating_mul(1000).max(1));
+        let share = price.scaled(settings.saving_floor_permille.min(1000), 1000);
+        share.max(pods.min(price.scaled(WORTH_ANY_PERMILLE, 1000)))
     }
 
     /// Answers how many more nodes of a pool may be disrupted for a cause now.
@@ -121,6 +154,12 @@ fn price(snapshot: &Snapshot, class: &ClassRef, host: &Host) -> Option<Price> {
     let capacity_type: CapacityType = host.label(labels::CAPACITY_TYPE)?.parse().ok()?;
     let same = |o: &&crate::catalogue::Offering| *o.zone.name == *zone && o.capacity_type == capacity_type;
     t.offerings.iter().find(same).map(|offering| offering.price)
+}
+
+/// Answers what karp's nodes cost per hour, those whose price is known.
+pub(super) fn price_of(snapshot: &Snapshot) -> Price {
+    let ours = |host: &Host| host.claim.clone().filter(|claim| is_ours(&claim.class));
+    snapshot.hosts().iter().filter_map(|host| price(snapshot, &ours(host)?.class, host)).sum()
 }
 
 impl Entry {

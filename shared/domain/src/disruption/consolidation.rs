@@ -9,7 +9,7 @@ use crate::api::labels;
 use crate::catalogue::{CapacityType, Price};
 use crate::cluster::{ConsolidationPolicy, Pod};
 use crate::requirement::Requirement;
-use crate::scheduling::{Hosts, InFlightNode, place};
+use crate::scheduling::{Hosts, InFlightNode, Placement, Solution, place};
 
 /// A spot node is only replaced by another when so many cheaper types would do, or the replacement would be the next to be taken back
 /// (Karpenter's figure; it asks this of single nodes only).
@@ -18,8 +18,10 @@ const SPOT_TYPES: usize = 15;
 const BALANCED_PERMILLE: u64 = 500;
 
 /// What it takes to do without some nodes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Move {
+    /// Where the pods go that fit on what is there.
+    pub(super) placements: Vec<Placement>,
     /// Nodes to launch; none if the pods fit on what is there.
     pub(super) nodes: Vec<InFlightNode>,
     /// What is saved per hour, by the offerings that are expected to be launched.
@@ -27,28 +29,50 @@ pub(super) struct Move {
 }
 
 /// Answers what it takes to move the pods of some nodes away, whatever that costs.
-pub(super) fn move_away(field: &Field<'_>, set: &[&Entry]) -> Result<Vec<InFlightNode>, KeepReason> {
+pub(super) fn move_away(field: &Field<'_>, set: &[&Entry]) -> Result<Move, KeepReason> {
+    move_beside(field, set, set)
+}
+
+/// Answers how the pods of some nodes fit on others that are there, without those of `going`; nothing if they do not, or if it does not pay.
+pub(super) fn vacate(field: &Field<'_>, set: &[&Entry], going: &[&Entry]) -> Option<Move> {
+    let price = price(set)?;
+    let change = move_beside(field, set, going).ok().filter(|change| change.nodes.is_empty())?;
+    worth_it(field, set, price, change.saving).is_ok().then_some(change)
+}
+
+fn move_beside(field: &Field<'_>, set: &[&Entry], going: &[&Entry]) -> Result<Move, KeepReason> {
     let pods: Vec<Arc<Pod>> = set.iter().flat_map(|entry| &entry.pods).cloned().collect();
-    let hosts: Vec<usize> = set.iter().map(|entry| entry.host).collect();
-    let solution = place(&field.problem, pods, &Hosts::ReadyWithout(&hosts));
-    match solution.unschedulable.into_iter().next() {
+    let hosts: Vec<usize> = going.iter().map(|entry| entry.host).collect();
+    let Solution { nodes, placements, unschedulable, .. } = place(&field.problem, pods, &Hosts::ReadyWithout(&hosts));
+    match unschedulable.into_iter().next() {
         Some(refused) => Err(KeepReason::PodWouldNotFit { pod: refused.pod, reasons: refused.reasons }),
-        None => Ok(solution.nodes),
+        None => {
+            let before: Price = set.iter().filter_map(|entry| entry.candidate.price).sum();
+            let saving = before.saturating_sub(nodes.iter().map(|node| node.price).sum());
+            Ok(Move { placements, nodes, saving })
+        }
     }
+}
+
+/// Answers what some nodes cost; nothing when that is not known of each.
+fn price(set: &[&Entry]) -> Option<Price> {
+    set.iter().map(|entry| entry.candidate.price).collect::<Option<Vec<Price>>>().map(|all| all.into_iter().sum())
 }
 
 /// Answers how to do without some nodes at a lower price: on what is there, or on fewer nodes (one for one), each bought so that
 /// whatever EC2 launches of what it may, the floor is saved.
 pub(super) fn cheaper(field: &Field<'_>, set: &[&Entry]) -> Result<Move, KeepReason> {
-    let prices: Option<Vec<Price>> = set.iter().map(|entry| entry.candidate.price).collect();
-    let price: Price = prices.ok_or(KeepReason::UnknownPrice)?.into_iter().sum();
-    let nodes = move_away(field, set)?;
+    let price = price(set).ok_or(KeepReason::UnknownPrice)?;
+    let Move { placements, nodes, .. } = move_away(field, set)?;
     if nodes.len() > set.len().saturating_sub(1).max(1) {
         return Err(KeepReason::SeveralNodesNeeded { nodes: nodes.len() });
     }
-    let floor_permille = field.problem.snapshot.settings.saving_floor_permille.min(1000);
-    let cap = price.scaled(1000 - floor_permille, 1000);
+    let least = set.iter().map(|entry| field.least_saving(entry)).sum();
+    let cap = price.saturating_sub(least);
     let cost: Price = nodes.iter().map(|node| node.price).sum();
+    if cost < price && cost > cap {
+        return Err(KeepReason::TooLittleSaved { saving: price.saturating_sub(cost), least });
+    }
     let shares = nodes.into_iter().map(|node| {
         // what may be spent is shared out as the cheapest offerings are priced
         let share = cap.scaled(node.price.micro_dollars(), cost.micro_dollars().max(1));
@@ -57,7 +81,7 @@ pub(super) fn cheaper(field: &Field<'_>, set: &[&Entry]) -> Result<Move, KeepRea
     let nodes = shares.collect::<Result<Vec<InFlightNode>, KeepReason>>()?;
     let saving = price.saturating_sub(nodes.iter().map(|node| node.price).sum());
     worth_it(field, set, price, saving)?;
-    Ok(Move { nodes, saving })
+    Ok(Move { placements, nodes, saving })
 }
 
 /// Narrows a replacement until whatever is launched for it costs less than `cap`.
@@ -135,10 +159,9 @@ fn worth_it(field: &Field<'_>, set: &[&Entry], price: Price, saving: Price) -> R
     let pools: BTreeSet<&Arc<str>> = set.iter().filter(balanced).map(|entry| &entry.candidate.pool).collect();
     for pool in pools {
         let moved = || set.iter().filter(|entry| entry.candidate.pool == *pool);
-        let all = || field.entries.iter().filter(|entry| entry.candidate.pool == *pool);
+        let weight = field.weight(pool);
+        let (cost, disruption) = (u128::from(weight.price.micro_dollars()), u128::from(weight.disruption_milli));
         let micro = |entry: &Entry| u128::from(entry.candidate.price.unwrap_or_default().micro_dollars());
-        let cost: u128 = all().map(micro).sum();
-        let disruption: u128 = all().map(|entry| u128::from(entry.disruption_cost_milli())).sum();
         let moved_price: u128 = moved().map(|entry| micro(entry)).sum();
         let moved_disruption: u128 = moved().map(|entry| u128::from(entry.disruption_cost_milli())).sum();
         // of what the move saves, the pool has the part that its nodes have in the price

@@ -2,14 +2,17 @@
 
 mod candidate;
 mod consolidation;
+mod enact;
 mod execution;
 mod memory;
 mod plan;
 mod purse;
 mod sets;
+mod stable;
 mod verdict;
 
 pub use execution::{Act, Execution, Failure, Progress};
 pub use memory::Memory;
-pub use plan::{Invalid, plan_disruption, plan_with, validate};
+pub use plan::{Invalid, Method, plan_by, plan_disruption, plan_with, validate};
+pub use stable::{Change, Path, Step, until_stable};
 pub use verdict::{Candidate, Cause, Command, DisruptionPlan, KeepReason, Verdict};

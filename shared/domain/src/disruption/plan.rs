@@ -6,10 +6,10 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::candidate::{Entry, Field};
-use super::consolidation::{cheaper, move_away};
+use super::consolidation::{Move, cheaper, move_away};
 use super::purse::Purse;
 use super::sets::{Found, Search};
-use super::{Candidate, Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
+use super::{Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
 use crate::cluster::{ConsolidationPolicy, Snapshot};
 use crate::scheduling::InFlightNode;
 
@@ -28,9 +28,24 @@ pub fn plan_disruption(snapshot: &Snapshot) -> DisruptionPlan {
 /// A function of its input alone. At most one command of karp's own will comes out of a plan, since the next one depends on it;
 /// expired nodes come on top.
 pub fn plan_with(snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+    plan_by(snapshot, memory, Method::Sets)
+}
+
+/// Says how nodes are found that could be cheaper.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// Sets of nodes, by what they save per eviction.
+    #[default]
+    Sets,
+    /// The first node that can go alone, as Karpenter's single-node consolidation does; a measure for the other.
+    OneByOne,
+}
+
+/// Answers what [`plan_with`] does, with cheaper nodes found in another way.
+pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> DisruptionPlan {
     let field = Field::new(snapshot);
     let verdicts = field.entries.iter().map(|entry| first_verdict(snapshot, entry)).collect();
-    let mut planner = Planner { field: &field, memory, verdicts, resume: 0 };
+    let mut planner = Planner { field: &field, memory, method, verdicts, resume: 0 };
     let mut commands = planner.expired();
     let command = planner.emptiness().or_else(|| planner.drift()).or_else(|| planner.consolidate());
     commands.extend(command);
@@ -55,6 +70,7 @@ fn first_verdict(snapshot: &Snapshot, entry: &Entry) -> Option<Verdict> {
 struct Planner<'p, 'a> {
     field: &'p Field<'a>,
     memory: &'p Memory,
+    method: Method,
     verdicts: Vec<Option<Verdict>>,
     resume: usize,
 }
@@ -64,8 +80,9 @@ impl Planner<'_, '_> {
         self.field.problem.snapshot.now
     }
 
-    fn candidates(&self, members: &[usize]) -> Vec<Candidate> {
-        members.iter().map(|at| self.field.entries[*at].candidate.clone()).collect()
+    fn command(&self, cause: Cause, members: &[usize], change: Move) -> Command {
+        let candidates = members.iter().map(|at| self.field.entries[*at].candidate.clone()).collect();
+        Command { cause, candidates, placements: change.placements, replacements: change.nodes }
     }
 
     /// The candidates without a verdict yet, in order.
@@ -82,8 +99,7 @@ impl Planner<'_, '_> {
     fn expired(&self) -> Vec<Command> {
         let expired = Some(Verdict::Delete(Cause::Expired));
         let gone = (0..self.field.entries.len()).filter(|at| self.verdicts[*at] == expired);
-        gone.map(|at| Command { cause: Cause::Expired, candidates: self.candidates(&[at]), replacements: Vec::new() })
-            .collect()
+        gone.map(|at| self.command(Cause::Expired, &[at], Move::default())).collect()
     }
 
     /// All empty nodes that budgets allow, in one command.
@@ -108,8 +124,7 @@ impl Planner<'_, '_> {
             };
             self.verdicts[at] = Some(verdict);
         }
-        let candidates = self.candidates(&members);
-        (!members.is_empty()).then_some(Command { cause: Cause::Empty, candidates, replacements: Vec::new() })
+        (!members.is_empty()).then(|| self.command(Cause::Empty, &members, Move::default()))
     }
 
     /// The first drifted node whose pods fit elsewhere or on new nodes: empty ones first, then the longest drifted.
@@ -123,18 +138,17 @@ impl Planner<'_, '_> {
             let entry = &self.field.entries[at];
             let held = self.paused(entry, Cause::Drifted);
             let held = held.or_else(|| Purse::allows(self.field, Cause::Drifted, &[entry]).err());
-            let verdict = match held {
-                Some(reason) => Verdict::Keep(reason),
+            let answer = match held {
+                Some(reason) => Err(reason),
                 None if looked == DRIFTED_AT_ONCE => continue,
                 None => {
                     looked += 1;
-                    outcome(Cause::Drifted, move_away(self.field, &[entry]))
+                    move_away(self.field, &[entry])
                 }
             };
-            self.verdicts[at] = Some(verdict.clone());
-            if let Some(replacements) = replacements(verdict) {
-                let candidates = self.candidates(&[at]);
-                return Some(Command { cause: Cause::Drifted, candidates, replacements });
+            self.verdicts[at] = Some(outcome(Cause::Drifted, &answer));
+            if let Ok(change) = answer {
+                return Some(self.command(Cause::Drifted, &[at], change));
             }
         }
         None
@@ -153,7 +167,7 @@ impl Planner<'_, '_> {
         order.sort_by_key(|at| (std::cmp::Reverse(self.field.entries[*at].saving_ratio()), *at));
         let start = if order.is_empty() { 0 } else { self.memory.cursor % order.len() };
         order.rotate_left(start);
-        let search = Search::run(self.field, &order);
+        let search = Search::run(self.field, &order, self.method);
         let looked = search.refused.len();
         for (at, reason) in &search.refused {
             self.verdicts[*at] = Some(Verdict::Keep(reason.clone()));
@@ -163,11 +177,11 @@ impl Planner<'_, '_> {
             self.resume = if search.is_cut_short() { start + looked.max(1) } else { start + 1 };
         }
         let Found { members, change } = search.found?;
+        let answer = Ok(change);
         for at in &members {
-            self.verdicts[*at] = Some(outcome(Cause::Underutilized, Ok(change.nodes.clone())));
+            self.verdicts[*at] = Some(outcome(Cause::Underutilized, &answer));
         }
-        let candidates = self.candidates(&members);
-        Some(Command { cause: Cause::Underutilized, candidates, replacements: change.nodes })
+        answer.ok().map(|change| self.command(Cause::Underutilized, &members, change))
     }
 
     fn next_look(&self) -> Option<Timestamp> {
@@ -193,19 +207,11 @@ fn underutilized(field: &Field<'_>, entry: &Entry) -> Option<KeepReason> {
     Purse::allows(field, Cause::Underutilized, &[entry]).err()
 }
 
-fn outcome(cause: Cause, answer: Result<Vec<InFlightNode>, KeepReason>) -> Verdict {
+fn outcome(cause: Cause, answer: &Result<Move, KeepReason>) -> Verdict {
     match answer {
-        Err(reason) => Verdict::Keep(reason),
-        Ok(nodes) if nodes.is_empty() => Verdict::Delete(cause),
-        Ok(nodes) => Verdict::Replace(cause, nodes),
-    }
-}
-
-fn replacements(verdict: Verdict) -> Option<Vec<InFlightNode>> {
-    match verdict {
-        Verdict::Keep(_) => None,
-        Verdict::Delete(_) => Some(Vec::new()),
-        Verdict::Replace(_, nodes) => Some(nodes),
+        Err(reason) => Verdict::Keep(reason.clone()),
+        Ok(change) if change.nodes.is_empty() => Verdict::Delete(cause),
+        Ok(change) => Verdict::Replace(cause, change.nodes.clone()),
     }
 }
 
@@ -253,7 +259,7 @@ pub fn validate(command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
     Purse::allows(&field, command.cause, &set).map_err(kept)?;
     let now_needed = match command.cause {
         Cause::Expired | Cause::Empty => Vec::new(),
-        Cause::Drifted => move_away(&field, &set).map_err(kept)?,
+        Cause::Drifted => move_away(&field, &set).map_err(kept)?.nodes,
         Cause::Underutilized => cheaper(&field, &set).map_err(kept)?.nodes,
     };
     if covers(&now_needed, &command.replacements) { Ok(()) } else { Err(Invalid::OtherReplacement { claim: first }) }

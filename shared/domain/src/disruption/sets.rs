@@ -1,9 +1,9 @@
 //! The search for a set of nodes that it is worth while to do without: it grows from what saves most per eviction.
 
 use super::candidate::{Entry, Field};
-use super::consolidation::{Move, cheaper};
+use super::consolidation::{Move, cheaper, vacate};
 use super::purse::Purse;
-use super::{Cause, KeepReason};
+use super::{Cause, KeepReason, Method};
 use crate::catalogue::Price;
 
 /// Nodes in one command: all their pods find new places at about the same time (Karpenter: 100).
@@ -29,44 +29,120 @@ pub(super) struct Search<'f, 'a> {
 }
 
 impl<'f, 'a> Search<'f, 'a> {
-    /// Searches through candidates in this order. Halves are tried together before they are tried alone, so that large sets are found in few
-    /// trials, and sets that only pay together are found at all. A part joins the set when it adds at least the floor of its own price to
-    /// the saving.
-    pub(super) fn run(field: &'f Field<'a>, order: &[usize]) -> Self {
+    /// Searches through candidates in this order: what saves most per eviction first.
+    pub(super) fn run(field: &'f Field<'a>, order: &[usize], method: Method) -> Self {
         let mut search = Search { field, refused: Vec::new(), found: None, left: WORK };
+        match method {
+            Method::Sets => search.sets(order),
+            Method::OneByOne => search.one_by_one(order),
+        }
+        search
+    }
+
+    fn sets(&mut self, order: &[usize]) {
+        self.retreat(order);
+        if self.found.is_none() {
+            self.grow(order);
+        }
+    }
+
+    /// Looks for nodes that can go because the rest has room for all their pods. As many are looked for as that room may last for, though
+    /// one command takes only the first of them: no pod moves to a node that the next command takes.
+    fn retreat(&mut self, order: &[usize]) {
+        let mut count = self.room_lasts(order);
+        let mut purse = Purse::new(self.field, Cause::Underutilized);
+        let allowed: Vec<usize> = order
+            .iter()
+            .copied()
+            .take(count.min(MOST_NODES))
+            .take_while(|at| purse.spend(&self.field.entries[*at]).is_ok())
+            .collect();
+        while count > 1 && !allowed.is_empty() {
+            let members = &allowed[..allowed.len().min(count)];
+            let (set, going) = (self.entries(members), self.entries(&order[..count]));
+            if self.pay(&set).is_none() {
+                return;
+            }
+            match vacate(self.field, &set, &going) {
+                Some(change) => {
+                    self.found = Some(Found { members: members.to_vec(), change });
+                    return;
+                }
+                None => count /= 2,
+            }
+        }
+    }
+
+    /// Answers how many of the first candidates the free room of all others may hold by its sums alone.
+    fn room_lasts(&self, order: &[usize]) -> usize {
+        let problem = &self.field.problem;
+        let ready = problem.hosts.iter().filter(|state| state.open && state.initialized);
+        let mut free: Vec<i64> = Vec::new();
+        for state in ready {
+            free.resize(state.free.len(), 0);
+            free.iter_mut().zip(&state.free).for_each(|(all, one)| *all = all.saturating_add((*one).max(0)));
+        }
+        let mut lasts = |at: &&usize| {
+            let entry = &self.field.entries[**at];
+            let own = &problem.hosts[entry.host].free;
+            free.iter_mut().zip(own).for_each(|(all, one)| *all = all.saturating_sub((*one).max(0)));
+            for pod in &entry.pods {
+                let asked = problem.dims.demand(&pod.shape.requests);
+                free.iter_mut().zip(&asked).for_each(|(all, one)| *all = all.saturating_sub(*one));
+            }
+            free.iter().all(|left| *left >= 0)
+        };
+        order.iter().take_while(|at| lasts(at)).count()
+    }
+
+    /// Lets a set grow. Halves are tried together before they are tried alone, so that large sets are found in few trials, and sets that
+    /// only pay together are found at all. A part joins the set when it adds at least the floor of its own price to the saving.
+    fn grow(&mut self, order: &[usize]) {
         for part in order.chunks(MOST_NODES) {
-            search.widen(part);
-            if search.found.is_some() || search.left == 0 {
+            self.widen(part);
+            if self.found.is_some() || self.left == 0 {
                 break;
             }
         }
-        search.narrow();
-        search
+        self.narrow();
+    }
+
+    fn one_by_one(&mut self, order: &[usize]) {
+        for at in order {
+            match self.ask(&[*at]) {
+                Some(Ok(change)) => {
+                    self.found = Some(Found { members: vec![*at], change });
+                    return;
+                }
+                Some(Err(reason)) => self.refused.push((*at, reason)),
+                None => return,
+            }
+        }
     }
 
     fn entries(&self, members: &[usize]) -> Vec<&'f Entry> {
         members.iter().map(|at| &self.field.entries[*at]).collect()
     }
 
-    fn price(&self, members: &[usize]) -> Price {
-        members.iter().filter_map(|at| self.field.entries[*at].candidate.price).sum()
+    /// Takes what a look at a set costs from what is left; nothing when that is too little.
+    fn pay(&mut self, set: &[&Entry]) -> Option<()> {
+        let pods: usize = set.iter().map(|entry| entry.pods.len()).sum();
+        let left = self.left.checked_sub(self.field.problem.hosts.len() + pods);
+        self.left = left.unwrap_or(0);
+        left.map(|_| ())
     }
 
     /// Asks for one set, while there is work left.
     fn ask(&mut self, members: &[usize]) -> Option<Result<Move, KeepReason>> {
         let set = self.entries(members);
-        let pods: usize = set.iter().map(|entry| entry.pods.len()).sum();
-        self.left = self.left.checked_sub(self.field.problem.hosts.len() + pods).or_else(|| {
-            self.left = 0;
-            None
-        })?;
+        self.pay(&set)?;
         Some(Purse::allows(self.field, Cause::Underutilized, &set).and_then(|()| cheaper(self.field, &set)))
     }
 
     /// The least that a part must add to the saving.
     fn floor(&self, part: &[usize]) -> Price {
-        let permille = self.field.problem.snapshot.settings.saving_floor_permille.min(1000);
-        self.price(part).scaled(permille, 1000).max(Price::from_micro_dollars(1))
+        let least: Price = part.iter().map(|at| self.field.least_saving(&self.field.entries[*at])).sum();
+        least.max(Price::from_micro_dollars(1))
     }
 
     fn widen(&mut self, part: &[usize]) {

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use rustc_hash::FxHashSet;
 
 use crate::catalogue::Price;
-use crate::cluster::{PodKey, Reason};
-use crate::scheduling::{InFlightNode, Refusal};
+use crate::cluster::{Pod, PodKey, Reason, Snapshot};
+use crate::scheduling::{InFlightNode, Placement, Refusal};
 
 /// Answers every node that karp made exactly once, and gathers what is to be done now into commands.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,8 +23,15 @@ pub struct DisruptionPlan {
     pub resume: usize,
 }
 
+impl DisruptionPlan {
+    /// Answers what the candidates cost per hour, those whose price is known.
+    pub fn price(&self) -> Price {
+        self.verdicts.iter().filter_map(|(candidate, _)| candidate.price).sum()
+    }
+}
+
 /// Names a node that may be disrupted.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Candidate {
     /// Its NodeClaim.
     pub claim: Arc<str>,
@@ -92,15 +100,34 @@ pub struct Command {
     pub cause: Cause,
     /// Nodes to taint and, once the replacements are initialized, to delete.
     pub candidates: Vec<Candidate>,
+    /// Where the pods of the candidates go that fit on what is there; the others are on the replacements, or wait when the candidate is
+    /// past its time.
+    pub placements: Vec<Placement>,
     /// Nodes to launch first.
     pub replacements: Vec<InFlightNode>,
 }
 
 impl Command {
+    /// Answers what its candidates cost per hour, those whose price is known.
+    pub fn price(&self) -> Price {
+        self.candidates.iter().filter_map(|candidate| candidate.price).sum()
+    }
+
     /// Answers the price per hour that the command saves; nothing when it costs more or a price is not known.
     pub fn saving(&self) -> Price {
-        let before: Price = self.candidates.iter().filter_map(|candidate| candidate.price).sum();
-        before.saturating_sub(self.replacements.iter().map(|node| node.price).sum())
+        self.price().saturating_sub(self.cost())
+    }
+
+    /// Answers what its replacements cost per hour.
+    pub fn cost(&self) -> Price {
+        self.replacements.iter().map(|node| node.price).sum()
+    }
+
+    /// Answers how many pods have to run elsewhere for it.
+    pub fn evictions(&self, snapshot: &Snapshot) -> usize {
+        let nodes: FxHashSet<&str> = self.candidates.iter().filter_map(|candidate| candidate.node.as_deref()).collect();
+        let on_it = |pod: &&Arc<Pod>| pod.node.as_deref().is_some_and(|node| nodes.contains(node));
+        snapshot.pods.iter().filter(on_it).filter(|pod| pod.is_reschedulable()).count()
     }
 
     /// Answers Karpenter's word for the command in logs and metrics.
@@ -185,6 +212,13 @@ pub enum KeepReason {
         /// What the cheapest other node would cost.
         cheapest: Price,
     },
+    /// What would be saved is not worth moving so many pods.
+    TooLittleSaved {
+        /// What would be saved per hour.
+        saving: Price,
+        /// The least that is worth it.
+        least: Price,
+    },
     /// Spot nodes are not replaced by cheaper spot nodes: the gate `SpotToSpotConsolidation` is off.
     SpotToSpotOff,
     /// Too few cheaper spot types: the replacement would soon be taken back.
@@ -236,6 +270,9 @@ impl fmt::Display for KeepReason {
             KeepReason::SeveralNodesNeeded { nodes } => write!(f, "its pods would need {nodes} new nodes"),
             KeepReason::NoCheaperOffering { price, cheapest } => {
                 write!(f, "no cheaper node would do: it costs {price}, the cheapest other {cheapest}")
+            }
+            KeepReason::TooLittleSaved { saving, least } => {
+                write!(f, "moving its pods would save {saving}, less than the {least} that is worth it")
             }
             KeepReason::SpotToSpotOff => f.write_str("SpotToSpotConsolidation is off"),
             KeepReason::TooFewSpotTypes { found, wanted } => {
