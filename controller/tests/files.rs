@@ -281,3 +281,73 @@ fn a_pod_is_explained() {
     assert_eq!(data["pools"][0]["steps"][0], json!({"asked": "pod: cpu 500 (at most 7910m)", "removed": 2, "left": 0}));
     assert_eq!(explain("nobody", &[]).status.code(), Some(1));
 }
+
+#[test]
+fn commands_and_kept_nodes_are_told() {
+    let fleet = fixture("fleet.yaml");
+    let told = |more: &[&str]| -> Value {
+        let output = simulate(&[&fleet], &[&["--disrupt", "-o", "json"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let now = told(&[]);
+    assert_eq!(names(&now), ["commands", "kept", "pricePerHourAfter", "pricePerHourBefore"]);
+    let gone = json!([{"method": "emptiness", "reason": "Empty", "candidates": ["empty"], "replacements": [],
+        "savingsPerHour": 0.2016, "evictions": 0}]);
+    assert_eq!(now["commands"], gone);
+    let kept: Vec<&str> = now["kept"].as_array().unwrap().iter().map(|kept| kept["node"].as_str().unwrap()).collect();
+    assert_eq!(kept, ["by-hand", "guarded", "large", "small"]);
+    let dollars = |answer: &Value, key: &str| answer[key].as_f64().unwrap();
+    assert!((dollars(&now, "pricePerHourBefore") - 1.2096).abs() < 1e-9);
+    assert!((dollars(&now, "pricePerHourAfter") - 1.008).abs() < 1e-9);
+
+    let end = told(&["--until-stable"]);
+    assert_eq!(end["commands"].as_array().unwrap().len(), 2);
+    let replaced = &end["commands"][1];
+    assert_eq!((&replaced["candidates"], &replaced["evictions"]), (&json!(["large"]), &json!(1)));
+    assert_eq!(replaced["method"], "single-node-consolidation");
+    let replacement = &replaced["replacements"][0];
+    assert_eq!(names(replacement), ["capacityType", "instanceTypes", "price", "zone"]);
+    assert_eq!(replacement["instanceTypes"], json!(["m7i.xlarge"]));
+    assert_eq!((&end["passes"], &end["evictions"], &end["stable"]), (&json!(4), &json!(1), &json!(true)));
+    assert_eq!(end["path"].as_array().unwrap().len(), 2);
+    assert!((dollars(&end, "pricePerHourBefore") - 1.2096).abs() < 1e-9);
+    assert!((dollars(&end, "pricePerHourAfter") - 0.8064).abs() < 1e-9);
+    assert_eq!(end["path"][1]["pricePerHour"], end["pricePerHourAfter"]);
+}
+
+#[test]
+fn people_read_what_would_be_taken_away() {
+    let fleet = fixture("fleet.yaml");
+    let mut report = String::new();
+    for more in [&["--disrupt"][..], &["--disrupt", "--until-stable"]] {
+        let output = simulate(&[&fleet], more);
+        report += &steady(&output.stdout, None);
+        report += &steady(&output.stderr, None);
+        report += "\n";
+    }
+    insta::assert_snapshot!(report);
+    assert_eq!(simulate(&[&fleet], &["--until-stable"]).status.code(), Some(1), "it needs --disrupt");
+}
+
+#[test]
+fn a_node_is_explained() {
+    let (file, types) = (fixture("fleet.yaml"), fixture("types.json"));
+    let explain = |node: &str, more: &[&str]| {
+        let args = ["explain", "node", node, "-f", file.to_str().unwrap(), "--instance-types", types.to_str().unwrap()];
+        karp(args.iter().chain(&["--now", "2026-11-21T12:00:00Z"]).chain(more))
+    };
+    let mut report = String::new();
+    for node in ["large", "guarded", "small", "empty", "general-x7f2k", "by-hand"] {
+        let output = explain(node, &[]);
+        assert_eq!(output.status.code(), Some(0), "{node}: {}", String::from_utf8_lossy(&output.stderr));
+        report += &(String::from_utf8(output.stdout).unwrap() + "\n");
+    }
+    insta::assert_snapshot!(report);
+    let data: Value = serde_json::from_slice(&explain("guarded", &["-o", "json"]).stdout).unwrap();
+    let reason = "pod default/precious has karpenter.sh/do-not-disrupt";
+    assert_eq!(data["outcome"], json!({"kind": "kept", "reason": reason}));
+    assert_eq!((&data["nodePool"], &data["pods"]), (&json!("general"), &json!(1)));
+    assert_eq!(explain("nobody", &[]).status.code(), Some(1));
+}

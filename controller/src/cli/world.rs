@@ -95,4 +95,20 @@ impl Question {
     pub fn snapshot(&self) -> Result<Snapshot, BadInput> {
         files::snapshot(&self.objects, self.catalogues.clone(), self.settings.clone(), self.now)
     }
+
+    /// Makes a snapshot to ask about nodes: those of a pool whose NodeClaims are missing get one, and it is told.
+    ///
+    /// # Errors
+    /// [`BadInput`] with every object that cannot be understood.
+    pub fn cluster(&self) -> Result<Snapshot, BadInput> {
+        let mut snapshot = self.snapshot()?;
+        match files::adopt(&mut snapshot) {
+            0 => {}
+            1 => anstream::eprintln!("note: a node of a pool has no NodeClaim; it is taken for initialized"),
+            many => {
+                anstream::eprintln!("note: {many} nodes of pools have no NodeClaims; they are taken for initialized")
+            }
+        }
+        Ok(snapshot)
+    }
 }

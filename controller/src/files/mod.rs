@@ -1,5 +1,6 @@
 //! Kubernetes objects from files: what the subcommands that ask the engine share.
 
+mod adopt;
 mod catalogue;
 mod expand;
 mod object;
@@ -23,6 +24,7 @@ use k8s_openapi::api::storage::v1 as storage;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
 use rayon::prelude::*;
 
+pub use adopt::adopt;
 pub use catalogue::{Offered, zones_for};
 pub use expand::{admit, ensure_pool, expand, workloads};
 pub use redact::Redact;

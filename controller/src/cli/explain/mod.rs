@@ -1,5 +1,6 @@
 //! `karp explain`: why karp does with an object what it does.
 
+mod node;
 mod report;
 
 use std::io::Write;
@@ -9,11 +10,14 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use karp_domain::cluster::PodKey;
+use karp_domain::disruption::plan_disruption;
 use karp_domain::scheduling::{explain, solve};
+use serde::Serialize;
 
+use self::node::NodeReport;
 use self::report::Report;
 use super::live::Cluster;
-use super::world::{Output, World};
+use super::world::{Output, Question, World};
 
 /// Holds the options of `karp explain`.
 #[derive(Args, Clone, Debug)]
@@ -26,13 +30,13 @@ pub struct Options {
 enum What {
     /// Where a pod goes, or what each pool lacks for it: how many types each step takes away, and what would have to change.
     Pod(Box<PodOptions>),
+    /// Why a node stays, or what would be done with it: with which others it goes, what replaces them, what that saves.
+    Node(Box<NodeOptions>),
 }
 
+/// Where the objects come from and how the answer is written.
 #[derive(Args, Clone, Debug)]
-struct PodOptions {
-    /// The pod; without a namespace it is in "default".
-    #[arg(value_name = "NAMESPACE/NAME")]
-    pod: String,
+struct Source {
     /// Files and directories with Kubernetes objects; without it the cluster is asked.
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", num_args = 1..)]
     files: Vec<PathBuf>,
@@ -45,30 +49,73 @@ struct PodOptions {
     output: Output,
 }
 
-/// Explains and prints; exit code 0 when the pod has a place, 2 when it has none.
+impl Source {
+    fn question(&self) -> anyhow::Result<Question> {
+        Ok(match self.files.as_slice() {
+            [] => self.world.question(self.cluster.objects()?)?,
+            files => self.world.of_files(files)?,
+        })
+    }
+
+    fn print(&self, report: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+        match self.output {
+            Output::Json => {
+                serde_json::to_writer(&mut out, report)?;
+                writeln!(out)?;
+            }
+            Output::Table => write!(out, "{}", text())?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+struct PodOptions {
+    /// The pod; without a namespace it is in "default".
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pod: String,
+    #[command(flatten)]
+    source: Source,
+}
+
+#[derive(Args, Clone, Debug)]
+struct NodeOptions {
+    /// The Node or the NodeClaim.
+    #[arg(value_name = "NAME")]
+    node: String,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// Explains and prints; exit code 2 when a pod has no place.
 ///
 /// # Errors
-/// When the input cannot be used, the cluster does not answer, or the pod is not there.
+/// When the input cannot be used, the cluster does not answer, or the pod or node is not there.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let What::Pod(options) = &options.what;
-    let question = match options.files.as_slice() {
-        [] => options.world.question(options.cluster.objects()?)?,
-        files => options.world.of_files(files)?,
-    };
+    match &options.what {
+        What::Pod(options) => pod(options),
+        What::Node(options) => node(options),
+    }
+}
+
+fn pod(options: &PodOptions) -> anyhow::Result<ExitCode> {
     let (namespace, name) = options.pod.split_once('/').unwrap_or(("default", &options.pod));
     let key = PodKey::new(namespace, name);
-    let snapshot = question.snapshot()?;
+    let snapshot = options.source.question()?.snapshot()?;
     let pod = snapshot.pods.iter().find(|pod| pod.key == key).with_context(|| format!("there is no pod {key}"))?;
     let solution = solve(&snapshot);
     let report = Report::new(pod, (&snapshot, &solution), explain(&snapshot, pod, &solution));
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
-    match options.output {
-        Output::Json => {
-            serde_json::to_writer(&mut out, &report)?;
-            writeln!(out)?;
-        }
-        Output::Table => write!(out, "{}", report.render())?,
-    }
-    out.flush()?;
+    options.source.print(&report, || report.render())?;
     Ok(if report.is_refused() { ExitCode::from(2) } else { ExitCode::SUCCESS })
+}
+
+fn node(options: &NodeOptions) -> anyhow::Result<ExitCode> {
+    let snapshot = options.source.question()?.cluster()?;
+    let name = &options.node;
+    let report = NodeReport::new(&snapshot, &plan_disruption(&snapshot), name)
+        .with_context(|| format!("there is no Node and no NodeClaim {name}"))?;
+    options.source.print(&report, || report.render())?;
+    Ok(ExitCode::SUCCESS)
 }

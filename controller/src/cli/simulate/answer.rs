@@ -102,7 +102,8 @@ impl Answer {
 }
 
 impl NewNode {
-    fn new(snapshot: &Snapshot, node: &InFlightNode) -> Self {
+    /// Says a node to launch in words and figures.
+    pub fn new(snapshot: &Snapshot, node: &InFlightNode) -> Self {
         NewNode {
             node_pool: node.pool.clone(),
             instance_types: node.instance_types(),

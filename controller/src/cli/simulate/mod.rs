@@ -1,6 +1,7 @@
 //! `karp simulate`: what karp would do with the objects of some files.
 
 mod answer;
+pub mod disruption;
 mod table;
 
 use std::io::Write;
@@ -13,7 +14,8 @@ use karp_domain::scheduling::solve;
 
 pub use self::answer::is_estimated;
 use self::answer::{Answer, SolveSeconds};
-use super::world::{Output, World};
+use self::disruption::Disruption;
+use super::world::{Output, Question, World};
 
 /// The exit code when some pods are not placed.
 const NOT_ALL_PLACED: u8 = 2;
@@ -26,6 +28,12 @@ pub struct Options {
     files: Vec<PathBuf>,
     #[command(flatten)]
     world: World,
+    /// Ask what would be taken away or replaced, in place of what would be launched.
+    #[arg(long)]
+    disrupt: bool,
+    /// With --disrupt: carry every command out and bind the pods anew until nothing is left to do.
+    #[arg(long, requires = "disrupt")]
+    until_stable: bool,
     /// Solve this often, for the times.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: u32,
@@ -40,6 +48,9 @@ pub struct Options {
 /// When the input cannot be used.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let question = options.world.of_files(&options.files)?;
+    if options.disrupt {
+        return disrupt(options, &question);
+    }
     let mut times = Vec::with_capacity(options.repeat as usize);
     let mut last = None;
     for _ in 0..options.repeat {
@@ -63,6 +74,21 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     Ok(if answer.unschedulable.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL_PLACED) })
+}
+
+fn disrupt(options: &Options, question: &Question) -> anyhow::Result<ExitCode> {
+    let snapshot = question.cluster()?;
+    let answer = if options.until_stable { Disruption::until_stable(&snapshot) } else { Disruption::now(&snapshot) };
+    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
+    match options.output {
+        Output::Json => {
+            serde_json::to_writer(&mut out, &answer)?;
+            writeln!(out)?;
+        }
+        Output::Table => write!(out, "{}", disruption::render(&answer))?,
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn seconds(mut times: Vec<Duration>) -> SolveSeconds {

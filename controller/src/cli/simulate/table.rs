@@ -9,9 +9,9 @@ use comfy_table::{CellAlignment, Table, presets};
 use super::answer::{Answer, NewNode, Refused};
 
 /// Rows of one table at most; more are for programs.
-const ROWS: usize = 40;
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
+pub(super) const ROWS: usize = 40;
+pub(super) const BOLD: Style = Style::new().bold();
+pub(super) const DIM: Style = Style::new().dimmed();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// Writes the answer with colours, which the stream takes out where they are not wanted.
@@ -155,7 +155,7 @@ fn milliseconds(seconds: f64) -> String {
     format!("{:.2} ms", seconds * 1000.0)
 }
 
-fn counted(count: usize, noun: &str) -> String {
+pub(super) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -164,23 +164,23 @@ fn range(numbers: impl Iterator<Item = usize> + Clone) -> String {
     if least == most { least.to_string() } else { format!("{least}-{most}") }
 }
 
-fn table<const N: usize>(header: [&str; N]) -> Table {
+pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header.map(str::to_uppercase));
     table
 }
 
-fn align(table: &mut Table, column: usize) {
+pub(super) fn align(table: &mut Table, column: usize) {
     if let Some(column) = table.column_mut(column) {
         column.set_cell_alignment(CellAlignment::Right);
     }
 }
 
-fn indented(out: &mut String, text: &str) -> fmt::Result {
+pub(super) fn indented(out: &mut String, text: &str) -> fmt::Result {
     text.lines().try_for_each(|line| writeln!(out, " {}", line.trim_end()))
 }
 
-fn rest(out: &mut String, all: usize, what: &str) -> fmt::Result {
+pub(super) fn rest(out: &mut String, all: usize, what: &str) -> fmt::Result {
     match all.saturating_sub(ROWS) {
         0 => Ok(()),
         more => writeln!(out, "  {DIM}and {more} more {what}: -o json has all{DIM:#}"),

@@ -1,0 +1,135 @@
+//! The explanation of a node, for programs and for people.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use anstyle::{AnsiColor, Style};
+use karp_domain::cluster::Snapshot;
+use karp_domain::disruption::{Candidate, Command, DisruptionPlan, KeepReason, Verdict};
+use serde::Serialize;
+
+use crate::cli::simulate::disruption::{Done, NOT_OURS, is_estimated};
+
+const BOLD: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+const GOES: Style = AnsiColor::Yellow.on_default().bold();
+
+/// Holds what becomes of a node, and why.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    node: Arc<str>,
+    node_claim: Option<Arc<str>>,
+    node_pool: Option<Arc<str>>,
+    /// Dollars per hour, when that is known.
+    price_per_hour: Option<f64>,
+    /// Pods that would have to run elsewhere if it went.
+    pods: usize,
+    outcome: Outcome,
+    #[serde(skip)]
+    estimated: bool,
+}
+
+/// What becomes of a node.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+enum Outcome {
+    /// It stays.
+    Kept {
+        reason: String,
+        /// What is done first, when that is why.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        after: Option<Done>,
+    },
+    /// It goes.
+    Disrupted { command: Done },
+}
+
+impl NodeReport {
+    /// Says the verdict on a node in words and figures; nothing when neither a node nor a claim has the name.
+    pub fn new(snapshot: &Snapshot, plan: &DisruptionPlan, name: &str) -> Option<Self> {
+        let named = |candidate: &Candidate| candidate.node.as_deref() == Some(name) || &*candidate.claim == name;
+        let estimated = is_estimated(snapshot);
+        let Some((candidate, verdict)) = plan.verdicts.iter().find(|(candidate, _)| named(candidate)) else {
+            let node = snapshot.nodes.iter().find(|node| &*node.name == name)?;
+            return Some(NodeReport {
+                node: node.name.clone(),
+                node_claim: None,
+                node_pool: node.pool().map(Arc::from),
+                price_per_hour: None,
+                pods: pods_on(snapshot, &node.name),
+                outcome: Outcome::Kept { reason: NOT_OURS.to_owned(), after: None },
+                estimated,
+            });
+        };
+        let done = |command: &Command| Done::new(snapshot, command, command.evictions(snapshot));
+        let own = plan.commands.iter().find(|command| command.candidates.contains(candidate));
+        let outcome = match (verdict, own) {
+            (Verdict::Keep(reason), _) => Outcome::Kept {
+                reason: reason.to_string(),
+                after: plan.commands.last().filter(|_| *reason == KeepReason::AfterAnother).map(done),
+            },
+            (Verdict::Delete(_) | Verdict::Replace(..), Some(command)) => Outcome::Disrupted { command: done(command) },
+            (Verdict::Delete(_) | Verdict::Replace(..), None) => return None,
+        };
+        Some(NodeReport {
+            node: candidate.node.clone().unwrap_or_else(|| candidate.claim.clone()),
+            node_claim: Some(candidate.claim.clone()),
+            node_pool: Some(candidate.pool.clone()),
+            price_per_hour: candidate.price.map(|price| price.dollars()),
+            pods: candidate.node.as_ref().map_or(0, |node| pods_on(snapshot, node)),
+            outcome,
+            estimated,
+        })
+    }
+
+    /// Writes the report with colours, which the stream takes out where they are not wanted.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        // writing to a string cannot fail
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> fmt::Result {
+        write!(out, "{BOLD}{}{BOLD:#}: ", self.node)?;
+        match &self.outcome {
+            Outcome::Kept { reason, after } => {
+                writeln!(out, "stays: {reason}")?;
+                after.iter().try_for_each(|command| write_command(out, "first", command))?;
+            }
+            Outcome::Disrupted { command } => {
+                let how = if command.replacements.is_empty() { "is taken away" } else { "is replaced" };
+                writeln!(out, "{GOES}{how}{GOES:#}: {}", command.reason)?;
+                write_command(out, "by", command)?;
+            }
+        }
+        let mark = if self.estimated { "~" } else { "" };
+        let price =
+            self.price_per_hour.map_or_else(|| "unknown".to_owned(), |price| format!("{mark}${price:.4} an hour"));
+        let pool = self.node_pool.as_deref().unwrap_or("none");
+        writeln!(out, "  {DIM}pool {pool}, price {price}, {} to move{DIM:#}", pods(self.pods))
+    }
+}
+
+fn write_command(out: &mut String, word: &str, command: &Done) -> fmt::Result {
+    writeln!(out, "  {word} {}: {}", command.method, command.candidates.join(", "))?;
+    for node in &command.replacements {
+        let kinds = node.instance_types.iter().take(3).map(|kind| &**kind).collect::<Vec<_>>().join(", ");
+        let more = match node.instance_types.len().saturating_sub(3) {
+            0 => String::new(),
+            more => format!(" or {more} more types"),
+        };
+        writeln!(out, "    replaced by {kinds}{more} at ${:.4} an hour", node.price)?;
+    }
+    let saved = command.savings_per_hour;
+    writeln!(out, "    saves ${saved:.4} an hour, {} to move", pods(command.evictions))
+}
+
+fn pods(count: usize) -> String {
+    format!("{count} pod{}", if count == 1 { "" } else { "s" })
+}
+
+fn pods_on(snapshot: &Snapshot, node: &str) -> usize {
+    snapshot.pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && pod.is_reschedulable()).count()
+}

@@ -1,0 +1,108 @@
+//! The answer to what karp would take away or replace, as people read it.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use super::{Disruption, Done, Replacement};
+use crate::cli::simulate::table::{BOLD, DIM, ROWS, align, counted, indented, rest, table};
+
+/// Names of nodes in one row.
+const NAMES: usize = 3;
+
+/// Writes the answer with colours, which the stream takes out where they are not wanted.
+pub fn render(answer: &Disruption) -> String {
+    let mut out = String::new();
+    // writing to a string cannot fail
+    let _ = write(&mut out, answer);
+    out
+}
+
+fn write(out: &mut String, answer: &Disruption) -> fmt::Result {
+    commands(out, answer)?;
+    kept(out, answer)?;
+    totals(out, answer)
+}
+
+fn commands(out: &mut String, answer: &Disruption) -> fmt::Result {
+    if answer.commands.is_empty() {
+        return Ok(());
+    }
+    let mark = if answer.estimated { "~" } else { "" };
+    let mut table = table(["method", "reason", "nodes", "replaced by", "saves $/h", "evictions"]);
+    for command in answer.commands.iter().take(ROWS) {
+        table.add_row([
+            command.method.to_owned(),
+            command.reason.to_owned(),
+            names(&command.candidates),
+            replacements(command),
+            format!("{mark}{:.4}", command.savings_per_hour),
+            command.evictions.to_string(),
+        ]);
+    }
+    for column in [4, 5] {
+        align(&mut table, column);
+    }
+    writeln!(out, "{BOLD}{}{BOLD:#}", counted(answer.commands.len(), "command"))?;
+    indented(out, &table.to_string())?;
+    rest(out, answer.commands.len(), "commands")?;
+    writeln!(out)
+}
+
+fn names(nodes: &[Arc<str>]) -> String {
+    let listed = nodes.iter().take(NAMES).map(|node| &**node).collect::<Vec<_>>().join(", ");
+    match nodes.len().saturating_sub(NAMES) {
+        0 => listed,
+        more => format!("{listed} and {more} more"),
+    }
+}
+
+fn replacements(command: &Done) -> String {
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for Replacement { instance_types, .. } in &command.replacements {
+        *kinds.entry(instance_types.first().map_or("", |kind| kind)).or_default() += 1;
+    }
+    let listed =
+        kinds.iter().map(|(kind, count)| if *count == 1 { (*kind).to_owned() } else { format!("{count} {kind}") });
+    if kinds.is_empty() { "nothing".to_owned() } else { listed.collect::<Vec<_>>().join(", ") }
+}
+
+fn kept(out: &mut String, answer: &Disruption) -> fmt::Result {
+    if answer.kept.is_empty() {
+        return Ok(());
+    }
+    let mut groups: BTreeMap<&str, Vec<Arc<str>>> = BTreeMap::new();
+    for kept in &answer.kept {
+        groups.entry(&kept.reason).or_default().push(kept.node.clone());
+    }
+    writeln!(out, "{BOLD}Kept: {}{BOLD:#}", counted(answer.kept.len(), "node"))?;
+    for (reason, nodes) in groups.iter().take(ROWS) {
+        writeln!(out, "  {}\n    {reason}", names(nodes))?;
+    }
+    rest(out, groups.len(), "reasons")?;
+    writeln!(out)
+}
+
+fn totals(out: &mut String, answer: &Disruption) -> fmt::Result {
+    let mark = if answer.estimated { "~" } else { "" };
+    let (before, after) = (answer.price_per_hour_before, answer.price_per_hour_after);
+    let evictions = counted(answer.evictions(), "eviction");
+    let then = if answer.way.is_some() { "at the end" } else { "afterwards" };
+    match answer.commands.is_empty() {
+        true => writeln!(out, "{BOLD}Nothing to do: {mark}${before:.4} an hour.{BOLD:#}")?,
+        false => {
+            writeln!(out, "{BOLD}{mark}${before:.4} an hour now, {mark}${after:.4} {then}, for {evictions}.{BOLD:#}")?
+        }
+    }
+    if let Some(way) = &answer.way {
+        let end = if way.stable { "Nothing is left to do" } else { "Stopped" };
+        let launched: usize = way.path.iter().map(|step| step.launched).sum();
+        let removed: usize = way.path.iter().map(|step| step.removed).sum();
+        let (passes, nodes) = (way.passes, counted(removed, "node"));
+        writeln!(out, "{DIM}{end} after {passes} plans: {nodes} taken away, {launched} launched.{DIM:#}")?;
+    }
+    if answer.estimated {
+        writeln!(out, "{DIM}~ marks estimated prices; --instance-types takes a list with real ones.{DIM:#}")?;
+    }
+    Ok(())
+}
