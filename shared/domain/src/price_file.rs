@@ -137,15 +137,30 @@ fn millionths(field: &str, value: f64, to: f64) -> Result<u64, Error> {
     Ok((value * WHOLE as f64).round() as u64)
 }
 
-/// Matches text against a pattern in which `*` stands for any characters and `?` for one.
+/// Matches text against a pattern in which `*` stands for any characters and `?` for one. Only the last star is ever tried anew, so that
+/// time is bounded by the product of both lengths.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    match pattern.split_first() {
-        None => text.is_empty(),
-        Some((b'*', rest)) => (0..=text.len()).any(|at| matches(rest, &text[at..])),
-        Some((wanted, rest)) => {
-            text.split_first().is_some_and(|(has, text)| (*wanted == b'?' || wanted == has) && matches(rest, text))
+    let (mut at, mut read) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while read < text.len() {
+        match (pattern.get(at), star) {
+            (Some(b'*'), _) => {
+                star = Some((at, read));
+                at += 1;
+            }
+            (Some(wanted), _) if *wanted == b'?' || *wanted == text[read] => {
+                at += 1;
+                read += 1;
+            }
+            (_, Some((stood, taken))) => {
+                star = Some((stood, taken + 1));
+                at = stood + 1;
+                read = taken + 1;
+            }
+            (_, None) => return false,
         }
     }
+    pattern[at..].iter().all(|left| *left == b'*')
 }
 
 #[cfg(test)]
@@ -161,6 +176,8 @@ rules:
 - types: ['m7i.*', 'm?a.*']
   capacityTypes: [on-demand]
   discountPercent: 28
+- types: ['*7*n.?large*']
+  pricePerHour: 0.000001
 ";
 
     #[test]
@@ -174,6 +191,8 @@ rules:
             ("m5a.large", "us-east-1b", on_demand, (64_800, false)),
             ("m7i.large", "us-east-1b", spot, (90_000, false)),
             ("m7i-flex.large", "us-east-1b", on_demand, (90_000, false)),
+            ("c7gn.xlarge", "us-east-1a", spot, (1, true)),
+            ("c7gn.2xlarge", "us-east-1a", spot, (90_000, false)),
         ] {
             let (price, given) = file.price(kind, zone, capacity_type, Price::from_micro_dollars(100_000));
             assert_eq!((price.micro_dollars(), given), expected, "{kind} {zone} {capacity_type}");

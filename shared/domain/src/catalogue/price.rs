@@ -77,9 +77,10 @@ impl Price {
         Price(self.0.saturating_sub(other.0))
     }
 
-    /// Takes `numerator/denominator` of the price, rounded down.
+    /// Takes `numerator/denominator` of the price, rounded down; stops at the largest price.
     pub const fn scaled(self, numerator: u64, denominator: u64) -> Price {
-        Price((self.0 as u128 * numerator as u128 / denominator as u128) as u64)
+        let scaled = self.0 as u128 * numerator as u128 / denominator as u128;
+        Price(if scaled > u64::MAX as u128 { u64::MAX } else { scaled as u64 })
     }
 }
 

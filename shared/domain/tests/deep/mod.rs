@@ -1,4 +1,5 @@
-//! How many random cases a property runs: a fixed number from a fixed seed, fifty times as many with `KARP_DEEP=1`.
+//! How many random cases a property runs: a fixed number from a fixed seed, fifty times as many with `KARP_DEEP=1`, and as many as
+//! `PROPTEST_CASES` says where that is set.
 
 #![allow(dead_code, reason = "each test uses its own part")]
 
@@ -12,8 +13,9 @@ const DEEP: u32 = 50;
 pub fn cases(count: u32) -> Config {
     let deep = std::env::var("KARP_DEEP").is_ok_and(|value| value == "1");
     let seed = std::env::var("KARP_SEED").ok().and_then(|seed| seed.parse().ok());
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     Config {
-        cases: if deep { count * DEEP } else { count },
+        cases: asked.unwrap_or(if deep { count * DEEP } else { count }),
         rng_seed: RngSeed::Fixed(seed.unwrap_or(if deep { 50 } else { 1 })),
         failure_persistence: None,
         max_shrink_iters: 2_000,
