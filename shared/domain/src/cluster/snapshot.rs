@@ -79,7 +79,7 @@ impl Default for Settings {
         Settings {
             spot_to_spot: false,
             saving_floor_permille: 50,
-            eviction_floor_permille: 250,
+            eviction_floor_permille: 0,
             settle: SignedDuration::from_secs(20),
             preferences: PreferencePolicy::Respect,
             min_values: MinValuesPolicy::Strict,
