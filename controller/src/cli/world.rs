@@ -106,7 +106,7 @@ impl Question {
             0 => {}
             1 => anstream::eprintln!("note: a node of a pool has no NodeClaim; it is taken for initialized"),
             many => {
-                anstream::eprintln!("note: {many} nodes of pools have no NodeClaims; they are taken for initialized")
+                anstream::eprintln!("note: {many} nodes of pools have no NodeClaims; they are taken for initialized");
             }
         }
         Ok(snapshot)

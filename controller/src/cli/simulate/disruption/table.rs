@@ -91,7 +91,7 @@ fn totals(out: &mut String, answer: &Disruption) -> fmt::Result {
     match answer.commands.is_empty() {
         true => writeln!(out, "{BOLD}Nothing to do: {mark}${before:.4} an hour.{BOLD:#}")?,
         false => {
-            writeln!(out, "{BOLD}{mark}${before:.4} an hour now, {mark}${after:.4} {then}, for {evictions}.{BOLD:#}")?
+            writeln!(out, "{BOLD}{mark}${before:.4} an hour now, {mark}${after:.4} {then}, for {evictions}.{BOLD:#}")?;
         }
     }
     if let Some(way) = &answer.way {
