@@ -21,7 +21,7 @@ pub use claim::{Claim, ClassRef};
 pub use daemon::DaemonSet;
 pub use limit_range::{LimitRange, admitted};
 pub use node::{Node, Readiness, is_ephemeral};
-pub use pod::{CRITICAL_PRIORITY, DoNotDisrupt, Owner, Phase, Pod, PodKey};
+pub use pod::{CRITICAL_PRIORITY, Digest, DoNotDisrupt, Owner, Phase, Pod, PodKey};
 pub use pool::{NODE_CLASS_GROUP, Pool};
 pub use shape::{Feature, Shape};
 pub use snapshot::{Host, MinValuesPolicy, PreferencePolicy, Settings, Snapshot};

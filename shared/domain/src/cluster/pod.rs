@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
+use rustc_hash::FxBuildHasher;
 use serde::{Deserialize, Serialize};
 
 use super::{ClaimRef, Shape, Unreadable, Whose, volume};
@@ -115,6 +117,18 @@ pub struct Pod {
     pub deletion_cost: i32,
     /// Condition Ready is true.
     pub ready: bool,
+    /// Hashes by which pods are found that are alike.
+    pub digest: Digest,
+}
+
+/// Hashes of parts of a pod, made once when it is read: a cluster's pods are sorted by them again and again. One that is not up to date
+/// costs time and nothing else, since what has equal hashes is compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digest {
+    /// Of [`Pod::shape`].
+    pub shape: u64,
+    /// Of [`Pod::labels`].
+    pub labels: u64,
 }
 
 impl Pod {
@@ -135,6 +149,7 @@ impl Pod {
         let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
         let unschedulable = condition("PodScheduled")
             .is_some_and(|c| c.status == "False" && c.reason.as_deref() == Some("Unschedulable"));
+        let digest = Digest { shape: FxBuildHasher.hash_one(&shape), labels: FxBuildHasher.hash_one(&own) };
         Ok(Pod {
             key: key.clone(),
             uid: meta.uid.as_deref().unwrap_or_default().into(),
@@ -155,6 +170,7 @@ impl Pod {
             priority: spec.priority.unwrap_or(0),
             deletion_cost: annotation(DELETION_COST).and_then(|cost| cost.parse().ok()).unwrap_or(0),
             ready: condition("Ready").is_some_and(|c| c.status == "True"),
+            digest,
         })
     }
 

@@ -6,6 +6,7 @@ mod board;
 mod duals;
 mod explain;
 mod finish;
+mod hashed;
 mod improve;
 mod join;
 mod offers;

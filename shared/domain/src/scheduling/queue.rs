@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::amounts::{Amounts, fits};
 use super::board::{Domains, KeyId, ValueId};
+use super::hashed::Hashed;
 use super::problem::{PoolState, Problem, Way, bears, way};
 use super::terms::{ClassId, CounterId};
 use super::wants::{Rule, Wants, steps};
@@ -91,7 +92,7 @@ type Gathered<'p> = (&'p Arc<Pod>, ClassId, Option<VolumeNeeds>, Vec<PodKey>);
 /// are answered with the reason.
 pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec<(PodKey, Refusal)>) {
     let mut refused = Vec::new();
-    let mut at: FxHashMap<(&Shape, i32, ClassId, Option<VolumeNeeds>), usize> = FxHashMap::default();
+    let mut at: FxHashMap<(Hashed<'_, Shape>, i32, ClassId, Option<VolumeNeeds>), usize> = FxHashMap::default();
     let mut kinds: Vec<Gathered<'_>> = Vec::new();
     for pod in pods {
         if let Some(feature) = pod.shape.unsupported.first() {
@@ -109,10 +110,12 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec
             },
         };
         let class = problem.terms.class_of(pod);
-        let slot = *at.entry((&*pod.shape, pod.priority, class, needs.clone())).or_insert_with(|| {
-            kinds.push((pod, class, needs, Vec::new()));
-            kinds.len() - 1
-        });
+        let slot = *at
+            .entry((Hashed::new(pod.digest.shape, &*pod.shape), pod.priority, class, needs.clone()))
+            .or_insert_with(|| {
+                kinds.push((pod, class, needs, Vec::new()));
+                kinds.len() - 1
+            });
         kinds[slot].3.push(pod.key.clone());
     }
     let mut kinds: Vec<Kind> =

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::hashed::Hashed;
 use super::wants::{Asks, Rule};
 use crate::api::labels;
 use crate::cluster::{HostPort, Namespaces, Pod, PodKey, PodTerm, Shape, Snapshot, Spread};
@@ -47,6 +48,9 @@ pub(crate) struct Filter {
     pub(crate) tolerations: Option<Vec<Toleration>>,
 }
 
+/// A pod's labels.
+type HashedLabels<'a> = Hashed<'a, BTreeMap<String, String>>;
+
 /// Counters and classes of a cluster's pods. Pods of one class are counted alike.
 #[derive(Debug, Default)]
 pub(crate) struct Terms<'a> {
@@ -58,7 +62,7 @@ pub(crate) struct Terms<'a> {
     others: Vec<CounterId>,
     classes: Vec<SmallVec<[CounterId; 4]>>,
     class_ids: FxHashMap<SmallVec<[CounterId; 4]>, ClassId>,
-    by_labels: FxHashMap<(&'a str, &'a BTreeMap<String, String>), ClassId>,
+    by_labels: FxHashMap<(&'a str, HashedLabels<'a>), ClassId>,
 }
 
 impl<'a> Terms<'a> {
@@ -67,12 +71,12 @@ impl<'a> Terms<'a> {
         let mut terms = Terms::default();
         terms.class(SmallVec::new());
         // counters are numbered by the first pod of each shape in the order of keys, so that the order of the input does not matter
-        let mut first: FxHashMap<&Shape, &PodKey> = FxHashMap::default();
+        let mut first: FxHashMap<Hashed<'_, Shape>, &PodKey> = FxHashMap::default();
         for pod in snapshot.pods.iter().filter(|pod| pod.shape.is_social() || !pod.shape.ports.is_empty()) {
-            let known = first.entry(&pod.shape).or_insert(&pod.key);
+            let known = first.entry(Hashed::new(pod.digest.shape, &*pod.shape)).or_insert(&pod.key);
             *known = (*known).min(&pod.key);
         }
-        let mut shapes: Vec<(&PodKey, &Shape)> = first.into_iter().map(|(shape, key)| (key, shape)).collect();
+        let mut shapes: Vec<(&PodKey, &Shape)> = first.into_iter().map(|(shape, key)| (key, shape.value)).collect();
         shapes.sort_unstable_by_key(|(key, _)| *key);
         for (key, shape) in shapes {
             terms.intern(shape, &key.namespace);
@@ -91,7 +95,7 @@ impl<'a> Terms<'a> {
             }
         }
         for pod in &snapshot.pods {
-            let key = (&*pod.key.namespace, &pod.labels);
+            let key = (&*pod.key.namespace, Hashed::new(pod.digest.labels, &pod.labels));
             if !terms.by_labels.contains_key(&key) {
                 let counted = terms.counted(snapshot, &pod.key.namespace, &pod.labels);
                 let class = terms.class(counted);
@@ -165,7 +169,10 @@ impl<'a> Terms<'a> {
 
     /// Answers the class of a pod: pods of one class are counted by the same selectors.
     pub(crate) fn class_of(&self, pod: &Pod) -> ClassId {
-        self.by_labels.get(&(&*pod.key.namespace, &pod.labels)).copied().unwrap_or_default()
+        self.by_labels
+            .get(&(&*pod.key.namespace, Hashed::new(pod.digest.labels, &pod.labels)))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Answers the counters that count pods of a class because a selector means them.
