@@ -90,7 +90,7 @@ pub(crate) struct Packer<'p> {
     tally: Tally,
     /// Units that wait, by class of the values at hand.
     class_left: Vec<u32>,
-    /// Classes of which some wait, in order.
+    /// Classes of which some wait, by rank.
     open: Vec<u32>,
 }
 
@@ -161,6 +161,7 @@ impl<'p> Packer<'p> {
             let mut offers = Offers::of(self.problem, self.groups, &value, tier, &self.banned);
             self.class_left = value.class_counts(&self.remaining);
             self.open = (0..value.classes.len() as u32).collect();
+            self.open.sort_by_key(|class| value.classes[*class as usize].rank);
             let mut last = vec![f64::INFINITY; offers.len() * (value.orders.len() + 1)];
             let mut waiting = value.waiting(&self.remaining);
             let start = waiting.worth;
@@ -274,22 +275,26 @@ impl<'p> Packer<'p> {
         while !open.is_empty() && !value.is_full(&node.room) {
             let weights = value.weights(&node.room, whole);
             let mut best: Option<(u32, f64, usize, u32)> = None;
-            let mut at = 0;
-            while at < open.len() {
-                let class = open[at];
+            let (mut kept, mut looked) = (0, 0);
+            while looked < open.len() {
+                let class = open[looked];
+                let rank = value.classes[class as usize].rank;
+                if best.as_ref().is_some_and(|(least, ..)| rank > *least) {
+                    break;
+                }
+                looked += 1;
                 if !fits(&node.room, value.request(class)) {
-                    open.swap_remove(at);
                     continue;
                 }
-                let (rank, score) = (value.classes[class as usize].rank, value.weighed(class, &weights));
-                let better = best
-                    .as_ref()
-                    .is_none_or(|(least, most, _, other)| (rank, -score, class) < (*least, -*most, *other));
+                let score = value.weighed(class, &weights);
+                let better = best.as_ref().is_none_or(|(_, most, _, other)| (-score, class) < (-*most, *other));
                 if better {
-                    best = Some((rank, score, at, class));
+                    best = Some((rank, score, kept, class));
                 }
-                at += 1;
+                open[kept] = class;
+                kept += 1;
             }
+            open.drain(kept..looked);
             let Some((_, _, at, class)) = best else { return };
             let known = taken.iter().position(|(other, _)| *other == class);
             let used = known.map_or(0, |known| taken[known].1);
@@ -301,7 +306,7 @@ impl<'p> Packer<'p> {
                 None => taken.push((class, added)),
             }
             if added == 0 {
-                open.swap_remove(at);
+                open.remove(at);
             }
         }
     }
