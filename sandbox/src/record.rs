@@ -104,6 +104,13 @@ fn commit(root: &Path) -> Option<String> {
     Some(if clean { commit } else { format!("{commit}-dirty") })
 }
 
+/// Answers a number for what is committed, the same for the same files; 0 where git does not tell.
+pub(crate) fn seed(root: &Path) -> u64 {
+    let answer = Command::new("git").arg("-C").arg(root).args(["rev-parse", "HEAD^{tree}"]).output();
+    let tree = answer.map(|answer| String::from_utf8_lossy(&answer.stdout).trim().to_owned()).unwrap_or_default();
+    tree.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

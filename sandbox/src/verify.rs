@@ -19,7 +19,7 @@ use crate::{
     layout::Layout,
     process,
     progress::Step,
-    record::{Record, StepRecord, rounded},
+    record::{self, Record, StepRecord, rounded},
     sandbox::{Options, Sandbox},
     tools::Tools,
 };
@@ -30,6 +30,9 @@ const FOREIGN_TO_DOMAIN: [&str; 3] = ["tokio", "hyper", "aws"];
 const SHOWN_LINES: usize = 200;
 /// What makes tests run at length: property test cases (256 otherwise), and whatever else a test does more of.
 const DEEP: [(&str, &str); 2] = [("PROPTEST_CASES", "4096"), ("KARP_DEEP", "1")];
+/// From what property tests draw their cases: from what is committed, so that the same files are judged alike each time and every change
+/// draws others. `--deep` draws at random.
+const SEED: &str = "PROPTEST_RNG_SEED";
 /// Demos of `--deep` one after the other; two more run side by side.
 const DEEP_DEMOS: usize = 2;
 /// The longest that one step may take: a first build on two cores takes a third of it.
@@ -133,6 +136,10 @@ impl Verify {
         let mut env = sandbox.test_env();
         if self.deep {
             env.extend(DEEP.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        } else {
+            let seed = record::seed(&self.layout.root).to_string();
+            println!("  property tests draw by {SEED}={seed}");
+            env.insert(SEED.to_owned(), seed);
         }
         let passed = self.cargo("tests", &["test", "--workspace", "--no-fail-fast"], &env).await?;
         let begin = Instant::now();
