@@ -63,8 +63,9 @@ impl<'a> Field<'a> {
         let mut entries = Vec::new();
         let mut counts: BTreeMap<Arc<str>, Counts> = BTreeMap::new();
         for (at, state) in problem.hosts.iter().enumerate() {
-            let Some(claim) = state.host.claim.clone().filter(|claim| is_ours(&claim.class)) else { continue };
+            // A node whose claim is gone may still be on its way out: it takes of the budget, too.
             count(&mut counts, &state.host);
+            let Some(claim) = state.host.claim.clone().filter(|claim| is_ours(&claim.class)) else { continue };
             let pods = state.host.node.as_ref().and_then(|node| problem.pods_by_node.get(&node.name));
             let pods = pods.map(Vec::as_slice).unwrap_or_default();
             let target = match &state.host.node {
