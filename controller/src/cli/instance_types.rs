@@ -1,17 +1,16 @@
 //! `karp instance-types`: the catalogue as the engine sees it.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
 use karp_domain::api::labels;
 use karp_domain::catalogue::{CapacityType, Catalogue, InstanceType, Listing, Market, NodeSettings};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::{Operator, Requirement, Requirements, hint};
 
+use super::text;
 use super::world::Output;
 use crate::files::{Objects, Offered, zones_for};
 
@@ -67,16 +66,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
     let types = choose(&catalogue, &requirements);
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
-    match options.output {
-        Output::Json => {
-            let listed: Vec<Listing> = types.iter().map(Listing::from).collect();
-            serde_json::to_writer(&mut out, &listed)?;
-            writeln!(out)?;
-        }
-        Output::Table => write!(out, "{}", render(types))?,
-    }
-    Ok(out.flush()?)
+    let listed = || types.iter().map(Listing::from).collect::<Vec<_>>();
+    text::print(options.output, listed, || render(&types))
 }
 
 /// The types that meet the requirements, with the offerings that do; by name.
@@ -98,11 +89,10 @@ fn choose(catalogue: &Catalogue, requirements: &Requirements) -> Vec<InstanceTyp
 }
 
 /// A table, cheapest first.
-fn render(mut types: Vec<InstanceType>) -> String {
+fn render(types: &[InstanceType]) -> String {
+    let mut types: Vec<&InstanceType> = types.iter().collect();
     types.sort_by(|a, b| (a.cheapest(), &a.name).cmp(&(b.cheapest(), &b.name)));
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["TYPE", "ARCH", "CPU", "MEMORY", "PODS", "OTHER", "ON-DEMAND $/H", "SPOT $/H"]);
+    let mut table = text::table(["TYPE", "ARCH", "CPU", "MEMORY", "PODS", "OTHER", "ON-DEMAND $/H", "SPOT $/H"]);
     for kind in &types {
         let room = kind.allocatable();
         let usual = ["cpu", "memory", "pods", "ephemeral-storage"];
@@ -120,11 +110,7 @@ fn render(mut types: Vec<InstanceType>) -> String {
             cheapest(kind, CapacityType::Spot),
         ]);
     }
-    for column in [2, 3, 4, 6, 7] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    text::align(&mut table, &[2, 3, 4, 6, 7]);
     let mut out = String::new();
     for line in table.to_string().lines() {
         let _ = writeln!(out, "{}", line.trim_end().strip_prefix(' ').unwrap_or(line));

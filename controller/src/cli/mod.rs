@@ -6,6 +6,7 @@ mod instance_types;
 mod live;
 mod simulate;
 mod snapshot;
+mod text;
 mod world;
 
 use std::process::ExitCode;

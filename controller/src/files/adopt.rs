@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use karp_domain::api::conditions::{Condition, ConditionStatus, INITIALIZED, LAUNCHED, REGISTERED};
+use karp_domain::api::conditions::{Condition, INITIALIZED, LAUNCHED, REGISTERED};
 use karp_domain::api::labels;
 use karp_domain::cluster::{Claim, Node, Pool, Readiness, Snapshot};
 use karp_domain::requirement::Requirements;
@@ -38,14 +38,6 @@ pub fn adopt(snapshot: &mut Snapshot) -> usize {
 /// The claim that a node would have.
 fn claim(node: &Node, pool: &Pool) -> Claim {
     let since = node.created.unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-    let met = |kind: &str| Condition {
-        kind: kind.to_owned(),
-        status: ConditionStatus::True,
-        last_transition_time: since,
-        reason: kind.to_owned(),
-        message: String::new(),
-        observed_generation: None,
-    };
     Claim {
         name: node.name.clone(),
         uid: node.uid.clone(),
@@ -64,7 +56,7 @@ fn claim(node: &Node, pool: &Pool) -> Claim {
         node_name: Some(node.name.clone()),
         capacity: node.capacity.clone(),
         allocatable: node.allocatable.clone(),
-        conditions: [LAUNCHED, REGISTERED, INITIALIZED].map(met).to_vec(),
+        conditions: [LAUNCHED, REGISTERED, INITIALIZED].map(|kind| Condition::met(kind, since)).to_vec(),
         last_pod_event: None,
         created: since,
         deleting: None,

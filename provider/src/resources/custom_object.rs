@@ -116,9 +116,18 @@ impl CustomObject {
         self.handle.session()
     }
 
-    /// Checks a configuration offline: [`CustomKind::check`].
+    /// Checks a configuration offline. Where an unknown value may still put things right, nothing is said.
     pub fn check(&self, config: &Value) -> Diagnostics {
-        self.kind.check(&self.spec, config)
+        let mut unknown = Vec::new();
+        let object = self.kind.object(&self.spec, config, &mut unknown);
+        let mut found = Diagnostics::new();
+        for violation in (self.kind.validate)(&object) {
+            let path = spec::path_of(&(self.kind.locate)(&violation.path));
+            if !unknown.iter().any(|unknown| spec::within(unknown, &path) || spec::within(&path, unknown)) {
+                found.push(diagnostic(self.kind.kind, &violation, path));
+            }
+        }
+        found
     }
 
     /// Reads attributes as the API's type; nothing while a part of them is not known.
@@ -128,17 +137,38 @@ impl CustomObject {
 
     /// Creates the object, or takes it over where that is wanted, and waits for the controller's word if asked to.
     pub async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        self.kind.create(ctx, &self.session(), &self.spec, planned).await
+        let client = self.session().kube().await?;
+        let origin = self.kind.origin(&self.session(), &client, &planned).await?;
+        self.kind.apply(ctx, &client, &self.spec, &planned).await?;
+        let name = planned.get("name").clone();
+        let state = planned.with("id", name);
+        if origin == Origin::Made {
+            ctx.save(state.clone());
+        }
+        self.kind.settle(ctx, &client, &state).await?;
+        Ok(state)
     }
 
-    /// Reads the object into state: [`CustomKind::read`].
+    /// Reads the object into state. State in which the required attribute `always` is null comes from an import: then all fields are read.
     pub async fn read(&self, ctx: &Context, state: Value, always: &str) -> Result<Option<Value>, Diagnostics> {
-        self.kind.read(ctx, &self.session(), &self.spec, state, always).await
+        let session = self.session();
+        let look = async {
+            let client = session.kube().await?;
+            let live = self.kind.find(&client, state.get("name").as_str().unwrap_or_default()).await?;
+            let scope = if state.get(always).is_null() { Scope::All } else { Scope::Known };
+            // An object on its way out is gone as far as a plan is concerned.
+            let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
+            Ok(live.map(|live| self.kind.state(&self.spec, &state, &live, scope)))
+        };
+        session.refresh(ctx, needs(&session), &state, look).await
     }
 
     /// Applies a change, and waits for the controller's word if asked to.
     pub async fn update(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        self.kind.update(ctx, &self.session(), &self.spec, planned).await
+        let client = self.session().kube().await?;
+        self.kind.apply(ctx, &client, &self.spec, &planned).await?;
+        self.kind.settle(ctx, &client, &planned).await?;
+        Ok(planned)
     }
 
     /// Deletes the object of a state, and waits until it is gone; `fix` says what to do about one that stays.
@@ -173,80 +203,12 @@ impl CustomKind {
         })
     }
 
-    /// Checks a configuration offline. Where an unknown value may still put things right, nothing is said.
-    fn check(&self, attributes: &Attributes, config: &Value) -> Diagnostics {
-        let mut unknown = Vec::new();
-        let object = self.object(attributes, config, &mut unknown);
-        let mut found = Diagnostics::new();
-        for violation in (self.validate)(&object) {
-            let path = spec::path_of(&(self.locate)(&violation.path));
-            if !unknown.iter().any(|unknown| spec::within(unknown, &path) || spec::within(&path, unknown)) {
-                found.push(diagnostic(self.kind, &violation, path));
-            }
-        }
-        found
-    }
-
     /// Plans `id`, which is the name.
     pub fn plan_id(change: &mut PlannedChange) {
         if change.is_create() && change.planned.get("name").is_known() {
             let name = change.planned.get("name").clone();
             change.planned.set("id", name);
         }
-    }
-
-    /// Creates the object, or takes it over where that is wanted, and waits for the controller's word if asked to.
-    async fn create(
-        &self,
-        ctx: &Context,
-        session: &Session,
-        attributes: &Attributes,
-        planned: Value,
-    ) -> Result<Value, Diagnostics> {
-        let client = session.kube().await?;
-        let origin = self.origin(session, &client, &planned).await?;
-        self.apply(ctx, &client, attributes, &planned).await?;
-        let name = planned.get("name").clone();
-        let state = planned.with("id", name);
-        if origin == Origin::Made {
-            ctx.save(state.clone());
-        }
-        self.settle(ctx, &client, &state).await?;
-        Ok(state)
-    }
-
-    /// Reads the object into state. State in which the required attribute `always` is null comes from an import: then all fields are read.
-    async fn read(
-        &self,
-        ctx: &Context,
-        session: &Session,
-        attributes: &Attributes,
-        state: Value,
-        always: &str,
-    ) -> Result<Option<Value>, Diagnostics> {
-        let look = async {
-            let client = session.kube().await?;
-            let live = self.find(&client, state.get("name").as_str().unwrap_or_default()).await?;
-            let scope = if state.get(always).is_null() { Scope::All } else { Scope::Known };
-            // An object on its way out is gone as far as a plan is concerned.
-            let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
-            Ok(live.map(|live| self.state(attributes, &state, &live, scope)))
-        };
-        session.refresh(ctx, needs(session), &state, look).await
-    }
-
-    /// Applies a change, and waits for the controller's word if asked to.
-    async fn update(
-        &self,
-        ctx: &Context,
-        session: &Session,
-        attributes: &Attributes,
-        planned: Value,
-    ) -> Result<Value, Diagnostics> {
-        let client = session.kube().await?;
-        self.apply(ctx, &client, attributes, &planned).await?;
-        self.settle(ctx, &client, &planned).await?;
-        Ok(planned)
     }
 
     async fn settle(&self, ctx: &Context, client: &Client, state: &Value) -> Result<(), Diagnostics> {

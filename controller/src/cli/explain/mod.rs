@@ -3,7 +3,6 @@
 mod node;
 mod report;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,11 +11,11 @@ use clap::{Args, Subcommand};
 use karp_domain::cluster::PodKey;
 use karp_domain::disruption::plan_disruption;
 use karp_domain::scheduling::{explain, solve};
-use serde::Serialize;
 
 use self::node::NodeReport;
 use self::report::Report;
 use super::live::Cluster;
+use super::text;
 use super::world::{Output, Question, World};
 
 /// Holds the options of `karp explain`.
@@ -56,19 +55,6 @@ impl Source {
             files => self.world.of_files(files)?,
         })
     }
-
-    fn print(&self, report: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-        let mut out = std::io::BufWriter::new(anstream::stdout().lock());
-        match self.output {
-            Output::Json => {
-                serde_json::to_writer(&mut out, report)?;
-                writeln!(out)?;
-            }
-            Output::Table => write!(out, "{}", text())?,
-        }
-        out.flush()?;
-        Ok(())
-    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -107,7 +93,7 @@ fn pod(options: &PodOptions) -> anyhow::Result<ExitCode> {
     let pod = snapshot.pods.iter().find(|pod| pod.key == key).with_context(|| format!("there is no pod {key}"))?;
     let solution = solve(&snapshot);
     let report = Report::new(pod, (&snapshot, &solution), explain(&snapshot, pod, &solution));
-    options.source.print(&report, || report.render())?;
+    text::print(options.source.output, || &report, || report.render())?;
     Ok(if report.is_refused() { ExitCode::from(2) } else { ExitCode::SUCCESS })
 }
 
@@ -116,6 +102,6 @@ fn node(options: &NodeOptions) -> anyhow::Result<ExitCode> {
     let name = &options.node;
     let report = NodeReport::new(&snapshot, &plan_disruption(&snapshot), name)
         .with_context(|| format!("there is no Node and no NodeClaim {name}"))?;
-    options.source.print(&report, || report.render())?;
+    text::print(options.source.output, || &report, || report.render())?;
     Ok(ExitCode::SUCCESS)
 }

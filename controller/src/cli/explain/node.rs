@@ -9,9 +9,8 @@ use karp_domain::disruption::{Candidate, Command, DisruptionPlan, KeepReason, Ve
 use serde::Serialize;
 
 use crate::cli::simulate::disruption::{Done, NOT_OURS, is_estimated};
+use crate::cli::text::{BOLD, DIM, counted, written};
 
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
 const GOES: Style = AnsiColor::Yellow.on_default().bold();
 
 /// Holds what becomes of a node, and why.
@@ -85,10 +84,7 @@ impl NodeReport {
 
     /// Writes the report with colours, which the stream takes out where they are not wanted.
     pub fn render(&self) -> String {
-        let mut out = String::new();
-        // writing to a string cannot fail
-        let _ = self.write(&mut out);
-        out
+        written(|out| self.write(out))
     }
 
     fn write(&self, out: &mut String) -> fmt::Result {
@@ -108,7 +104,7 @@ impl NodeReport {
         let price =
             self.price_per_hour.map_or_else(|| "unknown".to_owned(), |price| format!("{mark}${price:.4} an hour"));
         let pool = self.node_pool.as_deref().unwrap_or("none");
-        writeln!(out, "  {DIM}pool {pool}, price {price}, {} to move{DIM:#}", pods(self.pods))
+        writeln!(out, "  {DIM}pool {pool}, price {price}, {} to move{DIM:#}", counted(self.pods, "pod"))
     }
 }
 
@@ -123,11 +119,7 @@ fn write_command(out: &mut String, word: &str, command: &Done) -> fmt::Result {
         writeln!(out, "    replaced by {kinds}{more} at ${:.4} an hour", node.price)?;
     }
     let saved = command.savings_per_hour;
-    writeln!(out, "    saves ${saved:.4} an hour, {} to move", pods(command.evictions))
-}
-
-fn pods(count: usize) -> String {
-    format!("{count} pod{}", if count == 1 { "" } else { "s" })
+    writeln!(out, "    saves ${saved:.4} an hour, {} to move", counted(command.evictions, "pod"))
 }
 
 fn pods_on(snapshot: &Snapshot, node: &str) -> usize {

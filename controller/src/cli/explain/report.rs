@@ -3,16 +3,12 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use anstyle::{AnsiColor, Style};
 use karp_domain::cluster::{Owner, Phase, Pod, Snapshot};
 use karp_domain::scheduling::{Asked, PoolExplanation, Solution, Step, Target};
 use serde::Serialize;
 
 use crate::cli::simulate::is_estimated;
-
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
-const BAD: Style = AnsiColor::Red.on_default().bold();
+use crate::cli::text::{BAD, BOLD, DIM, written};
 
 /// Holds what becomes of a pod, and how far it gets in each pool.
 #[derive(Debug, Serialize)]
@@ -92,10 +88,7 @@ impl Report {
 
     /// Writes the report with colours, which the stream takes out where they are not wanted.
     pub fn render(&self) -> String {
-        let mut out = String::new();
-        // writing to a string cannot fail
-        let _ = self.write(&mut out);
-        out
+        written(|out| self.write(out))
     }
 
     fn write(&self, out: &mut String) -> fmt::Result {

@@ -4,7 +4,6 @@ mod answer;
 pub mod disruption;
 mod table;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use karp_domain::scheduling::solve;
 pub use self::answer::is_estimated;
 use self::answer::{Answer, SolveSeconds};
 use self::disruption::Disruption;
+use super::text;
 use super::world::{Output, Question, World};
 
 /// The exit code when some pods are not placed.
@@ -64,30 +64,14 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let Some((snapshot, solution)) = last else { return Ok(ExitCode::SUCCESS) };
     let answer = Answer::new(&snapshot, &solution, seconds(times));
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
-    match options.output {
-        Output::Json => {
-            serde_json::to_writer(&mut out, &answer)?;
-            writeln!(out)?;
-        }
-        Output::Table => write!(out, "{}", table::render(&answer))?,
-    }
-    out.flush()?;
+    text::print(options.output, || &answer, || table::render(&answer))?;
     Ok(if answer.unschedulable.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL_PLACED) })
 }
 
 fn disrupt(options: &Options, question: &Question) -> anyhow::Result<ExitCode> {
     let snapshot = question.cluster()?;
     let answer = if options.until_stable { Disruption::until_stable(&snapshot) } else { Disruption::now(&snapshot) };
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
-    match options.output {
-        Output::Json => {
-            serde_json::to_writer(&mut out, &answer)?;
-            writeln!(out)?;
-        }
-        Output::Table => write!(out, "{}", disruption::render(&answer))?,
-    }
-    out.flush()?;
+    text::print(options.output, || &answer, || disruption::render(&answer))?;
     Ok(ExitCode::SUCCESS)
 }
 

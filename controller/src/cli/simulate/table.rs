@@ -3,23 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use anstyle::{AnsiColor, Style};
-use comfy_table::{CellAlignment, Table, presets};
-
 use super::answer::{Answer, NewNode, Refused};
+use crate::cli::text::{BAD, BOLD, DIM, align, counted, table, written};
 
 /// Rows of one table at most; more are for programs.
 pub(super) const ROWS: usize = 40;
-pub(super) const BOLD: Style = Style::new().bold();
-pub(super) const DIM: Style = Style::new().dimmed();
-const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// Writes the answer with colours, which the stream takes out where they are not wanted.
 pub fn render(answer: &Answer) -> String {
-    let mut out = String::new();
-    // writing to a string cannot fail
-    let _ = write(&mut out, answer);
-    out
+    written(|out| write(out, answer))
 }
 
 fn write(out: &mut String, answer: &Answer) -> fmt::Result {
@@ -55,9 +47,7 @@ fn new_nodes(out: &mut String, answer: &Answer) -> fmt::Result {
             range(nodes.iter().map(|node| node.pods.len())),
         ]);
     }
-    for column in [0, 3, 6, 7] {
-        align(&mut table, column);
-    }
+    align(&mut table, &[0, 3, 6, 7]);
     let count = counted(answer.node_claims.len(), "node");
     writeln!(out, "{BOLD}New: {count} for {}{BOLD:#}", price(answer))?;
     indented(out, &table.to_string())?;
@@ -87,7 +77,7 @@ fn there(out: &mut String, answer: &Answer) -> fmt::Result {
     for (node, pods) in nodes.iter().take(ROWS) {
         table.add_row([(*node).to_owned(), pods.to_string()]);
     }
-    align(&mut table, 1);
+    align(&mut table, &[1]);
     indented(out, &table.to_string())?;
     rest(out, nodes.len(), "nodes")?;
     writeln!(out)
@@ -155,25 +145,9 @@ fn milliseconds(seconds: f64) -> String {
     format!("{:.2} ms", seconds * 1000.0)
 }
 
-pub(super) fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}
-
 fn range(numbers: impl Iterator<Item = usize> + Clone) -> String {
     let (least, most) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
     if least == most { least.to_string() } else { format!("{least}-{most}") }
-}
-
-pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header.map(str::to_uppercase));
-    table
-}
-
-pub(super) fn align(table: &mut Table, column: usize) {
-    if let Some(column) = table.column_mut(column) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
 }
 
 pub(super) fn indented(out: &mut String, text: &str) -> fmt::Result {

@@ -62,6 +62,20 @@ pub struct Condition {
     pub observed_generation: Option<i64>,
 }
 
+impl Condition {
+    /// Makes one that has been met since a time.
+    pub fn met(kind: &str, since: Timestamp) -> Self {
+        Condition {
+            kind: kind.to_owned(),
+            status: ConditionStatus::True,
+            last_transition_time: since,
+            reason: kind.to_owned(),
+            message: String::new(),
+            observed_generation: None,
+        }
+    }
+}
+
 impl JsonSchema for Condition {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Condition".into()

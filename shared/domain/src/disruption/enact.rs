@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::Command;
 use super::candidate::price_of;
 use super::stable::Change;
-use crate::api::conditions::{Condition, ConditionStatus, INITIALIZED, LAUNCHED, REGISTERED};
+use crate::api::conditions::{Condition, INITIALIZED, LAUNCHED, REGISTERED};
 use crate::api::labels;
 use crate::catalogue::{Price, RankedOffering};
 use crate::cluster::{Claim, Node, Phase, Pod, PodKey, Readiness, Snapshot};
@@ -192,7 +192,7 @@ fn joined(snapshot: &Snapshot, node: &InFlightNode, offering: &RankedOffering, n
         node_name: Some(name.clone()),
         capacity: capacity.clone(),
         allocatable: allocatable.clone(),
-        conditions: [LAUNCHED, REGISTERED, INITIALIZED].map(|kind| met(kind, now)).to_vec(),
+        conditions: [LAUNCHED, REGISTERED, INITIALIZED].map(|kind| Condition::met(kind, now)).to_vec(),
         last_pod_event: None,
         created: now,
         deleting: None,
@@ -215,15 +215,4 @@ fn joined(snapshot: &Snapshot, node: &InFlightNode, offering: &RankedOffering, n
         deleting: None,
     };
     (node, claim)
-}
-
-fn met(kind: &str, now: jiff::Timestamp) -> Condition {
-    Condition {
-        kind: kind.to_owned(),
-        status: ConditionStatus::True,
-        last_transition_time: now,
-        reason: kind.to_owned(),
-        message: String::new(),
-        observed_generation: None,
-    }
 }

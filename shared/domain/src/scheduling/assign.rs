@@ -273,7 +273,7 @@ impl<'r> Assignment<'r> {
         let fits = |run: &mut Self, unit: u32| {
             let request = times(&run.kinds[kind].request, unit);
             let shape = &run.kinds[kind].shape;
-            let ways = run.ways.by_pool(run.problem, shape, &request, wants, &cell.alternatives);
+            let ways = run.ways.by_pool(run.problem, shape, &request, wants, (&cell.pins, &cell.alternatives));
             ways.iter().any(Result::is_ok).then_some(ways)
         };
         let (mut low, mut high) = (0, most);
@@ -375,7 +375,7 @@ impl<'r> Assignment<'r> {
         if cell.ways.is_none() {
             let (shape, request) = (&self.kinds[kind].shape, &self.kinds[kind].request);
             let wants = self.wants(kind, step);
-            let ways = self.ways.by_pool(problem, shape, request, wants, &cell.alternatives);
+            let ways = self.ways.by_pool(problem, shape, request, wants, (&cell.pins, &cell.alternatives));
             cell.price = ways.iter().flatten().flatten().filter_map(|way| way.price).min();
             cell.ways = Some(ways);
         }

@@ -188,8 +188,8 @@ pub(crate) struct Ways {
     pools: Vec<Known>,
     /// Of pods that ask nothing of labels but their domains, by those.
     pinned: FxHashMap<Pins, Arc<[Requirements]>>,
-    /// How such pods fit, where taints keep nobody away: by the address of their alternatives, which `pinned` keeps, and their request.
-    plain: FxHashMap<(*const Requirements, Amounts), ByPool>,
+    /// How such pods fit, where taints keep nobody away: by their domains and their request.
+    plain: FxHashMap<(Pins, Amounts), ByPool>,
 }
 
 /// Domains in which pods are to go.
@@ -210,30 +210,26 @@ struct Known {
 }
 
 impl Ways {
-    /// Answers how pods fit every pool.
+    /// Answers how pods that go to these domains fit every pool; `alternatives` are what they want with the domains in it.
     pub(crate) fn by_pool(
         &mut self,
         problem: &Problem<'_>,
         shape: &Shape,
         request: &Amounts,
         wants: &Wants,
-        alternatives: &[Requirements],
+        (pins, alternatives): (&Pins, &[Requirements]),
     ) -> ByPool {
         let all = |ways: &mut Self| -> ByPool {
             (0..problem.pools.len()).map(|pool| ways.of(problem, pool, shape, request, wants, alternatives)).collect()
         };
-        if !problem.is_untainted() || !shape.ports.is_empty() {
+        if !is_plain(&wants.alternatives) || !problem.is_untainted() || !shape.ports.is_empty() {
             return all(self);
         }
-        let key = (alternatives.as_ptr(), request.clone());
+        let key = (pins.clone(), request.clone());
         if let Some(known) = self.plain.get(&key) {
             return known.clone();
         }
         let ways = all(self);
-        // an address means something only as long as what is there is kept
-        if !self.pinned.values().any(|own| own.as_ptr() == alternatives.as_ptr()) {
-            return ways;
-        }
         self.plain.insert(key, ways.clone());
         ways
     }

@@ -5,17 +5,15 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use super::{Disruption, Done, Replacement};
-use crate::cli::simulate::table::{BOLD, DIM, ROWS, align, counted, indented, rest, table};
+use crate::cli::simulate::table::{ROWS, indented, rest};
+use crate::cli::text::{BOLD, DIM, align, counted, table, written};
 
 /// Names of nodes in one row.
 const NAMES: usize = 3;
 
 /// Writes the answer with colours, which the stream takes out where they are not wanted.
 pub fn render(answer: &Disruption) -> String {
-    let mut out = String::new();
-    // writing to a string cannot fail
-    let _ = write(&mut out, answer);
-    out
+    written(|out| write(out, answer))
 }
 
 fn write(out: &mut String, answer: &Disruption) -> fmt::Result {
@@ -40,9 +38,7 @@ fn commands(out: &mut String, answer: &Disruption) -> fmt::Result {
             command.evictions.to_string(),
         ]);
     }
-    for column in [4, 5] {
-        align(&mut table, column);
-    }
+    align(&mut table, &[4, 5]);
     writeln!(out, "{BOLD}{}{BOLD:#}", counted(answer.commands.len(), "command"))?;
     indented(out, &table.to_string())?;
     rest(out, answer.commands.len(), "commands")?;
