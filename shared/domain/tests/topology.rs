@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::{PreferencePolicy, Snapshot};
-use karp_domain::scheduling::{Solution, Target, solve};
+use karp_domain::scheduling::{InFlightNode, Solution, Target, solve};
 use serde_json::{Value, json};
 use world::{TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
 
@@ -388,4 +388,35 @@ fn namespaces_are_told_apart() {
     assert_eq!(Answer::of(&objects(&near)).zone("web-00"), "us-east-1b");
     near["namespaceSelector"] = json!({"matchLabels": {"team": "c"}});
     assert_eq!(Answer::of(&objects(&near)).refused().len(), 1);
+}
+
+#[test]
+fn a_spread_that_honors_taints_does_not_count_pods_behind_them() {
+    let behind = with(
+        pool("behind", json!([])),
+        &[
+            ("spec.weight", json!(50)),
+            ("spec.template.spec.taints", json!([{"key": "only", "value": "big", "effect": "NoSchedule"}])),
+        ],
+    );
+    let big = (0..5).map(|n| {
+        let more = [
+            ("spec.nodeSelector", json!({ZONE: "us-east-1a"})),
+            ("spec.tolerations", json!([{"key": "only", "operator": "Exists"}])),
+            (SPREAD, spread(ZONE, 1, "DoNotSchedule")),
+        ];
+        app(pending(&format!("big-{n}"), "2", "1Gi"), "web", &more)
+    });
+    let mut honoring = spread(ZONE, 1, "DoNotSchedule");
+    honoring[0]["nodeTaintsPolicy"] = json!("Honor");
+    let mut objects: Vec<Value> = big.collect();
+    objects.extend(web(6, &[(SPREAD, honoring)]));
+    objects.push(behind);
+    let answer = Answer::of(&objects);
+    assert!(answer.refused().is_empty(), "{:?}", answer.refused());
+    let big = |node: &&InFlightNode| node.pods.iter().any(|pod| pod.name.starts_with("big"));
+    let pools: BTreeSet<&str> = answer.solution.nodes.iter().filter(big).map(|node| &*node.pool).collect();
+    assert_eq!(pools, ["behind"].into(), "the heavier pool comes first");
+    let zones = answer.zones("web");
+    assert!(zones.values().all(|count| *count == 2) && zones.len() == 3, "{zones:?}");
 }

@@ -2,16 +2,18 @@
 //!
 //! Rules on domains (zones, mostly) are settled here, one pod after the other, so that packing has only rules on single nodes left.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use super::amounts::{Amounts, copies};
-use super::board::{Board, KeyId, ValueId, filter_admits_host};
+use super::board::{Board, KeyId, NewNodes, ValueId, filter_admits_host};
 use super::packing::{limits_left, node_size};
 use super::problem::{HostState, PoolState, Problem, Way};
 use super::queue::{ByPool, Group, Kind, Pins, Ways, bears_all, distinct_values, is_plain};
-use super::terms::CounterId;
+use super::terms::{CounterId, Filter};
 use super::wants::{Asks, Rule, Wants};
 use super::{Hosts, Misfit, Placement};
 use crate::api::labels;
@@ -31,6 +33,8 @@ pub(crate) type Batch = (usize, usize, usize);
 struct Cell {
     pins: Pins,
     alternatives: Arc<[Requirements]>,
+    /// Pools that may make its new nodes; all of them where none is named.
+    side: Option<Side>,
     /// By pool; looked up when first asked for.
     ways: Option<ByPool>,
     price: Option<Price>,
@@ -38,6 +42,16 @@ struct Cell {
     hosts: Vec<usize>,
     /// Hosts before this one, of the list or of all, are full or unsuitable.
     next: usize,
+}
+
+/// Pools that are alike to every spread that counts the pods of a kind. One with `nodeTaintsPolicy: Honor` does not count pods on nodes
+/// whose taints its own pods do not tolerate, so which side of it a pod is on has to be settled before packing.
+#[derive(Clone)]
+struct Side {
+    /// By pool.
+    pools: Arc<[bool]>,
+    /// One of them.
+    first: usize,
 }
 
 /// One step of a kind, made ready.
@@ -68,6 +82,24 @@ pub(crate) struct Assignment<'r> {
     sent: FxHashMap<Batch, u32>,
     /// By label, its domains where nothing keeps a pod out of one.
     all_values: FxHashMap<KeyId, Arc<[ValueId]>>,
+}
+
+impl Cell {
+    fn on(&self, side: &Side) -> Cell {
+        let (pins, alternatives) = (self.pins.clone(), self.alternatives.clone());
+        Cell { pins, alternatives, side: Some(side.clone()), ways: None, price: None, hosts: Vec::new(), next: 0 }
+    }
+
+    /// Keeps the ways of pools that may make its nodes.
+    fn on_its_side(&self, ways: ByPool) -> ByPool {
+        let Some(side) = &self.side else { return ways };
+        if side.pools.iter().zip(&*ways).all(|(on, ways)| *on || ways.is_err()) {
+            return ways;
+        }
+        let other = || Misfit::Topology { rule: "nodes that a spread does not count".to_owned() };
+        let keep = |(on, ways): (&bool, &Result<Vec<Way>, Misfit>)| if *on { ways.clone() } else { Err(other()) };
+        side.pools.iter().zip(&*ways).map(keep).collect()
+    }
 }
 
 impl<'r> Assignment<'r> {
@@ -209,7 +241,7 @@ impl<'r> Assignment<'r> {
                 if !self.valid(wants, &ready.universes, &ready.cells[at].pins) {
                     continue;
                 }
-                let crowd = self.crowd(wants, (kind, step, at), &ready.cells[at].pins);
+                let crowd = self.crowd((kind, step, at), &ready.cells);
                 let cell = &mut ready.cells[at];
                 while cell.next < cell.hosts.len() && self.room(kind, step, cell.hosts[cell.next]) == 0 {
                     cell.next += 1;
@@ -218,14 +250,14 @@ impl<'r> Assignment<'r> {
                 if host.is_none() && (self.cap((kind, step, at)) == 0 || !self.can_be_made(kind, step, cell)) {
                     continue;
                 }
-                let key = (host.is_none(), crowd, cell.price, at);
+                let key = (host.is_none(), crowd, Reverse(self.weight(cell)), cell.price, at);
                 if best.as_ref().is_none_or(|(least, _)| key < *least) {
                     best = Some((key, host));
                 }
             }
             match best {
                 Some((_, Some(host))) => self.put(kind, host, 1),
-                Some(((_, _, _, at), None)) => self.pend((kind, step, at), &ready.cells[at], 1),
+                Some(((.., at), None)) => self.pend((kind, step, at), &ready.cells[at], 1),
                 None => return,
             }
         }
@@ -244,7 +276,7 @@ impl<'r> Assignment<'r> {
             let roomy =
                 hosts.copied().filter(|host| meets(self, *host)).map(|host| (self.room(kind, step, host), host));
             // the first one chooses the host with most room, since its like must follow it there
-            let best = roomy.filter(|(room, _)| *room > 0).max_by_key(|(room, host)| (*room, std::cmp::Reverse(*host)));
+            let best = roomy.filter(|(room, _)| *room > 0).max_by_key(|(room, host)| (*room, Reverse(*host)));
             if let Some((room, host)) = best {
                 let count = if wants.domains.is_empty() { room.min(self.left(kind)) } else { 1 };
                 self.put(kind, host, count);
@@ -274,6 +306,7 @@ impl<'r> Assignment<'r> {
             let request = times(&run.kinds[kind].request, unit);
             let shape = &run.kinds[kind].shape;
             let ways = run.ways.by_pool(run.problem, shape, &request, wants, (&cell.pins, &cell.alternatives));
+            let ways = cell.on_its_side(ways);
             ways.iter().any(Result::is_ok).then_some(ways)
         };
         let (mut low, mut high) = (0, most);
@@ -364,9 +397,10 @@ impl<'r> Assignment<'r> {
         let from = self.cursor[kind];
         self.cursor[kind] += count as usize;
         self.groups[group].waiting.extend_from_slice(&self.kinds[kind].pods[from..self.cursor[kind]]);
+        let taints = cell.side.as_ref().map(|side| self.problem.pools[side.first].pool.taints.as_slice());
+        let new = NewNodes { pins: &cell.pins, alternatives: &cell.alternatives, taints: taints.unwrap_or_default() };
         let (terms, domains) = (&self.problem.terms, &self.problem.domains);
-        let counting = &self.kinds[kind].counting;
-        self.board.count_new(terms, domains, &cell.pins, &cell.alternatives, counting, i64::from(count));
+        self.board.count_new(terms, domains, &new, &self.kinds[kind].counting, i64::from(count));
     }
 
     /// Says whether a new node in a cell can hold a pod, by any pool.
@@ -376,6 +410,7 @@ impl<'r> Assignment<'r> {
             let (shape, request) = (&self.kinds[kind].shape, &self.kinds[kind].request);
             let wants = self.wants(kind, step);
             let ways = self.ways.by_pool(problem, shape, request, wants, (&cell.pins, &cell.alternatives));
+            let ways = cell.on_its_side(ways);
             cell.price = ways.iter().flatten().flatten().filter_map(|way| way.price).min();
             cell.ways = Some(ways);
         }
@@ -406,7 +441,8 @@ impl<'r> Assignment<'r> {
     }
 
     /// How many like pods are in a cell: pods are spread over cells that are equally good, unless they want to be near each other.
-    fn crowd(&self, wants: &Wants, batch: Batch, pins: &[(KeyId, ValueId)]) -> u32 {
+    fn crowd(&self, (kind, step, at): Batch, cells: &[Cell]) -> u32 {
+        let (wants, pins) = (self.wants(kind, step), &cells[at].pins);
         let mut spread = 0;
         let mut near = false;
         for rule in &wants.domains {
@@ -422,7 +458,21 @@ impl<'r> Assignment<'r> {
         if near || spread > 0 {
             return spread;
         }
-        self.open.get(&batch).map_or(0, |group| u32::try_from(self.groups[*group].waiting.len()).unwrap_or(u32::MAX))
+        let waiting = |at: usize| self.open.get(&(kind, step, at)).map_or(0, |group| self.groups[*group].waiting.len());
+        let crowd: usize = match cells[at].side {
+            None => waiting(at),
+            Some(_) => (0..cells.len()).filter(|other| cells[*other].pins == *pins).map(waiting).sum(),
+        };
+        u32::try_from(crowd).unwrap_or(u32::MAX)
+    }
+
+    /// The greatest weight of the pools that may make nodes of a cell, where they are parted.
+    fn weight(&self, cell: &Cell) -> u32 {
+        let Some(side) = &cell.side else { return 0 };
+        let ways = cell.ways.as_deref().unwrap_or_default();
+        let able = |ways: &Result<Vec<Way>, Misfit>| ways.iter().flatten().any(|way| way.price.is_some());
+        let able = side.pools.iter().zip(ways).zip(&self.problem.pools).filter(|((on, ways), _)| **on && able(ways));
+        able.map(|(_, state)| state.pool.weight).max().unwrap_or(0)
     }
 
     /// Finds the cells of a step with their hosts.
@@ -435,7 +485,8 @@ impl<'r> Assignment<'r> {
         keys.sort_unstable();
         keys.dedup();
         let near = wants.hosts.iter().any(|rule| rule.asks == Asks::Near);
-        let listed = near || !keys.is_empty();
+        let sides = self.sides(kind, wants);
+        let listed = near || !keys.is_empty() || sides.len() > 1;
         let values: Vec<(KeyId, Arc<[ValueId]>)> =
             keys.iter().map(|key| (*key, self.values(kind, wants, *key))).collect();
         let mut pins: Vec<Pins> = vec![Pins::new()];
@@ -449,10 +500,15 @@ impl<'r> Assignment<'r> {
             });
             pins = longer.take(MAX_CELLS).collect();
         }
-        let mut cells: Vec<Cell> = pins.into_iter().filter_map(|pins| self.cell(wants, pins)).collect();
+        let cells = pins.into_iter().filter_map(|pins| self.cell(wants, pins));
+        let mut cells: Vec<Cell> = match sides.as_slice() {
+            [] => cells.collect(),
+            sides => cells.flat_map(|cell| sides.iter().map(move |side| cell.on(side))).collect(),
+        };
         let order = if listed { self.problem.host_order.as_slice() } else { &[] };
-        let known = cells.iter().enumerate().filter(|_| !order.is_empty()).map(|(at, cell)| (cell.pins.clone(), at));
-        let at: FxHashMap<Pins, usize> = known.collect();
+        // hosts are known for what they are: of cells that differ by their side, the first one lists them
+        let known = cells.iter().enumerate().rev().filter(|_| !order.is_empty());
+        let at: FxHashMap<Pins, usize> = known.map(|(at, cell)| (cell.pins.clone(), at)).collect();
         for host in order.iter().copied().filter(|host| self.suits(kind, step, *host)) {
             let pins: Option<Pins> =
                 keys.iter().map(|key| domains.host(*key, host).map(|value| (*key, value))).collect();
@@ -467,7 +523,31 @@ impl<'r> Assignment<'r> {
     fn cell(&mut self, wants: &Wants, pins: Pins) -> Option<Cell> {
         let alternatives = self.ways.pinned(&self.problem.domains, &wants.alternatives, &pins);
         let possible = !alternatives.is_empty();
-        possible.then_some(Cell { pins, alternatives, ways: None, price: None, hosts: Vec::new(), next: 0 })
+        possible.then_some(Cell { pins, alternatives, side: None, ways: None, price: None, hosts: Vec::new(), next: 0 })
+    }
+
+    /// Parts the pools that a kind tolerates, and that can grow, by the spreads that would count it there; nothing where no spread looks
+    /// at taints.
+    fn sides(&self, kind: usize, wants: &Wants) -> Vec<Side> {
+        let problem = self.problem;
+        let filters = self.kinds[kind].counting.iter().filter_map(|id| problem.terms.filter(*id));
+        let looking: Vec<&Filter> = filters.filter(|filter| filter.tolerations.is_some()).collect();
+        if looking.is_empty() || problem.is_untainted() {
+            return Vec::new();
+        }
+        let mut sides: BTreeMap<Vec<bool>, Vec<usize>> = BTreeMap::new();
+        for (at, state) in problem.pools.iter().enumerate() {
+            let taints = &state.pool.taints;
+            let grows = || !addable(state, problem.snapshot.settings.min_values).is_clear();
+            if bears_all(&self.kinds[kind].shape, taints, wants.shy).is_ok() && grows() {
+                sides.entry(looking.iter().map(|filter| filter.admits_taints(taints)).collect()).or_default().push(at);
+            }
+        }
+        let side = |members: Vec<usize>| Side {
+            pools: (0..problem.pools.len()).map(|pool| members.contains(&pool)).collect(),
+            first: members[0],
+        };
+        sides.into_values().map(side).collect()
     }
 
     /// Says whether a kind may use a host that has room now.

@@ -90,6 +90,14 @@ fn value_of(host: &HostState, key: &str) -> Option<Arc<str>> {
     }
 }
 
+/// What is known of nodes that will be made for some pods.
+pub(crate) struct NewNodes<'a> {
+    pub(crate) pins: &'a [(KeyId, ValueId)],
+    pub(crate) alternatives: &'a [Requirements],
+    /// As far as a spread looks at them.
+    pub(crate) taints: &'a [Taint],
+}
+
 /// Counts of pods and room on hosts while pods are placed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Board {
@@ -156,13 +164,12 @@ impl Board {
         }
     }
 
-    /// Counts pods that will be on new nodes in some domains.
+    /// Counts pods that will be on new nodes.
     pub(crate) fn count_new(
         &mut self,
         terms: &Terms<'_>,
         domains: &Domains,
-        pins: &[(KeyId, ValueId)],
-        alternatives: &[Requirements],
+        new: &NewNodes<'_>,
         counting: &[CounterId],
         count: i64,
     ) {
@@ -170,8 +177,8 @@ impl Board {
             match domains.key(*id) {
                 None => self.total[*id] = add(self.total[*id], count),
                 Some(key) => {
-                    let Some((_, value)) = pins.iter().find(|(pinned, _)| *pinned == key) else { continue };
-                    if passes(terms, *id, |filter| filter_admits_labels(filter, alternatives)) {
+                    let Some((_, value)) = new.pins.iter().find(|(pinned, _)| *pinned == key) else { continue };
+                    if passes(terms, *id, |filter| filter_admits_new(filter, new)) {
                         self.count_in(*id, *value, count);
                     }
                 }
@@ -243,11 +250,10 @@ fn passes(terms: &Terms<'_>, id: CounterId, admits: impl FnOnce(&Filter) -> bool
 pub(crate) fn filter_admits_host(filter: &Filter, host: &HostState) -> bool {
     let labels =
         filter.alternatives.as_ref().is_none_or(|all| all.iter().any(|wanted| host.labels.may_satisfy(wanted)));
-    let keeps_away = |taint: &Taint| !taint.admits(filter.tolerations.as_deref().unwrap_or_default());
-    labels && (filter.tolerations.is_none() || !host.taints.iter().any(keeps_away))
+    labels && filter.admits_taints(&host.taints)
 }
 
-fn filter_admits_labels(filter: &Filter, wanted: &[Requirements]) -> bool {
-    let meets = |a: &Requirements| wanted.iter().any(|b| a.overlaps(b));
-    filter.alternatives.as_ref().is_none_or(|all| all.iter().any(meets))
+fn filter_admits_new(filter: &Filter, new: &NewNodes<'_>) -> bool {
+    let meets = |a: &Requirements| new.alternatives.iter().any(|b| a.overlaps(b));
+    filter.alternatives.as_ref().is_none_or(|all| all.iter().any(meets)) && filter.admits_taints(new.taints)
 }

@@ -11,7 +11,7 @@ use super::wants::{Asks, Rule};
 use crate::api::labels;
 use crate::cluster::{HostPort, Namespaces, Pod, PodKey, PodTerm, Shape, Snapshot, Spread};
 use crate::requirement::{Requirements, Selector};
-use crate::taint::Toleration;
+use crate::taint::{Taint, Toleration};
 
 /// Place of a counter in [`Terms`].
 pub(crate) type CounterId = usize;
@@ -46,6 +46,13 @@ pub(crate) struct Filter {
     pub(crate) alternatives: Option<Vec<Requirements>>,
     /// Taints must be tolerated by these; none when taints do not matter.
     pub(crate) tolerations: Option<Vec<Toleration>>,
+}
+
+impl Filter {
+    /// Says whether nodes with these taints count, as far as taints matter.
+    pub(crate) fn admits_taints(&self, taints: &[Taint]) -> bool {
+        self.tolerations.as_ref().is_none_or(|tolerations| taints.iter().all(|taint| taint.admits(tolerations)))
+    }
 }
 
 /// A pod's labels.

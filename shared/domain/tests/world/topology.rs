@@ -239,7 +239,8 @@ impl<'o> Outcome<'o> {
         let mut late = 0;
         for other in self.pods.iter().filter(|other| counts(&self.places[other.node]) && matching(other)) {
             let Some(domain) = self.domain(other, key) else { continue };
-            *domains.entry(domain).or_default() += 1;
+            let Some(count) = domains.get_mut(domain) else { continue };
+            *count += 1;
             // a new pod without this very constraint may have come after
             let bound_too = list(&other.pod["spec"]["topologySpreadConstraints"]).contains(constraint)
                 && takes_same_nodes(pod, other.pod);
