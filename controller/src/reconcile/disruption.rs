@@ -265,7 +265,7 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
             tracing::error!(NodeClaim.name = %candidate.claim, %error, "deleting nodeclaim");
         }
     }
-    context.running.memory().succeeded(command);
+    context.running.memory().succeeded(command, Timestamp::now());
 }
 
 /// Returns how far each replacement is.
@@ -394,6 +394,7 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
         | KeepReason::TooLittleSaved { .. }
         | KeepReason::SpotToSpotOff
         | KeepReason::TooFewSpotTypes { .. }
+        | KeepReason::CameBack { .. }
         | KeepReason::NotWorthIt { .. } => {
             Some((Reason::Unconsolidatable, format!("Cannot consolidate Node: {reason}")))
         }
@@ -412,6 +413,8 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
 
 #[cfg(test)]
 mod tests {
+    use karp_domain::disruption::Origin;
+
     use super::*;
 
     #[test]
@@ -433,6 +436,7 @@ mod tests {
             candidates: vec![candidate],
             placements: Vec::new(),
             replacements: Vec::new(),
+            origin: Origin::default(),
         };
         let running = Running::default();
         running.add(&command);

@@ -312,8 +312,33 @@ fn one_pool_that_fails_does_not_starve_the_others() {
     assert_eq!(&*first(&snapshot, &memory).unwrap().candidates[0].pool, "a", "tried again after its pause");
     memory.failed(&one, until);
     assert_eq!(memory.pause(&"a".into(), Cause::Drifted, until), Some(until + jiff::SignedDuration::from_mins(2)));
-    memory.succeeded(&one);
+    memory.succeeded(&one, until);
     assert_eq!(memory.pause(&"a".into(), Cause::Drifted, until), None);
+}
+
+#[test]
+fn a_move_that_did_not_last_is_not_made_again_at_once() {
+    let mut objects = two("m7i.2xlarge", &[("p", "1")]);
+    let mut snapshot = snapshot(&objects, catalogue(TYPES));
+    let mut memory = Memory::default();
+    let moves = |snapshot: &Snapshot, memory: &Memory| plan_with(snapshot, memory).commands;
+    let minutes = jiff::SignedDuration::from_mins;
+    let command = moves(&snapshot, &memory).remove(0);
+    assert_eq!(&*command.candidates[0].claim, "default-n1");
+    // kube-scheduler put the pods so that the same nodes are needed
+    memory.succeeded(&command, snapshot.now);
+    let until = snapshot.now + minutes(15);
+    assert_eq!(keep(&plan_with(&snapshot, &memory), "default-n1"), KeepReason::CameBack { until });
+    // another pod is another matter
+    objects.push(running("new", "n2", "100m", "1Gi"));
+    let grown = world::snapshot(&objects, catalogue(TYPES));
+    assert_eq!(moves(&grown, &memory).len(), 1);
+    snapshot.now = until;
+    let again = moves(&snapshot, &memory).remove(0);
+    assert_eq!(again.candidates, command.candidates, "tried again after its rest");
+    memory.succeeded(&again, snapshot.now);
+    let until = snapshot.now + minutes(30);
+    assert_eq!(keep(&plan_with(&snapshot, &memory), "default-n1"), KeepReason::CameBack { until });
 }
 
 #[test]

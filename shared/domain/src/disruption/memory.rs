@@ -1,22 +1,75 @@
-//! What is remembered between plans: pools whose commands failed, and how far the search for cheaper sets came.
+//! What is remembered between plans: pools whose commands failed, moves that did not last, and how far the search for cheaper sets came.
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
-use super::{Cause, Command};
+use super::candidate::{Entry, Field};
+use super::{Cause, Command, KeepReason};
+use crate::api::labels;
+use crate::catalogue::Price;
+use crate::cluster::Pod;
 
 /// Pause of a pool after its first failed command; each further one doubles it.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(1);
 /// However often commands of a pool failed, it is tried again after this long.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(30);
 
+/// Nodes like those of a move that did not last are left alone for so long the first time; each further one doubles it.
+const FIRST_REST: SignedDuration = SignedDuration::from_mins(15);
+/// However often such moves did not last, one is tried again after this long.
+const LONGEST_REST: SignedDuration = SignedDuration::from_hours(6);
+
+/// Holds what a command began from, to see afterwards whether it lasted: kube-scheduler decides where evicted pods run, and may spread them
+/// so that as much is needed as before. Names of nodes and pods do not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The pods that run or wait, whichever their order.
+    pods: u64,
+    /// What the nodes cost that were not going.
+    price: Price,
+    /// The candidates, by what they were: pool, type and pods.
+    candidates: Vec<u64>,
+}
+
+impl Origin {
+    /// Reads the state of a cluster; `members` are the candidates.
+    pub(super) fn of<'e>(field: &Field<'_>, members: impl IntoIterator<Item = &'e Entry>) -> Self {
+        let snapshot = field.problem.snapshot;
+        let counted = |pod: &&Arc<Pod>| pod.is_reschedulable() || pod.is_provisionable();
+        let stays = |entry: &&Entry| entry.obstacle(snapshot) != Some(KeepReason::Leaving);
+        let mut candidates: Vec<u64> = members.into_iter().map(content).collect();
+        candidates.sort_unstable();
+        Origin {
+            pods: gist(snapshot.pods.iter().filter(counted)),
+            price: field.entries.iter().filter(stays).filter_map(|entry| entry.candidate.price).sum(),
+            candidates,
+        }
+    }
+}
+
+/// A hash of some pods that is the same in any order.
+fn gist<'p>(pods: impl Iterator<Item = &'p Arc<Pod>>) -> u64 {
+    let one = |pod: &Arc<Pod>| FxBuildHasher.hash_one((&pod.key.namespace, pod.digest.shape, pod.digest.labels));
+    pods.map(one).fold(0, u64::wrapping_add)
+}
+
+/// A hash of what a node is and holds.
+pub(super) fn content(entry: &Entry) -> u64 {
+    let label = |node: &Arc<crate::cluster::Node>| node.labels.get(labels::INSTANCE_TYPE).cloned();
+    FxBuildHasher.hash_one((&entry.candidate.pool, entry.node.as_ref().and_then(label), gist(entry.pods.iter())))
+}
+
 /// Remembers failures by pool and cause, so that a pool whose replacements never come up does not keep the others waiting. Takes the time,
 /// gives the deadline; an empty memory is always a sound one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     failures: BTreeMap<(Arc<str>, Cause), Failed>,
+    /// Moves that were carried out: of the same pods and like candidates, the last one.
+    moves: BTreeMap<(u64, Vec<u64>), Moved>,
     /// Where the search for cheaper sets goes on.
     pub(super) cursor: usize,
 }
@@ -25,6 +78,24 @@ pub struct Memory {
 struct Failed {
     times: u32,
     at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Moved {
+    /// What the nodes cost before.
+    price: Price,
+    /// How often it was carried out without making them cheaper for good.
+    times: u32,
+    at: Timestamp,
+}
+
+impl Moved {
+    fn until(&self, now: Timestamp) -> Timestamp {
+        let rest = FIRST_REST.saturating_mul(1 << self.times.saturating_sub(1).min(16)).min(LONGEST_REST);
+        let after = |start: Timestamp| start.saturating_add(rest).unwrap_or(Timestamp::MAX);
+        // a clock that went back must not lengthen the rest
+        after(self.at).min(after(now))
+    }
 }
 
 impl Memory {
@@ -41,10 +112,40 @@ impl Memory {
     }
 
     /// Notes that a command was carried out.
-    pub fn succeeded(&mut self, command: &Command) {
+    pub fn succeeded(&mut self, command: &Command, now: Timestamp) {
         for candidate in &command.candidates {
             self.failures.remove(&(candidate.pool.clone(), command.cause));
         }
+        if command.cause != Cause::Underutilized {
+            return;
+        }
+        // what has rested twice as long as anything may is forgotten
+        let fresh = |moved: &Moved| now.duration_since(moved.at) < LONGEST_REST.saturating_mul(2);
+        self.moves.retain(|_, moved| fresh(moved));
+        let Origin { pods, price, candidates } = command.origin.clone();
+        let before = self.moves.get(&(pods, candidates.clone())).filter(|moved| price >= moved.price);
+        let times = before.map_or(0, |moved| moved.times).saturating_add(1);
+        self.moves.insert((pods, candidates), Moved { price, times, at: now });
+    }
+
+    /// Answers until when nodes are left alone because they are like candidates of a move, and the cluster is where that move began: the
+    /// same pods, on nodes that cost as much. By what the nodes are.
+    pub(super) fn resting(&self, field: &Field<'_>) -> FxHashMap<u64, Timestamp> {
+        let mut resting = FxHashMap::default();
+        if self.moves.is_empty() {
+            return resting;
+        }
+        let now = field.problem.snapshot.now;
+        let standing = Origin::of(field, []);
+        for ((pods, candidates), moved) in &self.moves {
+            if *pods == standing.pods && standing.price >= moved.price && now < moved.until(now) {
+                for candidate in candidates {
+                    let until: &mut Timestamp = resting.entry(*candidate).or_insert(Timestamp::MIN);
+                    *until = moved.until(now).max(*until);
+                }
+            }
+        }
+        resting
     }
 
     /// Notes where a plan ended its search.

@@ -12,7 +12,7 @@ mod stable;
 mod verdict;
 
 pub use execution::{Act, Execution, Failure, Progress};
-pub use memory::Memory;
+pub use memory::{Memory, Origin};
 pub use plan::{Invalid, Method, plan_by, plan_disruption, plan_with, validate};
 pub use stable::{Change, Path, Step, until_stable};
 pub use verdict::{Candidate, Cause, Command, DisruptionPlan, KeepReason, Verdict};

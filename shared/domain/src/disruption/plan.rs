@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::candidate::{Entry, Field};
 use super::consolidation::{Move, cheaper, move_away};
+use super::memory::{Origin, content};
 use super::purse::Purse;
 use super::sets::{Found, Search};
 use super::{Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
@@ -81,8 +82,10 @@ impl Planner<'_, '_> {
     }
 
     fn command(&self, cause: Cause, members: &[usize], change: Move) -> Command {
-        let candidates = members.iter().map(|at| self.field.entries[*at].candidate.clone()).collect();
-        Command { cause, candidates, placements: change.placements, replacements: change.nodes }
+        let entries = || members.iter().map(|at| &self.field.entries[*at]);
+        let candidates = entries().map(|entry| entry.candidate.clone()).collect();
+        let origin = Origin::of(self.field, entries());
+        Command { cause, candidates, placements: change.placements, replacements: change.nodes, origin }
     }
 
     /// The candidates without a verdict yet, in order.
@@ -156,11 +159,14 @@ impl Planner<'_, '_> {
 
     /// The set of nodes found that saves most per eviction, deleted or replaced by fewer or cheaper nodes.
     fn consolidate(&mut self) -> Option<Command> {
+        let resting = self.memory.resting(self.field);
         for at in self.open() {
             let entry = &self.field.entries[at];
             // one that is drifted has been looked at as such, and goes for that
             let reason = underutilized(self.field, entry).or_else(|| self.paused(entry, Cause::Underutilized));
             let reason = reason.or_else(|| entry.is_drifted().then_some(KeepReason::AfterAnother));
+            let until = || if resting.is_empty() { None } else { resting.get(&content(entry)).copied() };
+            let reason = reason.or_else(|| until().map(|until| KeepReason::CameBack { until }));
             self.verdicts[at] = reason.map(Verdict::Keep);
         }
         let mut order = self.open();
@@ -187,7 +193,9 @@ impl Planner<'_, '_> {
     fn next_look(&self) -> Option<Timestamp> {
         let now = self.now();
         let passing = self.verdicts.iter().filter_map(|verdict| match verdict {
-            Some(Verdict::Keep(KeepReason::Settling { until } | KeepReason::PoolPaused { until, .. })) => Some(*until),
+            Some(Verdict::Keep(
+                KeepReason::Settling { until } | KeepReason::PoolPaused { until, .. } | KeepReason::CameBack { until },
+            )) => Some(*until),
             _ => None,
         });
         let expiring = self.field.entries.iter().filter_map(|entry| entry.claim.expires_at()).filter(|at| *at > now);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use rustc_hash::FxHashSet;
 
+use super::Origin;
 use crate::catalogue::Price;
 use crate::cluster::{Pod, PodKey, Reason, Snapshot};
 use crate::scheduling::{InFlightNode, Placement, Refusal};
@@ -105,6 +106,8 @@ pub struct Command {
     pub placements: Vec<Placement>,
     /// Nodes to launch first.
     pub replacements: Vec<InFlightNode>,
+    /// What it begins from; for [`super::Memory::succeeded`].
+    pub origin: Origin,
 }
 
 impl Command {
@@ -240,6 +243,11 @@ pub enum KeepReason {
         /// Until when.
         until: Timestamp,
     },
+    /// A node like it was moved away from, and the same pods need nodes as dear as before.
+    CameBack {
+        /// Until when it is left alone.
+        until: Timestamp,
+    },
     /// Another command goes first; it is looked at again afterwards.
     AfterAnother,
     /// Nothing speaks against it, and nothing is gained.
@@ -283,6 +291,9 @@ impl fmt::Display for KeepReason {
             }
             KeepReason::PoolPaused { pool, until } => {
                 write!(f, "commands for pool {pool} failed, it is left alone until {until}")
+            }
+            KeepReason::CameBack { until } => {
+                write!(f, "moving its pods did not last: they needed as much again; it is left alone until {until}")
             }
             KeepReason::AfterAnother => f.write_str("another command goes first"),
             KeepReason::Fine => f.write_str("nothing would be gained"),

@@ -396,7 +396,7 @@ impl Controller<'_> {
             }
         }
         match act {
-            Act::Delete => self.memory.succeeded(&command),
+            Act::Delete => self.memory.succeeded(&command, world.clock()),
             _ => self.memory.failed(&command, world.clock()),
         }
         Ok(())
