@@ -60,6 +60,10 @@ pub const NODE_POOL_HASH: &str = "karpenter.sh/nodepool-hash";
 pub const NODE_POOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
 pub const TERMINATION_TIMESTAMP: &str = "karpenter.sh/nodeclaim-termination-timestamp";
 pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
+/// The largest share of a NodePool's pods that one new node may hold, such as `25%`; on the NodePool.
+pub const MAX_POD_SHARE: &str = "karp.sh/max-pod-share";
+/// How much dearer than the cheapest the types may be that a new node may become, such as `20%`; on the NodePool.
+pub const PRICE_TOLERANCE: &str = "karp.sh/price-tolerance";
 pub const EC2_NODE_CLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
 pub const EC2_NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
 pub const TAGGED: &str = "karpenter.k8s.aws/tagged";

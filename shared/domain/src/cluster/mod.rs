@@ -10,6 +10,7 @@ mod pod;
 mod pool;
 mod shape;
 mod snapshot;
+mod tradeoff;
 mod volume;
 
 use std::fmt;
@@ -25,6 +26,7 @@ pub use pod::{CRITICAL_PRIORITY, Digest, DoNotDisrupt, Owner, Phase, Pod, PodKey
 pub use pool::{NODE_CLASS_GROUP, Pool};
 pub use shape::{Feature, Shape};
 pub use snapshot::{Host, MinValuesPolicy, PreferencePolicy, Settings, Snapshot};
+pub use tradeoff::{ParsePercentageError, PodShare, PriceTolerance};
 pub use volume::{ClaimRef, StorageClass, Volume, VolumeClaim, VolumeNeeds, VolumeProblem, Volumes};
 
 /// Reports an object that could not be understood: it is left out, the others go on.

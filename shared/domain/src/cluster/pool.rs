@@ -1,11 +1,13 @@
 //! NodePools as the engine sees them.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Budget, ClassRef, Share, Unreadable, UnreadableField, Window};
+use super::{Budget, ClassRef, PodShare, PriceTolerance, Share, Unreadable, UnreadableField, Window};
 use crate::api::conditions::{self, READY};
 use crate::api::{self, ConsolidationPolicy, NodePool, labels};
 use crate::requirement::{Requirement, Requirements};
@@ -52,6 +54,10 @@ pub struct Pool {
     pub budgets: Vec<Budget>,
     /// `replicas` is set: a static pool, which pending pods do not grow.
     pub is_static: bool,
+    /// Annotation `karp.sh/max-pod-share`: the largest share of the pool's pods on one new node.
+    pub max_pod_share: Option<PodShare>,
+    /// Annotation `karp.sh/price-tolerance`: how much dearer the types may be that a new node may become.
+    pub price_tolerance: Option<PriceTolerance>,
     /// Condition Ready is not false.
     pub ready: bool,
     /// Deletion was asked for at this time.
@@ -93,6 +99,8 @@ impl Pool {
             policy: disruption.consolidation_policy,
             budgets: disruption.budgets.iter().map(budget).collect(),
             is_static: pool.spec.replicas.is_some(),
+            max_pod_share: annotation(pool, labels::MAX_POD_SHARE)?,
+            price_tolerance: annotation(pool, labels::PRICE_TOLERANCE)?,
             ready: !conditions::is_false(status, READY),
             deleting: pool.metadata.deletion_timestamp.as_ref().map(|t| t.0),
         })
@@ -102,6 +110,16 @@ impl Pool {
     pub fn is_ours(&self) -> bool {
         &*self.class.group == NODE_CLASS_GROUP
     }
+}
+
+/// Reads one of karp's own settings of a pool.
+fn annotation<T: FromStr<Err: fmt::Display>>(pool: &NodePool, key: &str) -> Result<Option<T>, Unreadable> {
+    let text = pool.metadata.annotations.as_ref().and_then(|all| all.get(key));
+    let read = text.map(|text| text.parse()).transpose();
+    let name = pool.metadata.name.as_deref().unwrap_or_default();
+    read.map_err(|e: T::Err| {
+        UnreadableField::new(format!("metadata.annotations[{key}]"), e.to_string()).of("NodePool", &name)
+    })
 }
 
 fn budget(budget: &api::Budget) -> Budget {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
 
-use super::{Claim, DaemonSet, Node, Pod, PodBudget, Pool, Volumes};
+use super::{Claim, DaemonSet, Node, Pod, PodBudget, PodShare, Pool, PriceTolerance, Volumes};
 use crate::catalogue::Catalogue;
 
 /// Holds the cluster at one moment. Everything sits behind `Arc`, so a snapshot is made and copied without copying the cluster.
@@ -52,6 +52,10 @@ pub struct Settings {
     pub preferences: PreferencePolicy,
     /// What to do with `minValues` that cannot be met.
     pub min_values: MinValuesPolicy,
+    /// The largest share of a pool's pods on one new node, where the pool says nothing.
+    pub max_pod_share: PodShare,
+    /// How much dearer the types may be that a new node may become, where the pool says nothing.
+    pub price_tolerance: PriceTolerance,
 }
 
 /// Says what the solver does with preferred affinity, `ScheduleAnyway` spread and `PreferNoSchedule` taints.
@@ -83,6 +87,8 @@ impl Default for Settings {
             settle: SignedDuration::from_secs(20),
             preferences: PreferencePolicy::Respect,
             min_values: MinValuesPolicy::Strict,
+            max_pod_share: PodShare::default(),
+            price_tolerance: PriceTolerance::default(),
         }
     }
 }

@@ -9,7 +9,13 @@ use crate::resources::Resources;
 /// Amounts in thousandths of a unit, in the order of [`Dims`].
 pub(crate) type Amounts = SmallVec<[i64; 6]>;
 
-/// Names the resources that a problem speaks of, in order.
+/// Stands for a pod's place on a node of a pool that bounds the share of its pods on one node. No object names it.
+pub(crate) const PLACE: &str = "karp.sh/place";
+/// One place, and more places than pods.
+const ONE: i64 = 1000;
+const ABUNDANT: i64 = i64::MAX / 2;
+
+/// Names the resources that a problem speaks of, in order; [`PLACE`], if it is there, comes last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dims(Vec<String>);
 
@@ -27,6 +33,31 @@ impl Dims {
         Dims(names.into_iter().collect())
     }
 
+    /// Adds [`PLACE`]: room has it in plenty and pods take none, unless they are counted.
+    pub(crate) fn with_places(mut self) -> Self {
+        self.0.push(PLACE.to_owned());
+        self
+    }
+
+    /// Makes a request take one place.
+    pub(crate) fn count(&self, request: &mut Amounts) {
+        self.set_places(request, 1);
+    }
+
+    /// Sets how many places there are.
+    pub(crate) fn set_places(&self, amounts: &mut Amounts, count: u32) {
+        if self.has_places()
+            && let Some(places) = amounts.last_mut()
+        {
+            *places = i64::from(count) * ONE;
+        }
+    }
+
+    /// Says whether places are counted.
+    pub(crate) fn has_places(&self) -> bool {
+        self.0.last().is_some_and(|name| name == PLACE)
+    }
+
     /// Answers the names.
     pub(crate) fn names(&self) -> &[String] {
         &self.0
@@ -40,7 +71,8 @@ impl Dims {
     /// Reads what is there, rounded down.
     pub(crate) fn supply(&self, resources: &Resources) -> Amounts {
         let floor = |nanos: i128| i64::try_from(nanos.div_euclid(1_000_000)).unwrap_or(i64::MAX);
-        self.0.iter().map(|name| floor(resources.get(name).nanos())).collect()
+        let of = |name: &String| if name == PLACE { ABUNDANT } else { floor(resources.get(name).nanos()) };
+        self.0.iter().map(of).collect()
     }
 }
 

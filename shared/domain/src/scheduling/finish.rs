@@ -11,7 +11,7 @@ use super::problem::{PoolState, Problem};
 use super::queue::{Group, distinct_values, draw};
 use super::{InFlightNode, Misfit};
 use crate::api::labels;
-use crate::catalogue::{Market, RankedOffering, TypeSet};
+use crate::catalogue::{CapacityType, Market, Price, RankedOffering, TypeSet};
 use crate::cluster::MinValuesPolicy;
 use crate::requirement::{Requirement, Requirements, ValueSet};
 use crate::resources::Resources;
@@ -19,40 +19,96 @@ use crate::resources::Resources;
 /// EC2 Fleet takes no more launch specifications than this many types fill with their zones (Karpenter's figure).
 pub const MAX_TYPES: usize = 60;
 
-/// Turns drafts into nodes and draws their pods. `left` is what limits leave after every draft was charged as its chosen type: it is shared
-/// out so that drafts may also become larger types, and is never passed whatever EC2 chooses.
+/// Says which types a draft's claim lists.
+pub(crate) enum Listed {
+    /// The cheapest that hold its pods: nothing bounds the pool.
+    Cheapest,
+    /// These.
+    These(TypeSet),
+    /// None: within limits there are too few for the pool's `minValues`.
+    TooFew(Misfit),
+}
+
+/// Says what each draft lists. `left` is what limits leave after every draft was charged as its chosen type: it is shared out so that drafts
+/// may also become larger types, and is never passed whatever EC2 chooses. What `minValues` needs comes before what is merely wished for.
+pub(crate) fn listings(
+    problem: &Problem<'_>,
+    groups: &[Group],
+    drafts: &[Draft],
+    left: &mut [Resources],
+) -> Vec<Listed> {
+    let bounded = |draft: &Draft| {
+        let pool = &problem.pools[draft.pool].pool;
+        !(pool.limits.is_empty() && pool.min_values.is_empty())
+    };
+    let mut to_come: Vec<usize> = vec![0; problem.pools.len()];
+    drafts.iter().for_each(|draft| to_come[draft.pool] += 1);
+    let mut all: Vec<Listed> = drafts.iter().map(|_| Listed::Cheapest).collect();
+    let strict = problem.snapshot.settings.min_values == MinValuesPolicy::Strict;
+    let demanding = |draft: &Draft| strict && !problem.pools[draft.pool].pool.min_values.is_empty();
+    // what one draft needs must not go to another that only wishes: needs are met first, by as little as will do
+    for (listed, draft) in all.iter_mut().zip(drafts).filter(|(_, draft)| demanding(draft)) {
+        let state = &problem.pools[draft.pool];
+        *listed = match fewest(problem, groups, draft, &left[draft.pool]) {
+            Ok(types) => {
+                left[draft.pool].subtract(&most_extra(state, draft.chosen, &types));
+                Listed::These(types)
+            }
+            Err(misfit) => Listed::TooFew(misfit),
+        };
+    }
+    for (listed, draft) in all.iter_mut().zip(drafts).filter(|(_, draft)| bounded(draft)) {
+        let state = &problem.pools[draft.pool];
+        let spare = share(&left[draft.pool], to_come[draft.pool]);
+        to_come[draft.pool] -= 1;
+        let (base, needed) = match listed {
+            Listed::TooFew(_) => continue,
+            Listed::These(types) => (most_extra(state, draft.chosen, types), Some(&*types)),
+            Listed::Cheapest => (Resources::new(), None),
+        };
+        let types = widened(problem, groups, draft, &spare.plus(&base), needed);
+        left[draft.pool].subtract(&most_extra(state, draft.chosen, &types).minus(&base));
+        *listed = Listed::These(types);
+    }
+    all
+}
+
+/// Turns drafts into nodes and draws their pods. What limits leave is in `left`; why drafts come to nothing is noted by group and pool.
 pub(crate) fn nodes(
     problem: &Problem<'_>,
     groups: &mut [Group],
     drafts: &[Draft],
     left: &mut [Resources],
+    misfits: &mut [Vec<Option<Misfit>>],
 ) -> Vec<InFlightNode> {
-    let mut to_come: Vec<usize> = vec![0; problem.pools.len()];
-    drafts.iter().for_each(|draft| to_come[draft.pool] += 1);
+    let listings = listings(problem, groups, drafts, left);
     let mut lists = Lists::default();
     let mut nodes = Vec::with_capacity(drafts.len());
-    for draft in drafts {
-        let state = &problem.pools[draft.pool];
+    for (draft, listed) in drafts.iter().zip(listings) {
         let market = draft_market(problem, groups, draft);
-        let types = match state.pool.limits.is_empty() && state.pool.min_values.is_empty() {
-            true => lists.cheapest(problem, groups, draft, market),
-            false => {
-                let types = listed(problem, groups, draft, &share(&left[draft.pool], to_come[draft.pool]));
-                left[draft.pool].subtract(&most_extra(state, draft.chosen, &types));
-                types
+        let types = match listed {
+            Listed::Cheapest => lists.cheapest(problem, groups, draft, market),
+            Listed::These(types) => types,
+            Listed::TooFew(misfit) => {
+                for portion in &draft.fill {
+                    misfits[portion.group][draft.pool] = Some(misfit.clone());
+                }
+                continue;
             }
         };
-        to_come[draft.pool] -= 1;
         nodes.push(node(problem, groups, draft, market, &types, &mut lists));
     }
     nodes
 }
 
+/// A type with its least price, if that is not of a reservation.
+type Priced = (Option<Price>, usize);
+
 /// Lists that many nodes share.
 #[derive(Default)]
 struct Lists {
-    /// Types by their least price, by pool and market.
-    by_price: FxHashMap<(usize, Market), Vec<usize>>,
+    /// Types in the order of their least prices, by pool and market.
+    by_price: FxHashMap<(usize, Market), Vec<Priced>>,
     ranked: FxHashMap<(usize, Market, TypeSet), Ranked>,
 }
 
@@ -72,7 +128,7 @@ impl Lists {
             let priced = state.types.ones().filter_map(|at| Some((state.catalogue.cheapest(at, market)?, at)));
             let mut priced: Vec<_> = priced.collect();
             priced.sort_unstable();
-            priced.into_iter().map(|(_, at)| at).collect()
+            priced.into_iter().map(|(_, at)| (plain_price(state, at, market), at)).collect()
         });
         let request = request(problem, groups, draft);
         let allowed = |at: usize| {
@@ -81,9 +137,10 @@ impl Lists {
                 ways.is_ok_and(|ways| ways[portion.way].types.contains(at))
             })
         };
-        let holding = by_price.iter().filter(|at| copies(&state.room[**at], &request) > 0 && allowed(**at));
+        let holding = by_price.iter().filter(|(_, at)| copies(&state.room[*at], &request) > 0 && allowed(*at));
+        let first: Vec<Priced> = holding.copied().take(MAX_TYPES).collect();
         let mut listed = TypeSet::with_capacity(state.catalogue.types().len());
-        listed.extend(holding.copied().take(MAX_TYPES));
+        listed.extend(tolerable(problem, state, &first));
         listed.insert(draft.chosen);
         listed
     }
@@ -165,34 +222,89 @@ pub(crate) fn suitable(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -
     suitable
 }
 
-/// The types to list on the claim: suitable, no larger than limits allow, the cheapest ones, enough for `minValues`.
-fn listed(problem: &Problem<'_>, groups: &[Group], draft: &Draft, spare: &Resources) -> TypeSet {
+/// The least price of a type; none where a reservation has room, since that costs next to nothing and is no measure for the others.
+fn plain_price(state: &PoolState, at: usize, market: Market) -> Option<Price> {
+    let bought = market.capacity_types & !(1 << CapacityType::Reserved as u8);
+    let plain = state.catalogue.cheapest(at, Market { capacity_types: bought, ..market })?;
+    (state.catalogue.cheapest(at, market) == Some(plain)).then_some(plain)
+}
+
+/// The types, out of some with their prices, that are not much dearer than the cheapest of them.
+fn tolerable<'t>(
+    problem: &Problem<'_>,
+    state: &PoolState,
+    types: &'t [Priced],
+) -> impl Iterator<Item = usize> + use<'t> {
+    let tolerance = state.pool.price_tolerance.unwrap_or(problem.snapshot.settings.price_tolerance);
+    let least = types.iter().filter_map(|(price, _)| *price).min().unwrap_or_default();
+    let most = least.scaled(tolerance.factor_percent(), 100);
+    types.iter().filter(move |(price, _)| price.is_none_or(|price| price <= most)).map(|(_, at)| *at)
+}
+
+/// The types that hold a draft's pods and are larger than the chosen one by no more than `spare`, the cheapest first.
+fn by_price(problem: &Problem<'_>, groups: &[Group], draft: &Draft, spare: &Resources) -> Vec<usize> {
     let state = &problem.pools[draft.pool];
-    let suitable = suitable(problem, groups, draft);
     let market = draft_market(problem, groups, draft);
     let base = node_size(state, draft.chosen);
-    let mut by_price: Vec<usize> =
-        suitable.ones().filter(|at| *at == draft.chosen || node_size(state, *at).minus(&base).fits(spare)).collect();
+    let within = |at: &usize| *at == draft.chosen || node_size(state, *at).minus(&base).fits(spare);
+    let mut by_price: Vec<usize> = suitable(problem, groups, draft).ones().filter(within).collect();
     by_price.sort_by_key(|at| (state.catalogue.cheapest(*at, market), *at != draft.chosen, *at));
-    let mut listed = TypeSet::with_capacity(state.catalogue.types().len());
-    listed.extend(by_price.iter().copied().take(MAX_TYPES));
-    listed.insert(draft.chosen);
+    by_price
+}
+
+/// The fewest and cheapest types beside the chosen one that give a draft all values that `minValues` asks for.
+fn fewest(problem: &Problem<'_>, groups: &[Group], draft: &Draft, spare: &Resources) -> Result<TypeSet, Misfit> {
+    let state = &problem.pools[draft.pool];
+    let mut types = TypeSet::with_capacity(state.catalogue.types().len());
+    types.insert(draft.chosen);
+    let by_price = by_price(problem, groups, draft, spare);
+    add_values(state, &mut types, &by_price);
+    match state.pool.min_values.iter().find(|(key, wanted)| distinct_values(state, &types, key) < **wanted) {
+        None => Ok(types),
+        Some((key, wanted)) => {
+            let possible = distinct_values(state, &types, key);
+            Err(Misfit::MinValues { key: key.to_string(), wanted: *wanted, possible })
+        }
+    }
+}
+
+/// Adds, while values are wanted, the next type that brings one.
+fn add_values(state: &PoolState, types: &mut TypeSet, by_price: &[usize]) {
     for (key, wanted) in &state.pool.min_values {
-        // a cheaper list that lacks values gives its place to the next type that brings one
-        for at in &by_price {
-            let have = distinct_values(state, &listed, key);
+        for at in by_price {
+            let have = distinct_values(state, types, key);
             if have >= *wanted {
                 break;
             }
-            if listed.contains(*at) {
+            if types.contains(*at) {
                 continue;
             }
-            listed.insert(*at);
-            if distinct_values(state, &listed, key) == have {
-                listed.remove(*at);
+            types.insert(*at);
+            if distinct_values(state, types, key) == have {
+                types.remove(*at);
             }
         }
     }
+}
+
+/// The types to list on the claim: suitable, no larger than limits allow, the cheapest ones, and what `minValues` needs.
+fn widened(
+    problem: &Problem<'_>,
+    groups: &[Group],
+    draft: &Draft,
+    spare: &Resources,
+    needed: Option<&TypeSet>,
+) -> TypeSet {
+    let state = &problem.pools[draft.pool];
+    let market = draft_market(problem, groups, draft);
+    let by_price = by_price(problem, groups, draft, spare);
+    let first: Vec<_> = by_price.iter().take(MAX_TYPES).map(|at| (plain_price(state, *at, market), *at)).collect();
+    let mut listed = needed.cloned().unwrap_or_else(|| TypeSet::with_capacity(state.catalogue.types().len()));
+    listed.insert(draft.chosen);
+    let room = MAX_TYPES.saturating_sub(listed.count_ones(..));
+    let more: Vec<usize> = tolerable(problem, state, &first).filter(|at| !listed.contains(*at)).take(room).collect();
+    listed.extend(more);
+    add_values(state, &mut listed, &by_price);
     listed
 }
 

@@ -13,6 +13,7 @@ mod offers;
 mod packing;
 mod problem;
 mod queue;
+mod share;
 mod solution;
 mod solve;
 mod terms;

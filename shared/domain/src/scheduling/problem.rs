@@ -9,7 +9,7 @@ use super::amounts::{Amounts, Dims, take};
 use super::assign::{addable, pool_values};
 use super::board::{Board, Domains, ValueId};
 use super::terms::Terms;
-use super::{Misfit, Solution, Target};
+use super::{Misfit, Solution, Target, share};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, Market, Price, TypeSet};
 use crate::cluster::{
@@ -101,7 +101,10 @@ pub(crate) struct Way {
 impl<'a> Problem<'a> {
     pub(crate) fn new(snapshot: &'a Snapshot) -> Self {
         let daemon_requests = snapshot.daemons.iter().map(|daemon| &daemon.shape.requests);
-        let dims = Dims::of(snapshot.pods.iter().map(|pod| &pod.shape.requests).chain(daemon_requests));
+        let mut dims = Dims::of(snapshot.pods.iter().map(|pod| &pod.shape.requests).chain(daemon_requests));
+        if share::is_bounded(snapshot) {
+            dims = dims.with_places();
+        }
         let pods_by_node = snapshot.pods_by_node();
         let hosts: Vec<HostState> =
             snapshot.hosts().into_iter().map(|host| host_state(snapshot, &dims, host, &pods_by_node)).collect();
@@ -143,6 +146,7 @@ impl<'a> Problem<'a> {
             discouraged,
         };
         problem.count_running();
+        share::give_places(&mut problem);
         problem
     }
 

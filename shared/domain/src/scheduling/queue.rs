@@ -12,7 +12,7 @@ use super::hashed::Hashed;
 use super::problem::{PoolState, Problem, Way, bears, way};
 use super::terms::{ClassId, CounterId};
 use super::wants::{Rule, Wants, steps};
-use super::{Misfit, Refusal};
+use super::{Misfit, Refusal, share};
 use crate::catalogue::{Market, TypeSet};
 use crate::cluster::{HostPort, Pod, PodKey, Shape, Snapshot, VolumeNeeds, blocking};
 use crate::requirement::{Requirement, Requirements};
@@ -142,11 +142,15 @@ fn kind(
             wants.alternatives = crossed(&wants.alternatives, &needs.alternatives).into();
         }
     }
+    let mut request = problem.dims.demand(&shape.requests);
+    if share::counts(shape) {
+        problem.dims.count(&mut request);
+    }
     Kind {
         shape: shape.clone(),
         priority: pod.priority,
         counting: problem.terms.counting(pod),
-        request: problem.dims.demand(&shape.requests),
+        request,
         attach: needs.attach,
         steps,
         pods,

@@ -9,11 +9,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::amounts::take;
 use super::assign::{Assignment, Batch};
 use super::board::Board;
+use super::finish::Listed;
 use super::packing::{Draft, Packer, limits_left, node_size};
 use super::problem::{Problem, Way};
 use super::queue::{Group, Kind, Ways, distinct_values, kinds, waiting_pods};
 use super::wants::Asks;
-use super::{InFlightNode, Misfit, Placement, Refusal, Solution, Unschedulable, finish, improve, join};
+use super::{InFlightNode, Misfit, Placement, Refusal, Solution, Unschedulable, finish, improve, join, share};
 use crate::catalogue::TypeSet;
 use crate::cluster::{MinValuesPolicy, Pod, Snapshot};
 use crate::resources::Resources;
@@ -25,7 +26,15 @@ const OFFERINGS_RETURN: SignedDuration = SignedDuration::from_mins(3);
 ///
 /// A function of the snapshot alone: the order of its lists does not matter, no clock is read and nothing is random.
 pub fn solve(snapshot: &Snapshot) -> Solution {
-    solve_problem(&Problem::new(snapshot))
+    let mut problem = Problem::new(snapshot);
+    let mut solution = solve_problem(&problem);
+    for _ in 1..share::MOST_PLANS {
+        if !share::take_places(&mut problem, &solution) {
+            break;
+        }
+        solution = solve_problem(&problem);
+    }
+    solution
 }
 
 /// Solves a problem as it stands.
@@ -178,8 +187,9 @@ fn launch(problem: &Problem<'_>, groups: &mut [Group], nodes: &mut Vec<InFlightN
         }
         improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
     }
+    plan.leave_short_lists(problem, groups);
     join::join(problem, groups, &mut plan.drafts, &mut plan.left);
-    *nodes = finish::nodes(problem, groups, &plan.drafts, &mut plan.left);
+    *nodes = finish::nodes(problem, groups, &plan.drafts, &mut plan.left, &mut plan.misfits);
     plan.misfits
 }
 
@@ -199,6 +209,40 @@ impl Plan {
         self.drafts = packer.drafts;
         self.left = packer.left;
         self.remaining = packer.remaining;
+    }
+
+    /// Gives up drafts for which limits leave too few types for `minValues`; their pods go to other pools, where they can.
+    fn leave_short_lists(&mut self, problem: &Problem<'_>, groups: &[Group]) {
+        let mut full: FxHashMap<usize, Misfit> = FxHashMap::default();
+        for _ in 0..problem.pools.len() {
+            let listings = finish::listings(problem, groups, &self.drafts, &mut self.left.clone());
+            let before = full.len();
+            let mut kept = Vec::with_capacity(self.drafts.len());
+            for (draft, listed) in std::mem::take(&mut self.drafts).into_iter().zip(listings) {
+                let Listed::TooFew(misfit) = listed else {
+                    kept.push(draft);
+                    continue;
+                };
+                self.left[draft.pool].add(&node_size(&problem.pools[draft.pool], draft.chosen));
+                draft.fill.iter().for_each(|portion| self.remaining[portion.group] += portion.count);
+                full.entry(draft.pool).or_insert(misfit);
+            }
+            self.drafts = kept;
+            if full.len() == before {
+                break;
+            }
+            let mut packer = Packer::new(problem, groups);
+            full.keys().for_each(|pool| packer.banned[*pool].insert_range(..));
+            packer.resume(std::mem::take(&mut self.drafts), self.left.clone(), self.remaining.clone());
+            pack(&mut packer, &mut self.misfits);
+            self.take(packer);
+        }
+        let waiting = self.misfits.iter_mut().zip(&self.remaining).filter(|(_, count)| **count > 0);
+        for (misfits, _) in waiting {
+            for (pool, misfit) in &full {
+                misfits[*pool].get_or_insert_with(|| misfit.clone());
+            }
+        }
     }
 
     fn waiting(&self) -> u64 {

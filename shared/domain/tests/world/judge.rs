@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::catalogue::{CapacityType, InstanceType};
-use karp_domain::cluster::{Pod, PodKey, Pool, Snapshot};
+use karp_domain::cluster::{MinValuesPolicy, Pod, PodKey, Pool, Snapshot};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirements;
 use karp_domain::resources::Resources;
@@ -93,6 +93,14 @@ fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlig
     let pool = snapshot.pool(&node.pool).expect("a pool that exists");
     assert!(pool.ready && pool.deleting.is_none() && pool.is_ours() && !pool.is_static, "a pool that may not grow");
     let catalogue = &snapshot.catalogues[&pool.class.name];
+    if snapshot.settings.min_values == MinValuesPolicy::Strict {
+        for (key, wanted) in &pool.min_values {
+            let types = node.offerings.iter().filter_map(|offering| catalogue.get(&offering.instance_type));
+            let values = types.filter_map(|t| t.labels.get(key)).flatten().filter(|v| pool.requirements.admits(key, v));
+            let values: BTreeSet<_> = values.collect();
+            assert!(values.len() >= *wanted as usize, "{key} has {} values, not {wanted}", values.len());
+        }
+    }
     let mut total = Resources::new();
     node.pods.iter().for_each(|key| total.add(&pods[key].shape.requests));
     for offering in node.offerings.iter() {

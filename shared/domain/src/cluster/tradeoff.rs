@@ -1,0 +1,91 @@
+//! What an operator trades price for: nodes that are not too large, and types to turn to.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Holds the largest share of a pool's pods that one new node may hold, in percent from 1 to 100. The default, 100, bounds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodShare(u32);
+
+/// Holds how much dearer than the cheapest the types may be that a new node may become, in percent. The default is 100: up to twice the price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PriceTolerance(u32);
+
+/// Reports text that is no percentage in range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no percentage from {least}% to {most}%, such as {example}%")]
+pub struct ParsePercentageError {
+    text: String,
+    least: u32,
+    most: u32,
+    example: u32,
+}
+
+/// A hundred times the cheapest price: no type that is dearer is worth waiting for less.
+const MOST_TOLERANCE: u32 = 10_000;
+
+fn percentage(text: &str, least: u32, most: u32, example: u32) -> Result<u32, ParsePercentageError> {
+    let digits = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let read = digits.and_then(|digits| digits.parse().ok()).filter(|percent| (least..=most).contains(percent));
+    read.ok_or_else(|| ParsePercentageError { text: text.to_owned(), least, most, example })
+}
+
+impl PodShare {
+    /// Answers how many of so many pods one node may hold: the share rounded up, at least one.
+    pub fn of(self, pods: u32) -> u32 {
+        let share = (u64::from(pods) * u64::from(self.0)).div_ceil(100);
+        u32::try_from(share).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Says whether it bounds anything.
+    pub const fn bounds(self) -> bool {
+        self.0 < 100
+    }
+}
+
+impl Default for PodShare {
+    fn default() -> Self {
+        PodShare(100)
+    }
+}
+
+impl FromStr for PodShare {
+    type Err = ParsePercentageError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        percentage(text, 1, 100, 25).map(PodShare)
+    }
+}
+
+impl fmt::Display for PodShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+impl PriceTolerance {
+    /// Answers the factor by which a price may exceed the cheapest, in hundredths.
+    pub const fn factor_percent(self) -> u64 {
+        100 + self.0 as u64
+    }
+}
+
+impl Default for PriceTolerance {
+    fn default() -> Self {
+        PriceTolerance(100)
+    }
+}
+
+impl FromStr for PriceTolerance {
+    type Err = ParsePercentageError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        percentage(text, 0, MOST_TOLERANCE, 20).map(PriceTolerance)
+    }
+}
+
+impl fmt::Display for PriceTolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
