@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
+use karp_domain::cluster::{PodShare, PriceTolerance};
 
 /// Says where instances come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -96,6 +97,13 @@ pub struct Options {
     /// What a minValues that cannot be met does.
     #[arg(long, env = "MIN_VALUES_POLICY", value_enum, default_value = "Strict")]
     pub min_values_policy: MinValuesPolicy,
+    /// Largest share of a pool's pods that one new node may hold, where the pool has no annotation `karp.sh/max-pod-share`.
+    #[arg(long, env = "KARP_MAX_POD_SHARE", default_value_t)]
+    pub max_pod_share: PodShare,
+    /// How much dearer than the cheapest the types may be that a new node may become, where the pool has no annotation
+    /// `karp.sh/price-tolerance`.
+    #[arg(long, env = "KARP_PRICE_TOLERANCE", default_value_t)]
+    pub price_tolerance: PriceTolerance,
     /// Leave pods with resource claims alone.
     #[arg(long, env = "IGNORE_DRA_REQUESTS", default_value = "true", value_parser = go_bool, num_args = 0..=1, default_missing_value = "true")]
     pub ignore_dra_requests: bool,
@@ -284,6 +292,8 @@ mod tests {
         assert!(parse(&["--batch-max-duration=soon"]).is_err());
         assert!(parse(&["--batch-max-duration=-1s"]).is_err());
         assert!(parse(&["--preference-policy=Sometimes"]).is_err());
+        assert!(parse(&["--max-pod-share=0%"]).is_err() && parse(&["--max-pod-share=25%"]).is_ok());
+        assert!(parse(&["--price-tolerance=20"]).is_err() && parse(&["--price-tolerance=20%"]).is_ok());
         assert!(parse(&[]).expect("parses").check().is_err(), "aws needs a cluster name");
         assert!(parse(&["--cloud=simulated"]).expect("parses").check().is_ok());
     }

@@ -33,6 +33,13 @@ pub struct World {
     /// What the solver does with preferences.
     #[arg(long, value_enum, default_value = "Respect")]
     pub preference_policy: PreferencePolicy,
+    /// Largest share of a pool's pods on one new node, such as 25%, where the pool has no annotation `karp.sh/max-pod-share`.
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    pub max_pod_share: cluster::PodShare,
+    /// How much dearer than the cheapest the types may be that a new node may become, such as 20%, where the pool has no annotation
+    /// `karp.sh/price-tolerance`.
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    pub price_tolerance: cluster::PriceTolerance,
     /// The moment to decide for, as 2026-11-21T12:00:00Z; now without it.
     #[arg(long, value_name = "TIME")]
     pub now: Option<Timestamp>,
@@ -82,7 +89,12 @@ impl World {
             PreferencePolicy::Respect => cluster::PreferencePolicy::Respect,
             PreferencePolicy::Ignore => cluster::PreferencePolicy::Ignore,
         };
-        let settings = Settings { preferences, ..Settings::default() };
+        let settings = Settings {
+            preferences,
+            max_pod_share: self.max_pod_share,
+            price_tolerance: self.price_tolerance,
+            ..Settings::default()
+        };
         Ok(Question { objects, catalogues, settings, now })
     }
 }

@@ -46,6 +46,7 @@ impl Stores {
             namespaces: self.namespace_labels(),
             volumes: self.volumes.read(&mut unreadable),
             catalogues,
+            buffers: Vec::new(),
             settings,
         };
         (snapshot, unreadable)

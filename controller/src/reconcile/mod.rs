@@ -12,6 +12,7 @@ mod node_pool;
 mod pod_events;
 mod provisioning;
 mod registration;
+mod replicas;
 mod termination;
 mod unreadable;
 
@@ -98,6 +99,8 @@ impl Context {
                 MinValuesPolicy::Strict => MinValues::Strict,
                 MinValuesPolicy::BestEffort => MinValues::BestEffort,
             },
+            max_pod_share: self.options.max_pod_share,
+            price_tolerance: self.options.price_tolerance,
             ..Settings::default()
         };
         let (mut snapshot, unreadable) = self.stores.snapshot(catalogues, settings, Timestamp::now());
@@ -142,6 +145,9 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(disruption::run(context.clone(), stop.clone()));
     tasks.spawn(interruption::run(context.clone(), stop.clone()));
     tasks.spawn(unreadable::run(context.clone(), stop.clone()));
+    if context.options.feature_gates.enabled("StaticCapacity") {
+        tasks.spawn(replicas::run(context.clone(), stop.clone()));
+    }
 }
 
 /// Remembers the last plan: which pods each claim is for, and which leaving nodes it was made without.

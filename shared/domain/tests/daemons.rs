@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1 as apps;
 use k8s_openapi::api::core::v1 as core;
+use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::{DaemonSet, LimitRange, Shape, Whose, admitted};
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::solve;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use world::{TYPES, catalogue, class, pending, pool, snapshot, with};
+use world::{TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
 
 fn daemon_set(containers: &Value) -> apps::DaemonSet {
     serde_json::from_value(json!({
@@ -96,6 +97,67 @@ fn a_node_is_large_enough_for_daemons_that_ask_by_default() {
     let item = json!({"type": "Container", "default": {"cpu": "1"}});
     small.daemons = vec![Arc::new(DaemonSet::admitted(&set, &[range("monitoring", &item)], &[]).unwrap())];
     assert_eq!(solve(&small).unschedulable.len(), 1);
+}
+
+fn late(name: &str, cpu: &str) -> Value {
+    json!({"kind": "DaemonSet", "metadata": {"name": name, "namespace": "monitoring", "uid": name}, "spec": {"selector": {}, "template": {"spec":
+        {"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 9100}], "resources": {"requests": {"cpu": cpu}}}]}}}})
+}
+
+fn daemon_pod(set: &str, node: &str, cpu: &str) -> Value {
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": set, "uid": set}]);
+    with(
+        running(&format!("{set}-x"), node, cpu, "0"),
+        &[("metadata.ownerReferences", owner), ("metadata.namespace", json!("monitoring"))],
+    )
+}
+
+/// A daemon set that comes after its nodes: what it will take is kept for it on nodes that are there, that come, and that are to be made.
+#[test]
+fn daemons_that_come_late_find_their_room() {
+    let pods = || vec![pending("p", "1500m", "1Gi")];
+    let only_large = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large"]}]);
+    let world = |more: Vec<Value>| {
+        let mut objects = vec![class(), pool("default", only_large.clone())];
+        objects.extend(more);
+        objects
+    };
+    let there = || node("n1", "default", "m7i.large", "us-east-1a", CapacityType::OnDemand).to_vec();
+    let coming = || {
+        let [_, claim] = node("n1", "default", "m7i.large", "us-east-1a", CapacityType::OnDemand);
+        let asked = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large"]}]);
+        vec![with(claim, &[("status", json!(null)), ("spec.requirements", asked)])]
+    };
+    let elsewhere =
+        with(late("agent", "500m"), &[("spec.template.spec.nodeSelector", json!({"kubernetes.io/arch": "arm64"}))]);
+    let placed = |objects: Vec<Value>| {
+        let solution = solve(&snapshot(&objects, catalogue(TYPES)));
+        (solution.placements.len(), solution.nodes.len(), solution.unschedulable.len())
+    };
+    let cases = [
+        ("no daemon", vec![], (1, 0, 0)),
+        ("one that is small", vec![late("agent", "100m")], (1, 0, 0)),
+        ("one that needs the room, and new nodes need it too", vec![late("agent", "500m")], (0, 0, 1)),
+        ("one that belongs elsewhere", vec![elsewhere], (1, 0, 0)),
+    ];
+    for (case, daemons, expected) in cases {
+        for hosts in [there(), coming()] {
+            assert_eq!(placed(world([daemons.clone(), hosts, pods()].concat())), expected, "{case}");
+        }
+        let with_new = (0, expected.0, expected.2);
+        assert_eq!(placed(world([daemons.clone(), pods()].concat())), with_new, "{case}, new node");
+    }
+    // its pod runs: what it takes is taken once
+    let runs = [there(), vec![late("agent", "400m"), daemon_pod("agent", "n1", "400m")], pods()].concat();
+    assert_eq!(placed(world(runs)), (1, 0, 0));
+    // another one that takes more than it asks for does not hide it
+    let daemons = vec![late("old", "100m"), daemon_pod("old", "n1", "900m"), late("agent", "400m")];
+    let hidden = [there(), daemons, vec![pending("p", "700m", "1Gi")]].concat();
+    assert_eq!(placed(world(hidden)), (0, 1, 0));
+    // its port is taken, whether it runs or not
+    let port = json!([{"name": "c", "ports": [{"containerPort": 9, "hostPort": 9100}], "resources": {"requests": {"cpu": "10m"}}}]);
+    let with_port = with(pending("p", "10m", "1Mi"), &[("spec.containers", port)]);
+    assert_eq!(placed(world([there(), vec![late("agent", "10m"), with_port]].concat())), (0, 0, 1));
 }
 
 fn read(spec: &core::PodSpec) -> Shape {

@@ -261,3 +261,38 @@ fn a_reservation_leaves_types_to_turn_to() {
     assert_eq!(&*names[0], "m7i.2xlarge", "what is paid already comes first");
     assert!(names.len() > 1, "{names:?}");
 }
+
+/// What the settings cost: `docs/packing.md` tells the figures that `--nocapture` shows.
+#[test]
+fn what_the_settings_cost() {
+    let sizes = [("100m", "256Mi"), ("250m", "1Gi"), ("500m", "512Mi"), ("1", "4Gi"), ("2", "3Gi")];
+    let crowd = sizes.iter().map(|(cpu, memory)| (pending("p", cpu, memory), 100));
+    let objects = named(crowd.collect(), vec![pool("p", json!([]))]);
+    let facts = karp_domain::catalogue::builtin().iter();
+    let mut world = snapshot(&objects, Catalogue::estimated(facts, &zones(), &NodeSettings::default()));
+    let free = solve(&world).price();
+    for share in ["50%", "25%", "10%", "5%", "2%"] {
+        world.settings.max_pod_share = share.parse().unwrap();
+        let solution = solve(&world);
+        let permille = solution.price().nano_dollars() * 1000 / free.nano_dollars();
+        println!("share {share}: {} nodes, price {permille}/1000", solution.nodes.len());
+        assert!(solution.unschedulable.is_empty() && (990..1300).contains(&permille), "{share}: {permille}");
+    }
+    world.settings.max_pod_share = PodShare::default();
+    for tolerance in ["0%", "5%", "20%", "50%", "100%", "10000%"] {
+        world.settings.price_tolerance = tolerance.parse().unwrap();
+        let solution = solve(&world);
+        let types: usize = solution.nodes.iter().map(|node| node.instance_types().len()).sum();
+        let dearest = |node: &InFlightNode| {
+            let mut least: BTreeMap<&str, Price> = BTreeMap::new();
+            for offering in node.offerings.iter() {
+                least.entry(&offering.instance_type).or_insert(offering.price);
+            }
+            least.into_values().max().unwrap_or_default()
+        };
+        let worst: Price = solution.nodes.iter().map(dearest).sum();
+        let permille = worst.nano_dollars() * 1000 / free.nano_dollars();
+        println!("tolerance {tolerance}: {} types a node, worst price {permille}/1000", types / solution.nodes.len());
+        assert_eq!(solution.price(), free);
+    }
+}

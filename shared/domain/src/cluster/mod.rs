@@ -2,6 +2,7 @@
 
 mod affinity;
 mod budget;
+mod buffer;
 mod claim;
 mod daemon;
 mod limit_range;
@@ -18,6 +19,7 @@ use std::fmt;
 pub use crate::api::{BudgetReason as Reason, ConsolidationPolicy};
 pub use affinity::{HostPort, Namespaces, PodTerm, Preference, Spread, Whose};
 pub use budget::{Budget, PodBudget, Share, Window, allowed, blocking};
+pub use buffer::{Buffer, MOST_VIRTUAL_PODS, NotReady, Referred};
 pub use claim::{Claim, ClassRef};
 pub use daemon::DaemonSet;
 pub use limit_range::{LimitRange, admitted};

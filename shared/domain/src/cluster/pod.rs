@@ -109,6 +109,8 @@ pub struct Pod {
     pub grace_seconds: i64,
     /// Who made it.
     pub owner: Owner,
+    /// The DaemonSet that made it, by name.
+    pub daemon_set: Option<Arc<str>>,
     /// Wish to be left alone.
     pub do_not_disrupt: DoNotDisrupt,
     /// Priority.
@@ -166,6 +168,7 @@ impl Pod {
             deletes_at: meta.deletion_timestamp.as_ref().map(|t| t.0),
             grace_seconds: spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS),
             owner: owner(meta),
+            daemon_set: daemon_set(meta),
             do_not_disrupt: do_not_disrupt(annotation(labels::DO_NOT_DISRUPT)),
             priority: spec.priority.unwrap_or(0),
             deletion_cost: annotation(DELETION_COST).and_then(|cost| cost.parse().ok()).unwrap_or(0),
@@ -240,6 +243,11 @@ fn owner(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> O
     } else {
         Owner::Controller
     }
+}
+
+fn daemon_set(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Arc<str>> {
+    let set = meta.owner_references.iter().flatten().find(|owner| owner.kind == "DaemonSet")?;
+    Some(set.name.as_str().into())
 }
 
 /// `true` is for ever, a duration counts from the start; anything else (also `false`) asks for nothing.

@@ -52,8 +52,8 @@ pub struct Pool {
     pub policy: ConsolidationPolicy,
     /// `disruption.budgets`.
     pub budgets: Vec<Budget>,
-    /// `replicas` is set: a static pool, which pending pods do not grow.
-    pub is_static: bool,
+    /// `replicas`: a static pool, which pending pods do not grow.
+    pub replicas: Option<u64>,
     /// Annotation `karp.sh/max-pod-share`: the largest share of the pool's pods on one new node.
     pub max_pod_share: Option<PodShare>,
     /// Annotation `karp.sh/price-tolerance`: how much dearer the types may be that a new node may become.
@@ -98,12 +98,17 @@ impl Pool {
             consolidate_after: disruption.quiet_period(),
             policy: disruption.consolidation_policy,
             budgets: disruption.budgets.iter().map(budget).collect(),
-            is_static: pool.spec.replicas.is_some(),
+            replicas: pool.spec.replicas.map(|replicas| u64::try_from(replicas).unwrap_or(0)),
             max_pod_share: annotation(pool, labels::MAX_POD_SHARE)?,
             price_tolerance: annotation(pool, labels::PRICE_TOLERANCE)?,
             ready: !conditions::is_false(status, READY),
             deleting: pool.metadata.deletion_timestamp.as_ref().map(|t| t.0),
         })
+    }
+
+    /// Says whether it has a fixed number of nodes.
+    pub const fn is_static(&self) -> bool {
+        self.replicas.is_some()
     }
 
     /// Says whether karp may act on the pool.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
 
-use super::{Claim, DaemonSet, Node, Pod, PodBudget, PodShare, Pool, PriceTolerance, Volumes};
+use super::{Buffer, Claim, DaemonSet, Node, Pod, PodBudget, PodShare, Pool, PriceTolerance, Volumes};
 use crate::catalogue::Catalogue;
 
 /// Holds the cluster at one moment. Everything sits behind `Arc`, so a snapshot is made and copied without copying the cluster.
@@ -32,6 +32,8 @@ pub struct Snapshot {
     pub volumes: Volumes,
     /// Instance types by the name of the node class; a class that is missing is not ready.
     pub catalogues: BTreeMap<Arc<str>, Arc<Catalogue>>,
+    /// CapacityBuffers that are ready; `solve` does not look at them, see [`crate::scheduling::reserve`].
+    pub buffers: Vec<Arc<Buffer>>,
     /// Options of the controller.
     pub settings: Settings,
 }
@@ -107,6 +109,7 @@ impl Snapshot {
             namespaces: BTreeMap::new(),
             volumes: Volumes::default(),
             catalogues: BTreeMap::new(),
+            buffers: Vec::new(),
             settings: Settings::default(),
         }
     }

@@ -171,7 +171,7 @@ impl Entry {
         if leaving {
             return Some(KeepReason::Leaving);
         }
-        if self.pool.as_ref().is_none_or(|pool| pool.is_static) {
+        if self.pool.as_ref().is_none_or(|pool| pool.is_static()) {
             return Some(KeepReason::NoPool);
         }
         let Some(node) = self.node.as_ref().filter(|node| node.is_initialized()) else {

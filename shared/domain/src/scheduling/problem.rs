@@ -228,7 +228,7 @@ fn closed_reason(pool: &Pool, snapshot: &Snapshot) -> Option<Misfit> {
     if pool.deleting.is_some() || !pool.ready {
         return Some(Misfit::PoolNotReady);
     }
-    if pool.is_static {
+    if pool.is_static() {
         return Some(Misfit::StaticPool);
     }
     let class = &pool.class.name;
@@ -403,15 +403,19 @@ fn belonging_daemons<'a>(snapshot: &'a Snapshot, taints: &[Taint], labels: &Host
     snapshot.daemons.iter().map(|daemon| &**daemon).filter(belongs).collect()
 }
 
-/// What daemons that belong on a host will still ask for: all that belong there less those that run there.
+/// What daemons that belong on a host will still ask for: each for itself, so that the pod of one never stands for that of another.
 fn missing_daemons(dims: &Dims, belonging: &[&DaemonSet], pods: &[Arc<Pod>]) -> Amounts {
-    let mut expected = Resources::new();
-    belonging.iter().for_each(|daemon| expected.add(&daemon.shape.requests));
-    let mut missing = dims.demand(&expected);
-    for pod in pods.iter().filter(|pod| pod.owner == Owner::DaemonSet) {
-        take(&mut missing, &dims.demand(&pod.shape.requests), 1);
+    let running: Vec<&Arc<Pod>> = pods.iter().filter(|pod| pod.owner == Owner::DaemonSet).collect();
+    let mut missing = dims.demand(&Resources::new());
+    for daemon in belonging {
+        let mut lacking = dims.demand(&daemon.shape.requests);
+        let is_its_own = |pod: &&&Arc<Pod>| {
+            pod.key.namespace == daemon.key.namespace && pod.daemon_set.as_ref() == Some(&daemon.key.name)
+        };
+        running.iter().filter(is_its_own).for_each(|pod| take(&mut lacking, &dims.demand(&pod.shape.requests), 1));
+        lacking.iter_mut().for_each(|amount| *amount = (*amount).max(0));
+        take(&mut missing, &lacking, -1);
     }
-    missing.iter_mut().for_each(|amount| *amount = (*amount).max(0));
     missing
 }
 

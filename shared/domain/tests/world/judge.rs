@@ -91,7 +91,7 @@ fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlig
     assert!(!node.offerings.is_empty(), "a node without offerings");
     assert!(node.offerings.windows(2).all(|pair| pair[0].price <= pair[1].price), "offerings are not ranked");
     let pool = snapshot.pool(&node.pool).expect("a pool that exists");
-    assert!(pool.ready && pool.deleting.is_none() && pool.is_ours() && !pool.is_static, "a pool that may not grow");
+    assert!(pool.ready && pool.deleting.is_none() && pool.is_ours() && !pool.is_static(), "a pool that may not grow");
     let catalogue = &snapshot.catalogues[&pool.class.name];
     if snapshot.settings.min_values == MinValuesPolicy::Strict {
         for (key, wanted) in &pool.min_values {
@@ -203,7 +203,7 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
         });
         let misfit = misfit.unwrap_or_else(|| panic!("{}: no reason for pool {}", pod.key, pool.name));
         let Some(catalogue) = snapshot.catalogues.get(&pool.class.name) else { continue };
-        if !pool.ready || pool.is_static || pool.deleting.is_some() {
+        if !pool.ready || pool.is_static() || pool.deleting.is_some() {
             continue;
         }
         let fits = catalogue.types().iter().filter(|t| {

@@ -1,0 +1,170 @@
+//! Room kept free: the virtual pods of CapacityBuffers, placed after everything real.
+//!
+//! Real pods are planned as though there were no buffers, so that no buffer ever displaces one. Virtual pods then take what is left on hosts,
+//! what is left on the nodes just planned, and nodes of their own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::problem::Problem;
+use super::solve::{Hosts, place};
+use super::{InFlightNode, Placement, Solution, Target, Unschedulable};
+use crate::cluster::{Buffer, Claim, Phase, Pod, PodKey, Snapshot};
+
+/// Answers where room is kept free; the pods in it are virtual, and exist nowhere else.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reserve {
+    /// Virtual pods for which hosts have room, ordered by pod.
+    pub placements: Vec<Placement>,
+    /// Virtual pods for which nodes have room that the solution launches for real pods; by place in [`Solution::nodes`].
+    pub joining: Vec<(PodKey, usize)>,
+    /// Nodes to launch for virtual pods alone.
+    pub nodes: Vec<InFlightNode>,
+    /// Virtual pods that nothing can hold.
+    pub unschedulable: Vec<Unschedulable>,
+}
+
+/// Says how far a buffer's room is there: its condition Provisioning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It asks for none.
+    Empty,
+    /// All of it is on nodes that exist.
+    Fits {
+        /// Virtual pods.
+        pods: u32,
+    },
+    /// Some of it waits for nodes.
+    Lacking {
+        /// Virtual pods on nodes to come.
+        launching: u32,
+        /// Virtual pods without any.
+        refused: u32,
+        /// All of them.
+        pods: u32,
+    },
+}
+
+impl Room {
+    /// Answers Karpenter's reason.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Room::Empty => "BufferEmpty",
+            Room::Fits { .. } => "FitsExistingCapacity",
+            Room::Lacking { .. } => "RequiresNewCapacity",
+        }
+    }
+}
+
+/// Prefix of the names of nodes just planned, which no object can have.
+const PLANNED: &str = "//planned/";
+
+/// Answers where the virtual pods of the snapshot's buffers go, beside what a solution of the same snapshot placed.
+pub fn reserve(snapshot: &Snapshot, solution: &Solution) -> Reserve {
+    let pods: Vec<Arc<Pod>> = snapshot.buffers.iter().flat_map(|buffer| buffer.pods()).collect();
+    if pods.is_empty() {
+        return Reserve::default();
+    }
+    let mut after = snapshot.clone();
+    after.pods.extend(pods.iter().cloned());
+    let mut placed = Solution { placements: solution.placements.clone(), ..Solution::default() };
+    for (at, node) in solution.nodes.iter().enumerate() {
+        let claim = planned(at, node, snapshot);
+        let target = Target::Claim(claim.name.clone());
+        placed.placements.extend(node.pods.iter().map(|pod| Placement { pod: pod.clone(), target: target.clone() }));
+        after.claims.push(Arc::new(claim));
+    }
+    let mut problem = Problem::new(&after);
+    problem.book(&placed);
+    let answer = place(&problem, pods, &Hosts::All);
+    let mut reserve = Reserve { nodes: answer.nodes, unschedulable: answer.unschedulable, ..Reserve::default() };
+    for placement in answer.placements {
+        let joins = match &placement.target {
+            Target::Claim(name) => name.strip_prefix(PLANNED).and_then(|at| at.parse().ok()),
+            Target::Node(_) => None,
+        };
+        match joins {
+            Some(at) => reserve.joining.push((placement.pod, at)),
+            None => reserve.placements.push(placement),
+        }
+    }
+    reserve
+}
+
+/// The claim that a planned node will have, as a host in flight.
+fn planned(at: usize, node: &InFlightNode, snapshot: &Snapshot) -> Claim {
+    Claim {
+        name: format!("{PLANNED}{at}").into(),
+        uid: "".into(),
+        pool: Some(node.pool.clone()),
+        class: node.class.clone(),
+        labels: node.claim_labels(),
+        annotations: BTreeMap::new(),
+        requirements: node.requirements.clone(),
+        requests: node.requests.clone(),
+        taints: node.taints.clone(),
+        startup_taints: node.startup_taints.clone(),
+        expire_after: node.expire_after,
+        termination_grace: node.termination_grace,
+        provider_id: None,
+        node_name: None,
+        capacity: Default::default(),
+        allocatable: Default::default(),
+        conditions: Vec::new(),
+        last_pod_event: None,
+        created: snapshot.now,
+        deleting: None,
+        finalizers: Vec::new(),
+    }
+}
+
+impl Reserve {
+    /// Answers how far a buffer's room is there.
+    pub fn room(&self, buffer: &Buffer) -> Room {
+        let (there, coming): (Vec<&Placement>, Vec<&Placement>) =
+            self.placements.iter().partition(|placement| matches!(placement.target, Target::Node(_)));
+        let there = count(buffer, there.into_iter().map(|placement| &placement.pod));
+        let launching = count(buffer, coming.into_iter().map(|placement| &placement.pod))
+            + count(buffer, self.joining.iter().map(|(pod, _)| pod))
+            + count(buffer, self.nodes.iter().flat_map(|node| &node.pods));
+        let pods = buffer.replicas;
+        match pods {
+            0 => Room::Empty,
+            _ if there == pods => Room::Fits { pods },
+            _ => Room::Lacking { launching, refused: pods.saturating_sub(there + launching), pods },
+        }
+    }
+
+    /// Answers the snapshot with the virtual pods on the nodes that have room for them, as though they ran there: the form in which
+    /// disruption must see it, so that room kept free is neither empty nor given away.
+    pub fn occupied(&self, snapshot: &Snapshot) -> Snapshot {
+        let mut occupied = snapshot.clone();
+        let targets: FxHashMap<&PodKey, &Arc<str>> = self
+            .placements
+            .iter()
+            .filter_map(|placement| match &placement.target {
+                Target::Node(name) => Some((&placement.pod, name)),
+                Target::Claim(_) => None,
+            })
+            .collect();
+        for pod in snapshot.buffers.iter().flat_map(|buffer| buffer.pods()) {
+            if let Some(node) = targets.get(&pod.key) {
+                let runs = Pod {
+                    node: Some(Arc::clone(node)),
+                    phase: Phase::Running,
+                    unschedulable: false,
+                    ready: true,
+                    ..(*pod).clone()
+                };
+                occupied.pods.push(Arc::new(runs));
+            }
+        }
+        occupied
+    }
+}
+
+fn count<'p>(buffer: &Buffer, pods: impl Iterator<Item = &'p PodKey>) -> u32 {
+    u32::try_from(pods.filter(|pod| buffer.owns(pod)).count()).unwrap_or(u32::MAX)
+}
