@@ -420,3 +420,26 @@ fn a_spread_that_honors_taints_does_not_count_pods_behind_them() {
     let zones = answer.zones("web");
     assert!(zones.values().all(|count| *count == 2) && zones.len() == 3, "{zones:?}");
 }
+
+#[test]
+fn hosts_are_filled_evenly_where_none_can_be_made() {
+    let full = with(pool("full", json!([])), &[("spec.limits", json!({"nodes": 0}))]);
+    let mut objects = vec![class(), full];
+    for name in ["n1", "n2"] {
+        objects.extend(node(name, "full", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand));
+    }
+    let answer = |more: Value| {
+        let mut spread = spread(HOST, 1, "DoNotSchedule");
+        more.as_object().unwrap().iter().for_each(|(key, value)| spread[0][key] = value.clone());
+        let mut all = objects.clone();
+        all.extend(web(5, &[(SPREAD, spread)]));
+        let snapshot = snapshot(&all, catalogue(TYPES));
+        let solution = solve(&snapshot);
+        Answer { places: places(&snapshot, &solution), solution }
+    };
+    let even = answer(json!({}));
+    assert!(even.refused().is_empty(), "{:?}", even.refused());
+    assert_eq!(even.crowds("web"), [3, 2]);
+    // with fewer hosts than `minDomains` the least is zero
+    assert_eq!(answer(json!({"minDomains": 3})).crowds("web"), [1, 1]);
+}

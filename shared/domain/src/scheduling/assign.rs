@@ -18,7 +18,7 @@ use super::wants::{Asks, Rule, Wants};
 use super::{Hosts, Misfit, Placement};
 use crate::api::labels;
 use crate::catalogue::{CapacityType, Price, TypeSet};
-use crate::cluster::{HostPort, MinValuesPolicy, PodKey};
+use crate::cluster::{HostPort, MinValuesPolicy, PodKey, Spread};
 use crate::requirement::{Requirement, Requirements, ValueSet};
 
 /// More combinations of domains than one kind of pods is looked at in; what lies beyond is left out.
@@ -147,8 +147,66 @@ impl<'r> Assignment<'r> {
                 break;
             }
         }
+        if self.groups.is_empty() && matches!(self.hosts, Hosts::All) {
+            (0..self.kinds.len()).for_each(|kind| self.level(kind));
+        }
         // pods are drawn from the end
         self.groups.iter_mut().for_each(|group| group.waiting.reverse());
+    }
+
+    /// Pods that spread over hosts, where none is to be made: every host may hold as many more as the emptiest one has. Elsewhere an empty
+    /// host can always be made, so that the least is zero.
+    fn level(&mut self, kind: usize) {
+        let by_host = |rule: &Rule| matches!(rule.asks, Asks::Spread { .. });
+        for step in 0..self.kinds[kind].steps.len() {
+            let wants = self.wants(kind, step);
+            let near = wants.hosts.iter().any(|rule| rule.asks == Asks::Near);
+            if near || wants.alternatives.is_empty() || !wants.hosts.iter().any(by_host) {
+                continue;
+            }
+            let ready = self.steps.remove(&(kind, step)).unwrap_or_else(|| self.ready(kind, step));
+            let domains = self.hosts_that_count(kind, wants);
+            while self.left(kind) > 0 {
+                let raised = |rule: &Rule| match rule.asks {
+                    Asks::Spread { skew, min_domains } => {
+                        let few = domains.len() < min_domains as usize;
+                        let counts = domains.iter().map(|host| self.board.on_host(rule.counter, *host));
+                        let least = if few { 0 } else { counts.min().unwrap_or(0) };
+                        Rule { asks: Asks::Spread { skew: skew.saturating_add(least), min_domains }, ..*rule }
+                    }
+                    _ => *rule,
+                };
+                let rules: Vec<Rule> = wants.hosts.iter().map(raised).collect();
+                let (volumes, kinds) = (&self.problem.snapshot.volumes, self.kinds);
+                let room =
+                    |host: usize| self.board.room(volumes, (host, &self.problem.hosts[host]), &kinds[kind], &rules);
+                let valid = |host: usize| {
+                    let keys = wants.domains.iter().filter_map(|rule| self.problem.domains.key(rule.counter));
+                    let value = |key: KeyId| self.problem.domains.host(key, host).map(|value| (key, value));
+                    self.valid(wants, &ready.universes, &keys.filter_map(value).collect::<Pins>())
+                };
+                let mut order = self.problem.host_order.iter().copied();
+                match order.find(|host| self.suits(kind, step, *host) && room(*host) > 0 && valid(*host)) {
+                    Some(host) => self.put(kind, host, 1),
+                    None => break,
+                }
+            }
+            self.steps.insert((kind, step), ready);
+        }
+    }
+
+    /// The hosts that spreads over hosts of a kind look at; rather too many than too few.
+    fn hosts_that_count(&self, kind: usize, wants: &Wants) -> Vec<usize> {
+        let shape = &self.kinds[kind].shape;
+        let all = |honors: fn(&Spread) -> bool| {
+            shape.spread.iter().filter(|spread| &*spread.key == labels::HOSTNAME).all(honors)
+        };
+        let (labelled, taints) = (all(|spread| spread.honors_affinity), all(|spread| spread.honors_taints));
+        let counts = |state: &HostState| {
+            (!labelled || wants.alternatives.iter().any(|wanted| state.labels.may_satisfy(wanted)))
+                && (!taints || bears_all(shape, &state.taints, false).is_ok())
+        };
+        (0..self.problem.hosts.len()).filter(|host| counts(&self.problem.hosts[*host])).collect()
     }
 
     /// Answers the pods of a kind that go nowhere.
@@ -411,7 +469,9 @@ impl<'r> Assignment<'r> {
             let wants = self.wants(kind, step);
             let ways = self.ways.by_pool(problem, shape, request, wants, (&cell.pins, &cell.alternatives));
             let ways = cell.on_its_side(ways);
-            cell.price = ways.iter().flatten().flatten().filter_map(|way| way.price).min();
+            // what cannot grow must not draw pods anywhere
+            let growing = ways.iter().zip(&problem.grows).filter(|(_, grows)| **grows);
+            cell.price = growing.flat_map(|(ways, _)| ways.iter().flatten()).filter_map(|way| way.price).min();
             cell.ways = Some(ways);
         }
         cell.price.is_some()
@@ -538,8 +598,7 @@ impl<'r> Assignment<'r> {
         let mut sides: BTreeMap<Vec<bool>, Vec<usize>> = BTreeMap::new();
         for (at, state) in problem.pools.iter().enumerate() {
             let taints = &state.pool.taints;
-            let grows = || !addable(state, problem.snapshot.settings.min_values).is_clear();
-            if bears_all(&self.kinds[kind].shape, taints, wants.shy).is_ok() && grows() {
+            if bears_all(&self.kinds[kind].shape, taints, wants.shy).is_ok() && problem.grows[at] {
                 sides.entry(looking.iter().map(|filter| filter.admits_taints(taints)).collect()).or_default().push(at);
             }
         }

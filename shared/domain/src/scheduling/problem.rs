@@ -12,9 +12,7 @@ use super::terms::Terms;
 use super::{Misfit, Solution, Target, share};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, Market, Price, TypeSet};
-use crate::cluster::{
-    DaemonSet, Host, HostPort, MinValuesPolicy, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral,
-};
+use crate::cluster::{DaemonSet, Host, HostPort, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral};
 use crate::quantity::Quantity;
 use crate::requirement::{Incompatible, Requirement, Requirements, Undefined};
 use crate::resources::{NODES, Resources};
@@ -36,6 +34,8 @@ pub(crate) struct Problem<'a> {
     pub(crate) domains: Domains,
     /// Values that nodes of a pool can have, by pool and label.
     pub(crate) pool_values: Vec<Vec<Vec<ValueId>>>,
+    /// Whether a pool's limits leave room for any node at all, by pool.
+    pub(crate) grows: Vec<bool>,
     /// Pods as they are counted on hosts, and the room there.
     pub(crate) board: Board,
     /// Hosts in the order in which they are filled: initialized ones first, then by name.
@@ -120,8 +120,10 @@ impl<'a> Problem<'a> {
         pools.sort_by(|a, b| (b.pool.weight, &a.pool.name).cmp(&(a.pool.weight, &b.pool.name)));
         let terms = Terms::of(snapshot);
         let mut domains = Domains::of(&terms, &hosts);
-        let pool_values =
-            pools.iter().map(|state| values_of_pool(&mut domains, state, snapshot.settings.min_values)).collect();
+        let addable: Vec<TypeSet> = pools.iter().map(|state| addable(state, snapshot.settings.min_values)).collect();
+        let pool_values = pools.iter().zip(&addable).map(|(state, types)| values_of_pool(&mut domains, state, types));
+        let pool_values = pool_values.collect();
+        let grows = addable.iter().map(|types| !types.is_clear()).collect();
         let mut host_order: Vec<usize> = (0..hosts.len()).collect();
         host_order.sort_by_key(|at| (!hosts[*at].initialized, *at));
         let board = Board::new(&terms, &hosts);
@@ -140,6 +142,7 @@ impl<'a> Problem<'a> {
             terms,
             domains,
             pool_values,
+            grows,
             board,
             host_order,
             by_node,
@@ -217,10 +220,9 @@ impl<'a> Problem<'a> {
     }
 }
 
-fn values_of_pool(domains: &mut Domains, state: &PoolState, policy: MinValuesPolicy) -> Vec<Vec<ValueId>> {
+fn values_of_pool(domains: &mut Domains, state: &PoolState, types: &TypeSet) -> Vec<Vec<ValueId>> {
     let keys = domains.keys.clone();
-    let types = addable(state, policy);
-    let of_key = |key: &Arc<str>| pool_values(state, &types, key).iter().map(|value| domains.id(value)).collect();
+    let of_key = |key: &Arc<str>| pool_values(state, types, key).iter().map(|value| domains.id(value)).collect();
     keys.iter().map(of_key).collect()
 }
 
