@@ -1,0 +1,525 @@
+//! Plans become real: what the engine plans for random clusters is made on a control plane, and kube-scheduler has the last word.
+//!
+//! Skipped when the tools are not built: `cargo sandbox up` builds them. `KARP_DEEP=1` makes ten times as many clusters.
+
+#[path = "../../shared/domain/tests/deep/mod.rs"]
+mod deep;
+#[path = "../../shared/domain/tests/world/mod.rs"]
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use karp_domain::catalogue::{Catalogue, Price};
+use karp_domain::cluster::{self, Snapshot};
+use karp_domain::scheduling::{InFlightNode, Solution, Target, solve};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::TestRunner;
+use sandbox::{Options, Sandbox, layout::Layout, tools::Tools};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use world::universe::a_cluster;
+use world::{TYPES, catalogue, judge};
+
+/// Random clusters of one run.
+const CLUSTERS: u32 = 20;
+/// Times more with `KARP_DEEP=1`.
+const DEEP: u32 = 10;
+/// All planned pods are bound within this time.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Plans made for one cluster at most: where kube-scheduler places pods otherwise, the next plan completes it.
+const ROUNDS: usize = 4;
+const HOLD: &str = "karp.sh/hold";
+
+/// What came of some clusters.
+#[derive(Debug, Default)]
+struct Tally {
+    planned: usize,
+    as_planned: usize,
+    refused: usize,
+    predicted: Price,
+    realised: Price,
+    /// Pods that needed a plan after the first.
+    late: usize,
+}
+
+/// A cluster as the test made it.
+struct Real {
+    client: Client,
+    /// Set apart from every other cluster by the names of its nodes.
+    mark: String,
+    pools: Vec<Value>,
+    catalogue: Arc<Catalogue>,
+    /// Price per hour of each node that was made for a plan.
+    made: BTreeMap<String, Price>,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
+    rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+    let layout = Layout::here()?;
+    let Some(tools) = Tools::built(&layout)? else {
+        println!("skipped: the sandbox's tools are not built");
+        return Ok(());
+    };
+    let sandbox = Sandbox::start(&layout, &tools, Options::named(format!("plans-{}", std::process::id()))).await?;
+    let client = sandbox.client.clone();
+    storage(&client).await?;
+    let config = deep::cases(CLUSTERS);
+    let clusters = if std::env::var("KARP_DEEP").is_ok_and(|deep| deep == "1") { CLUSTERS * DEEP } else { CLUSTERS };
+    let mut runner = TestRunner::new(config);
+    let mut tally = Tally::default();
+    let begin = Instant::now();
+    for number in 0..clusters {
+        let objects = a_cluster().new_tree(&mut runner).expect("a cluster").current();
+        let objects: Vec<Value> = objects.into_iter().map(bindable).collect();
+        let text = || serde_json::to_string_pretty(&objects).unwrap_or_default();
+        let outcome = play(&client, number, &objects, &mut tally).await;
+        if let Err(error) = outcome {
+            let file = sandbox.log_dir.join(format!("cluster-{number}.json"));
+            std::fs::write(&file, text())?;
+            let kept = sandbox.stop_keeping_logs().await;
+            panic!(
+                "cluster {number}: {error:#}; its objects: {}",
+                kept.join(format!("cluster-{number}.json")).display()
+            );
+        }
+    }
+    sandbox.stop().await?;
+    let share = tally.as_planned as f64 / tally.planned.max(1) as f64;
+    let price = tally.realised.dollars() / tally.predicted.dollars().max(1e-9);
+    println!(
+        "{clusters} clusters in {:.0} s: {} pods planned, {:.3} of them landed as planned, {} after a further plan, {} refused by both; \
+         realised over predicted price {price:.4}",
+        begin.elapsed().as_secs_f64(),
+        tally.planned,
+        share,
+        tally.late,
+        tally.refused,
+    );
+    assert!(tally.planned > 30 && tally.refused > 10, "the clusters ask for too little: {tally:?}");
+    assert!(price <= 1.03, "realised over predicted price: {price:.4}");
+    Ok(())
+}
+
+/// Plays one cluster: plan, make, let kube-scheduler bind, plan again for what is left, compare, clean up.
+async fn play(client: &Client, number: u32, objects: &[Value], tally: &mut Tally) -> Result<()> {
+    let mut real = Real::begin(client, number, objects).await?;
+    let snapshot = world::snapshot(objects, catalogue(TYPES));
+    let first = solve(&snapshot);
+    let planned: BTreeSet<String> = placed(&first);
+    let refused: BTreeSet<String> = first.unschedulable.iter().map(|refused| refused.pod.to_string()).collect();
+    let targets = real.make(&snapshot, &first, 0).await?;
+    real.release(objects, &targets).await?;
+    let mut left = real.unbound(&planned, &BTreeSet::new()).await?;
+    let landed = real.bound().await?;
+    let as_planned = planned.iter().filter(|pod| landed.get(*pod) == targets.get(*pod)).count();
+    let late = left.len();
+    for round in 1..ROUNDS {
+        if left.is_empty() {
+            break;
+        }
+        let now = real.observe().await?;
+        let next = solve(&now);
+        let targets = real.make(&now, &next, round).await?;
+        real.nominate(&targets).await?;
+        left = real.unbound(&planned, &left).await?;
+    }
+    anyhow::ensure!(
+        left.is_empty(),
+        "planned, and not bound within {PATIENCE:?}: {left:?}; {}",
+        real.why(&left).await?
+    );
+    let bound = real.bound().await?;
+    let wrongly: Vec<&String> = refused.iter().filter(|pod| bound.contains_key(*pod)).collect();
+    anyhow::ensure!(wrongly.is_empty(), "refused, and bound by kube-scheduler: {wrongly:?}");
+    let spread = real.refused_by_scheduler(&refused).await?;
+    anyhow::ensure!(spread.is_empty(), "refused, and kube-scheduler does not say so: {spread:?}");
+    tally.planned += planned.len();
+    tally.as_planned += as_planned;
+    tally.refused += refused.len();
+    tally.late += late;
+    tally.predicted = tally.predicted + first.price();
+    tally.realised = tally.realised + real.made.values().copied().sum();
+    real.end().await
+}
+
+fn placed(solution: &Solution) -> BTreeSet<String> {
+    let on_new = solution.nodes.iter().flat_map(|node| &node.pods);
+    solution.placements.iter().map(|placement| &placement.pod).chain(on_new).map(ToString::to_string).collect()
+}
+
+/// Takes away what the API server refuses (two constraints of one key), and volumes that wait for a driver which nobody plays here.
+fn bindable(mut object: Value) -> Value {
+    let claim = object["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str();
+    let waits = claim.is_some_and(|name| name.starts_with("waits"));
+    if waits && let Some(spec) = object["spec"].as_object_mut() {
+        spec.remove("volumes");
+    }
+    if let Some(constraints) = object["spec"]["topologySpreadConstraints"].as_array_mut() {
+        let mut seen = BTreeSet::new();
+        constraints.retain(|one| seen.insert((one["topologyKey"].to_string(), one["whenUnsatisfiable"].to_string())));
+    }
+    object
+}
+
+fn is_pending(object: &Value) -> bool {
+    object["kind"] == "Pod" && object["spec"]["nodeName"].is_null()
+}
+
+/// A pod as a user creates it, whatever the model of a waiting pod says of its status.
+fn creatable(object: &Value) -> Value {
+    let mut pod = object.clone();
+    let meta = &pod["metadata"];
+    pod["metadata"] = json!({"name": meta["name"], "namespace": meta["namespace"], "labels": meta["labels"]});
+    pod["status"] = Value::Null;
+    pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
+    pod["spec"]["enableServiceLinks"] = json!(false);
+    pod["spec"]["automountServiceAccountToken"] = json!(false);
+    pod["spec"]["containers"][0]["image"] = json!("pause");
+    pod
+}
+
+async fn create<K>(api: &Api<K>, object: Value) -> Result<()>
+where
+    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let object: K = serde_json::from_value(object.clone()).with_context(|| format!("reading {object}"))?;
+    match api.create(&PostParams::default(), &object).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes what volumes need, once for all clusters: in both namespaces the same claims, bound, unbound and lost.
+async fn storage(client: &Client) -> Result<()> {
+    for object in world::universe::storage() {
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
+        let mut object = object;
+        object["status"] = Value::Null;
+        match object["kind"].as_str().unwrap_or_default() {
+            "Namespace" => create(&Api::<Namespace>::all(client.clone()), object).await?,
+            "StorageClass" => create(&Api::<StorageClass>::all(client.clone()), object).await?,
+            "PersistentVolume" => {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                let (namespace, claim) = name.split_once('-').context("a volume is named after its claim")?;
+                object["spec"]["capacity"] = json!({"storage": "1Gi"});
+                object["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+                object["spec"]["claimRef"] = json!({"namespace": namespace, "name": claim});
+                create(&Api::<PersistentVolume>::all(client.clone()), object).await?;
+            }
+            "PersistentVolumeClaim" => {
+                create(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": namespace}})).await?;
+                if object["metadata"]["name"] == "lost" {
+                    object["spec"]["volumeName"] = json!("gone");
+                    object["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
+                }
+                if object["spec"]["storageClassName"].is_null() {
+                    object["spec"]["storageClassName"] = json!("");
+                }
+                object["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+                object["spec"]["resources"] = json!({"requests": {"storage": "1Gi"}});
+                create(&Api::<PersistentVolumeClaim>::namespaced(client.clone(), &namespace), object).await?;
+            }
+            kind => anyhow::bail!("no such kind of storage: {kind}"),
+        }
+    }
+    let accounts = async |namespace: &str| {
+        let api: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(client.clone(), namespace);
+        api.get_opt("default").await.is_ok_and(|account| account.is_some())
+    };
+    until("volumes are bound and service accounts made", async || {
+        for namespace in ["default", "other"] {
+            let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+            let phase = async |name: &str| claims.get(name).await.ok()?.status?.phase;
+            let bound = phase("bound-a").await.as_deref() == Some("Bound")
+                && phase("bound-b").await.as_deref() == Some("Bound");
+            if !bound || phase("lost").await.as_deref() != Some("Lost") || !accounts(namespace).await {
+                return false;
+            }
+        }
+        true
+    })
+    .await
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> Result<()> {
+    let begin = Instant::now();
+    while !holds().await {
+        anyhow::ensure!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+impl Real {
+    /// Makes the nodes that are there, what runs on them, and the daemon set.
+    async fn begin(client: &Client, number: u32, objects: &[Value]) -> Result<Self> {
+        let real = Real {
+            client: client.clone(),
+            mark: format!("c{number}"),
+            pools: objects
+                .iter()
+                .filter(|o| ["NodePool", "EC2NodeClass"].contains(&o["kind"].as_str().unwrap_or_default()))
+                .cloned()
+                .collect(),
+            catalogue: Arc::new(catalogue(TYPES)),
+            made: BTreeMap::new(),
+        };
+        for object in objects.iter().filter(|object| object["kind"] == "Node") {
+            real.node(object.clone()).await?;
+        }
+        for object in objects.iter().filter(|object| object["kind"] == "DaemonSet") {
+            let mut daemon = object.clone();
+            daemon["spec"]["selector"] = json!({"matchLabels": {"daemon": "agent"}});
+            daemon["spec"]["template"]["metadata"] = json!({"labels": {"daemon": "agent"}});
+            daemon["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(0);
+            daemon["spec"]["template"]["spec"]["containers"][0]["image"] = json!("pause");
+            create(&real.daemons(), daemon).await?;
+        }
+        real.nodes_are_ready().await?;
+        for object in objects.iter().filter(|object| object["kind"] == "Pod" && !is_pending(object)) {
+            create(&real.pods_in(object), creatable(object)).await?;
+        }
+        Ok(real)
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    fn daemons(&self) -> Api<DaemonSet> {
+        Api::namespaced(self.client.clone(), "kube-system")
+    }
+
+    fn pods_in(&self, object: &Value) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), object["metadata"]["namespace"].as_str().unwrap_or("default"))
+    }
+
+    /// The pods of the cluster: those of its two namespaces.
+    async fn pods(&self) -> Result<Vec<Pod>> {
+        let pods = Api::<Pod>::all(self.client.clone()).list(&ListParams::default()).await?.items;
+        let own = |pod: &Pod| matches!(pod.metadata.namespace.as_deref(), Some("default" | "other"));
+        Ok(pods.into_iter().filter(own).collect())
+    }
+
+    /// Makes a node that kwok plays.
+    async fn node(&self, mut object: Value) -> Result<()> {
+        let name = object["metadata"]["name"].clone();
+        object["metadata"] = json!({"name": name, "labels": object["metadata"]["labels"], "annotations": {"kwok.x-k8s.io/node": "fake"}});
+        if let Some(status) = object["status"].as_object_mut() {
+            status.remove("conditions");
+        }
+        create(&self.nodes(), object).await
+    }
+
+    async fn nodes_are_ready(&self) -> Result<()> {
+        until("nodes are ready, with their daemons", async || {
+            let Ok(nodes) = self.nodes().list(&ListParams::default()).await else { return false };
+            let ready = |node: &Node| {
+                let conditions =
+                    node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+                let tainted = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+                conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+                    && !tainted.iter().any(|taint| taint.key.starts_with("node.kubernetes.io/"))
+            };
+            let Ok(daemons) = self.daemons().list(&ListParams::default()).await else { return false };
+            let settled = |daemon: &DaemonSet| {
+                let status = daemon.status.as_ref();
+                status.is_some_and(|s| {
+                    s.observed_generation == daemon.metadata.generation
+                        && s.number_ready == s.desired_number_scheduled
+                        && s.current_number_scheduled == s.desired_number_scheduled
+                })
+            };
+            nodes.items.iter().all(ready) && daemons.items.iter().all(settled)
+        })
+        .await
+    }
+
+    /// Makes the nodes of a plan as their cheapest offerings are; answers the node of each pod.
+    async fn make(
+        &mut self,
+        snapshot: &Snapshot,
+        solution: &Solution,
+        round: usize,
+    ) -> Result<BTreeMap<String, String>> {
+        let mut targets = BTreeMap::new();
+        for (at, node) in solution.nodes.iter().enumerate() {
+            let name = format!("{}-new-{round}-{at}", self.mark);
+            self.node(self.realised(snapshot, node, &name)?).await?;
+            self.made.insert(name.clone(), node.price);
+            targets.extend(node.pods.iter().map(|pod| (pod.to_string(), name.clone())));
+        }
+        self.nodes_are_ready().await?;
+        for placement in &solution.placements {
+            let Target::Node(node) = &placement.target else { anyhow::bail!("nothing is in flight") };
+            targets.insert(placement.pod.to_string(), node.to_string());
+        }
+        Ok(targets)
+    }
+
+    fn realised(&self, snapshot: &Snapshot, node: &InFlightNode, name: &str) -> Result<Value> {
+        let offering = node.offerings.first().context("an offering")?;
+        let kind = self.catalogue.get(&offering.instance_type).context("a known type")?;
+        let pool = snapshot.pool(&node.pool).context("a pool that exists")?;
+        let zone = &offering.zone;
+        let mut labels = judge::labels_of(pool, kind, &zone.name, &zone.id, offering.capacity_type);
+        labels.extend(node.requirements.settled_labels());
+        labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
+        for done in ["karpenter.sh/registered", "karpenter.sh/initialized"] {
+            labels.insert(done.to_owned(), "true".to_owned());
+        }
+        let taints: Vec<k8s_openapi::api::core::v1::Taint> = node.taints.iter().map(Into::into).collect();
+        Ok(json!({
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"providerID": format!("aws:///{}/i-{name}", zone.name), "taints": taints},
+            "status": {"capacity": kind.capacity.to_api(), "allocatable": kind.allocatable().to_api()},
+        }))
+    }
+
+    /// Creates the pods that wait, each nominated for its node before kube-scheduler may look at it.
+    async fn release(&self, objects: &[Value], targets: &BTreeMap<String, String>) -> Result<()> {
+        for object in objects.iter().filter(|object| is_pending(object)) {
+            let mut pod = creatable(object);
+            pod["spec"]["schedulingGates"] = json!([{"name": HOLD}]);
+            create(&self.pods_in(object), pod).await?;
+        }
+        self.nominate(targets).await?;
+        for object in objects.iter().filter(|object| is_pending(object)) {
+            let free = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            self.pods_in(object).patch(name, &PatchParams::default(), &free).await?;
+        }
+        Ok(())
+    }
+
+    async fn nominate(&self, targets: &BTreeMap<String, String>) -> Result<()> {
+        for (pod, node) in targets {
+            let (namespace, name) = pod.split_once('/').context("a namespace and a name")?;
+            let status = Patch::Merge(json!({"status": {"nominatedNodeName": node}}));
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+            match pods.patch_status(name, &PatchParams::default(), &status).await {
+                Ok(_) => {}
+                // it has been bound in the meantime
+                Err(kube::Error::Api(refusal)) if refusal.code == 422 => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The node of each pod that is bound.
+    async fn bound(&self) -> Result<BTreeMap<String, String>> {
+        let node = |pod: &Pod| Some((full(pod), pod.spec.as_ref()?.node_name.clone()?));
+        Ok(self.pods().await?.iter().filter_map(node).collect())
+    }
+
+    /// Waits until the planned pods are bound; answers those that kube-scheduler has refused for good, beside those that were left before.
+    async fn unbound(&self, planned: &BTreeSet<String>, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+        let begin = Instant::now();
+        let mut quiet = Instant::now();
+        let mut last: BTreeSet<String> = before.clone();
+        loop {
+            let bound = self.bound().await?;
+            let left: BTreeSet<String> = planned.iter().filter(|pod| !bound.contains_key(*pod)).cloned().collect();
+            if left != last {
+                quiet = Instant::now();
+                last.clone_from(&left);
+            }
+            // kube-scheduler tries a pod again within 10 s of what may help it
+            if left.is_empty() || quiet.elapsed() > Duration::from_secs(12) || begin.elapsed() > PATIENCE {
+                return Ok(left);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Refused pods that kube-scheduler has not called unschedulable.
+    async fn refused_by_scheduler(&self, refused: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+        let begin = Instant::now();
+        loop {
+            let said = |pod: &Pod| {
+                let conditions =
+                    pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+                conditions.iter().any(|c| {
+                    c.type_ == "PodScheduled" && c.status == "False" && c.reason.as_deref() == Some("Unschedulable")
+                })
+            };
+            let unschedulable: BTreeSet<String> = self.pods().await?.iter().filter(|pod| said(pod)).map(full).collect();
+            let silent: BTreeSet<String> = refused.difference(&unschedulable).cloned().collect();
+            if silent.is_empty() || begin.elapsed() > PATIENCE {
+                return Ok(silent);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// What kube-scheduler says of some pods.
+    async fn why(&self, pods: &BTreeSet<String>) -> Result<String> {
+        let said = |pod: &Pod| {
+            let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+            let scheduled = conditions.iter().find(|c| c.type_ == "PodScheduled");
+            format!("{}: {}", full(pod), scheduled.and_then(|c| c.message.clone()).unwrap_or_default())
+        };
+        Ok(self.pods().await?.iter().filter(|pod| pods.contains(&full(*pod))).map(said).collect::<Vec<_>>().join("; "))
+    }
+
+    /// The cluster as karp would see it now.
+    async fn observe(&self) -> Result<Snapshot> {
+        let mut objects = self.pools.clone();
+        objects.extend(world::universe::storage());
+        let mut snapshot = world::snapshot(&objects, Catalogue::clone(&self.catalogue));
+        for node in self.nodes().list(&ListParams::default()).await?.items {
+            snapshot.nodes.push(Arc::new(cluster::Node::from_kube(&node).map_err(|error| anyhow::anyhow!("{error}"))?));
+        }
+        for daemon in self.daemons().list(&ListParams::default()).await?.items {
+            snapshot
+                .daemons
+                .push(Arc::new(cluster::DaemonSet::from_kube(&daemon).map_err(|error| anyhow::anyhow!("{error}"))?));
+        }
+        let pods = Api::<Pod>::all(self.client.clone()).list(&ListParams::default()).await?.items;
+        for pod in &pods {
+            let mut read = cluster::Pod::from_kube(pod).map_err(|error| anyhow::anyhow!("{error}"))?;
+            // pods of the model have an owner; here it would have them collected
+            if read.owner == cluster::Owner::None {
+                read.owner = cluster::Owner::Controller;
+            }
+            snapshot.pods.push(Arc::new(read));
+        }
+        Ok(snapshot)
+    }
+
+    /// Takes everything of the cluster away.
+    async fn end(self) -> Result<()> {
+        let now = DeleteParams::default().grace_period(0);
+        let all = ListParams::default();
+        for namespace in ["default", "other"] {
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+            pods.delete_collection(&now, &all).await?;
+        }
+        let daemons =
+            DeleteParams { propagation_policy: Some(kube::api::PropagationPolicy::Foreground), ..now.clone() };
+        self.daemons().delete_collection(&daemons, &all).await?;
+        until("pods and daemons are gone", async || {
+            let none = self.pods().await.is_ok_and(|pods| pods.is_empty());
+            none && self.daemons().list(&all).await.is_ok_and(|daemons| daemons.items.is_empty())
+        })
+        .await?;
+        self.nodes().delete_collection(&now, &all).await?;
+        until("nodes are gone", async || self.nodes().list(&all).await.is_ok_and(|nodes| nodes.items.is_empty())).await
+    }
+}
+
+fn full<K: Resource>(object: &K) -> String {
+    format!("{}/{}", object.meta().namespace.as_deref().unwrap_or("default"), object.name_any())
+}
