@@ -104,6 +104,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         planning: tokio::sync::Mutex::default(),
         running: Running::default(),
         health: reconcile::health::Health::default(),
+        buffers: std::sync::Mutex::default(),
         unreadable: std::sync::Mutex::default(),
         evictions: std::sync::Mutex::default(),
     });

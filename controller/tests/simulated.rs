@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, PodTemplate};
+use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{Turn, client, create, install, until};
 
 /// A controller process and the names that this test uses, ended when dropped.
@@ -34,8 +34,12 @@ impl Drop for Stand {
     }
 }
 
-/// Starts a controller against the cluster, or says why not.
 async fn stand(purpose: &str) -> Option<Stand> {
+    stand_with(purpose, "").await
+}
+
+/// Starts a controller with some feature gates against the cluster, or says why not.
+async fn stand_with(purpose: &str, gates: &str) -> Option<Stand> {
     let Ok(kubeconfig) = std::env::var("KARP_TEST_KUBECONFIG") else {
         println!("skipped: KARP_TEST_KUBECONFIG names no cluster (cargo verify starts one)");
         return None;
@@ -53,6 +57,7 @@ async fn stand(purpose: &str) -> Option<Stand> {
         .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
         .env("KARP_CONSOLIDATION_VALIDATION", "2s")
         .env("KARP_DISRUPTION_POLL", "2s")
+        .env("FEATURE_GATES", gates)
         .stdout(Stdio::null())
         .spawn()
         .expect("the controller starts");
@@ -62,6 +67,11 @@ async fn stand(purpose: &str) -> Option<Stand> {
 impl Stand {
     /// Makes a class and a pool for this test's pods alone: by a taint and a label.
     async fn pool(&self) {
+        self.pool_of(json!({})).await;
+    }
+
+    /// The same with more in its spec.
+    async fn pool_of(&self, more: Value) {
         let name = &self.name;
         let class = json!({
             "metadata": { "name": name },
@@ -73,7 +83,7 @@ impl Stand {
             },
         });
         create::<Ec2NodeClass>(&Api::all(self.client.clone()), class).await;
-        let pool = json!({
+        let mut pool = json!({
             "metadata": { "name": name },
             "spec": {
                 "template": {
@@ -90,6 +100,7 @@ impl Stand {
                 "disruption": { "consolidateAfter": "1s", "budgets": [{ "nodes": "100%" }] },
             },
         });
+        more.as_object().expect("fields").iter().for_each(|(field, value)| pool["spec"][field] = value.clone());
         create::<NodePool>(&Api::all(self.client.clone()), pool).await;
     }
 
@@ -216,6 +227,64 @@ async fn a_pool_is_deleted_with_its_nodes_running() {
     let nodes: BTreeMap<String, String> =
         stand.mine::<Node>().await.iter().map(|node| (node.name_any(), node.uid().unwrap_or_default())).collect();
     assert!(!nodes.is_empty());
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn room_is_kept_for_a_buffer_as_long_as_it_is_there() {
+    let Some(stand) = stand_with("buffer", "CapacityBuffer=true").await else { return };
+    stand.pool().await;
+    let name = &stand.name;
+    let buffers: Api<CapacityBuffer> = Api::namespaced(stand.client.clone(), name);
+    let buffer =
+        json!({ "metadata": { "name": "room" }, "spec": { "podTemplateRef": { "name": "room" }, "replicas": 2 } });
+    create::<CapacityBuffer>(&buffers, buffer).await;
+    let reason = async |kind: &str| -> Option<String> {
+        let status = buffers.get("room").await.ok()?.status?;
+        conditions::get(&status.conditions, kind).map(|condition| condition.reason.clone())
+    };
+    until("a missing template is told", async || {
+        reason("ReadyForProvisioning").await.as_deref() == Some("PodTemplateNotFound")
+    })
+    .await;
+    let template = json!({ "metadata": { "name": "room" }, "template": { "spec": {
+        "nodeSelector": { "karp-test": name },
+        "tolerations": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
+        "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": "1" } } }],
+    } } });
+    create::<PodTemplate>(&Api::namespaced(stand.client.clone(), name), template).await;
+    until("room is there", async || reason("Provisioning").await.as_deref() == Some("FitsExistingCapacity")).await;
+    let nodes = async || -> Vec<String> { stand.mine::<Node>().await.iter().map(ResourceExt::name_any).collect() };
+    let before = nodes().await;
+    assert!(!before.is_empty());
+    // an empty node would go in a few seconds
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(nodes().await, before, "room was taken away");
+    // a pod that comes takes the room at once, and new room is made
+    stand.deployment(2, "1").await;
+    until("the pods run on it and there is room again", async || {
+        let there = nodes().await;
+        stand.running().await == 2 && there.len() > before.len() && before.iter().all(|node| there.contains(node))
+    })
+    .await;
+    stand.scale(0).await;
+    buffers.delete("room", &DeleteParams::default()).await.expect("the buffer is deleted");
+    until("the room goes with the buffer", async || nodes().await.is_empty()).await;
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn a_static_pool_has_its_replicas_whatever_pods_there_are() {
+    let Some(stand) = stand_with("static", "StaticCapacity=true").await else { return };
+    stand.pool_of(json!({ "replicas": 3 })).await;
+    let nodes = async || stand.mine::<Node>().await.len();
+    until("three nodes are there", async || nodes().await == 3).await;
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert_eq!((nodes().await, stand.mine::<NodeClaim>().await.len()), (3, 3), "more or fewer than replicas");
+    let pools: Api<NodePool> = Api::all(stand.client.clone());
+    let one = Patch::Merge(json!({ "spec": { "replicas": 1 } }));
+    pools.patch(&stand.name, &PatchParams::default(), &one).await.expect("the pool is scaled");
+    until("two of them go", async || nodes().await == 1).await;
     stand.leave().await;
 }
 

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::buffers::with_room_taken;
 use super::{Context, Error, interruption, node_claim, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
@@ -92,7 +93,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 async fn pass(context: &Arc<Context>, commands: &mut JoinSet<()>) -> Duration {
     remove_stale_taints(context).await;
     let started = Instant::now();
-    let snapshot = context.snapshot().await;
+    let snapshot = with_room_taken(context.snapshot().await);
     let memory = context.running.memory().clone();
     let plan = plan_with(&snapshot, &memory);
     context.running.memory().examined(plan.resume);
@@ -127,7 +128,7 @@ async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<
     }
     // No plan is made between the check and the new claims: displaced pods would be launched for twice.
     let planning = context.planning.lock().await;
-    let snapshot = context.snapshot().await;
+    let snapshot = with_room_taken(context.snapshot().await);
     if let Err(invalid) = validate(&command, &snapshot) {
         context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(reason)).inc();
         tracing::debug!(reason, why = %invalid, "abandoning disruption, it no longer holds");

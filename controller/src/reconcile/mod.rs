@@ -1,5 +1,6 @@
 //! The controllers: each observes, decides (in the domain) and acts; the time of the next look comes from the decision.
 
+mod buffers;
 pub mod disruption;
 mod driver;
 mod garbage;
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use karp_domain::api::conditions;
 use karp_domain::cluster::{
-    MinValuesPolicy as MinValues, Pod, PodKey, PreferencePolicy as Preferences, Settings, Snapshot, Unreadable,
+    Buffer, MinValuesPolicy as MinValues, Pod, PodKey, PreferencePolicy as Preferences, Settings, Snapshot, Unreadable,
 };
 use karp_domain::eviction::Answers;
 use kube::{Client, ResourceExt};
@@ -68,6 +69,8 @@ pub struct Context {
     pub health: health::Health,
     /// Claims that are being disrupted.
     pub running: disruption::Running,
+    /// CapacityBuffers that are ready, as read last.
+    pub buffers: Mutex<Vec<Arc<Buffer>>>,
     /// Objects that could not be read, as told last.
     pub unreadable: Mutex<BTreeSet<String>>,
     /// How the API server answered evictions, by UID of the node.
@@ -104,6 +107,7 @@ impl Context {
             ..Settings::default()
         };
         let (mut snapshot, unreadable) = self.stores.snapshot(catalogues, settings, Timestamp::now());
+        snapshot.buffers.clone_from(&self.buffers.lock().unwrap_or_else(PoisonError::into_inner));
         self.health.hold(&mut snapshot);
         self.tell_unreadable(&unreadable);
         self.metrics.cluster_nodes.set(snapshot.nodes.len() as i64);
@@ -145,6 +149,9 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(disruption::run(context.clone(), stop.clone()));
     tasks.spawn(interruption::run(context.clone(), stop.clone()));
     tasks.spawn(unreadable::run(context.clone(), stop.clone()));
+    if context.options.feature_gates.enabled("CapacityBuffer") {
+        tasks.spawn(buffers::run(context.clone(), stop.clone()));
+    }
     if context.options.feature_gates.enabled("StaticCapacity") {
         tasks.spawn(replicas::run(context.clone(), stop.clone()));
     }

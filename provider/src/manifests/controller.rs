@@ -63,6 +63,10 @@ impl Settings {
         self.namespace.as_deref().unwrap_or(NAME)
     }
 
+    fn gate(&self, name: &str) -> bool {
+        self.feature_gates.as_ref().and_then(|gates| gates.get(name)).copied().unwrap_or(false)
+    }
+
     fn account(&self) -> &str {
         self.service_account.as_deref().unwrap_or(NAME)
     }
@@ -139,7 +143,7 @@ impl Settings {
         };
         let here = Some(self.namespace());
         vec![
-            role(self.metadata(name, None), rbac::cluster_rules()),
+            role(self.metadata(name, None), rbac::cluster_rules(self.gate("CapacityBuffer"))),
             binding(self.metadata(name, None), reference("ClusterRole", name)),
             role(admin_metadata, rbac::admin_rules()),
             role(self.metadata(name, here), rbac::lease_rules()),
@@ -366,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_controller_may_not_read_secrets_or_give_rights() {
-        let all = rbac::cluster_rules().to_string();
+        let all = rbac::cluster_rules(true).to_string();
         for word in ["secrets", "\"*\"", "escalate", "bind", "impersonate"] {
             assert!(!all.contains(word), "{word}");
         }

@@ -11,8 +11,18 @@ fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> Value {
 const READ: &[&str] = &["get", "list", "watch"];
 const EDIT: &[&str] = &["patch", "update"];
 
-/// Gives the rules that hold in the whole cluster.
-pub fn cluster_rules() -> Value {
+/// Gives the rules that hold in the whole cluster, those for CapacityBuffers where their feature gate is on.
+pub fn cluster_rules(buffers: bool) -> Value {
+    let mut rules = everyday_rules();
+    if let Some(rules) = rules.as_array_mut().filter(|_| buffers) {
+        rules.push(rule(&["autoscaling.x-k8s.io"], &["capacitybuffers"], &["list"]));
+        rules.push(rule(&["autoscaling.x-k8s.io"], &["capacitybuffers/status"], &["patch"]));
+        rules.push(rule(&[""], &["podtemplates"], &["get"]));
+    }
+    rules
+}
+
+fn everyday_rules() -> Value {
     json!([
         // Its own kinds: claims are made and ended, the others only marked (hash annotations, finalizers, status).
         rule(&["karpenter.sh"], &["nodepools", "nodepools/status", "nodeclaims", "nodeclaims/status"], READ),

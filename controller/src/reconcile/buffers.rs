@@ -1,0 +1,218 @@
+//! CapacityBuffers: room for pods that do not exist yet is planned after everything real, launched, and told of in the buffer's status.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{PodTemplate, PodTemplateSpec};
+use karp_domain::api::conditions::{self, ConditionStatus};
+use karp_domain::api::{CapacityBuffer, CapacityBufferStatus, PodTemplateReference};
+use karp_domain::cluster::{Buffer, NotReady, Referred, Snapshot};
+use karp_domain::scheduling::{Reserve, Room, reserve, solve};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::{Context, provisioning};
+use crate::ops::telemetry::reconcile_id;
+
+/// How often buffers are looked at (Karpenter: every 30 s and on changes).
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const READY_FOR_PROVISIONING: &str = "ReadyForProvisioning";
+const PROVISIONING: &str = "Provisioning";
+
+/// A buffer and what it refers to.
+struct Resolved {
+    object: CapacityBuffer,
+    template: Option<PodTemplateReference>,
+    generation: Option<i64>,
+    buffer: Result<Arc<Buffer>, NotReady>,
+}
+
+/// Keeps room for buffers until `stop` is cancelled.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let mut told = String::new();
+    loop {
+        let span = tracing::info_span!("reconcile", controller = "capacitybuffer", reconcileID = reconcile_id());
+        let failed = pass(&context).instrument(span).await.err().map(|error| error.to_string()).unwrap_or_default();
+        // the buffers that were known stay as they were
+        if !failed.is_empty() && failed != told {
+            tracing::warn!(error = failed, "capacity buffers could not be read or written");
+        }
+        told = failed;
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+        }
+    }
+}
+
+async fn pass(context: &Context) -> kube::Result<()> {
+    let listed = Api::<CapacityBuffer>::all(context.client.clone()).list(&ListParams::default()).await?;
+    let mut resolved = Vec::new();
+    for object in listed.items.into_iter().filter(|object| object.metadata.deletion_timestamp.is_none()) {
+        resolved.push(resolve(&context.client, object).await?);
+    }
+    let ready = resolved.iter().filter_map(|one| one.buffer.as_ref().ok().cloned()).collect();
+    *context.buffers.lock().unwrap_or_else(PoisonError::into_inner) = ready;
+    let kept = make_room(context).await;
+    for one in &resolved {
+        tell(&context.client, one, &kept).await?;
+    }
+    Ok(())
+}
+
+/// Reads the template or workload that a buffer names.
+async fn resolve(client: &Client, object: CapacityBuffer) -> kube::Result<Resolved> {
+    let namespace = object.namespace().unwrap_or_default();
+    let (mut spec, mut scale, mut generation): (Option<PodTemplateSpec>, _, _) = (None, None, None);
+    if let Some(named) = &object.spec.pod_template_ref {
+        let found = Api::<PodTemplate>::namespaced(client.clone(), &namespace).get_opt(&named.name).await?;
+        generation = found.as_ref().and_then(|template| template.metadata.generation);
+        spec = found.and_then(|template| template.template);
+    } else if let Some(named) = &object.spec.scalable_ref {
+        let name = &named.name;
+        // what its defaults leave open is 1
+        let replicas = |replicas: Option<i32>| Some(replicas.unwrap_or(1));
+        match named.kind.as_str() {
+            "Deployment" => {
+                let found = Api::<Deployment>::namespaced(client.clone(), &namespace).get_opt(name).await?;
+                let found = found.and_then(|workload| workload.spec);
+                scale = found.as_ref().and_then(|spec| replicas(spec.replicas));
+                spec = found.map(|found| found.template);
+            }
+            "StatefulSet" => {
+                let found = Api::<StatefulSet>::namespaced(client.clone(), &namespace).get_opt(name).await?;
+                let found = found.and_then(|workload| workload.spec);
+                scale = found.as_ref().and_then(|spec| replicas(spec.replicas));
+                spec = found.map(|found| found.template);
+            }
+            "ReplicaSet" => {
+                let found = Api::<ReplicaSet>::namespaced(client.clone(), &namespace).get_opt(name).await?;
+                let found = found.and_then(|workload| workload.spec);
+                scale = found.as_ref().and_then(|spec| replicas(spec.replicas));
+                spec = found.and_then(|found| found.template);
+            }
+            _ => {}
+        }
+    }
+    let buffer = Buffer::from_kube(&object, Referred { template: spec.as_ref(), scale }).map(Arc::new);
+    Ok(Resolved { template: object.spec.pod_template_ref.clone(), generation, buffer, object })
+}
+
+/// Plans the room beside all that is real, and launches what it lacks.
+async fn make_room(context: &Context) -> Reserve {
+    if context.buffers.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+        return Reserve::default();
+    }
+    let _planning = context.planning.lock().await;
+    let snapshot = context.snapshot().await;
+    let kept = reserve(&snapshot, &solve(&snapshot));
+    let admitted = context.health.admit(&snapshot, &kept.nodes);
+    futures::future::join_all(admitted.into_iter().map(|node| provisioning::create(context, node, "provisioned")))
+        .await;
+    kept
+}
+
+/// Answers a snapshot in which room that is kept for buffers is taken, so that disruption neither deletes nor gives it away.
+pub fn with_room_taken(snapshot: Snapshot) -> Snapshot {
+    if snapshot.buffers.is_empty() {
+        return snapshot;
+    }
+    reserve(&snapshot, &solve(&snapshot)).occupied(&snapshot)
+}
+
+/// Writes into a buffer's status what was made of it, if that has changed.
+async fn tell(client: &Client, one: &Resolved, kept: &Reserve) -> kube::Result<()> {
+    let before = one.object.status.clone().unwrap_or_default();
+    let status = status(one, kept, Timestamp::now());
+    if status == before {
+        return Ok(());
+    }
+    let api: Api<CapacityBuffer> = Api::namespaced(client.clone(), &one.object.namespace().unwrap_or_default());
+    let patch = json!({ "metadata": { "resourceVersion": one.object.resource_version() }, "status": status });
+    match api.patch_status(&one.object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+        // another version is looked at the next time
+        Err(kube::Error::Api(refusal)) if matches!(refusal.code, 404 | 409) => Ok(()),
+        written => written.map(drop),
+    }
+}
+
+fn status(one: &Resolved, kept: &Reserve, now: Timestamp) -> CapacityBufferStatus {
+    let mut status = one.object.status.clone().unwrap_or_default();
+    let all = &mut status.conditions;
+    match &one.buffer {
+        Err(why) => {
+            let unmet = ConditionStatus::False;
+            conditions::set(all, READY_FOR_PROVISIONING, unmet, why.reason(), &why.to_string(), now);
+            conditions::set(all, PROVISIONING, unmet, "NotReadyForProvisioning", "", now);
+            status.replicas = None;
+        }
+        Ok(buffer) => {
+            let room = kept.room(buffer);
+            let (met, message) = match room {
+                Room::Empty => (ConditionStatus::False, "no pods are asked for".to_owned()),
+                Room::Fits { pods } => (ConditionStatus::True, format!("there is room for {pods} pods")),
+                Room::Lacking { launching, refused, pods } => {
+                    let refused = if refused == 0 { String::new() } else { format!(", {refused} fit nowhere") };
+                    (ConditionStatus::True, format!("{launching} of {pods} pods wait for nodes{refused}"))
+                }
+            };
+            conditions::set(all, READY_FOR_PROVISIONING, ConditionStatus::True, "", "", now);
+            conditions::set(all, PROVISIONING, met, room.reason(), &message, now);
+            status.replicas = Some(i32::try_from(buffer.replicas).unwrap_or(i32::MAX));
+            status.provisioning_strategy = Some(one.object.spec.provisioning_strategy.clone());
+        }
+    }
+    status.pod_template_ref.clone_from(&one.template);
+    status.pod_template_generation = one.generation;
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(template: Option<&PodTemplateSpec>, replicas: i32) -> Resolved {
+        let object: CapacityBuffer = serde_json::from_value(json!({
+            "metadata": { "name": "room", "namespace": "default" },
+            "spec": { "podTemplateRef": { "name": "t" }, "replicas": replicas },
+        }))
+        .expect("a buffer");
+        let buffer = Buffer::from_kube(&object, Referred { template, scale: None }).map(Arc::new);
+        Resolved { template: object.spec.pod_template_ref.clone(), generation: Some(3), buffer, object }
+    }
+
+    #[test]
+    fn a_status_tells_what_is_missing_and_stays_when_nothing_changes() {
+        let now = Timestamp::UNIX_EPOCH;
+        let found = |status: &CapacityBufferStatus, kind: &str| {
+            let condition = conditions::get(&status.conditions, kind).expect("a condition").clone();
+            (condition.status, condition.reason, condition.message)
+        };
+        let missing = status(&resolved(None, 1), &Reserve::default(), now);
+        let (met, reason, message) = found(&missing, READY_FOR_PROVISIONING);
+        assert_eq!((met, reason.as_str()), (ConditionStatus::False, "PodTemplateNotFound"));
+        assert!(message.contains("PodTemplate t does not exist"), "{message}");
+        assert_eq!(found(&missing, PROVISIONING).1, "NotReadyForProvisioning");
+        let template: PodTemplateSpec =
+            serde_json::from_value(json!({ "spec": { "containers": [{ "name": "c" }] } })).expect("a template");
+        let mut there = resolved(Some(&template), 2);
+        let told = status(&there, &Reserve::default(), now);
+        assert_eq!(found(&told, READY_FOR_PROVISIONING).0, ConditionStatus::True);
+        let (_, reason, message) = found(&told, PROVISIONING);
+        assert_eq!(
+            (reason.as_str(), message.as_str()),
+            ("RequiresNewCapacity", "0 of 2 pods wait for nodes, 2 fit nowhere")
+        );
+        assert_eq!((told.replicas, told.pod_template_generation), (Some(2), Some(3)));
+        there.object.status = Some(told.clone());
+        let later = now + jiff::SignedDuration::from_hours(1);
+        assert_eq!(status(&there, &Reserve::default(), later), told);
+        let none = status(&resolved(Some(&template), 0), &Reserve::default(), now);
+        assert_eq!(found(&none, PROVISIONING).1, "BufferEmpty");
+    }
+}
