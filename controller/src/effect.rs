@@ -182,8 +182,15 @@ pub async fn write_status<K>(client: &Client, object: &K, status: &impl serde::S
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
+    patch_status(&Api::all(client.clone()), object, status).await
+}
+
+/// The same where the object's API is known: also for kinds that live in namespaces.
+pub async fn patch_status<K>(api: &Api<K>, object: &K, status: &impl serde::Serialize) -> kube::Result<K>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
     let patch = json!({ "metadata": { "resourceVersion": object.resource_version() }, "status": status });
-    let api: Api<K> = Api::all(client.clone());
     api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await
 }
 

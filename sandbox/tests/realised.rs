@@ -80,11 +80,9 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
     for number in 0..clusters {
         let objects = a_cluster().new_tree(&mut runner).expect("a cluster").current();
         let objects: Vec<Value> = objects.into_iter().map(bindable).collect();
-        let text = || serde_json::to_string_pretty(&objects).unwrap_or_default();
-        let outcome = play(&client, number, &objects, &mut tally).await;
-        if let Err(error) = outcome {
+        if let Err(error) = play(&client, number, &objects, &mut tally).await {
             let file = sandbox.log_dir.join(format!("cluster-{number}.json"));
-            std::fs::write(&file, text())?;
+            std::fs::write(&file, serde_json::to_string_pretty(&objects)?)?;
             let kept = sandbox.stop_keeping_logs().await;
             panic!(
                 "cluster {number}: {error:#}; its objects: {}",
@@ -158,12 +156,12 @@ fn placed(solution: &Solution) -> BTreeSet<String> {
 
 /// Takes away what the API server refuses (two constraints of one key), and volumes that wait for a driver which nobody plays here.
 fn bindable(mut object: Value) -> Value {
-    let claim = object["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str();
-    let waits = claim.is_some_and(|name| name.starts_with("waits"));
-    if waits && let Some(spec) = object["spec"].as_object_mut() {
+    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return object };
+    let claim = spec.get("volumes").and_then(|all| all[0]["persistentVolumeClaim"]["claimName"].as_str());
+    if claim.is_some_and(|name| name.starts_with("waits")) {
         spec.remove("volumes");
     }
-    if let Some(constraints) = object["spec"]["topologySpreadConstraints"].as_array_mut() {
+    if let Some(constraints) = spec.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut) {
         let mut seen = BTreeSet::new();
         constraints.retain(|one| seen.insert((one["topologyKey"].to_string(), one["whenUnsatisfiable"].to_string())));
     }

@@ -4,30 +4,31 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{PodTemplate, PodTemplateSpec};
 use karp_domain::api::conditions::{self, ConditionStatus};
-use karp_domain::api::{CapacityBuffer, CapacityBufferStatus, PodTemplateReference};
+use karp_domain::api::{CapacityBuffer, CapacityBufferStatus};
 use karp_domain::cluster::{Buffer, NotReady, Referred, Snapshot};
 use karp_domain::scheduling::{Reserve, Room, reserve, solve};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{Context, provisioning};
+use crate::effect;
 use crate::ops::telemetry::reconcile_id;
 
 /// How often buffers are looked at (Karpenter: every 30 s and on changes).
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// What a buffer may name as its workload.
+const WORKLOADS: &[&str] = &["Deployment", "StatefulSet", "ReplicaSet"];
 const READY_FOR_PROVISIONING: &str = "ReadyForProvisioning";
 const PROVISIONING: &str = "Provisioning";
 
 /// A buffer and what it refers to.
 struct Resolved {
     object: CapacityBuffer,
-    template: Option<PodTemplateReference>,
     generation: Option<i64>,
     buffer: Result<Arc<Buffer>, NotReady>,
 }
@@ -65,42 +66,35 @@ async fn pass(context: &Context) -> kube::Result<()> {
     Ok(())
 }
 
+/// What a workload says of its pods, whichever kind of those that a buffer may name.
+#[derive(Deserialize)]
+struct Workload {
+    replicas: Option<i32>,
+    template: Option<PodTemplateSpec>,
+}
+
 /// Reads the template or workload that a buffer names.
 async fn resolve(client: &Client, object: CapacityBuffer) -> kube::Result<Resolved> {
     let namespace = object.namespace().unwrap_or_default();
-    let (mut spec, mut scale, mut generation): (Option<PodTemplateSpec>, _, _) = (None, None, None);
+    let (mut template, mut scale, mut generation) = (None, None, None);
     if let Some(named) = &object.spec.pod_template_ref {
         let found = Api::<PodTemplate>::namespaced(client.clone(), &namespace).get_opt(&named.name).await?;
         generation = found.as_ref().and_then(|template| template.metadata.generation);
-        spec = found.and_then(|template| template.template);
-    } else if let Some(named) = &object.spec.scalable_ref {
-        let name = &named.name;
-        // what its defaults leave open is 1
-        let replicas = |replicas: Option<i32>| Some(replicas.unwrap_or(1));
-        match named.kind.as_str() {
-            "Deployment" => {
-                let found = Api::<Deployment>::namespaced(client.clone(), &namespace).get_opt(name).await?;
-                let found = found.and_then(|workload| workload.spec);
-                scale = found.as_ref().and_then(|spec| replicas(spec.replicas));
-                spec = found.map(|found| found.template);
-            }
-            "StatefulSet" => {
-                let found = Api::<StatefulSet>::namespaced(client.clone(), &namespace).get_opt(name).await?;
-                let found = found.and_then(|workload| workload.spec);
-                scale = found.as_ref().and_then(|spec| replicas(spec.replicas));
-                spec = found.map(|found| found.template);
-            }
-            "ReplicaSet" => {
-                let found = Api::<ReplicaSet>::namespaced(client.clone(), &namespace).get_opt(name).await?;
-                let found = found.and_then(|workload| workload.spec);
-                scale = found.as_ref().and_then(|spec| replicas(spec.replicas));
-                spec = found.and_then(|found| found.template);
-            }
-            _ => {}
+        template = found.and_then(|found| found.template);
+    } else if let Some(named) = &object.spec.scalable_ref
+        && WORKLOADS.contains(&named.kind.as_str())
+    {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", &named.kind));
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind);
+        if let Some(found) = api.get_opt(&named.name).await? {
+            let read = Workload::deserialize(&found.data["spec"]).map_err(kube::Error::SerdeError)?;
+            // what its defaults leave open is 1
+            scale = Some(read.replicas.unwrap_or(1));
+            template = read.template;
         }
     }
-    let buffer = Buffer::from_kube(&object, Referred { template: spec.as_ref(), scale }).map(Arc::new);
-    Ok(Resolved { template: object.spec.pod_template_ref.clone(), generation, buffer, object })
+    let buffer = Buffer::from_kube(&object, Referred { template: template.as_ref(), scale }).map(Arc::new);
+    Ok(Resolved { generation, buffer, object })
 }
 
 /// Plans the room beside all that is real, and launches what it lacks.
@@ -111,9 +105,7 @@ async fn make_room(context: &Context) -> Reserve {
     let _planning = context.planning.lock().await;
     let snapshot = context.snapshot().await;
     let kept = reserve(&snapshot, &solve(&snapshot));
-    let admitted = context.health.admit(&snapshot, &kept.nodes);
-    futures::future::join_all(admitted.into_iter().map(|node| provisioning::create(context, node, "provisioned")))
-        .await;
+    provisioning::create_admitted(context, &snapshot, &kept.nodes).await;
     kept
 }
 
@@ -133,8 +125,7 @@ async fn tell(client: &Client, one: &Resolved, kept: &Reserve) -> kube::Result<(
         return Ok(());
     }
     let api: Api<CapacityBuffer> = Api::namespaced(client.clone(), &one.object.namespace().unwrap_or_default());
-    let patch = json!({ "metadata": { "resourceVersion": one.object.resource_version() }, "status": status });
-    match api.patch_status(&one.object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+    match effect::patch_status(&api, &one.object, &status).await {
         // another version is looked at the next time
         Err(kube::Error::Api(refusal)) if matches!(refusal.code, 404 | 409) => Ok(()),
         written => written.map(drop),
@@ -167,13 +158,15 @@ fn status(one: &Resolved, kept: &Reserve, now: Timestamp) -> CapacityBufferStatu
             status.provisioning_strategy = Some(one.object.spec.provisioning_strategy.clone());
         }
     }
-    status.pod_template_ref.clone_from(&one.template);
+    status.pod_template_ref.clone_from(&one.object.spec.pod_template_ref);
     status.pod_template_generation = one.generation;
     status
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn resolved(template: Option<&PodTemplateSpec>, replicas: i32) -> Resolved {
@@ -183,7 +176,7 @@ mod tests {
         }))
         .expect("a buffer");
         let buffer = Buffer::from_kube(&object, Referred { template, scale: None }).map(Arc::new);
-        Resolved { template: object.spec.pod_template_ref.clone(), generation: Some(3), buffer, object }
+        Resolved { generation: Some(3), buffer, object }
     }
 
     #[test]

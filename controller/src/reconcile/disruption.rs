@@ -414,8 +414,6 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
 
 #[cfg(test)]
 mod tests {
-    use karp_domain::disruption::Origin;
-
     use super::*;
 
     #[test]
@@ -437,7 +435,7 @@ mod tests {
             candidates: vec![candidate],
             placements: Vec::new(),
             replacements: Vec::new(),
-            origin: Origin::default(),
+            origin: None,
         };
         let running = Running::default();
         running.add(&command);

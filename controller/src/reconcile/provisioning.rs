@@ -138,14 +138,21 @@ async fn carry_out(
             plans.entry(claim).or_default().insert(placement.pod.clone());
         }
     }
-    let admitted = context.health.admit(snapshot, &solution.nodes);
-    let created = futures::future::join_all(admitted.iter().map(|node| create(context, node, "provisioned"))).await;
-    for (node, name) in admitted.into_iter().zip(created) {
-        if let Some(name) = name {
-            plans.insert(name, node.pods.iter().cloned().collect());
-        }
+    for (node, name) in create_admitted(context, snapshot, &solution.nodes).await {
+        plans.insert(name, node.pods.iter().cloned().collect());
     }
     plans
+}
+
+/// Creates the claims of planned nodes, as many as the health of their pools admits; answers those that were made.
+pub async fn create_admitted<'n>(
+    context: &Context,
+    snapshot: &Snapshot,
+    nodes: &'n [InFlightNode],
+) -> Vec<(&'n InFlightNode, Arc<str>)> {
+    let admitted = context.health.admit(snapshot, nodes).into_iter();
+    let create = |node: &'n InFlightNode| async move { Some((node, create(context, node, "provisioned").await?)) };
+    futures::future::join_all(admitted.map(create)).await.into_iter().flatten().collect()
 }
 
 /// Returns the claim behind a placement: pods are nominated to nodes that open, not to nodes that are open already.

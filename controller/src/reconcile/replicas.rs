@@ -37,9 +37,7 @@ async fn pass(context: &Context, told: BTreeSet<String>) -> BTreeSet<String> {
     let snapshot = context.snapshot().await;
     // nodes of static pools are never replaced by disruption
     let plan = replicas(&snapshot, &BTreeSet::new());
-    let admitted = context.health.admit(&snapshot, &plan.create);
-    futures::future::join_all(admitted.into_iter().map(|node| provisioning::create(context, node, "provisioned")))
-        .await;
+    provisioning::create_admitted(context, &snapshot, &plan.create).await;
     for name in &plan.delete {
         let Some(claim) = snapshot.claims.iter().find(|claim| claim.name == *name) else { continue };
         let effect = Effect::DeleteNodeClaim { name: name.clone(), uid: claim.uid.clone() };

@@ -176,27 +176,13 @@ fn joined(snapshot: &Snapshot, node: &InFlightNode, offering: &RankedOffering, n
     all.extend(reservation);
     let id: Option<Arc<str>> = Some(format!("aws:///{}/{name}", offering.zone.name).into());
     let claim = Claim {
-        name: name.clone(),
-        uid: name.clone(),
-        pool: Some(node.pool.clone()),
-        class: node.class.clone(),
         labels: all.clone(),
-        annotations: node.annotations.clone(),
-        requirements: node.requirements.clone(),
-        requests: node.requests.clone(),
-        taints: node.taints.clone(),
-        startup_taints: node.startup_taints.clone(),
-        expire_after: node.expire_after,
-        termination_grace: node.termination_grace,
         provider_id: id.clone(),
         node_name: Some(name.clone()),
         capacity: capacity.clone(),
         allocatable: allocatable.clone(),
         conditions: [LAUNCHED, REGISTERED, INITIALIZED].map(|kind| Condition::met(kind, now)).to_vec(),
-        last_pod_event: None,
-        created: now,
-        deleting: None,
-        finalizers: vec![labels::TERMINATION_FINALIZER.to_owned()],
+        ..node.claim(name.clone(), now)
     };
     let state = [(labels::REGISTERED, "true"), (labels::INITIALIZED, "true"), (labels::HOSTNAME, &**name)];
     all.extend(state.map(|(key, value)| (key.to_owned(), value.to_owned())));

@@ -25,7 +25,7 @@ const LONGEST_REST: SignedDuration = SignedDuration::from_hours(6);
 
 /// Holds what a command began from, to see afterwards whether it lasted: kube-scheduler decides where evicted pods run, and may spread them
 /// so that as much is needed as before. Names of nodes and pods do not matter.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The pods that run or wait, whichever their order.
     pods: u64,
@@ -40,7 +40,7 @@ impl Origin {
     pub(super) fn of<'e>(field: &Field<'_>, members: impl IntoIterator<Item = &'e Entry>) -> Self {
         let snapshot = field.problem.snapshot;
         let counted = |pod: &&Arc<Pod>| pod.is_reschedulable() || pod.is_provisionable();
-        let stays = |entry: &&Entry| entry.obstacle(snapshot) != Some(KeepReason::Leaving);
+        let stays = |entry: &&Entry| !field.problem.hosts[entry.host].host.is_leaving();
         let mut candidates: Vec<u64> = members.into_iter().map(content).collect();
         candidates.sort_unstable();
         Origin {
@@ -58,7 +58,7 @@ fn gist<'p>(pods: impl Iterator<Item = &'p Arc<Pod>>) -> u64 {
 }
 
 /// A hash of what a node is and holds.
-pub(super) fn content(entry: &Entry) -> u64 {
+fn content(entry: &Entry) -> u64 {
     let label = |node: &Arc<crate::cluster::Node>| node.labels.get(labels::INSTANCE_TYPE).cloned();
     FxBuildHasher.hash_one((&entry.candidate.pool, entry.node.as_ref().and_then(label), gist(entry.pods.iter())))
 }
@@ -89,13 +89,25 @@ struct Moved {
     at: Timestamp,
 }
 
-impl Moved {
-    fn until(&self, now: Timestamp) -> Timestamp {
-        let rest = FIRST_REST.saturating_mul(1 << self.times.saturating_sub(1).min(16)).min(LONGEST_REST);
-        let after = |start: Timestamp| start.saturating_add(rest).unwrap_or(Timestamp::MAX);
-        // a clock that went back must not lengthen the rest
-        after(self.at).min(after(now))
+/// Nodes that are left alone for a while, by what they are.
+pub(super) struct Resting(FxHashMap<u64, Timestamp>);
+
+impl Resting {
+    /// Answers why a node is left alone.
+    pub(super) fn reason(&self, entry: &Entry) -> Option<KeepReason> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.get(&content(entry)).map(|until| KeepReason::CameBack { until: *until })
     }
+}
+
+/// Answers until when something is left alone after it went wrong so many times, the last time at `at`: each time doubles the first wait.
+fn backed_off(first: SignedDuration, longest: SignedDuration, times: u32, at: Timestamp, now: Timestamp) -> Timestamp {
+    let wait = first.saturating_mul(1 << times.saturating_sub(1).min(16)).min(longest);
+    let after = |start: Timestamp| start.saturating_add(wait).unwrap_or(Timestamp::MAX);
+    // a clock that went back must not lengthen the wait
+    after(at).min(after(now))
 }
 
 impl Memory {
@@ -116,32 +128,30 @@ impl Memory {
         for candidate in &command.candidates {
             self.failures.remove(&(candidate.pool.clone(), command.cause));
         }
-        if command.cause != Cause::Underutilized {
-            return;
-        }
+        let Some(Origin { pods, price, candidates }) = command.origin.clone() else { return };
         // what has rested twice as long as anything may is forgotten
         let fresh = |moved: &Moved| now.duration_since(moved.at) < LONGEST_REST.saturating_mul(2);
         self.moves.retain(|_, moved| fresh(moved));
-        let Origin { pods, price, candidates } = command.origin.clone();
         let before = self.moves.get(&(pods, candidates.clone())).filter(|moved| price >= moved.price);
         let times = before.map_or(0, |moved| moved.times).saturating_add(1);
         self.moves.insert((pods, candidates), Moved { price, times, at: now });
     }
 
-    /// Answers until when nodes are left alone because they are like candidates of a move, and the cluster is where that move began: the
-    /// same pods, on nodes that cost as much. By what the nodes are.
-    pub(super) fn resting(&self, field: &Field<'_>) -> FxHashMap<u64, Timestamp> {
-        let mut resting = FxHashMap::default();
+    /// Answers which nodes are left alone because they are like candidates of a move, and the cluster is where that move began: the same
+    /// pods, on nodes that cost as much.
+    pub(super) fn resting(&self, field: &Field<'_>) -> Resting {
+        let mut resting = Resting(FxHashMap::default());
         if self.moves.is_empty() {
             return resting;
         }
         let now = field.problem.snapshot.now;
         let standing = Origin::of(field, []);
         for ((pods, candidates), moved) in &self.moves {
-            if *pods == standing.pods && standing.price >= moved.price && now < moved.until(now) {
+            let until = backed_off(FIRST_REST, LONGEST_REST, moved.times, moved.at, now);
+            if *pods == standing.pods && standing.price >= moved.price && now < until {
                 for candidate in candidates {
-                    let until: &mut Timestamp = resting.entry(*candidate).or_insert(Timestamp::MIN);
-                    *until = moved.until(now).max(*until);
+                    let known = resting.0.entry(*candidate).or_insert(until);
+                    *known = until.max(*known);
                 }
             }
         }
@@ -156,10 +166,7 @@ impl Memory {
     /// Answers until when a pool is left alone for a cause.
     pub fn pause(&self, pool: &Arc<str>, cause: Cause, now: Timestamp) -> Option<Timestamp> {
         let failed = self.failures.get(&(pool.clone(), cause))?;
-        let pause = FIRST_PAUSE.saturating_mul(1 << failed.times.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
-        let after = |start: Timestamp| start.saturating_add(pause).unwrap_or(Timestamp::MAX);
-        // a clock that went back must not lengthen the pause
-        let until = after(failed.at).min(after(now));
+        let until = backed_off(FIRST_PAUSE, LONGEST_PAUSE, failed.times, failed.at, now);
         (now < until).then_some(until)
     }
 }

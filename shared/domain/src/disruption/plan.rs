@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::candidate::{Entry, Field};
 use super::consolidation::{Move, cheaper, move_away};
-use super::memory::{Origin, content};
+use super::memory::Origin;
 use super::purse::Purse;
 use super::sets::{Found, Search};
 use super::{Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
@@ -84,7 +84,7 @@ impl Planner<'_, '_> {
     fn command(&self, cause: Cause, members: &[usize], change: Move) -> Command {
         let entries = || members.iter().map(|at| &self.field.entries[*at]);
         let candidates = entries().map(|entry| entry.candidate.clone()).collect();
-        let origin = Origin::of(self.field, entries());
+        let origin = (cause == Cause::Underutilized).then(|| Origin::of(self.field, entries()));
         Command { cause, candidates, placements: change.placements, replacements: change.nodes, origin }
     }
 
@@ -165,8 +165,7 @@ impl Planner<'_, '_> {
             // one that is drifted has been looked at as such, and goes for that
             let reason = underutilized(self.field, entry).or_else(|| self.paused(entry, Cause::Underutilized));
             let reason = reason.or_else(|| entry.is_drifted().then_some(KeepReason::AfterAnother));
-            let until = || if resting.is_empty() { None } else { resting.get(&content(entry)).copied() };
-            let reason = reason.or_else(|| until().map(|until| KeepReason::CameBack { until }));
+            let reason = reason.or_else(|| resting.reason(entry));
             self.verdicts[at] = reason.map(Verdict::Keep);
         }
         let mut order = self.open();

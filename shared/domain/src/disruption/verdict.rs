@@ -106,8 +106,8 @@ pub struct Command {
     pub placements: Vec<Placement>,
     /// Nodes to launch first.
     pub replacements: Vec<InFlightNode>,
-    /// What it begins from; for [`super::Memory::succeeded`].
-    pub origin: Origin,
+    /// What it begins from, where it is made to save; for [`super::Memory::succeeded`].
+    pub origin: Option<Origin>,
 }
 
 impl Command {

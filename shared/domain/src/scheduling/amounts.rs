@@ -39,12 +39,7 @@ impl Dims {
         self
     }
 
-    /// Makes a request take one place.
-    pub(crate) fn count(&self, request: &mut Amounts) {
-        self.set_places(request, 1);
-    }
-
-    /// Sets how many places there are.
+    /// Sets how many places there are, or are taken.
     pub(crate) fn set_places(&self, amounts: &mut Amounts, count: u32) {
         if self.has_places()
             && let Some(places) = amounts.last_mut()

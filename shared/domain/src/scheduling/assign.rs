@@ -30,6 +30,7 @@ const MAX_PASSES: usize = 4;
 pub(crate) type Batch = (usize, usize, usize);
 
 /// A combination of domains in which pods of a kind may go.
+#[derive(Clone)]
 struct Cell {
     pins: Pins,
     alternatives: Arc<[Requirements]>,
@@ -85,11 +86,6 @@ pub(crate) struct Assignment<'r> {
 }
 
 impl Cell {
-    fn on(&self, side: &Side) -> Cell {
-        let (pins, alternatives) = (self.pins.clone(), self.alternatives.clone());
-        Cell { pins, alternatives, side: Some(side.clone()), ways: None, price: None, hosts: Vec::new(), next: 0 }
-    }
-
     /// Keeps the ways of pools that may make its nodes.
     fn on_its_side(&self, ways: ByPool) -> ByPool {
         let Some(side) = &self.side else { return ways };
@@ -157,11 +153,11 @@ impl<'r> Assignment<'r> {
     /// Pods that spread over hosts, where none is to be made: every host may hold as many more as the emptiest one has. Elsewhere an empty
     /// host can always be made, so that the least is zero.
     fn level(&mut self, kind: usize) {
-        let by_host = |rule: &Rule| matches!(rule.asks, Asks::Spread { .. });
+        let spreads = |rule: &Rule| matches!(rule.asks, Asks::Spread { .. });
         for step in 0..self.kinds[kind].steps.len() {
             let wants = self.wants(kind, step);
             let near = wants.hosts.iter().any(|rule| rule.asks == Asks::Near);
-            if near || wants.alternatives.is_empty() || !wants.hosts.iter().any(by_host) {
+            if near || wants.alternatives.is_empty() || !wants.hosts.iter().any(spreads) {
                 continue;
             }
             let ready = self.steps.remove(&(kind, step)).unwrap_or_else(|| self.ready(kind, step));
@@ -169,9 +165,8 @@ impl<'r> Assignment<'r> {
             while self.left(kind) > 0 {
                 let raised = |rule: &Rule| match rule.asks {
                     Asks::Spread { skew, min_domains } => {
-                        let few = domains.len() < min_domains as usize;
                         let counts = domains.iter().map(|host| self.board.on_host(rule.counter, *host));
-                        let least = if few { 0 } else { counts.min().unwrap_or(0) };
+                        let least = least(counts, min_domains);
                         Rule { asks: Asks::Spread { skew: skew.saturating_add(least), min_domains }, ..*rule }
                     }
                     _ => *rule,
@@ -485,9 +480,7 @@ impl<'r> Assignment<'r> {
             match rule.asks {
                 Asks::Spread { skew, min_domains } => {
                     let counts = universe.iter().map(|v| self.board.in_domain(rule.counter, *v));
-                    let few = universe.len() < min_domains as usize;
-                    let least = if few { 0 } else { counts.min().unwrap_or(0) };
-                    count + u32::from(rule.own) <= least.saturating_add(skew)
+                    count + u32::from(rule.own) <= least(counts, min_domains).saturating_add(skew)
                 }
                 Asks::Near => count > 0 || (rule.own && self.board.anywhere(rule.counter) == 0),
                 Asks::Apart => count == 0,
@@ -563,7 +556,9 @@ impl<'r> Assignment<'r> {
         let cells = pins.into_iter().filter_map(|pins| self.cell(wants, pins));
         let mut cells: Vec<Cell> = match sides.as_slice() {
             [] => cells.collect(),
-            sides => cells.flat_map(|cell| sides.iter().map(move |side| cell.on(side))).collect(),
+            sides => cells
+                .flat_map(|cell| sides.iter().map(move |side| Cell { side: Some(side.clone()), ..cell.clone() }))
+                .collect(),
         };
         let order = if listed { self.problem.host_order.as_slice() } else { &[] };
         // hosts are known for what they are: of cells that differ by their side, the first one lists them
@@ -698,6 +693,11 @@ fn targets(problem: &Problem<'_>, kinds: &[Kind]) -> Vec<KeyId> {
     keys.sort_unstable();
     keys.dedup();
     keys
+}
+
+/// The least of the counts in domains: zero where there are fewer of them than `minDomains`.
+fn least(counts: impl ExactSizeIterator<Item = u32>, min_domains: u32) -> u32 {
+    if counts.len() < min_domains as usize { 0 } else { counts.min().unwrap_or(0) }
 }
 
 fn times(request: &Amounts, unit: u32) -> Amounts {

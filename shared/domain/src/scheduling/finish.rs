@@ -29,34 +29,36 @@ pub(crate) enum Listed {
     TooFew(Misfit),
 }
 
+/// Says what each draft lists at least, the fewest types that give it what strict `minValues` asks for; nothing is settled for the others.
+/// What one draft needs must not go to another that only wishes. `left` is what limits leave.
+pub(crate) fn needs(problem: &Problem<'_>, groups: &[Group], drafts: &[Draft], left: &mut [Resources]) -> Vec<Listed> {
+    let strict = problem.snapshot.settings.min_values == MinValuesPolicy::Strict;
+    let of = |draft: &Draft| {
+        let state = &problem.pools[draft.pool];
+        if !strict || state.pool.min_values.is_empty() {
+            return Listed::Cheapest;
+        }
+        match fewest(problem, groups, draft, &left[draft.pool]) {
+            Ok(types) => {
+                left[draft.pool].subtract(&most_extra(state, draft.chosen, &types));
+                Listed::These(types)
+            }
+            Err(misfit) => Listed::TooFew(misfit),
+        }
+    };
+    drafts.iter().map(of).collect()
+}
+
 /// Says what each draft lists. `left` is what limits leave after every draft was charged as its chosen type: it is shared out so that drafts
 /// may also become larger types, and is never passed whatever EC2 chooses. What `minValues` needs comes before what is merely wished for.
-pub(crate) fn listings(
-    problem: &Problem<'_>,
-    groups: &[Group],
-    drafts: &[Draft],
-    left: &mut [Resources],
-) -> Vec<Listed> {
+fn listings(problem: &Problem<'_>, groups: &[Group], drafts: &[Draft], left: &mut [Resources]) -> Vec<Listed> {
     let bounded = |draft: &Draft| {
         let pool = &problem.pools[draft.pool].pool;
         !(pool.limits.is_empty() && pool.min_values.is_empty())
     };
     let mut to_come: Vec<usize> = vec![0; problem.pools.len()];
     drafts.iter().for_each(|draft| to_come[draft.pool] += 1);
-    let mut all: Vec<Listed> = drafts.iter().map(|_| Listed::Cheapest).collect();
-    let strict = problem.snapshot.settings.min_values == MinValuesPolicy::Strict;
-    let demanding = |draft: &Draft| strict && !problem.pools[draft.pool].pool.min_values.is_empty();
-    // what one draft needs must not go to another that only wishes: needs are met first, by as little as will do
-    for (listed, draft) in all.iter_mut().zip(drafts).filter(|(_, draft)| demanding(draft)) {
-        let state = &problem.pools[draft.pool];
-        *listed = match fewest(problem, groups, draft, &left[draft.pool]) {
-            Ok(types) => {
-                left[draft.pool].subtract(&most_extra(state, draft.chosen, &types));
-                Listed::These(types)
-            }
-            Err(misfit) => Listed::TooFew(misfit),
-        };
-    }
+    let mut all = needs(problem, groups, drafts, left);
     for (listed, draft) in all.iter_mut().zip(drafts).filter(|(_, draft)| bounded(draft)) {
         let state = &problem.pools[draft.pool];
         let spare = share(&left[draft.pool], to_come[draft.pool]);

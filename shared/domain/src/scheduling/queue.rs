@@ -144,7 +144,7 @@ fn kind(
     }
     let mut request = problem.dims.demand(&shape.requests);
     if share::counts(shape) {
-        problem.dims.count(&mut request);
+        problem.dims.set_places(&mut request, 1);
     }
     Kind {
         shape: shape.clone(),

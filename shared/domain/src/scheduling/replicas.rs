@@ -34,14 +34,15 @@ pub fn replicas(snapshot: &Snapshot, replaced: &BTreeSet<Arc<str>>) -> ReplicaPl
     growing.pools.clear();
     growing.pods.retain(|pod| pod.holds_resources());
     let mut wanted: Vec<(Arc<str>, u64)> = Vec::new();
+    let hosts = snapshot.hosts();
     let mut pools: Vec<&Arc<Pool>> = snapshot.pools.iter().filter(|pool| pool.is_ours()).collect();
     pools.sort_by(|a, b| a.name.cmp(&b.name));
     for (pool, replicas) in pools.into_iter().filter_map(|pool| Some((pool, pool.replicas?))) {
         if pool.deleting.is_some() {
             continue;
         }
-        let own = snapshot.hosts().into_iter().filter(|host| host.pool() == Some(&pool.name) && !host.is_leaving());
-        let claims = own.filter_map(|host| host.claim).filter(|claim| !replaced.contains(&claim.name));
+        let own = hosts.iter().filter(|host| host.pool() == Some(&pool.name) && !host.is_leaving());
+        let claims = own.filter_map(|host| host.claim.clone()).filter(|claim| !replaced.contains(&claim.name));
         let claims: Vec<Arc<Claim>> = claims.collect();
         let there = claims.len() as u64;
         if there > replicas {

@@ -3,7 +3,6 @@
 //! Real pods are planned as though there were no buffers, so that no buffer ever displaces one. Virtual pods then take what is left on hosts,
 //! what is left on the nodes just planned, and nodes of their own.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -11,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::problem::Problem;
 use super::solve::{Hosts, place};
 use super::{InFlightNode, Placement, Solution, Target, Unschedulable};
-use crate::cluster::{Buffer, Claim, Phase, Pod, PodKey, Snapshot};
+use crate::cluster::{Buffer, Phase, Pod, PodKey, Snapshot};
 
 /// Answers where room is kept free; the pods in it are virtual, and exist nowhere else.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -71,7 +70,7 @@ pub fn reserve(snapshot: &Snapshot, solution: &Solution) -> Reserve {
     after.pods.extend(pods.iter().cloned());
     let mut placed = Solution { placements: solution.placements.clone(), ..Solution::default() };
     for (at, node) in solution.nodes.iter().enumerate() {
-        let claim = planned(at, node, snapshot);
+        let claim = node.claim(format!("{PLANNED}{at}").into(), snapshot.now);
         let target = Target::Claim(claim.name.clone());
         placed.placements.extend(node.pods.iter().map(|pod| Placement { pod: pod.clone(), target: target.clone() }));
         after.claims.push(Arc::new(claim));
@@ -91,33 +90,6 @@ pub fn reserve(snapshot: &Snapshot, solution: &Solution) -> Reserve {
         }
     }
     reserve
-}
-
-/// The claim that a planned node will have, as a host in flight.
-fn planned(at: usize, node: &InFlightNode, snapshot: &Snapshot) -> Claim {
-    Claim {
-        name: format!("{PLANNED}{at}").into(),
-        uid: "".into(),
-        pool: Some(node.pool.clone()),
-        class: node.class.clone(),
-        labels: node.claim_labels(),
-        annotations: BTreeMap::new(),
-        requirements: node.requirements.clone(),
-        requests: node.requests.clone(),
-        taints: node.taints.clone(),
-        startup_taints: node.startup_taints.clone(),
-        expire_after: node.expire_after,
-        termination_grace: node.termination_grace,
-        provider_id: None,
-        node_name: None,
-        capacity: Default::default(),
-        allocatable: Default::default(),
-        conditions: Vec::new(),
-        last_pod_event: None,
-        created: snapshot.now,
-        deleting: None,
-        finalizers: Vec::new(),
-    }
 }
 
 impl Reserve {

@@ -8,15 +8,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::problem::{PoolState, Problem};
 use super::{Solution, Target};
 use crate::api::labels;
-use crate::cluster::{PodKey, PodShare, Shape, Snapshot};
+use crate::cluster::{PodKey, PodShare, Pool, Shape, Snapshot};
 
 /// Plans made to find how many places nodes have: the count settles in the second one, unless pools of one weight share pods.
 pub(crate) const MOST_PLANS: usize = 4;
 
 /// Says whether any pool bounds the share.
 pub(crate) fn is_bounded(snapshot: &Snapshot) -> bool {
-    let bounds = |share: PodShare| share.bounds();
-    snapshot.pools.iter().any(|pool| bounds(pool.max_pod_share.unwrap_or(snapshot.settings.max_pod_share)))
+    snapshot.pools.iter().any(|pool| share(snapshot, pool).bounds())
 }
 
 /// Says whether a pod is counted. One that must be on the node of others is not: it has no choice.
@@ -48,7 +47,9 @@ pub(crate) fn take_places(problem: &mut Problem<'_>, solution: &Solution) -> boo
     let pool_of: FxHashMap<&str, &str> =
         problem.hosts.iter().filter_map(|host| Some((host.host.name(), host.host.pool()?))).collect();
     let mut narrower = Vec::new();
-    for (at, state) in problem.pools.iter().enumerate().filter(|(_, state)| share(problem, state).bounds()) {
+    for (at, state) in
+        problem.pools.iter().enumerate().filter(|(_, state)| share(problem.snapshot, &state.pool).bounds())
+    {
         let mut pods = running(problem, state);
         pods.retain(|pod| !replanned.contains(pod));
         let of_pool = |target: &Target| {
@@ -59,7 +60,7 @@ pub(crate) fn take_places(problem: &mut Problem<'_>, solution: &Solution) -> boo
         let nodes = || solution.nodes.iter().filter(|node| node.pool == state.pool.name);
         pods.extend(nodes().flat_map(|node| &node.pods));
         let most = nodes().map(|node| node.pods.iter().filter(counted).count()).max().unwrap_or(0);
-        if most > bound(share(problem, state), pods.len()) {
+        if most > places(share(problem.snapshot, &state.pool), pods.len()) as usize {
             narrower.push((at, pods.len()));
         }
     }
@@ -68,18 +69,18 @@ pub(crate) fn take_places(problem: &mut Problem<'_>, solution: &Solution) -> boo
     any
 }
 
-fn share(problem: &Problem<'_>, state: &PoolState) -> PodShare {
-    state.pool.max_pod_share.unwrap_or(problem.snapshot.settings.max_pod_share)
+fn share(snapshot: &Snapshot, pool: &Pool) -> PodShare {
+    pool.max_pod_share.unwrap_or(snapshot.settings.max_pod_share)
 }
 
-fn bound(share: PodShare, pods: usize) -> usize {
-    share.of(u32::try_from(pods).unwrap_or(u32::MAX)) as usize
+fn places(share: PodShare, pods: usize) -> u32 {
+    share.of(u32::try_from(pods).unwrap_or(u32::MAX))
 }
 
 fn set_places(problem: &mut Problem<'_>, pool: usize, count: usize) {
-    let share = share(problem, &problem.pools[pool]);
+    let share = share(problem.snapshot, &problem.pools[pool].pool);
     if share.bounds() {
-        let places = share.of(u32::try_from(count).unwrap_or(u32::MAX));
+        let places = places(share, count);
         let Problem { dims, pools, .. } = problem;
         pools[pool].room.iter_mut().for_each(|room| dims.set_places(room, places));
     }

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 use crate::api::{NodeClaimSpec, NodeClassReference, ResourceRequests, labels, requirement_specs};
 use crate::catalogue::{CapacityType, Price, RankedOffering};
-use crate::cluster::{ClassRef, Feature, HostPort, PodKey, VolumeProblem};
+use crate::cluster::{Claim, ClassRef, Feature, HostPort, PodKey, VolumeProblem};
 use crate::quantity::Quantity;
 use crate::requirement::Requirements;
 use crate::resources::Resources;
@@ -109,6 +109,33 @@ impl InFlightNode {
         all.insert(labels::NODE_POOL.to_owned(), self.pool.to_string());
         all.insert(labels::EC2_NODE_CLASS.to_owned(), self.class.name.to_string());
         all
+    }
+
+    /// Answers the node's claim as it is while nothing has been launched for it.
+    pub(crate) fn claim(&self, name: Arc<str>, created: Timestamp) -> Claim {
+        Claim {
+            uid: name.clone(),
+            name,
+            pool: Some(self.pool.clone()),
+            class: self.class.clone(),
+            labels: self.claim_labels(),
+            annotations: self.annotations.clone(),
+            requirements: self.requirements.clone(),
+            requests: self.requests.clone(),
+            taints: self.taints.clone(),
+            startup_taints: self.startup_taints.clone(),
+            expire_after: self.expire_after,
+            termination_grace: self.termination_grace,
+            provider_id: None,
+            node_name: None,
+            capacity: Resources::new(),
+            allocatable: Resources::new(),
+            conditions: Vec::new(),
+            last_pod_event: None,
+            created,
+            deleting: None,
+            finalizers: vec![labels::TERMINATION_FINALIZER.to_owned()],
+        }
     }
 
     /// Answers the capacity type that will be launched: that of the cheapest offering.

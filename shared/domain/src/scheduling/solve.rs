@@ -215,7 +215,7 @@ impl Plan {
     fn leave_short_lists(&mut self, problem: &Problem<'_>, groups: &[Group]) {
         let mut full: FxHashMap<usize, Misfit> = FxHashMap::default();
         for _ in 0..problem.pools.len() {
-            let listings = finish::listings(problem, groups, &self.drafts, &mut self.left.clone());
+            let listings = finish::needs(problem, groups, &self.drafts, &mut self.left.clone());
             let before = full.len();
             let mut kept = Vec::with_capacity(self.drafts.len());
             for (draft, listed) in std::mem::take(&mut self.drafts).into_iter().zip(listings) {
