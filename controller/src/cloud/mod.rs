@@ -72,6 +72,8 @@ pub struct LaunchOrder<'a> {
     pub attempt: u32,
     /// What may be launched, cheapest first; never empty, one capacity type or several.
     pub offerings: &'a [RankedOffering],
+    /// The types that the offerings are of.
+    pub catalogue: &'a Catalogue,
 }
 
 impl LaunchOrder<'_> {

@@ -54,7 +54,7 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     let available = context.unavailable.apply(&catalogue);
     let offerings = offerings(claim, &available)?;
     let attempt = before.unwrap_or(1);
-    let order = LaunchOrder { claim, class: &class, attempt, offerings: &offerings };
+    let order = LaunchOrder { claim, class: &class, attempt, offerings: &offerings, catalogue: &catalogue };
     let prepared = match timed(context, "Prepare", context.cloud.prepare(&order)).await {
         Ok(prepared) => prepared,
         Err(error) => return fail(claim, context, error).await,

@@ -2,7 +2,7 @@
 
 use crate::config::Clients;
 use crate::error::Error;
-use crate::launch_template::{self, BlockDevice, MetadataOptions, Spec};
+use crate::launch_template::{self, BlockDevice, ConnectionTracking, MetadataOptions, Spec};
 use crate::selector::write_tags;
 use aws_sdk_ec2::types as ec2;
 use base64::Engine;
@@ -67,6 +67,13 @@ pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, 
         .subnet_id(subnet)
         .set_groups(Some(spec.security_group_ids.clone()))
         .set_associate_public_ip_address(spec.associate_public_ip)
+        .set_primary_ipv6(spec.interface.ipv6.then_some(true))
+        .set_ipv6_address_count(spec.interface.ipv6.then_some(1))
+        .set_ipv4_prefix_count(spec.interface.prefixes.filter(|_| !spec.interface.ipv6))
+        .set_ipv6_prefix_count(spec.interface.prefixes.filter(|_| spec.interface.ipv6))
+        .set_connection_tracking_specification(
+            spec.interface.connection_tracking.as_ref().map(ConnectionTracking::request),
+        )
         .delete_on_termination(true)
         .build();
     let kinds = [ec2::ResourceType::Instance, ec2::ResourceType::Volume, ec2::ResourceType::NetworkInterface];
@@ -115,6 +122,7 @@ fn device(device: &BlockDevice) -> ec2::BlockDeviceMapping {
         .set_encrypted(device.encrypted)
         .set_kms_key_id(device.kms_key_id.clone())
         .set_snapshot_id(device.snapshot_id.clone())
+        .set_volume_initialization_rate(device.initialization_rate)
         .delete_on_termination(device.delete_on_termination)
         .build();
     ec2::BlockDeviceMapping::builder().device_name(&device.device_name).ebs(volume).build()

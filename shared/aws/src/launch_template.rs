@@ -40,9 +40,50 @@ pub struct Spec {
     /// The placement group's id, if the instances go into one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement_group: Option<String>,
+    /// What the primary network interface has beyond its security groups.
+    #[serde(skip_serializing_if = "Interface::is_plain")]
+    pub interface: Interface,
     /// Tags of the template, and of the network interfaces and spot requests that come of it. They must hold the cluster's ownership
     /// tag, since the controller's policy is scoped by it.
     pub tags: BTreeMap<String, String>,
+}
+
+/// What a network interface has beyond its security groups.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Interface {
+    /// It gets an IPv6 address, which is its first: the cluster's pods and services use IPv6.
+    pub ipv6: bool,
+    /// Prefixes (/28, or /80 for IPv6) that it gets at launch; none when absent.
+    pub prefixes: Option<i32>,
+    /// How long idle connections are tracked, where it is said.
+    pub connection_tracking: Option<ConnectionTracking>,
+}
+
+impl Interface {
+    fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Seconds after which the tracking of idle connections ends; EC2's defaults when absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionTracking {
+    /// Of established TCP connections.
+    pub tcp_established: Option<i32>,
+    /// Of UDP flows with more than one exchange.
+    pub udp_stream: Option<i32>,
+    /// Of UDP flows with one exchange.
+    pub udp: Option<i32>,
+}
+
+impl ConnectionTracking {
+    pub(crate) fn request(&self) -> ec2::ConnectionTrackingSpecificationRequest {
+        ec2::ConnectionTrackingSpecificationRequest::builder()
+            .set_tcp_established_timeout(self.tcp_established)
+            .set_udp_stream_timeout(self.udp_stream)
+            .set_udp_timeout(self.udp)
+            .build()
+    }
 }
 
 /// A volume made at launch.
@@ -64,6 +105,9 @@ pub struct BlockDevice {
     pub kms_key_id: Option<String>,
     /// The snapshot to start from.
     pub snapshot_id: Option<String>,
+    /// MiB a second at which the snapshot is read into the volume; as it is used when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initialization_rate: Option<i32>,
     /// Whether the volume ends with its instance.
     pub delete_on_termination: bool,
 }
@@ -81,6 +125,7 @@ impl BlockDevice {
             encrypted: Some(true),
             kms_key_id: None,
             snapshot_id: None,
+            initialization_rate: None,
             delete_on_termination: true,
         }
     }
@@ -245,6 +290,13 @@ fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
         .device_index(0)
         .set_groups(Some(spec.security_group_ids.clone()))
         .set_associate_public_ip_address(spec.associate_public_ip)
+        .set_primary_ipv6(spec.interface.ipv6.then_some(true))
+        .set_ipv6_address_count(spec.interface.ipv6.then_some(1))
+        .set_ipv4_prefix_count(spec.interface.prefixes.filter(|_| !spec.interface.ipv6))
+        .set_ipv6_prefix_count(spec.interface.prefixes.filter(|_| spec.interface.ipv6))
+        .set_connection_tracking_specification(
+            spec.interface.connection_tracking.as_ref().map(ConnectionTracking::request),
+        )
         .delete_on_termination(true)
         .build();
     let profile =
@@ -279,6 +331,7 @@ fn device(device: &BlockDevice) -> ec2::LaunchTemplateBlockDeviceMappingRequest 
         .set_encrypted(device.encrypted)
         .set_kms_key_id(device.kms_key_id.clone())
         .set_snapshot_id(device.snapshot_id.clone())
+        .set_volume_initialization_rate(device.initialization_rate)
         .delete_on_termination(device.delete_on_termination)
         .build();
     ec2::LaunchTemplateBlockDeviceMappingRequest::builder().device_name(&device.device_name).ebs(volume).build()
@@ -313,6 +366,7 @@ mod tests {
             detailed_monitoring: false,
             associate_public_ip: None,
             placement_group: None,
+            interface: Interface::default(),
             tags: BTreeMap::from([("kubernetes.io/cluster/c".into(), "owned".into())]),
         }
     }
@@ -325,7 +379,7 @@ mod tests {
 
     #[test]
     fn every_part_of_the_content_changes_the_name() {
-        let changes: [fn(&mut Spec); 10] = [
+        let changes: [fn(&mut Spec); 14] = [
             |spec| spec.image_id.push('x'),
             |spec| spec.instance_profile.push('x'),
             |spec| spec.user_data.push('x'),
@@ -335,6 +389,10 @@ mod tests {
             |spec| spec.detailed_monitoring = true,
             |spec| spec.associate_public_ip = Some(false),
             |spec| spec.placement_group = Some("pg-1".into()),
+            |spec| spec.interface.ipv6 = true,
+            |spec| spec.interface.prefixes = Some(1),
+            |spec| spec.interface.connection_tracking = Some(ConnectionTracking::default()),
+            |spec| spec.block_devices[0].initialization_rate = Some(100),
             |spec| drop(spec.tags.insert("team".into(), "a".into())),
         ];
         let mut names = std::collections::BTreeSet::from([spec().name()]);
@@ -343,6 +401,18 @@ mod tests {
             change(&mut changed);
             assert!(names.insert(changed.name()), "a change left the name as it was: {changed:?}");
         }
+    }
+
+    #[test]
+    fn prefixes_are_of_the_clusters_family() {
+        let of = |ipv6: bool| {
+            let interface = Interface { ipv6, prefixes: Some(2), connection_tracking: None };
+            let made = data(&Spec { interface, ..spec() });
+            let [one] = made.network_interfaces() else { panic!("one interface") };
+            (one.ipv4_prefix_count(), one.ipv6_prefix_count(), one.ipv6_address_count(), one.primary_ipv6())
+        };
+        assert_eq!(of(false), (Some(2), None, None, None));
+        assert_eq!(of(true), (None, Some(2), Some(1), Some(true)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use karp_aws::config::{AccessKeys, Clients, Service, Settings};
 use karp_aws::error::{Error, Retry};
 use karp_aws::fleet::{self, Choice, Override, Request};
 use karp_aws::images::{self, Alias, Variant};
-use karp_aws::launch_template::{self, BlockDevice, MetadataOptions, Spec};
+use karp_aws::launch_template::{self, BlockDevice, Interface, MetadataOptions, Spec};
 use karp_aws::parameters::Parameters;
 use karp_aws::queue::Queue;
 use karp_aws::selector::Term;
@@ -81,6 +81,7 @@ impl Aws {
             detailed_monitoring: false,
             associate_public_ip: None,
             placement_group: None,
+            interface: Interface::default(),
             tags: self.tags(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use karp_aws::launch_template::{BlockDevice, MetadataOptions};
+use karp_aws::launch_template::{BlockDevice, ConnectionTracking, Interface, MetadataOptions};
 use karp_aws::selector::Term;
 use karp_aws::{Error, images};
 use karp_domain::api::{
@@ -11,6 +11,7 @@ use karp_domain::api::{
 use karp_domain::catalogue::{InstanceFacts, builtin_type};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirement;
+use karp_domain::user_data::ClusterFacts;
 use kube::ResourceExt;
 
 const GIB: u64 = 1 << 30;
@@ -78,18 +79,11 @@ pub fn security_group_terms(spec: &Ec2NodeClassSpec) -> Vec<Term> {
 
 /// Lists the fields that a class sets and karp does not act on yet; acting as though they were not there would surprise.
 pub fn unsupported(spec: &Ec2NodeClassSpec) -> Vec<&'static str> {
-    let devices = || spec.block_device_mappings.iter().filter_map(|mapping| mapping.ebs.as_ref());
     [
         ("spec.capacityReservationSelectorTerms", !spec.capacity_reservation_selector_terms.is_empty()),
         ("spec.networkInterfaces", !spec.network_interfaces.is_empty()),
-        ("spec.connectionTracking", spec.connection_tracking.is_some()),
         ("spec.cpuOptions", spec.cpu_options.is_some()),
         ("spec.enclaveOptions", spec.enclave_options.as_ref().is_some_and(|options| options.enabled)),
-        ("spec.ipPrefixCount", spec.ip_prefix_count.is_some_and(|count| count > 0)),
-        (
-            "spec.blockDeviceMappings[].ebs.volumeInitializationRate",
-            devices().any(|device| device.volume_initialization_rate.is_some()),
-        ),
     ]
     .into_iter()
     .filter_map(|(field, set)| set.then_some(field))
@@ -124,6 +118,25 @@ pub fn metadata(spec: &Ec2NodeClassSpec) -> MetadataOptions {
     }
 }
 
+/// Says whether nodes get prefixes; instances on Xen take none.
+pub fn wants_prefixes(spec: &Ec2NodeClassSpec) -> bool {
+    spec.ip_prefix_count.is_some_and(|count| count > 0)
+}
+
+/// Returns what the primary network interface of a node has.
+pub fn interface(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, prefixes: bool) -> Interface {
+    let tracking = spec.connection_tracking.as_ref().map(|tracking| ConnectionTracking {
+        tcp_established: tracking.tcp_established_timeout,
+        udp_stream: tracking.udp_stream_timeout,
+        udp: tracking.udp_timeout,
+    });
+    Interface {
+        ipv6: cluster.is_ipv6(),
+        prefixes: spec.ip_prefix_count.filter(|_| prefixes),
+        connection_tracking: tracking,
+    }
+}
+
 /// Returns the volumes: the class's own, or its family's.
 pub fn block_devices(spec: &Ec2NodeClassSpec, family: AmiFamily) -> Vec<BlockDevice> {
     if !spec.block_device_mappings.is_empty() {
@@ -154,6 +167,7 @@ fn block_device(mapping: &BlockDeviceMapping) -> Option<BlockDevice> {
         encrypted: ebs.encrypted,
         kms_key_id: ebs.kms_key_id.clone(),
         snapshot_id: ebs.snapshot_id.clone(),
+        initialization_rate: ebs.volume_initialization_rate,
         delete_on_termination: ebs.delete_on_termination.unwrap_or(true),
     })
 }
@@ -300,7 +314,8 @@ mod tests {
     #[test]
     fn what_is_not_acted_on_is_named() {
         assert!(unsupported(&spec("al2023@latest")).is_empty());
-        let spec = Ec2NodeClassSpec { ip_prefix_count: Some(1), ..spec("al2023@latest") };
-        assert_eq!(unsupported(&spec), ["spec.ipPrefixCount"]);
+        let enclave_options = Some(karp_domain::api::EnclaveOptions { enabled: true });
+        let spec = Ec2NodeClassSpec { enclave_options, ..spec("al2023@latest") };
+        assert_eq!(unsupported(&spec), ["spec.enclaveOptions"]);
     }
 }

@@ -6,7 +6,8 @@ use karp_aws::fleet::{self, Choice, Override};
 use karp_aws::instances;
 use karp_aws::launch_template::Spec;
 use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, labels};
-use karp_domain::catalogue::{CapacityType, RankedOffering};
+use karp_domain::catalogue::CapacityType;
+use karp_domain::resources;
 use karp_domain::taint::Taint;
 use karp_domain::user_data::{self, Bootstrap, ClusterFacts};
 use kube::ResourceExt;
@@ -31,25 +32,28 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
     let subnets = aws.subnets_by_zone(&order.class.name_any(), &status.subnets);
     let pool = order.claim.labels().get(labels::NODE_POOL).map(String::as_str).unwrap_or_default();
     let tags = class::tags(&aws.cluster_name, order.class, pool);
-    let rendered = render(family, order.class, order.claim, cluster, capacity_type)
-        .map_err(|error| not_ready(&error.to_string()))?;
     let placement = aws.placement_group(order.class).await.map_err(CloudError::from)?;
     if placement.is_none() && order.class.spec.placement_group_selector.is_some() {
         return Err(not_ready("its placement group is not there"));
     }
     let mut choices = Vec::new();
     let mut images = BTreeMap::new();
-    for (image, overrides) in by_image(order.offerings, &status.amis, family, &subnets, capacity_type) {
+    let tells_pods = aws.settings(&order.class.spec).tells_pods();
+    let sorted = sorted(order, &status.amis, family, &subnets, tells_pods);
+    for (Mould { image, max_pods, prefixes }, overrides) in sorted {
+        let user_data = render(family, order.class, order.claim, cluster.clone(), capacity_type, max_pods)
+            .map_err(|error| not_ready(&error.to_string()))?;
         let spec = Spec {
             image_id: image.to_owned(),
             instance_profile: profile.to_owned(),
-            user_data: rendered.clone(),
+            user_data,
             security_group_ids: status.security_groups.iter().map(|group| group.id.clone()).collect(),
             block_devices: class::block_devices(&order.class.spec, family),
             metadata: class::metadata(&order.class.spec),
             detailed_monitoring: order.class.spec.detailed_monitoring.unwrap_or(false),
             associate_public_ip: order.class.spec.associate_public_ip_address,
             placement_group: placement.as_ref().map(|group| group.id.clone()),
+            interface: class::interface(&order.class.spec, &cluster, prefixes),
             tags: tags.clone(),
         };
         let launch_template = aws.templates.name(&aws.clients, &spec).await.map_err(CloudError::from)?;
@@ -113,20 +117,36 @@ pub async fn launch(
     Ok(Launched { instance, refused: failure::unavailable(&answer.refused) })
 }
 
-/// Sorts the offerings by the image that their type runs; EC2's bound on overrides cuts the dearest.
-fn by_image<'a>(
-    offerings: &[RankedOffering],
+/// What instances must have in common to come of one launch template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Mould<'a> {
+    image: &'a str,
+    /// How many pods the kubelet is told to take, where it must be told.
+    max_pods: Option<i64>,
+    /// Whether the interface may be given prefixes.
+    prefixes: bool,
+}
+
+/// Sorts the offerings of the first one's capacity type by the template that they need; EC2's bound on overrides cuts the dearest.
+fn sorted<'a>(
+    order: &LaunchOrder<'_>,
     images: &'a [Ami],
     family: AmiFamily,
     subnets: &BTreeMap<String, Subnet>,
-    capacity_type: CapacityType,
-) -> BTreeMap<&'a str, Vec<Override>> {
-    let mut sorted: BTreeMap<&str, Vec<Override>> = BTreeMap::new();
-    let wanted = offerings.iter().filter(|offering| offering.capacity_type == capacity_type);
+    tells_pods: bool,
+) -> BTreeMap<Mould<'a>, Vec<Override>> {
+    let mut sorted: BTreeMap<Mould<'_>, Vec<Override>> = BTreeMap::new();
+    let capacity_type = order.offerings.first().map(|offering| offering.capacity_type);
+    let wanted = order.offerings.iter().filter(|offering| Some(offering.capacity_type) == capacity_type);
     for offering in wanted.take(fleet::MAX_OVERRIDES) {
         let Some(subnet) = subnets.get(&*offering.zone.name) else { continue };
         let Some(image) = class::image_for_type(images, family, &offering.instance_type) else { continue };
-        sorted.entry(&image.id).or_default().push(Override {
+        let kind = order.catalogue.get(&offering.instance_type);
+        let pods = kind.map(|kind| kind.capacity.get(resources::PODS).units());
+        let hypervisor = kind.and_then(|kind| kind.labels.get(labels::INSTANCE_HYPERVISOR)?.first());
+        let prefixes = class::wants_prefixes(&order.class.spec) && hypervisor.is_none_or(|name| &**name != "xen");
+        let mould = Mould { image: &image.id, max_pods: pods.filter(|_| tells_pods), prefixes };
+        sorted.entry(mould).or_default().push(Override {
             instance_type: offering.instance_type.to_string(),
             subnet_id: subnet.id.clone(),
             zone: subnet.zone.clone(),
@@ -135,25 +155,30 @@ fn by_image<'a>(
     sorted
 }
 
-/// Renders the user data. Launch templates are shared by claims that are labelled alike, so nothing of a single claim goes in.
+/// Renders the user data; `max_pods` is what the kubelet is told beside the class's own settings. Launch templates are shared by claims that are labelled alike, so nothing of a single claim goes in.
 pub fn render(
     family: AmiFamily,
     class: &Ec2NodeClass,
     claim: &NodeClaim,
     cluster: ClusterFacts,
     capacity_type: CapacityType,
+    max_pods: Option<i64>,
 ) -> Result<String, user_data::Error> {
     let mut node_labels = claim.labels().clone();
     node_labels.insert(labels::CAPACITY_TYPE.to_owned(), capacity_type.to_string());
     let own = claim.spec.taints.iter().chain(&claim.spec.startup_taints);
     let taints = own.map(|taint| Taint::new(&taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect));
+    let mut kubelet = kubelet(class);
+    if let Some(pods) = max_pods {
+        kubelet.insert("maxPods".to_owned(), pods.into());
+    }
     user_data::render(
         family,
         &Bootstrap {
             cluster,
             labels: node_labels,
             taints: taints.collect(),
-            kubelet: kubelet(class),
+            kubelet,
             raid0: class.spec.instance_store_policy.is_some(),
             custom: class.spec.user_data.clone(),
         },
@@ -170,7 +195,7 @@ fn kubelet(class: &Ec2NodeClass) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use karp_domain::api::AmiRequirement;
-    use karp_domain::catalogue::{Price, PriceSource, Zone};
+    use karp_domain::catalogue::{Catalogue, NodeSettings, Price, PriceSource, RankedOffering, Zone, builtin_type};
     use karp_domain::requirement::Operator;
 
     use super::*;
@@ -204,9 +229,44 @@ mod tests {
             offering("m7i.large", "b", spot),
             offering("m7i.large", "a", CapacityType::OnDemand),
         ];
-        let sorted = by_image(&offerings, &images, AmiFamily::Al2023, &subnets, spot);
-        assert_eq!(sorted.keys().copied().collect::<Vec<_>>(), ["ami-amd", "ami-arm"]);
-        assert_eq!(sorted["ami-amd"].len(), 1, "no subnet in zone b, and one capacity type a request");
-        assert_eq!(sorted["ami-amd"][0].subnet_id, "subnet-a");
+        let sorted = sorted_by(&offerings, &images, &subnets, &NodeSettings::default());
+        assert_eq!(sorted.keys().map(|mould| mould.image).collect::<Vec<_>>(), ["ami-amd", "ami-arm"]);
+        let [amd, _] = sorted.values().collect::<Vec<_>>()[..] else { panic!("two templates") };
+        assert_eq!(amd.len(), 1, "no subnet in zone b, and one capacity type a request");
+        assert_eq!(amd[0].subnet_id, "subnet-a");
+    }
+
+    fn sorted_by<'a>(
+        offerings: &[RankedOffering],
+        images: &'a [Ami],
+        subnets: &BTreeMap<String, Subnet>,
+        settings: &NodeSettings,
+    ) -> BTreeMap<Mould<'a>, Vec<Override>> {
+        let claim = NodeClaim::new("c", karp_domain::api::NodeClaimSpec::default());
+        let mut class = Ec2NodeClass::new("c", karp_domain::api::Ec2NodeClassSpec::default());
+        class.spec.ip_prefix_count = i32::try_from(settings.ip_prefix_count).ok();
+        let facts = offerings.iter().filter_map(|o| builtin_type(&o.instance_type));
+        let catalogue = Catalogue::estimated(facts, &[], settings);
+        let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings, catalogue: &catalogue };
+        sorted(&order, images, AmiFamily::Al2023, subnets, settings.tells_pods())
+    }
+
+    #[test]
+    fn kubelets_are_told_their_pods_where_images_reckon_otherwise() {
+        let images = [image("ami-amd", "amd64")];
+        let subnet = Subnet { id: "subnet-a".to_owned(), zone: "a".to_owned(), zone_id: None };
+        let subnets = BTreeMap::from([("a".to_owned(), subnet)]);
+        let offerings = ["m7i.large", "m7i.xlarge", "m7i.16xlarge", "m4.large"]
+            .map(|kind| offering(kind, "a", CapacityType::OnDemand));
+        let pods = |settings: NodeSettings| {
+            let sorted = sorted_by(&offerings, &images, &subnets, &settings);
+            sorted.into_keys().map(|mould| (mould.max_pods, mould.prefixes)).collect::<Vec<_>>()
+        };
+        assert_eq!(pods(NodeSettings::default()), [(None, false)]);
+        let prefixes = NodeSettings { ip_prefix_count: 1, ..NodeSettings::default() };
+        assert_eq!(pods(prefixes.clone()), [(Some(20), false), (Some(110), true), (Some(250), true)]);
+        assert_eq!(pods(NodeSettings { max_pods: Some(58), ..prefixes }), [(None, false), (None, true)]);
+        let reserved = NodeSettings { reserved_enis: 1, ..NodeSettings::default() };
+        assert_eq!(pods(reserved)[0], (Some(11), false), "m4.large: one interface of ten addresses");
     }
 }

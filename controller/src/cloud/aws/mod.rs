@@ -174,12 +174,16 @@ impl Aws {
         let mut zones: Vec<Zone> = subnets.iter().map(zone).collect();
         zones.sort();
         zones.dedup();
-        let settings = NodeSettings {
+        Ok(Key { family, settings: self.settings(spec), zones, images, generation: (0, 0) })
+    }
+
+    /// Returns what of an instance the pods on nodes of a class can use.
+    fn settings(&self, spec: &Ec2NodeClassSpec) -> NodeSettings {
+        NodeSettings {
             reserved_enis: self.reserved_enis,
             vm_memory_overhead_permille: self.memory_permille,
             ..NodeSettings::from_class(spec)
-        };
-        Ok(Key { family, settings, zones, images, generation: (0, 0) })
+        }
     }
 
     /// Returns the cheapest type without accelerators that a class can launch: its image is the least likely to need a bigger disk.

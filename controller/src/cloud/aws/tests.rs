@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use clap::Parser;
 use karp_aws::config::{AccessKeys, Service};
 use karp_aws::selector::Term;
-use karp_domain::api::conditions;
+use karp_domain::api::{ConnectionTracking, conditions};
 use karp_domain::catalogue::{CapacityType, RankedOffering};
 use karp_domain::requirement::Requirements;
 
@@ -119,7 +121,7 @@ async fn a_claim_is_launched_once_found_and_ended() {
 
     let claim = claim("default-once");
     let offerings = offerings(&aws, &class, CapacityType::Spot).await;
-    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings };
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
     let prepared = aws.prepare(&order).await.expect("prepared");
     let again = aws.prepare(&order).await.expect("prepared again");
     assert_eq!(prepared.digest, again.digest, "the same order, the same request");
@@ -213,8 +215,9 @@ async fn a_role_gets_a_profile_of_its_own_until_the_class_goes() {
 
     class.status.as_mut().expect("a status").instance_profile = Some(name.clone());
     let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
     let claim = claim("default-role");
-    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings };
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
     let launched = aws.launch(&aws.prepare(&order).await.expect("prepared")).await.expect("launched").instance;
     let running = aws.describe(instance_id(&launched.provider_id).expect("an id")).await.expect("described");
     assert_eq!(running.and_then(|one| one.instance_profile).as_deref(), Some(name.as_str()));
@@ -267,13 +270,48 @@ async fn a_missing_right_or_placement_group_is_a_condition() {
 }
 
 #[tokio::test]
+async fn prefixes_and_their_pods_reach_the_template() {
+    let Some(aws) = provider("prefixes").await else { return };
+    let mut class = class(&aws, "prefixes").await;
+    class.spec.ip_prefix_count = Some(2);
+    class.spec.connection_tracking =
+        Some(ConnectionTracking { udp_timeout: Some(45), ..ConnectionTracking::default() });
+    let problems = aws.resolve(&class).await.expect("resolved").problems;
+    assert!(problems.is_empty(), "{problems:?}");
+    let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
+    let claim = claim("default-prefixes");
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
+    let Request::Fleet { request, .. } = aws.prepare(&order).await.expect("prepared").request else {
+        panic!("a fleet")
+    };
+    let mut told = Vec::new();
+    for choice in &request.choices {
+        let call = aws.clients.ec2().describe_launch_template_versions().launch_template_name(&choice.launch_template);
+        let answer = call.send().await.expect("described");
+        let data = answer.launch_template_versions()[0].launch_template_data().expect("data");
+        let [interface] = data.network_interfaces() else { panic!("one interface") };
+        assert_eq!((interface.ipv4_prefix_count(), interface.ipv6_prefix_count()), (Some(2), None));
+        let tracking = interface.connection_tracking_specification().and_then(|tracking| tracking.udp_timeout());
+        assert_eq!(tracking, Some(45));
+        let text = STANDARD.decode(data.user_data().expect("user data")).expect("base64");
+        let text = String::from_utf8(text).expect("text");
+        let line = text.lines().find(|line| line.contains("maxPods")).expect("how many pods");
+        told.push(line.trim().to_owned());
+    }
+    assert_eq!(told, ["maxPods: 110", "maxPods: 250"], "EKS's advice for small and large nodes");
+    aws.release(&class).await.expect("released");
+}
+
+#[tokio::test]
 async fn a_missing_profile_refuses_the_launch_by_name() {
     let Some(aws) = provider("profile").await else { return };
     let mut class = class(&aws, "profile").await;
     class.status.as_mut().expect("a status").instance_profile = Some("no-such-profile".to_owned());
     let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
     let claim = claim("default-profile");
-    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings };
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
     let prepared = aws.prepare(&order).await.expect("prepared");
     match aws.launch(&prepared).await {
         Err(LaunchError::Cloud(CloudError::Refused { reason, .. })) => assert_eq!(reason, "InstanceProfileNameInvalid"),

@@ -48,7 +48,7 @@ pub async fn validate(
         },
     };
     let claim = NodeClaim::new("example", NodeClaimSpec::default());
-    let user_data = match launch::render(family, class, &claim, cluster, CapacityType::OnDemand) {
+    let user_data = match launch::render(family, class, &claim, cluster.clone(), CapacityType::OnDemand, None) {
         Ok(text) => text,
         Err(error) => {
             resolved.problems.push(unrendered(&error));
@@ -62,7 +62,7 @@ pub async fn validate(
         return Ok(());
     }
     if aws.dry_runs {
-        rights(aws, class, user_data, resolved).await?;
+        rights(aws, class, &cluster, user_data, resolved).await?;
     }
     Ok(())
 }
@@ -72,7 +72,13 @@ fn unrendered(error: &UserDataError) -> Problem {
 }
 
 /// Asks EC2 by dry runs, unless it was asked the same a short while ago.
-async fn rights(aws: &Aws, class: &Ec2NodeClass, user_data: String, resolved: &mut Resolved) -> Result<(), CloudError> {
+async fn rights(
+    aws: &Aws,
+    class: &Ec2NodeClass,
+    cluster: &ClusterFacts,
+    user_data: String,
+    resolved: &mut Resolved,
+) -> Result<(), CloudError> {
     let (Some(profile), Some(image), Some(subnet)) =
         (&resolved.instance_profile, resolved.amis.first(), resolved.subnets.first())
     else {
@@ -91,6 +97,7 @@ async fn rights(aws: &Aws, class: &Ec2NodeClass, user_data: String, resolved: &m
         detailed_monitoring: class.spec.detailed_monitoring.unwrap_or(false),
         associate_public_ip: class.spec.associate_public_ip_address,
         placement_group: aws.placement_group(class).await?.map(|group| group.id),
+        interface: class::interface(&class.spec, cluster, class::wants_prefixes(&class.spec)),
         tags: class::tags(&aws.cluster_name, class, NO_POOL),
     };
     let question = (spec.name(), instance_type.clone(), subnet.id.clone());

@@ -95,6 +95,12 @@ impl NodeSettings {
         }
     }
 
+    /// Says whether kubelets must be told how many pods they may take: images reckon with every interface and without prefixes.
+    pub fn tells_pods(&self) -> bool {
+        let unusual = self.reserved_enis > 0 || self.ip_prefix_count > 0 || self.interfaces.is_some();
+        self.max_pods.is_none() && unusual && !self.is_windows() && self.family != AmiFamily::Custom
+    }
+
     /// Says whether nodes run Windows.
     pub const fn is_windows(&self) -> bool {
         self.windows_build().is_some()

@@ -37,6 +37,12 @@ pub struct ClusterFacts {
 }
 
 impl ClusterFacts {
+    /// Says whether pods and services use IPv6.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        self.service_cidr.as_deref().is_some_and(|cidr| cidr.contains(':'))
+    }
+
     /// Returns the address of cluster DNS, if the service range is known.
     #[must_use]
     pub fn dns(&self) -> Option<IpAddr> {
