@@ -7,10 +7,7 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::api::NodePool;
-use karp_domain::catalogue::{
-    CapacityReservation, CapacityType, Catalogue, InstanceType, NodeSettings, Price, Reservation, ReservationKind,
-    builtin_type, estimate_on_demand, offerings, reserved_offerings,
-};
+use karp_domain::catalogue::{CapacityType, Catalogue, NodeSettings, Price};
 use karp_domain::cluster::{PodKey, PodShare, Pool, PriceTolerance, Snapshot};
 use karp_domain::scheduling::{InFlightNode, Misfit, Refusal, Solution, solve};
 use proptest::prelude::*;
@@ -232,34 +229,6 @@ fn limits_leave_room_for_the_values_of_some_nodes() {
             .collect();
         assert!(cpus.len() >= 2, "{cpus:?}");
     }
-}
-
-#[test]
-fn a_reservation_leaves_types_to_turn_to() {
-    let held = CapacityReservation {
-        instance_type: "m7i.2xlarge".into(),
-        zone: "us-east-1a".into(),
-        reservation: Reservation {
-            id: "cr-1".into(),
-            kind: ReservationKind::Default,
-            interruptible: false,
-            remaining: 3,
-        },
-        expiring: false,
-    };
-    let types = TYPES.iter().map(|name| {
-        let facts = builtin_type(name).unwrap();
-        let on_demand = estimate_on_demand(facts);
-        let mut all = offerings(facts, &zones(), |kind, _| (kind == CapacityType::OnDemand).then_some(on_demand));
-        all.extend(reserved_offerings(name, &zones(), std::slice::from_ref(&held), on_demand));
-        InstanceType::from_facts(facts, &NodeSettings::default(), all)
-    });
-    let catalogue = Catalogue::new(types.collect());
-    let snapshot = snapshot(&[class(), pool("default", json!([])), pending("a", "1", "3Gi")], catalogue);
-    let solution = solve(&snapshot);
-    let names = solution.nodes[0].instance_types();
-    assert_eq!(&*names[0], "m7i.2xlarge", "what is paid already comes first");
-    assert!(names.len() > 1, "{names:?}");
 }
 
 /// What the settings cost: `docs/packing.md` tells the figures that `--nocapture` shows.

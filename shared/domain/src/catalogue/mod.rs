@@ -23,4 +23,4 @@ pub use offering::{
 pub use overhead::{ListedInterfaces, NodeSettings, Threshold};
 pub use overlay::{Overlaid, Overlay, OverlayConflict, ParsePriceChangeError, PriceChange};
 pub use price::{Price, PriceSource};
-pub use table::{Catalogue, Market, RankedOffering, TypeSet};
+pub use table::{Catalogue, Instances, Market, RankedOffering, TypeSet};

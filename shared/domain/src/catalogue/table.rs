@@ -11,6 +11,9 @@ use super::{CapacityType, InstanceFacts, InstanceType, NodeSettings, Offering, P
 use crate::api::labels;
 use crate::requirement::{Requirement, Requirements};
 
+/// Instances by the id of the capacity reservation that gives them.
+pub type Instances = FxHashMap<Arc<str>, u32>;
+
 /// A set of instance types, by their place in [`Catalogue::types`].
 pub type TypeSet = FixedBitSet;
 
@@ -147,6 +150,23 @@ impl Catalogue {
         }
         copy.index_offerings();
         copy
+    }
+
+    /// Makes a copy in which reservations have so many instances less than this one says.
+    pub fn with_taken(&self, taken: &Instances) -> Self {
+        self.altered(|t| {
+            let count = |o: &Offering| o.reservation.as_ref().and_then(|held| taken.get(&held.id)).copied();
+            if !t.offerings.iter().any(|offering| count(offering).is_some()) {
+                return false;
+            }
+            for offering in &mut Arc::make_mut(t).offerings {
+                let Some(count) = count(offering) else { continue };
+                let Some(held) = &mut offering.reservation else { continue };
+                held.remaining = held.remaining.saturating_sub(count);
+                offering.available &= held.remaining > 0;
+            }
+            true
+        })
     }
 
     /// Makes a copy in which `change` may alter a type's price and capacity, never its labels; it says whether it did.
@@ -307,11 +327,10 @@ impl Catalogue {
         market
     }
 
-    /// Answers the reserved offerings that can be had now, each with the place of its type in [`Catalogue::types`].
+    /// Answers the reserved offerings, used up or not, each with the place of its type in [`Catalogue::types`].
     pub fn reservations(&self) -> impl Iterator<Item = (usize, &Offering)> {
-        let only = Market { zones: u64::MAX, capacity_types: 1 << CapacityType::Reserved as u8 };
-        let types: Vec<usize> = self.offered(only).ones().collect();
-        types.into_iter().flat_map(move |at| self.offerings_in(at, only).map(move |offering| (at, offering)))
+        let all = self.types.iter().enumerate().flat_map(|(at, t)| t.offerings.iter().map(move |o| (at, o)));
+        all.filter(|(_, offering)| offering.reservation.is_some())
     }
 
     /// Answers the types with at least one available offering in a market.

@@ -9,7 +9,7 @@ use crate::api::labels;
 use crate::catalogue::{CapacityType, Price};
 use crate::cluster::{ConsolidationPolicy, Pod};
 use crate::requirement::Requirement;
-use crate::scheduling::{Hosts, InFlightNode, Placement, Solution, place};
+use crate::scheduling::{Hosts, InFlightNode, Placement, Solution, hold_or_forgo, place};
 
 /// A spot node is only replaced by another when so many cheaper types would do, or the replacement would be the next to be taken back
 /// (Karpenter's figure; it asks this of single nodes only).
@@ -43,7 +43,9 @@ pub(super) fn vacate(field: &Field<'_>, set: &[&Entry], going: &[&Entry]) -> Opt
 fn move_beside(field: &Field<'_>, set: &[&Entry], going: &[&Entry]) -> Result<Move, KeepReason> {
     let pods: Vec<Arc<Pod>> = set.iter().flat_map(|entry| &entry.pods).cloned().collect();
     let hosts: Vec<usize> = going.iter().map(|entry| entry.host).collect();
-    let Solution { nodes, placements, unschedulable, .. } = place(&field.problem, pods, &Hosts::ReadyWithout(&hosts));
+    let Solution { mut nodes, placements, mut unschedulable, .. } =
+        place(&field.problem, pods, &Hosts::ReadyWithout(&hosts));
+    unschedulable.extend(hold_or_forgo(&field.problem, &mut nodes));
     match unschedulable.into_iter().next() {
         Some(refused) => Err(KeepReason::PodWouldNotFit { pod: refused.pod, reasons: refused.reasons }),
         None => {

@@ -9,7 +9,7 @@ use super::candidate::price_of;
 use super::stable::Change;
 use crate::api::conditions::{Condition, INITIALIZED, LAUNCHED, REGISTERED};
 use crate::api::labels;
-use crate::catalogue::{Price, RankedOffering};
+use crate::catalogue::{Instances, Price, RankedOffering};
 use crate::cluster::{Claim, Node, Phase, Pod, PodKey, Readiness, Snapshot};
 use crate::resources::Resources;
 use crate::scheduling::{InFlightNode, Placement, Target, solve};
@@ -95,13 +95,21 @@ impl World {
 
     /// Lets nodes join, each of the offering that is expected to be launched, and notes that their pods will be there.
     fn launch(&mut self, nodes: &[InFlightNode], places: &mut Places) {
+        let mut taken = Instances::default();
         for node in nodes {
             let Some(offering) = node.offerings.first() else { continue };
+            if let Some(id) = &offering.reservation {
+                *taken.entry(id.clone()).or_default() += 1;
+            }
             let name = self.free_name(&node.pool);
             let (node_object, claim) = joined(&self.snapshot, node, offering, &name);
             self.snapshot.nodes.push(Arc::new(node_object));
             self.snapshot.claims.push(Arc::new(claim));
             places.extend(node.pods.iter().map(|pod| (pod.clone(), name.clone())));
+        }
+        if !taken.is_empty() {
+            let catalogues = self.snapshot.catalogues.values_mut();
+            catalogues.for_each(|catalogue| *catalogue = Arc::new(catalogue.with_taken(&taken)));
         }
     }
 

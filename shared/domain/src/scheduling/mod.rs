@@ -1,5 +1,6 @@
 //! Scheduling: which pods go where, and what to launch for the rest.
 
+mod ahead;
 mod amounts;
 mod assign;
 mod board;
@@ -14,6 +15,7 @@ mod packing;
 mod problem;
 mod queue;
 mod replicas;
+mod reservations;
 mod reserve;
 mod share;
 mod solution;
@@ -26,6 +28,7 @@ pub use explain::{Asked, PoolExplanation, Step, explain};
 pub use finish::MAX_TYPES;
 pub(crate) use problem::Problem;
 pub use replicas::{ReplicaPlan, replicas};
+pub(crate) use reservations::hold_or_forgo;
 pub use reserve::{Reserve, Room, reserve};
 pub use solution::{InFlightNode, Misfit, Placement, Refusal, Solution, Target, Unschedulable};
 pub use solve::solve;

@@ -9,7 +9,7 @@ use super::amounts::{Amounts, Dims, take};
 use super::assign::{addable, pool_values};
 use super::board::{Board, Domains, ValueId};
 use super::terms::Terms;
-use super::{Misfit, Solution, Target, share};
+use super::{Misfit, Solution, Target, reservations, share};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, Market, Price, TypeSet};
 use crate::cluster::{DaemonSet, Host, HostPort, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral};
@@ -108,12 +108,13 @@ impl<'a> Problem<'a> {
         let pods_by_node = snapshot.pods_by_node();
         let hosts: Vec<HostState> =
             snapshot.hosts().into_iter().map(|host| host_state(snapshot, &dims, host, &pods_by_node)).collect();
+        let catalogues = reservations::open(snapshot);
         let mut pools = Vec::new();
         let mut closed = Vec::new();
         for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
             match closed_reason(pool, snapshot) {
                 Some(misfit) => closed.push((pool.name.clone(), misfit)),
-                None => pools.push(pool_state(snapshot, &dims, pool, &hosts)),
+                None => pools.push(pool_state(snapshot, &dims, pool, &hosts, catalogues[&pool.class.name].clone())),
             }
         }
         closed.sort_by(|a, b| a.0.cmp(&b.0));
@@ -205,6 +206,9 @@ impl<'a> Problem<'a> {
                 take(&mut self.board.free[*host], &request, 1);
                 let counting = self.terms.counting(pod);
                 self.board.count_on(&self.terms, &self.domains, (*host, &self.hosts[*host]), &counting, 1);
+                if let Some(from) = pod.node.as_ref().and_then(|name| self.by_node.get(name)) {
+                    self.board.count_on(&self.terms, &self.domains, (*from, &self.hosts[*from]), &counting, -1);
+                }
             }
         }
         for node in &solution.nodes {
@@ -237,8 +241,13 @@ fn closed_reason(pool: &Pool, snapshot: &Snapshot) -> Option<Misfit> {
     (!snapshot.catalogues.contains_key(class)).then(|| Misfit::ClassNotReady { class: class.clone() })
 }
 
-fn pool_state(snapshot: &Snapshot, dims: &Dims, pool: &Arc<Pool>, hosts: &[HostState]) -> PoolState {
-    let catalogue = snapshot.catalogues[&pool.class.name].clone();
+fn pool_state(
+    snapshot: &Snapshot,
+    dims: &Dims,
+    pool: &Arc<Pool>,
+    hosts: &[HostState],
+    catalogue: Arc<Catalogue>,
+) -> PoolState {
     let (types, market) = catalogue.select(&pool.requirements);
     let mut daemons = vec![Resources::new(); catalogue.types().len()];
     let mut daemon_ports = Vec::new();

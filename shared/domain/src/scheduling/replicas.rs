@@ -1,11 +1,13 @@
 //! Static pools: as many nodes as `spec.replicas` says, whatever pods there are.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::ahead::Ahead;
 use super::packing::{Draft, limits_left, node_size};
 use super::problem::{PoolState, Problem};
+use super::reservations::{Hold, hold};
 use super::{InFlightNode, Misfit, finish};
 use crate::cluster::{Claim, Pod, Pool, Snapshot};
 use crate::resources::Resources;
@@ -57,12 +59,16 @@ pub fn replicas(snapshot: &Snapshot, replaced: &BTreeSet<Arc<str>>) -> ReplicaPl
             wanted.push((pool.name.clone(), (replicas - there).min(MOST_AT_ONCE)));
         }
     }
-    grow(&growing, &wanted, &mut plan);
+    while !wanted.is_empty() {
+        let ahead = Ahead::with(&growing, &plan.create);
+        wanted = grow(&ahead, &wanted, &mut plan);
+    }
     plan
 }
 
-/// Plans empty nodes: of each pool the cheapest type that holds its daemons, with all that may stand in for it.
-fn grow(snapshot: &Snapshot, wanted: &[(Arc<str>, u64)], plan: &mut ReplicaPlan) {
+/// Plans empty nodes: of each pool the cheapest type that holds its daemons, with all that may stand in for it. Answers how many are
+/// still wanted, since reservations had no instances for them.
+fn grow(snapshot: &Snapshot, wanted: &[(Arc<str>, u64)], plan: &mut ReplicaPlan) -> Vec<(Arc<str>, u64)> {
     let mut problem = Problem::new(snapshot);
     let mut left: Vec<Resources> = problem.pools.iter().map(limits_left).collect();
     let mut drafts = Vec::new();
@@ -89,7 +95,7 @@ fn grow(snapshot: &Snapshot, wanted: &[(Arc<str>, u64)], plan: &mut ReplicaPlan)
             drafts.push(Draft { pool: at, chosen, fill: Vec::new() });
             made += 1;
         }
-        if made < count {
+        if made < count && plan.short.iter().all(|(short, _)| *short != state.pool.name) {
             plan.short.push((state.pool.name.clone(), misfit));
         }
     }
@@ -102,7 +108,16 @@ fn grow(snapshot: &Snapshot, wanted: &[(Arc<str>, u64)], plan: &mut ReplicaPlan)
             Err(_) => {}
         }
     }
-    plan.create = finish::nodes(&problem, &mut [], &listed, &mut left, &mut []);
+    let mut nodes = finish::nodes(&problem, &mut [], &listed, &mut left, &mut []);
+    let holds = hold(&problem, &mut nodes);
+    let mut again: BTreeMap<Arc<str>, u64> = BTreeMap::new();
+    for (node, hold) in nodes.into_iter().zip(holds) {
+        match hold {
+            Hold::Over => *again.entry(node.pool).or_default() += 1,
+            Hold::None | Hold::Held => plan.create.push(node),
+        }
+    }
+    again.into_iter().collect()
 }
 
 /// The limit that keeps a pool from another node of a type.

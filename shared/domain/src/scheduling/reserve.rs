@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::problem::Problem;
+use super::ahead::{Ahead, planned};
 use super::solve::{Hosts, place};
-use super::{InFlightNode, Placement, Solution, Target, Unschedulable};
+use super::{InFlightNode, Placement, Solution, Target, Unschedulable, reservations};
 use crate::cluster::{Buffer, Phase, Pod, PodKey, Snapshot};
 
 /// Answers where room is kept free; the pods in it are virtual, and exist nowhere else.
@@ -57,34 +57,19 @@ impl Room {
     }
 }
 
-/// Prefix of the names of nodes just planned, which no object can have.
-const PLANNED: &str = "//planned/";
-
 /// Answers where the virtual pods of the snapshot's buffers go, beside what a solution of the same snapshot placed.
 pub fn reserve(snapshot: &Snapshot, solution: &Solution) -> Reserve {
     let pods: Vec<Arc<Pod>> = snapshot.buffers.iter().flat_map(|buffer| buffer.pods()).collect();
     if pods.is_empty() {
         return Reserve::default();
     }
-    let mut after = snapshot.clone();
-    after.pods.extend(pods.iter().cloned());
-    let mut placed = Solution { placements: solution.placements.clone(), ..Solution::default() };
-    for (at, node) in solution.nodes.iter().enumerate() {
-        let claim = node.claim(format!("{PLANNED}{at}").into(), snapshot.now);
-        let target = Target::Claim(claim.name.clone());
-        placed.placements.extend(node.pods.iter().map(|pod| Placement { pod: pod.clone(), target: target.clone() }));
-        after.claims.push(Arc::new(claim));
-    }
-    let mut problem = Problem::new(&after);
-    problem.book(&placed);
+    let ahead = Ahead::of(snapshot, solution, &pods);
+    let problem = ahead.problem();
     let answer = place(&problem, pods, &Hosts::All);
     let mut reserve = Reserve { nodes: answer.nodes, unschedulable: answer.unschedulable, ..Reserve::default() };
+    reserve.unschedulable.extend(reservations::hold_or_forgo(&problem, &mut reserve.nodes));
     for placement in answer.placements {
-        let joins = match &placement.target {
-            Target::Claim(name) => name.strip_prefix(PLANNED).and_then(|at| at.parse().ok()),
-            Target::Node(_) => None,
-        };
-        match joins {
+        match planned(&placement.target) {
             Some(at) => reserve.joining.push((placement.pod, at)),
             None => reserve.placements.push(placement),
         }

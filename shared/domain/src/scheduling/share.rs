@@ -11,7 +11,7 @@ use crate::api::labels;
 use crate::cluster::{PodKey, PodShare, Pool, Shape, Snapshot};
 
 /// Plans made to find how many places nodes have: the count settles in the second one, unless pools of one weight share pods.
-pub(crate) const MOST_PLANS: usize = 4;
+const MOST_PLANS: usize = 4;
 
 /// Says whether any pool bounds the share.
 pub(crate) fn is_bounded(snapshot: &Snapshot) -> bool {
@@ -35,9 +35,21 @@ pub(crate) fn give_places(problem: &mut Problem<'_>) {
     }
 }
 
+/// Plans until no node holds too large a share.
+pub(crate) fn settled(problem: &mut Problem<'_>, plan: impl Fn(&Problem<'_>) -> Solution) -> Solution {
+    let mut solution = plan(problem);
+    for _ in 1..MOST_PLANS {
+        if !take_places(problem, &solution) {
+            break;
+        }
+        solution = plan(problem);
+    }
+    solution
+}
+
 /// Takes places from pools that got fewer pods than was thought, where some node holds too large a share of them now. Answers whether any
 /// did, so that another plan must be made.
-pub(crate) fn take_places(problem: &mut Problem<'_>, solution: &Solution) -> bool {
+fn take_places(problem: &mut Problem<'_>, solution: &Solution) -> bool {
     if !problem.dims.has_places() || solution.nodes.is_empty() {
         return false;
     }

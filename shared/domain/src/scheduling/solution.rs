@@ -64,7 +64,8 @@ pub struct InFlightNode {
     pub labels: BTreeMap<String, String>,
     /// Annotations of the template.
     pub annotations: BTreeMap<String, String>,
-    /// What the pool and its pods ask of it; `node.kubernetes.io/instance-type` lists the types of `offerings`.
+    /// What the pool and its pods ask of it; `node.kubernetes.io/instance-type` lists the types of `offerings`, and more only for
+    /// `minValues` of a node that a capacity reservation holds.
     pub requirements: Requirements,
     /// Taints.
     pub taints: Vec<Taint>,

@@ -14,7 +14,9 @@ use super::packing::{Draft, Packer, limits_left, node_size};
 use super::problem::{Problem, Way};
 use super::queue::{Group, Kind, Ways, distinct_values, kinds, waiting_pods};
 use super::wants::Asks;
-use super::{InFlightNode, Misfit, Placement, Refusal, Solution, Unschedulable, finish, improve, join, share};
+use super::{
+    InFlightNode, Misfit, Placement, Refusal, Solution, Unschedulable, finish, improve, join, reservations, share,
+};
 use crate::catalogue::TypeSet;
 use crate::cluster::{MinValuesPolicy, Pod, Snapshot};
 use crate::resources::Resources;
@@ -27,14 +29,8 @@ const OFFERINGS_RETURN: SignedDuration = SignedDuration::from_mins(3);
 /// A function of the snapshot alone: the order of its lists does not matter, no clock is read and nothing is random.
 pub fn solve(snapshot: &Snapshot) -> Solution {
     let mut problem = Problem::new(snapshot);
-    let mut solution = solve_problem(&problem);
-    for _ in 1..share::MOST_PLANS {
-        if !share::take_places(&mut problem, &solution) {
-            break;
-        }
-        solution = solve_problem(&problem);
-    }
-    solution
+    let solution = share::settled(&mut problem, solve_problem);
+    reservations::count(snapshot, &problem, solution)
 }
 
 /// Solves a problem as it stands.

@@ -93,7 +93,9 @@ fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlig
     let pool = snapshot.pool(&node.pool).expect("a pool that exists");
     assert!(pool.ready && pool.deleting.is_none() && pool.is_ours() && !pool.is_static(), "a pool that may not grow");
     let catalogue = &snapshot.catalogues[&pool.class.name];
-    if snapshot.settings.min_values == MinValuesPolicy::Strict {
+    // a reservation gives one type: `minValues` is kept for the sake of what may be sold out
+    let reserved = node.offerings.iter().all(|offering| offering.capacity_type == CapacityType::Reserved);
+    if snapshot.settings.min_values == MinValuesPolicy::Strict && !reserved {
         for (key, wanted) in &pool.min_values {
             let types = node.offerings.iter().filter_map(|offering| catalogue.get(&offering.instance_type));
             let values = types.filter_map(|t| t.labels.get(key)).flatten().filter(|v| pool.requirements.admits(key, v));
