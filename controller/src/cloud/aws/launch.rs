@@ -155,7 +155,8 @@ fn sorted<'a>(
     sorted
 }
 
-/// Renders the user data; `max_pods` is what the kubelet is told beside the class's own settings. Launch templates are shared by claims that are labelled alike, so nothing of a single claim goes in.
+/// Renders the user data; `max_pods` is what the kubelet is told beside the class's own settings. Launch templates are shared by claims that
+/// are labelled alike, so nothing of a single claim goes in.
 pub fn render(
     family: AmiFamily,
     class: &Ec2NodeClass,

@@ -161,7 +161,7 @@ impl<'r> Assignment<'r> {
                 continue;
             }
             let ready = self.steps.remove(&(kind, step)).unwrap_or_else(|| self.ready(kind, step));
-            let domains = self.hosts_that_count(kind, wants);
+            let domains = self.hosts_that_count(kind);
             while self.left(kind) > 0 {
                 let raised = |rule: &Rule| match rule.asks {
                     Asks::Spread { skew, min_domains } => {
@@ -190,15 +190,15 @@ impl<'r> Assignment<'r> {
         }
     }
 
-    /// The hosts that spreads over hosts of a kind look at; rather too many than too few.
-    fn hosts_that_count(&self, kind: usize, wants: &Wants) -> Vec<usize> {
+    /// The hosts that spreads over hosts of a kind look at, whatever it prefers and wherever its volumes are; rather too many than too few.
+    fn hosts_that_count(&self, kind: usize) -> Vec<usize> {
         let shape = &self.kinds[kind].shape;
         let all = |honors: fn(&Spread) -> bool| {
             shape.spread.iter().filter(|spread| &*spread.key == labels::HOSTNAME).all(honors)
         };
         let (labelled, taints) = (all(|spread| spread.honors_affinity), all(|spread| spread.honors_taints));
         let counts = |state: &HostState| {
-            (!labelled || wants.alternatives.iter().any(|wanted| state.labels.may_satisfy(wanted)))
+            (!labelled || shape.alternatives.iter().any(|wanted| state.labels.may_satisfy(wanted)))
                 && (!taints || bears_all(shape, &state.taints, false).is_ok())
         };
         (0..self.problem.hosts.len()).filter(|host| counts(&self.problem.hosts[*host])).collect()

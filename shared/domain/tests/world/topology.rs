@@ -220,6 +220,12 @@ impl<'o> Outcome<'o> {
                 selector["matchLabels"][label] = Value::from(value.as_str());
             }
         }
+        // kube-scheduler counts no pod by an empty selector
+        if list(&selector["matchExpressions"]).is_empty()
+            && selector["matchLabels"].as_object().is_none_or(|all| all.is_empty())
+        {
+            return;
+        }
         let counts = |place: &Place| {
             let affinity = constraint["nodeAffinityPolicy"] == "Ignore" || takes_node(pod, &place.labels);
             affinity && (constraint["nodeTaintsPolicy"] != "Honor" || tolerates(pod, &place.taints))
