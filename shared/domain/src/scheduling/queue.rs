@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::amounts::{Amounts, fits};
 use super::board::{Domains, KeyId, ValueId};
 use super::hashed::Hashed;
-use super::problem::{PoolState, Problem, Way, bears, way};
+use super::problem::{HostState, PoolState, Problem, Way, bears, way};
 use super::terms::{ClassId, CounterId};
 use super::wants::{Asks, Rule, Wants, steps};
 use super::{Misfit, Refusal, share};
@@ -120,21 +120,43 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec
     }
     let mut kinds: Vec<Kind> =
         kinds.into_iter().map(|(pod, class, needs, keys)| kind(problem, pod, class, needs, keys)).collect();
-    let careless = careless(&kinds);
+    let careless = careless(problem, &kinds);
     kinds.sort_by_cached_key(|kind| order(kind, &careless));
     (kinds, refused)
 }
 
 /// The counters of spreads that also count waiting pods which do not spread by them. Whoever spreads must reckon with those, since
 /// kube-scheduler may bind them first, and nothing keeps them from a domain that is full.
-fn careless(kinds: &[Kind]) -> FxHashSet<CounterId> {
+fn careless(problem: &Problem<'_>, kinds: &[Kind]) -> FxHashSet<CounterId> {
     let spreading: FxHashSet<CounterId> = kinds.iter().flat_map(spreads).collect();
     let mut careless = FxHashSet::default();
     for kind in kinds.iter().filter(|_| !spreading.is_empty()) {
         let own: SmallVec<[CounterId; 4]> = spreads(kind).collect();
-        careless.extend(kind.counting.iter().filter(|id| spreading.contains(id) && !own.contains(id)).copied());
+        let fresh = |id: &&CounterId| spreading.contains(*id) && !own.contains(*id) && !careless.contains(*id);
+        let fresh: SmallVec<[CounterId; 4]> = kind.counting.iter().filter(fresh).copied().collect();
+        // pods that nothing can hold take nothing from the others
+        if !fresh.is_empty() && may_be_placed(problem, kind) {
+            careless.extend(fresh);
+        }
     }
     careless
+}
+
+/// Says whether a host or pool could hold a pod of a kind if there were no others to place.
+fn may_be_placed(problem: &Problem<'_>, kind: &Kind) -> bool {
+    let Some(wants) = kind.steps.last() else { return false };
+    let by_pool = |state: &PoolState| {
+        let holds = |wanted: &Requirements| {
+            let way = way(&state.pool, &state.catalogue, &state.types, state.market, wanted, 0);
+            way.is_ok_and(|way| way.types.ones().any(|at| fits(&state.room[at], &kind.request)))
+        };
+        bears(&kind.shape, &state.pool.taints).is_ok() && wants.alternatives.iter().any(holds)
+    };
+    let by_host = |state: &HostState| {
+        let takes = state.open && bears(&kind.shape, &state.taints).is_ok() && fits(&state.free, &kind.request);
+        takes && wants.alternatives.iter().any(|wanted| state.labels.satisfies(wanted))
+    };
+    problem.pools.iter().any(by_pool) || problem.hosts.iter().any(by_host)
 }
 
 /// The counters that a kind must spread by.

@@ -19,6 +19,8 @@ pub fn cases(count: u32) -> Config {
         rng_seed: RngSeed::Fixed(seed.unwrap_or(if deep { 50 } else { 1 })),
         failure_persistence: None,
         max_shrink_iters: 2_000,
+        // of every case that counts, some thrown away
+        max_global_rejects: 1 << 20,
         ..Config::default()
     }
 }
