@@ -2,7 +2,7 @@
 
 use crate::config::Clients;
 use crate::error::Error;
-use crate::launch_template::{self, BlockDevice, ConnectionTracking, MetadataOptions, Spec};
+use crate::launch_template::{self, BlockDevice, MetadataOptions, Spec};
 use crate::selector::write_tags;
 use aws_sdk_ec2::types as ec2;
 use base64::Engine;
@@ -62,18 +62,17 @@ pub async fn create_launch_template(clients: &Clients, spec: &Spec) -> Result<()
 /// does not go with another; any other failure of the call.
 pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, subnet: &str) -> Result<(), Error> {
     clients.pace().mutate.take().await;
+    let (ipv4_prefixes, ipv6_prefixes) = spec.interface.prefix_counts();
     let interface = ec2::InstanceNetworkInterfaceSpecification::builder()
         .device_index(0)
         .subnet_id(subnet)
         .set_groups(Some(spec.security_group_ids.clone()))
         .set_associate_public_ip_address(spec.associate_public_ip)
         .set_primary_ipv6(spec.interface.ipv6.then_some(true))
-        .set_ipv6_address_count(spec.interface.ipv6.then_some(1))
-        .set_ipv4_prefix_count(spec.interface.prefixes.filter(|_| !spec.interface.ipv6))
-        .set_ipv6_prefix_count(spec.interface.prefixes.filter(|_| spec.interface.ipv6))
-        .set_connection_tracking_specification(
-            spec.interface.connection_tracking.as_ref().map(ConnectionTracking::request),
-        )
+        .set_ipv6_address_count(spec.interface.ipv6_addresses())
+        .set_ipv4_prefix_count(ipv4_prefixes)
+        .set_ipv6_prefix_count(ipv6_prefixes)
+        .set_connection_tracking_specification(spec.interface.tracking())
         .delete_on_termination(true)
         .build();
     let kinds = [ec2::ResourceType::Instance, ec2::ResourceType::Volume, ec2::ResourceType::NetworkInterface];

@@ -63,6 +63,20 @@ impl Interface {
     fn is_plain(&self) -> bool {
         *self == Self::default()
     }
+
+    /// How many IPv6 addresses it asks for.
+    pub(crate) fn ipv6_addresses(&self) -> Option<i32> {
+        self.ipv6.then_some(1)
+    }
+
+    /// How many prefixes of each family it asks for: IPv4, IPv6.
+    pub(crate) fn prefix_counts(&self) -> (Option<i32>, Option<i32>) {
+        if self.ipv6 { (None, self.prefixes) } else { (self.prefixes, None) }
+    }
+
+    pub(crate) fn tracking(&self) -> Option<ec2::ConnectionTrackingSpecificationRequest> {
+        self.connection_tracking.as_ref().map(ConnectionTracking::request)
+    }
 }
 
 /// Seconds after which the tracking of idle connections ends; EC2's defaults when absent.
@@ -77,7 +91,7 @@ pub struct ConnectionTracking {
 }
 
 impl ConnectionTracking {
-    pub(crate) fn request(&self) -> ec2::ConnectionTrackingSpecificationRequest {
+    fn request(&self) -> ec2::ConnectionTrackingSpecificationRequest {
         ec2::ConnectionTrackingSpecificationRequest::builder()
             .set_tcp_established_timeout(self.tcp_established)
             .set_udp_stream_timeout(self.udp_stream)
@@ -286,17 +300,16 @@ fn read(template: ec2::LaunchTemplate) -> Option<Template> {
 }
 
 fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
+    let (ipv4_prefixes, ipv6_prefixes) = spec.interface.prefix_counts();
     let interface = ec2::LaunchTemplateInstanceNetworkInterfaceSpecificationRequest::builder()
         .device_index(0)
         .set_groups(Some(spec.security_group_ids.clone()))
         .set_associate_public_ip_address(spec.associate_public_ip)
         .set_primary_ipv6(spec.interface.ipv6.then_some(true))
-        .set_ipv6_address_count(spec.interface.ipv6.then_some(1))
-        .set_ipv4_prefix_count(spec.interface.prefixes.filter(|_| !spec.interface.ipv6))
-        .set_ipv6_prefix_count(spec.interface.prefixes.filter(|_| spec.interface.ipv6))
-        .set_connection_tracking_specification(
-            spec.interface.connection_tracking.as_ref().map(ConnectionTracking::request),
-        )
+        .set_ipv6_address_count(spec.interface.ipv6_addresses())
+        .set_ipv4_prefix_count(ipv4_prefixes)
+        .set_ipv6_prefix_count(ipv6_prefixes)
+        .set_connection_tracking_specification(spec.interface.tracking())
         .delete_on_termination(true)
         .build();
     let profile =

@@ -171,6 +171,27 @@ fn static_pools_take_what_there_is() {
     assert_eq!(taken(&plan.create), counts(&[("cr-1", 1)]));
 }
 
+/// As in the types of a file, which name no reservation.
+#[test]
+fn a_reservation_that_nobody_knows_has_no_end() {
+    let facts = builtin_type("m7i.2xlarge").unwrap();
+    let mut all = offerings(facts, &zones(), |_, _| None);
+    all.extend(reserved_offerings(
+        "m7i.2xlarge",
+        &zones(),
+        &[held("cr-1", "m7i.2xlarge", "us-east-1a", 1)],
+        estimate_on_demand(facts),
+    ));
+    all.iter_mut().for_each(|offering| offering.reservation = None);
+    let types = Catalogue::new(vec![InstanceType::from_facts(facts, &NodeSettings::default(), all)]);
+    let mut objects = [vec![class(), on_demand()], large(3)].concat();
+    let solution = solve(&snapshot(&objects, types.clone()));
+    let first: Vec<CapacityType> = solution.nodes.iter().map(|node| node.offerings[0].capacity_type).collect();
+    assert_eq!(first, [CapacityType::Reserved; 3]);
+    objects[1]["spec"]["replicas"] = json!(2);
+    assert_eq!(replicas(&snapshot(&objects[..2], types), &BTreeSet::new()).create.len(), 2);
+}
+
 #[test]
 fn nodes_move_to_reservations_while_there_is_room() {
     let mut objects = vec![class(), on_demand()];

@@ -146,7 +146,7 @@ pub(crate) fn hold_or_forgo(problem: &Problem<'_>, nodes: &mut Vec<InFlightNode>
 /// Leaves a node what is not reserved; answers whether anything is left.
 fn forgo(node: &mut InFlightNode) -> bool {
     let offerings = Arc::make_mut(&mut node.offerings);
-    offerings.retain(|offering| !is_held(offering));
+    offerings.retain(|offering| offering.capacity_type != CapacityType::Reserved);
     let Some(first) = offerings.first() else { return false };
     node.price = first.price;
     node.requirements.add(Requirement::except(labels::CAPACITY_TYPE, [CapacityType::Reserved.as_str()]));
@@ -164,8 +164,9 @@ fn left(problem: &Problem<'_>) -> Instances {
     left
 }
 
+/// Whether a reservation is known to give an offering. A file of types may call offerings reserved without one: those have no end.
 fn is_held(offering: &RankedOffering) -> bool {
-    offering.capacity_type == CapacityType::Reserved
+    offering.reservation.is_some()
 }
 
 /// What a node costs that is bought otherwise; most of all where it cannot be.
