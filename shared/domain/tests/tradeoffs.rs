@@ -231,6 +231,16 @@ fn limits_leave_room_for_the_values_of_some_nodes() {
     }
 }
 
+/// Limits leave the first nodes of a pool too few families, and then, when those are given up, the others too: all pods go elsewhere.
+#[test]
+fn pods_of_every_short_list_go_to_other_pools() {
+    let pods = [("250m", "1Gi", 19), ("50m", "64Mi", 1), ("1", "512Mi", 9)];
+    let crowd = pods.map(|(cpu, memory, count)| (pending("p", cpu, memory), count));
+    let bounded = with(pool("p", families(4)), &[("spec.limits", json!({"cpu": "70", "memory": "90Gi"}))]);
+    let (_, solution) = answer(&named(crowd.to_vec(), vec![bounded, pool("p", json!([]))]));
+    assert!(solution.unschedulable.is_empty());
+}
+
 /// What the settings cost: `docs/packing.md` tells the figures that `--nocapture` shows.
 #[test]
 fn what_the_settings_cost() {

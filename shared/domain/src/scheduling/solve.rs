@@ -210,9 +210,10 @@ impl Plan {
     /// Gives up drafts for which limits leave too few types for `minValues`; their pods go to other pools, where they can.
     fn leave_short_lists(&mut self, problem: &Problem<'_>, groups: &[Group]) {
         let mut full: FxHashMap<usize, Misfit> = FxHashMap::default();
-        for _ in 0..problem.pools.len() {
+        // pools that gave up a draft get no new ones, so that this ends
+        loop {
             let listings = finish::needs(problem, groups, &self.drafts, &mut self.left.clone());
-            let before = full.len();
+            let before = self.drafts.len();
             let mut kept = Vec::with_capacity(self.drafts.len());
             for (draft, listed) in std::mem::take(&mut self.drafts).into_iter().zip(listings) {
                 let Listed::TooFew(misfit) = listed else {
@@ -224,7 +225,7 @@ impl Plan {
                 full.entry(draft.pool).or_insert(misfit);
             }
             self.drafts = kept;
-            if full.len() == before {
+            if self.drafts.len() == before {
                 break;
             }
             let mut packer = Packer::new(problem, groups);

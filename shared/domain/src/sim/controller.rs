@@ -17,7 +17,7 @@ use crate::api::{NodeClaim, NodeClaimStatus, labels};
 use crate::batch::{Batcher, Window};
 use crate::cluster::{Node, Pod, Snapshot};
 use crate::disruption::{Act, Command, Execution, Memory, Progress};
-use crate::eviction::{self, Answers, Drain};
+use crate::eviction::{self, Answer, Answers, Drain};
 use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
 use crate::scheduling::InFlightNode;
 
@@ -66,6 +66,11 @@ impl<'d> Controller<'d> {
 /// Something is written: the controller may be killed just after it.
 fn effect(world: &mut World) -> Result<(), Killed> {
     world.written = world.now;
+    call(world)
+}
+
+/// The API server answers, and may have changed nothing: the controller may be killed just after it.
+fn call(world: &mut World) -> Result<(), Killed> {
     let crash = world.faults.crash_permille;
     if world.random.happens(crash) { Err(Killed) } else { Ok(()) }
 }
@@ -243,7 +248,7 @@ impl Controller<'_> {
                 for target in &wait.evict {
                     let answer = world.evict(&target.pod, &target.uid);
                     answers.note(&target.uid, answer, world.clock());
-                    effect(world)?;
+                    if answer == Answer::Done { effect(world)? } else { call(world)? }
                 }
                 for forced in &wait.delete {
                     world.force(&forced.pod, &forced.uid, forced.grace_seconds, deadline);

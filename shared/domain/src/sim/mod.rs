@@ -21,6 +21,8 @@ pub use world::{Workload, World};
 const FAULTS_PERCENT: u32 = 60;
 /// At the end of a run nothing may have been written for this long.
 const QUIET: SignedDuration = SignedDuration::from_mins(5);
+/// A run goes on for this many seconds more until it is quiet: moves that came back are tried again after a rest, 15 minutes at first.
+const PATIENCE: u32 = 20 * 60;
 
 /// Says what goes wrong in a run, each in thousandths a second or an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,7 +123,11 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     let mut report = Report::default();
     let calm = scenario.seconds * FAULTS_PERCENT / 100;
     world.begin(scenario.seed);
-    for second in 0..scenario.seconds {
+    let quiet = |world: &World| world.now.duration_since(world.written) >= QUIET;
+    for second in 0..scenario.seconds + PATIENCE {
+        if second >= scenario.seconds && quiet(&world) {
+            break;
+        }
         // a wrong clock does not stop: what must converge does so all the same
         let faults = || Faults { clock: scenario.faults.clock, ..Faults::default() };
         world.faults = if second < calm { scenario.faults } else { faults() };
@@ -133,7 +139,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         }
         watch.every_second(&world);
     }
-    watch.at_the_end(&world, QUIET);
+    watch.at_the_end(&world, quiet(&world));
     report.violations = watch.violations;
     report.violations.append(&mut world.violations);
     (report.launches, report.evictions, report.commands) = (world.launches, world.evictions, world.commands);
