@@ -151,6 +151,9 @@ pub struct Options {
     /// How long a disruption decision rests before it is checked again and carried out.
     #[arg(long, env = "KARP_CONSOLIDATION_VALIDATION", default_value = "15s", value_parser = go_duration, hide = true)]
     pub consolidation_validation: Duration,
+    /// How often capacity reservations, and nodes that run on them, are looked at.
+    #[arg(long, env = "KARP_RESERVATION_POLL", default_value = "1m", value_parser = go_duration, hide = true)]
+    pub reservation_poll: Duration,
     /// How often disruption is looked at.
     #[arg(long, env = "KARP_DISRUPTION_POLL", default_value = "10s", value_parser = go_duration, hide = true)]
     pub disruption_poll: Duration,

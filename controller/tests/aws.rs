@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karp_domain::api::{NodeClaim, NodePool, conditions, labels};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -106,6 +106,58 @@ async fn refused_capacity_is_looked_for_elsewhere_at_once() {
     let launched = claims.iter().find_map(|claim| since(claim, conditions::LAUNCHED)).expect("it is launched");
     let took = launched.duration_since(refused);
     assert!(took <= SOON, "the next attempt came after {took:?}");
+    stand.leave().await;
+}
+
+fn labelled<'l, K: ResourceExt>(object: &'l K, key: &str) -> Option<&'l str> {
+    object.labels().get(key).map(String::as_str)
+}
+
+#[tokio::test]
+async fn reserved_instances_are_used_first_and_stay_when_their_reservation_ends() {
+    let Some(mut stand) = Stand::open("reserved").await else { return };
+    let tags = json!({ "karp-test": stand.name });
+    let reservation =
+        json!({ "id": "cr-1", "instance_type": "m5.large", "zone": "us-east-1a", "count": 1, "tags": tags });
+    stand.aws.door("reservations", &json!([reservation]));
+    let classes: Api<Ec2NodeClass> = Api::all(stand.client.clone());
+    let terms = json!({ "spec": { "capacityReservationSelectorTerms": [{ "tags": tags }] } });
+    classes.patch(&stand.name, &PatchParams::default(), &Patch::Merge(&terms)).await.expect("patched");
+    stand.pool(&["reserved", "on-demand"]).await;
+    stand.start();
+    stand.deployment(2, "1500m").await;
+    stand.until_running(2).await;
+    let claims = stand.mine::<NodeClaim>().await;
+    let mut bought: Vec<_> = claims.iter().map(|one| labelled(one, labels::CAPACITY_TYPE)).collect();
+    bought.sort_unstable();
+    assert_eq!(bought, [Some("on-demand"), Some("reserved")], "one instance is reserved, and two are needed");
+    let held = claims.iter().find(|one| labelled(*one, labels::CAPACITY_TYPE) == Some("reserved")).expect("one");
+    let node = held.status.as_ref().and_then(|status| status.node_name.clone()).expect("its node");
+    for labels in [held.labels(), Api::<Node>::all(stand.client.clone()).get(&node).await.expect("it").labels()] {
+        let of = |key: &str| labels.get(key).map(String::as_str);
+        assert_eq!(of(labels::CAPACITY_RESERVATION_ID), Some("cr-1"));
+        assert_eq!(of(labels::CAPACITY_RESERVATION_TYPE), Some("default"));
+        assert_eq!(of(labels::CAPACITY_RESERVATION_INTERRUPTIBLE), Some("false"));
+        assert_eq!((of(labels::INSTANCE_TYPE), of(labels::ZONE)), (Some("m5.large"), Some("us-east-1a")));
+    }
+    let status = classes.get(&stand.name).await.expect("the class").status.expect("a status");
+    assert_eq!(status.capacity_reservations.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["cr-1"]);
+    assert!(conditions::is_true(&status.conditions, conditions::CAPACITY_RESERVATIONS_READY));
+
+    stand.aws.door("reservations", &json!([]));
+    let all: Api<NodeClaim> = Api::all(stand.client.clone());
+    let name = held.name_any();
+    until("it is known to be on demand", async || {
+        let claim = all.get(&name).await.expect("the claim");
+        let node = Api::<Node>::all(stand.client.clone()).get(&node).await.expect("the node");
+        [claim.labels(), node.labels()].into_iter().all(|labels| {
+            let of = |key: &str| labels.get(key).map(String::as_str);
+            of(labels::CAPACITY_TYPE) == Some("on-demand") && of(labels::CAPACITY_RESERVATION_ID).is_none()
+        })
+    })
+    .await;
+    assert_eq!(stand.running().await.len(), 2, "nothing had to move");
+    assert_eq!(stand.aws.instances(&stand.name).len(), 2);
     stand.leave().await;
 }
 

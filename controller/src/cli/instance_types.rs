@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use karp_domain::api::labels;
-use karp_domain::catalogue::{CapacityType, Catalogue, InstanceType, Listing, Market, NodeSettings};
+use karp_domain::catalogue::{CapacityType, Catalogue, Demands, InstanceType, Listing, Market, NodeSettings};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::{Operator, Requirement, Requirements, hint};
 
@@ -56,7 +56,8 @@ impl FromStr for Wanted {
 /// When the file cannot be read, or a requirement is on a label that no type has.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let offered = Offered::new(options.instance_types.as_deref(), &options.zones)?;
-    let catalogue = offered.catalogue(&NodeSettings::default(), &zones_for(None, &Objects::default()));
+    let zones = zones_for(None, &Objects::default());
+    let catalogue = offered.catalogue(&NodeSettings::default(), &Demands::default(), &zones);
     let requirements: Requirements = options.requirements.iter().map(|wanted| wanted.0.clone()).collect();
     for requirement in requirements.iter() {
         let key = requirement.key();

@@ -11,7 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use karp_domain::api::{Ami, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet};
+use karp_aws::capacity_reservations::Taken;
+use karp_domain::api::{Ami, CapacityReservation, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet};
 use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
 
 pub use unavailable::Unavailable;
@@ -95,18 +96,27 @@ pub struct Prepared {
 /// Holds a request in the words of its provider.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// CreateFleet, with the images by launch template name.
+    /// CreateFleet, with the launch templates by name.
     Fleet {
         /// The call.
         request: karp_aws::fleet::Request,
-        /// Which image each launch template starts.
-        images: BTreeMap<String, String>,
+        /// What instances of each launch template are.
+        templates: BTreeMap<String, Template>,
     },
     /// A Node object to be made.
     Simulated {
         /// The object.
         node: Box<Node>,
     },
+}
+
+/// Says what instances of a launch template have that answers to launches do not tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// Machine image.
+    pub image: String,
+    /// The capacity reservation that they take.
+    pub reservation: Option<Taken>,
 }
 
 /// Describes an instance.
@@ -120,6 +130,8 @@ pub struct Instance {
     pub zone: String,
     /// How it was bought.
     pub capacity_type: CapacityType,
+    /// The capacity reservation that it takes its capacity from.
+    pub reservation: Option<Taken>,
     /// Machine image.
     pub image_id: String,
     /// It has ended or will end whatever happens.
@@ -148,6 +160,8 @@ pub struct UnavailableOffering {
     pub zone: String,
     /// How it was to be bought.
     pub capacity_type: CapacityType,
+    /// The capacity reservation that it was to come from: others of the type and zone may have room.
+    pub reservation: Option<String>,
     /// The cloud's code.
     pub code: String,
 }
@@ -170,6 +184,8 @@ pub struct Resolved {
     pub security_groups: Vec<SecurityGroup>,
     /// Images with the requirements of the nodes that they fit.
     pub amis: Vec<Ami>,
+    /// Capacity reservations; absent where the class asks for none.
+    pub capacity_reservations: Option<Vec<CapacityReservation>>,
     /// Instance profile.
     pub instance_profile: Option<String>,
     /// Conditions that do not hold; all others do.

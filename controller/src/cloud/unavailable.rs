@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use karp_domain::catalogue::{CapacityType, Catalogue};
+use karp_domain::catalogue::{CapacityType, Catalogue, Offering};
 
 use super::UnavailableOffering;
 
@@ -15,7 +15,8 @@ const DOUBLINGS: u32 = 4;
 /// More than every type in every zone bought every way (1,000 × 6 × 2); beyond it the oldest are tried again.
 const CAPACITY: usize = 20_000;
 
-type Key = (String, String, CapacityType);
+/// Type, zone and how it is bought; a capacity reservation stands for itself, whatever its type and zone.
+type Key = (String, String, CapacityType, Option<String>);
 
 /// Remembers offerings that could not be had; cheap to clone.
 #[derive(Clone)]
@@ -58,7 +59,10 @@ impl Unavailable {
     }
 
     fn mark_at(&self, offering: &UnavailableOffering, now: Instant) {
-        let key = (offering.instance_type.clone(), offering.zone.clone(), offering.capacity_type);
+        let key = match &offering.reservation {
+            Some(id) => (String::new(), String::new(), offering.capacity_type, Some(id.clone())),
+            None => (offering.instance_type.clone(), offering.zone.clone(), offering.capacity_type, None),
+        };
         let mut offerings = self.locked();
         if offerings.len() >= CAPACITY {
             offerings.retain(|_, absence| !absence.is_forgotten(now));
@@ -83,9 +87,7 @@ impl Unavailable {
         if offerings.values().all(|absence| absence.until <= now) {
             return catalogue.clone();
         }
-        Arc::new(
-            catalogue.without(|kind, zone, capacity_type| covers(&offerings, (kind, &zone.name, capacity_type), now)),
-        )
+        Arc::new(catalogue.without(|kind, offering| covers(&offerings, kind, offering, now)))
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<Key, Absence>> {
@@ -94,19 +96,21 @@ impl Unavailable {
     }
 }
 
-fn covers(
-    offerings: &HashMap<Key, Absence>,
-    (instance_type, zone, capacity_type): (&str, &str, CapacityType),
-    now: Instant,
-) -> bool {
-    [(instance_type, zone), (instance_type, ""), ("", zone), ("", "")].into_iter().any(|(kind, zone)| {
-        let key = (kind.to_owned(), zone.to_owned(), capacity_type);
+fn covers(offerings: &HashMap<Key, Absence>, instance_type: &str, offering: &Offering, now: Instant) -> bool {
+    let (zone, capacity_type) = (&*offering.zone.name, offering.capacity_type);
+    let missing = |kind: &str, zone: &str, reservation: Option<&str>| {
+        let key = (kind.to_owned(), zone.to_owned(), capacity_type, reservation.map(str::to_owned));
         offerings.get(&key).is_some_and(|absence| now < absence.until)
-    })
+    };
+    let places = [(instance_type, zone), (instance_type, ""), ("", zone), ("", "")];
+    let own = offering.reservation.as_ref().is_some_and(|held| missing("", "", Some(&held.id)));
+    own || places.into_iter().any(|(kind, zone)| missing(kind, zone, None))
 }
 
 #[cfg(test)]
 mod tests {
+    use karp_domain::catalogue::{Price, PriceSource, Reservation, ReservationKind, Zone};
+
     use super::*;
 
     fn offering(kind: &str, zone: &str) -> UnavailableOffering {
@@ -114,18 +118,53 @@ mod tests {
             instance_type: kind.to_owned(),
             zone: zone.to_owned(),
             capacity_type: CapacityType::Spot,
+            reservation: None,
             code: "InsufficientInstanceCapacity".to_owned(),
         }
     }
 
+    fn sold(zone: &str, capacity_type: CapacityType, reservation: Option<&str>) -> Offering {
+        let reservation = reservation.map(|id| Reservation {
+            id: id.into(),
+            kind: ReservationKind::Default,
+            interruptible: false,
+            remaining: 1,
+        });
+        Offering {
+            capacity_type,
+            zone: Zone::new(zone, ""),
+            price: Price::from_micro_dollars(1),
+            source: PriceSource::Published,
+            available: true,
+            reservation,
+        }
+    }
+
     fn avoids(unavailable: &Unavailable, kind: &str, zone: &str, capacity_type: CapacityType) -> bool {
-        covers(&unavailable.locked(), (kind, zone, capacity_type), Instant::now())
+        covers(&unavailable.locked(), kind, &sold(zone, capacity_type, None), Instant::now())
+    }
+
+    #[test]
+    fn a_reservation_that_is_full_says_nothing_of_others() {
+        let unavailable = Unavailable::default();
+        let full = UnavailableOffering {
+            capacity_type: CapacityType::Reserved,
+            reservation: Some("cr-1".to_owned()),
+            ..offering("m7i.large", "a")
+        };
+        unavailable.mark(&full);
+        let avoids = |id| {
+            let sold = sold("a", CapacityType::Reserved, Some(id));
+            covers(&unavailable.locked(), "m7i.large", &sold, Instant::now())
+        };
+        assert!(avoids("cr-1") && !avoids("cr-2"));
     }
 
     /// Says for how many minutes from `now` the offering is avoided.
     fn minutes(unavailable: &Unavailable, now: Instant) -> u64 {
-        let place = ("m7i.large", "us-east-1a", CapacityType::Spot);
-        let avoided = |after: u64| covers(&unavailable.locked(), place, now + Duration::from_secs(60 * after));
+        let sold = sold("us-east-1a", CapacityType::Spot, None);
+        let avoided =
+            |after: u64| covers(&unavailable.locked(), "m7i.large", &sold, now + Duration::from_secs(60 * after));
         (0..200).take_while(|after| avoided(*after)).count() as u64
     }
 

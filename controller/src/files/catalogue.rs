@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use karp_domain::api::{Ec2NodeClass, RequirementSpec, labels};
-use karp_domain::catalogue::{Catalogue, InstanceType, Listing, NodeSettings, Zone, builtin};
+use karp_domain::catalogue::{Catalogue, Demands, InstanceType, Listing, NodeSettings, Zone, builtin};
 use karp_domain::requirement::Operator;
 
 use super::{BadInput, Objects, Origin, source, text};
@@ -22,6 +22,9 @@ pub enum Offered {
     /// name when there are none.
     Builtin(Vec<Zone>),
 }
+
+/// What a catalogue of estimates is made of.
+type Made = (NodeSettings, Demands, Vec<Zone>);
 
 impl Offered {
     /// Makes what the command line says: a file of types, or zones for the built-in ones.
@@ -41,17 +44,18 @@ impl Offered {
         let claims = objects.claims.iter().map(|claim| &claim.object.spec.node_class_ref);
         let names: BTreeSet<&str> = pools.chain(claims).map(|class| class.name.as_str()).collect();
         // classes with equal settings share one catalogue
-        let mut made: Vec<(NodeSettings, Vec<Zone>, Arc<Catalogue>)> = Vec::new();
+        let mut made: Vec<(Made, Arc<Catalogue>)> = Vec::new();
         let mut all = BTreeMap::new();
         for name in names {
             let class = objects.classes.iter().find(|class| class.object.metadata.name.as_deref() == Some(name));
             let class = class.map(|class| &*class.object);
             let settings = class.map(|class| NodeSettings::from_class(&class.spec)).unwrap_or_default();
-            let zones = zones_for(class, objects);
-            let same = made.iter().find(|(s, z, _)| *s == settings && *z == zones).map(|(_, _, same)| same.clone());
+            let demands = class.map(|class| Demands::from_class(&class.spec)).unwrap_or_default();
+            let key = (settings, demands, zones_for(class, objects));
+            let same = made.iter().find(|(known, _)| *known == key).map(|(_, same)| same.clone());
             let catalogue = same.unwrap_or_else(|| {
-                let catalogue = self.catalogue(&settings, &zones);
-                made.push((settings, zones, catalogue.clone()));
+                let catalogue = self.catalogue(&key.0, &key.1, &key.2);
+                made.push((key, catalogue.clone()));
                 catalogue
             });
             all.insert(name.into(), catalogue);
@@ -59,12 +63,13 @@ impl Offered {
         all
     }
 
-    /// Makes the catalogue of node classes with these settings, whose subnets are in these zones.
-    pub fn catalogue(&self, settings: &NodeSettings, zones: &[Zone]) -> Arc<Catalogue> {
+    /// Makes the catalogue of node classes with these settings and demands, whose subnets are in these zones.
+    pub fn catalogue(&self, settings: &NodeSettings, demands: &Demands, zones: &[Zone]) -> Arc<Catalogue> {
+        let facts = builtin().iter().filter(|facts| demands.are_met_by(facts));
         match self {
             Offered::Listed(catalogue) => catalogue.clone(),
-            Offered::Builtin(own) if own.is_empty() => Arc::new(Catalogue::estimated(builtin(), zones, settings)),
-            Offered::Builtin(own) => Arc::new(Catalogue::estimated(builtin(), own, settings)),
+            Offered::Builtin(own) if own.is_empty() => Arc::new(Catalogue::estimated(facts, zones, settings)),
+            Offered::Builtin(own) => Arc::new(Catalogue::estimated(facts, own, settings)),
         }
     }
 }

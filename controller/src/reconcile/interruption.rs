@@ -165,7 +165,13 @@ fn avoid(context: &Context, claim: &NodeClaim) {
     let (instance_type, zone) = (label(labels::INSTANCE_TYPE), label(labels::ZONE));
     if !instance_type.is_empty() && !zone.is_empty() {
         let code = "SpotInterruption".to_owned();
-        context.unavailable.mark(&UnavailableOffering { instance_type, zone, capacity_type: CapacityType::Spot, code });
+        context.unavailable.mark(&UnavailableOffering {
+            instance_type,
+            zone,
+            capacity_type: CapacityType::Spot,
+            reservation: None,
+            code,
+        });
     }
 }
 

@@ -252,6 +252,11 @@ fn settled_labels(claim: &NodeClaim, instance: &Instance, catalogue: &Catalogue)
     all.insert(labels::ZONE.to_owned(), instance.zone.clone());
     all.insert(labels::INSTANCE_TYPE.to_owned(), instance.instance_type.clone());
     all.insert(labels::CAPACITY_TYPE.to_owned(), instance.capacity_type.to_string());
+    if let Some(taken) = &instance.reservation {
+        all.insert(labels::CAPACITY_RESERVATION_ID.to_owned(), taken.id.clone());
+        all.insert(labels::CAPACITY_RESERVATION_TYPE.to_owned(), taken.kind.as_str().to_owned());
+        all.insert(labels::CAPACITY_RESERVATION_INTERRUPTIBLE.to_owned(), taken.interruptible.to_string());
+    }
     all
 }
 

@@ -14,6 +14,7 @@ mod pod_events;
 mod provisioning;
 mod registration;
 mod replicas;
+mod reservations;
 mod termination;
 mod unreadable;
 
@@ -151,6 +152,9 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(unreadable::run(context.clone(), stop.clone()));
     if context.options.feature_gates.enabled("CapacityBuffer") {
         tasks.spawn(buffers::run(context.clone(), stop.clone()));
+    }
+    if context.options.feature_gates.enabled("ReservedCapacity") {
+        tasks.spawn(reservations::run(context.clone(), stop.clone()));
     }
     if context.options.feature_gates.enabled("StaticCapacity") {
         tasks.spawn(replicas::run(context.clone(), stop.clone()));

@@ -51,7 +51,8 @@ async fn reconcile(class: Arc<Ec2NodeClass>, context: Arc<Context>) -> Result<Ac
         class = effect::write_metadata(&context.client, &class, json!({ "annotations": hashes })).await?;
     }
     let resolved = context.cloud.resolve(&class).await?;
-    let again = resolved.look_again.unwrap_or(context.options.subnet_refresh_interval);
+    let interval = context.options.subnet_refresh_interval;
+    let again = resolved.look_again.map_or(interval, |soon| soon.min(interval));
     let status = status(&class, resolved, Timestamp::now());
     if class.status.as_ref() != Some(&status) {
         let ready = |status: Option<&Ec2NodeClassStatus>| {
@@ -68,7 +69,7 @@ async fn reconcile(class: Arc<Ec2NodeClass>, context: Arc<Context>) -> Result<Ac
 /// Serialises a status so that a merge patch replaces lists that became empty.
 fn replacing(status: &Ec2NodeClassStatus) -> serde_json::Value {
     let mut value = json!(status);
-    for key in ["subnets", "securityGroups", "amis", "instanceProfile"] {
+    for key in ["subnets", "securityGroups", "capacityReservations", "amis", "instanceProfile"] {
         if value.get(key).is_none() {
             value[key] = serde_json::Value::Null;
         }
@@ -84,6 +85,10 @@ fn status(class: &Ec2NodeClass, resolved: Resolved, now: Timestamp) -> Ec2NodeCl
         Some(_) => parts.push(conditions::PLACEMENT_GROUP_READY),
         None => drop(conditions::clear(&mut conditions, conditions::PLACEMENT_GROUP_READY)),
     }
+    match resolved.capacity_reservations {
+        Some(_) => parts.push(conditions::CAPACITY_RESERVATIONS_READY),
+        None => drop(conditions::clear(&mut conditions, conditions::CAPACITY_RESERVATIONS_READY)),
+    }
     for part in &parts {
         match resolved.problems.iter().find(|problem| problem.condition == *part) {
             Some(problem) => {
@@ -96,7 +101,7 @@ fn status(class: &Ec2NodeClass, resolved: Resolved, now: Timestamp) -> Ec2NodeCl
     Ec2NodeClassStatus {
         subnets: resolved.subnets,
         security_groups: resolved.security_groups,
-        capacity_reservations: Vec::new(),
+        capacity_reservations: resolved.capacity_reservations.unwrap_or_default(),
         amis: resolved.amis,
         instance_profile: resolved.instance_profile,
         conditions,

@@ -83,6 +83,7 @@ impl Stand {
             .env("AWS_CONFIG_FILE", "/dev/null")
             .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
             .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
+            .env("KARP_RESERVATION_POLL", "5s")
             .stdout(log.try_clone().expect("the log"))
             .stderr(log)
             .stdin(Stdio::null());

@@ -5,7 +5,7 @@ import json
 import traceback
 from urllib.parse import parse_qs
 
-from . import instances, inventory, sts
+from . import instances, inventory, reservations, sts
 from .call import json_answer
 
 
@@ -96,10 +96,12 @@ GET = {
     "settings": lambda world, gate, query: settings(world, gate, {}),
     "prices": lambda world, gate, query: world.prices,
     "capacity": lambda world, gate, query: world.faults.capacity,
+    "reservations": lambda world, gate, query: reservations.listed(world),
 }
 POST = {
     "settings": settings, "prices": set_prices, "capacity": set_capacity, "throttle": throttle, "delay": delay,
     "fail": lambda world, gate, body: world.faults.fail(body) or {},
     "hold": hold, "release": release, "reset-faults": reset_faults, "interrupt": interrupt,
+    "reservations": lambda world, gate, body: reservations.replace(world, body),
     "token-review": lambda world, gate, body: sts.review(world, body),
 }

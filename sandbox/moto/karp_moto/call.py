@@ -46,6 +46,14 @@ class AwsError(Exception):
         self.code, self.message, self.status = code, message, status
 
 
+class Refused(Exception):
+    """An override of a fleet that cannot be launched: one of the answer's `Errors`."""
+
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
 @dataclass
 class Call:
     service: str

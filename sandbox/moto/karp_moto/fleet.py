@@ -15,8 +15,10 @@ from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYP
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import filter_iam_instance_profiles, random_fleet_id
 
-from . import instances, prices
+from . import instances, prices, reservations
+from .call import Refused
 
+MARKETS = {"capacity-block": "on-demand", "reserved-capacity": "on-demand"}  # what capacity of reservations is priced as
 BY_PRIORITY = {"prioritized", "capacity-optimized-prioritized"}  # the others here mean: cheapest first (all pools are equally deep)
 
 
@@ -31,12 +33,7 @@ class Pool:
     zone: str
     price: float
     available: int  # instances that the pool still has
-
-
-class Refused(Exception):
-    def __init__(self, code, message):
-        super().__init__(message)
-        self.code, self.message = code, message
+    reservation: dict = None  # the capacity reservation that its instances take
 
 
 def install(world):
@@ -134,7 +131,8 @@ def check(world, ec2, pool, capacity_type):
     pool.overrides["AvailabilityZone"] = pool.zone
     if kind not in offered(ec2.region_name, pool.zone):
         raise Refused("Unsupported", f"Your requested instance type ({kind}) is not supported in your requested Availability Zone ({pool.zone}).")
-    if capacity_type not in INSTANCE_TYPES[kind]["SupportedUsageClasses"]:
+    market = MARKETS.get(capacity_type, capacity_type)
+    if not {capacity_type, market} & set(INSTANCE_TYPES[kind]["SupportedUsageClasses"]):
         raise Refused("Unsupported", f"The instance type {kind} does not support {capacity_type}.")
     if image is None:
         raise Refused("InvalidAMIID.NotFound", f"The image id '[{pool.data.get('ImageId')}]' does not exist")
@@ -144,10 +142,12 @@ def check(world, ec2, pool, capacity_type):
         if ec2.get_security_group_from_id(group) is None:
             raise Refused("InvalidGroup.NotFound", f"The security group '{group}' does not exist")
     profile_of(world, ec2, pool.data)
-    pool.price = prices.price(world, capacity_type, kind, pool.zone)
+    pool.price = prices.price(world, market, kind, pool.zone)
     if capacity_type == "spot" and pool.price > float(pool.overrides.get("MaxPrice") or "inf"):
         raise Refused("SpotMaxPriceTooLow", f"Your Spot request price of {pool.overrides['MaxPrice']} is lower than the minimum required Spot request fulfillment price of {pool.price:.6f}.")
-    if rule := world.faults.capacity_error(capacity_type, kind, pool.zone):
+    if held := reservations.taken(world, pool.data, kind, pool.zone, market):
+        pool.reservation, pool.available = held, reservations.free(world, held)
+    elif rule := world.faults.capacity_error(capacity_type, kind, pool.zone):
         pool.available = int(rule.get("available", 0))
         if pool.available <= 0:
             raise Refused(rule.get("code", "InsufficientInstanceCapacity"), rule.get(
@@ -239,6 +239,7 @@ def start(world, ec2, fleet, pool, capacity_type, tags, token):
         tags={"instance": {**template_tags.get("instance", {}), **tags.get("instance", {}), **own},
               "volume": {**template_tags.get("volume", {}), **tags.get("volume", {})}}, **more)
     instance = reservation.instances[0]
+    reservations.hold(instance, pool.reservation, data)
     if capacity_type == "spot":
         instance.spot_instance_request_id = "sir-" + secrets.token_hex(4)
     if profile := profile_of(world, ec2, data):

@@ -59,7 +59,6 @@ def install(world):
         return ActionResult({"SpotPriceHistory": history, "NextToken": str(last) if last < len(rows) else ""})
 
     EC2Response.describe_spot_price_history = describe_spot_price_history
-    EC2Response.describe_capacity_reservations = lambda self: ActionResult({"CapacityReservations": []})
     EC2Response.describe_placement_groups = lambda self: ActionResult({"PlacementGroups": []})
 
 

@@ -69,6 +69,7 @@ class World:
     faults: Faults = field(default_factory=Faults)
     settings: Settings = field(default_factory=Settings)
     prices: dict = field(default_factory=dict)  # "on-demand/TYPE", "spot/TYPE", "spot/TYPE/ZONE" -> $/h
+    reservations: dict = field(default_factory=dict)  # id -> what /_karp/reservations says
     seed: dict = field(default_factory=dict)
     access_entries: dict = field(default_factory=dict)  # (cluster, principal ARN) -> entry
     pod_identities: dict = field(default_factory=dict)  # association id -> association

@@ -16,11 +16,12 @@ class Fleet(Stand):
         self.iam.create_role(RoleName=self.name, AssumeRolePolicyDocument="{}")
         self.iam.create_instance_profile(InstanceProfileName=self.name)
         self.iam.add_role_to_instance_profile(InstanceProfileName=self.name, RoleName=self.name)
-        self.ec2.create_launch_template(LaunchTemplateName=self.name, LaunchTemplateData={
+        self.data = {
             "ImageId": image, "UserData": "aGVsbG8=", "IamInstanceProfile": {"Name": self.name},
             "SecurityGroupIds": self.seed["security_group_ids"], "MetadataOptions": {"HttpTokens": "required"},
             "BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 20, "VolumeType": "gp3", "DeleteOnTermination": True}}],
-        })
+        }
+        self.ec2.create_launch_template(LaunchTemplateName=self.name, LaunchTemplateData=self.data)
 
     def end_all(self):
         live = self.get("inventory")["instances"]
@@ -76,6 +77,37 @@ class Fleet(Stand):
         self.post("capacity", [{"code": "MaxSpotInstanceCountExceeded"}])
         answer = self.fleet(["m5.large"])
         self.assertEqual((answer["Instances"], {e["ErrorCode"] for e in answer["Errors"]}), ([], {"MaxSpotInstanceCountExceeded"}))
+
+    def test_reservations_are_taken_by_name_or_when_open_until_they_are_full(self):
+        self.addCleanup(self.post, "reservations", [])
+        self.post("reservations", [
+            {"id": "cr-1", "instance_type": "m5.large", "zone": "us-east-1b", "count": 1, "tags": {"team": "ml"}},
+            {"id": "cr-2", "instance_type": "m5.large", "zone": "us-east-1a", "match": "open", "owner": "210987654321"},
+            {"id": "cr-3", "instance_type": "m5.large", "zone": "us-east-1b", "type": "capacity-block", "end": "2030-01-01T00:00:00Z"}])
+
+        def found(**asked):
+            return {r["CapacityReservationId"]: r for r in self.ec2.describe_capacity_reservations(**asked)["CapacityReservations"]}
+
+        self.assertEqual(set(found(Filters=[{"Name": "tag:team", "Values": ["ml"]}])), {"cr-1"})
+        self.assertEqual(set(found(Filters=[{"Name": "instance-match-criteria", "Values": ["open"]}])), {"cr-2"})
+        self.assertEqual(found(CapacityReservationIds=["cr-3"])["cr-3"]["EndDate"].year, 2030)
+        self.refused("InvalidCapacityReservationId.NotFound", self.ec2.describe_capacity_reservations, CapacityReservationIds=["cr-9"])
+
+        one = self.instance(self.fleet(["m5.large"], capacity_type="on-demand"))
+        self.assertEqual(one.get("CapacityReservationId"), "cr-2" if one["Placement"]["AvailabilityZone"] == "us-east-1a" else None)
+
+        data = {**self.data, "CapacityReservationSpecification": {"CapacityReservationPreference": "capacity-reservations-only",
+                                                                  "CapacityReservationTarget": {"CapacityReservationId": "cr-1"}}}
+        self.ec2.create_launch_template_version(LaunchTemplateName=self.name, LaunchTemplateData=data)
+        answer = self.fleet(["m5.large"], capacity_type="on-demand")
+        one = self.instance(answer)
+        self.assertEqual((one["CapacityReservationId"], one["Placement"]["AvailabilityZone"]), ("cr-1", "us-east-1b"))
+        self.assertEqual(one["CapacityReservationSpecification"]["CapacityReservationPreference"], "capacity-reservations-only")
+        self.assertEqual(found()["cr-1"]["AvailableInstanceCount"], 0)
+        codes = {e["ErrorCode"] for e in self.fleet(["m5.large"], capacity_type="on-demand")["Errors"]}
+        self.assertEqual(codes, {"ReservationCapacityExceeded", "InvalidParameterValue"})
+        self.post("reservations", [])
+        self.assertNotIn("CapacityReservationId", self.instance(answer))
 
     def test_a_wrong_profile_or_type_is_an_error_of_the_override(self):
         self.iam.remove_role_from_instance_profile(InstanceProfileName=self.name, RoleName=self.name)

@@ -22,7 +22,7 @@ LIMITS = "pkg/aws/vpc/limits.go"
 COLUMNS = (
     "name arch vcpu memory_mib enis ipv4_per_eni network_cards efa gpus gpu_name gpu_maker gpu_mib "
     "accelerators accelerator_name accelerator_maker neuron_cores nvme_gb hypervisor metal clock_mhz maker "
-    "ebs_mbps network_mbps encrypted on_demand spot branch_enis"
+    "ebs_mbps network_mbps encrypted on_demand spot branch_enis further_enis enclaves nested_vms"
 ).split()
 
 
@@ -97,6 +97,9 @@ def row(t, branches):
         flag("on-demand" in usage),
         flag("spot" in usage),
         branches.get(t["InstanceType"], 0),
+        min((c["MaximumNetworkInterfaces"] for c in cards.values() if c is not card), default=0),
+        flag(t.get("NitroEnclavesSupport") == "supported"),
+        flag("nested-virtualization" in t["ProcessorInfo"].get("SupportedFeatures", [])),
     ]
 
 

@@ -1,5 +1,6 @@
 //! CreateFleet of type `instant`: one call, answered at once with instances and with the reasons why others did not come.
 
+use crate::capacity_reservations::Taken;
 use crate::config::Clients;
 use crate::error::Error;
 use crate::selector::write_tags;
@@ -22,6 +23,9 @@ pub struct Request {
     pub capacity_type: CapacityType,
     /// How many.
     pub count: u32,
+    /// One of the reservations that the launch templates name, where they name any: all of a request are of its kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<Taken>,
     /// What may be launched: EC2 takes the cheapest, for spot weighed with the capacity left.
     pub choices: Vec<Choice>,
     /// Tags of instances, volumes and the fleet.
@@ -146,14 +150,9 @@ pub async fn create(clients: &Clients, request: &Request) -> Result<Answer, Erro
         return Err(Error::InvalidRequest { action: CREATE, code: "Overrides".into(), message });
     }
     clients.pace().create_fleet.take().await;
-    let spot = request.capacity_type == CapacityType::Spot;
     let capacity = ec2::TargetCapacitySpecificationRequest::builder()
         .total_target_capacity(count)
-        .default_target_capacity_type(if spot {
-            ec2::DefaultTargetCapacityType::Spot
-        } else {
-            ec2::DefaultTargetCapacityType::OnDemand
-        })
+        .default_target_capacity_type(target(request))
         .build();
     let mut call = clients
         .ec2()
@@ -164,15 +163,36 @@ pub async fn create(clients: &Clients, request: &Request) -> Result<Answer, Erro
         .set_launch_template_configs(Some(request.choices.iter().map(config).collect()))
         .set_tag_specifications(Some(tags(&request.tags)))
         .set_context(request.context.clone());
-    call = if spot {
-        let strategy = ec2::SpotAllocationStrategy::PriceCapacityOptimized;
-        call.spot_options(ec2::SpotOptionsRequest::builder().allocation_strategy(strategy).build())
-    } else {
-        let strategy = ec2::FleetOnDemandAllocationStrategy::LowestPrice;
-        call.on_demand_options(ec2::OnDemandOptionsRequest::builder().allocation_strategy(strategy).build())
+    call = match target(request) {
+        ec2::DefaultTargetCapacityType::Spot => {
+            let strategy = ec2::SpotAllocationStrategy::PriceCapacityOptimized;
+            call.spot_options(ec2::SpotOptionsRequest::builder().allocation_strategy(strategy).build())
+        }
+        ec2::DefaultTargetCapacityType::OnDemand => {
+            let strategy = ec2::FleetOnDemandAllocationStrategy::LowestPrice;
+            call.on_demand_options(ec2::OnDemandOptionsRequest::builder().allocation_strategy(strategy).build())
+        }
+        ec2::DefaultTargetCapacityType::ReservedCapacity => {
+            let kind = ec2::FleetReservationType::InterruptibleCapacityReservation;
+            call.reserved_capacity_options(
+                ec2::ReservedCapacityOptionsRequest::builder().reservation_types(kind).build(),
+            )
+        }
+        // a block is what its launch template names: there is nothing to choose
+        _ => call,
     };
     let answer = call.send().await.map_err(|error| Error::from_sdk(CREATE, error))?;
     Ok(read(answer, request.capacity_type))
+}
+
+/// What EC2 calls the way in which a request is bought. Plain reservations are on demand to it, in launch templates that name them.
+fn target(request: &Request) -> ec2::DefaultTargetCapacityType {
+    match request.reservation.as_ref().and_then(Taken::market) {
+        Some(ec2::MarketType::CapacityBlock) => ec2::DefaultTargetCapacityType::CapacityBlock,
+        Some(_) => ec2::DefaultTargetCapacityType::ReservedCapacity,
+        None if request.capacity_type == CapacityType::Spot => ec2::DefaultTargetCapacityType::Spot,
+        None => ec2::DefaultTargetCapacityType::OnDemand,
+    }
 }
 
 fn config(choice: &Choice) -> ec2::FleetLaunchTemplateConfigRequest {
@@ -202,6 +222,8 @@ fn tags(tags: &BTreeMap<String, String>) -> Vec<ec2::TagSpecification> {
 
 fn read(answer: aws_sdk_ec2::operation::create_fleet::CreateFleetOutput, asked: CapacityType) -> Answer {
     let bought = |lifecycle: Option<ec2::InstanceLifecycle>| match lifecycle {
+        // to EC2 a plain reservation is on demand
+        _ if asked == CapacityType::Reserved => asked,
         Some(ec2::InstanceLifecycle::Spot) => CapacityType::Spot,
         Some(ec2::InstanceLifecycle::OnDemand) => CapacityType::OnDemand,
         _ => asked,

@@ -75,6 +75,8 @@ fn read(info: &ec2::InstanceTypeInfo) -> Option<InstanceFacts> {
     let default_index = network.default_network_card_index.unwrap_or(0);
     let card = cards.iter().find(|card| card.network_card_index == Some(default_index));
     let enis = card.and_then(|card| card.maximum_network_interfaces).or(network.maximum_network_interfaces);
+    let further = cards.iter().filter(|card| card.network_card_index != Some(default_index));
+    let further = further.filter_map(|card| card.maximum_network_interfaces);
     let name = info.instance_type.as_ref()?.as_str();
     let usage = info.supported_usage_classes();
     Some(InstanceFacts {
@@ -86,6 +88,11 @@ fn read(info: &ec2::InstanceTypeInfo) -> Option<InstanceFacts> {
         ipv4_per_eni: unsigned(network.ipv4_addresses_per_interface),
         network_cards: u32::try_from(cards.len()).unwrap_or(u32::MAX),
         efa: unsigned(network.efa_info.as_ref().and_then(|efa| efa.maximum_efa_interfaces)),
+        further_enis: unsigned(further.min()),
+        enclaves: info.nitro_enclaves_support == Some(ec2::NitroEnclavesSupport::Supported),
+        nested_vms: processor
+            .supported_features()
+            .contains(&ec2::SupportedAdditionalProcessorFeature::NestedVirtualization),
         branch_enis: builtin_type(name).map_or(0, |known| known.branch_enis),
         gpu: gpu(info),
         accelerator: accelerator(info),

@@ -1,11 +1,12 @@
 //! Instances that exist: listing, ending, tagging.
 
+use crate::capacity_reservations::Taken;
 use crate::config::Clients;
 use crate::error::Error;
 use crate::selector::{filter, read_tags, tag_filters, write_tags};
 use aws_sdk_ec2::types as ec2;
 use jiff::Timestamp;
-use karp_domain::catalogue::CapacityType;
+use karp_domain::catalogue::{CapacityType, ReservationKind};
 use std::collections::BTreeMap;
 
 const DESCRIBE: &str = "ec2:DescribeInstances";
@@ -60,6 +61,8 @@ pub struct Instance {
     pub image_id: String,
     /// How it was bought.
     pub capacity_type: CapacityType,
+    /// The capacity reservation that it was launched for and still takes its capacity from.
+    pub reservation: Option<Taken>,
     /// When it was launched, by EC2's clock.
     pub launched_at: Option<Timestamp>,
     /// Its private DNS name; empty until it has one.
@@ -175,6 +178,7 @@ async fn describe_filtered(clients: &Clients, filters: Vec<ec2::Filter>) -> Resu
 }
 
 fn read(instance: ec2::Instance) -> Result<Instance, Error> {
+    let reservation = taken(&instance);
     let id = instance.instance_id.ok_or_else(|| Error::malformed(DESCRIBE, "an instance without an id"))?;
     let state = match instance.state.and_then(|state| state.name) {
         Some(ec2::InstanceStateName::Pending) => State::Pending,
@@ -186,6 +190,7 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
         other => return Err(Error::malformed(DESCRIBE, format!("instance {id} is in the unknown state {other:?}"))),
     };
     let capacity_type = match instance.instance_lifecycle {
+        _ if reservation.is_some() => CapacityType::Reserved,
         Some(ec2::InstanceLifecycleType::Spot) => CapacityType::Spot,
         _ => CapacityType::OnDemand,
     };
@@ -201,6 +206,7 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
         subnet_id: instance.subnet_id.unwrap_or_default(),
         image_id: instance.image_id.unwrap_or_default(),
         capacity_type,
+        reservation,
         launched_at: instance.launch_time.and_then(|time| Timestamp::from_second(time.secs()).ok()),
         private_dns_name: instance.private_dns_name.unwrap_or_default(),
         security_group_ids,
@@ -208,6 +214,20 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
         instance_profile: profile.and_then(|arn| arn.rsplit('/').next().map(str::to_owned)),
         client_token: instance.client_token.unwrap_or_default(),
     })
+}
+
+/// The reservation that an instance was launched for. One that only fell into an open reservation is on demand: nobody counts on it.
+fn taken(instance: &ec2::Instance) -> Option<Taken> {
+    let id = instance.capacity_reservation_id.clone().filter(|id| !id.is_empty())?;
+    let lifecycle = instance.instance_lifecycle.as_ref();
+    let kind = match lifecycle {
+        Some(ec2::InstanceLifecycleType::CapacityBlock) => ReservationKind::CapacityBlock,
+        _ => ReservationKind::Default,
+    };
+    let interruptible = lifecycle == Some(&ec2::InstanceLifecycleType::InterruptibleCapacityReservation);
+    let preference = instance.capacity_reservation_specification.as_ref()?.capacity_reservation_preference.as_ref();
+    let asked = preference == Some(&ec2::CapacityReservationPreference::CapacityReservationsOnly);
+    (asked || interruptible || kind == ReservationKind::CapacityBlock).then_some(Taken { id, kind, interruptible })
 }
 
 #[cfg(test)]
@@ -221,6 +241,29 @@ mod tests {
         assert_eq!(instance_id(&id), Some("i-0123"));
         assert_eq!(instance_id("kwok://node-1"), None);
         assert_eq!(instance_id("aws:///eu-west-1a/"), None);
+    }
+
+    #[test]
+    fn only_instances_that_asked_for_a_reservation_are_reserved() {
+        use ec2::CapacityReservationPreference::{CapacityReservationsOnly, Open};
+        let of = |id: Option<&str>, preference, lifecycle: Option<ec2::InstanceLifecycleType>| {
+            let specification = ec2::CapacityReservationSpecificationResponse::builder();
+            let instance = ec2::Instance::builder()
+                .instance_id("i-1")
+                .state(ec2::InstanceState::builder().name(ec2::InstanceStateName::Running).build())
+                .set_capacity_reservation_id(id.map(str::to_owned))
+                .capacity_reservation_specification(specification.capacity_reservation_preference(preference).build())
+                .set_instance_lifecycle(lifecycle)
+                .build();
+            let read = read(instance).expect("an instance");
+            (read.capacity_type, read.reservation.map(|taken| (taken.kind, taken.interruptible)))
+        };
+        let plain = (CapacityType::Reserved, Some((ReservationKind::Default, false)));
+        assert_eq!(of(Some("cr-1"), CapacityReservationsOnly, None), plain);
+        assert_eq!(of(Some("cr-1"), Open, None), (CapacityType::OnDemand, None), "it fell into an open one");
+        assert_eq!(of(None, CapacityReservationsOnly, None), (CapacityType::OnDemand, None), "its reservation ended");
+        let block = of(Some("cr-1"), Open, Some(ec2::InstanceLifecycleType::CapacityBlock));
+        assert_eq!(block, (CapacityType::Reserved, Some((ReservationKind::CapacityBlock, false))));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Launch templates named by the hash of their content: equal settings share one template, and a template never changes.
 
+use crate::capacity_reservations::Taken;
 use crate::config::Clients;
 use crate::error::Error;
 use crate::selector::{filter, read_tags, tag_filters, write_tags};
@@ -43,9 +44,57 @@ pub struct Spec {
     /// What the primary network interface has beyond its security groups.
     #[serde(skip_serializing_if = "Interface::is_plain")]
     pub interface: Interface,
+    /// Whether instances may run virtual machines of their own, where it is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nested_vms: Option<bool>,
+    /// Instances may run Nitro Enclaves.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub enclaves: bool,
+    /// Which capacity reservations the instances may take.
+    #[serde(skip_serializing_if = "Reservations::is_any")]
+    pub reservations: Reservations,
     /// Tags of the template, and of the network interfaces and spot requests that come of it. They must hold the cluster's ownership
     /// tag, since the controller's policy is scoped by it.
     pub tags: BTreeMap<String, String>,
+}
+
+/// Says which capacity reservations instances may take.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub enum Reservations {
+    /// Any open one that fits, as EC2 does by itself.
+    #[default]
+    Any,
+    /// None, not even open ones: they are for those that ask for them.
+    None,
+    /// This one and nothing else.
+    Only(Taken),
+}
+
+impl Reservations {
+    fn is_any(&self) -> bool {
+        *self == Self::Any
+    }
+
+    fn request(&self) -> Option<ec2::LaunchTemplateCapacityReservationSpecificationRequest> {
+        use ec2::CapacityReservationPreference as Preference;
+        let request = ec2::LaunchTemplateCapacityReservationSpecificationRequest::builder();
+        match self {
+            Self::Any => None,
+            Self::None => Some(request.capacity_reservation_preference(Preference::None).build()),
+            Self::Only(taken) => {
+                let target = ec2::CapacityReservationTarget::builder().capacity_reservation_id(&taken.id).build();
+                let only = request.capacity_reservation_preference(Preference::CapacityReservationsOnly);
+                Some(only.capacity_reservation_target(target).build())
+            }
+        }
+    }
+
+    /// The market, where EC2 wants it to be named.
+    fn market(&self) -> Option<ec2::LaunchTemplateInstanceMarketOptionsRequest> {
+        let Self::Only(taken) = self else { return None };
+        let named = |market| ec2::LaunchTemplateInstanceMarketOptionsRequest::builder().market_type(market).build();
+        taken.market().map(named)
+    }
 }
 
 /// What a network interface has beyond its security groups.
@@ -57,6 +106,50 @@ pub struct Interface {
     pub prefixes: Option<i32>,
     /// How long idle connections are tracked, where it is said.
     pub connection_tracking: Option<ConnectionTracking>,
+    /// What the first interface is for.
+    #[serde(skip_serializing_if = "InterfaceKind::is_plain")]
+    pub kind: InterfaceKind,
+    /// The other interfaces.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<MoreInterface>,
+}
+
+/// A network interface that is not an instance's first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MoreInterface {
+    /// The network card that carries it.
+    pub card: i32,
+    /// Its place on the card.
+    pub device: i32,
+    /// What it is for.
+    pub kind: InterfaceKind,
+}
+
+/// Says what a network interface is for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub enum InterfaceKind {
+    /// IP.
+    #[default]
+    Plain,
+    /// IP and the Elastic Fabric Adapter.
+    Efa,
+    /// The Elastic Fabric Adapter alone.
+    EfaOnly,
+}
+
+impl InterfaceKind {
+    const fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain)
+    }
+
+    /// EC2's word; it need not be said of plain ones.
+    const fn word(self) -> Option<&'static str> {
+        match self {
+            Self::Plain => None,
+            Self::Efa => Some("efa"),
+            Self::EfaOnly => Some("efa-only"),
+        }
+    }
 }
 
 impl Interface {
@@ -310,8 +403,23 @@ fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
         .set_ipv4_prefix_count(ipv4_prefixes)
         .set_ipv6_prefix_count(ipv6_prefixes)
         .set_connection_tracking_specification(spec.interface.tracking())
+        .set_interface_type(spec.interface.kind.word().map(str::to_owned))
         .delete_on_termination(true)
         .build();
+    let more = |one: &MoreInterface| {
+        let carries_ip = one.kind != InterfaceKind::EfaOnly;
+        ec2::LaunchTemplateInstanceNetworkInterfaceSpecificationRequest::builder()
+            .network_card_index(one.card)
+            .device_index(one.device)
+            .set_interface_type(one.kind.word().map(str::to_owned))
+            .set_groups(Some(spec.security_group_ids.clone()))
+            .set_ipv4_prefix_count(ipv4_prefixes.filter(|_| carries_ip))
+            .set_ipv6_prefix_count(ipv6_prefixes.filter(|_| carries_ip))
+            .set_connection_tracking_specification(spec.interface.tracking().filter(|_| carries_ip))
+            .delete_on_termination(true)
+            .build()
+    };
+    let interfaces = std::iter::once(interface).chain(spec.interface.more.iter().map(more));
     let profile =
         ec2::LaunchTemplateIamInstanceProfileSpecificationRequest::builder().name(&spec.instance_profile).build();
     let tags = |kind| {
@@ -326,13 +434,27 @@ fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
         .image_id(&spec.image_id)
         .iam_instance_profile(profile)
         .user_data(STANDARD.encode(&spec.user_data))
-        .network_interfaces(interface)
+        .set_network_interfaces(Some(interfaces.collect()))
+        .set_cpu_options(spec.nested_vms.map(cpu))
+        .set_enclave_options(spec.enclaves.then(enclaves))
         .set_block_device_mappings(Some(spec.block_devices.iter().map(device).collect()))
         .metadata_options(metadata(&spec.metadata))
+        .set_capacity_reservation_specification(spec.reservations.request())
+        .set_instance_market_options(spec.reservations.market())
         .monitoring(ec2::LaunchTemplatesMonitoringRequest::builder().enabled(spec.detailed_monitoring).build())
         .tag_specifications(tags(ec2::ResourceType::NetworkInterface))
         .tag_specifications(tags(ec2::ResourceType::SpotInstancesRequest))
         .build()
+}
+
+fn cpu(nested_vms: bool) -> ec2::LaunchTemplateCpuOptionsRequest {
+    use ec2::NestedVirtualizationSpecification::{Disabled, Enabled};
+    let said = if nested_vms { Enabled } else { Disabled };
+    ec2::LaunchTemplateCpuOptionsRequest::builder().nested_virtualization(said).build()
+}
+
+fn enclaves() -> ec2::LaunchTemplateEnclaveOptionsRequest {
+    ec2::LaunchTemplateEnclaveOptionsRequest::builder().enabled(true).build()
 }
 
 fn device(device: &BlockDevice) -> ec2::LaunchTemplateBlockDeviceMappingRequest {
@@ -366,6 +488,8 @@ fn metadata(options: &MetadataOptions) -> ec2::LaunchTemplateInstanceMetadataOpt
 
 #[cfg(test)]
 mod tests {
+    use karp_domain::catalogue::ReservationKind;
+
     use super::*;
 
     fn spec() -> Spec {
@@ -380,6 +504,9 @@ mod tests {
             associate_public_ip: None,
             placement_group: None,
             interface: Interface::default(),
+            nested_vms: None,
+            enclaves: false,
+            reservations: Reservations::default(),
             tags: BTreeMap::from([("kubernetes.io/cluster/c".into(), "owned".into())]),
         }
     }
@@ -392,7 +519,7 @@ mod tests {
 
     #[test]
     fn every_part_of_the_content_changes_the_name() {
-        let changes: [fn(&mut Spec); 14] = [
+        let changes: [fn(&mut Spec); 21] = [
             |spec| spec.image_id.push('x'),
             |spec| spec.instance_profile.push('x'),
             |spec| spec.user_data.push('x'),
@@ -406,6 +533,13 @@ mod tests {
             |spec| spec.interface.prefixes = Some(1),
             |spec| spec.interface.connection_tracking = Some(ConnectionTracking::default()),
             |spec| spec.block_devices[0].initialization_rate = Some(100),
+            |spec| spec.interface.kind = InterfaceKind::Efa,
+            |spec| spec.interface.more = vec![MoreInterface { card: 1, device: 1, kind: InterfaceKind::Efa }],
+            |spec| spec.nested_vms = Some(true),
+            |spec| spec.nested_vms = Some(false),
+            |spec| spec.enclaves = true,
+            |spec| spec.reservations = Reservations::None,
+            |spec| spec.reservations = Reservations::Only(reserved(ReservationKind::Default, false)),
             |spec| drop(spec.tags.insert("team".into(), "a".into())),
         ];
         let mut names = std::collections::BTreeSet::from([spec().name()]);
@@ -416,16 +550,72 @@ mod tests {
         }
     }
 
+    fn reserved(kind: ReservationKind, interruptible: bool) -> Taken {
+        Taken { id: "cr-1".into(), kind, interruptible }
+    }
+
+    #[test]
+    fn reserved_instances_name_their_reservation_and_market() {
+        let of = |reservations: Reservations| {
+            let made = data(&Spec { reservations, ..spec() });
+            let asked = made.capacity_reservation_specification();
+            let preference =
+                asked.and_then(|all| all.capacity_reservation_preference()).map(|one| one.as_str().to_owned());
+            let id = asked.and_then(|all| all.capacity_reservation_target()?.capacity_reservation_id());
+            let market =
+                made.instance_market_options().and_then(|all| all.market_type()).map(|one| one.as_str().to_owned());
+            (preference, id.map(str::to_owned), market)
+        };
+        let (only, id) = (Some("capacity-reservations-only".to_owned()), Some("cr-1".to_owned()));
+        assert_eq!(of(Reservations::Any), (None, None, None));
+        assert_eq!(of(Reservations::None), (Some("none".to_owned()), None, None));
+        for (kind, interruptible, market) in [
+            (ReservationKind::Default, false, None),
+            (ReservationKind::Default, true, Some("interruptible-capacity-reservation")),
+            (ReservationKind::CapacityBlock, false, Some("capacity-block")),
+        ] {
+            let made = of(Reservations::Only(reserved(kind, interruptible)));
+            assert_eq!(made, (only.clone(), id.clone(), market.map(str::to_owned)));
+        }
+    }
+
     #[test]
     fn prefixes_are_of_the_clusters_family() {
         let of = |ipv6: bool| {
-            let interface = Interface { ipv6, prefixes: Some(2), connection_tracking: None };
+            let interface = Interface { ipv6, prefixes: Some(2), ..Interface::default() };
             let made = data(&Spec { interface, ..spec() });
             let [one] = made.network_interfaces() else { panic!("one interface") };
             (one.ipv4_prefix_count(), one.ipv6_prefix_count(), one.ipv6_address_count(), one.primary_ipv6())
         };
         assert_eq!(of(false), (Some(2), None, None, None));
         assert_eq!(of(true), (None, Some(2), Some(1), Some(true)));
+    }
+
+    #[test]
+    fn more_interfaces_have_their_card_place_and_kind() {
+        let more = |card, device, kind| MoreInterface { card, device, kind };
+        let interface = Interface {
+            prefixes: Some(1),
+            kind: InterfaceKind::Efa,
+            more: vec![more(1, 1, InterfaceKind::Efa), more(0, 1, InterfaceKind::EfaOnly)],
+            ..Interface::default()
+        };
+        let made = data(&Spec { interface, nested_vms: Some(true), enclaves: true, ..spec() });
+        let told: Vec<_> = made
+            .network_interfaces()
+            .iter()
+            .map(|one| (one.network_card_index(), one.device_index(), one.interface_type(), one.ipv4_prefix_count()))
+            .collect();
+        let expected = [
+            (None, Some(0), Some("efa"), Some(1)),
+            (Some(1), Some(1), Some("efa"), Some(1)),
+            (Some(0), Some(1), Some("efa-only"), None),
+        ];
+        assert_eq!(told, expected);
+        assert!(made.network_interfaces().iter().all(|one| one.groups() == ["sg-1"]));
+        let nested = made.cpu_options().and_then(|cpu| cpu.nested_virtualization());
+        assert_eq!(nested, Some(&ec2::NestedVirtualizationSpecification::Enabled));
+        assert_eq!(made.enclave_options().and_then(|options| options.enabled()), Some(true));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Each module is one subject of the AWS API and speaks plain values: SDK types stay inside. Nothing is contacted before a function of a
 //! subject module is awaited; [`config::Clients::load`] only reads the environment and the shared configuration files.
 
+pub mod capacity_reservations;
 pub mod config;
 pub mod dry_run;
 pub mod eks;

@@ -82,6 +82,9 @@ impl Aws {
             associate_public_ip: None,
             placement_group: None,
             interface: Interface::default(),
+            nested_vms: None,
+            enclaves: false,
+            reservations: Default::default(),
             tags: self.tags(),
         }
     }
@@ -119,6 +122,7 @@ impl Aws {
             client_token: format!("{}-{}", self.cluster, TOKENS.fetch_add(1, Ordering::Relaxed)),
             capacity_type,
             count: 1,
+            reservation: None,
             choices: vec![Choice { launch_template: template.name, overrides: overrides.collect() }],
             tags,
             context: None,

@@ -346,7 +346,7 @@ proptest! {
         let all = catalogue(TYPES);
         let names: Vec<String> = all.types().iter().flat_map(|t| t.offerings.iter().map(|o| format!("{} {} {}", t.name, o.zone.name, o.capacity_type))).collect();
         let gone: Vec<&String> = gone.iter().map(|index| index.get(&names)).collect();
-        let left = all.without(|kind, zone, capacity_type| gone.contains(&&format!("{kind} {} {capacity_type}", zone.name)));
+        let left = all.without(|kind, o| gone.contains(&&format!("{kind} {} {}", o.zone.name, o.capacity_type)));
         let snapshot = snapshot(&objects, left);
         judge::judge(&snapshot, &solve(&snapshot));
     }

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use karp_aws::launch_template::{BlockDevice, ConnectionTracking, Interface, MetadataOptions};
+use karp_aws::launch_template::{
+    BlockDevice, ConnectionTracking, Interface, InterfaceKind, MetadataOptions, MoreInterface,
+};
 use karp_aws::selector::Term;
 use karp_aws::{Error, images};
 use karp_domain::api::{
-    Ami, AmiFamily, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, HttpTokens, Toggle, VolumeType, labels,
+    Ami, AmiFamily, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, HttpTokens, InterfaceType, Toggle, VolumeType,
+    labels,
 };
 use karp_domain::catalogue::{InstanceFacts, builtin_type};
 use karp_domain::quantity::Quantity;
@@ -77,19 +80,6 @@ pub fn security_group_terms(spec: &Ec2NodeClassSpec) -> Vec<Term> {
     spec.security_group_selector_terms.iter().map(term).collect()
 }
 
-/// Lists the fields that a class sets and karp does not act on yet; acting as though they were not there would surprise.
-pub fn unsupported(spec: &Ec2NodeClassSpec) -> Vec<&'static str> {
-    [
-        ("spec.capacityReservationSelectorTerms", !spec.capacity_reservation_selector_terms.is_empty()),
-        ("spec.networkInterfaces", !spec.network_interfaces.is_empty()),
-        ("spec.cpuOptions", spec.cpu_options.is_some()),
-        ("spec.enclaveOptions", spec.enclave_options.as_ref().is_some_and(|options| options.enabled)),
-    ]
-    .into_iter()
-    .filter_map(|(field, set)| set.then_some(field))
-    .collect()
-}
-
 /// Returns the tags by which what was made for a class is found again: the cluster's, and the class's name.
 pub fn ownership(cluster: &str, class: &str) -> BTreeMap<String, String> {
     BTreeMap::from([
@@ -123,17 +113,31 @@ pub fn wants_prefixes(spec: &Ec2NodeClassSpec) -> bool {
     spec.ip_prefix_count.is_some_and(|count| count > 0)
 }
 
-/// Returns what the primary network interface of a node has.
-pub fn interface(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, prefixes: bool) -> Interface {
+/// Returns what the network interfaces of a node have. `efa` is for how many EFA interfaces its pods ask, one on each card; interfaces
+/// that the class lists itself are all that a node gets.
+pub fn interface(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, prefixes: bool, efa: i32) -> Interface {
     let tracking = spec.connection_tracking.as_ref().map(|tracking| ConnectionTracking {
         tcp_established: tracking.tcp_established_timeout,
         udp_stream: tracking.udp_stream_timeout,
         udp: tracking.udp_timeout,
     });
+    let listed = spec.network_interfaces.iter().filter(|one| (one.network_card_index, one.device_index) != (0, 0));
+    let listed = listed.map(|one| MoreInterface {
+        card: one.network_card_index,
+        device: one.device_index,
+        kind: match one.interface_type {
+            InterfaceType::Interface => InterfaceKind::Plain,
+            InterfaceType::EfaOnly => InterfaceKind::EfaOnly,
+        },
+    });
+    let efa = if spec.network_interfaces.is_empty() { efa } else { 0 };
+    let further = (1..efa).map(|card| MoreInterface { card, device: 1, kind: InterfaceKind::Efa });
     Interface {
         ipv6: cluster.is_ipv6(),
         prefixes: spec.ip_prefix_count.filter(|_| prefixes),
         connection_tracking: tracking,
+        kind: if efa > 0 { InterfaceKind::Efa } else { InterfaceKind::Plain },
+        more: listed.chain(further).collect(),
     }
 }
 
@@ -311,11 +315,27 @@ mod tests {
         assert!(image_for_type(&images, AmiFamily::Al2023, "m7i.large").is_none());
     }
 
+    fn with(more: &serde_json::Value) -> Ec2NodeClassSpec {
+        let mut value = serde_json::to_value(spec("al2023@latest")).expect("JSON");
+        value.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        serde_json::from_value(value).expect("a spec")
+    }
+
     #[test]
-    fn what_is_not_acted_on_is_named() {
-        assert!(unsupported(&spec("al2023@latest")).is_empty());
-        let enclave_options = Some(karp_domain::api::EnclaveOptions { enabled: true });
-        let spec = Ec2NodeClassSpec { enclave_options, ..spec("al2023@latest") };
-        assert_eq!(unsupported(&spec), ["spec.enclaveOptions"]);
+    fn efa_is_on_each_card_unless_the_class_lists_interfaces() {
+        let places = |spec: &Ec2NodeClassSpec, efa: i32| {
+            let interface = interface(spec, &ClusterFacts::default(), false, efa);
+            let more = interface.more.iter().map(|one| (one.card, one.device, one.kind)).collect::<Vec<_>>();
+            (interface.kind, more)
+        };
+        use InterfaceKind::{Efa, EfaOnly, Plain};
+        let plain = spec("al2023@latest");
+        assert_eq!(places(&plain, 0), (Plain, vec![]));
+        assert_eq!(places(&plain, 1), (Efa, vec![]));
+        assert_eq!(places(&plain, 3), (Efa, vec![(1, 1, Efa), (2, 1, Efa)]));
+        let listed = with(&serde_json::json!({"networkInterfaces": [
+            {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"},
+            {"networkCardIndex": 1, "deviceIndex": 1, "interfaceType": "efa-only"}]}));
+        assert_eq!(places(&listed, 3), (Plain, vec![(1, 1, EfaOnly)]));
     }
 }

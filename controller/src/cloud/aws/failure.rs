@@ -1,8 +1,7 @@
 //! Failures of the EC2 edge in the controller's words.
 
-use karp_aws::fleet::{Answer, Refusal};
+use karp_aws::fleet::{Answer, Refusal, Request};
 use karp_aws::{Error, Retry};
-use karp_domain::catalogue::CapacityType;
 
 use crate::cloud::{CloudError, LaunchError, UnavailableOffering};
 
@@ -82,8 +81,8 @@ fn is_unavailable(refusal: &Refusal) -> bool {
     refusal.code == NO_SPOT_ROLE || matches!(refusal.error(), Error::InsufficientCapacity { .. })
 }
 
-/// Names what the refusals teach about offerings.
-pub fn unavailable(refused: &[Refusal]) -> Vec<UnavailableOffering> {
+/// Names what the refusals teach about offerings. `reservation` says which capacity reservation a refused offering was to come from.
+pub fn unavailable(refused: &[Refusal], reservation: impl Fn(&Refusal) -> Option<String>) -> Vec<UnavailableOffering> {
     let mut offerings: Vec<UnavailableOffering> = Vec::new();
     for refusal in refused.iter().filter(|refusal| is_unavailable(refusal)) {
         let (instance_type, zone) = match refusal.code.as_str() {
@@ -95,6 +94,7 @@ pub fn unavailable(refused: &[Refusal]) -> Vec<UnavailableOffering> {
             instance_type,
             zone,
             capacity_type: refusal.capacity_type,
+            reservation: reservation(refusal),
             code: refusal.code.clone(),
         };
         if !offerings.contains(&offering) {
@@ -106,18 +106,18 @@ pub fn unavailable(refused: &[Refusal]) -> Vec<UnavailableOffering> {
 
 /// Draws the consequence of an answer without an instance: another offering if that may help, else what stands in the way. The answer is
 /// definite: EC2 keeps it under the token, so the next try needs another token even where the same request may then succeed.
-pub fn nothing_launched(answer: &Answer) -> LaunchError {
+pub fn nothing_launched(answer: &Answer, reservation: impl Fn(&Refusal) -> Option<String>) -> LaunchError {
     let lasting = answer.refused.iter().find(|refusal| !is_unavailable(refusal));
     if let Some(refusal) = lasting {
         let error = refusal.error();
         return CloudError::Refused { reason: reason(&error).to_owned(), message: error.to_string() }.into();
     }
     let message = answer.failure().map_or_else(|| "nothing was launched".to_owned(), |error| error.to_string());
-    LaunchError::InsufficientCapacity { offerings: unavailable(&answer.refused), message }
+    LaunchError::InsufficientCapacity { offerings: unavailable(&answer.refused, reservation), message }
 }
 
 /// Draws the consequence of a failed CreateFleet.
-pub fn call_failed(error: Error, capacity_type: CapacityType) -> LaunchError {
+pub fn call_failed(error: Error, request: &Request) -> LaunchError {
     let message = error.to_string();
     match &error {
         Error::TokenReused { .. } => LaunchError::TokenReused(message),
@@ -125,7 +125,8 @@ pub fn call_failed(error: Error, capacity_type: CapacityType) -> LaunchError {
             offerings: vec![UnavailableOffering {
                 instance_type: String::new(),
                 zone: String::new(),
-                capacity_type,
+                capacity_type: request.capacity_type,
+                reservation: request.reservation.as_ref().map(|taken| taken.id.clone()),
                 code: code.clone(),
             }],
             message,
@@ -136,6 +137,9 @@ pub fn call_failed(error: Error, capacity_type: CapacityType) -> LaunchError {
 
 #[cfg(test)]
 mod tests {
+    use karp_aws::capacity_reservations::Taken;
+    use karp_domain::catalogue::{CapacityType, ReservationKind};
+
     use super::*;
 
     fn refusal(code: &str) -> Refusal {
@@ -153,7 +157,7 @@ mod tests {
     fn each_code_marks_as_much_as_it_concerns() {
         let refused =
             ["InsufficientInstanceCapacity", NO_ADDRESSES, NO_SPOT_ROLE, "UnauthorizedOperation", NO_SPOT_ROLE];
-        let marked = unavailable(&refused.map(refusal));
+        let marked = unavailable(&refused.map(refusal), |_| None);
         let places: Vec<_> = marked.iter().map(|one| (one.instance_type.as_str(), one.zone.as_str())).collect();
         assert_eq!(places, [("m7i.large", "us-east-1a"), ("", "us-east-1a"), ("", "")]);
     }
@@ -192,17 +196,37 @@ mod tests {
     fn only_capacity_leads_to_another_offering() {
         let answer =
             |codes: &[&str]| Answer { refused: codes.iter().map(|code| refusal(code)).collect(), ..Answer::default() };
-        let capacity = nothing_launched(&answer(&["InsufficientInstanceCapacity", NO_SPOT_ROLE]));
+        let capacity = nothing_launched(&answer(&["InsufficientInstanceCapacity", NO_SPOT_ROLE]), |_| None);
         assert!(matches!(&capacity, LaunchError::InsufficientCapacity { offerings, .. } if offerings.len() == 2));
-        let refused = nothing_launched(&answer(&["InsufficientInstanceCapacity", "UnauthorizedOperation"]));
+        let refused = nothing_launched(&answer(&["InsufficientInstanceCapacity", "UnauthorizedOperation"]), |_| None);
         assert!(matches!(&refused, LaunchError::Cloud(CloudError::Refused { reason, .. }) if reason == "Unauthorized"));
-        assert!(matches!(nothing_launched(&answer(&[])), LaunchError::InsufficientCapacity { .. }));
+        assert!(matches!(nothing_launched(&answer(&[]), |_| None), LaunchError::InsufficientCapacity { .. }));
+    }
+
+    fn request() -> Request {
+        Request {
+            client_token: "t".into(),
+            capacity_type: CapacityType::Reserved,
+            count: 1,
+            reservation: Some(Taken { id: "cr-1".into(), kind: ReservationKind::Default, interruptible: false }),
+            choices: Vec::new(),
+            tags: Default::default(),
+            context: None,
+        }
+    }
+
+    #[test]
+    fn a_call_that_fails_for_a_reservation_says_nothing_of_others() {
+        let failed =
+            call_failed(Error::from_code("ec2:CreateFleet", "ReservationCapacityExceeded", "m".to_owned()), &request());
+        let LaunchError::InsufficientCapacity { offerings, .. } = failed else { panic!("{failed:?}") };
+        assert_eq!(offerings[0].reservation.as_deref(), Some("cr-1"));
     }
 
     #[test]
     fn a_lost_answer_is_asked_for_again() {
         let error = Error::Unreachable { action: "ec2:CreateFleet", message: "reset".into() };
-        let failed = call_failed(error, CapacityType::Spot);
+        let failed = call_failed(error, &request());
         assert!(matches!(failed, LaunchError::Cloud(CloudError::Retry { .. })), "{failed:?}");
     }
 }

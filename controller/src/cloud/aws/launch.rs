@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use karp_aws::fleet::{self, Choice, Override};
+use karp_aws::capacity_reservations::Taken;
+use karp_aws::fleet::{self, Choice, Override, Refusal};
 use karp_aws::instances;
-use karp_aws::launch_template::Spec;
+use karp_aws::launch_template::{Reservations, Spec};
 use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, labels};
-use karp_domain::catalogue::CapacityType;
+use karp_domain::catalogue::{CapacityType, Catalogue, Demands, RankedOffering, Reservation, ReservationKind};
 use karp_domain::resources;
 use karp_domain::taint::Taint;
 use karp_domain::user_data::{self, Bootstrap, ClusterFacts};
@@ -14,7 +15,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value};
 
 use super::{Aws, CLAIM_TAG, class, failure};
-use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, Launched, Prepared, Request};
+use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, Launched, Prepared, Request, Template};
 
 /// Makes the request, and the launch templates that it names.
 pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, LaunchError> {
@@ -36,11 +37,12 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
     if placement.is_none() && order.class.spec.placement_group_selector.is_some() {
         return Err(not_ready("its placement group is not there"));
     }
+    let demands = Demands::from_class(&order.class.spec);
     let mut choices = Vec::new();
-    let mut images = BTreeMap::new();
+    let mut templates = BTreeMap::new();
     let tells_pods = aws.settings(&order.class.spec).tells_pods();
     let sorted = sorted(order, &status.amis, family, &subnets, tells_pods);
-    for (Mould { image, max_pods, prefixes }, overrides) in sorted {
+    for (Mould { image, reservation, max_pods, prefixes, efa }, overrides) in sorted {
         let user_data = render(family, order.class, order.claim, cluster.clone(), capacity_type, max_pods)
             .map_err(|error| not_ready(&error.to_string()))?;
         let spec = Spec {
@@ -53,11 +55,18 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
             detailed_monitoring: order.class.spec.detailed_monitoring.unwrap_or(false),
             associate_public_ip: order.class.spec.associate_public_ip_address,
             placement_group: placement.as_ref().map(|group| group.id.clone()),
-            interface: class::interface(&order.class.spec, &cluster, prefixes),
+            interface: class::interface(&order.class.spec, &cluster, prefixes, efa),
+            nested_vms: demands.nested_vms,
+            enclaves: demands.enclaves,
+            reservations: match (&reservation, &aws.reservations) {
+                (Some(taken), _) => Reservations::Only(taken.clone()),
+                (None, Some(_)) => Reservations::None,
+                (None, None) => Reservations::Any,
+            },
             tags: tags.clone(),
         };
         let launch_template = aws.templates.name(&aws.clients, &spec).await.map_err(CloudError::from)?;
-        images.insert(launch_template.clone(), image.to_owned());
+        templates.insert(launch_template.clone(), Template { image: image.to_owned(), reservation });
         choices.push(Choice { launch_template, overrides });
     }
     if choices.is_empty() {
@@ -70,61 +79,83 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
         client_token: order.token(),
         capacity_type,
         count: 1,
+        reservation: templates.values().find_map(|template| template.reservation.clone()),
         choices,
         tags,
         context: order.class.spec.context.clone(),
     };
-    Ok(Prepared { digest: request.digest(), request: Request::Fleet { request, images } })
+    Ok(Prepared { digest: request.digest(), request: Request::Fleet { request, templates } })
 }
 
 /// Asks for the instance.
 pub async fn launch(
     aws: &Aws,
     request: &fleet::Request,
-    images: &BTreeMap<String, String>,
+    templates: &BTreeMap<String, Template>,
 ) -> Result<Launched, LaunchError> {
     let answer = match fleet::create(&aws.clients, request).await {
         Ok(answer) => answer,
         Err(error) => {
             if error.is_not_found() {
                 // A template that was deleted behind our back is made again by the next try.
-                aws.templates.doubt(images.keys());
+                aws.templates.doubt(templates.keys());
             }
-            return Err(failure::call_failed(error, request.capacity_type));
+            return Err(failure::call_failed(error, request));
         }
+    };
+    let refused_of = |refusal: &Refusal| {
+        let template = origin(request, templates, &refusal.instance_type, &refusal.zone)?;
+        template.reservation.as_ref().map(|taken| taken.id.clone())
     };
     let Some(launched) = answer.launched.first() else {
         if answer.refused.iter().any(|refusal| refusal.code.starts_with("InvalidLaunchTemplate")) {
-            aws.templates.doubt(images.keys());
+            aws.templates.doubt(templates.keys());
         }
-        return Err(failure::nothing_launched(&answer));
+        return Err(failure::nothing_launched(&answer, refused_of));
     };
-    let image = request
-        .choices
-        .iter()
-        .find(|choice| choice.overrides.iter().any(|one| one.instance_type == launched.instance_type))
-        .and_then(|choice| images.get(&choice.launch_template));
+    let template = origin(request, templates, &launched.instance_type, &launched.zone);
+    let reservation = template.and_then(|template| template.reservation.clone());
+    if let (Some(taken), Some(reservations)) = (&reservation, &aws.reservations) {
+        reservations.took(&taken.id);
+    }
     let instance = Instance {
         provider_id: instances::provider_id(&launched.zone, &launched.instance_id),
         instance_type: launched.instance_type.clone(),
         zone: launched.zone.clone(),
         capacity_type: launched.capacity_type,
-        image_id: image.cloned().unwrap_or_default(),
+        reservation,
+        image_id: template.map(|template| template.image.clone()).unwrap_or_default(),
         ending: false,
         launched_at: None,
         claim: request.tags.get(CLAIM_TAG).cloned(),
     };
-    Ok(Launched { instance, refused: failure::unavailable(&answer.refused) })
+    Ok(Launched { instance, refused: failure::unavailable(&answer.refused, refused_of) })
+}
+
+/// Finds the launch template of a type in a zone; EC2 may leave the zone out.
+fn origin<'t>(
+    request: &fleet::Request,
+    templates: &'t BTreeMap<String, Template>,
+    instance_type: &str,
+    zone: &str,
+) -> Option<&'t Template> {
+    let is = |one: &Override| one.instance_type == instance_type && (zone.is_empty() || one.zone == zone);
+    let choice = request.choices.iter().find(|choice| choice.overrides.iter().any(is))?;
+    templates.get(&choice.launch_template)
 }
 
 /// What instances must have in common to come of one launch template.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Mould<'a> {
     image: &'a str,
+    /// The capacity reservation that they take.
+    reservation: Option<Taken>,
     /// How many pods the kubelet is told to take, where it must be told.
     max_pods: Option<i64>,
     /// Whether the interface may be given prefixes.
     prefixes: bool,
+    /// EFA interfaces, where pods ask for any.
+    efa: i32,
 }
 
 /// Sorts the offerings of the first one's capacity type by the template that they need; EC2's bound on overrides cuts the dearest.
@@ -136,16 +167,17 @@ fn sorted<'a>(
     tells_pods: bool,
 ) -> BTreeMap<Mould<'a>, Vec<Override>> {
     let mut sorted: BTreeMap<Mould<'_>, Vec<Override>> = BTreeMap::new();
-    let capacity_type = order.offerings.first().map(|offering| offering.capacity_type);
-    let wanted = order.offerings.iter().filter(|offering| Some(offering.capacity_type) == capacity_type);
-    for offering in wanted.take(fleet::MAX_OVERRIDES) {
+    let wants_efa = order.claim.spec.resources.requests.contains(resources::AWS_EFA);
+    for (offering, reservation) in bought_alike(order).into_iter().take(fleet::MAX_OVERRIDES) {
         let Some(subnet) = subnets.get(&*offering.zone.name) else { continue };
         let Some(image) = class::image_for_type(images, family, &offering.instance_type) else { continue };
         let kind = order.catalogue.get(&offering.instance_type);
         let pods = kind.map(|kind| kind.capacity.get(resources::PODS).units());
         let hypervisor = kind.and_then(|kind| kind.labels.get(labels::INSTANCE_HYPERVISOR)?.first());
         let prefixes = class::wants_prefixes(&order.class.spec) && hypervisor.is_none_or(|name| &**name != "xen");
-        let mould = Mould { image: &image.id, max_pods: pods.filter(|_| tells_pods), prefixes };
+        let efa = kind.filter(|_| wants_efa).map_or(0, |kind| kind.capacity.get(resources::AWS_EFA).units());
+        let efa = i32::try_from(efa).unwrap_or(i32::MAX);
+        let mould = Mould { image: &image.id, reservation, max_pods: pods.filter(|_| tells_pods), prefixes, efa };
         sorted.entry(mould).or_default().push(Override {
             instance_type: offering.instance_type.to_string(),
             subnet_id: subnet.id.clone(),
@@ -153,6 +185,38 @@ fn sorted<'a>(
         });
     }
     sorted
+}
+
+/// Returns the offerings that one request can ask for together with the first: bought the same way and, where that is by reservation,
+/// of one kind, for each type and zone the one with the most room, and no more than one block (EC2's bound).
+fn bought_alike<'o>(order: &LaunchOrder<'o>) -> Vec<(&'o RankedOffering, Option<Taken>)> {
+    let Some(first) = order.offerings.first() else { return Vec::new() };
+    let alike = order.offerings.iter().filter(|one| one.capacity_type == first.capacity_type);
+    if first.capacity_type != CapacityType::Reserved {
+        return alike.map(|offering| (offering, None)).collect();
+    }
+    let mut held: Vec<(&RankedOffering, &Reservation)> =
+        alike.filter_map(|one| Some((one, reservation(order.catalogue, one)?))).collect();
+    held.sort_by_key(|(_, reservation)| std::cmp::Reverse(reservation.remaining));
+    let mut kept: Vec<(&RankedOffering, Option<Taken>)> = Vec::new();
+    for (offering, Reservation { id, kind, interruptible, .. }) in held {
+        let taken = Taken { id: id.to_string(), kind: *kind, interruptible: *interruptible };
+        let goes = |(other, known): &(&RankedOffering, Option<Taken>)| {
+            let alike = known.as_ref().is_some_and(|one| (one.kind, one.interruptible) == (*kind, *interruptible));
+            let place = (&other.instance_type, &other.zone) != (&offering.instance_type, &offering.zone);
+            alike && place && *kind == ReservationKind::Default
+        };
+        if kept.iter().all(goes) {
+            kept.push((offering, Some(taken)));
+        }
+    }
+    kept
+}
+
+/// The capacity reservation behind an offering.
+fn reservation<'c>(catalogue: &'c Catalogue, offering: &RankedOffering) -> Option<&'c Reservation> {
+    let id = offering.reservation.as_ref()?;
+    catalogue.reservations().filter_map(|(_, one)| one.reservation.as_ref()).find(|held| held.id == *id)
 }
 
 /// Renders the user data; `max_pods` is what the kubelet is told beside the class's own settings. Launch templates are shared by claims that
@@ -196,7 +260,9 @@ fn kubelet(class: &Ec2NodeClass) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use karp_domain::api::AmiRequirement;
-    use karp_domain::catalogue::{Catalogue, NodeSettings, Price, PriceSource, RankedOffering, Zone, builtin_type};
+    use karp_domain::catalogue::{
+        CapacityReservation, InstanceType, NodeSettings, Price, PriceSource, Zone, builtin_type, reserved_offerings,
+    };
     use karp_domain::requirement::Operator;
 
     use super::*;
@@ -250,6 +316,36 @@ mod tests {
         let catalogue = Catalogue::estimated(facts, &[], settings);
         let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings, catalogue: &catalogue };
         sorted(&order, images, AmiFamily::Al2023, subnets, settings.tells_pods())
+    }
+
+    #[test]
+    fn a_request_takes_reservations_of_one_kind_and_one_for_each_place() {
+        let zones = [Zone::new("a", ""), Zone::new("b", "")];
+        let held = |id: &str, kind, zone: &str, remaining| CapacityReservation {
+            instance_type: "m7i.large".into(),
+            zone: zone.into(),
+            reservation: Reservation { id: id.into(), kind, interruptible: false, remaining },
+            expiring: false,
+        };
+        let request = |reservations: &[CapacityReservation]| {
+            let facts = builtin_type("m7i.large").expect("a type");
+            let sold = reserved_offerings("m7i.large", &zones, reservations, Price::from_micro_dollars(100_800));
+            let catalogue = Catalogue::new(vec![InstanceType::from_facts(facts, &NodeSettings::default(), sold)]);
+            let (types, market) = catalogue.select(&Default::default());
+            let offerings = catalogue.ranked(&types, market);
+            let claim = NodeClaim::new("c", karp_domain::api::NodeClaimSpec::default());
+            let class = Ec2NodeClass::new("c", karp_domain::api::Ec2NodeClassSpec::default());
+            let order =
+                LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
+            let ids = bought_alike(&order).into_iter().filter_map(|(_, taken)| taken).map(|taken| taken.id);
+            ids.collect::<Vec<_>>()
+        };
+        use ReservationKind::{CapacityBlock, Default as Plain};
+        let plain = [held("cr-1", Plain, "a", 1), held("cr-2", Plain, "a", 5), held("cr-3", Plain, "b", 2)];
+        assert_eq!(request(&plain), ["cr-2", "cr-3"], "the roomiest of each zone");
+        let blocks = [held("cr-1", CapacityBlock, "a", 1), held("cr-2", CapacityBlock, "b", 3)];
+        assert_eq!(request(&blocks), ["cr-2"]);
+        assert_eq!(request(&[&plain[..1], &blocks[1..]].concat()), ["cr-2"], "never of two kinds");
     }
 
     #[test]

@@ -8,7 +8,8 @@ use karp_aws::prices::Prices;
 use karp_aws::{Clients, Error, instance_types};
 use karp_domain::api::{Ami, AmiFamily, labels};
 use karp_domain::catalogue::{
-    Catalogue, InstanceFacts, InstanceType, NodeSettings, PriceSource, Zone, builtin_type, offerings,
+    CapacityReservation, CapacityType, Catalogue, Demands, InstanceFacts, InstanceType, NodeSettings, PriceSource,
+    Zone, builtin_type, estimate_on_demand, offerings, reserved_offerings,
 };
 use karp_domain::price_file::PriceFile;
 
@@ -42,12 +43,16 @@ struct Offers {
 pub struct Key {
     /// The family of the class's images.
     pub family: AmiFamily,
+    /// What the class asks of the hardware.
+    pub demands: Demands,
     /// Settings of the class.
     pub settings: NodeSettings,
     /// Zones in which the class has a subnet.
     pub zones: Vec<Zone>,
     /// Images of the class.
     pub images: Vec<Ami>,
+    /// Capacity reservations of the class, with what they have left.
+    pub reservations: Vec<CapacityReservation>,
     /// Which renewals of offers and prices it was made from.
     pub generation: (u64, u64),
 }
@@ -112,7 +117,7 @@ fn build(offers: &Offers, prices: &Prices, file: &PriceFile, key: &Key) -> Catal
     let types = known.chain(&offers.unknown).filter_map(|facts| {
         let offered = offers.zones.get(&facts.name)?;
         let zones: Vec<Zone> = key.zones.iter().filter(|zone| offered.contains(&*zone.name)).cloned().collect();
-        if zones.is_empty() || !class::boots(key.family, facts) {
+        if zones.is_empty() || !class::boots(key.family, facts) || !key.demands.are_met_by(facts) {
             return None;
         }
         let node = class::node_labels(key.family, facts);
@@ -122,6 +127,11 @@ fn build(offers: &Offers, prices: &Prices, file: &PriceFile, key: &Key) -> Catal
         for offering in &mut sold {
             let (price, given) = file.price(&facts.name, &offering.zone.name, offering.capacity_type, offering.price);
             (offering.price, offering.source) = (price, if given { PriceSource::Published } else { offering.source });
+        }
+        if key.reservations.iter().any(|held| *held.instance_type == *facts.name) {
+            let bought = sold.iter().find(|offering| offering.capacity_type == CapacityType::OnDemand);
+            let price = bought.map_or_else(|| estimate_on_demand(facts), |offering| offering.price);
+            sold.extend(reserved_offerings(&facts.name, &zones, &key.reservations, price));
         }
         let mut made = InstanceType::from_facts(facts, &key.settings, sold);
         // What the image makes of the hardware.
@@ -138,7 +148,7 @@ fn build(offers: &Offers, prices: &Prices, file: &PriceFile, key: &Key) -> Catal
 #[cfg(test)]
 mod tests {
     use karp_domain::api::AmiRequirement;
-    use karp_domain::catalogue::{CapacityType, Price};
+    use karp_domain::catalogue::{Price, Reservation, ReservationKind};
     use karp_domain::requirement::Operator;
 
     use super::*;
@@ -171,9 +181,11 @@ mod tests {
         };
         let key = Key {
             family: AmiFamily::Al2023,
+            demands: Demands::default(),
             settings: NodeSettings::default(),
             zones: vec![Zone::new("us-east-1a", "use1-az1")],
             images: vec![amd64],
+            reservations: Vec::new(),
             generation: (1, 1),
         };
         let catalogue = build(&offers, &prices, &PriceFile::default(), &key);
@@ -190,5 +202,21 @@ mod tests {
             let expected = if offering.capacity_type == CapacityType::OnDemand { 50_400 } else { 10_000 };
             assert_eq!((offering.price.micro_dollars(), offering.is_estimated()), (expected, false));
         }
+        let held = |zone: &str, remaining| CapacityReservation {
+            instance_type: "m7i.large".into(),
+            zone: zone.into(),
+            reservation: Reservation {
+                id: format!("cr-{remaining}").into(),
+                kind: ReservationKind::Default,
+                interruptible: false,
+                remaining,
+            },
+            expiring: false,
+        };
+        let reservations = vec![held("us-east-1a", 0), held("us-east-1a", 3), held("us-east-1b", 3)];
+        let key = Key { reservations, ..key };
+        let with = build(&offers, &prices, &PriceFile::default(), &key);
+        let reserved: Vec<_> = with.reservations().map(|(_, one)| (one.available, one.price.nano_dollars())).collect();
+        assert_eq!(reserved, [(false, 10), (true, 10)], "in the one zone; nearly free, and used up or not");
     }
 }

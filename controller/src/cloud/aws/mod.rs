@@ -9,6 +9,7 @@ mod market;
 mod price_list;
 mod price_store;
 mod profile;
+mod reservations;
 mod resolve;
 mod templates;
 mod validation;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use karp_aws::capacity_reservations::Found;
 use karp_aws::images::Image;
 use karp_aws::parameters::Parameters;
 use karp_aws::placement_groups::{self, PlacementGroup};
@@ -26,9 +28,10 @@ use karp_aws::security_groups::SecurityGroup;
 use karp_aws::selector::Term;
 use karp_aws::{Clients, Error, Settings, eks, instances, launch_template, subnets};
 use karp_domain::api::{
-    Ami, AmiSelectorTerm, Ec2NodeClass, Ec2NodeClassSpec, NodeClaim, PlacementGroupSelector, Subnet, labels,
+    Ami, AmiSelectorTerm, CapacityReservation, Ec2NodeClass, Ec2NodeClassSpec, NodeClaim, PlacementGroupSelector,
+    Subnet, labels,
 };
-use karp_domain::catalogue::{Catalogue, NodeSettings, Zone};
+use karp_domain::catalogue::{Catalogue, Demands, NodeSettings, Zone};
 use karp_domain::price_file::PriceFile;
 use karp_domain::user_data::ClusterFacts;
 use kube::{Client, ResourceExt};
@@ -45,6 +48,7 @@ use lookups::Lookups;
 use market::{Key, Market};
 use price_store::PriceStore;
 use profile::Profiles;
+use reservations::Reservations;
 use templates::Templates;
 
 /// The tag that names an instance's claim.
@@ -81,6 +85,10 @@ pub struct Aws {
     /// By selector terms and Kubernetes version.
     images: Lookups<(Vec<AmiSelectorTerm>, String), Vec<Image>>,
     placements: Lookups<PlacementGroupSelector, Option<PlacementGroup>>,
+    /// None where the gate ReservedCapacity is off.
+    reservations: Option<Reservations>,
+    /// How often a class's reservations are looked at: what they have left changes with every launch.
+    reservation_poll: Duration,
     /// Answers to dry runs, by template, type and subnet.
     validated: Lookups<(String, String, String), Option<Problem>>,
     dry_runs: bool,
@@ -120,6 +128,11 @@ impl Aws {
             groups: Lookups::new(SECURITY_GROUPS),
             images: Lookups::new(options.ami_refresh_interval),
             placements: Lookups::new(PLACEMENT_GROUPS),
+            reservations: options
+                .feature_gates
+                .enabled("ReservedCapacity")
+                .then(|| Reservations::new(options.reservation_poll)),
+            reservation_poll: options.reservation_poll,
             validated: Lookups::new(validation::LIFETIME),
             dry_runs: !options.disable_dry_run,
             reserved_enis: options.reserved_enis,
@@ -167,14 +180,33 @@ impl Aws {
         self.placements.get(&class.name_any(), selector, usable, ask).await
     }
 
+    /// Returns the capacity reservations that a class selects; `None` when it asks for none.
+    async fn reservations(&self, class: &Ec2NodeClass) -> Result<Option<Vec<Found>>, Error> {
+        let terms = &class.spec.capacity_reservation_selector_terms;
+        match &self.reservations {
+            Some(reservations) if !terms.is_empty() => {
+                reservations.of(&self.clients, &class.name_any(), terms).await.map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Says what the catalogue of a class is made of.
-    fn key(&self, spec: &Ec2NodeClassSpec, subnets: &[Subnet], images: Vec<Ami>) -> Result<Key, Error> {
+    fn key(
+        &self,
+        spec: &Ec2NodeClassSpec,
+        subnets: &[Subnet],
+        images: Vec<Ami>,
+        reservations: &[CapacityReservation],
+    ) -> Result<Key, Error> {
         let family = class::family(spec)?;
         let zone = |subnet: &Subnet| Zone::new(&subnet.zone, subnet.zone_id.as_deref().unwrap_or_default());
         let mut zones: Vec<Zone> = subnets.iter().map(zone).collect();
         zones.sort();
         zones.dedup();
-        Ok(Key { family, settings: self.settings(spec), zones, images, generation: (0, 0) })
+        let reservations = self.reservations.as_ref().map(|known| known.offered(reservations)).unwrap_or_default();
+        let (demands, settings) = (Demands::from_class(spec), self.settings(spec));
+        Ok(Key { family, demands, settings, zones, images, reservations, generation: (0, 0) })
     }
 
     /// Returns what of an instance the pods on nodes of a class can use.
@@ -188,7 +220,8 @@ impl Aws {
 
     /// Returns the cheapest type without accelerators that a class can launch: its image is the least likely to need a bigger disk.
     async fn plain_type(&self, class: &Ec2NodeClass, resolved: &Resolved) -> Result<Option<String>, Error> {
-        let key = self.key(&class.spec, &resolved.subnets, resolved.amis.clone())?;
+        let reservations = resolved.capacity_reservations.as_deref().unwrap_or_default();
+        let key = self.key(&class.spec, &resolved.subnets, resolved.amis.clone(), reservations)?;
         let catalogue = self.market.catalogue(&class.name_any(), key).await?;
         let accelerated = [labels::INSTANCE_GPU_COUNT, labels::INSTANCE_ACCELERATOR_COUNT];
         let rank = |kind: &&Arc<karp_domain::catalogue::InstanceType>| {
@@ -230,6 +263,7 @@ fn read(instance: &instances::Instance) -> Instance {
         instance_type: instance.instance_type.clone(),
         zone: instance.zone.clone(),
         capacity_type: instance.capacity_type,
+        reservation: instance.reservation.clone(),
         image_id: instance.image_id.clone(),
         ending: instance.state.is_ending(),
         launched_at: instance.launched_at,
@@ -252,7 +286,7 @@ impl CloudProvider for Aws {
 
     async fn catalogue(&self, class: &Ec2NodeClass) -> Result<Arc<Catalogue>, CloudError> {
         let status = class.status.clone().unwrap_or_default();
-        let key = self.key(&class.spec, &status.subnets, status.amis)?;
+        let key = self.key(&class.spec, &status.subnets, status.amis, &status.capacity_reservations)?;
         Ok(self.market.catalogue(&class.name_any(), key).await?)
     }
 
@@ -261,10 +295,10 @@ impl CloudProvider for Aws {
     }
 
     async fn launch(&self, prepared: &Prepared) -> Result<Launched, LaunchError> {
-        let Request::Fleet { request, images } = &prepared.request else {
+        let Request::Fleet { request, templates } = &prepared.request else {
             return Err(LaunchError::NodeClassNotReady("the request is for another cloud".to_owned()));
         };
-        launch::launch(self, request, images).await
+        launch::launch(self, request, templates).await
     }
 
     async fn find(&self, claim: &NodeClaim) -> Result<Vec<Instance>, CloudError> {
@@ -323,6 +357,7 @@ impl CloudProvider for Aws {
         self.groups.forget(&name);
         self.images.forget(&name);
         self.placements.forget(&name);
+        self.reservations.iter().for_each(|reservations| reservations.forget(&name));
         self.validated.forget(&name);
         let profiles = self.profiles.release(&self.clients, &self.cluster_name, class).await?;
         tracing::info!(EC2NodeClass.name = name, count, profiles, "deleted launch templates and instance profiles");
@@ -340,16 +375,14 @@ impl CloudProvider for Aws {
             }
         }
         let Some(id) = status.provider_id.as_deref().and_then(instances::instance_id) else { return Ok(None) };
-        let instance = match self.listed.get(id) {
-            Some(instance) => instance,
-            None => match self.describe(id).await? {
-                Some(instance) => {
-                    self.listed.insert(id.to_owned(), instance.clone());
-                    instance
-                }
-                None => return Ok(None),
-            },
-        };
+        if let Some(instance) = self.listed.get(id)
+            && resolve::placement_drift(&instance, found).is_none()
+        {
+            return Ok(None);
+        }
+        // What was listed a minute ago is no reason to replace a node: its reservation may have ended since.
+        let Some(instance) = self.describe(id).await? else { return Ok(None) };
+        self.listed.insert(id.to_owned(), instance.clone());
         Ok(resolve::placement_drift(&instance, found).map(str::to_owned))
     }
 

@@ -16,7 +16,7 @@ use crate::cloud::{CloudError, Problem, Resolved};
 pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudError> {
     let name = class.name_any();
     let (subnet_terms, group_terms) = (class::subnet_terms(&class.spec), class::security_group_terms(&class.spec));
-    let (found_subnets, found_groups, found_images, placement, cluster) = futures::join!(
+    let (found_subnets, found_groups, found_images, placement, reservations, cluster) = futures::join!(
         aws.subnets.get(&name, &subnet_terms, |found| !found.is_empty(), || subnets::find(&aws.clients, &subnet_terms)),
         aws.groups.get(
             &name,
@@ -26,6 +26,7 @@ pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudE
         ),
         images(aws, &name, &class.spec),
         aws.placement_group(class),
+        aws.reservations(class),
         aws.cluster(),
     );
     let mut resolved = Resolved::default();
@@ -38,6 +39,11 @@ pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudE
     resolved.amis = images.into_iter().map(ami).collect();
     none_found(&mut resolved);
     place(class, placement, &mut resolved)?;
+    if let Some(reservations) = reservations.transpose() {
+        let found = settle(reservations, conditions::CAPACITY_RESERVATIONS_READY, &mut resolved)?.unwrap_or_default();
+        resolved.look_again = Some(aws.reservation_poll);
+        resolved.capacity_reservations = Some(found.into_iter().map(|one| one.reservation).collect());
+    }
     profile(aws, class, &mut resolved).await?;
     validation::validate(aws, class, cluster, &mut resolved).await?;
     Ok(resolved)
@@ -195,6 +201,11 @@ pub fn placement_drift(instance: &instances::Instance, class: &Ec2NodeClassStatu
     if !class.subnets.is_empty() && !class.subnets.iter().any(|subnet| subnet.id == instance.subnet_id) {
         return Some("SubnetDrift");
     }
+    let held = |id: &str| class.capacity_reservations.iter().any(|one| one.id == id);
+    let unknown = conditions::is_false(&class.conditions, conditions::CAPACITY_RESERVATIONS_READY);
+    if instance.reservation.as_ref().is_some_and(|taken| !held(&taken.id)) && !unknown {
+        return Some("CapacityReservationDrift");
+    }
     let mut wanted: Vec<&str> = class.security_groups.iter().map(|group| group.id.as_str()).collect();
     wanted.sort_unstable();
     let has = instance.security_group_ids.iter().map(String::as_str);
@@ -203,7 +214,8 @@ pub fn placement_drift(instance: &instances::Instance, class: &Ec2NodeClassStatu
 
 #[cfg(test)]
 mod tests {
-    use karp_domain::catalogue::CapacityType;
+    use karp_aws::capacity_reservations::Taken;
+    use karp_domain::catalogue::{CapacityType, ReservationKind};
 
     use super::*;
 
@@ -216,6 +228,7 @@ mod tests {
             subnet_id: "subnet-1".into(),
             image_id: "ami-1".into(),
             capacity_type: CapacityType::Spot,
+            reservation: None,
             launched_at: None,
             private_dns_name: String::new(),
             security_group_ids: vec!["sg-1".into(), "sg-2".into()],
@@ -247,6 +260,30 @@ mod tests {
         }
         let ending = instances::Instance { state: instances::State::ShuttingDown, ..instance() };
         assert_eq!(placement_drift(&ending, &class(&["subnet-2"], &[])), None);
+    }
+
+    #[test]
+    fn an_instance_drifts_when_its_reservation_is_no_longer_selected() {
+        let taken = |id: &str| Taken { id: id.to_owned(), kind: ReservationKind::Default, interruptible: false };
+        let held = instances::Instance { reservation: Some(taken("cr-1")), ..instance() };
+        let class = |ids: &[&str]| Ec2NodeClassStatus {
+            capacity_reservations: ids.iter().map(|id| reservation(id)).collect(),
+            ..class(&["subnet-1"], &["sg-1", "sg-2"])
+        };
+        assert_eq!(placement_drift(&held, &class(&["cr-2", "cr-1"])), None);
+        assert_eq!(placement_drift(&held, &class(&["cr-2"])), Some("CapacityReservationDrift"));
+        assert_eq!(placement_drift(&held, &class(&[])), Some("CapacityReservationDrift"), "none is asked for any more");
+        assert_eq!(placement_drift(&instance(), &class(&[])), None, "its reservation ended: it runs on, on demand");
+        let mut failed = class(&[]);
+        let (kind, now) = (conditions::CAPACITY_RESERVATIONS_READY, jiff::Timestamp::UNIX_EPOCH);
+        conditions::set(&mut failed.conditions, kind, conditions::ConditionStatus::False, "Unauthorized", "", now);
+        assert_eq!(placement_drift(&held, &failed), None, "nobody knows");
+    }
+
+    fn reservation(id: &str) -> karp_domain::api::CapacityReservation {
+        serde_json::from_value(serde_json::json!({"id": id, "availabilityZone": "a", "instanceType": "m7i.large",
+            "ownerID": "123456789012", "instanceMatchCriteria": "targeted"}))
+        .expect("a reservation")
     }
 
     #[test]

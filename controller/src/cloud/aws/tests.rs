@@ -11,6 +11,7 @@ use karp_aws::selector::Term;
 use karp_domain::api::{ConnectionTracking, conditions};
 use karp_domain::catalogue::{CapacityType, RankedOffering};
 use karp_domain::requirement::Requirements;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
@@ -300,6 +301,91 @@ async fn prefixes_and_their_pods_reach_the_template() {
         told.push(line.trim().to_owned());
     }
     assert_eq!(told, ["maxPods: 110", "maxPods: 250"], "EKS's advice for small and large nodes");
+    aws.release(&class).await.expect("released");
+}
+
+/// Sets the emulator's capacity reservations.
+async fn reserve(reservations: serde_json::Value) {
+    let endpoint = std::env::var(ENDPOINT).expect("an emulator");
+    let address = endpoint.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let mut stream = tokio::net::TcpStream::connect(&address).await.expect("somebody listens");
+    let body = reservations.to_string();
+    let head =
+        format!("POST /_karp/reservations HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(format!("{head}{body}").as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("answered");
+    assert!(answer.contains(" 200 "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_reservation_is_launched_into_until_it_is_full() {
+    let Some(aws) = provider("reserved").await else { return };
+    let mut class = class(&aws, "reserved").await;
+    let zone = class.status.as_ref().expect("a status").subnets[0].zone.clone();
+    let mine = serde_json::json!({ "karp-test": "reserved" });
+    reserve(serde_json::json!([
+        { "id": "cr-1", "instance_type": "m5.large", "zone": zone, "count": 1, "tags": mine },
+        { "id": "cr-2", "instance_type": "m5.large", "zone": zone, "count": 4 },
+        { "id": "cr-3", "instance_type": "m5.large", "zone": zone, "state": "expired", "tags": mine },
+    ]))
+    .await;
+    let term = serde_json::json!([{ "tags": mine }, { "id": "cr-9" }]);
+    class.spec.capacity_reservation_selector_terms = serde_json::from_value(term).expect("terms");
+    let resolved = aws.resolve(&class).await.expect("resolved");
+    assert!(resolved.problems.is_empty(), "{:?}", resolved.problems);
+    let found = resolved.capacity_reservations.expect("it asks for some");
+    let ids: Vec<_> = found.iter().map(|one| one.id.as_str()).collect();
+    assert_eq!(ids, ["cr-1"], "active, and selected; an id that is nobody's selects nothing");
+    class.status.as_mut().expect("a status").capacity_reservations = found;
+
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
+    let offerings = offerings(&aws, &class, CapacityType::Reserved).await;
+    assert_eq!(offerings.iter().map(|one| one.reservation.as_deref()).collect::<Vec<_>>(), [Some("cr-1")]);
+    let claims = ["default-reserved-1", "default-reserved-2"].map(claim);
+    let order =
+        LaunchOrder { claim: &claims[0], class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
+    let prepared = aws.prepare(&order).await.expect("prepared");
+    let launched = aws.launch(&prepared).await.expect("launched").instance;
+    let taken = launched.reservation.clone().expect("it is reserved");
+    assert_eq!((launched.capacity_type, taken.id.as_str()), (CapacityType::Reserved, "cr-1"));
+    let listed = aws.get(&launched.provider_id).await.expect("looked").expect("it is there");
+    assert_eq!((listed.capacity_type, listed.reservation), (CapacityType::Reserved, Some(taken)));
+    let after = aws.catalogue(&class).await.expect("a catalogue");
+    assert!(after.reservations().all(|(_, one)| !one.available), "it is taken off before EC2 is asked again");
+
+    let second = LaunchOrder { claim: &claims[1], ..order };
+    match aws.launch(&aws.prepare(&second).await.expect("prepared")).await {
+        Err(LaunchError::InsufficientCapacity { offerings, .. }) => {
+            let refused: Vec<_> = offerings.iter().map(|one| (one.reservation.as_deref(), one.code.as_str())).collect();
+            assert_eq!(refused, [(Some("cr-1"), "ReservationCapacityExceeded")]);
+        }
+        other => panic!("{other:?}"),
+    }
+
+    let mut claim = claims[0].clone();
+    claim.status = serde_json::from_value(serde_json::json!({ "providerID": launched.provider_id })).expect("a status");
+    assert_eq!(aws.drift(&claim, &class).await.expect("looked"), None);
+    let mut other = class.clone();
+    other.status.as_mut().expect("a status").capacity_reservations.clear();
+    assert_eq!(aws.drift(&claim, &other).await.expect("looked").as_deref(), Some("CapacityReservationDrift"));
+    reserve(serde_json::json!([])).await;
+    assert_eq!(aws.drift(&claim, &other).await.expect("looked"), None, "the reservation is gone, not deselected");
+    let demoted = aws.get(&launched.provider_id).await.expect("looked").expect("it runs on");
+    assert_eq!((demoted.capacity_type, demoted.reservation), (CapacityType::OnDemand, None));
+
+    let bought = self::offerings(&aws, &class, CapacityType::OnDemand).await;
+    let order = LaunchOrder { offerings: &bought, attempt: 2, ..second };
+    let Request::Fleet { request, .. } = aws.prepare(&order).await.expect("prepared").request else {
+        panic!("a fleet")
+    };
+    let call = aws.clients.ec2().describe_launch_template_versions();
+    let answer = call.launch_template_name(&request.choices[0].launch_template).send().await.expect("described");
+    let data = answer.launch_template_versions()[0].launch_template_data().expect("data");
+    let preference =
+        data.capacity_reservation_specification().and_then(|asked| asked.capacity_reservation_preference());
+    assert_eq!(preference.map(|one| one.as_str()), Some("none"), "open reservations are for those that ask");
+    aws.terminate(&launched.provider_id).await.expect("ended");
     aws.release(&class).await.expect("released");
 }
 

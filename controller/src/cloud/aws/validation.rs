@@ -1,11 +1,11 @@
-//! Whether a node class can launch at all: fields that karp acts on, user data that renders, and dry runs of the three calls.
+//! Whether a node class can launch at all: user data that renders, and dry runs of the three calls.
 
 use std::time::Duration;
 
-use karp_aws::launch_template::Spec;
+use karp_aws::launch_template::{Reservations, Spec};
 use karp_aws::{Error, dry_run};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimSpec, conditions};
-use karp_domain::catalogue::CapacityType;
+use karp_domain::catalogue::{CapacityType, Demands};
 use karp_domain::user_data::{ClusterFacts, Error as UserDataError};
 use kube::ResourceExt;
 
@@ -30,12 +30,6 @@ pub async fn validate(
     cluster: Result<ClusterFacts, Error>,
     resolved: &mut Resolved,
 ) -> Result<(), CloudError> {
-    let unsupported = class::unsupported(&class.spec);
-    if !unsupported.is_empty() {
-        let message = format!("karp does not act on these fields yet: {}", unsupported.join(", "));
-        resolved.problems.push(problem("UnsupportedFields", message));
-        return Ok(());
-    }
     let Ok(family) = class::family(&class.spec) else { return Ok(()) };
     let cluster = match cluster {
         Ok(cluster) => cluster,
@@ -86,6 +80,7 @@ async fn rights(
     };
     let Some(instance_type) = aws.plain_type(class, resolved).await? else { return Ok(()) };
     let family = class::family(&class.spec)?;
+    let demands = Demands::from_class(&class.spec);
     let image = class::image_for_type(&resolved.amis, family, &instance_type).unwrap_or(image);
     let spec = Spec {
         image_id: image.id.clone(),
@@ -97,7 +92,10 @@ async fn rights(
         detailed_monitoring: class.spec.detailed_monitoring.unwrap_or(false),
         associate_public_ip: class.spec.associate_public_ip_address,
         placement_group: aws.placement_group(class).await?.map(|group| group.id),
-        interface: class::interface(&class.spec, cluster, class::wants_prefixes(&class.spec)),
+        interface: class::interface(&class.spec, cluster, class::wants_prefixes(&class.spec), 0),
+        nested_vms: demands.nested_vms,
+        enclaves: demands.enclaves,
+        reservations: Reservations::default(),
         tags: class::tags(&aws.cluster_name, class, NO_POOL),
     };
     let question = (spec.name(), instance_type.clone(), subnet.id.clone());

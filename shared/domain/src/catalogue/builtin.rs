@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::{Accelerator, Arch, Gpu, InstanceFacts};
 
 const TABLE: &str = include_str!("builtin.tsv");
-const COLUMNS: usize = 27;
+const COLUMNS: usize = 30;
 
 /// Answers the built-in facts of every known type, ordered by name; parsed once.
 pub fn builtin() -> &'static [InstanceFacts] {
@@ -61,6 +61,9 @@ fn parse(line: &str) -> Option<InstanceFacts> {
         on_demand: flag(24),
         spot: flag(25),
         branch_enis: small(26)?,
+        further_enis: small(27)?,
+        enclaves: flag(28),
+        nested_vms: flag(29),
     })
 }
 

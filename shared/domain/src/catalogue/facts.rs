@@ -74,6 +74,15 @@ pub struct InstanceFacts {
     /// Branch interfaces for pods with security groups of their own; 0 where the VPC resource controller knows of none. EC2's API
     /// does not tell.
     pub branch_enis: u32,
+    /// Network interfaces on each card but the default one, at least; 0 where there is one card.
+    #[serde(default)]
+    pub further_enis: u32,
+    /// Can run Nitro Enclaves.
+    #[serde(default)]
+    pub enclaves: bool,
+    /// Can run virtual machines of its own.
+    #[serde(default)]
+    pub nested_vms: bool,
     /// GPUs.
     pub gpu: Option<Gpu>,
     /// Accelerators that are not GPUs.

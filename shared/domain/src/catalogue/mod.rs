@@ -1,6 +1,7 @@
 //! Instance types: what they are, what a node of each holds, what they cost, and how to ask for them quickly.
 
 mod builtin;
+mod demands;
 mod estimate;
 mod facts;
 mod instance_type;
@@ -12,6 +13,7 @@ mod price;
 mod table;
 
 pub use builtin::{builtin, builtin_type};
+pub use demands::Demands;
 pub use estimate::{estimate_on_demand, estimate_spot};
 pub use facts::{Accelerator, Arch, Gpu, InstanceFacts, NameParts};
 pub use instance_type::{InstanceType, offerings};

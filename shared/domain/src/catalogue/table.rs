@@ -138,10 +138,10 @@ impl Catalogue {
 
     /// Makes a copy in which the offerings that `unavailable` names cannot be had now. It shares all that stays equal, since the
     /// controller makes one for each look at the cluster while an offering is remembered as unavailable.
-    pub fn without(&self, unavailable: impl Fn(&str, &Zone, CapacityType) -> bool) -> Self {
+    pub fn without(&self, unavailable: impl Fn(&str, &Offering) -> bool) -> Self {
         let mut copy = self.clone();
         for t in &mut copy.types {
-            let gone = |o: &Offering| o.available && unavailable(&t.name, &o.zone, o.capacity_type);
+            let gone = |o: &Offering| o.available && unavailable(&t.name, o);
             let gone: Vec<usize> = t.offerings.iter().enumerate().filter(|(_, o)| gone(o)).map(|(at, _)| at).collect();
             if !gone.is_empty() {
                 let offerings = &mut Arc::make_mut(t).offerings;

@@ -110,7 +110,7 @@ fn requirements_choose_among_reservations() {
     assert!(catalogue.defines(labels::CAPACITY_RESERVATION_ID));
     assert!(!self::catalogue(&[]).defines(labels::CAPACITY_RESERVATION_ID));
     // what is remembered as unavailable is gone from every query
-    let without = catalogue.without(|name, _, how| name == "m5.xlarge" && how == CapacityType::Reserved);
+    let without = catalogue.without(|name, o| name == "m5.xlarge" && o.capacity_type == CapacityType::Reserved);
     assert_eq!(had(&without, &[only(labels::CAPACITY_RESERVATION_ID, "cr-2")]), [""; 0]);
 }
 

@@ -1,0 +1,76 @@
+//! What a node class asks of the hardware.
+
+use serde::{Deserialize, Serialize};
+
+use super::InstanceFacts;
+use crate::api::{Ec2NodeClassSpec, InterfaceType, NetworkInterface, Toggle};
+
+/// Holds what a node class asks for that not every instance type has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Demands {
+    /// Network interfaces by card and place; those that every type has when empty.
+    pub interfaces: Vec<NetworkInterface>,
+    /// Nodes may run Nitro Enclaves.
+    pub enclaves: bool,
+    /// Whether nodes may run virtual machines, where it is said.
+    pub nested_vms: Option<bool>,
+}
+
+impl Demands {
+    /// Reads them from a class.
+    pub fn from_class(class: &Ec2NodeClassSpec) -> Self {
+        let nested = class.cpu_options.as_ref().and_then(|options| options.nested_virtualization);
+        Demands {
+            interfaces: class.network_interfaces.to_vec(),
+            enclaves: class.enclave_options.as_ref().is_some_and(|options| options.enabled),
+            nested_vms: nested.map(|toggle| toggle == Toggle::Enabled),
+        }
+    }
+
+    /// Says whether a type has all that: cards and places for the interfaces, EFA for as many as are for EFA only.
+    pub fn are_met_by(&self, facts: &InstanceFacts) -> bool {
+        let at = |index: i32| u32::try_from(index).unwrap_or(u32::MAX);
+        let placed = |one: &NetworkInterface| {
+            let room = if one.network_card_index == 0 { facts.enis } else { facts.further_enis };
+            at(one.network_card_index) < facts.network_cards && at(one.device_index) < room
+        };
+        let efa_only = self.interfaces.iter().filter(|one| one.interface_type == InterfaceType::EfaOnly).count();
+        self.interfaces.iter().all(placed)
+            && efa_only <= facts.efa as usize
+            && (facts.enclaves || !self.enclaves)
+            && (facts.nested_vms || self.nested_vms != Some(true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::catalogue::builtin_type;
+
+    fn met(spec: Value) -> Vec<String> {
+        let demands = Demands::from_class(&serde_json::from_value(spec).unwrap());
+        let types = ["m5.xlarge", "m8i.large", "t3.large", "p4d.24xlarge"];
+        let facts = types.iter().map(|name| builtin_type(name).unwrap());
+        facts.filter(|facts| demands.are_met_by(facts)).map(|facts| facts.name.clone()).collect()
+    }
+
+    #[test]
+    fn only_types_with_what_the_class_asks_for_meet_it() {
+        assert_eq!(met(json!({})).len(), 4);
+        assert_eq!(met(json!({"enclaveOptions": {"enabled": true}})), ["m5.xlarge", "p4d.24xlarge"]);
+        assert_eq!(met(json!({"cpuOptions": {"nestedVirtualization": "enabled"}})), ["m8i.large"]);
+        assert_eq!(met(json!({"cpuOptions": {"nestedVirtualization": "disabled"}})).len(), 4);
+        let first = json!({"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"});
+        let at = |card: i32, device: i32, kind: &str| {
+            let one = json!({"networkCardIndex": card, "deviceIndex": device, "interfaceType": kind});
+            met(json!({"networkInterfaces": [first, one]}))
+        };
+        assert_eq!(at(0, 3, "interface"), ["m5.xlarge", "p4d.24xlarge"], "the others have three interfaces");
+        assert_eq!(at(3, 1, "interface"), ["p4d.24xlarge"], "four cards");
+        assert_eq!(at(0, 1, "efa-only"), ["p4d.24xlarge"]);
+        assert!(at(4, 1, "efa-only").is_empty());
+    }
+}
