@@ -11,7 +11,7 @@ use crate::{
     by_hand, cargo, demo, figures,
     group::Group,
     layout::Layout,
-    oracle,
+    lives, oracle,
     sandbox::{Options, Sandbox},
     tools::Tools,
     verify,
@@ -34,6 +34,15 @@ enum Command {
         /// Run everything at length, measure, and write target/deep/record.json
         #[arg(long)]
         deep: bool,
+    },
+    /// Play many lives of a cluster under faults, by the simulator in a release build
+    Sim {
+        /// How many
+        #[arg(long, default_value_t = 1000)]
+        seeds: u64,
+        /// Seed of the first; taken from what is committed when left out
+        #[arg(long)]
+        from: Option<u64>,
     },
     /// Start a sandbox and leave it running
     Up {
@@ -123,6 +132,7 @@ fn run(command: Command) -> Result<ExitCode> {
             launcher::prerequisites::check()?;
             return interruptible(verify::run(layout, deep));
         }
+        Command::Sim { seeds, from } => return interruptible(lives::run(&layout, seeds, from)),
         Command::Up { which, node_delay } => {
             interruptible(set_up(&layout))?;
             by_hand::up(&layout, &which.name, node_delay)?;

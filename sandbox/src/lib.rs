@@ -15,6 +15,7 @@ pub mod http;
 pub mod kubeconfig;
 pub mod kwok;
 pub mod layout;
+pub mod lives;
 pub mod moto;
 pub mod node_bridge;
 pub mod oracle;

@@ -17,7 +17,7 @@ use crate::{
     cargo,
     group::Group,
     layout::Layout,
-    process,
+    lives, process,
     progress::Step,
     record::{self, Record, StepRecord, rounded},
     sandbox::{Options, Sandbox},
@@ -29,7 +29,9 @@ const FOREIGN_TO_DOMAIN: [&str; 3] = ["tokio", "hyper", "aws"];
 /// Lines of a failed step's log that are shown: a failing test's report, not a whole build.
 const SHOWN_LINES: usize = 200;
 /// What makes tests run at length: property test cases (256 otherwise), and whatever else a test does more of.
-const DEEP: [(&str, &str); 2] = [("PROPTEST_CASES", "4096"), ("KARP_DEEP", "1")];
+const DEEP: [(&str, &str); 3] = [("PROPTEST_CASES", "4096"), ("KARP_DEEP", "1"), (lives::COUNT, "1500")];
+/// Lives that the simulator plays otherwise.
+const LIVES: &str = "300";
 /// From what property tests draw their cases: from what is committed, so that the same files are judged alike each time and every change
 /// draws others. `--deep` draws at random.
 const SEED: &str = "PROPTEST_RNG_SEED";
@@ -134,12 +136,16 @@ impl Verify {
         };
         self.note("sandbox", true, begin);
         let mut env = sandbox.test_env();
+        let seed = record::seed(&self.layout.root);
+        let life = lives::first(&self.layout);
+        println!("  simulated lives begin with {}={life}", lives::FIRST);
+        env.insert(lives::FIRST.to_owned(), life.to_string());
         if self.deep {
             env.extend(DEEP.map(|(name, value)| (name.to_owned(), value.to_owned())));
         } else {
-            let seed = record::seed(&self.layout.root).to_string();
             println!("  property tests draw by {SEED}={seed}");
-            env.insert(SEED.to_owned(), seed);
+            env.insert(SEED.to_owned(), seed.to_string());
+            env.insert(lives::COUNT.to_owned(), LIVES.to_owned());
         }
         let passed = self.cargo("tests", &["test", "--workspace", "--no-fail-fast"], &env).await?;
         let begin = Instant::now();

@@ -1,0 +1,29 @@
+//! `cargo sim`: the simulator of `karp-domain` under many seeds, in a release build.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::{cargo, group::Group, layout::Layout, record};
+
+/// How many lives of a cluster the simulator plays under mixed faults.
+pub(crate) const COUNT: &str = "KARP_SIM_SEEDS";
+/// The seed of the first one; the others count up from it.
+pub(crate) const FIRST: &str = "KARP_SIM_SEED";
+
+/// Answers the seed that belongs to what is committed.
+pub(crate) fn first(layout: &Layout) -> u64 {
+    u64::from(record::seed(&layout.root) as u32)
+}
+
+/// Plays so many lives from a seed, or from what is committed.
+///
+/// # Errors
+/// When cargo cannot be run.
+pub async fn run(layout: &Layout, seeds: u64, from: Option<u64>) -> Result<ExitCode> {
+    let arguments = ["test", "--release", "-p", "karp-domain", "--test", "sim", "mixed", "--", "--nocapture"];
+    let mut command = cargo::command(layout, &arguments);
+    command.env(COUNT, seeds.to_string()).env(FIRST, from.unwrap_or_else(|| first(layout)).to_string());
+    let status = Group::start(command)?.wait().await?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
