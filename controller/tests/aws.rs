@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
@@ -144,6 +145,11 @@ async fn reserved_instances_are_used_first_and_stay_when_their_reservation_ends(
     assert_eq!(status.capacity_reservations.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["cr-1"]);
     assert!(conditions::is_true(&status.conditions, conditions::CAPACITY_RESERVATIONS_READY));
 
+    let placed = async || -> BTreeMap<String, String> {
+        let pods = stand.running().await;
+        pods.iter().map(|pod| (pod.uid().unwrap_or_default(), node_of(pod))).collect()
+    };
+    let before = placed().await;
     stand.aws.door("reservations", &json!([]));
     let all: Api<NodeClaim> = Api::all(stand.client.clone());
     let name = held.name_any();
@@ -156,7 +162,10 @@ async fn reserved_instances_are_used_first_and_stay_when_their_reservation_ends(
         })
     })
     .await;
-    assert_eq!(stand.running().await.len(), 2, "nothing had to move");
+    tokio::time::sleep(WATCH).await;
+    assert_eq!(placed().await, before, "nothing had to move");
+    let claim = all.get(&name).await.expect("the claim");
+    assert!(since(&claim, conditions::DRIFTED).is_none(), "it ended, nobody took it away from the class");
     assert_eq!(stand.aws.instances(&stand.name).len(), 2);
     stand.leave().await;
 }

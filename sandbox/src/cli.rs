@@ -38,7 +38,7 @@ enum Command {
     /// Play many lives of a cluster under faults, by the simulator in a release build
     Sim {
         /// How many
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
         seeds: u64,
         /// Seed of the first; taken from what is committed when left out
         #[arg(long)]

@@ -151,6 +151,9 @@ pub struct Launched {
     pub refused: Vec<UnavailableOffering>,
 }
 
+/// EC2's word for a capacity reservation that has no instance left.
+pub const RESERVATION_FULL: &str = "ReservationCapacityExceeded";
+
 /// Names an offering that could not be had.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UnavailableOffering {

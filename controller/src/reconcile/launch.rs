@@ -8,14 +8,14 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, labels, requirements};
-use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
+use karp_domain::catalogue::{CapacityType, Catalogue, RESERVATION_LABELS, RankedOffering};
 use karp_domain::cluster::Unreadable;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::{Context, Error, node_claim};
-use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, UnavailableOffering};
+use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, RESERVATION_FULL, UnavailableOffering};
 use crate::effect;
 use crate::ops::events::Reason;
 use crate::ops::metrics::{CloudErrorLabels, CloudLabels, LaunchFailureLabels};
@@ -169,7 +169,9 @@ fn offerings(claim: &NodeClaim, catalogue: &Catalogue) -> Result<Vec<RankedOffer
             types.set(at, false);
         }
     }
-    Ok(narrow(catalogue.ranked(&types, market)))
+    let mut ranked = catalogue.ranked(&types, market);
+    ranked.retain(|offering| catalogue.admits(offering, &wanted));
+    Ok(narrow(ranked))
 }
 
 /// Keeps one capacity type, reserved before spot before on-demand, without spot that is dearer than on-demand.
@@ -209,6 +211,13 @@ async fn adopt(
 ) -> Result<Action, Error> {
     let kind = catalogue.get(&instance.instance_type);
     let settled = settled_labels(claim, instance, catalogue);
+    let mut settled = json!(settled);
+    if instance.reservation.is_none() {
+        // it may have ended since: what the claim was made for is no longer so
+        for key in RESERVATION_LABELS.iter().filter(|key| claim.labels().contains_key(**key)) {
+            settled[*key] = serde_json::Value::Null;
+        }
+    }
     let claim = effect::write_metadata(&context.client, claim, json!({ "labels": settled })).await?;
     node_claim::write(context, &claim, |status, now| {
         status.provider_id = Some(instance.provider_id.clone());
@@ -252,6 +261,7 @@ fn settled_labels(claim: &NodeClaim, instance: &Instance, catalogue: &Catalogue)
     all.insert(labels::ZONE.to_owned(), instance.zone.clone());
     all.insert(labels::INSTANCE_TYPE.to_owned(), instance.instance_type.clone());
     all.insert(labels::CAPACITY_TYPE.to_owned(), instance.capacity_type.to_string());
+    all.retain(|key, _| !RESERVATION_LABELS.contains(&key.as_str()));
     if let Some(taken) = &instance.reservation {
         all.insert(labels::CAPACITY_RESERVATION_ID.to_owned(), taken.id.clone());
         all.insert(labels::CAPACITY_RESERVATION_TYPE.to_owned(), taken.kind.as_str().to_owned());
@@ -263,7 +273,10 @@ fn settled_labels(claim: &NodeClaim, instance: &Instance, catalogue: &Catalogue)
 /// Remembers offerings that could not be had.
 fn remember(context: &Context, refused: &[UnavailableOffering]) {
     for offering in refused {
-        context.unavailable.mark(offering);
+        // the count of a reservation's instances is asked of EC2 every minute: it knows better
+        if offering.code != RESERVATION_FULL {
+            context.unavailable.mark(offering);
+        }
         let labels = LaunchFailureLabels::new(&offering.zone, offering.capacity_type.as_str(), &offering.code);
         context.metrics.launch_failures.get_or_create(&labels).inc();
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use karp_domain::api::{Ec2NodeClassStatus, NodeClaim, ReservationState, labels};
 use karp_domain::catalogue::{CapacityType, ReservationKind};
+use karp_domain::lifecycle::provider_id;
 use kube::ResourceExt;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -48,9 +49,11 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 }
 
 async fn pass(context: &Context) {
+    // A node may have been labelled by a registration that began before its claim was demoted.
     let reserved = context.stores.claims.state_filter(|claim| {
+        let node = || provider_id(claim).and_then(|id| context.stores.node_of(id));
         claim.metadata.deletion_timestamp.is_none()
-            && claim.labels().get(labels::CAPACITY_TYPE).map(String::as_str) == Some(CapacityType::Reserved.as_str())
+            && (is_reserved(claim) || node().is_some_and(|node| is_reserved(&*node)))
     });
     if reserved.is_empty() {
         return;
@@ -63,7 +66,7 @@ async fn pass(context: &Context) {
         }
     };
     for claim in reserved {
-        let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+        let id = provider_id(&claim);
         let instance = listed.iter().find(|one| Some(one.provider_id.as_str()) == id);
         let class = context.stores.class(&claim.spec.node_class_ref.name);
         let done = match fate(&claim, class.as_ref().and_then(|class| class.status.as_ref()), instance) {
@@ -71,7 +74,9 @@ async fn pass(context: &Context) {
             Fate::OnDemand => demote(context, &claim, id.unwrap_or_default()).await,
             Fate::Leaves => leave(context, &claim).await,
         };
-        if let Err(error) = done {
+        if let Err(error) = done
+            && !error.is_race()
+        {
             tracing::error!(NodeClaim.name = claim.name_any(), %error, "following the capacity reservation of a node");
         }
     }
@@ -92,7 +97,11 @@ fn fate(claim: &NodeClaim, class: Option<&Ec2NodeClassStatus>, instance: Option<
     }
 }
 
-/// Labels a claim and its node as bought on demand. The node first: it is the claim by which this is known to be open.
+fn is_reserved(object: &impl ResourceExt) -> bool {
+    object.labels().get(labels::CAPACITY_TYPE).map(String::as_str) == Some(CapacityType::Reserved.as_str())
+}
+
+/// Labels a claim and its node as bought on demand.
 async fn demote(context: &Context, claim: &NodeClaim, provider_id: &str) -> Result<(), Error> {
     let labels = json!({ "labels": {
         (labels::CAPACITY_TYPE): CapacityType::OnDemand.as_str(),
@@ -100,10 +109,12 @@ async fn demote(context: &Context, claim: &NodeClaim, provider_id: &str) -> Resu
         (labels::CAPACITY_RESERVATION_TYPE): null,
         (labels::CAPACITY_RESERVATION_INTERRUPTIBLE): null,
     } });
-    if let Some(node) = context.stores.node_of(provider_id) {
+    if let Some(node) = context.stores.node_of(provider_id).filter(|node| is_reserved(&**node)) {
         effect::write_metadata(&context.client, &*node, labels.clone()).await?;
     }
-    effect::write_metadata(&context.client, claim, labels).await?;
+    if is_reserved(claim) {
+        effect::write_metadata(&context.client, claim, labels).await?;
+    }
     tracing::info!(NodeClaim.name = claim.name_any(), "updated capacity type for nodeclaim: its reservation ended");
     Ok(())
 }

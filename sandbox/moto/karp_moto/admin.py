@@ -70,6 +70,7 @@ def release(world, gate, body):
 
 def reset_faults(world, gate, body):
     world.faults.reset()
+    reservations.replace(world, [])
     return {}
 
 

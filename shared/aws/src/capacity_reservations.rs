@@ -60,11 +60,16 @@ pub async fn find(
 ) -> Result<Vec<Found>, Error> {
     let ids: Vec<String> = terms.iter().filter_map(|term| term.id.clone()).collect();
     let mut found = by_ids(clients, ids).await?;
-    for term in terms.iter().filter(|term| term.id.is_none()) {
+    for term in terms.iter().filter(|term| term.id.is_none() && selects(term)) {
         found.extend(describe(clients, Vec::new(), filters(term)).await?);
     }
     let read = found.into_iter().filter_map(|one| read(one, now)).map(|one| (one.reservation.id.clone(), one));
     Ok(read.collect::<BTreeMap<_, _>>().into_values().collect())
+}
+
+/// A term without tags and criteria would select every reservation of the account; it selects none.
+fn selects(term: &CapacityReservationSelectorTerm) -> bool {
+    !term.tags.is_empty() || term.instance_match_criteria.is_some()
 }
 
 /// One call for all ids; where one of them does not exist, which fails the whole, a call for each.
@@ -73,6 +78,7 @@ async fn by_ids(clients: &Clients, ids: Vec<String>) -> Result<Vec<ec2::Capacity
         return Ok(Vec::new());
     }
     match describe(clients, ids.clone(), Vec::new()).await {
+        Err(error) if error.is_not_found() && ids.len() == 1 => return Ok(Vec::new()),
         Err(error) if error.is_not_found() => {}
         answer => return answer,
     }
@@ -173,6 +179,10 @@ mod tests {
             filters(&term).into_iter().map(|f| (f.name.unwrap_or_default(), f.values.unwrap_or_default())).collect();
         let has = |name: &str, value: &str| asked.contains(&(name.to_owned(), vec![value.to_owned()]));
         assert!(has("tag-key", "any") && has("tag:team", "ml"), "{asked:?}");
+        assert!(selects(&term));
+        let owner: CapacityReservationSelectorTerm =
+            serde_json::from_value(serde_json::json!({"tags": {}, "ownerID": "123456789012"})).expect("a term");
+        assert!(!selects(&owner), "not everything of an account");
         assert!(has("owner-id", "123456789012") && has("instance-match-criteria", "targeted"), "{asked:?}");
     }
 }

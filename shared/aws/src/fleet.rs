@@ -269,6 +269,7 @@ fn read_override(place: Option<ec2::FleetLaunchTemplateOverrides>) -> (String, S
 mod tests {
     use super::*;
     use crate::error::Retry;
+    use karp_domain::catalogue::ReservationKind;
 
     fn refusal(code: &str) -> Refusal {
         Refusal {
@@ -292,6 +293,34 @@ mod tests {
         let error = answer.failure().expect("nothing launched");
         assert_eq!(error.retry(), Retry::Resolve);
         assert!(error.to_string().contains("m7i.large in us-east-1a"), "{error}");
+    }
+
+    #[test]
+    fn each_way_of_buying_has_its_word_at_ec2() {
+        use ReservationKind::{CapacityBlock, Default as Plain};
+        let of = |capacity_type, held: Option<(ReservationKind, bool)>| {
+            let taken = |(kind, interruptible)| Taken { id: "cr-1".into(), kind, interruptible };
+            target(&Request {
+                client_token: "t".into(),
+                capacity_type,
+                count: 1,
+                reservation: held.map(taken),
+                choices: Vec::new(),
+                tags: BTreeMap::new(),
+                context: None,
+            })
+        };
+        let reserved = |kind, interruptible| of(CapacityType::Reserved, Some((kind, interruptible)));
+        assert_eq!(of(CapacityType::Spot, None), ec2::DefaultTargetCapacityType::Spot);
+        assert_eq!(of(CapacityType::OnDemand, None), ec2::DefaultTargetCapacityType::OnDemand);
+        assert_eq!(reserved(Plain, false), ec2::DefaultTargetCapacityType::OnDemand);
+        assert_eq!(reserved(Plain, true), ec2::DefaultTargetCapacityType::ReservedCapacity);
+        assert_eq!(reserved(CapacityBlock, false), ec2::DefaultTargetCapacityType::CapacityBlock);
+        let launched =
+            ec2::CreateFleetInstance::builder().instance_ids("i-1").lifecycle(ec2::InstanceLifecycle::OnDemand);
+        let answer =
+            aws_sdk_ec2::operation::create_fleet::CreateFleetOutput::builder().instances(launched.build()).build();
+        assert_eq!(read(answer, CapacityType::Reserved).launched[0].capacity_type, CapacityType::Reserved);
     }
 
     #[test]

@@ -225,8 +225,11 @@ fn taken(instance: &ec2::Instance) -> Option<Taken> {
         _ => ReservationKind::Default,
     };
     let interruptible = lifecycle == Some(&ec2::InstanceLifecycleType::InterruptibleCapacityReservation);
-    let preference = instance.capacity_reservation_specification.as_ref()?.capacity_reservation_preference.as_ref();
-    let asked = preference == Some(&ec2::CapacityReservationPreference::CapacityReservationsOnly);
+    let said = instance.capacity_reservation_specification.as_ref();
+    let preference = said.and_then(|said| said.capacity_reservation_preference.as_ref());
+    let target = said.and_then(|said| said.capacity_reservation_target.as_ref()?.capacity_reservation_id.as_ref());
+    let asked =
+        preference == Some(&ec2::CapacityReservationPreference::CapacityReservationsOnly) || target == Some(&id);
     (asked || interruptible || kind == ReservationKind::CapacityBlock).then_some(Taken { id, kind, interruptible })
 }
 
@@ -262,6 +265,19 @@ mod tests {
         assert_eq!(of(Some("cr-1"), CapacityReservationsOnly, None), plain);
         assert_eq!(of(Some("cr-1"), Open, None), (CapacityType::OnDemand, None), "it fell into an open one");
         assert_eq!(of(None, CapacityReservationsOnly, None), (CapacityType::OnDemand, None), "its reservation ended");
+        let unsaid = ec2::Instance::builder()
+            .instance_id("i-1")
+            .capacity_reservation_id("cr-1")
+            .instance_lifecycle(ec2::InstanceLifecycleType::InterruptibleCapacityReservation);
+        let interruptible = taken(&unsaid.build()).map(|taken| (taken.kind, taken.interruptible));
+        assert_eq!(interruptible, Some((ReservationKind::Default, true)), "its lifecycle says so");
+        let named = |id: &str| {
+            let target = ec2::CapacityReservationTargetResponse::builder().capacity_reservation_id(id).build();
+            let said = ec2::CapacityReservationSpecificationResponse::builder().capacity_reservation_target(target);
+            let instance = ec2::Instance::builder().instance_id("i-1").capacity_reservation_id("cr-1");
+            taken(&instance.capacity_reservation_specification(said.build()).build()).is_some()
+        };
+        assert!(named("cr-1") && !named("cr-2"), "it asked for this one");
         let block = of(Some("cr-1"), Open, Some(ec2::InstanceLifecycleType::CapacityBlock));
         assert_eq!(block, (CapacityType::Reserved, Some((ReservationKind::CapacityBlock, false))));
     }

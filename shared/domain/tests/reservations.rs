@@ -252,3 +252,16 @@ proptest! {
         }
     }
 }
+
+/// Two reservations of one type in one zone: who asks for one by its id never takes the other.
+#[test]
+fn a_reservation_that_is_asked_for_by_id_is_not_changed_for_another() {
+    let held = [held("cr-1", "m7i.2xlarge", "us-east-1a", 5), held("cr-2", "m7i.2xlarge", "us-east-1a", 1)];
+    let asking = large(3).into_iter().map(|pod| with(pod, &[("spec.nodeSelector", json!({(ID): "cr-2"}))]));
+    let objects: Vec<Value> = [class(), on_demand()].into_iter().chain(asking).collect();
+    let (_, solution) = answer(&objects, &held);
+    assert_eq!(taken(&solution.nodes), BTreeMap::from([("cr-2".to_owned(), 1)]));
+    assert_eq!(solution.unschedulable.len(), 2, "{:?}", solution.unschedulable);
+    let free: Vec<Value> = [class(), on_demand()].into_iter().chain(large(3)).collect();
+    assert_eq!(answer(&free, &held).1.nodes.len(), 3);
+}

@@ -94,7 +94,7 @@ pub fn unavailable(refused: &[Refusal], reservation: impl Fn(&Refusal) -> Option
             instance_type,
             zone,
             capacity_type: refusal.capacity_type,
-            reservation: reservation(refusal),
+            reservation: if refusal.code == NO_ADDRESSES { None } else { reservation(refusal) },
             code: refusal.code.clone(),
         };
         if !offerings.contains(&offering) {
@@ -160,6 +160,10 @@ mod tests {
         let marked = unavailable(&refused.map(refusal), |_| None);
         let places: Vec<_> = marked.iter().map(|one| (one.instance_type.as_str(), one.zone.as_str())).collect();
         assert_eq!(places, [("m7i.large", "us-east-1a"), ("", "us-east-1a"), ("", "")]);
+        let held =
+            unavailable(&[NO_ADDRESSES, "ReservationCapacityExceeded"].map(refusal), |_| Some("cr-1".to_owned()));
+        let held: Vec<_> = held.iter().map(|one| one.reservation.as_deref()).collect();
+        assert_eq!(held, [None, Some("cr-1")], "a full subnet is full for every reservation");
     }
 
     #[test]

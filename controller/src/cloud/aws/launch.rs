@@ -15,7 +15,9 @@ use kube::ResourceExt;
 use serde_json::{Map, Value};
 
 use super::{Aws, CLAIM_TAG, class, failure};
-use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, Launched, Prepared, Request, Template};
+use crate::cloud::{
+    CloudError, Instance, LaunchError, LaunchOrder, Launched, Prepared, RESERVATION_FULL, Request, Template,
+};
 
 /// Makes the request, and the launch templates that it names.
 pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, LaunchError> {
@@ -100,6 +102,11 @@ pub async fn launch(
                 // A template that was deleted behind our back is made again by the next try.
                 aws.templates.doubt(templates.keys());
             }
+            if let (Some(RESERVATION_FULL), Some(taken), Some(known)) =
+                (error.code(), &request.reservation, &aws.reservations)
+            {
+                known.full(&taken.id);
+            }
             return Err(failure::call_failed(error, request));
         }
     };
@@ -107,6 +114,11 @@ pub async fn launch(
         let template = origin(request, templates, &refusal.instance_type, &refusal.zone)?;
         template.reservation.as_ref().map(|taken| taken.id.clone())
     };
+    for refusal in answer.refused.iter().filter(|refusal| refusal.code == RESERVATION_FULL) {
+        if let (Some(id), Some(reservations)) = (refused_of(refusal), &aws.reservations) {
+            reservations.full(&id);
+        }
+    }
     let Some(launched) = answer.launched.first() else {
         if answer.refused.iter().any(|refusal| refusal.code.starts_with("InvalidLaunchTemplate")) {
             aws.templates.doubt(templates.keys());
@@ -116,7 +128,7 @@ pub async fn launch(
     let template = origin(request, templates, &launched.instance_type, &launched.zone);
     let reservation = template.and_then(|template| template.reservation.clone());
     if let (Some(taken), Some(reservations)) = (&reservation, &aws.reservations) {
-        reservations.took(&taken.id);
+        reservations.took(&taken.id, &launched.instance_id);
     }
     let instance = Instance {
         provider_id: instances::provider_id(&launched.zone, &launched.instance_id),
@@ -132,7 +144,7 @@ pub async fn launch(
     Ok(Launched { instance, refused: failure::unavailable(&answer.refused, refused_of) })
 }
 
-/// Finds the launch template of a type in a zone; EC2 may leave the zone out.
+/// Finds the launch template of a type in a zone. EC2 may leave the zone out: then there is none where several reservations may be meant.
 fn origin<'t>(
     request: &fleet::Request,
     templates: &'t BTreeMap<String, Template>,
@@ -140,8 +152,11 @@ fn origin<'t>(
     zone: &str,
 ) -> Option<&'t Template> {
     let is = |one: &Override| one.instance_type == instance_type && (zone.is_empty() || one.zone == zone);
-    let choice = request.choices.iter().find(|choice| choice.overrides.iter().any(is))?;
-    templates.get(&choice.launch_template)
+    let mut fitting = request.choices.iter().filter(|choice| choice.overrides.iter().any(is));
+    let first = templates.get(&fitting.next()?.launch_template)?;
+    let same =
+        |choice: &Choice| templates.get(&choice.launch_template).is_some_and(|t| t.reservation == first.reservation);
+    fitting.all(same).then_some(first)
 }
 
 /// What instances must have in common to come of one launch template.
@@ -187,8 +202,8 @@ fn sorted<'a>(
     sorted
 }
 
-/// Returns the offerings that one request can ask for together with the first: bought the same way and, where that is by reservation,
-/// of one kind, for each type and zone the one with the most room, and no more than one block (EC2's bound).
+/// Returns the offerings that one request can ask for together with the first: bought the same way and, where that is by reservation, of
+/// its kind, for each type and zone the one with the most room; of blocks the first alone (EC2's bound).
 fn bought_alike<'o>(order: &LaunchOrder<'o>) -> Vec<(&'o RankedOffering, Option<Taken>)> {
     let Some(first) = order.offerings.first() else { return Vec::new() };
     let alike = order.offerings.iter().filter(|one| one.capacity_type == first.capacity_type);
@@ -197,20 +212,20 @@ fn bought_alike<'o>(order: &LaunchOrder<'o>) -> Vec<(&'o RankedOffering, Option<
     }
     let mut held: Vec<(&RankedOffering, &Reservation)> =
         alike.filter_map(|one| Some((one, reservation(order.catalogue, one)?))).collect();
-    held.sort_by_key(|(_, reservation)| std::cmp::Reverse(reservation.remaining));
-    let mut kept: Vec<(&RankedOffering, Option<Taken>)> = Vec::new();
-    for (offering, Reservation { id, kind, interruptible, .. }) in held {
-        let taken = Taken { id: id.to_string(), kind: *kind, interruptible: *interruptible };
-        let goes = |(other, known): &(&RankedOffering, Option<Taken>)| {
-            let alike = known.as_ref().is_some_and(|one| (one.kind, one.interruptible) == (*kind, *interruptible));
-            let place = (&other.instance_type, &other.zone) != (&offering.instance_type, &offering.zone);
-            alike && place && *kind == ReservationKind::Default
-        };
-        if kept.iter().all(goes) {
-            kept.push((offering, Some(taken)));
-        }
+    let Some((_, Reservation { kind, interruptible, .. })) = held.first().copied() else { return Vec::new() };
+    held.retain(|(_, other)| (other.kind, other.interruptible) == (*kind, *interruptible));
+    if *kind == ReservationKind::CapacityBlock {
+        held.truncate(1);
     }
-    kept
+    let place = |one: &RankedOffering| (one.instance_type.clone(), one.zone.clone());
+    let roomier = |(one, reservation): &(&RankedOffering, &Reservation)| {
+        let mut others = held.iter().filter(|(other, _)| place(other) == place(one));
+        others.all(|(_, other)| (other.remaining, &reservation.id) <= (reservation.remaining, &other.id))
+    };
+    let best = held.iter().filter(|one| roomier(one));
+    let taken =
+        |held: &Reservation| Taken { id: held.id.to_string(), kind: held.kind, interruptible: held.interruptible };
+    best.map(|(offering, reservation)| (*offering, Some(taken(reservation)))).collect()
 }
 
 /// The capacity reservation behind an offering.
@@ -344,8 +359,10 @@ mod tests {
         let plain = [held("cr-1", Plain, "a", 1), held("cr-2", Plain, "a", 5), held("cr-3", Plain, "b", 2)];
         assert_eq!(request(&plain), ["cr-2", "cr-3"], "the roomiest of each zone");
         let blocks = [held("cr-1", CapacityBlock, "a", 1), held("cr-2", CapacityBlock, "b", 3)];
-        assert_eq!(request(&blocks), ["cr-2"]);
-        assert_eq!(request(&[&plain[..1], &blocks[1..]].concat()), ["cr-2"], "never of two kinds");
+        assert_eq!(request(&blocks), ["cr-1"]);
+        assert_eq!(request(&[&plain[..1], &blocks[1..]].concat()), ["cr-1"], "never of two kinds");
+        let even = [held("cr-1", Plain, "a", 2), held("cr-2", Plain, "a", 2)];
+        assert_eq!(request(&even), ["cr-1"]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use karp_domain::api::{
     Ami, AmiSelectorTerm, CapacityReservation, Ec2NodeClass, Ec2NodeClassSpec, NodeClaim, PlacementGroupSelector,
     Subnet, labels,
 };
-use karp_domain::catalogue::{Catalogue, Demands, NodeSettings, Zone};
+use karp_domain::catalogue::{CapacityType, Catalogue, Demands, NodeSettings, Zone};
 use karp_domain::price_file::PriceFile;
 use karp_domain::user_data::ClusterFacts;
 use kube::{Client, ResourceExt};
@@ -224,10 +224,15 @@ impl Aws {
         let key = self.key(&class.spec, &resolved.subnets, resolved.amis.clone(), reservations)?;
         let catalogue = self.market.catalogue(&class.name_any(), key).await?;
         let accelerated = [labels::INSTANCE_GPU_COUNT, labels::INSTANCE_ACCELERATOR_COUNT];
-        let rank = |kind: &&Arc<karp_domain::catalogue::InstanceType>| {
-            (accelerated.iter().any(|label| kind.labels.contains_key(*label)), kind.cheapest(), kind.name.clone())
+        // what is reserved comes and goes with each launch
+        let bought = |kind: &karp_domain::catalogue::InstanceType| {
+            let open = kind.offerings.iter().filter(|one| one.available && one.reservation.is_none());
+            open.map(|one| one.price).min()
         };
-        let sold = catalogue.types().iter().filter(|kind| kind.cheapest().is_some());
+        let rank = |kind: &&Arc<karp_domain::catalogue::InstanceType>| {
+            (accelerated.iter().any(|label| kind.labels.contains_key(*label)), bought(kind), kind.name.clone())
+        };
+        let sold = catalogue.types().iter().filter(|kind| bought(kind).is_some());
         Ok(sold.min_by_key(rank).map(|kind| kind.name.to_string()))
     }
 
@@ -242,9 +247,19 @@ impl Aws {
         (format!("kubernetes.io/cluster/{}", self.cluster_name), "owned".to_owned())
     }
 
+    /// Without the gate ReservedCapacity, what runs in a reservation is on demand.
+    fn gated(&self, instance: instances::Instance) -> instances::Instance {
+        match instance.reservation {
+            Some(_) if self.reservations.is_none() => {
+                instances::Instance { reservation: None, capacity_type: CapacityType::OnDemand, ..instance }
+            }
+            _ => instance,
+        }
+    }
+
     async fn describe(&self, id: &str) -> Result<Option<instances::Instance>, Error> {
         let found = instances::describe(&self.clients, std::slice::from_ref(&id.to_owned())).await?;
-        Ok(found.into_iter().next())
+        Ok(found.into_iter().next().map(|instance| self.gated(instance)))
     }
 }
 
@@ -286,6 +301,12 @@ impl CloudProvider for Aws {
 
     async fn catalogue(&self, class: &Ec2NodeClass) -> Result<Arc<Catalogue>, CloudError> {
         let status = class.status.clone().unwrap_or_default();
+        if let Some(reservations) = &self.reservations
+            && !reservations.counted(&status.capacity_reservations)
+        {
+            // a fresh controller: what was reserved is counted before anything is bought
+            drop(self.reservations(class).await);
+        }
         let key = self.key(&class.spec, &status.subnets, status.amis, &status.capacity_reservations)?;
         Ok(self.market.catalogue(&class.name_any(), key).await?)
     }
@@ -303,7 +324,8 @@ impl CloudProvider for Aws {
 
     async fn find(&self, claim: &NodeClaim) -> Result<Vec<Instance>, CloudError> {
         let tags = BTreeMap::from([self.cluster_tag(), (CLAIM_TAG.to_owned(), claim.name_any())]);
-        Ok(instances::list(&self.clients, &tags).await?.iter().map(read).collect())
+        let found = instances::list(&self.clients, &tags).await?;
+        Ok(found.into_iter().map(|instance| read(&self.gated(instance))).collect())
     }
 
     async fn get(&self, provider_id: &str) -> Result<Option<Instance>, CloudError> {
@@ -316,6 +338,7 @@ impl CloudProvider for Aws {
         let ours = [labels::NODE_POOL, labels::EC2_NODE_CLASS].map(|key| (key.to_owned(), "*".to_owned()));
         let tags = [self.cluster_tag()].into_iter().chain(ours).collect();
         let found = instances::list(&self.clients, &tags).await?;
+        let found: Vec<_> = found.into_iter().map(|instance| self.gated(instance)).collect();
         for instance in &found {
             self.listed.insert(instance.id.clone(), instance.clone());
         }
@@ -375,15 +398,18 @@ impl CloudProvider for Aws {
             }
         }
         let Some(id) = status.provider_id.as_deref().and_then(instances::instance_id) else { return Ok(None) };
-        if let Some(instance) = self.listed.get(id)
-            && resolve::placement_drift(&instance, found).is_none()
+        let drift = |instance: &instances::Instance| resolve::placement_drift(instance, &class.spec, found);
+        let before = self.listed.get(id).map(|instance| drift(&instance));
+        if let Some(known) = before
+            && known != Some(resolve::RESERVATION_DRIFT)
         {
-            return Ok(None);
+            return Ok(known.map(str::to_owned));
         }
-        // What was listed a minute ago is no reason to replace a node: its reservation may have ended since.
+        // Of a minute ago is no reason to replace a node where its reservation may have ended since.
         let Some(instance) = self.describe(id).await? else { return Ok(None) };
-        self.listed.insert(id.to_owned(), instance.clone());
-        Ok(resolve::placement_drift(&instance, found).map(str::to_owned))
+        let known = drift(&instance);
+        self.listed.insert(id.to_owned(), instance);
+        Ok(known.map(str::to_owned))
     }
 
     async fn receive(&self) -> Result<Option<Vec<QueueMessage>>, CloudError> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use karp_aws::capacity_reservations::{self, Found};
@@ -15,14 +15,22 @@ use super::lookups::Lookups;
 /// Remembers the reservations of each class.
 pub struct Reservations {
     found: Lookups<Vec<CapacityReservationSelectorTerm>, Vec<Found>>,
-    /// Free instances by reservation, as last described, less what was launched since.
-    free: Mutex<HashMap<String, u32>>,
+    known: Mutex<Known>,
+}
+
+/// What is known of reservations' free instances.
+#[derive(Default)]
+struct Known {
+    /// By reservation, as last described, less what was launched since then.
+    free: HashMap<String, u32>,
+    /// Instances that EC2 may not count yet, with their reservation and when they were launched.
+    launched: HashMap<String, (String, Instant)>,
 }
 
 impl Reservations {
     /// Makes an empty memory; reservations are looked up again after `lifetime`.
     pub fn new(lifetime: Duration) -> Self {
-        Self { found: Lookups::new(lifetime), free: Mutex::default() }
+        Self { found: Lookups::new(lifetime), known: Mutex::default() }
     }
 
     /// Returns the reservations that a class's terms select.
@@ -36,29 +44,51 @@ impl Reservations {
         terms: &[CapacityReservationSelectorTerm],
     ) -> Result<Vec<Found>, Error> {
         let ask = || async {
+            let began = Instant::now();
             let found = capacity_reservations::find(clients, terms, Timestamp::now()).await?;
-            self.counted(&found);
+            self.count(&found, began);
             Ok(found)
         };
         self.found.get(class, &terms.to_vec(), |_| true, ask).await
     }
 
-    /// Takes over what EC2 counts.
-    fn counted(&self, found: &[Found]) {
-        let mut free = self.locked();
-        free.extend(found.iter().map(|one| (one.reservation.id.clone(), one.available)));
+    /// Takes over what EC2 counts, less what was launched since it was asked.
+    fn count(&self, found: &[Found], began: Instant) {
+        let mut known = self.locked();
+        let Known { free, launched } = &mut *known;
+        for one in found {
+            let id = &one.reservation.id;
+            launched.retain(|_, (of, at)| of != id || *at >= began);
+            let since = launched.values().filter(|(of, _)| of == id).count();
+            free.insert(id.clone(), one.available.saturating_sub(u32::try_from(since).unwrap_or(u32::MAX)));
+        }
     }
 
-    /// An instance was launched: EC2 is asked again only in a while.
-    pub fn took(&self, id: &str) {
-        if let Some(count) = self.locked().get_mut(id) {
+    /// An instance was launched: EC2 is asked again only in a while. A repeated launch is the same instance.
+    pub fn took(&self, id: &str, instance: &str) {
+        let mut known = self.locked();
+        let Known { free, launched } = &mut *known;
+        if launched.insert(instance.to_owned(), (id.to_owned(), Instant::now())).is_none()
+            && let Some(count) = free.get_mut(id)
+        {
             *count = count.saturating_sub(1);
         }
     }
 
+    /// EC2 has no instance left, whatever it said before.
+    pub fn full(&self, id: &str) {
+        self.locked().free.insert(id.to_owned(), 0);
+    }
+
+    /// Says whether all of these were counted since the start.
+    pub fn counted(&self, selected: &[CapacityReservation]) -> bool {
+        let known = self.locked();
+        selected.iter().all(|one| known.free.contains_key(&one.id))
+    }
+
     /// Returns what of a class's reservations can be offered, ordered by id. One that was not counted since the start has nothing left.
     pub fn offered(&self, selected: &[CapacityReservation]) -> Vec<catalogue::CapacityReservation> {
-        let free = self.locked();
+        let known = self.locked();
         let mut offered: Vec<_> = selected
             .iter()
             .map(|one| catalogue::CapacityReservation {
@@ -71,7 +101,7 @@ impl Reservations {
                         ReservationType::CapacityBlock => ReservationKind::CapacityBlock,
                     },
                     interruptible: one.interruptible.unwrap_or(false),
-                    remaining: free.get(&one.id).copied().unwrap_or(0),
+                    remaining: known.free.get(&one.id).copied().unwrap_or(0),
                 },
                 expiring: one.state == ReservationState::Expiring,
             })
@@ -85,9 +115,9 @@ impl Reservations {
         self.found.forget(class);
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+    fn locked(&self) -> MutexGuard<'_, Known> {
         // Nothing can panic while the lock is held, so a poisoned memory is still a sound one.
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -103,16 +133,19 @@ mod tests {
         .expect("a reservation");
         let memory = Reservations::new(Duration::from_secs(60));
         let left = || memory.offered(std::slice::from_ref(&reservation))[0].reservation.remaining;
-        assert_eq!(left(), 0, "nobody counted yet");
-        let counted = |available| memory.counted(&[Found { reservation: reservation.clone(), available }]);
-        counted(2);
-        memory.took("cr-1");
-        assert_eq!(left(), 1);
-        memory.took("cr-1");
-        memory.took("cr-1");
-        assert_eq!(left(), 0);
-        counted(5);
+        assert!(left() == 0 && !memory.counted(std::slice::from_ref(&reservation)), "nobody counted yet");
+        let start = Instant::now();
+        let count = |available, began| memory.count(&[Found { reservation: reservation.clone(), available }], began);
+        count(2, start);
+        memory.took("cr-1", "i-1");
+        memory.took("cr-1", "i-1");
+        assert_eq!(left(), 1, "a repeated launch is the same instance");
+        count(2, start);
+        assert_eq!(left(), 1, "it was asked before the launch");
+        count(5, Instant::now());
         assert_eq!(left(), 5);
+        memory.full("cr-1");
+        assert_eq!(left(), 0);
         assert!(memory.offered(&[reservation])[0].expiring);
     }
 }

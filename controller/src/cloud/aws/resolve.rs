@@ -192,8 +192,15 @@ fn ami(image: Image) -> Ami {
     }
 }
 
+/// An instance whose capacity reservation is no longer selected.
+pub const RESERVATION_DRIFT: &str = "CapacityReservationDrift";
+
 /// Says whether an instance sits where its class no longer places any, or has other security groups.
-pub fn placement_drift(instance: &instances::Instance, class: &Ec2NodeClassStatus) -> Option<&'static str> {
+pub fn placement_drift(
+    instance: &instances::Instance,
+    spec: &Ec2NodeClassSpec,
+    class: &Ec2NodeClassStatus,
+) -> Option<&'static str> {
     if instance.state.is_ending() {
         return None;
     }
@@ -202,9 +209,10 @@ pub fn placement_drift(instance: &instances::Instance, class: &Ec2NodeClassStatu
         return Some("SubnetDrift");
     }
     let held = |id: &str| class.capacity_reservations.iter().any(|one| one.id == id);
-    let unknown = conditions::is_false(&class.conditions, conditions::CAPACITY_RESERVATIONS_READY);
-    if instance.reservation.as_ref().is_some_and(|taken| !held(&taken.id)) && !unknown {
-        return Some("CapacityReservationDrift");
+    let known = conditions::is_true(&class.conditions, conditions::CAPACITY_RESERVATIONS_READY);
+    let told = known || spec.capacity_reservation_selector_terms.is_empty();
+    if instance.reservation.as_ref().is_some_and(|taken| !held(&taken.id)) && told {
+        return Some(RESERVATION_DRIFT);
     }
     let mut wanted: Vec<&str> = class.security_groups.iter().map(|group| group.id.as_str()).collect();
     wanted.sort_unstable();
@@ -215,6 +223,7 @@ pub fn placement_drift(instance: &instances::Instance, class: &Ec2NodeClassStatu
 #[cfg(test)]
 mod tests {
     use karp_aws::capacity_reservations::Taken;
+    use karp_domain::api::CapacityReservationSelectorTerm;
     use karp_domain::catalogue::{CapacityType, ReservationKind};
 
     use super::*;
@@ -238,6 +247,10 @@ mod tests {
         }
     }
 
+    fn drift(instance: &instances::Instance, class: &Ec2NodeClassStatus) -> Option<&'static str> {
+        placement_drift(instance, &Ec2NodeClassSpec::default(), class)
+    }
+
     fn class(subnets: &[&str], groups: &[&str]) -> Ec2NodeClassStatus {
         let subnet = |id: &&str| Subnet { id: (*id).to_owned(), ..Subnet::default() };
         let group = |id: &&str| SecurityGroup { id: (*id).to_owned(), name: None };
@@ -256,10 +269,10 @@ mod tests {
             (&["subnet-1"], &["sg-1"], Some("SecurityGroupDrift")),
             (&[], &[], None),
         ] {
-            assert_eq!(placement_drift(&instance(), &class(subnets, groups)), expected, "{subnets:?} {groups:?}");
+            assert_eq!(drift(&instance(), &class(subnets, groups)), expected, "{subnets:?} {groups:?}");
         }
         let ending = instances::Instance { state: instances::State::ShuttingDown, ..instance() };
-        assert_eq!(placement_drift(&ending, &class(&["subnet-2"], &[])), None);
+        assert_eq!(drift(&ending, &class(&["subnet-2"], &[])), None);
     }
 
     #[test]
@@ -270,14 +283,25 @@ mod tests {
             capacity_reservations: ids.iter().map(|id| reservation(id)).collect(),
             ..class(&["subnet-1"], &["sg-1", "sg-2"])
         };
-        assert_eq!(placement_drift(&held, &class(&["cr-2", "cr-1"])), None);
-        assert_eq!(placement_drift(&held, &class(&["cr-2"])), Some("CapacityReservationDrift"));
-        assert_eq!(placement_drift(&held, &class(&[])), Some("CapacityReservationDrift"), "none is asked for any more");
-        assert_eq!(placement_drift(&instance(), &class(&[])), None, "its reservation ended: it runs on, on demand");
-        let mut failed = class(&[]);
+        let mut spec = Ec2NodeClassSpec::default();
+        assert_eq!(placement_drift(&held, &spec, &class(&[])), Some(RESERVATION_DRIFT), "none is asked for any more");
+        assert_eq!(
+            placement_drift(&instance(), &spec, &class(&[])),
+            None,
+            "its reservation ended: it runs on, on demand"
+        );
+        spec.capacity_reservation_selector_terms = vec![CapacityReservationSelectorTerm::default()];
         let (kind, now) = (conditions::CAPACITY_RESERVATIONS_READY, jiff::Timestamp::UNIX_EPOCH);
-        conditions::set(&mut failed.conditions, kind, conditions::ConditionStatus::False, "Unauthorized", "", now);
-        assert_eq!(placement_drift(&held, &failed), None, "nobody knows");
+        let with = |ids: &[&str], status| {
+            let mut class = class(ids);
+            conditions::set(&mut class.conditions, kind, status, "", "", now);
+            placement_drift(&held, &spec, &class)
+        };
+        use conditions::ConditionStatus::{False, True};
+        assert_eq!(with(&["cr-2", "cr-1"], True), None);
+        assert_eq!(with(&["cr-2"], True), Some(RESERVATION_DRIFT));
+        assert_eq!(with(&[], False), None, "the lookup failed: nobody knows");
+        assert_eq!(placement_drift(&held, &spec, &class(&[])), None, "they were not looked up yet");
     }
 
     fn reservation(id: &str) -> karp_domain::api::CapacityReservation {

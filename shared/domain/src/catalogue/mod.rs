@@ -19,8 +19,8 @@ pub use facts::{Accelerator, Arch, Gpu, InstanceFacts, NameParts};
 pub use instance_type::{InstanceType, offerings};
 pub use listing::{ListedOffering, Listing, ListingError};
 pub use offering::{
-    CapacityReservation, CapacityType, Offering, RESERVED_DIVISOR, Reservation, ReservationKind, UnknownCapacityType,
-    Zone, reserved_offerings,
+    CapacityReservation, CapacityType, Offering, RESERVATION_LABELS, RESERVED_DIVISOR, Reservation, ReservationKind,
+    UnknownCapacityType, Zone, reserved_offerings,
 };
 pub use overhead::{ListedInterfaces, NodeSettings, Threshold};
 pub use overlay::{Overlaid, Overlay, OverlayConflict, ParsePriceChangeError, PriceChange};

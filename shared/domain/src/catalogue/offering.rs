@@ -126,7 +126,7 @@ impl Offering {
 }
 
 /// The labels that nodes take from a capacity reservation.
-pub(crate) const RESERVATION_LABELS: [&str; 3] =
+pub const RESERVATION_LABELS: [&str; 3] =
     [labels::CAPACITY_RESERVATION_ID, labels::CAPACITY_RESERVATION_TYPE, labels::CAPACITY_RESERVATION_INTERRUPTIBLE];
 
 /// The labels that nodes take from their offering.

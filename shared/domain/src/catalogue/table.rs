@@ -288,6 +288,16 @@ impl Catalogue {
                 types.intersect_with(&self.matching(requirement));
             }
         }
+        let asked = RESERVATION_LABELS.iter().filter_map(|key| requirements.get(key)).any(|one| !one.admits_absence());
+        if asked {
+            let mut held = TypeSet::with_capacity(self.types.len());
+            let has = |offering: &Offering| offering.available && offering.satisfies(requirements);
+            held.extend(self.reservations().filter(|(_, offering)| has(offering)).map(|(at, _)| at));
+            // where none has room it is the offerings that are missing, not the types
+            if !held.is_clear() {
+                types.intersect_with(&held);
+            }
+        }
         (types, self.market(requirements))
     }
 
@@ -306,15 +316,15 @@ impl Catalogue {
         self.reserved_market(market, requirements)
     }
 
-    /// Narrows a market by requirements on the labels of capacity reservations: to no reserved offering if none satisfies them, and to
-    /// reserved ones in the zones of those that do if the labels must be there.
+    /// Narrows a market by requirements on the labels of capacity reservations: to no reserved offering if none that has room satisfies
+    /// them, and to reserved ones in the zones of those that do if the labels must be there.
     fn reserved_market(&self, mut market: Market, requirements: &Requirements) -> Market {
         let mut wanted = RESERVATION_LABELS.iter().filter_map(|key| requirements.get(key)).peekable();
         if wanted.peek().is_none() {
             return market;
         }
         let reserved = 1 << CapacityType::Reserved as u8;
-        let held = self.reservations().filter(|(_, offering)| offering.satisfies(requirements));
+        let held = self.reservations().filter(|(_, offering)| offering.available && offering.satisfies(requirements));
         let zones = held.filter_map(|(_, offering)| self.zones.binary_search(&offering.zone).ok());
         let zones = zones.fold(0_u64, |bits, zone| bits | 1 << zone);
         if zones == 0 {
@@ -331,6 +341,22 @@ impl Catalogue {
     pub fn reservations(&self) -> impl Iterator<Item = (usize, &Offering)> {
         let all = self.types.iter().enumerate().flat_map(|(at, t)| t.offerings.iter().map(move |o| (at, o)));
         all.filter(|(_, offering)| offering.reservation.is_some())
+    }
+
+    /// Says whether a ranked offering satisfies requirements on the labels of capacity reservations: a market does not tell those of one
+    /// zone apart.
+    pub fn admits(&self, ranked: &RankedOffering, requirements: &Requirements) -> bool {
+        let mut wanted = RESERVATION_LABELS.iter().filter_map(|key| requirements.get(key)).peekable();
+        if wanted.peek().is_none() {
+            return true;
+        }
+        match &ranked.reservation {
+            None => wanted.all(Requirement::admits_absence),
+            Some(id) => {
+                let is = |offering: &Offering| offering.reservation.as_ref().is_some_and(|held| held.id == *id);
+                self.reservations().any(|(_, whole)| is(whole) && whole.satisfies(requirements))
+            }
+        }
     }
 
     /// Answers the types with at least one available offering in a market.

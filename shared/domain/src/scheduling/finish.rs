@@ -350,6 +350,13 @@ fn node(
     if problem.snapshot.settings.min_values == MinValuesPolicy::BestEffort && relax(&mut requirements, state, listed) {
         annotations.insert(labels::MIN_VALUES_RELAXED.to_owned(), "true".to_owned());
     }
+    let offerings = match offerings.iter().all(|offering| state.catalogue.admits(offering, &requirements)) {
+        true => offerings,
+        false => {
+            let admitted = offerings.iter().filter(|offering| state.catalogue.admits(offering, &requirements));
+            Arc::new(admitted.cloned().collect())
+        }
+    };
     let price = offerings.first().map(|offering| offering.price).unwrap_or_default();
     InFlightNode {
         pool: Arc::clone(&pool.name),
