@@ -30,7 +30,7 @@ const FOREIGN_TO_DOMAIN: [&str; 3] = ["tokio", "hyper", "aws"];
 const SHOWN_LINES: usize = 200;
 /// What makes tests run at length: property test cases (256 otherwise), and whatever else a test does more of.
 const DEEP: [(&str, &str); 3] = [("PROPTEST_CASES", "4096"), ("KARP_DEEP", "1"), (lives::COUNT, "1500")];
-/// Lives that the simulator plays otherwise.
+/// Lives that the simulator plays otherwise, always the same.
 const LIVES: &str = "300";
 /// From what property tests draw their cases: from what is committed, so that the same files are judged alike each time and every change
 /// draws others. `--deep` draws at random.
@@ -137,10 +137,10 @@ impl Verify {
         self.note("sandbox", true, begin);
         let mut env = sandbox.test_env();
         let seed = record::seed(&self.layout.root);
-        let life = lives::first(&self.layout);
-        println!("  simulated lives begin with {}={life}", lives::FIRST);
-        env.insert(lives::FIRST.to_owned(), life.to_string());
         if self.deep {
+            let life = lives::first(&self.layout);
+            println!("  simulated lives begin with {}={life}", lives::FIRST);
+            env.insert(lives::FIRST.to_owned(), life.to_string());
             env.extend(DEEP.map(|(name, value)| (name.to_owned(), value.to_owned())));
         } else {
             println!("  property tests draw by {SEED}={seed}");

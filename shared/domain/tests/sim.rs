@@ -116,8 +116,8 @@ fn a_limit_holds_whatever_happens() {
     }
 }
 
-/// All faults together, forty minutes a seed: `KARP_SIM_SEEDS` says how many, `KARP_SIM_SEED` where they begin (`cargo verify`: 300, from
-/// what is committed; `--deep`: 1,500).
+/// All faults together, forty minutes a seed: `KARP_SIM_SEEDS` says how many, `KARP_SIM_SEED` where they begin (`cargo verify`: 300, from 1;
+/// `--deep`: 1,500, from what is committed).
 #[test]
 fn mixed_faults_under_many_seeds() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

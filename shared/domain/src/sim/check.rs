@@ -74,8 +74,9 @@ pub(super) fn budgets_allow(world: &mut World, command: &Command) {
     let mut broken = Vec::new();
     for pool in &world.pools {
         let taken = command.candidates.iter().filter(|candidate| candidate.pool == pool.name).count();
-        let nodes =
-            || hosts.iter().filter(|host| host.pool() == Some(&pool.name)).filter_map(|host| host.node.as_ref());
+        let own = || hosts.iter().filter(|host| host.pool() == Some(&pool.name)).filter_map(|host| host.node.as_ref());
+        // as in Karpenter: a node that never was initialized is no part of a budget
+        let nodes = || own().filter(|node| node.is_initialized());
         let total = nodes().count();
         let busy = nodes().filter(|node| node.is_disrupted() || node.ready != Readiness::Ready).count();
         for budget in pool.budgets.iter().filter(|budget| budget.window.is_none()) {
