@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use aws_sdk_ec2::types as ec2;
 use jiff::{SignedDuration, Timestamp};
-use karp_domain::api::{
-    CapacityReservation, CapacityReservationSelectorTerm, InstanceMatchCriteria, ReservationState, ReservationType,
-};
+use karp_domain::api::{CapacityReservation, CapacityReservationSelectorTerm, InstanceMatchCriteria, ReservationState};
 use karp_domain::catalogue::ReservationKind;
 use serde::Serialize;
 
@@ -138,7 +136,7 @@ fn read(found: ec2::CapacityReservation, now: Timestamp) -> Option<Found> {
                 _ => InstanceMatchCriteria::Open,
             },
             end_time,
-            reservation_type: if block { ReservationType::CapacityBlock } else { ReservationType::Default },
+            reservation_type: if block { ReservationKind::CapacityBlock } else { ReservationKind::Default },
             interruptible: found.interruptible,
             state: if expiring { ReservationState::Expiring } else { ReservationState::Active },
         },

@@ -489,6 +489,17 @@ pub enum ReservationType {
     CapacityBlock,
 }
 
+impl ReservationType {
+    /// Returns the value of `karpenter.k8s.aws/capacity-reservation-type`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::CapacityBlock => "capacity-block",
+        }
+    }
+}
+
 /// States of capacity reservations that instances may be launched into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -12,6 +12,7 @@ mod overlay;
 mod price;
 mod table;
 
+pub use crate::api::ReservationType as ReservationKind;
 pub use builtin::{builtin, builtin_type};
 pub use demands::Demands;
 pub use estimate::{estimate_on_demand, estimate_spot};
@@ -19,10 +20,11 @@ pub use facts::{Accelerator, Arch, Gpu, InstanceFacts, NameParts};
 pub use instance_type::{InstanceType, offerings};
 pub use listing::{ListedOffering, Listing, ListingError};
 pub use offering::{
-    CapacityReservation, CapacityType, Offering, RESERVATION_LABELS, RESERVED_DIVISOR, Reservation, ReservationKind,
+    CapacityReservation, CapacityType, Offering, RESERVATION_LABELS, RESERVED_DIVISOR, Reservation,
     UnknownCapacityType, Zone, reserved_offerings,
 };
 pub use overhead::{ListedInterfaces, NodeSettings, Threshold};
 pub use overlay::{Overlaid, Overlay, OverlayConflict, ParsePriceChangeError, PriceChange};
 pub use price::{Price, PriceSource};
+pub(crate) use table::asks_for_reservations;
 pub use table::{Catalogue, Instances, Market, RankedOffering, TypeSet};

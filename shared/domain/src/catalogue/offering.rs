@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Price, PriceSource};
+use super::{Price, PriceSource, ReservationKind};
 use crate::api::labels;
 use crate::requirement::Requirements;
 
@@ -150,27 +150,6 @@ pub struct Reservation {
     pub interruptible: bool,
     /// Free instances.
     pub remaining: u32,
-}
-
-/// Says how a capacity reservation was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ReservationKind {
-    /// On demand, open-ended or until a date.
-    #[default]
-    Default,
-    /// A block of GPU capacity for some days.
-    CapacityBlock,
-}
-
-impl ReservationKind {
-    /// Answers the value of `karpenter.k8s.aws/capacity-reservation-type`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            ReservationKind::Default => "default",
-            ReservationKind::CapacityBlock => "capacity-block",
-        }
-    }
 }
 
 /// Describes a capacity reservation that a node class selects, as far as offerings follow from it.

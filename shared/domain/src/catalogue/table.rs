@@ -288,11 +288,9 @@ impl Catalogue {
                 types.intersect_with(&self.matching(requirement));
             }
         }
-        let asked = RESERVATION_LABELS.iter().filter_map(|key| requirements.get(key)).any(|one| !one.admits_absence());
-        if asked {
+        if of_reservations(requirements).any(|one| !one.admits_absence()) {
             let mut held = TypeSet::with_capacity(self.types.len());
-            let has = |offering: &Offering| offering.available && offering.satisfies(requirements);
-            held.extend(self.reservations().filter(|(_, offering)| has(offering)).map(|(at, _)| at));
+            held.extend(self.held(requirements).map(|(at, _)| at));
             // where none has room it is the offerings that are missing, not the types
             if !held.is_clear() {
                 types.intersect_with(&held);
@@ -319,18 +317,16 @@ impl Catalogue {
     /// Narrows a market by requirements on the labels of capacity reservations: to no reserved offering if none that has room satisfies
     /// them, and to reserved ones in the zones of those that do if the labels must be there.
     fn reserved_market(&self, mut market: Market, requirements: &Requirements) -> Market {
-        let mut wanted = RESERVATION_LABELS.iter().filter_map(|key| requirements.get(key)).peekable();
-        if wanted.peek().is_none() {
+        if !asks_for_reservations(requirements) {
             return market;
         }
         let reserved = 1 << CapacityType::Reserved as u8;
-        let held = self.reservations().filter(|(_, offering)| offering.available && offering.satisfies(requirements));
-        let zones = held.filter_map(|(_, offering)| self.zones.binary_search(&offering.zone).ok());
+        let zones = self.held(requirements).filter_map(|(_, offering)| self.zones.binary_search(&offering.zone).ok());
         let zones = zones.fold(0_u64, |bits, zone| bits | 1 << zone);
         if zones == 0 {
             market.capacity_types &= !reserved;
         }
-        if wanted.any(|requirement| !requirement.admits_absence()) {
+        if of_reservations(requirements).any(|requirement| !requirement.admits_absence()) {
             market.capacity_types &= reserved;
             market.zones &= zones;
         }
@@ -343,19 +339,24 @@ impl Catalogue {
         all.filter(|(_, offering)| offering.reservation.is_some())
     }
 
+    /// Answers the reserved offerings with room that satisfy requirements, each with the place of its type.
+    fn held(&self, requirements: &Requirements) -> impl Iterator<Item = (usize, &Offering)> {
+        self.reservations().filter(|(_, offering)| offering.available && offering.satisfies(requirements))
+    }
+
+    /// Answers the offering of the capacity reservation with this id, used up or not.
+    pub fn reservation(&self, id: &str) -> Option<&Offering> {
+        let is = |offering: &Offering| offering.reservation.as_ref().is_some_and(|held| &*held.id == id);
+        self.reservations().map(|(_, offering)| offering).find(|offering| is(offering))
+    }
+
     /// Says whether a ranked offering satisfies requirements on the labels of capacity reservations: a market does not tell those of one
     /// zone apart.
     pub fn admits(&self, ranked: &RankedOffering, requirements: &Requirements) -> bool {
-        let mut wanted = RESERVATION_LABELS.iter().filter_map(|key| requirements.get(key)).peekable();
-        if wanted.peek().is_none() {
-            return true;
-        }
         match &ranked.reservation {
-            None => wanted.all(Requirement::admits_absence),
-            Some(id) => {
-                let is = |offering: &Offering| offering.reservation.as_ref().is_some_and(|held| held.id == *id);
-                self.reservations().any(|(_, whole)| is(whole) && whole.satisfies(requirements))
-            }
+            _ if !asks_for_reservations(requirements) => true,
+            None => of_reservations(requirements).all(Requirement::admits_absence),
+            Some(id) => self.reservation(id).is_some_and(|whole| whole.satisfies(requirements)),
         }
     }
 
@@ -421,6 +422,16 @@ impl Catalogue {
         };
         ranked.into_iter().map(offering).collect()
     }
+}
+
+/// The requirements on labels of capacity reservations.
+fn of_reservations(requirements: &Requirements) -> impl Iterator<Item = &Requirement> {
+    RESERVATION_LABELS.iter().filter_map(|key| requirements.get(key))
+}
+
+/// Says whether requirements tell capacity reservations apart.
+pub(crate) fn asks_for_reservations(requirements: &Requirements) -> bool {
+    of_reservations(requirements).next().is_some()
 }
 
 /// Orders offerings by price, then by how, where and from which reservation they are bought.

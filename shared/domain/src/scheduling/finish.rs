@@ -11,7 +11,7 @@ use super::problem::{PoolState, Problem};
 use super::queue::{Group, distinct_values, draw};
 use super::{InFlightNode, Misfit};
 use crate::api::labels;
-use crate::catalogue::{CapacityType, Market, Price, RankedOffering, TypeSet};
+use crate::catalogue::{CapacityType, Market, Price, RankedOffering, TypeSet, asks_for_reservations};
 use crate::cluster::MinValuesPolicy;
 use crate::requirement::{Requirement, Requirements, ValueSet};
 use crate::resources::Resources;
@@ -350,12 +350,11 @@ fn node(
     if problem.snapshot.settings.min_values == MinValuesPolicy::BestEffort && relax(&mut requirements, state, listed) {
         annotations.insert(labels::MIN_VALUES_RELAXED.to_owned(), "true".to_owned());
     }
-    let offerings = match offerings.iter().all(|offering| state.catalogue.admits(offering, &requirements)) {
-        true => offerings,
-        false => {
-            let admitted = offerings.iter().filter(|offering| state.catalogue.admits(offering, &requirements));
-            Arc::new(admitted.cloned().collect())
-        }
+    let offerings = if asks_for_reservations(&requirements) {
+        let admitted = offerings.iter().filter(|offering| state.catalogue.admits(offering, &requirements));
+        Arc::new(admitted.cloned().collect())
+    } else {
+        offerings
     };
     let price = offerings.first().map(|offering| offering.price).unwrap_or_default();
     InFlightNode {
