@@ -129,6 +129,20 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
     }
 }
 
+/// Opens the span of a pass that is about no object in particular, under the name of Karpenter's controller for it.
+macro_rules! pass_span {
+    ($controller:literal) => {
+        tracing::info_span!(
+            "reconcile",
+            controller = $controller,
+            namespace = "",
+            name = "",
+            reconcileID = $crate::ops::telemetry::reconcile_id()
+        )
+    };
+}
+pub(crate) use pass_span;
+
 /// Makes an identity for one reconcile, as controller-runtime's `reconcileID`.
 pub fn reconcile_id() -> String {
     let bits: u128 = rand::random();

@@ -23,7 +23,7 @@ use super::{Context, Error, interruption, node_claim, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{AllowedLabels, ConsolidationLabels, DecisionLabels, PoolLabels, ReasonLabels};
-use crate::ops::telemetry::reconcile_id;
+use crate::ops::telemetry::pass_span;
 
 /// Plans are made no more often than this, whatever wakes.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
@@ -71,13 +71,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             () = context.disrupt.notified() => tokio::time::sleep(LEAST_PAUSE).await,
             Some(_) = commands.join_next() => continue,
         }
-        let span = tracing::info_span!(
-            "reconcile",
-            controller = "disruption",
-            namespace = "",
-            name = "",
-            reconcileID = reconcile_id()
-        );
+        let span = pass_span!("disruption");
         let pass = pass(&context, &mut commands).instrument(span);
         let next = tokio::select! {
             () = stop.cancelled() => break,

@@ -12,7 +12,7 @@ use tracing::Instrument;
 use super::Context;
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
-use crate::ops::telemetry::reconcile_id;
+use crate::ops::telemetry::pass_span;
 
 /// First passes come quickly, to clean up after a crash (Karpenter: 20 passes, 10 s apart).
 const FIRST_PASSES: u32 = 20;
@@ -30,13 +30,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             () = tokio::time::sleep(pause) => {}
         }
         passes = passes.saturating_add(1);
-        let span = tracing::info_span!(
-            "reconcile",
-            controller = "instance.garbagecollection",
-            namespace = "",
-            name = "",
-            reconcileID = reconcile_id()
-        );
+        let span = pass_span!("instance.garbagecollection");
         pass(&context, &mut collector).instrument(span).await;
     }
 }

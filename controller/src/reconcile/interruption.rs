@@ -21,7 +21,7 @@ use crate::cloud::{QueueMessage, UnavailableOffering};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{ControllerLabels, MessageLabels};
-use crate::ops::telemetry::reconcile_id;
+use crate::ops::telemetry::pass_span;
 
 /// When a claim's instance was called back; its node is replaced, then drained.
 pub const INTERRUPTED_AT: &str = "karp.sh/interrupted-at";
@@ -46,13 +46,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
                 return;
             }
             Ok(Some(messages)) => {
-                let span = tracing::info_span!(
-                    "reconcile",
-                    controller = "interruption",
-                    namespace = "",
-                    name = "",
-                    reconcileID = reconcile_id()
-                );
+                let span = pass_span!("interruption");
                 handle_all(&context, messages).instrument(span).await;
                 Duration::ZERO
             }

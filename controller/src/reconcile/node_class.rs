@@ -81,13 +81,15 @@ fn replacing(status: &Ec2NodeClassStatus) -> serde_json::Value {
 fn status(class: &Ec2NodeClass, resolved: Resolved, now: Timestamp) -> Ec2NodeClassStatus {
     let mut conditions = class.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
     let mut parts = conditions::NODE_CLASS_READY_PARTS.to_vec();
-    match class.spec.placement_group_selector {
-        Some(_) => parts.push(conditions::PLACEMENT_GROUP_READY),
-        None => drop(conditions::clear(&mut conditions, conditions::PLACEMENT_GROUP_READY)),
-    }
-    match resolved.capacity_reservations {
-        Some(_) => parts.push(conditions::CAPACITY_RESERVATIONS_READY),
-        None => drop(conditions::clear(&mut conditions, conditions::CAPACITY_RESERVATIONS_READY)),
+    for (used, part) in [
+        (class.spec.placement_group_selector.is_some(), conditions::PLACEMENT_GROUP_READY),
+        (resolved.capacity_reservations.is_some(), conditions::CAPACITY_RESERVATIONS_READY),
+    ] {
+        if used {
+            parts.push(part);
+        } else {
+            conditions::clear(&mut conditions, part);
+        }
     }
     for part in &parts {
         match resolved.problems.iter().find(|problem| problem.condition == *part) {

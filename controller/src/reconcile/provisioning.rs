@@ -19,7 +19,7 @@ use crate::effect::{self, Effect, Outcome};
 use crate::observe::Change;
 use crate::ops::events::Reason;
 use crate::ops::metrics::{ControllerLabels, CreatedLabels};
-use crate::ops::telemetry::reconcile_id;
+use crate::ops::telemetry::pass_span;
 
 /// Pods that still wait are looked at again after this long (Karpenter: 10 s).
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -40,13 +40,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         let window = match batcher.window(now) {
             Window::Ripe => {
                 batcher.clear();
-                let span = tracing::info_span!(
-                    "reconcile",
-                    controller = "provisioner",
-                    namespace = "",
-                    name = "",
-                    reconcileID = reconcile_id()
-                );
+                let span = pass_span!("provisioner");
                 let waiting = pass(&context).instrument(span).await;
                 look_again = waiting.then(|| Instant::now() + LOOK_AGAIN);
                 continue;

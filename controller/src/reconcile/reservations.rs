@@ -14,7 +14,7 @@ use tracing::Instrument;
 use super::{Context, Error, node_claim};
 use crate::cloud::Instance;
 use crate::effect;
-use crate::ops::telemetry::reconcile_id;
+use crate::ops::telemetry::pass_span;
 
 /// Reason of a deletion, in metrics.
 const BLOCK_ENDS: &str = "capacity_block_expired";
@@ -37,13 +37,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(context.options.reservation_poll) => {}
         }
-        let span = tracing::info_span!(
-            "reconcile",
-            controller = "capacityreservation.capacitytype",
-            namespace = "",
-            name = "",
-            reconcileID = reconcile_id()
-        );
+        let span = pass_span!("capacityreservation.capacitytype");
         pass(&context).instrument(span).await;
     }
 }

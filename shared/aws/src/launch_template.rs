@@ -20,7 +20,7 @@ const DELETE: &str = "ec2:DeleteLaunchTemplate";
 const NAME_PREFIX: &str = "karpenter.k8s.aws/";
 
 /// All that a launch template says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Spec {
     /// The machine image.
     pub image_id: String,

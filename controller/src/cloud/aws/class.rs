@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use karp_aws::launch_template::{
-    BlockDevice, ConnectionTracking, Interface, InterfaceKind, MetadataOptions, MoreInterface,
+    BlockDevice, ConnectionTracking, Interface, InterfaceKind, MetadataOptions, MoreInterface, Spec,
 };
+use karp_aws::placement_groups::PlacementGroup;
 use karp_aws::selector::Term;
 use karp_aws::{Error, images};
 use karp_domain::api::{
     Ami, AmiFamily, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, HttpTokens, InterfaceType, Toggle, VolumeType,
     labels,
 };
-use karp_domain::catalogue::{InstanceFacts, builtin_type};
+use karp_domain::catalogue::{Demands, InstanceFacts, builtin_type};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirement;
 use karp_domain::user_data::ClusterFacts;
@@ -138,6 +139,21 @@ pub fn interface(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, prefixes: bool
         connection_tracking: tracking,
         kind: if efa > 0 { InterfaceKind::Efa } else { InterfaceKind::Plain },
         more: listed.chain(further).collect(),
+    }
+}
+
+/// Returns what every launch template of a class says, whatever image, type and pool it is for.
+pub fn template(spec: &Ec2NodeClassSpec, family: AmiFamily, placement: Option<PlacementGroup>) -> Spec {
+    let Demands { nested_vms, enclaves, .. } = Demands::from_class(spec);
+    Spec {
+        block_devices: block_devices(spec, family),
+        metadata: metadata(spec),
+        detailed_monitoring: spec.detailed_monitoring.unwrap_or(false),
+        associate_public_ip: spec.associate_public_ip_address,
+        placement_group: placement.map(|group| group.id),
+        nested_vms,
+        enclaves,
+        ..Spec::default()
     }
 }
 

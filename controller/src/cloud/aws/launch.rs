@@ -7,7 +7,7 @@ use karp_aws::fleet::{self, Choice, Override, Refusal};
 use karp_aws::instances;
 use karp_aws::launch_template::{Reservations, Spec};
 use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, labels};
-use karp_domain::catalogue::{CapacityType, Catalogue, Demands, RankedOffering, Reservation, ReservationKind};
+use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering, Reservation, ReservationKind};
 use karp_domain::resources;
 use karp_domain::taint::Taint;
 use karp_domain::user_data::{self, Bootstrap, ClusterFacts};
@@ -39,7 +39,7 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
     if placement.is_none() && order.class.spec.placement_group_selector.is_some() {
         return Err(not_ready("its placement group is not there"));
     }
-    let demands = Demands::from_class(&order.class.spec);
+    let common = class::template(&order.class.spec, family, placement);
     let mut choices = Vec::new();
     let mut templates = BTreeMap::new();
     let tells_pods = aws.settings(&order.class.spec).tells_pods();
@@ -52,20 +52,14 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
             instance_profile: profile.to_owned(),
             user_data,
             security_group_ids: status.security_groups.iter().map(|group| group.id.clone()).collect(),
-            block_devices: class::block_devices(&order.class.spec, family),
-            metadata: class::metadata(&order.class.spec),
-            detailed_monitoring: order.class.spec.detailed_monitoring.unwrap_or(false),
-            associate_public_ip: order.class.spec.associate_public_ip_address,
-            placement_group: placement.as_ref().map(|group| group.id.clone()),
             interface: class::interface(&order.class.spec, &cluster, prefixes, efa),
-            nested_vms: demands.nested_vms,
-            enclaves: demands.enclaves,
             reservations: match (&reservation, &aws.reservations) {
                 (Some(taken), _) => Reservations::Only(taken.clone()),
                 (None, Some(_)) => Reservations::None,
                 (None, None) => Reservations::Any,
             },
             tags: tags.clone(),
+            ..common.clone()
         };
         let launch_template = aws.templates.name(&aws.clients, &spec).await.map_err(CloudError::from)?;
         templates.insert(launch_template.clone(), Template { image: image.to_owned(), reservation });
@@ -230,8 +224,7 @@ fn bought_alike<'o>(order: &LaunchOrder<'o>) -> Vec<(&'o RankedOffering, Option<
 
 /// The capacity reservation behind an offering.
 fn reservation<'c>(catalogue: &'c Catalogue, offering: &RankedOffering) -> Option<&'c Reservation> {
-    let id = offering.reservation.as_ref()?;
-    catalogue.reservations().filter_map(|(_, one)| one.reservation.as_ref()).find(|held| held.id == *id)
+    catalogue.reservation(offering.reservation.as_ref()?)?.reservation.as_ref()
 }
 
 /// Renders the user data; `max_pods` is what the kubelet is told beside the class's own settings. Launch templates are shared by claims that

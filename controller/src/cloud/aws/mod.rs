@@ -87,8 +87,6 @@ pub struct Aws {
     placements: Lookups<PlacementGroupSelector, Option<PlacementGroup>>,
     /// None where the gate ReservedCapacity is off.
     reservations: Option<Reservations>,
-    /// How often a class's reservations are looked at: what they have left changes with every launch.
-    reservation_poll: Duration,
     /// Answers to dry runs, by template, type and subnet.
     validated: Lookups<(String, String, String), Option<Problem>>,
     dry_runs: bool,
@@ -132,7 +130,6 @@ impl Aws {
                 .feature_gates
                 .enabled("ReservedCapacity")
                 .then(|| Reservations::new(options.reservation_poll)),
-            reservation_poll: options.reservation_poll,
             validated: Lookups::new(validation::LIFETIME),
             dry_runs: !options.disable_dry_run,
             reserved_enis: options.reserved_enis,

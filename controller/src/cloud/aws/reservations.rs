@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use karp_aws::capacity_reservations::{self, Found};
 use karp_aws::{Clients, Error};
-use karp_domain::api::{CapacityReservation, CapacityReservationSelectorTerm, ReservationState, ReservationType};
-use karp_domain::catalogue::{self, Reservation, ReservationKind};
+use karp_domain::api::{CapacityReservation, CapacityReservationSelectorTerm, ReservationState};
+use karp_domain::catalogue::{self, Reservation};
 
 use super::lookups::Lookups;
 
 /// Remembers the reservations of each class.
 pub struct Reservations {
+    /// How long an answer is good: what a reservation has left changes with every launch.
+    lifetime: Duration,
     found: Lookups<Vec<CapacityReservationSelectorTerm>, Vec<Found>>,
     known: Mutex<Known>,
 }
@@ -30,7 +32,12 @@ struct Known {
 impl Reservations {
     /// Makes an empty memory; reservations are looked up again after `lifetime`.
     pub fn new(lifetime: Duration) -> Self {
-        Self { found: Lookups::new(lifetime), known: Mutex::default() }
+        Self { lifetime, found: Lookups::new(lifetime), known: Mutex::default() }
+    }
+
+    /// Returns after how long reservations are looked up again.
+    pub const fn lifetime(&self) -> Duration {
+        self.lifetime
     }
 
     /// Returns the reservations that a class's terms select.
@@ -96,10 +103,7 @@ impl Reservations {
                 zone: one.availability_zone.as_str().into(),
                 reservation: Reservation {
                     id: one.id.as_str().into(),
-                    kind: match one.reservation_type {
-                        ReservationType::Default => ReservationKind::Default,
-                        ReservationType::CapacityBlock => ReservationKind::CapacityBlock,
-                    },
+                    kind: one.reservation_type,
                     interruptible: one.interruptible.unwrap_or(false),
                     remaining: known.free.get(&one.id).copied().unwrap_or(0),
                 },

@@ -8,6 +8,7 @@ use karp_domain::api::{
 use karp_domain::requirement::Operator;
 use kube::ResourceExt;
 
+use super::reservations::Reservations;
 use super::{Aws, class, failure, validation};
 use crate::cloud::{CloudError, Problem, Resolved};
 
@@ -41,7 +42,7 @@ pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudE
     place(class, placement, &mut resolved)?;
     if let Some(reservations) = reservations.transpose() {
         let found = settle(reservations, conditions::CAPACITY_RESERVATIONS_READY, &mut resolved)?.unwrap_or_default();
-        resolved.look_again = Some(aws.reservation_poll);
+        resolved.look_again = aws.reservations.as_ref().map(Reservations::lifetime);
         resolved.capacity_reservations = Some(found.into_iter().map(|one| one.reservation).collect());
     }
     profile(aws, class, &mut resolved).await?;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use karp_aws::launch_template::{Reservations, Spec};
+use karp_aws::launch_template::Spec;
 use karp_aws::{Error, dry_run};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimSpec, conditions};
-use karp_domain::catalogue::{CapacityType, Demands};
+use karp_domain::catalogue::CapacityType;
 use karp_domain::user_data::{ClusterFacts, Error as UserDataError};
 use kube::ResourceExt;
 
@@ -80,23 +80,15 @@ async fn rights(
     };
     let Some(instance_type) = aws.plain_type(class, resolved).await? else { return Ok(()) };
     let family = class::family(&class.spec)?;
-    let demands = Demands::from_class(&class.spec);
     let image = class::image_for_type(&resolved.amis, family, &instance_type).unwrap_or(image);
     let spec = Spec {
         image_id: image.id.clone(),
         instance_profile: profile.clone(),
         user_data,
         security_group_ids: resolved.security_groups.iter().map(|group| group.id.clone()).collect(),
-        block_devices: class::block_devices(&class.spec, family),
-        metadata: class::metadata(&class.spec),
-        detailed_monitoring: class.spec.detailed_monitoring.unwrap_or(false),
-        associate_public_ip: class.spec.associate_public_ip_address,
-        placement_group: aws.placement_group(class).await?.map(|group| group.id),
         interface: class::interface(&class.spec, cluster, class::wants_prefixes(&class.spec), 0),
-        nested_vms: demands.nested_vms,
-        enclaves: demands.enclaves,
-        reservations: Reservations::default(),
         tags: class::tags(&aws.cluster_name, class, NO_POOL),
+        ..class::template(&class.spec, family, aws.placement_group(class).await?)
     };
     let question = (spec.name(), instance_type.clone(), subnet.id.clone());
     let answer = aws
