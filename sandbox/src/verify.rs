@@ -136,13 +136,13 @@ impl Verify {
         };
         self.note("sandbox", true, begin);
         let mut env = sandbox.test_env();
-        let seed = record::seed(&self.layout.root);
         if self.deep {
             let life = lives::first(&self.layout);
             println!("  simulated lives begin with {}={life}", lives::FIRST);
             env.insert(lives::FIRST.to_owned(), life.to_string());
             env.extend(DEEP.map(|(name, value)| (name.to_owned(), value.to_owned())));
         } else {
+            let seed = record::seed(&self.layout.root);
             println!("  property tests draw by {SEED}={seed}");
             env.insert(SEED.to_owned(), seed.to_string());
             env.insert(lives::COUNT.to_owned(), LIVES.to_owned());

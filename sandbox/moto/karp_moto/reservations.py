@@ -74,8 +74,15 @@ def matches(one, filters):
     return True
 
 
+def market_of(one):
+    """The market that a launch must name, and the lifecycle of what it launches; none for plain reservations."""
+    if one.get("type") == "capacity-block":
+        return "capacity-block"
+    return "interruptible-capacity-reservation" if one.get("interruptible") else None
+
+
 def taken(world, data, kind, zone, capacity_type):
-    """The reservation that a launch from this template takes, if any, and how many instances it has left."""
+    """The reservation that a launch from this template takes, if any."""
     asked = data.get("CapacityReservationSpecification") or {}
     target = (asked.get("CapacityReservationTarget") or {}).get("CapacityReservationId")
     if target is None:
@@ -86,9 +93,8 @@ def taken(world, data, kind, zone, capacity_type):
     if (one["instance_type"], one["zone"]) != (kind, zone):
         raise Refused("InvalidParameterValue", f"The capacity reservation '{target}' is for {one['instance_type']} in {one['zone']}.")
     market = (data.get("InstanceMarketOptions") or {}).get("MarketType")
-    wanted = "capacity-block" if one.get("type") == "capacity-block" else "interruptible-capacity-reservation" if one.get("interruptible") else None
-    if market != wanted:
-        raise Refused("InvalidParameterValue", f"The capacity reservation '{target}' needs the market type {wanted}, not {market}.")
+    if market != market_of(one):
+        raise Refused("InvalidParameterValue", f"The capacity reservation '{target}' needs the market type {market_of(one)}, not {market}.")
     if not free(world, one):
         raise Refused("ReservationCapacityExceeded", f"The requested reservation does not have sufficient compatible and available capacity for this request: {target}")
     return one
@@ -100,8 +106,8 @@ def hold(instance, one, data):
     instance.capacity_reservation_specification = {"CapacityReservationPreference": asked.get("CapacityReservationPreference", "open"),
                                                    **{k: v for k, v in asked.items() if k == "CapacityReservationTarget"}}
     instance.capacity_reservation_id = one and one["id"]
-    if one and (one.get("interruptible") or one.get("type") == "capacity-block"):
-        instance.lifecycle = "capacity-block" if one.get("type") == "capacity-block" else "interruptible-capacity-reservation"
+    if market := one and market_of(one):
+        instance.lifecycle = market
 
 
 def open_one(world, kind, zone):
