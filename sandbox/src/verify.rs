@@ -35,6 +35,8 @@ const LIVES: &str = "300";
 /// From what property tests draw their cases: from what is committed, so that the same files are judged alike each time and every change
 /// draws others. `--deep` draws at random.
 const SEED: &str = "PROPTEST_RNG_SEED";
+/// The same for the engine's properties under `--deep`: otherwise they draw by a fixed seed.
+const DEEP_SEED: &str = "KARP_SEED";
 /// Demos of `--deep` one after the other; two more run side by side.
 const DEEP_DEMOS: usize = 2;
 /// The longest that one step may take: a first build on two cores takes a third of it.
@@ -140,6 +142,9 @@ impl Verify {
             let life = lives::first(&self.layout);
             println!("  simulated lives begin with {}={life}", lives::FIRST);
             env.insert(lives::FIRST.to_owned(), life.to_string());
+            let seed = record::seed(&self.layout.root);
+            println!("  deep property tests draw by {DEEP_SEED}={seed}");
+            env.insert(DEEP_SEED.to_owned(), seed.to_string());
             env.extend(DEEP.map(|(name, value)| (name.to_owned(), value.to_owned())));
         } else {
             let seed = record::seed(&self.layout.root);

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
@@ -52,6 +52,7 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         pools: list::<NodePool>(client).await?,
         classes: list::<Ec2NodeClass>(client).await?,
         daemons: list::<DaemonSet>(client).await?,
+        limit_ranges: list::<LimitRange>(client).await?,
         budgets: list::<PodDisruptionBudget>(client).await?,
         namespaces: list::<Namespace>(client).await?,
         volumes: list::<PersistentVolume>(client).await?,

@@ -55,6 +55,7 @@ fn write(objects: &Objects, out: &mut impl Write) -> io::Result<()> {
     items.add(&objects.nodes)?;
     items.add(&objects.csi_nodes)?;
     items.add(&objects.daemons)?;
+    items.add(&objects.limit_ranges)?;
     items.add(&objects.budgets)?;
     items.add(&objects.namespaces)?;
     items.add(&objects.priority_classes)?;
@@ -68,7 +69,13 @@ fn write(objects: &Objects, out: &mut impl Write) -> io::Result<()> {
 
 fn count(objects: &Objects) -> usize {
     let cluster = [objects.classes.len(), objects.pools.len(), objects.claims.len(), objects.nodes.len()];
-    let others = [objects.csi_nodes.len(), objects.daemons.len(), objects.budgets.len(), objects.namespaces.len()];
+    let others = [
+        objects.csi_nodes.len(),
+        objects.daemons.len(),
+        objects.limit_ranges.len(),
+        objects.budgets.len(),
+        objects.namespaces.len(),
+    ];
     let volumes = [objects.storage_classes.len(), objects.volumes.len(), objects.volume_claims.len()];
     let all = cluster.into_iter().chain(others).chain(volumes);
     all.sum::<usize>() + objects.priority_classes.len() + objects.pods.len()

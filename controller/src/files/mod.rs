@@ -43,6 +43,7 @@ pub struct Objects {
     pub pools: Vec<Found<NodePool>>,
     pub classes: Vec<Found<Ec2NodeClass>>,
     pub daemons: Vec<Found<apps::DaemonSet>>,
+    pub limit_ranges: Vec<Found<core::LimitRange>>,
     pub budgets: Vec<Found<policy::PodDisruptionBudget>>,
     pub namespaces: Vec<Found<core::Namespace>>,
     pub volumes: Vec<Found<core::PersistentVolume>>,

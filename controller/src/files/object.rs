@@ -120,6 +120,7 @@ kinds! {
     "v1" "Pod" Pod pods;
     "v1" "Node" Node nodes;
     "v1" "Namespace" Namespace namespaces;
+    "v1" "LimitRange" LimitRange limit_ranges;
     "v1" "PersistentVolume" Volume volumes;
     "v1" "PersistentVolumeClaim" VolumeClaim volume_claims;
     "v1" "ReplicationController" ReplicationController replication_controllers;

@@ -233,6 +233,12 @@ impl Redact for apps::DaemonSet {
     }
 }
 
+impl Redact for core::LimitRange {
+    fn redacted(self) -> Self {
+        core::LimitRange { metadata: meta(self.metadata), ..self }
+    }
+}
+
 impl Redact for policy::PodDisruptionBudget {
     fn redacted(self) -> Self {
         policy::PodDisruptionBudget { metadata: meta(self.metadata), ..self }

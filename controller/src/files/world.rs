@@ -6,8 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use karp_domain::catalogue::Catalogue;
 use karp_domain::cluster::{
-    Claim, DaemonSet, Node, Phase, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable, Volume,
-    VolumeClaim, Volumes,
+    Claim, DaemonSet, LimitRange, Node, Phase, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable,
+    Volume, VolumeClaim, Volumes,
 };
 use rayon::prelude::*;
 
@@ -29,7 +29,9 @@ pub fn snapshot(
     snapshot.nodes = read(&objects.nodes, Node::from_kube, &mut problems);
     snapshot.claims = read(&objects.claims, Claim::from_kube, &mut problems);
     snapshot.pools = read(&objects.pools, |pool| Pool::from_kube(pool).map(ready), &mut problems);
-    snapshot.daemons = read(&objects.daemons, DaemonSet::from_kube, &mut problems);
+    let ranges = read(&objects.limit_ranges, LimitRange::from_kube, &mut problems);
+    let daemons: Vec<Arc<Pod>> = snapshot.pods.iter().filter(|pod| pod.daemon_set.is_some()).cloned().collect();
+    snapshot.daemons = read(&objects.daemons, |set| DaemonSet::admitted(set, &ranges, &daemons), &mut problems);
     snapshot.budgets = read(&objects.budgets, PodBudget::from_kube, &mut problems);
     for found in &objects.namespaces {
         let meta = &found.object.metadata;

@@ -8,7 +8,7 @@ mod watch;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
@@ -58,6 +58,7 @@ pub struct Stores {
     pub pools: Store<NodePool>,
     pub classes: Store<Ec2NodeClass>,
     pub daemons: Store<DaemonSet>,
+    pub limit_ranges: Store<LimitRange>,
     pub budgets: Store<PodDisruptionBudget>,
     pub namespaces: Store<Namespace>,
     pub volumes: Volumes,
@@ -107,6 +108,7 @@ impl Stores {
             pools: feed.store("NodePool", Change::Pool),
             classes: feed.store("EC2NodeClass", Change::Class),
             daemons: feed.store("DaemonSet", |_| Change::Daemon),
+            limit_ranges: feed.store("LimitRange", |_| Change::Daemon),
             budgets: feed.store("PodDisruptionBudget", |_| Change::Budget),
             namespaces: feed.store("Namespace", |_| Change::Namespace),
             volumes: Volumes::start(&feed),
@@ -115,7 +117,8 @@ impl Stores {
         }
     }
 
-    /// Waits until every cache was filled once; false when the watches ended before.
+    /// Waits until every cache was filled once; false when the watches ended before. LimitRanges are not waited for: a role that Karpenter's
+    /// chart made does not let them be read, and without them daemons are reckoned with by their templates and newest pods.
     pub async fn synced(&self) -> bool {
         self.pods.wait_until_ready().await
             && self.nodes.wait_until_ready().await.is_ok()

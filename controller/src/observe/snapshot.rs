@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use karp_domain::catalogue::Catalogue;
 use karp_domain::cluster::{
-    Claim, DaemonSet, Node, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable, Volume, VolumeClaim, Volumes,
+    Claim, DaemonSet, LimitRange, Node, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable, Volume,
+    VolumeClaim, Volumes,
 };
 use kube::{Resource, ResourceExt};
 
@@ -35,13 +36,16 @@ impl Stores {
         let aside = self.aside.all().into_iter().filter(|unread| unread.why.kind != "Pod" && !unread.foreign);
         let mut unreadable: Vec<LeftOut> =
             aside.map(|unread| LeftOut { about: unread.reference(), why: unread.why.clone() }).collect();
+        let ranges = read(self.limit_ranges.state(), LimitRange::from_kube, &mut unreadable);
+        let pods = self.pods.all();
+        let daemons: Vec<Arc<Pod>> = pods.iter().filter(|pod| pod.daemon_set.is_some()).cloned().collect();
         let snapshot = Snapshot {
             now,
-            pods: self.pods.all(),
+            pods,
             nodes: read(self.nodes.state(), Node::from_kube, &mut unreadable),
             claims: read(self.claims.state(), Claim::from_kube, &mut unreadable),
             pools: read(self.pools.state(), Pool::from_kube, &mut unreadable),
-            daemons: read(self.daemons.state(), DaemonSet::from_kube, &mut unreadable),
+            daemons: read(self.daemons.state(), |set| DaemonSet::admitted(set, &ranges, &daemons), &mut unreadable),
             budgets: read(self.budgets.state(), PodBudget::from_kube, &mut unreadable),
             namespaces: self.namespace_labels(),
             volumes: self.volumes.read(&mut unreadable),

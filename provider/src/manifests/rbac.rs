@@ -37,7 +37,15 @@ fn everyday_rules() -> Value {
         // What scheduling depends on.
         rule(
             &[""],
-            &["pods", "nodes", "persistentvolumes", "persistentvolumeclaims", "replicationcontrollers", "namespaces"],
+            &[
+                "pods",
+                "nodes",
+                "persistentvolumes",
+                "persistentvolumeclaims",
+                "replicationcontrollers",
+                "namespaces",
+                "limitranges",
+            ],
             READ
         ),
         rule(&["storage.k8s.io"], &["storageclasses", "csinodes", "volumeattachments"], READ),

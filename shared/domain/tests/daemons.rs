@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1 as apps;
 use k8s_openapi::api::core::v1 as core;
 use karp_domain::catalogue::CapacityType;
-use karp_domain::cluster::{DaemonSet, LimitRange, Shape, Whose, admitted};
+use karp_domain::cluster::{DaemonSet, LimitRange, Pod, Shape, Whose, admitted};
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::solve;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn range(namespace: &str, item: &Value) -> Arc<LimitRange> {
     Arc::new(LimitRange::from_kube(&serde_json::from_value(object).unwrap()).unwrap())
 }
 
-fn cpu_of(set: &apps::DaemonSet, ranges: &[Arc<LimitRange>], pods: &[Arc<core::Pod>]) -> String {
+fn cpu_of(set: &apps::DaemonSet, ranges: &[Arc<LimitRange>], pods: &[Arc<Pod>]) -> String {
     DaemonSet::admitted(set, ranges, pods).unwrap().shape.requests.get("cpu").to_string()
 }
 
@@ -65,20 +65,19 @@ fn a_range_that_cannot_be_read_is_named() {
 #[test]
 fn the_newest_pod_of_the_template_says_what_it_takes() {
     let set = daemon_set(&json!([{"name": "c", "resources": {"requests": {"cpu": "100m"}}}]));
-    let pod = |name: &str, generation: &str, created: &str, owner: &str, cpu: &str| -> Arc<core::Pod> {
-        Arc::new(
-            serde_json::from_value(json!({
-                "metadata": {"name": name, "namespace": "monitoring", "creationTimestamp": created,
-                    "labels": {"pod-template-generation": generation},
-                    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": owner}]},
-                "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
-            }))
-            .unwrap(),
-        )
+    let pod = |name: &str, generation: &str, created: &str, owner: &str, cpu: &str| -> Arc<Pod> {
+        let pod: core::Pod = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "monitoring", "creationTimestamp": created,
+                "labels": {"pod-template-generation": generation},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": owner, "uid": owner}]},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+        }))
+        .unwrap();
+        Arc::new(Pod::from_kube(&pod).unwrap())
     };
-    let old = pod("old", "1", "2026-11-21T11:59:00Z", "ds", "7");
-    let first = pod("first", "2", "2026-11-21T10:00:00Z", "ds", "150m");
-    let second = pod("second", "2", "2026-11-21T11:00:00Z", "ds", "250m");
+    let old = pod("old", "1", "2026-11-21T11:59:00Z", "agent", "7");
+    let first = pod("first", "2", "2026-11-21T10:00:00Z", "agent", "150m");
+    let second = pod("second", "2", "2026-11-21T11:00:00Z", "agent", "250m");
     let foreign = pod("foreign", "2", "2026-11-21T11:30:00Z", "another", "9");
     assert_eq!(cpu_of(&set, &[], &[old.clone(), foreign.clone()]), "100m");
     assert_eq!(cpu_of(&set, &[], &[second, first, old, foreign]), "250m");
@@ -97,6 +96,22 @@ fn a_node_is_large_enough_for_daemons_that_ask_by_default() {
     let item = json!({"type": "Container", "default": {"cpu": "1"}});
     small.daemons = vec![Arc::new(DaemonSet::admitted(&set, &[range("monitoring", &item)], &[]).unwrap())];
     assert_eq!(solve(&small).unschedulable.len(), 1);
+}
+
+/// kubernetes-sigs/karpenter#2161: a daemon that waits for the labels of a node that has joined runs there, too.
+#[test]
+fn daemons_that_wait_for_karps_own_labels_have_their_room() {
+    let small = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large"]}]);
+    let daemon = |selector: Value| with(late("agent", "500m"), &[("spec.template.spec.nodeSelector", selector)]);
+    let refused = |selector: Value| {
+        let objects = [class(), pool("default", small.clone()), pending("p", "1500m", "1Gi"), daemon(selector)];
+        solve(&snapshot(&objects, catalogue(TYPES))).unschedulable.len()
+    };
+    for key in ["karpenter.sh/registered", "karpenter.sh/initialized"] {
+        assert_eq!(refused(json!({key: "true"})), 1, "{key}");
+        assert_eq!(refused(json!({key: "false"})), 0, "{key}: no such node");
+    }
+    assert_eq!(refused(json!({"karpenter.sh/initialized": "true", "team": "red"})), 0, "for other nodes");
 }
 
 fn late(name: &str, cpu: &str) -> Value {
