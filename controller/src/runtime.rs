@@ -23,6 +23,7 @@ use crate::ops::metrics::{LeaseLabels, Metrics};
 use crate::ops::telemetry;
 use crate::options::{CloudKind, Options};
 use crate::reconcile::disruption::Running;
+use crate::reconcile::overlays::Overlays;
 use crate::reconcile::{self, Context, Plans};
 
 /// What has begun may take this long to end; the kubelet's default patience is 30 s.
@@ -97,6 +98,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         unavailable: Unavailable::default(),
         metrics: metrics.clone(),
         ca_bundle: ca_bundle(&options.cluster_ca_bundle),
+        overlays: Overlays::new(options.feature_gates.enabled("NodeOverlay")),
         options,
         provision: Notify::new(),
         disrupt: Notify::new(),

@@ -195,6 +195,51 @@ fn bad_input_is_told_by_file_and_line() {
     insta::assert_snapshot!(report);
 }
 
+/// An overlay on one instance type.
+fn overlay(name: &str, kind: &str, spec: &[(&str, Value)]) -> Value {
+    let mut object = json!({"apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": name},
+        "spec": {"requirements": [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [kind]}]}});
+    spec.iter().for_each(|(field, value)| object["spec"][field] = value.clone());
+    object
+}
+
+#[test]
+fn overlays_in_files_change_prices_and_capacities() {
+    let dir = Dir::new("overlays");
+    let put = |name: &str, objects: &[Value]| dir.put(name, Value::from(objects).to_string());
+    let small = pod("small", "1");
+    let first = |answer: &Value| answer["nodeClaims"][0]["instanceTypes"][0].clone();
+    let plain = answer(&[&put("plain.json", std::slice::from_ref(&small))], &[]);
+    assert_eq!((first(&plain), &plain["pricePerHour"]), (json!("m7i.xlarge"), &json!(0.2016)));
+    let paid = overlay("paid", "m7i.2xlarge", &[("priceAdjustment", json!("-75%"))]);
+    let cheaper = answer(&[&put("paid.json", &[small.clone(), paid.clone()])], &[]);
+    assert_eq!((first(&cheaper), &cheaper["pricePerHour"]), (json!("m7i.2xlarge"), &json!(0.1008)));
+    let mut devices = small.clone();
+    devices["spec"]["containers"][0]["resources"]["limits"] = json!({"example.com/fuse": "1"});
+    let fuse = overlay("fuse", "m7i.2xlarge", &[("capacity", json!({"example.com/fuse": "4"}))]);
+    let held = answer(&[&put("fuse.json", &[devices, fuse])], &[]);
+    assert_eq!((first(&held), &held["unschedulable"]), (json!("m7i.2xlarge"), &json!([])));
+    // one that its cluster has left out is of no effect, one that is wrong is told
+    let mut left_out = paid.clone();
+    left_out["status"] = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "Conflict", "message": "",
+        "lastTransitionTime": "2026-11-21T12:00:00Z"}]});
+    let without = answer(&[&put("left.json", &[small.clone(), left_out])], &[]);
+    assert_eq!(without["pricePerHour"], plain["pricePerHour"]);
+    let mut report = String::new();
+    let at_odds = overlay("other", "m7i.2xlarge", &[("price", json!("1"))]);
+    let signless = overlay("signless", "m7i.2xlarge", &[("priceAdjustment", json!("5"))]);
+    for (name, more) in [("odds.json", vec![paid, at_odds]), ("wrong.json", vec![signless])] {
+        let output = simulate(&[&put(name, &[vec![small.clone()], more].concat())], &[]);
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        report += &steady(&output.stderr, Some(&dir));
+    }
+    let odds =
+        "NodeOverlay other: has the weight of paid, and both speak of m7i.2xlarge; set spec.weight of one of them";
+    assert!(report.contains(odds), "{report}");
+    let signless = "NodeOverlay signless: spec.priceAdjustment: has no sign";
+    assert!(report.contains(signless), "{report}");
+}
+
 #[test]
 fn a_bad_command_line_is_bad_input_too() {
     assert_eq!(karp(["simulate"]).status.code(), Some(1));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, PodTemplate};
-use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
+use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, conditions, labels};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -106,6 +106,11 @@ impl Stand {
 
     /// Makes a Deployment whose pods only fit this test's pool.
     async fn deployment(&self, replicas: u32, cpu: &str) {
+        self.deployment_of(replicas, json!({ "requests": { "cpu": cpu } })).await;
+    }
+
+    /// The same with pods that ask for more than CPU.
+    async fn deployment_of(&self, replicas: u32, resources: Value) {
         let name = &self.name;
         let deployment = json!({
             "metadata": { "name": "inflate", "namespace": name },
@@ -118,7 +123,7 @@ impl Stand {
                         "nodeSelector": { "karp-test": name },
                         "tolerations": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
                         "terminationGracePeriodSeconds": 1,
-                        "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": cpu } } }],
+                        "containers": [{ "name": "c", "image": "pause", "resources": resources }],
                     },
                 },
             },
@@ -270,6 +275,56 @@ async fn room_is_kept_for_a_buffer_as_long_as_it_is_there() {
     stand.scale(0).await;
     buffers.delete("room", &DeleteParams::default()).await.expect("the buffer is deleted");
     until("the room goes with the buffer", async || nodes().await.is_empty()).await;
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn overlays_decide_what_a_pool_buys() {
+    const FUSE: &str = "example.com/fuse";
+    let Some(stand) = stand_with("overlay", "NodeOverlay=true").await else { return };
+    stand.pool().await;
+    let overlays: Api<NodeOverlay> = Api::all(stand.client.clone());
+    let name = |purpose: &str| format!("{}-{purpose}", stand.name);
+    let overlay = async |purpose: &str, spec: Value| {
+        let mut all = json!({ "metadata": { "name": name(purpose) }, "spec": spec });
+        all["spec"]["requirements"] = json!([
+            { "key": labels::NODE_POOL, "operator": "In", "values": [stand.name] },
+            { "key": labels::INSTANCE_TYPE, "operator": "In", "values": ["m7i.4xlarge"] },
+        ]);
+        create::<NodeOverlay>(&overlays, all).await;
+    };
+    let ready = async |purpose: &str| {
+        let status = overlays.get(&name(purpose)).await.ok()?.status?;
+        let said = conditions::get(&status.conditions, conditions::VALIDATION_SUCCEEDED)?;
+        Some((conditions::is_true(&status.conditions, conditions::READY), said.reason.clone()))
+    };
+    // of equal weight: the later name holds
+    overlay("a", json!({ "price": "9" })).await;
+    overlay("b", json!({ "priceAdjustment": "-99%", "capacity": { FUSE: "20" } })).await;
+    until("one of two overlays holds", async || {
+        let both = (ready("a").await, ready("b").await);
+        both == (Some((false, "Conflict".to_owned())), Some((true, conditions::VALIDATION_SUCCEEDED.to_owned())))
+    })
+    .await;
+    stand.deployment_of(1, json!({ "requests": { "cpu": "500m" }, "limits": { FUSE: "1" } })).await;
+    until("the pod runs", async || stand.running().await == 1).await;
+    let claims = stand.mine::<NodeClaim>().await;
+    let [claim] = claims.as_slice() else { panic!("{} claims", claims.len()) };
+    assert_eq!(claim.labels()[labels::INSTANCE_TYPE], "m7i.4xlarge");
+    assert_eq!(claim.annotations()[labels::PRICE_OVERLAY_APPLIED], "true");
+    let capacity = claim.status.as_ref().and_then(|status| status.capacity.as_ref()).expect("a capacity");
+    assert_eq!(capacity.get(FUSE).to_string(), "20");
+    // at what the pool pays nothing is cheaper, whatever the list says
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let kept: Vec<String> = stand.mine::<NodeClaim>().await.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(kept, [claim.name_any()]);
+    overlays.delete(&name("b"), &DeleteParams::default()).await.expect("deleted");
+    until("the other one holds now", async || {
+        ready("a").await == Some((true, conditions::VALIDATION_SUCCEEDED.to_owned()))
+    })
+    .await;
+    overlays.delete(&name("a"), &DeleteParams::default()).await.expect("deleted");
+    stand.scale(0).await;
     stand.leave().await;
 }
 

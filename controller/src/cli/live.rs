@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, PersistentVolume, 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, conditions};
 use kube::api::ListParams;
 use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, Resource};
@@ -51,6 +51,7 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         claims: list::<NodeClaim>(client).await?,
         pools: list::<NodePool>(client).await?,
         classes: list::<Ec2NodeClass>(client).await?,
+        overlays: list::<NodeOverlay>(client).await?,
         daemons: list::<DaemonSet>(client).await?,
         limit_ranges: list::<LimitRange>(client).await?,
         budgets: list::<PodDisruptionBudget>(client).await?,
@@ -63,6 +64,11 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         pods: list::<Pod>(client).await?,
         ..Objects::default()
     };
+    // those that its controller does not heed, or has left out, are of no effect
+    objects.overlays.retain(|overlay| {
+        let status = overlay.object.status.as_ref();
+        status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+    });
     // what has ended holds nothing
     objects.pods.retain(|pod| {
         let phase = pod.object.status.as_ref().and_then(|status| status.phase.as_deref());

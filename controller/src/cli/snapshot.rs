@@ -50,6 +50,7 @@ fn write(objects: &Objects, out: &mut impl Write) -> io::Result<()> {
     let mut first = true;
     let mut items = Items { out, first: &mut first };
     items.add(&objects.classes)?;
+    items.add(&objects.overlays)?;
     items.add(&objects.pools)?;
     items.add(&objects.claims)?;
     items.add(&objects.nodes)?;
@@ -68,7 +69,8 @@ fn write(objects: &Objects, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn count(objects: &Objects) -> usize {
-    let cluster = [objects.classes.len(), objects.pools.len(), objects.claims.len(), objects.nodes.len()];
+    let cluster =
+        [objects.classes.len(), objects.overlays.len(), objects.pools.len(), objects.claims.len(), objects.nodes.len()];
     let others = [
         objects.csi_nodes.len(),
         objects.daemons.len(),
@@ -99,10 +101,9 @@ impl<W: Write> Items<'_, W> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::path::Path;
 
-    use karp_domain::cluster::{Settings, Snapshot};
+    use karp_domain::cluster::{Catalogues, Settings, Snapshot};
 
     use super::*;
     use crate::files::{self, Redact};
@@ -112,7 +113,8 @@ mod tests {
     }
 
     fn decided_on(objects: &Objects) -> Snapshot {
-        files::snapshot(objects, BTreeMap::new(), Settings::default(), jiff::Timestamp::UNIX_EPOCH).expect("a snapshot")
+        files::snapshot(objects, Catalogues::default(), Settings::default(), jiff::Timestamp::UNIX_EPOCH)
+            .expect("a snapshot")
     }
 
     #[test]

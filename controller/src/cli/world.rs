@@ -1,13 +1,10 @@
 //! What subcommands ask about: objects from files, what can be bought, and the clock.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
-use karp_domain::catalogue::Catalogue;
-use karp_domain::cluster::{self, Settings, Snapshot};
+use karp_domain::cluster::{self, Catalogues, Settings, Snapshot};
 
 use crate::files::{self, BadInput, Objects, Offered};
 use crate::options::PreferencePolicy;
@@ -51,7 +48,7 @@ pub struct World {
 /// Objects ready to be made snapshots of.
 pub struct Question {
     objects: Objects,
-    catalogues: BTreeMap<Arc<str>, Arc<Catalogue>>,
+    catalogues: Catalogues,
     settings: Settings,
     now: Timestamp,
 }

@@ -144,7 +144,7 @@ impl CloudProvider for Simulated {
                 message: "no instance type has an offering that the claim may use".to_owned(),
             });
         };
-        let kind = self.catalogue.get(&offering.instance_type).ok_or_else(|| {
+        let kind = order.catalogue.get(&offering.instance_type).ok_or_else(|| {
             LaunchError::NodeClassNotReady(format!("{} is not in the catalogue", offering.instance_type))
         })?;
         let digest = format!("{}/{}/{}", offering.capacity_type, offering.zone.name, offering.instance_type);

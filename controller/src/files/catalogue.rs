@@ -1,11 +1,12 @@
 //! What can be bought: a list of instance types from a file, or the built-in table at estimated prices.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use karp_domain::api::{Ec2NodeClass, RequirementSpec, labels};
 use karp_domain::catalogue::{Catalogue, Demands, InstanceType, Listing, NodeSettings, Zone, builtin};
+use karp_domain::cluster::Catalogues;
 use karp_domain::requirement::Operator;
 
 use super::{BadInput, Objects, Origin, source, text};
@@ -39,13 +40,13 @@ impl Offered {
     }
 
     /// Makes the catalogue of every node class that a pool or claim names, whether or not the class is there.
-    pub fn catalogues(&self, objects: &Objects) -> BTreeMap<Arc<str>, Arc<Catalogue>> {
+    pub fn catalogues(&self, objects: &Objects) -> Catalogues {
         let pools = objects.pools.iter().map(|pool| &pool.object.spec.template.spec.node_class_ref);
         let claims = objects.claims.iter().map(|claim| &claim.object.spec.node_class_ref);
         let names: BTreeSet<&str> = pools.chain(claims).map(|class| class.name.as_str()).collect();
         // classes with equal settings share one catalogue
         let mut made: Vec<(Made, Arc<Catalogue>)> = Vec::new();
-        let mut all = BTreeMap::new();
+        let mut all = Catalogues::default();
         for name in names {
             let class = objects.classes.iter().find(|class| class.object.metadata.name.as_deref() == Some(name));
             let class = class.map(|class| &*class.object);

@@ -21,7 +21,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1 as policy;
 use k8s_openapi::api::scheduling::v1 as scheduling;
 use k8s_openapi::api::storage::v1 as storage;
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
 use rayon::prelude::*;
 
 pub use adopt::adopt;
@@ -42,6 +42,7 @@ pub struct Objects {
     pub claims: Vec<Found<NodeClaim>>,
     pub pools: Vec<Found<NodePool>>,
     pub classes: Vec<Found<Ec2NodeClass>>,
+    pub overlays: Vec<Found<NodeOverlay>>,
     pub daemons: Vec<Found<apps::DaemonSet>>,
     pub limit_ranges: Vec<Found<core::LimitRange>>,
     pub budgets: Vec<Found<policy::PodDisruptionBudget>>,

@@ -75,6 +75,9 @@ macro_rules! Kind {
     (Class) => {
         karp_domain::api::Ec2NodeClass
     };
+    (Overlay) => {
+        karp_domain::api::NodeOverlay
+    };
     (DaemonSet) => {
         k8s_openapi::api::apps::v1::DaemonSet
     };
@@ -137,6 +140,7 @@ kinds! {
     "karpenter.sh/v1" "NodePool" Pool pools;
     "karpenter.sh/v1" "NodeClaim" Claim claims;
     "karpenter.k8s.aws/v1" "EC2NodeClass" Class classes;
+    "karpenter.sh/v1alpha1" "NodeOverlay" Overlay overlays;
 }
 
 /// Reads the object of a piece.
@@ -150,7 +154,7 @@ pub fn read(piece: &Piece<'_>) -> Result<Object, Fault> {
     let advice = match (group(&version), &*kind) {
         ("karpenter.sh", "Provisioner") => "write a NodePool (karpenter.sh/v1) in its place",
         ("karpenter.k8s.aws", "AWSNodeTemplate") => "write an EC2NodeClass (karpenter.k8s.aws/v1) in its place",
-        ("karpenter.sh", "NodeOverlay") | ("autoscaling.x-k8s.io", "CapacityBuffer") => "karp does not act on it yet",
+        ("autoscaling.x-k8s.io", "CapacityBuffer") => "the controller keeps room for it; plans on files do not",
         _ => return typed(piece, &version, &kind),
     };
     Ok(Object::NotRead { kind: kind.into_owned(), advice })
@@ -170,6 +174,7 @@ fn usual_version(kind: &str) -> Cow<'static, str> {
         "StorageClass" | "CSINode" => "storage.k8s.io/v1",
         "NodePool" | "NodeClaim" => "karpenter.sh/v1",
         "EC2NodeClass" => "karpenter.k8s.aws/v1",
+        "NodeOverlay" => "karpenter.sh/v1alpha1",
         _ => "v1",
     })
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::policy::v1 as policy;
 use k8s_openapi::api::scheduling::v1 as scheduling;
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
 
 use super::expand::DEFAULT_CLASS;
 
@@ -248,6 +248,13 @@ impl Redact for policy::PodDisruptionBudget {
 impl Redact for scheduling::PriorityClass {
     fn redacted(self) -> Self {
         scheduling::PriorityClass { metadata: meta(self.metadata), description: None, ..self }
+    }
+}
+
+impl Redact for NodeOverlay {
+    fn redacted(mut self) -> Self {
+        self.metadata = meta(self.metadata);
+        self
     }
 }
 

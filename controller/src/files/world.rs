@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use karp_domain::catalogue::Catalogue;
+use karp_domain::api::{NodeOverlay, conditions};
+use karp_domain::catalogue::Overlay;
 use karp_domain::cluster::{
-    Claim, DaemonSet, LimitRange, Node, Phase, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable,
-    Volume, VolumeClaim, Volumes,
+    Catalogues, Claim, DaemonSet, LimitRange, Node, Phase, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass,
+    Unreadable, Volume, VolumeClaim, Volumes,
 };
+use kube::ResourceExt;
 use rayon::prelude::*;
 
 use super::{BadInput, Found, Objects, Problem};
@@ -19,7 +21,7 @@ use super::{BadInput, Found, Objects, Problem};
 /// [`BadInput`] with every object that cannot be understood, and the field to blame.
 pub fn snapshot(
     objects: &Objects,
-    catalogues: BTreeMap<Arc<str>, Arc<Catalogue>>,
+    catalogues: Catalogues,
     settings: Settings,
     now: Timestamp,
 ) -> Result<Snapshot, BadInput> {
@@ -41,7 +43,32 @@ pub fn snapshot(
     snapshot.volumes = volumes(objects, &mut problems);
     snapshot.catalogues = catalogues;
     snapshot.settings = settings;
+    apply_overlays(objects, &mut snapshot, &mut problems);
     if problems.is_empty() { Ok(snapshot) } else { Err(BadInput(problems)) }
+}
+
+/// Applies overlays; two that are at odds are a mistake in the files.
+fn apply_overlays(objects: &Objects, snapshot: &mut Snapshot, problems: &mut Vec<Problem>) {
+    let mut overlays = Vec::new();
+    for found in objects.overlays.iter().filter(|found| !is_left_out(&found.object)) {
+        match Overlay::from_kube(&found.object) {
+            Ok(overlay) => overlays.push(overlay),
+            Err(why) => problems.push(found.origin.problem(why.to_string())),
+        }
+    }
+    for conflict in snapshot.overlay(&overlays) {
+        let found = objects.overlays.iter().find(|found| found.object.name_any() == *conflict.overlay);
+        let message = format!(
+            "NodeOverlay {}: has the weight of {}, and both speak of {}; set spec.weight of one of them",
+            conflict.overlay, conflict.with, conflict.instance_type
+        );
+        problems.extend(found.map(|found| found.origin.problem(message)));
+    }
+}
+
+/// Says whether the cluster that an overlay was read from has left it out.
+fn is_left_out(overlay: &NodeOverlay) -> bool {
+    overlay.status.as_ref().is_some_and(|status| conditions::is_false(&status.conditions, conditions::READY))
 }
 
 fn volumes(objects: &Objects, problems: &mut Vec<Problem>) -> Volumes {

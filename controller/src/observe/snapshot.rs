@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
-use karp_domain::catalogue::Catalogue;
 use karp_domain::cluster::{
-    Claim, DaemonSet, LimitRange, Node, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable, Volume,
-    VolumeClaim, Volumes,
+    Catalogues, Claim, DaemonSet, LimitRange, Node, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable,
+    Volume, VolumeClaim, Volumes,
 };
 use kube::{Resource, ResourceExt};
 
@@ -26,12 +25,7 @@ pub struct LeftOut {
 
 impl Stores {
     /// Makes a snapshot. What cannot be read is left out and returned beside it, so that it never stops the others.
-    pub fn snapshot(
-        &self,
-        catalogues: BTreeMap<Arc<str>, Arc<Catalogue>>,
-        settings: Settings,
-        now: Timestamp,
-    ) -> (Snapshot, Vec<LeftOut>) {
+    pub fn snapshot(&self, catalogues: Catalogues, settings: Settings, now: Timestamp) -> (Snapshot, Vec<LeftOut>) {
         // Pods are told of by provisioning, and other providers' pools by them.
         let aside = self.aside.all().into_iter().filter(|unread| unread.why.kind != "Pod" && !unread.foreign);
         let mut unreadable: Vec<LeftOut> =

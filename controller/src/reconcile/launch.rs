@@ -14,6 +14,7 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use serde_json::json;
 
+use super::overlays::overlaid;
 use super::{Context, Error, node_claim};
 use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, RESERVATION_FULL, UnavailableOffering};
 use crate::effect;
@@ -43,7 +44,7 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
         let message = format!("EC2NodeClass {} is missing or not ready", claim.spec.node_class_ref.name);
         return fail(claim, context, LaunchError::NodeClassNotReady(message)).await;
     };
-    let catalogue = context.cloud.catalogue(&class).await?;
+    let catalogue = overlaid(claim, context.cloud.catalogue(&class).await?, context)?;
     let before = claim.annotations().get(ATTEMPT).and_then(|attempt| attempt.parse::<u32>().ok());
     if before.is_some() {
         // Somebody was here before: what came of it is in the cloud.

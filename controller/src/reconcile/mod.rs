@@ -10,6 +10,7 @@ mod launch;
 mod node_claim;
 mod node_class;
 mod node_pool;
+pub mod overlays;
 mod pod_events;
 mod provisioning;
 mod registration;
@@ -24,7 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use karp_domain::api::conditions;
 use karp_domain::cluster::{
-    Buffer, MinValuesPolicy as MinValues, Pod, PodKey, PreferencePolicy as Preferences, Settings, Snapshot, Unreadable,
+    Buffer, Catalogues, MinValuesPolicy as MinValues, Pod, PodKey, PreferencePolicy as Preferences, Settings, Snapshot,
+    Unreadable,
 };
 use karp_domain::eviction::Answers;
 use kube::{Client, ResourceExt};
@@ -70,6 +72,8 @@ pub struct Context {
     pub health: health::Health,
     /// Claims that are being disrupted.
     pub running: disruption::Running,
+    /// NodeOverlays that hold.
+    pub overlays: overlays::Overlays,
     /// CapacityBuffers that are ready, as read last.
     pub buffers: Mutex<Vec<Arc<Buffer>>>,
     /// Objects that could not be read, as told last.
@@ -79,12 +83,12 @@ pub struct Context {
 }
 
 impl Context {
-    /// Makes a snapshot with what can be bought now. A class whose catalogue cannot be had is left out: its pools wait.
-    pub async fn snapshot(&self) -> Snapshot {
+    /// Returns what each class can buy now, whatever overlays say. A class whose catalogue cannot be had is left out: its pools wait.
+    async fn catalogues(&self) -> Catalogues {
         let ready = self.stores.classes.state_filter(|class| {
             class.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
         });
-        let mut catalogues = BTreeMap::new();
+        let mut catalogues = Catalogues::default();
         for class in ready {
             match self.cloud.catalogue(&class).await {
                 Ok(catalogue) => {
@@ -93,6 +97,16 @@ impl Context {
                 Err(error) => tracing::warn!(EC2NodeClass.name = class.name_any(), %error, "no instance types for now"),
             }
         }
+        catalogues
+    }
+
+    /// Makes a snapshot with what can be bought now; nothing can as long as it is not known which overlays there are.
+    pub async fn snapshot(&self) -> Snapshot {
+        let overlays = self.overlays.known();
+        let catalogues = match &overlays {
+            Some(_) => self.catalogues().await,
+            None => Catalogues::default(),
+        };
         let settings = Settings {
             spot_to_spot: self.options.feature_gates.enabled("SpotToSpotConsolidation"),
             preferences: match self.options.preference_policy {
@@ -108,6 +122,7 @@ impl Context {
             ..Settings::default()
         };
         let (mut snapshot, unreadable) = self.stores.snapshot(catalogues, settings, Timestamp::now());
+        snapshot.overlay(&overlays.unwrap_or_default());
         snapshot.buffers.clone_from(&self.buffers.lock().unwrap_or_else(PoisonError::into_inner));
         self.health.hold(&mut snapshot);
         self.tell_unreadable(&unreadable);
@@ -152,6 +167,9 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(unreadable::run(context.clone(), stop.clone()));
     if context.options.feature_gates.enabled("CapacityBuffer") {
         tasks.spawn(buffers::run(context.clone(), stop.clone()));
+    }
+    if context.options.feature_gates.enabled("NodeOverlay") {
+        tasks.spawn(overlays::run(context.clone(), stop.clone()));
     }
     if context.options.feature_gates.enabled("ReservedCapacity") {
         tasks.spawn(reservations::run(context.clone(), stop.clone()));

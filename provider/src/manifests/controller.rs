@@ -143,7 +143,7 @@ impl Settings {
         };
         let here = Some(self.namespace());
         vec![
-            role(self.metadata(name, None), rbac::cluster_rules(self.gate("CapacityBuffer"))),
+            role(self.metadata(name, None), rbac::cluster_rules(|gate| self.gate(gate))),
             binding(self.metadata(name, None), reference("ClusterRole", name)),
             role(admin_metadata, rbac::admin_rules()),
             role(self.metadata(name, here), rbac::lease_rules()),
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_controller_may_not_read_secrets_or_give_rights() {
-        let all = rbac::cluster_rules(true).to_string();
+        let all = rbac::cluster_rules(|_| true).to_string();
         for word in ["secrets", "\"*\"", "escalate", "bind", "impersonate"] {
             assert!(!all.contains(word), "{word}");
         }

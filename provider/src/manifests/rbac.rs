@@ -11,26 +11,30 @@ fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> Value {
 const READ: &[&str] = &["get", "list", "watch"];
 const EDIT: &[&str] = &["patch", "update"];
 
-/// Gives the rules that hold in the whole cluster, those for CapacityBuffers where their feature gate is on.
-pub fn cluster_rules(buffers: bool) -> Value {
+/// Gives the rules that hold in the whole cluster, those for kinds with a feature gate where `gate` says that it is on.
+pub fn cluster_rules(gate: impl Fn(&str) -> bool) -> Value {
     let mut rules = everyday_rules();
-    if let Some(rules) = rules.as_array_mut().filter(|_| buffers) {
+    if gate("CapacityBuffer") {
         rules.push(rule(&["autoscaling.x-k8s.io"], &["capacitybuffers"], &["list"]));
         rules.push(rule(&["autoscaling.x-k8s.io"], &["capacitybuffers/status"], &["patch"]));
         rules.push(rule(&[""], &["podtemplates"], &["get"]));
     }
-    rules
+    if gate("NodeOverlay") {
+        rules.push(rule(&["karpenter.sh"], &["nodeoverlays"], &["list"]));
+        rules.push(rule(&["karpenter.sh"], &["nodeoverlays/status"], &["patch"]));
+    }
+    Value::Array(rules)
 }
 
-fn everyday_rules() -> Value {
-    json!([
+fn everyday_rules() -> Vec<Value> {
+    vec![
         // Its own kinds: claims are made and ended, the others only marked (hash annotations, finalizers, status).
         rule(&["karpenter.sh"], &["nodepools", "nodepools/status", "nodeclaims", "nodeclaims/status"], READ),
         rule(&["karpenter.sh"], &["nodeclaims", "nodeclaims/status"], &["create", "delete", "patch", "update"]),
         rule(
             &["karpenter.sh"],
             &["nodepools", "nodepools/status", "nodepools/finalizers", "nodeclaims/finalizers"],
-            EDIT
+            EDIT,
         ),
         rule(&["karpenter.k8s.aws"], &["ec2nodeclasses", "ec2nodeclasses/status"], READ),
         rule(&["karpenter.k8s.aws"], &["ec2nodeclasses", "ec2nodeclasses/status", "ec2nodeclasses/finalizers"], EDIT),
@@ -46,7 +50,7 @@ fn everyday_rules() -> Value {
                 "namespaces",
                 "limitranges",
             ],
-            READ
+            READ,
         ),
         rule(&["storage.k8s.io"], &["storageclasses", "csinodes", "volumeattachments"], READ),
         rule(&["apps"], &["daemonsets", "deployments", "replicasets", "statefulsets"], READ),
@@ -61,7 +65,7 @@ fn everyday_rules() -> Value {
         rule(&["", "events.k8s.io"], &["events"], &["create", "patch"]),
         // A controller that leads in another namespace must be seen, so that two never act at once.
         rule(&["coordination.k8s.io"], &["leases"], READ),
-    ])
+    ]
 }
 
 /// Gives the rules that hold in the controller's namespace: its lease, and the prices that it keeps for its next start.

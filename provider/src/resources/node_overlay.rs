@@ -38,8 +38,8 @@ fn schema() -> Schema {
     named(
 Schema::new(
         "A NodeOverlay: it corrects what the controller knows of instance types, their price and their extended resources. It is \
-         checked at plan by the API's own rules, without a cluster. The API is alpha, and karp's controller does \
-         not heed overlays yet; Karpenter's does with the feature gate `NodeOverlay`.",
+         checked at plan by the API's own rules, without a cluster. The API is alpha: the controller heeds overlays \
+         where `feature_gates` of `karp_controller` turn `NodeOverlay` on.",
     )
     .timeouts(Timeouts::default()),
 "overlay")

@@ -82,7 +82,7 @@ def launch(world, ec2, params):
     strategy = (options.get("AllocationStrategy") or "lowest-price").replace("lowestPrice", "lowest-price")
     wanted = int(target["TotalTargetCapacity"])
     pools, errors = candidates(world, ec2, params, capacity_type)
-    rank = (lambda p: (float(p.overrides.get("Priority") or 0), p.price)) if strategy in BY_PRIORITY else (lambda p: p.price)
+    rank = (lambda p: (float(p.overrides.get("Priority", "inf")), p.price)) if strategy in BY_PRIORITY else (lambda p: p.price)
     pools.sort(key=rank)
     plan = spread(pools, wanted) if strategy == "diversified" else fill(pools, wanted)
     if sum(count for _, count in plan) < int(options.get("MinTargetCapacity") or 0):

@@ -52,6 +52,10 @@ pub struct Override {
     pub subnet_id: String,
     /// The subnet's zone.
     pub zone: String,
+    /// Its place by prices that EC2 does not know, 0 the best. Where any choice has one, EC2 takes the best that it has instead of what is
+    /// cheapest to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
 }
 
 impl Request {
@@ -163,13 +167,21 @@ pub async fn create(clients: &Clients, request: &Request) -> Result<Answer, Erro
         .set_launch_template_configs(Some(request.choices.iter().map(config).collect()))
         .set_tag_specifications(Some(tags(&request.tags)))
         .set_context(request.context.clone());
+    let mut overrides = request.choices.iter().flat_map(|choice| &choice.overrides);
+    let ranked = overrides.any(|one| one.priority.is_some());
     call = match target(request) {
         ec2::DefaultTargetCapacityType::Spot => {
-            let strategy = ec2::SpotAllocationStrategy::PriceCapacityOptimized;
+            let strategy = match ranked {
+                true => ec2::SpotAllocationStrategy::CapacityOptimizedPrioritized,
+                false => ec2::SpotAllocationStrategy::PriceCapacityOptimized,
+            };
             call.spot_options(ec2::SpotOptionsRequest::builder().allocation_strategy(strategy).build())
         }
         ec2::DefaultTargetCapacityType::OnDemand => {
-            let strategy = ec2::FleetOnDemandAllocationStrategy::LowestPrice;
+            let strategy = match ranked {
+                true => ec2::FleetOnDemandAllocationStrategy::Prioritized,
+                false => ec2::FleetOnDemandAllocationStrategy::LowestPrice,
+            };
             call.on_demand_options(ec2::OnDemandOptionsRequest::builder().allocation_strategy(strategy).build())
         }
         ec2::DefaultTargetCapacityType::ReservedCapacity => {
@@ -205,6 +217,7 @@ fn config(choice: &Choice) -> ec2::FleetLaunchTemplateConfigRequest {
             .instance_type(ec2::InstanceType::from(item.instance_type.as_str()))
             .subnet_id(&item.subnet_id)
             .availability_zone(&item.zone)
+            .set_priority(item.priority.map(f64::from))
             .build()
     };
     ec2::FleetLaunchTemplateConfigRequest::builder()

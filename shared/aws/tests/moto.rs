@@ -114,6 +114,7 @@ impl Aws {
                 instance_type: (*kind).to_owned(),
                 subnet_id: subnet.id.clone(),
                 zone: subnet.zone.clone(),
+                priority: None,
             })
         });
         let mut tags = self.tags();
@@ -303,6 +304,24 @@ async fn missing_capacity_is_told_offering_by_offering() {
     assert!(answer.refused.iter().all(|one| one.instance_type == "c5.xlarge" && one.zone.starts_with(&region())));
     assert!(matches!(answer.failure(), Some(Error::InsufficientCapacity { .. })));
     http(&aws.endpoint, "POST", "/_karp/capacity", "[]");
+}
+
+#[tokio::test]
+async fn prices_of_the_operators_own_decide_by_priority() {
+    let Some(aws) = Aws::open("priority").await else { return };
+    for capacity_type in [CapacityType::OnDemand, CapacityType::Spot] {
+        let launched = async |first: &str| {
+            let mut request = aws.request(capacity_type, &["m5.large", "m5.4xlarge"]).await;
+            for one in request.choices.iter_mut().flat_map(|choice| &mut choice.overrides) {
+                one.priority = Some(u32::from(one.instance_type != first));
+            }
+            let answer = fleet::create(&aws.clients, &request).await.expect("a fleet");
+            answer.launched[0].instance_type.clone()
+        };
+        for first in ["m5.4xlarge", "m5.large"] {
+            assert_eq!(launched(first).await, first, "{capacity_type}");
+        }
+    }
 }
 
 #[tokio::test]

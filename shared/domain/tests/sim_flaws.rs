@@ -2,6 +2,7 @@
 
 mod world;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -225,7 +226,9 @@ fn s7_launches_that_are_never_given_up() {
 /// The same cluster, as somebody sees it who takes other prices for true.
 fn with_prices(snapshot: &Snapshot, price: impl Fn(&InstanceType, Price) -> f64) -> Snapshot {
     let mut other = snapshot.clone();
-    for known in other.catalogues.values_mut() {
+    let classes: BTreeSet<Arc<str>> = other.pools.iter().map(|pool| pool.class.name.clone()).collect();
+    for class in classes {
+        let Some(known) = other.catalogues.get(&class) else { continue };
         let mut types: Vec<InstanceType> = known.types().iter().map(|t| (**t).clone()).collect();
         for t in &mut types {
             let prices: Vec<f64> = t.offerings.iter().map(|offering| price(t, offering.price)).collect();
@@ -233,7 +236,7 @@ fn with_prices(snapshot: &Snapshot, price: impl Fn(&InstanceType, Price) -> f64)
                 offering.price = Price::from_dollars(price).unwrap();
             }
         }
-        *known = Arc::new(Catalogue::new(types));
+        other.catalogues.insert(class, Arc::new(Catalogue::new(types)));
     }
     other
 }

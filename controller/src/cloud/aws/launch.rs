@@ -7,7 +7,9 @@ use karp_aws::fleet::{self, Choice, Override, Refusal};
 use karp_aws::instances;
 use karp_aws::launch_template::{Reservations, Spec};
 use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, labels};
-use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering, Reservation, ReservationKind};
+use karp_domain::catalogue::{
+    CapacityType, Catalogue, Price, PriceSource, RankedOffering, Reservation, ReservationKind,
+};
 use karp_domain::resources;
 use karp_domain::taint::Taint;
 use karp_domain::user_data::{self, Bootstrap, ClusterFacts};
@@ -177,7 +179,12 @@ fn sorted<'a>(
 ) -> BTreeMap<Mould<'a>, Vec<Override>> {
     let mut sorted: BTreeMap<Mould<'_>, Vec<Override>> = BTreeMap::new();
     let wants_efa = order.claim.spec.resources.requests.contains(resources::AWS_EFA);
-    for (offering, reservation) in bought_alike(order).into_iter().take(fleet::MAX_OVERRIDES) {
+    let alike = bought_alike(order);
+    // EC2 knows nothing of prices that are the operator's own
+    let own_prices = alike.iter().any(|(offering, _)| offering.source == PriceSource::Overlaid);
+    let mut prices: Vec<Price> = alike.iter().map(|(offering, _)| offering.price).collect();
+    prices.dedup();
+    for (offering, reservation) in alike.into_iter().take(fleet::MAX_OVERRIDES) {
         let Some(subnet) = subnets.get(&*offering.zone.name) else { continue };
         let Some(image) = class::image_for_type(images, family, &offering.instance_type) else { continue };
         let kind = order.catalogue.get(&offering.instance_type);
@@ -191,6 +198,7 @@ fn sorted<'a>(
             instance_type: offering.instance_type.to_string(),
             subnet_id: subnet.id.clone(),
             zone: subnet.zone.clone(),
+            priority: own_prices.then(|| prices.partition_point(|price| *price < offering.price) as u32),
         });
     }
     sorted

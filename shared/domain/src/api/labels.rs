@@ -60,6 +60,7 @@ pub const NODE_POOL_HASH: &str = "karpenter.sh/nodepool-hash";
 pub const NODE_POOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
 pub const TERMINATION_TIMESTAMP: &str = "karpenter.sh/nodeclaim-termination-timestamp";
 pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
+pub const PRICE_OVERLAY_APPLIED: &str = "karpenter.sh/price-overlay-applied";
 /// The largest share of a NodePool's pods that one new node may hold, such as `25%`; on the NodePool.
 pub const MAX_POD_SHARE: &str = "karp.sh/max-pod-share";
 /// How much dearer than the cheapest the types may be that a new node may become, such as `20%`; on the NodePool.

@@ -1,5 +1,6 @@
 //! NodeOverlays: prices and capacity that the operator knows better than EC2.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -21,6 +22,13 @@ pub struct Overlay {
     pub price: Option<PriceChange>,
     /// Extended resources that nodes have beyond what EC2 tells.
     pub capacity: Resources,
+}
+
+impl Overlay {
+    /// Its place among others: the heaviest first, of equal weights the later name.
+    pub fn rank(&self) -> impl Ord + use<> {
+        (Reverse(self.weight), Reverse(self.name.clone()))
+    }
 }
 
 /// Says what becomes of a price.
@@ -110,13 +118,13 @@ struct Change {
 }
 
 impl Catalogue {
-    /// Applies overlays for the nodes of one pool, whose labels `pool` settles, and answers a copy that shares what stays equal. The heaviest
+    /// Applies overlays for the nodes of one pool, whose requirements `pool` holds, and answers a copy that shares what stays equal. The heaviest
     /// overlay decides on an offering's price and on each resource; of equal weights the later name comes first, and the other is left
     /// out as a whole: what two overlays of equal weight say about the same is a mistake, not a choice. An overlay left out for one
     /// pool should be left out for all, which is the caller's part.
     pub fn overlaid(&self, pool: &Requirements, overlays: &[Overlay]) -> Overlaid {
         let mut ordered: Vec<&Overlay> = overlays.iter().collect();
-        ordered.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| b.name.cmp(&a.name)));
+        ordered.sort_by_key(|overlay| overlay.rank());
         let mut changes: BTreeMap<usize, Change> = BTreeMap::new();
         let mut conflicts = Vec::new();
         for overlay in ordered {
@@ -139,10 +147,10 @@ impl Catalogue {
 
     /// The types that an overlay is about, each with the places of the offerings that it is about.
     fn touched(&self, pool: &Requirements, overlay: &Overlay) -> Vec<(usize, Vec<usize>)> {
-        let of_node: Vec<&Requirement> =
-            overlay.requirements.iter().filter(|wanted| !Offering::gives(wanted.key())).collect();
-        let of_pool = |wanted: &&Requirement| pool.contains(wanted.key());
-        let (from_pool, from_type): (Vec<&Requirement>, Vec<&Requirement>) = of_node.into_iter().partition(of_pool);
+        let of_node = overlay.requirements.iter().filter(|wanted| !Offering::gives(wanted.key()));
+        // what a pool asks of its types says nothing of any one of them
+        let (from_type, from_pool): (Vec<&Requirement>, Vec<&Requirement>) =
+            of_node.partition(|wanted| self.defines(wanted.key()));
         let mut wanted = Requirements::new();
         from_pool.into_iter().for_each(|requirement| wanted.add(requirement.clone()));
         if !pool.is_compatible(&wanted, Undefined::Denied) {

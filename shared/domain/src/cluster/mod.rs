@@ -3,6 +3,7 @@
 mod affinity;
 mod budget;
 mod buffer;
+mod catalogues;
 mod claim;
 mod daemon;
 mod limit_range;
@@ -20,6 +21,7 @@ pub use crate::api::{BudgetReason as Reason, ConsolidationPolicy};
 pub use affinity::{HostPort, Namespaces, PodTerm, Preference, Spread, Whose};
 pub use budget::{Budget, PodBudget, Share, Window, allowed, blocking};
 pub use buffer::{Buffer, MOST_VIRTUAL_PODS, NotReady, Referred};
+pub use catalogues::Catalogues;
 pub use claim::{Claim, ClassRef};
 pub use daemon::DaemonSet;
 pub use limit_range::{LimitRange, admitted};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
 
-use super::{Buffer, Claim, DaemonSet, Node, Pod, PodBudget, PodShare, Pool, PriceTolerance, Volumes};
-use crate::catalogue::Catalogue;
+use super::{Buffer, Catalogues, Claim, DaemonSet, Node, Pod, PodBudget, PodShare, Pool, PriceTolerance, Volumes};
+use crate::catalogue::{Overlay, OverlayConflict};
 
 /// Holds the cluster at one moment. Everything sits behind `Arc`, so a snapshot is made and copied without copying the cluster.
 #[derive(Clone, Debug)]
@@ -30,8 +30,8 @@ pub struct Snapshot {
     pub namespaces: BTreeMap<Arc<str>, BTreeMap<String, String>>,
     /// Persistent volumes and what belongs to them.
     pub volumes: Volumes,
-    /// Instance types by the name of the node class; a class that is missing is not ready.
-    pub catalogues: BTreeMap<Arc<str>, Arc<Catalogue>>,
+    /// What can be bought.
+    pub catalogues: Catalogues,
     /// CapacityBuffers that are ready; `solve` does not look at them, see [`crate::scheduling::reserve`].
     pub buffers: Vec<Arc<Buffer>>,
     /// Options of the controller.
@@ -108,7 +108,7 @@ impl Snapshot {
             budgets: Vec::new(),
             namespaces: BTreeMap::new(),
             volumes: Volumes::default(),
-            catalogues: BTreeMap::new(),
+            catalogues: Catalogues::default(),
             buffers: Vec::new(),
             settings: Settings::default(),
         }
@@ -117,6 +117,11 @@ impl Snapshot {
     /// Answers a pool by name.
     pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
         self.pools.iter().find(|pool| &*pool.name == name)
+    }
+
+    /// Lets overlays change what each pool can buy, instead of those that did before; answers those that are left out.
+    pub fn overlay(&mut self, overlays: &[Overlay]) -> Vec<OverlayConflict> {
+        self.catalogues.overlay(&self.pools, overlays)
     }
 
     /// Joins nodes and claims by provider id, in the order of their names. A claim without a node and a node without a claim are hosts too.

@@ -141,7 +141,7 @@ fn entry(
         uid: claim.uid.clone(),
         node: host.node.as_ref().map(|node| node.name.clone()),
         pool: claim.pool.clone().unwrap_or_else(|| "".into()),
-        price: price(snapshot, &claim.class, host),
+        price: price(snapshot, &claim, host),
     };
     let present: Vec<Arc<Pod>> = pods.iter().filter(|pod| pod.deletes_at.is_none()).cloned().collect();
     let pods = present.iter().filter(|pod| pod.is_reschedulable()).cloned().collect();
@@ -149,8 +149,9 @@ fn entry(
 }
 
 /// What a node costs by the present prices, whether or not its offering can be had now.
-fn price(snapshot: &Snapshot, class: &ClassRef, host: &Host) -> Option<Price> {
-    let t = snapshot.catalogues.get(&class.name)?.get(host.label(labels::INSTANCE_TYPE)?)?;
+fn price(snapshot: &Snapshot, claim: &Claim, host: &Host) -> Option<Price> {
+    let catalogue = snapshot.catalogues.of(&claim.class.name, claim.pool.as_deref())?;
+    let t = catalogue.get(host.label(labels::INSTANCE_TYPE)?)?;
     let zone = host.label(labels::ZONE)?;
     let capacity_type: CapacityType = host.label(labels::CAPACITY_TYPE)?.parse().ok()?;
     let same = |o: &&crate::catalogue::Offering| *o.zone.name == *zone && o.capacity_type == capacity_type;
@@ -160,7 +161,8 @@ fn price(snapshot: &Snapshot, class: &ClassRef, host: &Host) -> Option<Price> {
 /// Answers what karp's nodes cost per hour, those whose price is known.
 pub(super) fn price_of(snapshot: &Snapshot) -> Price {
     let ours = |host: &Host| host.claim.clone().filter(|claim| is_ours(&claim.class));
-    snapshot.hosts().iter().filter_map(|host| price(snapshot, &ours(host)?.class, host)).sum()
+    let known = |host: &Host| ours(host).and_then(|claim| price(snapshot, &claim, host));
+    snapshot.hosts().iter().filter_map(known).sum()
 }
 
 impl Entry {

@@ -107,10 +107,7 @@ impl World {
             self.snapshot.claims.push(Arc::new(claim));
             places.extend(node.pods.iter().map(|pod| (pod.clone(), name.clone())));
         }
-        if !taken.is_empty() {
-            let catalogues = self.snapshot.catalogues.values_mut();
-            catalogues.for_each(|catalogue| *catalogue = Arc::new(catalogue.with_taken(&taken)));
-        }
+        self.snapshot.catalogues.take(&taken);
     }
 
     /// A name that no node or claim has.
@@ -167,7 +164,8 @@ fn joined(snapshot: &Snapshot, node: &InFlightNode, offering: &RankedOffering, n
     let mut all = node.claim_labels();
     all.extend(node.requirements.settled_labels());
     let (mut capacity, mut allocatable) = (Resources::new(), Resources::new());
-    if let Some(t) = snapshot.catalogues.get(&node.class.name).and_then(|types| types.get(&offering.instance_type)) {
+    let catalogue = snapshot.catalogues.of(&node.class.name, Some(&node.pool));
+    if let Some(t) = catalogue.and_then(|catalogue| catalogue.get(&offering.instance_type)) {
         let settled = t.labels.iter().filter(|(_, values)| values.len() == 1);
         all.extend(settled.map(|(key, values)| (key.to_string(), values[0].to_string())));
         (capacity, allocatable) = (t.capacity.clone(), t.allocatable());

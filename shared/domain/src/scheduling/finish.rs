@@ -11,7 +11,7 @@ use super::problem::{PoolState, Problem};
 use super::queue::{Group, distinct_values, draw};
 use super::{InFlightNode, Misfit};
 use crate::api::labels;
-use crate::catalogue::{CapacityType, Market, Price, RankedOffering, TypeSet, asks_for_reservations};
+use crate::catalogue::{CapacityType, Market, Price, PriceSource, RankedOffering, TypeSet, asks_for_reservations};
 use crate::cluster::MinValuesPolicy;
 use crate::requirement::{Requirement, Requirements, ValueSet};
 use crate::resources::Resources;
@@ -356,6 +356,9 @@ fn node(
     } else {
         offerings
     };
+    if offerings.iter().any(|offering| offering.source == PriceSource::Overlaid) {
+        annotations.insert(labels::PRICE_OVERLAY_APPLIED.to_owned(), "true".to_owned());
+    }
     let price = offerings.first().map(|offering| offering.price).unwrap_or_default();
     InFlightNode {
         pool: Arc::clone(&pool.name),

@@ -12,7 +12,7 @@ use super::terms::Terms;
 use super::{Misfit, Solution, Target, reservations, share};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, Market, Price, TypeSet};
-use crate::cluster::{DaemonSet, Host, HostPort, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral};
+use crate::cluster::{Catalogues, DaemonSet, Host, HostPort, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral};
 use crate::quantity::Quantity;
 use crate::requirement::{Incompatible, Requirement, Requirements, Undefined};
 use crate::resources::{NODES, Resources};
@@ -112,9 +112,9 @@ impl<'a> Problem<'a> {
         let mut pools = Vec::new();
         let mut closed = Vec::new();
         for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
-            match closed_reason(pool, snapshot) {
-                Some(misfit) => closed.push((pool.name.clone(), misfit)),
-                None => pools.push(pool_state(snapshot, &dims, pool, &hosts, catalogues[&pool.class.name].clone())),
+            match open_catalogue(pool, &catalogues) {
+                Err(misfit) => closed.push((pool.name.clone(), misfit)),
+                Ok(catalogue) => pools.push(pool_state(snapshot, &dims, pool, &hosts, catalogue)),
             }
         }
         closed.sort_by(|a, b| a.0.cmp(&b.0));
@@ -230,15 +230,17 @@ fn values_of_pool(domains: &mut Domains, state: &PoolState, types: &TypeSet) -> 
     keys.iter().map(of_key).collect()
 }
 
-fn closed_reason(pool: &Pool, snapshot: &Snapshot) -> Option<Misfit> {
+/// Answers what a pool can buy, or why it may not grow.
+fn open_catalogue(pool: &Pool, catalogues: &Catalogues) -> Result<Arc<Catalogue>, Misfit> {
     if pool.deleting.is_some() || !pool.ready {
-        return Some(Misfit::PoolNotReady);
+        return Err(Misfit::PoolNotReady);
     }
     if pool.is_static() {
-        return Some(Misfit::StaticPool);
+        return Err(Misfit::StaticPool);
     }
     let class = &pool.class.name;
-    (!snapshot.catalogues.contains_key(class)).then(|| Misfit::ClassNotReady { class: class.clone() })
+    let catalogue = catalogues.of(class, Some(&pool.name)).cloned();
+    catalogue.ok_or_else(|| Misfit::ClassNotReady { class: class.clone() })
 }
 
 fn pool_state(
@@ -355,7 +357,7 @@ fn host_labels(snapshot: &Snapshot, host: &Host) -> HostLabels {
         return HostLabels::Known(host.node.as_ref().map(|n| n.labels.clone()).unwrap_or_default());
     };
     let settled = claim.requirements.settled_labels();
-    let catalogue = snapshot.catalogues.get(&claim.class.name);
+    let catalogue = snapshot.catalogues.of(&claim.class.name, claim.pool.as_deref());
     if let (None, false, Some(catalogue)) = (&host.node, claim.is_launched(), catalogue) {
         let (types, market) = catalogue.select(&claim.requirements);
         let own = Requirements::from_labels(&claim.labels);

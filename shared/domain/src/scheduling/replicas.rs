@@ -52,7 +52,7 @@ pub fn replicas(snapshot: &Snapshot, replaced: &BTreeSet<Arc<str>>) -> ReplicaPl
             plan.delete.extend(least_loss(snapshot, &claims).into_iter().take(surplus));
         } else if there < replicas && !pool.ready {
             plan.short.push((pool.name.clone(), Misfit::PoolNotReady));
-        } else if there < replicas && !snapshot.catalogues.contains_key(&pool.class.name) {
+        } else if there < replicas && snapshot.catalogues.get(&pool.class.name).is_none() {
             plan.short.push((pool.name.clone(), Misfit::ClassNotReady { class: pool.class.name.clone() }));
         } else if there < replicas {
             growing.pools.push(Arc::new(Pool { replicas: None, ..(**pool).clone() }));

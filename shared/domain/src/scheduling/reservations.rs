@@ -5,7 +5,6 @@
 //! on hosts are planned again without the reservations that are used up.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -16,17 +15,14 @@ use super::queue::waiting_pods;
 use super::solve::{Hosts, place};
 use super::{InFlightNode, Misfit, Refusal, Solution, Unschedulable, share};
 use crate::api::labels;
-use crate::catalogue::{CapacityType, Catalogue, Instances, Price, RankedOffering};
-use crate::cluster::{Pod, PodKey, Shape, Snapshot};
+use crate::catalogue::{CapacityType, Instances, Price, RankedOffering};
+use crate::cluster::{Catalogues, Pod, PodKey, Shape, Snapshot};
 use crate::requirement::Requirement;
 
 /// Answers the catalogues of a snapshot without the instances of reservations that claims will take.
-pub(super) fn open(snapshot: &Snapshot) -> BTreeMap<Arc<str>, Arc<Catalogue>> {
-    let promised = promised(snapshot);
+pub(super) fn open(snapshot: &Snapshot) -> Catalogues {
     let mut open = snapshot.catalogues.clone();
-    if !promised.is_empty() {
-        open.values_mut().for_each(|catalogue| *catalogue = Arc::new(catalogue.with_taken(&promised)));
-    }
+    open.take(&promised(snapshot));
     open
 }
 

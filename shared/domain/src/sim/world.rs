@@ -269,7 +269,7 @@ impl World {
             claims: self.claims.values().filter_map(|claim| Claim::from_kube(claim).ok()).map(Arc::new).collect(),
             pools: self.pools.clone(),
             budgets: self.budgets(),
-            catalogues: BTreeMap::from([(class, self.catalogue.clone())]),
+            catalogues: [(class, self.catalogue.clone())].into_iter().collect(),
             settings: self.settings.clone(),
             ..Snapshot::empty(self.clock())
         }
