@@ -5,11 +5,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karp_domain::api::{NodeClaim, labels};
-use karp_domain::cluster::PodKey;
+use karp_domain::cluster::{Pod as ReadPod, PodKey};
 use karp_domain::eviction::Answer;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
+
+use crate::observe::unread::Guarded;
 
 /// The name under which karp writes fields.
 pub const FIELD_MANAGER: &str = "karpenter";
@@ -83,6 +85,17 @@ fn unless<T>(result: kube::Result<T>, harmless: impl Fn(&kube::core::Status) -> 
         Err(kube::Error::Api(status)) if harmless(&status) => Ok(Outcome::Nothing),
         Err(error) => Err(error),
     }
+}
+
+/// Lists the pods on a node at the API server, whatever the watch shows; nothing when one of them cannot be read.
+pub async fn pods_on(client: &Client, node: &str) -> kube::Result<Option<Vec<Arc<ReadPod>>>> {
+    let on_it = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let pods = Api::<Guarded<Pod>>::all(client.clone()).list(&on_it).await?;
+    let read = |Guarded(pod): Guarded<Pod>| {
+        let pod = pod.or_else(|broken| broken.stand_in.ok_or(())).ok()?;
+        ReadPod::from_kube(&pod).ok().map(Arc::new)
+    };
+    Ok(pods.items.into_iter().map(read).collect())
 }
 
 /// Deletes a cluster-scoped object if it still is the one with this UID.

@@ -18,7 +18,7 @@ use crate::cloud::{CloudProvider, Unavailable, aws::Aws, simulated::Simulated};
 use crate::observe::Stores;
 use crate::ops::events::Events;
 use crate::ops::health::{self, Health};
-use crate::ops::leader::Election;
+use crate::ops::leader::{Election, Fence};
 use crate::ops::metrics::{LeaseLabels, Metrics};
 use crate::ops::telemetry;
 use crate::options::{CloudKind, Options};
@@ -55,10 +55,13 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     }
     let reach = "no way to reach the API server (KUBECONFIG or in-cluster)";
     let mut config = Config::infer().await.context(reach)?;
-    let client = Client::try_from(config.clone()).context(reach)?;
+    // the lease is written by a client of its own: all other writes are for the leader
+    let keeper = Client::try_from(config.clone()).context(reach)?;
+    let fence = Fence::shut();
+    let client = fence.client(config.clone()).context(reach)?;
     // A budget's refusal is an answer, which kube's retries would sit on for minutes.
     config.default_retry = false;
-    let evictor = Client::try_from(config).context(reach)?;
+    let evictor = fence.client(config).context(reach)?;
     let metrics = Arc::new(Metrics::new());
     let health = Arc::new(Health::default());
     let ports = (options.metrics_port, options.health_probe_port);
@@ -81,7 +84,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     metrics.cluster_synced.set(1);
     health.mark_synced();
 
-    let Some(mut election) = lead(&client, &options, &stop).await else { return Ok(ExitCode::SUCCESS) };
+    let Some(mut election) = lead(&keeper, &options, &fence, &stop).await else { return Ok(ExitCode::SUCCESS) };
     let lease = LeaseLabels::new(&options.leader_election_name);
     metrics.leader.get_or_create(&lease).set(1);
     tracing::info!("leading");
@@ -93,6 +96,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         events: Events::new(client.clone(), instance),
         client,
         evictor,
+        fence,
         stores,
         cloud,
         unavailable: Unavailable::default(),
@@ -109,7 +113,9 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         buffers: std::sync::Mutex::default(),
         unreadable: std::sync::Mutex::default(),
         evictions: std::sync::Mutex::default(),
+        assumed: std::sync::Mutex::default(),
     });
+    context.take_over().await.context("cannot list nodeclaims")?;
     let mut tasks = JoinSet::new();
     reconcile::spawn(&context, &work, &mut tasks);
     let ended = tokio::select! {
@@ -133,7 +139,15 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         }
         Ended::Told => {
             tracing::info!("stopping");
-            let drained = tokio::time::timeout(SHUTDOWN, async { while tasks.join_next().await.is_some() {} }).await;
+            // the lease is kept meanwhile: what has begun may still have to be written
+            let forever = CancellationToken::new();
+            let drained = tokio::time::timeout(SHUTDOWN, async {
+                tokio::select! {
+                    () = async { while tasks.join_next().await.is_some() {} } => {}
+                    _ = hold(&mut election, &forever) => {}
+                }
+            });
+            let drained = drained.await;
             if drained.is_err() {
                 tracing::warn!("some work did not end in time");
                 tasks.abort_all();
@@ -154,15 +168,17 @@ enum Ended {
 }
 
 /// Waits for leadership; the outer `None` means that the process was told to stop first, the inner that nobody is asked.
-async fn lead(client: &Client, options: &Options, stop: &CancellationToken) -> Option<Option<Election>> {
+async fn lead(client: &Client, options: &Options, fence: &Fence, stop: &CancellationToken) -> Option<Option<Election>> {
     if options.disable_leader_election {
         tracing::warn!("leader election is off: run no second controller");
+        fence.open();
         return Some(None);
     }
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "karp".to_owned());
     let identity = format!("{host}_{}", telemetry::reconcile_id());
     let namespace = lease_namespace(client, options);
-    let mut election = Election::new(client.clone(), namespace, options.leader_election_name.clone(), identity);
+    let mut election =
+        Election::new(client.clone(), namespace, options.leader_election_name.clone(), identity, fence.clone());
     election.acquire(stop).await.then_some(Some(election))
 }
 

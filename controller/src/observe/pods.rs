@@ -1,11 +1,10 @@
 //! The pod cache: pods as the engine reads them, and nothing else of them, so that a big cluster stays small in memory.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use karp_domain::cluster::{Phase, Pod, PodKey};
+use karp_domain::cluster::{Phase, Pod, PodKey, Watched};
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
@@ -19,12 +18,8 @@ pub struct PodCache {
     ready: watch::Receiver<bool>,
 }
 
-#[derive(Default)]
-struct Known {
-    pods: BTreeMap<PodKey, Arc<Pod>>,
-    /// Pods that could not be read, with why.
-    unreadable: HashMap<PodKey, Unread>,
-}
+/// Pods, and those that could not be read.
+type Known = Watched<PodKey, Result<Arc<Pod>, Unread>>;
 
 /// A pod that could not be read.
 #[derive(Clone)]
@@ -39,30 +34,29 @@ pub struct Unread {
 impl PodCache {
     /// Returns a pod.
     pub fn get(&self, key: &PodKey) -> Option<Arc<Pod>> {
-        self.read(|known| known.pods.get(key).cloned())
+        self.read(|known| known.known().get(key)?.as_ref().ok().cloned())
     }
 
     /// Returns every pod, ordered by key.
     pub fn all(&self) -> Vec<Arc<Pod>> {
-        self.read(|known| known.pods.values().cloned().collect())
+        self.read(|known| known.known().values().flatten().cloned().collect())
     }
 
     /// Returns the pods that are bound to a node.
     pub fn on_node(&self, node: &str) -> Vec<Arc<Pod>> {
-        self.read(|known| known.pods.values().filter(|pod| pod.node.as_deref() == Some(node)).cloned().collect())
+        let on_it = |pod: &&Arc<Pod>| pod.node.as_deref() == Some(node);
+        self.read(|known| known.known().values().flatten().filter(on_it).cloned().collect())
     }
 
     /// Returns the pods that could not be read.
     pub fn unreadable(&self) -> Vec<(PodKey, Unread)> {
-        self.read(|known| known.unreadable.iter().map(|(key, unread)| (key.clone(), unread.clone())).collect())
+        self.read(|known| unreadable(known).map(|(key, unread)| (key.clone(), unread.clone())).collect())
     }
 
     /// Returns the pods on a node that could not be read.
     pub fn unreadable_on(&self, node: &str) -> Vec<PodKey> {
-        let on_it = |unread: &Unread| unread.node.as_deref() == Some(node);
-        self.read(|known| {
-            known.unreadable.iter().filter(|(_, unread)| on_it(unread)).map(|(key, _)| key.clone()).collect()
-        })
+        let on_it = |(_, unread): &(&PodKey, &Unread)| unread.node.as_deref() == Some(node);
+        self.read(|known| unreadable(known).filter(on_it).map(|(key, _)| key.clone()).collect())
     }
 
     /// Waits until the cache was filled once; false when the watch ended before.
@@ -76,13 +70,17 @@ impl PodCache {
     }
 }
 
+fn unreadable(known: &Known) -> impl Iterator<Item = (&PodKey, &Unread)> {
+    known.known().iter().filter_map(|(key, read)| Some((key, read.as_ref().err()?)))
+}
+
 /// Starts the watch of all pods.
 pub fn start(feed: &Feed) -> PodCache {
     let known = Arc::<RwLock<Known>>::default();
     let (ready, waiting) = watch::channel(false);
     let cache = PodCache { known: known.clone(), ready: waiting };
     let changes = feed.changes.clone();
-    let mut listing: Option<Known> = None;
+    let mut listing = false;
     feed.run("Pod", move |seen| {
         let mut live = known.write().unwrap_or_else(PoisonError::into_inner);
         let event = match seen {
@@ -90,32 +88,36 @@ pub fn start(feed: &Feed) -> PodCache {
             Seen::Unread(unread) => {
                 let key = key(&unread.metadata);
                 let (why, uid) = (unread.why.to_string(), unread.metadata.uid.as_deref().unwrap_or_default().into());
-                let known = listing.as_mut().unwrap_or(&mut *live);
-                known.pods.remove(&key);
-                known.unreadable.insert(key, Unread { why, uid, node: unread.node.clone() });
+                let unread = Err(Unread { why, uid, node: unread.node.clone() });
+                if listing {
+                    live.listed(key, unread);
+                } else {
+                    live.put(key, unread);
+                }
                 return;
             }
             Seen::Gone(unread) => {
-                live.unreadable.remove(&key(&unread.metadata));
+                live.remove(&key(&unread.metadata));
                 return;
             }
         };
         let touched = match &event {
             Event::Init => {
-                listing = Some(Known::default());
+                listing = true;
+                live.list();
                 None
             }
-            Event::InitApply(pod) => Some(put(listing.get_or_insert_default(), pod, false)),
+            Event::InitApply(pod) => Some(put(&mut live, pod, false)),
             Event::InitDone => {
-                *live = listing.take().unwrap_or_default();
+                listing = false;
+                live.done();
                 let _ = ready.send(true);
                 None
             }
             Event::Apply(pod) => Some(put(&mut live, pod, true)),
             Event::Delete(pod) => {
                 let key = key(&pod.metadata);
-                live.pods.remove(&key);
-                live.unreadable.remove(&key);
+                live.remove(&key);
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
                 Some(Change::Pod { key, node, pending: false, moved: true })
             }
@@ -138,21 +140,31 @@ fn put(known: &mut Known, pod: &core::Pod, live: bool) -> Change {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
     match Pod::from_kube(pod) {
         Ok(read) => {
-            known.unreadable.remove(&key);
-            let pending = read.is_provisionable();
-            let after = standing(&read);
-            let before = known.pods.insert(key.clone(), Arc::new(read));
-            let moved = live && before.is_none_or(|before| standing(&before) != after);
+            let (pending, after) = (read.is_provisionable(), standing(&read));
+            let moved = if live {
+                let before = known.put(key.clone(), Ok(Arc::new(read)));
+                before.and_then(Result::ok).is_none_or(|before| standing(&before) != after)
+            } else {
+                known.listed(key.clone(), Ok(Arc::new(read)));
+                false
+            };
             Change::Pod { key, node, pending, moved }
         }
         Err(why) => {
-            known.pods.remove(&key);
             let why = why.to_string();
-            if known.unreadable.get(&key).is_none_or(|unread| unread.why != why) {
+            let uid = pod.metadata.uid.as_deref().unwrap_or_default().into();
+            let unread = Unread { why: why.clone(), uid, node: node.clone() };
+            let said = |before: Option<&Result<Arc<Pod>, Unread>>| {
+                before.and_then(|before| before.as_ref().err()).is_some_and(|before| before.why == why)
+            };
+            let said = if live {
+                said(known.put(key.clone(), Err(unread)).as_ref())
+            } else {
+                said(known.listed(key.clone(), Err(unread)))
+            };
+            if !said {
                 tracing::warn!(Pod.namespace = %key.namespace, Pod.name = %key.name, error = why, "pod cannot be read, ignoring it");
             }
-            let uid = pod.metadata.uid.as_deref().unwrap_or_default().into();
-            known.unreadable.insert(key.clone(), Unread { why, uid, node: node.clone() });
             Change::Pod { key, node, pending: false, moved: false }
         }
     }
@@ -185,16 +197,18 @@ mod tests {
         let mut known = Known::default();
         put(&mut known, &pod("good", "1", None), true);
         put(&mut known, &pod("bad", "one", None), true);
-        assert_eq!((known.pods.len(), known.unreadable.len()), (1, 1));
+        assert_eq!((known.known().len(), unreadable(&known).count()), (2, 1));
         put(&mut known, &pod("bad", "1", None), true);
-        assert_eq!((known.pods.len(), known.unreadable.len()), (2, 0));
+        assert_eq!((known.known().len(), unreadable(&known).count()), (2, 0));
     }
 
     #[test]
     fn binding_moves_a_pod_and_listing_does_not() {
         let mut known = Known::default();
         let moved = |change: Change| matches!(change, Change::Pod { moved: true, .. });
+        known.list();
         assert!(!moved(put(&mut known, &pod("a", "1", None), false)));
+        known.done();
         assert!(!moved(put(&mut known, &pod("a", "1", None), true)));
         assert!(moved(put(&mut known, &pod("a", "1", Some("n")), true)));
         assert!(!moved(put(&mut known, &pod("a", "1", Some("n")), true)));

@@ -1,111 +1,82 @@
-//! Leader election on a Lease, with client-go's semantics: 15 s lease, renewed every 2 s, given up after 10 s without a renewal.
-//!
-//! Expiry is judged by how long *this* process has seen the lease unchanged, on a monotonic clock, so that clocks of other
-//! machines do not matter. Losing the lease ends the process: it may not act for a moment as though it still led. Leases of
-//! the same name in other namespaces count too, so that a running Karpenter is never doubled.
+//! Leader election at the API server, judged by [`Elector`]. Losing the lease ends the process, and until then [`Fence`] refuses what a
+//! process would write that does not know yet that it no longer leads. Leases of the same name in other namespaces count too, so that a
+//! running Karpenter is never doubled.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use http::{Method, Request};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use karp_domain::lease::{Elector, Move, RENEW_DEADLINE, RETRY_PERIOD};
 use kube::api::{ListParams, ObjectMeta, PostParams};
-use kube::{Api, Client, ResourceExt};
+use kube::client::ClientBuilder;
+use kube::{Api, Client, Config, ResourceExt};
 use tokio_util::sync::CancellationToken;
+use tower::BoxError;
+use tower::filter::{FilterLayer, Predicate};
 
-/// How long a lease is honoured by others.
-pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// How long a leader tries to renew before it stands down; less than the lease, so that it stops before another starts.
-pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// Pause between tries.
-pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
-
-/// Judges one lease from what was seen of it; time is monotonic and given by the caller.
-#[derive(Debug)]
-pub struct Elector {
-    me: String,
-    seen: Option<(LeaseSpec, Duration)>,
-    renewed: Option<Duration>,
+/// Refuses what a process would write that does not lead any more, though it may not know that yet: it was paused, or cut off. Cheap to
+/// clone.
+#[derive(Clone, Debug)]
+pub struct Fence {
+    start: Instant,
+    /// It leads until then, in milliseconds after the start.
+    until: Arc<AtomicU64>,
 }
 
-/// Says what to do with the lease now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Move {
-    /// There is none: create it.
-    Create,
-    /// It is free, expired, or already ours from an earlier life: write our name.
-    Take,
-    /// It is ours: renew it.
-    Renew,
-    /// Another holds it; it may be free when this much time has passed without a renewal.
-    Wait(Duration),
+/// Reports a write of a process that does not lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this process does not lead any more: nothing is written")]
+pub struct NotLeading;
+
+impl Fence {
+    /// Makes a fence that is shut until somebody leads.
+    pub fn shut() -> Self {
+        Self { start: Instant::now(), until: Arc::default() }
+    }
+
+    /// Opens it for good: there is no election.
+    pub fn open(&self) {
+        self.until.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Lets writes pass until so long after the start.
+    fn hold_until(&self, until: Duration) {
+        self.until.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    /// Says whether this process may write.
+    ///
+    /// # Errors
+    /// [`NotLeading`] when another may lead by now.
+    pub fn check(&self) -> Result<(), NotLeading> {
+        self.check_at(self.start.elapsed())
+    }
+
+    fn check_at(&self, now: Duration) -> Result<(), NotLeading> {
+        let until = self.until.load(Ordering::Acquire);
+        if now.as_millis() < u128::from(until) { Ok(()) } else { Err(NotLeading) }
+    }
+
+    /// Makes a client whose writes are fenced.
+    ///
+    /// # Errors
+    /// When the configuration makes no client.
+    pub fn client(&self, config: Config) -> kube::Result<Client> {
+        Ok(ClientBuilder::try_from(config)?.with_layer(&FilterLayer::new(self.clone())).build())
+    }
 }
 
-impl Elector {
-    /// Makes the judge of a lease for an identity.
-    pub fn new(me: impl Into<String>) -> Self {
-        Self { me: me.into(), seen: None, renewed: None }
-    }
+impl<B> Predicate<Request<B>> for Fence {
+    type Request = Request<B>;
 
-    /// Notes what the API server says of the lease.
-    pub fn observe(&mut self, spec: Option<&LeaseSpec>, now: Duration) {
-        match spec {
-            None => self.seen = None,
-            Some(spec) if self.seen.as_ref().is_some_and(|(known, _)| known == spec) => {}
-            Some(spec) => self.seen = Some((spec.clone(), now)),
+    fn check(&mut self, request: Request<B>) -> Result<Request<B>, BoxError> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+            Fence::check(self)?;
         }
-    }
-
-    /// Says what to do next.
-    pub fn next(&self, now: Duration) -> Move {
-        let Some((spec, since)) = &self.seen else { return Move::Create };
-        let holder = spec.holder_identity.as_deref().unwrap_or_default();
-        if holder == self.me {
-            return if self.renewed.is_some() { Move::Renew } else { Move::Take };
-        }
-        if holder.is_empty() {
-            return Move::Take;
-        }
-        let seconds = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
-        let duration = seconds.map_or(LEASE_DURATION, Duration::from_secs);
-        match (*since + duration).checked_sub(now) {
-            Some(left) if !left.is_zero() => Move::Wait(left),
-            _ => Move::Take,
-        }
-    }
-
-    /// Returns the spec to write when taking or renewing.
-    pub fn claim(&self, wall: jiff::Timestamp) -> LeaseSpec {
-        let time = Some(MicroTime(wall));
-        let before = self.seen.as_ref().map(|(spec, _)| spec);
-        let mine = before.is_some_and(|spec| spec.holder_identity.as_deref() == Some(&self.me));
-        let transitions = before.and_then(|spec| spec.lease_transitions).unwrap_or(0);
-        LeaseSpec {
-            holder_identity: Some(self.me.clone()),
-            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
-            acquire_time: before.filter(|_| mine).and_then(|spec| spec.acquire_time.clone()).or_else(|| time.clone()),
-            renew_time: time,
-            lease_transitions: Some(if mine || before.is_none() { transitions } else { transitions + 1 }),
-            ..LeaseSpec::default()
-        }
-    }
-
-    /// Notes that the API server accepted a claim that was begun at `started`: leadership counts from then, not from the answer.
-    pub fn accepted(&mut self, spec: &LeaseSpec, started: Duration, now: Duration) {
-        self.observe(Some(spec), now);
-        self.renewed = Some(started);
-    }
-
-    /// Returns whether this process may act.
-    pub fn leads(&self, now: Duration) -> bool {
-        let ours = self.seen.as_ref().is_none_or(|(spec, _)| spec.holder_identity.as_deref() == Some(&self.me));
-        ours && self.renewed.is_some_and(|at| now < at + RENEW_DEADLINE)
-    }
-
-    /// Returns the lease's holder when it is another than this process.
-    pub fn other(&self) -> Option<&str> {
-        let holder = self.seen.as_ref()?.0.holder_identity.as_deref()?;
-        (!holder.is_empty() && holder != self.me).then_some(holder)
+        Ok(request)
     }
 }
 
@@ -116,20 +87,20 @@ pub struct Election {
     name: String,
     elector: Elector,
     foreign: BTreeMap<String, Elector>,
-    start: Instant,
+    fence: Fence,
     version: Option<String>,
 }
 
 impl Election {
-    /// Prepares the election on the lease `namespace/name`.
-    pub fn new(client: Client, namespace: String, name: String, identity: String) -> Self {
+    /// Prepares the election on the lease `namespace/name`; `client` is one that writes whoever leads, `fence` opens while this process does.
+    pub fn new(client: Client, namespace: String, name: String, identity: String, fence: Fence) -> Self {
         Self {
             client,
             namespace,
             name,
             elector: Elector::new(identity),
             foreign: BTreeMap::new(),
-            start: Instant::now(),
+            fence,
             version: None,
         }
     }
@@ -177,7 +148,7 @@ impl Election {
     async fn foreign_holder(&mut self) -> kube::Result<Option<String>> {
         let all: Api<Lease> = Api::all(self.client.clone());
         let listed = all.list(&ListParams::default().fields(&format!("metadata.name={}", self.name))).await?;
-        let now = self.start.elapsed();
+        let now = self.fence.start.elapsed();
         self.foreign.retain(|namespace, _| listed.iter().any(|lease| lease.namespace().as_ref() == Some(namespace)));
         for lease in &listed {
             let Some(namespace) = lease.namespace().filter(|namespace| *namespace != self.namespace) else { continue };
@@ -196,16 +167,16 @@ impl Election {
 
     /// Reads the lease and writes it when it is ours to write; returns whether this process leads.
     async fn renew_once(&mut self) -> kube::Result<bool> {
-        let started = self.start.elapsed();
+        let started = self.fence.start.elapsed();
         let lease = self.leases().get_opt(&self.name).await?;
         self.version = lease.as_ref().and_then(ResourceExt::resource_version);
-        self.elector.observe(lease.as_ref().and_then(|lease| lease.spec.as_ref()), self.start.elapsed());
-        if lease.is_some() && self.elector.next(self.start.elapsed()) == Move::Create {
+        self.elector.observe(lease.as_ref().and_then(|lease| lease.spec.as_ref()), self.fence.start.elapsed());
+        if lease.is_some() && self.elector.next(self.fence.start.elapsed()) == Move::Create {
             // A lease without a spec is a free one.
-            self.elector.observe(Some(&LeaseSpec::default()), self.start.elapsed());
+            self.elector.observe(Some(&LeaseSpec::default()), self.fence.start.elapsed());
         }
         let spec = self.elector.claim(jiff::Timestamp::now());
-        let written = match self.elector.next(self.start.elapsed()) {
+        let written = match self.elector.next(self.fence.start.elapsed()) {
             Move::Wait(_) => return Ok(false),
             Move::Create => {
                 let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
@@ -220,7 +191,8 @@ impl Election {
         match written {
             Ok(lease) => {
                 self.version = lease.resource_version();
-                self.elector.accepted(&lease.spec.unwrap_or_default(), started, self.start.elapsed());
+                self.elector.accepted(&lease.spec.unwrap_or_default(), started, self.fence.start.elapsed());
+                self.fence.hold_until(started + RENEW_DEADLINE);
                 Ok(true)
             }
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => Ok(false),
@@ -241,7 +213,7 @@ impl Election {
                 Ok(Err(error)) => tracing::warn!(%error, "could not renew the lease"),
                 Err(_) => tracing::warn!("renewing the lease took too long"),
             }
-            if !self.elector.leads(self.start.elapsed()) {
+            if !self.elector.leads(self.fence.start.elapsed()) {
                 return true;
             }
         }
@@ -249,7 +221,7 @@ impl Election {
 
     /// Gives the lease up so that the next process need not wait for it to expire.
     pub async fn release(&self) {
-        if !self.elector.leads(self.start.elapsed()) {
+        if !self.elector.leads(self.fence.start.elapsed()) {
             return;
         }
         let spec = LeaseSpec {
@@ -273,80 +245,19 @@ impl Election {
 mod tests {
     use super::*;
 
-    fn held(by: &str, renewal: i64) -> LeaseSpec {
-        LeaseSpec {
-            holder_identity: Some(by.to_owned()),
-            lease_duration_seconds: Some(15),
-            renew_time: Some(MicroTime(jiff::Timestamp::from_second(renewal).expect("a time"))),
-            lease_transitions: Some(3),
-            ..LeaseSpec::default()
-        }
-    }
-
-    fn s(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
-    }
-
     #[test]
-    fn an_absent_or_released_lease_is_free() {
-        let mut elector = Elector::new("me");
-        assert_eq!(elector.next(s(0)), Move::Create);
-        elector.observe(Some(&held("", 0)), s(0));
-        assert_eq!(elector.next(s(0)), Move::Take);
-    }
-
-    #[test]
-    fn expiry_counts_from_our_own_sight_of_the_last_change() {
-        let mut elector = Elector::new("me");
-        // The renewal is years old by our clock: that says nothing.
-        elector.observe(Some(&held("other", 0)), s(100));
-        assert_eq!(elector.next(s(100)), Move::Wait(s(15)));
-        elector.observe(Some(&held("other", 0)), s(110));
-        assert_eq!(elector.next(s(110)), Move::Wait(s(5)));
-        elector.observe(Some(&held("other", 2)), s(114));
-        assert_eq!(elector.next(s(115)), Move::Wait(s(14)));
-        assert_eq!(elector.next(s(129)), Move::Take);
-    }
-
-    #[test]
-    fn a_leader_stops_before_another_may_start() {
-        let mut elector = Elector::new("me");
-        let mine = elector.claim(jiff::Timestamp::UNIX_EPOCH);
-        elector.accepted(&mine, s(1), s(3));
-        assert!(elector.leads(s(10)));
-        assert!(!elector.leads(s(11)), "the deadline counts from when the renewal was sent");
-        let mut other = Elector::new("other");
-        other.observe(Some(&mine), s(1));
-        assert!(matches!(other.next(s(11)), Move::Wait(_)));
-    }
-
-    #[test]
-    fn a_lease_taken_by_another_ends_leadership_at_once() {
-        let mut elector = Elector::new("me");
-        elector.accepted(&elector.claim(jiff::Timestamp::UNIX_EPOCH), s(0), s(0));
-        elector.observe(Some(&held("other", 1)), s(2));
-        assert!(!elector.leads(s(2)));
-        assert_eq!(elector.other(), Some("other"));
-    }
-
-    #[test]
-    fn transitions_count_changes_of_holder_only() {
-        let mut elector = Elector::new("me");
-        assert_eq!(elector.claim(jiff::Timestamp::UNIX_EPOCH).lease_transitions, Some(0));
-        elector.observe(Some(&held("other", 0)), s(0));
-        let taken = elector.claim(jiff::Timestamp::UNIX_EPOCH);
-        assert_eq!(taken.lease_transitions, Some(4));
-        elector.accepted(&taken, s(20), s(20));
-        assert_eq!(elector.next(s(22)), Move::Renew);
-        let renewed = elector.claim(jiff::Timestamp::from_second(60).expect("a time"));
-        assert_eq!((renewed.lease_transitions, renewed.acquire_time), (Some(4), taken.acquire_time));
-    }
-
-    #[test]
-    fn our_name_from_an_earlier_life_is_taken_not_renewed() {
-        let mut elector = Elector::new("me");
-        elector.observe(Some(&held("me", 0)), s(0));
-        assert_eq!(elector.next(s(0)), Move::Take);
-        assert!(!elector.leads(s(0)));
+    fn writes_pass_while_the_lease_is_sure_and_reads_always() {
+        let mut fence = Fence::shut();
+        let asks = |fence: &mut Fence, method: Method| {
+            let request = Request::builder().method(method).body(()).expect("a request");
+            Predicate::check(fence, request).is_ok()
+        };
+        assert!(asks(&mut fence, Method::GET) && !asks(&mut fence, Method::PATCH));
+        fence.hold_until(Duration::from_secs(10));
+        let at = |millis: u64| fence.check_at(Duration::from_millis(millis));
+        assert_eq!((at(9_999), at(10_000)), (Ok(()), Err(NotLeading)));
+        assert!(asks(&mut fence, Method::DELETE) && asks(&mut fence, Method::POST));
+        fence.open();
+        assert_eq!(fence.check_at(Duration::from_secs(1 << 40)), Ok(()));
     }
 }

@@ -209,6 +209,7 @@ async fn taint(context: &Context, command: &Command) -> Result<(), Failure> {
                 tracing::error!(NodeClaim.name = %candidate.claim, %error, "tainting node");
                 return Err(Failure::NotTainted { claim: candidate.claim.clone() });
             }
+            context.assumed().tainted(&candidate.claim);
             tracing::info!(Node.name = %node, "taint.Key" = labels::DISRUPTED, "taint.Effect" = "NoSchedule", "tainted node");
         }
         if let Err(error) = mark(context, candidate, command).await {
@@ -269,6 +270,7 @@ fn progress(context: &Context, replacements: &[Arc<str>]) -> Vec<Progress> {
         Some(claim) if claim.metadata.deletion_timestamp.is_some() => Progress::Gone,
         Some(claim) if node_claim::is_true(&claim, conditions::INITIALIZED) => Progress::Initialized,
         Some(_) => Progress::Starting,
+        None if context.assumed().awaits(name) => Progress::Starting,
         None => Progress::Gone,
     };
     replacements.iter().map(one).collect()
@@ -301,6 +303,7 @@ async fn roll_back(context: &Context, command: &Command, replacements: &[Arc<str
 }
 
 async fn unmark(context: &Context, node: Option<&Arc<str>>, claim: &str) -> Result<(), Error> {
+    context.assumed().untainted(claim);
     if let Some(node) = node {
         effect::apply(&context.client, &Effect::Untaint { node: node.clone() }).await?;
     }
@@ -328,7 +331,7 @@ async fn remove_stale_taints(context: &Context) {
         let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
         let Some(claim) = context.stores.claim_of(&id) else { continue };
         let leaving = claim.metadata.deletion_timestamp.is_some() || interruption::is_interrupted(&claim);
-        if leaving || context.running.contains(&claim.name_any()) {
+        if leaving || context.running.contains(&claim.name_any()) || context.assumed().leaves(&claim.name_any()) {
             continue;
         }
         let name: Arc<str> = node.name_any().into();

@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use karp_domain::api::NodeClaim;
 use karp_domain::lifecycle::{Collector, Listed, Witnesses};
-use kube::ResourceExt;
+use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::Context;
-use crate::effect::{self, Effect};
+use crate::effect::{self, Effect, Outcome};
+use crate::observe::unread::Guarded;
 use crate::ops::events::Reason;
 use crate::ops::telemetry::pass_span;
 
@@ -70,27 +73,72 @@ async fn pass(context: &Context, collector: &mut Collector) {
         }
     }
     for provider_id in collection.instances {
+        let name = listed.iter().find(|one| one.provider_id == provider_id).and_then(|one| one.claim.as_deref());
+        match is_claimed(name, context).await {
+            Ok(false) => {}
+            // the watch is late, and the claim's own life goes on
+            Ok(true) => continue,
+            Err(error) => {
+                tracing::warn!("provider-id" = provider_id, %error, "cannot ask for the claim of an instance, leaving it");
+                continue;
+            }
+        }
+        if context.fence.check().is_err() {
+            return;
+        }
         match context.cloud.terminate(&provider_id).await {
             Ok(_) => tracing::info!("provider-id" = provider_id, "garbage collected cloudprovider instance"),
             Err(error) => tracing::error!("provider-id" = provider_id, %error, "ending an unclaimed instance"),
         }
     }
     for claim in collection.claims {
+        match runs(&claim, context).await {
+            Ok(false) => {}
+            // the watch is late: the instance is there, whatever the lists say
+            Ok(true) => continue,
+            Err(error) => {
+                tracing::warn!(NodeClaim.name = claim.name_any(), %error, "cannot ask for a node, leaving its claim");
+                continue;
+            }
+        }
         let effect = Effect::DeleteNodeClaim {
             name: claim.name_any().into(),
             uid: claim.metadata.uid.clone().unwrap_or_default().into(),
         };
         match effect::apply(&context.client, &effect).await {
-            Ok(_) => tracing::info!(
-                NodeClaim.name = claim.name_any(),
-                "garbage collecting nodeclaim with no cloudprovider representation"
-            ),
+            Ok(Outcome::Nothing) => {}
+            Ok(Outcome::Done) => {
+                context.assumed().deleted(&claim.name_any());
+                tracing::info!(
+                    NodeClaim.name = claim.name_any(),
+                    "garbage collecting nodeclaim with no cloudprovider representation"
+                );
+            }
             Err(error) => tracing::error!(NodeClaim.name = claim.name_any(), %error, "deleting nodeclaim"),
         }
     }
 }
 
-fn is_ready(node: &k8s_openapi::api::core::v1::Node) -> bool {
+/// Asks the API server for the claim that an instance was launched for; one that goes ends its instance itself.
+async fn is_claimed(claim: Option<&str>, context: &Context) -> kube::Result<bool> {
+    let Some(name) = claim.filter(|name| !name.is_empty()) else { return Ok(false) };
+    Ok(Api::<NodeClaim>::all(context.client.clone()).get_metadata_opt(name).await?.is_some())
+}
+
+/// Asks the API server whether the node of a claim runs.
+async fn runs(claim: &NodeClaim, context: &Context) -> kube::Result<bool> {
+    let claims = Api::<Guarded<NodeClaim>>::all(context.client.clone());
+    let read = |Guarded(claim): Guarded<NodeClaim>| claim.or_else(|broken| broken.stand_in.ok_or(())).ok();
+    let status = claims.get_opt(&claim.name_any()).await?.and_then(read).and_then(|claim| claim.status);
+    let status = status.unwrap_or_default();
+    let Some(name) = status.node_name.filter(|name| !name.is_empty()) else { return Ok(false) };
+    let node = Api::<Node>::all(context.client.clone()).get_opt(&name).await?;
+    let same =
+        |node: &Node| node.spec.as_ref().and_then(|spec| spec.provider_id.as_ref()) == status.provider_id.as_ref();
+    Ok(node.is_some_and(|node| same(&node) && is_ready(&node)))
+}
+
+fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -62,6 +62,7 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     };
     let stamp = json!({ "annotations": { (ATTEMPT): attempt.to_string(), (DIGEST): prepared.digest } });
     let claim = &effect::write_metadata(&context.client, claim, stamp).await?;
+    context.fence.check()?;
     match timed(context, "Create", context.cloud.launch(&prepared)).await {
         Ok(launched) => {
             remember(context, &launched.refused);
@@ -146,7 +147,7 @@ async fn timed<T>(
 }
 
 /// Finds the instance that was launched for a claim; further ones, which must not be, are ended.
-async fn find(claim: &NodeClaim, context: &Context) -> Result<Option<Instance>, CloudError> {
+async fn find(claim: &NodeClaim, context: &Context) -> Result<Option<Instance>, Error> {
     let mut found = context.cloud.find(claim).await?.into_iter().filter(|instance| !instance.ending);
     let first = found.next();
     for extra in found {
@@ -155,6 +156,7 @@ async fn find(claim: &NodeClaim, context: &Context) -> Result<Option<Instance>, 
             "provider-id" = extra.provider_id,
             "ending a second instance"
         );
+        context.fence.check()?;
         context.cloud.terminate(&extra.provider_id).await?;
     }
     Ok(first)

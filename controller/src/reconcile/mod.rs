@@ -23,20 +23,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use karp_domain::api::conditions;
+use karp_domain::api::{NodeClaim, conditions};
 use karp_domain::cluster::{
-    Buffer, Catalogues, MinValuesPolicy as MinValues, Pod, PodKey, PreferencePolicy as Preferences, Settings, Snapshot,
-    Unreadable,
+    Assumed, Buffer, Catalogues, MinValuesPolicy as MinValues, Pod, PodKey, PreferencePolicy as Preferences, Settings,
+    Snapshot, Unreadable,
 };
 use karp_domain::eviction::Answers;
-use kube::{Client, ResourceExt};
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{CloudError, CloudProvider, LaunchError, Unavailable};
+use crate::observe::unread::Guarded;
 use crate::observe::{LeftOut, Stores};
 use crate::ops::events::{Events, Reason};
+use crate::ops::leader::{Fence, NotLeading};
 use crate::ops::metrics::{KindLabels, Metrics};
 use crate::options::{MinValuesPolicy, Options, PreferencePolicy};
 
@@ -46,6 +49,8 @@ pub struct Context {
     pub client: Client,
     /// The API server without retries, for evictions: too many requests is what a budget answers.
     pub evictor: Client,
+    /// Whether this process leads: the clients ask by themselves, what is asked of the cloud asks here.
+    pub fence: Fence,
     /// What is known.
     pub stores: Stores,
     /// Where instances come from.
@@ -66,6 +71,8 @@ pub struct Context {
     pub disrupt: Notify,
     /// The last plan.
     pub plans: Plans,
+    /// What was written and may not be seen yet.
+    pub assumed: Mutex<Assumed>,
     /// Held while a plan is made and carried out, so that no two launch for the same pods.
     pub planning: tokio::sync::Mutex<()>,
     /// Whether the nodes of each pool join.
@@ -121,7 +128,9 @@ impl Context {
             price_tolerance: self.options.price_tolerance,
             ..Settings::default()
         };
+        self.confirm_assumed().await;
         let (mut snapshot, unreadable) = self.stores.snapshot(catalogues, settings, Timestamp::now());
+        self.assumed().apply(&mut snapshot);
         snapshot.overlay(&overlays.unwrap_or_default());
         snapshot.buffers.clone_from(&self.buffers.lock().unwrap_or_else(PoisonError::into_inner));
         self.health.hold(&mut snapshot);
@@ -132,6 +141,32 @@ impl Context {
 }
 
 impl Context {
+    /// What was written and may not be seen yet.
+    pub fn assumed(&self) -> MutexGuard<'_, Assumed> {
+        // The lock is held over plain map operations only; what a panic there left is still a map.
+        self.assumed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to act after another: its last writes may not be seen yet.
+    pub async fn take_over(&self) -> kube::Result<()> {
+        let claims = Api::<Guarded<NodeClaim>>::all(self.client.clone()).list(&ListParams::default()).await?;
+        let claims = claims.items.iter().filter_map(|Guarded(claim)| claim.as_ref().ok());
+        self.assumed().inherit(claims, Timestamp::now());
+        Ok(())
+    }
+
+    /// Asks for claims that the watch should have shown: one that went before it was seen would be reckoned with for ever.
+    async fn confirm_assumed(&self) {
+        let doubtful = self.assumed().doubtful(Timestamp::now());
+        for name in doubtful.into_iter().filter(|name| self.stores.claim(name).is_none()) {
+            match Api::<NodeClaim>::all(self.client.clone()).get_metadata_opt(&name).await {
+                Ok(Some(_)) => tracing::warn!(NodeClaim.name = %name, "the watch has not shown the new nodeclaim yet"),
+                Ok(None) => self.assumed().forget(&name),
+                Err(error) => tracing::warn!(NodeClaim.name = %name, %error, "cannot ask for a nodeclaim"),
+            }
+        }
+    }
+
     /// Tells of objects that are left out because they cannot be read: by log, each once while it stays so, by event, and by count.
     fn tell_unreadable(&self, unreadable: &[LeftOut]) {
         let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
@@ -235,6 +270,9 @@ pub enum Error {
     /// An object cannot be read.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
+    /// Another may act by now.
+    #[error(transparent)]
+    NotLeading(#[from] NotLeading),
 }
 
 impl Error {

@@ -209,6 +209,7 @@ pub async fn delete(claim: &NodeClaim, context: &Context, reason: &str) -> Resul
     };
     let outcome = effect::apply(&context.client, &effect).await?;
     if outcome == effect::Outcome::Done {
+        context.assumed().deleted(&claim.name_any());
         let capacity = claim.labels().get(labels::CAPACITY_TYPE).cloned().unwrap_or_default();
         let labels = DisruptedLabels::new(reason, pool_of(claim), capacity);
         context.metrics.nodeclaims_disrupted.get_or_create(&labels).inc();

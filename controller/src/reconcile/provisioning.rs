@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::batch::{Batcher, Window};
 use karp_domain::cluster::{Pod, PodKey, Snapshot};
@@ -173,8 +173,11 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
     };
     let name: Arc<str> = claim.metadata.name.clone().unwrap_or_default().into();
     let requests = serde_json::to_string(&claim.spec.resources.requests).unwrap_or_default();
+    let now = Timestamp::now();
+    let mut assumed = claim.clone();
+    assumed.metadata.creation_timestamp = Some(Time(now));
     match effect::apply(&context.client, &Effect::CreateNodeClaim(Box::new(claim))).await {
-        Ok(Outcome::Done) => {}
+        Ok(Outcome::Done) => context.assumed().created(&assumed, now),
         Ok(Outcome::Nothing) => return None,
         Err(error) => {
             tracing::error!(NodePool.name = %node.pool, %error, "creating nodeclaim");
@@ -195,8 +198,9 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     });
-    if seen.await.is_err() {
-        tracing::warn!(NodeClaim.name = %name, "the watch has not shown the new nodeclaim yet");
+    // one that is seen later is reckoned with all the same: it is assumed
+    if seen.await.is_ok() {
+        context.assumed().forget(&name);
     }
     Some(name)
 }

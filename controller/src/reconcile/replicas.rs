@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{Context, provisioning};
-use crate::effect::{self, Effect};
+use crate::effect::{self, Effect, Outcome};
 use crate::ops::telemetry::reconcile_id;
 
 /// How often static pools are looked at (Karpenter: on events, and every 30 s at a limit).
@@ -42,7 +42,11 @@ async fn pass(context: &Context, told: BTreeSet<String>) -> BTreeSet<String> {
         let Some(claim) = snapshot.claims.iter().find(|claim| claim.name == *name) else { continue };
         let effect = Effect::DeleteNodeClaim { name: name.clone(), uid: claim.uid.clone() };
         match effect::apply(&context.client, &effect).await {
-            Ok(_) => tracing::info!(NodeClaim.name = %name, reason = "overprovisioned", "deleting nodeclaim"),
+            Ok(Outcome::Nothing) => {}
+            Ok(Outcome::Done) => {
+                context.assumed().deleted(name);
+                tracing::info!(NodeClaim.name = %name, reason = "overprovisioned", "deleting nodeclaim");
+            }
             Err(error) => tracing::error!(NodeClaim.name = %name, %error, "deleting nodeclaim"),
         }
     }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
-use karp_domain::cluster::{Node as ReadNode, Readiness};
+use karp_domain::cluster::{Node as ReadNode, Pod, Readiness};
 use karp_domain::eviction::{self, Answer, Answers, Drain, Step, Target};
 use kube::api::ListParams;
 use kube::runtime::controller::Action;
@@ -94,6 +94,7 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     let claim = mark(claim.as_ref(), &context, conditions::VOLUMES_DETACHED, Mark::Done).await?;
     if !id.is_empty() {
         mark(claim.as_ref(), &context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
+        context.fence.check()?;
         let asked = context.cloud.terminate(&id).await.inspect_err(|error| {
             let note = format!("Failed to terminate instance: {error}");
             context.events.publish(&effect::reference(&*node), Reason::FailedTermination, note);
@@ -161,13 +162,14 @@ async fn drained(
     deadline: Option<Timestamp>,
 ) -> Result<Drained, Error> {
     let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
-    let pods = context.stores.pods.on_node(&name);
     let now = Timestamp::now();
-    let step = with_answers(context, &uid, |answers| {
-        answers.keep_only(&pods);
-        eviction::next(&Drain { pods: &pods, deadline, answers }, now)
-    });
-    let wait = match step {
+    let decide = |pods: &[Arc<Pod>]| {
+        with_answers(context, &uid, |answers| {
+            answers.keep_only(pods);
+            eviction::next(&Drain { pods, deadline, answers }, now)
+        })
+    };
+    let wait = match decide(&context.stores.pods.on_node(&name)) {
         Step::Wait(wait) => wait,
         Step::Drained => {
             let unreadable = context.stores.pods.unreadable_on(&name);
@@ -177,8 +179,21 @@ async fn drained(
                 context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
                 return Ok(Drained::No(DRAIN_PAUSE));
             }
+            let told = claim.is_some_and(|claim| node_claim::is_true(claim, conditions::DRAINED));
+            // the watch may be late: before the instance ends, the API server says who runs there
+            if !told && deadline.is_none_or(|at| now < at) {
+                match effect::pods_on(&context.client, &name).await? {
+                    Some(pods) if decide(&pods) == Step::Drained => {}
+                    Some(_) => return Ok(Drained::No(LEAST_PAUSE)),
+                    None => {
+                        let note = "Failed to drain node, a pod cannot be read".to_owned();
+                        context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
+                        return Ok(Drained::No(DRAIN_PAUSE));
+                    }
+                }
+            }
             context.evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
-            if claim.is_none_or(|claim| !node_claim::is_true(claim, conditions::DRAINED)) {
+            if !told {
                 let pool = node.labels().get(labels::NODE_POOL).cloned().unwrap_or_default();
                 context.metrics.nodes_drained.get_or_create(&PoolLabels::new(pool)).inc();
             }
@@ -276,6 +291,7 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         mark(Some(claim), context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
     }
     for id in &instances {
+        context.fence.check()?;
         gone &= context.cloud.terminate(id).await? == Termination::Gone;
     }
     if !gone {

@@ -11,6 +11,7 @@ pub mod disruption;
 pub mod eviction;
 pub mod iam;
 pub mod interruption;
+pub mod lease;
 pub mod lifecycle;
 pub mod price_file;
 pub mod quantity;

@@ -98,6 +98,32 @@ fn a_failing_cloud_is_survived() {
     }
 }
 
+/// Watches that are late or cut off, two replicas of which now one and now the other is stopped for a while: no decision that is made on what
+/// is no longer so does harm.
+#[test]
+fn what_is_seen_late_does_no_harm() {
+    for seed in 0..6 {
+        let faults = Faults { watch_lag_seconds: 8, cut_permille: 4, scales_permille: 5, ..Faults::default() };
+        let report = play(seed, 60, faults, &[budget()]);
+        assert!(report.conflicts > 0, "{report:?}");
+    }
+}
+
+#[test]
+fn a_paused_leader_does_no_harm() {
+    for seed in 0..6 {
+        let faults = Faults {
+            pause_permille: 5,
+            crash_permille: 5,
+            watch_lag_seconds: 3,
+            scales_permille: 5,
+            ..Faults::default()
+        };
+        let report = play(seed, 60, faults, &[budget()]);
+        assert!(report.takeovers > 2, "{report:?}");
+    }
+}
+
 #[test]
 fn nodes_that_never_join_cost_a_handful_of_launches() {
     let faults = Faults { never_joins_permille: 1000, ..Faults::default() };
@@ -135,13 +161,15 @@ fn mixed_faults_under_many_seeds() {
         fickle_permille: 300,
         ..Faults::default()
     };
+    // every fourth cluster is seen late, too
+    let late = Faults { watch_lag_seconds: 3, cut_permille: 1, ..faults };
     println!("seeds {first} to {}", first + seeds - 1);
     let lived = &AtomicU64::new(0);
     std::thread::scope(|scope| {
         for part in 0..2 {
             scope.spawn(move || {
                 for seed in (first + part..first + seeds).step_by(2) {
-                    play(seed, 40, faults, &[budget()]);
+                    play(seed, 40, if seed / 2 % 4 == 3 { late } else { faults }, &[budget()]);
                     let lived = lived.fetch_add(1, Ordering::Relaxed) + 1;
                     if lived.is_multiple_of(100) {
                         println!("{lived} lives, no invariant broken");

@@ -4,15 +4,17 @@ mod world;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::NodeClaim;
 use karp_domain::catalogue::{Catalogue, InstanceType, Price};
-use karp_domain::cluster::{Node, Pod, PodBudget, Pool, Snapshot};
+use karp_domain::cluster::{Assumed, Node, Pod, PodBudget, Pool, Snapshot};
 use karp_domain::disruption::{
     Act, Command, DisruptionPlan, Execution, Invalid, Memory, Progress, plan_with, validate,
 };
 use karp_domain::eviction::{self, Drain, Target};
+use karp_domain::lease::Elector;
 use karp_domain::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Step, Witnesses};
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::{Solution, solve};
@@ -100,6 +102,9 @@ const CALM: Faults = Faults {
     unlisted_permille: 0,
     list_lag_seconds: 0,
     fickle_permille: 0,
+    watch_lag_seconds: 0,
+    cut_permille: 0,
+    pause_permille: 0,
     clock: None,
 };
 const CHANGING: Faults = Faults { scales_permille: 10, fickle_permille: 300, ..CALM };
@@ -141,6 +146,70 @@ fn s2_pods_that_are_evicted_though_they_asked_not_to_be() {
         }
     }
     case("S-2", 40, Faults { deletes_permille: 3, ..CALM }).catches(&Flaw);
+}
+
+#[test]
+fn s4_what_was_written_and_is_not_seen_yet() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn assume(&self, _: &mut Assumed, _: &mut Snapshot) {}
+    }
+    // as many as the pods need at the beginning, of which twice as many come and go
+    let limits = ("spec.limits", json!({"nodes": "4"}));
+    let late = Faults { watch_lag_seconds: 10, ..CHANGING };
+    let case = Case { pool: vec![limits], ..case("S-4", 60, late) };
+    let broken = |report: &Report| report.violations.iter().filter(|found| found.invariant == "S-4").count();
+    let mut flawed = 0;
+    for seed in 0..3 {
+        assert_eq!(broken(&case.play(&Production, seed)), 0, "karp itself, seed {seed}");
+        flawed += broken(&case.play(&Flaw, seed));
+    }
+    assert!(flawed > 0);
+}
+
+#[test]
+fn s2_pods_that_came_unseen() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn lists_before_the_end(&self) -> bool {
+            false
+        }
+    }
+    case("S-2", 90, Faults { watch_lag_seconds: 20, cut_permille: 5, ..CHANGING }).catches(&Flaw);
+}
+
+#[test]
+fn s6_claims_of_nodes_that_are_not_seen_yet() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn asks_for_the_node(&self) -> bool {
+            false
+        }
+    }
+    let late = Faults { watch_lag_seconds: 20, cut_permille: 10, unlisted_permille: 300, ..CHANGING };
+    case("S-6", 60, late).catches(&Flaw);
+}
+
+#[test]
+fn s14_a_leader_that_was_paused() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn leads(&self, elector: &Elector, _: Duration) -> bool {
+            elector.other().is_none()
+        }
+    }
+    case("S-14", 90, Faults { pause_permille: 5, ..CHANGING }).catches(&Flaw);
+}
+
+#[test]
+fn s15_a_cache_with_ghosts() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn forgets_on_listing(&self) -> bool {
+            false
+        }
+    }
+    case("S-15", 60, Faults { cut_permille: 10, ..CHANGING }).catches(&Flaw);
 }
 
 /// The same cluster, as somebody sees it who does not look at its pools' budgets or limits.
@@ -204,6 +273,10 @@ fn s6_claims_that_end_on_one_witness() {
     impl Decisions for Flaw {
         fn collect(&self, collector: &mut Collector, seen: &Witnesses<'_>, now: Timestamp) -> Collection {
             collector.pass(&Witnesses { is_ready: &|_| false, ..*seen }, now)
+        }
+
+        fn asks_for_the_node(&self) -> bool {
+            false
         }
     }
     case("S-6", 60, Faults { unlisted_permille: 100, ..CALM }).catches(&Flaw);

@@ -1,6 +1,7 @@
 //! The cluster as the engine sees it: plain data read from the API's objects, gathered in a [`Snapshot`].
 
 mod affinity;
+mod assumed;
 mod budget;
 mod buffer;
 mod catalogues;
@@ -14,11 +15,13 @@ mod shape;
 mod snapshot;
 mod tradeoff;
 mod volume;
+mod watched;
 
 use std::fmt;
 
 pub use crate::api::{BudgetReason as Reason, ConsolidationPolicy};
 pub use affinity::{HostPort, Namespaces, PodTerm, Preference, Spread, Whose};
+pub use assumed::Assumed;
 pub use budget::{Budget, PodBudget, Share, Window, allowed, blocking};
 pub use buffer::{Buffer, MOST_VIRTUAL_PODS, NotReady, Referred};
 pub use catalogues::Catalogues;
@@ -32,6 +35,7 @@ pub use shape::{Feature, Shape};
 pub use snapshot::{Host, MinValuesPolicy, PreferencePolicy, Settings, Snapshot};
 pub use tradeoff::{ParsePercentageError, PodShare, PriceTolerance};
 pub use volume::{ClaimRef, StorageClass, Volume, VolumeClaim, VolumeNeeds, VolumeProblem, Volumes};
+pub use watched::Watched;
 
 /// Reports an object that could not be understood: it is left out, the others go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
 
 use super::{Violation, World};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::{Offering, Price, RankedOffering};
-use crate::cluster::{Pod, PodKey, Readiness, Share, blocking};
+use crate::cluster::{Node, Pod, PodKey, Readiness, Share, blocking};
 use crate::disruption::{Cause, Command};
 use crate::lifecycle::{REGISTRATION_TIMEOUT, provider_id};
 use crate::scheduling::InFlightNode;
@@ -78,7 +79,10 @@ pub(super) fn budgets_allow(world: &mut World, command: &Command) {
         // as in Karpenter: a node that never was initialized is no part of a budget
         let nodes = || own().filter(|node| node.is_initialized());
         let total = nodes().count();
-        let busy = nodes().filter(|node| node.is_disrupted() || node.ready != Readiness::Ready).count();
+        // what happens to a node by itself may be seen too late
+        let late = world.faults.watch_lag_seconds > 0 || world.faults.cut_permille > 0;
+        let lost = |node: &Node| !late && node.ready != Readiness::Ready;
+        let busy = nodes().filter(|node| node.is_disrupted() || lost(node)).count();
         for budget in pool.budgets.iter().filter(|budget| budget.window.is_none()) {
             let applies = budget.reasons.as_ref().is_none_or(|all| all.contains(&reason));
             let most = match budget.nodes {
@@ -95,6 +99,22 @@ pub(super) fn budgets_allow(world: &mut World, command: &Command) {
         }
     }
     broken.into_iter().for_each(|what| world.violate("S-3", what));
+}
+
+/// S-14: whoever writes holds the lease.
+pub(super) fn only_the_leader_writes(world: &mut World) {
+    let holder = world.lease.as_ref().and_then(|lease| lease.holder_identity.clone());
+    if holder != world.acting {
+        let who = |one: Option<&String>| one.cloned().unwrap_or_else(|| "nobody".to_owned());
+        let what = format!("{} writes while {} leads", who(world.acting.as_ref()), who(holder.as_ref()));
+        world.violate("S-14", what);
+    }
+}
+
+/// Whether a node is on its way out by its taint.
+fn is_tainted(node: &core::Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|taint| taint.key == labels::DISRUPTED)
 }
 
 impl Watch {
@@ -182,10 +202,11 @@ impl Watch {
             !crate::lifecycle::is_true(claim, crate::api::conditions::INITIALIZED)
                 || claim.metadata.deletion_timestamp.is_some()
         });
+        let leaving = world.nodes.values().any(is_tainted);
         let claimed = |id: &str| world.claims.values().any(|claim| provider_id(claim) == Some(id));
         let ending = world.instances.values().any(|one| one.ends.is_some() || !claimed(&one.id));
         let waiting = ending || world.pods.is_empty() || world.pods.values().any(|pod| !pod.ready);
-        if replacing || waiting || world.violations.len() + self.violations.len() >= MOST_VIOLATIONS {
+        if replacing || leaving || waiting || world.violations.len() + self.violations.len() >= MOST_VIOLATIONS {
             return;
         }
         let mut types: Vec<Arc<str>> = world.instances.values().map(|one| one.offering.instance_type.clone()).collect();
@@ -258,9 +279,8 @@ impl Watch {
             }
         }
         for (name, node) in &world.nodes {
-            let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
             let leaves = node.metadata.deletion_timestamp.is_some() && held(name);
-            if !leaves && taints.into_iter().any(|taint| taint.key == labels::DISRUPTED) {
+            if !leaves && is_tainted(node) {
                 self.fail(world, "S-11", format!("node {name} is still tainted"));
             }
         }

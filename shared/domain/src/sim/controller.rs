@@ -11,11 +11,12 @@ use serde_json::Value;
 
 use super::Decisions;
 use super::cloud::{Refusal, zone_of};
+use super::watch::View;
 use super::world::{World, is_ready};
 use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, NodeClaimStatus, labels};
 use crate::batch::{Batcher, Window};
-use crate::cluster::{Node, Pod, Snapshot};
+use crate::cluster::{Assumed, Node, Pod, Snapshot};
 use crate::disruption::{Act, Command, Execution, Memory, Progress};
 use crate::eviction::{self, Answer, Answers, Drain};
 use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
@@ -33,6 +34,8 @@ const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 /// What a controller knows that the world does not: all of it may be lost.
 pub(super) struct Controller<'d> {
     decisions: &'d dyn Decisions,
+    view: View,
+    assumed: Assumed,
     batcher: Batcher,
     waiting: usize,
     health: BTreeMap<String, Registrations>,
@@ -46,9 +49,12 @@ pub(super) struct Controller<'d> {
 }
 
 impl<'d> Controller<'d> {
-    pub(super) fn new(decisions: &'d dyn Decisions) -> Self {
+    /// Starts a controller: it lists everything.
+    pub(super) fn new(decisions: &'d dyn Decisions, world: &World) -> Self {
         Controller {
             decisions,
+            view: View::begin(world, decisions),
+            assumed: Assumed::default(),
             batcher: Batcher::new(Duration::from_secs(1), Duration::from_secs(10)),
             waiting: 0,
             health: BTreeMap::new(),
@@ -66,6 +72,7 @@ impl<'d> Controller<'d> {
 /// Something is written: the controller may be killed just after it.
 fn effect(world: &mut World) -> Result<(), Killed> {
     world.written = world.now;
+    super::check::only_the_leader_writes(world);
     call(world)
 }
 
@@ -94,9 +101,17 @@ fn patch_node(world: &mut World, name: &str, patch: impl Fn(&core::Node) -> Valu
     }
 }
 
-fn set(world: &mut World, claim: &str, change: impl FnOnce(&mut NodeClaimStatus, Timestamp)) -> Result<(), Killed> {
+/// Writes a claim's status, unless it has changed since it was seen: that is a conflict, and the next look begins anew.
+fn set(
+    world: &mut World,
+    seen: &NodeClaim,
+    change: impl FnOnce(&mut NodeClaimStatus, Timestamp),
+) -> Result<(), Killed> {
     let now = world.clock();
-    let Some(claim) = world.claims.get_mut(claim) else { return Ok(()) };
+    if !world.is_current(seen) {
+        return Ok(());
+    }
+    let Some(claim) = world.claims.get_mut(seen.metadata.name.as_deref().unwrap_or_default()) else { return Ok(()) };
     let mut status = claim.status.clone().unwrap_or_default();
     change(&mut status, now);
     if claim.status.as_ref() != Some(&status) {
@@ -139,12 +154,27 @@ fn taint(world: &mut World, name: &str, on: bool) -> Result<(), Killed> {
 }
 
 impl Controller<'_> {
+    /// Lets the watches go on.
+    pub(super) fn watch(&mut self, world: &mut World) {
+        self.view.advance(world, self.decisions);
+    }
+
+    /// Begins to act after another: its last writes may not be seen yet.
+    pub(super) fn take_over(&mut self, world: &World) {
+        self.assumed.inherit(world.claims.values(), world.clock());
+    }
+
     /// Lets a second pass.
     pub(super) fn tick(&mut self, world: &mut World) -> Result<(), Killed> {
-        for name in world.claims.keys().cloned().collect::<Vec<_>>() {
+        for name in self.assumed.doubtful(world.clock()) {
+            if !world.claims.contains_key(&*name) {
+                self.assumed.forget(&name);
+            }
+        }
+        for name in self.view.claims().keys().cloned().collect::<Vec<_>>() {
             self.claim(world, &name)?;
         }
-        for name in world.nodes.keys().cloned().collect::<Vec<_>>() {
+        for name in self.view.nodes().keys().cloned().collect::<Vec<_>>() {
             self.end_node(world, &name)?;
         }
         self.provision(world)?;
@@ -153,12 +183,12 @@ impl Controller<'_> {
     }
 
     fn claim(&mut self, world: &mut World, name: &str) -> Result<(), Killed> {
-        let Some(claim) = world.claims.get(name).cloned() else { return Ok(()) };
+        let Some(claim) = self.view.claims().get(name).cloned() else { return Ok(()) };
         let on = |node: &&core::Node| {
             provider_id(&claim).is_some()
                 && node.spec.as_ref().and_then(|s| s.provider_id.as_deref()) == provider_id(&claim)
         };
-        let node = world.nodes.values().find(on).cloned();
+        let node = self.view.nodes().values().find(on).cloned();
         let read = node.as_ref().and_then(|node| Node::from_kube(node).ok());
         let pool =
             claim.metadata.labels.as_ref().and_then(|all| all.get(labels::NODE_POOL)).cloned().unwrap_or_default();
@@ -172,9 +202,11 @@ impl Controller<'_> {
                 effect(world)?;
                 patch_node(world, &node, lifecycle::open);
                 effect(world)?;
-                world.joined += 1;
-                self.health.entry(pool).or_default().note(Outcome::Joined, world.clock());
-                set(world, name, |status, now| {
+                if world.is_current(&claim) {
+                    world.joined += 1;
+                    self.health.entry(pool).or_default().note(Outcome::Joined, world.clock());
+                }
+                set(world, &claim, |status, now| {
                     status.node_name = Some(node);
                     yes(status, conditions::REGISTERED, now);
                 })
@@ -187,9 +219,9 @@ impl Controller<'_> {
                     |_| serde_json::json!({"metadata": {"labels": {(labels::INITIALIZED): "true"}}}),
                 );
                 effect(world)?;
-                set(world, name, |status, now| yes(status, conditions::INITIALIZED, now))
+                set(world, &claim, |status, now| yes(status, conditions::INITIALIZED, now))
             }
-            Step::Lose => set(world, name, |status, now| {
+            Step::Lose => set(world, &claim, |status, now| {
                 let unknown = ConditionStatus::Unknown;
                 conditions::set(&mut status.conditions, conditions::REGISTERED, unknown, "NodeNotFound", "", now);
             }),
@@ -218,7 +250,7 @@ impl Controller<'_> {
         }
         let found = world.find(claim.metadata.uid.as_deref().unwrap_or_default()).map(|instance| instance.id);
         let id = provider_id(claim).map(str::to_owned).or(found);
-        if id.is_none_or(|id| world.terminate(&id)) {
+        if id.is_none_or(|id| world.terminate(&id)) && world.is_current(claim) {
             world.claims.remove(&name);
             return effect(world);
         }
@@ -226,25 +258,32 @@ impl Controller<'_> {
     }
 
     fn end_node(&mut self, world: &mut World, name: &str) -> Result<(), Killed> {
-        let Some(node) = world.nodes.get(name).filter(|node| node.metadata.deletion_timestamp.is_some()).cloned()
+        let Some(node) = self.view.nodes().get(name).filter(|node| node.metadata.deletion_timestamp.is_some()).cloned()
         else {
             return Ok(());
         };
         let since = node.metadata.deletion_timestamp.as_ref().map_or(world.now, |time| time.0);
         let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
-        let claim = world.claims.values().find(|claim| provider_id(claim) == Some(&id)).cloned();
+        let claim = self.view.claims().values().find(|claim| provider_id(claim) == Some(&id)).cloned();
         taint(world, name, true)?;
         let there = world.instances.contains_key(&id);
         let mut until = None;
         if there || is_ready(&node) {
-            let pods: Vec<Arc<Pod>> =
-                world.pods.values().filter(|pod| pod.node.as_deref() == Some(name)).cloned().map(Arc::new).collect();
+            let on_it = |pod: &&Pod| pod.node.as_deref() == Some(name);
+            let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on_it).cloned().map(Arc::new).collect();
             let grace = claim.as_ref().and_then(|claim| claim.spec.grace());
             let deadline = grace.map(|grace| since.saturating_add(grace).unwrap_or(Timestamp::MAX));
             until = deadline;
             let answers = self.answers.entry(id.clone()).or_default();
-            let drain = Drain { pods: &pods, deadline, answers };
-            if let eviction::Step::Wait(wait) = self.decisions.drain(&drain, world.clock()) {
+            let step = self.decisions.drain(&Drain { pods: &pods, deadline, answers }, world.clock());
+            if step == eviction::Step::Drained && self.decisions.lists_before_the_end() {
+                let pods: Vec<Arc<Pod>> = world.pods.values().filter(on_it).cloned().map(Arc::new).collect();
+                let drain = Drain { pods: &pods, deadline, answers };
+                if self.decisions.drain(&drain, world.clock()) != eviction::Step::Drained {
+                    return Ok(());
+                }
+            }
+            if let eviction::Step::Wait(wait) = step {
                 for target in &wait.evict {
                     let answer = world.evict(&target.pod, &target.uid);
                     answers.note(&target.uid, answer, world.clock());
@@ -265,7 +304,7 @@ impl Controller<'_> {
     }
 
     fn allowance(&self, world: &World, pool: &str) -> Allowance {
-        let joining = world.claims.values().filter(|claim| {
+        let joining = self.view.claims().values().filter(|claim| {
             let own = claim.metadata.labels.as_ref().and_then(|all| all.get(labels::NODE_POOL)).map(String::as_str);
             own == Some(pool) && !is_true(claim, conditions::REGISTERED) && claim.metadata.deletion_timestamp.is_none()
         });
@@ -274,8 +313,9 @@ impl Controller<'_> {
             .map_or(Allowance::All, |known| self.decisions.allowance(known, joining.count(), world.clock()))
     }
 
-    fn snapshot(&self, world: &World) -> Snapshot {
-        let mut snapshot = world.snapshot();
+    fn snapshot(&mut self, world: &World) -> Snapshot {
+        let mut snapshot = self.view.snapshot(world);
+        self.decisions.assume(&mut self.assumed, &mut snapshot);
         for pool in &mut snapshot.pools {
             if matches!(self.allowance(world, &pool.name), Allowance::None { .. }) {
                 Arc::make_mut(pool).ready = false;
@@ -285,8 +325,8 @@ impl Controller<'_> {
     }
 
     fn provision(&mut self, world: &mut World) -> Result<(), Killed> {
-        let leaving = world.nodes.values().filter(|node| node.metadata.deletion_timestamp.is_some()).count();
-        let waiting = world.pods.values().filter(|pod| pod.is_provisionable()).count() + leaving;
+        let leaving = self.view.nodes().values().filter(|node| node.metadata.deletion_timestamp.is_some()).count();
+        let waiting = self.view.pods().values().filter(|pod| pod.is_provisionable()).count() + leaving;
         if waiting > 0 && (waiting != self.waiting || world.now.as_second() % LOOK_AGAIN.as_secs() == 0) {
             self.batcher.add(world.clock());
         }
@@ -310,7 +350,7 @@ impl Controller<'_> {
         for node in solution.nodes {
             let trial = self.allowance(world, &node.pool) != Allowance::All;
             if !trial || tried.insert(node.pool.clone()) {
-                create(world, &node)?;
+                self.create(world, &node)?;
             }
         }
         Ok(())
@@ -365,29 +405,41 @@ impl Controller<'_> {
         world.commands += 1;
         let mut replacements = Vec::new();
         for node in &command.replacements {
-            replacements.push(create(world, node)?);
+            replacements.push(self.create(world, node)?);
         }
-        for node in command.candidates.iter().filter_map(|candidate| candidate.node.as_deref()) {
-            taint(world, node, true)?;
+        for candidate in &command.candidates {
+            if let Some(node) = candidate.node.as_deref() {
+                self.assumed.tainted(&candidate.claim);
+                taint(world, node, true)?;
+            }
         }
         let execution = Execution::new(command.cause, world.clock());
         self.running.push((command, replacements, execution));
         Ok(())
     }
 
+    /// Creates the claim of a planned node.
+    fn create(&mut self, world: &mut World, node: &InFlightNode) -> Result<String, Killed> {
+        let claim = create(world, node);
+        self.assumed.created(&claim, world.clock());
+        effect(world)?;
+        Ok(claim.metadata.name.unwrap_or_default())
+    }
+
     fn execute(&mut self, world: &mut World, at: usize) -> Result<(), Killed> {
         let (command, replacements, execution) = &self.running[at];
         let progress =
-            |name: &String| match world.claims.get(name) {
+            |name: &String| match self.view.claims().get(name) {
                 Some(claim) if claim.metadata.deletion_timestamp.is_none() => {
                     if is_true(claim, conditions::INITIALIZED) { Progress::Initialized } else { Progress::Starting }
                 }
+                None if self.assumed.awaits(name) => Progress::Starting,
                 _ => Progress::Gone,
             };
         let progress: Vec<Progress> = replacements.iter().map(progress).collect();
         let on =
             |pod: &&Pod| pod.node.is_some() && command.candidates.iter().any(|candidate| candidate.node == pod.node);
-        let pods: Vec<Arc<Pod>> = world.pods.values().filter(on).cloned().map(Arc::new).collect();
+        let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on).cloned().map(Arc::new).collect();
         let act = self.decisions.carry_out(execution, &progress, &pods, world.clock());
         if matches!(act, Act::Wait { .. }) {
             return Ok(());
@@ -395,8 +447,10 @@ impl Controller<'_> {
         let (command, ..) = self.running.swap_remove(at);
         for candidate in &command.candidates {
             if act == Act::Delete {
+                self.assumed.deleted(&candidate.claim);
                 delete_claim(world, &candidate.claim)?;
             } else if let Some(node) = &candidate.node {
+                self.assumed.untainted(&candidate.claim);
                 taint(world, node, false)?;
             }
         }
@@ -416,10 +470,10 @@ impl Controller<'_> {
             .filter_map(|candidate| candidate.node.as_deref())
             .collect();
         let goes = |id: Option<&str>| {
-            let claim = world.claims.values().find(|claim| id.is_some() && provider_id(claim) == id);
-            claim.is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
+            let claim = self.view.claims().iter().find(|(_, claim)| id.is_some() && provider_id(claim) == id);
+            claim.is_none_or(|(name, claim)| claim.metadata.deletion_timestamp.is_some() || self.assumed.leaves(name))
         };
-        let stale = world.nodes.iter().filter(|(name, node)| {
+        let stale = self.view.nodes().iter().filter(|(name, node)| {
             let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
             node.metadata.deletion_timestamp.is_none() && !ours.contains(name.as_str()) && !goes(id)
         });
@@ -432,18 +486,27 @@ impl Controller<'_> {
             return Ok(());
         }
         self.collects = world.now + LOOK_AGAIN;
-        let claims: Vec<Arc<NodeClaim>> = world.claims.values().cloned().map(Arc::new).collect();
+        let claims: Vec<Arc<NodeClaim>> = self.view.claims().values().cloned().map(Arc::new).collect();
         let (listed, now) = (world.list(), world.clock());
-        let seen = Witnesses { listed: &listed, claims: &claims, is_ready: &|id| ready(world, id) };
+        let nodes = self.view.nodes();
+        let seen = Witnesses { listed: &listed, claims: &claims, is_ready: &|id| ready(nodes, id) };
         let collection = self.decisions.collect(&mut self.collector, &seen, now);
         for id in collection.instances {
-            world.terminate(&id);
-            effect(world)?;
+            // the watch may be late: the claim is asked for
+            let claim = world.instances.get(&id).and_then(|instance| world.claims.get(&instance.claim));
+            if claim.is_none() {
+                world.terminate(&id);
+                effect(world)?;
+            }
         }
         for claim in collection.claims {
             let id = provider_id(&claim).unwrap_or_default();
             let alive = world.instances.get(id).is_some_and(|one| one.ends.is_none());
-            if alive && ready(world, id) {
+            // the watch may be late: the node is asked for
+            if self.decisions.asks_for_the_node() && ready(&world.nodes, id) {
+                continue;
+            }
+            if alive && ready(&world.nodes, id) {
                 world.violate("S-6", format!("the claim of {id} was collected while its node ran"));
             }
             delete_claim(world, claim.metadata.name.as_deref().unwrap_or_default())?;
@@ -457,6 +520,10 @@ fn launch(decisions: &dyn Decisions, world: &mut World, claim: &NodeClaim) -> Re
     let (name, uid) = (claim.metadata.name.clone().unwrap_or_default(), claim.metadata.uid.clone().unwrap_or_default());
     let tried = claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(ATTEMPT));
     let found = if tried { world.find(&uid) } else { None };
+    if !world.is_current(claim) {
+        // the digest of the request cannot be written: nothing is asked of EC2
+        return Ok(());
+    }
     if !tried {
         if let Some(claim) = world.claims.get_mut(&name) {
             claim.metadata.annotations.get_or_insert_default().insert(ATTEMPT.to_owned(), "1".to_owned());
@@ -477,7 +544,8 @@ fn launch(decisions: &dyn Decisions, world: &mut World, claim: &NodeClaim) -> Re
                 Ok(instance) => instance,
                 Err(Refusal::NoCapacity) => return delete_claim(world, &name),
                 Err(Refusal::LostReply) => {
-                    return set(world, &name, |status, now| {
+                    let Some(claim) = world.claims.get(&name).cloned() else { return Ok(()) };
+                    return set(world, &claim, |status, now| {
                         let unknown = ConditionStatus::Unknown;
                         conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, "LaunchFailed", "", now);
                     });
@@ -497,7 +565,8 @@ fn launch(decisions: &dyn Decisions, world: &mut World, claim: &NodeClaim) -> Re
         all.insert(labels::CAPACITY_TYPE.to_owned(), instance.offering.capacity_type.to_string());
     }
     effect(world)?;
-    set(world, &name, |status, now| {
+    let Some(claim) = world.claims.get(&name).cloned() else { return Ok(()) };
+    set(world, &claim, |status, now| {
         status.provider_id = Some(instance.id);
         status.capacity = kind.as_ref().map(|kind| kind.capacity.clone());
         status.allocatable = kind.map(|kind| kind.allocatable());
@@ -506,9 +575,9 @@ fn launch(decisions: &dyn Decisions, world: &mut World, claim: &NodeClaim) -> Re
 }
 
 /// Says whether the node of an instance is there and ready.
-fn ready(world: &World, id: &str) -> bool {
+fn ready(nodes: &BTreeMap<String, core::Node>, id: &str) -> bool {
     let on = |node: &&core::Node| node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()) == Some(id);
-    world.nodes.values().find(on).is_some_and(is_ready)
+    nodes.values().find(on).is_some_and(is_ready)
 }
 
 /// Now and then, the same snapshot with every list in another order: S-16.
@@ -527,8 +596,7 @@ fn reordered(world: &mut World, snapshot: &Snapshot) -> Option<Snapshot> {
     Some(other)
 }
 
-/// Creates the claim of a planned node.
-fn create(world: &mut World, node: &InFlightNode) -> Result<String, Killed> {
+fn create(world: &mut World, node: &InFlightNode) -> NodeClaim {
     world.count += 1;
     let name = format!("{}-{}", node.pool, world.count);
     let mut claim = NodeClaim::new(&name, node.claim_spec());
@@ -536,7 +604,6 @@ fn create(world: &mut World, node: &InFlightNode) -> Result<String, Killed> {
     claim.metadata.creation_timestamp = Some(Time(world.now));
     claim.metadata.finalizers = Some(vec![labels::TERMINATION_FINALIZER.to_owned()]);
     claim.metadata.labels = Some(node.claim_labels());
-    world.claims.insert(name.clone(), claim);
-    effect(world)?;
-    Ok(name)
+    world.claims.insert(name, claim.clone());
+    claim
 }

@@ -2,13 +2,15 @@
 //! see whether the checks notice.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::NodeClaim;
-use crate::cluster::{Node, Pod, Snapshot};
+use crate::cluster::{Assumed, Node, Pod, Snapshot};
 use crate::disruption::{self, Act, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
 use crate::eviction::{self, Drain};
+use crate::lease::Elector;
 use crate::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Witnesses};
 use crate::scheduling::{self, Solution};
 
@@ -56,6 +58,33 @@ pub trait Decisions {
     /// Answers how many nodes a pool may launch: [`Registrations::allowance`].
     fn allowance(&self, known: &Registrations, joining: usize, now: Timestamp) -> Allowance {
         known.allowance(joining, now)
+    }
+
+    /// Shows in a snapshot what the watches have not shown yet: [`Assumed::apply`].
+    fn assume(&self, assumed: &mut Assumed, snapshot: &mut Snapshot) {
+        assumed.apply(snapshot);
+    }
+
+    /// Says whether a controller may act: [`Elector::leads`].
+    fn leads(&self, elector: &Elector, now: Duration) -> bool {
+        elector.leads(now)
+    }
+
+    /// Says whether a listing takes the place of what a watch kept: [`Watched::done`](crate::cluster::Watched::done).
+    fn forgets_on_listing(&self) -> bool {
+        true
+    }
+
+    /// Says whether pods are listed at the API server before an instance is ended. The controller's drain is not in this crate: this repeats
+    /// its rule.
+    fn lists_before_the_end(&self) -> bool {
+        true
+    }
+
+    /// Says whether the node of a claim is asked for at the API server before the claim is collected. The controller's collection is not in
+    /// this crate: this repeats its rule.
+    fn asks_for_the_node(&self) -> bool {
+        true
     }
 
     /// Answers the client token of a launch, from the claim's UID and the attempt that is written on it. The controller's launch is not in

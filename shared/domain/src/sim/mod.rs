@@ -6,6 +6,8 @@ mod cloud;
 mod controller;
 mod decisions;
 mod random;
+mod replica;
+mod watch;
 mod world;
 
 use std::fmt;
@@ -13,8 +15,8 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 
 use check::Watch;
-use controller::Controller;
 pub use decisions::{Decisions, Production};
+use replica::Replica;
 pub use world::{Workload, World};
 
 /// Faults are over after this part of a run, in percent: the rest shows whether the world heals.
@@ -49,6 +51,12 @@ pub struct Faults {
     pub list_lag_seconds: u32,
     /// kube-scheduler takes any node that fits instead of the emptiest, each pod by itself.
     pub fickle_permille: u32,
+    /// Each watch shows what happened up to so many seconds ago, each kind by itself and each second anew.
+    pub watch_lag_seconds: u32,
+    /// A watch is cut off for up to 40 s, and then lists anew, in a second, each kind by itself.
+    pub cut_permille: u32,
+    /// One of two replicas is paused for 30 s to 60 s, in a second; without this there is one, which needs no lease.
+    pub pause_permille: u32,
     /// How wrong the controller's clock is, to the end of the run.
     pub clock: Option<Skew>,
 }
@@ -107,6 +115,10 @@ pub struct Report {
     pub commands: u32,
     /// Times the controller was killed.
     pub crashes: u32,
+    /// Writes that were refused since the object had changed.
+    pub conflicts: u32,
+    /// Times that a replica began to lead.
+    pub takeovers: u32,
     /// Nodes at the end.
     pub nodes: usize,
 }
@@ -118,11 +130,14 @@ pub fn run(scenario: &Scenario, world: World) -> Report {
 
 /// Plays a scenario in a world to its end, with these decisions.
 pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World) -> Report {
-    let mut controller = Controller::new(decisions);
     let mut watch = Watch::default();
     let mut report = Report::default();
     let calm = scenario.seconds * FAULTS_PERCENT / 100;
     world.begin(scenario.seed);
+    let elected = scenario.faults.pause_permille > 0;
+    let names = if elected { ["a", "b"].as_slice() } else { &["a"] };
+    let mut replicas: Vec<Replica<'_>> =
+        names.iter().map(|name| Replica::start(decisions, name, elected, &world)).collect();
     let quiet = |world: &World| world.now.duration_since(world.written) >= QUIET;
     for second in 0..scenario.seconds + PATIENCE {
         if second >= scenario.seconds && quiet(&world) {
@@ -132,10 +147,8 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         let faults = || Faults { clock: scenario.faults.clock, ..Faults::default() };
         world.faults = if second < calm { scenario.faults } else { faults() };
         world.tick();
-        if controller.tick(&mut world).is_err() {
-            // killed: what it knew is gone, what it wrote is not
-            report.crashes += 1;
-            controller = Controller::new(decisions);
+        for replica in &mut replicas {
+            report.crashes += u32::from(replica.tick(&mut world));
         }
         watch.every_second(&world);
     }
@@ -144,5 +157,6 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     report.violations.append(&mut world.violations);
     (report.launches, report.evictions, report.commands) = (world.launches, world.evictions, world.commands);
     (report.nodes, report.reordered) = (world.nodes.len(), world.reordered);
+    (report.conflicts, report.takeovers) = (world.conflicts, world.takeovers);
     report
 }

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::check::MOST_VIOLATIONS;
 use super::cloud::Instance;
 use super::random::Random;
+use super::watch::Past;
 use super::{Faults, Skew, Violation};
 use crate::api::NodeClaim;
 use crate::catalogue::Catalogue;
@@ -58,6 +61,23 @@ pub struct World {
     /// When a solution last said something of a pod.
     pub(super) told: BTreeMap<PodKey, Timestamp>,
     pub(super) reordered: u32,
+    /// What watches go by.
+    pub(super) past: Pasts,
+    /// The election of who acts, and who does.
+    pub(super) lease: Option<LeaseSpec>,
+    pub(super) acting: Option<String>,
+    pub(super) conflicts: u32,
+    pub(super) takeovers: u32,
+    /// When it began.
+    start: Timestamp,
+}
+
+/// The past of each kind that is watched.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pasts {
+    pub(super) claims: Past<String, NodeClaim>,
+    pub(super) nodes: Past<String, core::Node>,
+    pub(super) pods: Past<PodKey, Pod>,
 }
 
 impl World {
@@ -69,6 +89,13 @@ impl World {
 
     pub(super) fn begin(&mut self, seed: u64) {
         self.random = Random::new(seed);
+        self.start = self.now;
+        self.note();
+    }
+
+    /// How long it has lasted: a clock that nothing sets.
+    pub(super) fn uptime(&self) -> Duration {
+        Duration::try_from(self.now.duration_since(self.start)).unwrap_or_default()
     }
 
     /// Lets a second pass for everybody but karp.
@@ -79,6 +106,21 @@ impl World {
         self.kubelets();
         self.controllers();
         self.schedule();
+        self.note();
+    }
+
+    /// Notes how things are, for those who watch.
+    fn note(&mut self) {
+        self.past.claims.note(self.now, &self.claims);
+        self.past.nodes.note(self.now, &self.nodes);
+        self.past.pods.note(self.now, &self.pods);
+    }
+
+    /// Whether a claim is still as it was seen; a write to another version is a conflict.
+    pub(super) fn is_current(&mut self, seen: &NodeClaim) -> bool {
+        let current = self.claims.get(seen.metadata.name.as_deref().unwrap_or_default()) == Some(seen);
+        self.conflicts += u32::from(!current);
+        current
     }
 
     /// The time by the controller's clock.
@@ -260,13 +302,20 @@ impl World {
         }
     }
 
-    /// What the controller sees.
+    /// What there is.
     pub(super) fn snapshot(&self) -> Snapshot {
-        let class = self.pools.first().map_or_else(|| "default".into(), |pool| pool.class.name.clone());
         Snapshot {
             pods: self.pods.values().cloned().map(Arc::new).collect(),
             nodes: self.nodes.values().filter_map(|node| Node::from_kube(node).ok()).map(Arc::new).collect(),
             claims: self.claims.values().filter_map(|claim| Claim::from_kube(claim).ok()).map(Arc::new).collect(),
+            ..self.bare_snapshot()
+        }
+    }
+
+    /// The same without the kinds that are watched.
+    pub(super) fn bare_snapshot(&self) -> Snapshot {
+        let class = self.pools.first().map_or_else(|| "default".into(), |pool| pool.class.name.clone());
+        Snapshot {
             pools: self.pools.clone(),
             budgets: self.budgets(),
             catalogues: [(class, self.catalogue.clone())].into_iter().collect(),

@@ -1,0 +1,186 @@
+//! What a controller's watches show: each kind by itself late, cut off now and then and listed anew.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
+
+use super::{Decisions, World};
+use crate::api::NodeClaim;
+use crate::cluster::{Claim, Node, Pod, PodKey, Snapshot, Watched};
+
+/// How long a watch that is cut shows nothing, at most.
+const CUT: usize = 40;
+/// So much of the past is kept, which is more than any watch lags.
+const KEPT: SignedDuration = SignedDuration::from_secs(120);
+
+/// The past of one kind, second by second.
+#[derive(Clone, Debug)]
+pub(super) struct Past<K, V>(VecDeque<(Timestamp, Arc<BTreeMap<K, V>>)>);
+
+impl<K, V> Default for Past<K, V> {
+    fn default() -> Self {
+        Past(VecDeque::new())
+    }
+}
+
+impl<K: Ord + Clone, V: Clone + PartialEq> Past<K, V> {
+    /// Notes how things are now.
+    pub(super) fn note(&mut self, now: Timestamp, objects: &BTreeMap<K, V>) {
+        let same = self.0.back().filter(|(_, last)| **last == *objects).map(|(_, last)| last.clone());
+        self.0.push_back((now, same.unwrap_or_else(|| Arc::new(objects.clone()))));
+        while self.0.front().is_some_and(|(at, _)| now.duration_since(*at) > KEPT) {
+            self.0.pop_front();
+        }
+    }
+
+    /// Goes through the states after one moment, up to another.
+    fn between(&self, after: Timestamp, until: Timestamp) -> impl Iterator<Item = &Arc<BTreeMap<K, V>>> {
+        self.0.iter().filter(move |(at, _)| *at > after && *at <= until).map(|(_, state)| state)
+    }
+
+    fn at(&self, when: Timestamp) -> Option<&Arc<BTreeMap<K, V>>> {
+        self.0.iter().rev().find(|(at, _)| *at <= when).map(|(_, state)| state)
+    }
+}
+
+/// The watch of one kind.
+struct Stream<K, V> {
+    seen: Watched<K, V>,
+    /// The state of this moment is shown.
+    shown: Timestamp,
+    last: Arc<BTreeMap<K, V>>,
+    /// It is cut off until then.
+    cut: Option<Timestamp>,
+    /// What it shows has been compared with what there was.
+    compared: bool,
+}
+
+impl<K: Ord + Clone, V: Clone + PartialEq> Stream<K, V> {
+    /// Begins with a listing.
+    fn begin(past: &Past<K, V>, now: Timestamp, decisions: &dyn Decisions) -> Self {
+        let mut stream =
+            Stream { seen: Watched::default(), shown: now, last: Arc::default(), cut: None, compared: false };
+        stream.relist(past, now, decisions);
+        stream
+    }
+
+    fn relist(&mut self, past: &Past<K, V>, now: Timestamp, decisions: &dyn Decisions) {
+        let Some(state) = past.at(now) else { return };
+        let before = if decisions.forgets_on_listing() { Vec::new() } else { self.ghosts(state) };
+        self.seen.list();
+        for (key, value) in state.iter() {
+            self.seen.listed(key.clone(), value.clone());
+        }
+        self.seen.done();
+        for (key, value) in before {
+            self.seen.put(key, value);
+        }
+        (self.last, self.shown, self.compared) = (state.clone(), now, false);
+    }
+
+    /// What a flawed cache keeps of objects that went unseen.
+    fn ghosts(&self, state: &BTreeMap<K, V>) -> Vec<(K, V)> {
+        let known = self.seen.known().iter().filter(|(key, _)| !state.contains_key(*key));
+        known.map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    /// Shows all that happened until so many seconds ago.
+    fn advance(&mut self, past: &Past<K, V>, now: Timestamp, lag: i64, decisions: &dyn Decisions) {
+        match self.cut {
+            Some(until) if now < until => return,
+            Some(_) => {
+                self.cut = None;
+                return self.relist(past, now, decisions);
+            }
+            None => {}
+        }
+        let until = now - SignedDuration::from_secs(lag);
+        for state in past.between(self.shown, until) {
+            if Arc::ptr_eq(state, &self.last) {
+                continue;
+            }
+            for key in self.last.keys().filter(|key| !state.contains_key(*key)) {
+                self.seen.remove(key);
+            }
+            for (key, value) in state.iter().filter(|(key, value)| self.last.get(*key) != Some(*value)) {
+                self.seen.put(key.clone(), value.clone());
+            }
+            (self.last, self.compared) = (state.clone(), false);
+        }
+        self.shown = self.shown.max(until);
+    }
+
+    /// Whether what was kept event by event is what a listing of that moment would have said.
+    fn is_true_to(&mut self, past: &Past<K, V>) -> bool {
+        if std::mem::replace(&mut self.compared, true) {
+            return true;
+        }
+        past.at(self.shown).is_none_or(|state| **state == *self.seen.known())
+    }
+}
+
+/// What the watches of one controller show.
+pub(super) struct View {
+    claims: Stream<String, NodeClaim>,
+    nodes: Stream<String, core::Node>,
+    pods: Stream<PodKey, Pod>,
+}
+
+impl View {
+    /// Lists everything, as a controller that starts.
+    pub(super) fn begin(world: &World, decisions: &dyn Decisions) -> Self {
+        let (past, now) = (&world.past, world.now);
+        View {
+            claims: Stream::begin(&past.claims, now, decisions),
+            nodes: Stream::begin(&past.nodes, now, decisions),
+            pods: Stream::begin(&past.pods, now, decisions),
+        }
+    }
+
+    /// Lets the watches go on; each may be late, or be cut off for a while.
+    pub(super) fn advance(&mut self, world: &mut World, decisions: &dyn Decisions) {
+        let (most, cuts) = (world.faults.watch_lag_seconds, world.faults.cut_permille);
+        let random = &mut world.random;
+        let mut lag = || if most == 0 { 0 } else { random.below(most as usize + 1) as i64 };
+        let lags = [lag(), lag(), lag()];
+        let mut cut = || random.happens(cuts).then(|| 1 + random.below(CUT) as i64).map(SignedDuration::from_secs);
+        let cuts = [cut(), cut(), cut()].map(|cut| cut.map(|cut| world.now + cut));
+        self.claims.cut = self.claims.cut.or(cuts[0]);
+        self.nodes.cut = self.nodes.cut.or(cuts[1]);
+        self.pods.cut = self.pods.cut.or(cuts[2]);
+        let (past, now) = (&world.past, world.now);
+        self.claims.advance(&past.claims, now, lags[0], decisions);
+        self.nodes.advance(&past.nodes, now, lags[1], decisions);
+        self.pods.advance(&past.pods, now, lags[2], decisions);
+        let faithful = self.claims.is_true_to(&past.claims)
+            && self.nodes.is_true_to(&past.nodes)
+            && self.pods.is_true_to(&past.pods);
+        if !faithful {
+            world.violate("S-15", "what a watch kept is not what a listing of that moment says".to_owned());
+        }
+    }
+
+    pub(super) const fn claims(&self) -> &BTreeMap<String, NodeClaim> {
+        self.claims.seen.known()
+    }
+
+    pub(super) const fn nodes(&self) -> &BTreeMap<String, core::Node> {
+        self.nodes.seen.known()
+    }
+
+    pub(super) const fn pods(&self) -> &BTreeMap<PodKey, Pod> {
+        self.pods.seen.known()
+    }
+
+    /// The snapshot of what is seen.
+    pub(super) fn snapshot(&self, world: &World) -> Snapshot {
+        Snapshot {
+            pods: self.pods().values().cloned().map(Arc::new).collect(),
+            nodes: self.nodes().values().filter_map(|node| Node::from_kube(node).ok()).map(Arc::new).collect(),
+            claims: self.claims().values().filter_map(|claim| Claim::from_kube(claim).ok()).map(Arc::new).collect(),
+            ..world.bare_snapshot()
+        }
+    }
+}
