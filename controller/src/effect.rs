@@ -91,10 +91,7 @@ fn unless<T>(result: kube::Result<T>, harmless: impl Fn(&kube::core::Status) -> 
 pub async fn pods_on(client: &Client, node: &str) -> kube::Result<Option<Vec<Arc<ReadPod>>>> {
     let on_it = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let pods = Api::<Guarded<Pod>>::all(client.clone()).list(&on_it).await?;
-    let read = |Guarded(pod): Guarded<Pod>| {
-        let pod = pod.or_else(|broken| broken.stand_in.ok_or(())).ok()?;
-        ReadPod::from_kube(&pod).ok().map(Arc::new)
-    };
+    let read = |pod: Guarded<Pod>| ReadPod::from_kube(&pod.or_stand_in()?).ok().map(Arc::new);
     Ok(pods.items.into_iter().map(read).collect())
 }
 

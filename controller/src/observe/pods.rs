@@ -80,7 +80,6 @@ pub fn start(feed: &Feed) -> PodCache {
     let (ready, waiting) = watch::channel(false);
     let cache = PodCache { known: known.clone(), ready: waiting };
     let changes = feed.changes.clone();
-    let mut listing = false;
     feed.run("Pod", move |seen| {
         let mut live = known.write().unwrap_or_else(PoisonError::into_inner);
         let event = match seen {
@@ -89,7 +88,7 @@ pub fn start(feed: &Feed) -> PodCache {
                 let key = key(&unread.metadata);
                 let (why, uid) = (unread.why.to_string(), unread.metadata.uid.as_deref().unwrap_or_default().into());
                 let unread = Err(Unread { why, uid, node: unread.node.clone() });
-                if listing {
+                if live.is_listing() {
                     live.listed(key, unread);
                 } else {
                     live.put(key, unread);
@@ -103,18 +102,15 @@ pub fn start(feed: &Feed) -> PodCache {
         };
         let touched = match &event {
             Event::Init => {
-                listing = true;
                 live.list();
                 None
             }
-            Event::InitApply(pod) => Some(put(&mut live, pod, false)),
             Event::InitDone => {
-                listing = false;
                 live.done();
                 let _ = ready.send(true);
                 None
             }
-            Event::Apply(pod) => Some(put(&mut live, pod, true)),
+            Event::InitApply(pod) | Event::Apply(pod) => Some(put(&mut live, pod)),
             Event::Delete(pod) => {
                 let key = key(&pod.metadata);
                 live.remove(&key);
@@ -134,19 +130,19 @@ fn key(metadata: &ObjectMeta) -> PodKey {
     PodKey::new(metadata.namespace.as_deref().unwrap_or("default"), metadata.name.as_deref().unwrap_or_default())
 }
 
-/// Puts a pod where it belongs and says what to announce; `live` tells a change from a listing.
-fn put(known: &mut Known, pod: &core::Pod, live: bool) -> Change {
+/// Puts a pod where it belongs and says what to announce; a listing announces no moves.
+fn put(known: &mut Known, pod: &core::Pod) -> Change {
     let key = key(&pod.metadata);
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
     match Pod::from_kube(pod) {
         Ok(read) => {
             let (pending, after) = (read.is_provisionable(), standing(&read));
-            let moved = if live {
-                let before = known.put(key.clone(), Ok(Arc::new(read)));
-                before.and_then(Result::ok).is_none_or(|before| standing(&before) != after)
-            } else {
+            let moved = if known.is_listing() {
                 known.listed(key.clone(), Ok(Arc::new(read)));
                 false
+            } else {
+                let before = known.put(key.clone(), Ok(Arc::new(read)));
+                before.and_then(Result::ok).is_none_or(|before| standing(&before) != after)
             };
             Change::Pod { key, node, pending, moved }
         }
@@ -157,10 +153,10 @@ fn put(known: &mut Known, pod: &core::Pod, live: bool) -> Change {
             let said = |before: Option<&Result<Arc<Pod>, Unread>>| {
                 before.and_then(|before| before.as_ref().err()).is_some_and(|before| before.why == why)
             };
-            let said = if live {
-                said(known.put(key.clone(), Err(unread)).as_ref())
-            } else {
+            let said = if known.is_listing() {
                 said(known.listed(key.clone(), Err(unread)))
+            } else {
+                said(known.put(key.clone(), Err(unread)).as_ref())
             };
             if !said {
                 tracing::warn!(Pod.namespace = %key.namespace, Pod.name = %key.name, error = why, "pod cannot be read, ignoring it");
@@ -195,10 +191,10 @@ mod tests {
     #[test]
     fn a_pod_that_cannot_be_read_is_set_aside_and_comes_back_when_it_can() {
         let mut known = Known::default();
-        put(&mut known, &pod("good", "1", None), true);
-        put(&mut known, &pod("bad", "one", None), true);
+        put(&mut known, &pod("good", "1", None));
+        put(&mut known, &pod("bad", "one", None));
         assert_eq!((known.known().len(), unreadable(&known).count()), (2, 1));
-        put(&mut known, &pod("bad", "1", None), true);
+        put(&mut known, &pod("bad", "1", None));
         assert_eq!((known.known().len(), unreadable(&known).count()), (2, 0));
     }
 
@@ -207,10 +203,10 @@ mod tests {
         let mut known = Known::default();
         let moved = |change: Change| matches!(change, Change::Pod { moved: true, .. });
         known.list();
-        assert!(!moved(put(&mut known, &pod("a", "1", None), false)));
+        assert!(!moved(put(&mut known, &pod("a", "1", None))));
         known.done();
-        assert!(!moved(put(&mut known, &pod("a", "1", None), true)));
-        assert!(moved(put(&mut known, &pod("a", "1", Some("n")), true)));
-        assert!(!moved(put(&mut known, &pod("a", "1", Some("n")), true)));
+        assert!(!moved(put(&mut known, &pod("a", "1", None))));
+        assert!(moved(put(&mut known, &pod("a", "1", Some("n")))));
+        assert!(!moved(put(&mut known, &pod("a", "1", Some("n")))));
     }
 }

@@ -62,6 +62,13 @@ impl Unread {
     }
 }
 
+impl<K> Guarded<K> {
+    /// Returns the object, or the stand-in of one that cannot be read and must stay known.
+    pub fn or_stand_in(self) -> Option<K> {
+        self.0.map_or_else(|broken| broken.stand_in, Some)
+    }
+}
+
 impl<'de, K: Resource<DynamicType = ()> + DeserializeOwned> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Value::deserialize(deserializer)?;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::Context;
-use crate::effect::{self, Effect, Outcome};
+use crate::effect::{self, Outcome};
 use crate::observe::unread::Guarded;
 use crate::ops::events::Reason;
 use crate::ops::telemetry::pass_span;
@@ -101,14 +101,9 @@ async fn pass(context: &Context, collector: &mut Collector) {
                 continue;
             }
         }
-        let effect = Effect::DeleteNodeClaim {
-            name: claim.name_any().into(),
-            uid: claim.metadata.uid.clone().unwrap_or_default().into(),
-        };
-        match effect::apply(&context.client, &effect).await {
+        match context.delete_claim(&claim.name_any(), claim.metadata.uid.as_deref().unwrap_or_default()).await {
             Ok(Outcome::Nothing) => {}
             Ok(Outcome::Done) => {
-                context.assumed().deleted(&claim.name_any());
                 tracing::info!(
                     NodeClaim.name = claim.name_any(),
                     "garbage collecting nodeclaim with no cloudprovider representation"
@@ -128,8 +123,7 @@ async fn is_claimed(claim: Option<&str>, context: &Context) -> kube::Result<bool
 /// Asks the API server whether the node of a claim runs.
 async fn runs(claim: &NodeClaim, context: &Context) -> kube::Result<bool> {
     let claims = Api::<Guarded<NodeClaim>>::all(context.client.clone());
-    let read = |Guarded(claim): Guarded<NodeClaim>| claim.or_else(|broken| broken.stand_in.ok_or(())).ok();
-    let status = claims.get_opt(&claim.name_any()).await?.and_then(read).and_then(|claim| claim.status);
+    let status = claims.get_opt(&claim.name_any()).await?.and_then(Guarded::or_stand_in).and_then(|claim| claim.status);
     let status = status.unwrap_or_default();
     let Some(name) = status.node_name.filter(|name| !name.is_empty()) else { return Ok(false) };
     let node = Api::<Node>::all(context.client.clone()).get_opt(&name).await?;

@@ -36,6 +36,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{CloudError, CloudProvider, LaunchError, Unavailable};
+use crate::effect::{self, Effect, Outcome};
 use crate::observe::unread::Guarded;
 use crate::observe::{LeftOut, Stores};
 use crate::ops::events::{Events, Reason};
@@ -150,9 +151,19 @@ impl Context {
     /// Begins to act after another: its last writes may not be seen yet.
     pub async fn take_over(&self) -> kube::Result<()> {
         let claims = Api::<Guarded<NodeClaim>>::all(self.client.clone()).list(&ListParams::default()).await?;
-        let claims = claims.items.iter().filter_map(|Guarded(claim)| claim.as_ref().ok());
-        self.assumed().inherit(claims, Timestamp::now());
+        let claims: Vec<NodeClaim> = claims.items.into_iter().filter_map(Guarded::or_stand_in).collect();
+        self.assumed().inherit(&claims, Timestamp::now());
         Ok(())
+    }
+
+    /// Asks that a claim ends, and reckons with it before the watch shows it; says whether it did not end already.
+    async fn delete_claim(&self, name: &str, uid: &str) -> kube::Result<Outcome> {
+        let outcome =
+            effect::apply(&self.client, &Effect::DeleteNodeClaim { name: name.into(), uid: uid.into() }).await?;
+        if outcome == Outcome::Done {
+            self.assumed().deleted(name);
+        }
+        Ok(outcome)
     }
 
     /// Asks for claims that the watch should have shown: one that went before it was seen would be reckoned with for ever.

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::driver::Driver;
 use super::{Context, Error, interruption, launch, registration, termination, unreadable};
-use crate::effect::{self, Effect};
+use crate::effect;
 use crate::observe::Change;
 use crate::ops::metrics::DisruptedLabels;
 
@@ -203,13 +203,9 @@ fn earlier(action: Action, deadline: Action) -> Action {
 
 /// Asks that a claim ends, and counts why; says whether it did not end already.
 pub async fn delete(claim: &NodeClaim, context: &Context, reason: &str) -> Result<effect::Outcome, Error> {
-    let effect = Effect::DeleteNodeClaim {
-        name: claim.name_any().into(),
-        uid: claim.metadata.uid.clone().unwrap_or_default().into(),
-    };
-    let outcome = effect::apply(&context.client, &effect).await?;
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    let outcome = context.delete_claim(&claim.name_any(), uid).await?;
     if outcome == effect::Outcome::Done {
-        context.assumed().deleted(&claim.name_any());
         let capacity = claim.labels().get(labels::CAPACITY_TYPE).cloned().unwrap_or_default();
         let labels = DisruptedLabels::new(reason, pool_of(claim), capacity);
         context.metrics.nodeclaims_disrupted.get_or_create(&labels).inc();

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{Context, provisioning};
-use crate::effect::{self, Effect, Outcome};
+use crate::effect::Outcome;
 use crate::ops::telemetry::reconcile_id;
 
 /// How often static pools are looked at (Karpenter: on events, and every 30 s at a limit).
@@ -40,11 +40,9 @@ async fn pass(context: &Context, told: BTreeSet<String>) -> BTreeSet<String> {
     provisioning::create_admitted(context, &snapshot, &plan.create).await;
     for name in &plan.delete {
         let Some(claim) = snapshot.claims.iter().find(|claim| claim.name == *name) else { continue };
-        let effect = Effect::DeleteNodeClaim { name: name.clone(), uid: claim.uid.clone() };
-        match effect::apply(&context.client, &effect).await {
+        match context.delete_claim(name, &claim.uid).await {
             Ok(Outcome::Nothing) => {}
             Ok(Outcome::Done) => {
-                context.assumed().deleted(name);
                 tracing::info!(NodeClaim.name = %name, reason = "overprovisioned", "deleting nodeclaim");
             }
             Err(error) => tracing::error!(NodeClaim.name = %name, %error, "deleting nodeclaim"),

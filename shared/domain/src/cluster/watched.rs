@@ -22,6 +22,11 @@ impl<K: Ord, V> Watched<K, V> {
         &self.known
     }
 
+    /// Says whether a listing has begun and is not whole.
+    pub const fn is_listing(&self) -> bool {
+        self.listing.is_some()
+    }
+
     /// A listing begins.
     pub fn list(&mut self) {
         self.listing = Some(BTreeMap::new());
@@ -62,7 +67,9 @@ mod tests {
         watched.list();
         assert_eq!(watched.listed("b", 2), Some(&1));
         assert_eq!(watched.known().get("a"), Some(&1), "what was known stands until then");
+        assert!(watched.is_listing());
         watched.done();
+        assert!(!watched.is_listing());
         assert_eq!(watched.known().iter().collect::<Vec<_>>(), [(&"b", &2)]);
         // a listing that is begun again has nothing of the one before
         watched.list();

@@ -27,32 +27,27 @@ pub(super) struct Replica<'d> {
 }
 
 impl<'d> Replica<'d> {
-    /// Starts a process; one that is `elected` acts only while it leads.
+    /// Starts the first process of a name; one that is `elected` acts only while it leads.
     pub(super) fn start(decisions: &'d dyn Decisions, name: &'static str, elected: bool, world: &World) -> Self {
-        let mut replica = Replica {
+        Replica::begin(decisions, name, 0, elected, world)
+    }
+
+    fn begin(decisions: &'d dyn Decisions, name: &'static str, lives: u32, elected: bool, world: &World) -> Self {
+        Replica {
             decisions,
             name,
-            lives: 0,
+            lives,
             controller: Controller::new(decisions, world),
-            elector: None,
+            elector: elected.then(|| Elector::new(identity(name, lives))),
             works: !elected,
             paused: None,
             renews: Duration::ZERO,
-        };
-        replica.elector = elected.then(|| Elector::new(replica.identity()));
-        replica
-    }
-
-    fn identity(&self) -> String {
-        format!("{}-{}", self.name, self.lives)
+        }
     }
 
     /// What it knew is gone, what it wrote is not.
     fn restart(&mut self, world: &World) {
-        self.lives += 1;
-        let elected = self.elector.is_some();
-        *self = Replica { lives: self.lives, ..Replica::start(self.decisions, self.name, elected, world) };
-        self.elector = elected.then(|| Elector::new(self.identity()));
+        *self = Replica::begin(self.decisions, self.name, self.lives + 1, self.elector.is_some(), world);
     }
 
     /// Lets a second pass; says whether the process was killed.
@@ -71,7 +66,7 @@ impl<'d> Replica<'d> {
         // whoever was paused acts before it hears that another leads
         let leads = self.elector.as_ref().is_none_or(|elector| self.decisions.leads(elector, now));
         if self.works && leads {
-            world.acting = self.elector.is_some().then(|| self.identity());
+            world.acting = self.elector.is_some().then(|| identity(self.name, self.lives));
             if self.controller.tick(world).is_err() {
                 self.restart(world);
                 return true;
@@ -103,4 +98,8 @@ impl<'d> Replica<'d> {
             self.controller.take_over(world);
         }
     }
+}
+
+fn identity(name: &str, lives: u32) -> String {
+    format!("{name}-{lives}")
 }
