@@ -323,7 +323,13 @@ fn a_pod_is_explained() {
     insta::assert_snapshot!(report);
     let data: Value = serde_json::from_slice(&explain("huge", &["-o", "json"]).stdout).unwrap();
     assert_eq!(data["outcome"]["kind"], "refused");
-    assert_eq!(data["pools"][0]["steps"][0], json!({"asked": "pod: cpu 500 (at most 7910m)", "removed": 2, "left": 0}));
+    let too_big = json!({"kind": "room", "resource": "cpu", "wanted": "500", "largest": "7910m"});
+    let step = json!({"asked": "pod: cpu 500 (at most 7910m)", "why": too_big, "removed": 2,
+        "types": ["m7i.2xlarge", "m7i.xlarge"], "left": 0});
+    assert_eq!(data["pools"][0]["steps"][0], step);
+    let why = json!({"kind": "pool", "pool": "general", "misfit":
+        {"kind": "tooBig", "resource": "cpu", "wanted": "500", "largest": "7910m"}});
+    assert_eq!(data["outcome"]["reasons"][0]["why"], why);
     assert_eq!(explain("nobody", &[]).status.code(), Some(1));
 }
 

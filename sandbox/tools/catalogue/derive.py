@@ -22,7 +22,8 @@ LIMITS = "pkg/aws/vpc/limits.go"
 COLUMNS = (
     "name arch vcpu memory_mib enis ipv4_per_eni network_cards efa gpus gpu_name gpu_maker gpu_mib "
     "accelerators accelerator_name accelerator_maker neuron_cores nvme_gb hypervisor metal clock_mhz maker "
-    "ebs_mbps network_mbps encrypted on_demand spot branch_enis further_enis enclaves nested_vms"
+    "ebs_mbps network_mbps encrypted on_demand spot branch_enis further_enis enclaves nested_vms "
+    "ebs_attachments attachments_shared"
 ).split()
 
 
@@ -100,6 +101,8 @@ def row(t, branches):
         min((c["MaximumNetworkInterfaces"] for c in cards.values() if c is not card), default=0),
         flag(t.get("NitroEnclavesSupport") == "supported"),
         flag("nested-virtualization" in t["ProcessorInfo"].get("SupportedFeatures", [])),
+        t["EbsInfo"].get("MaximumEbsAttachments", 0),
+        flag(t["EbsInfo"].get("AttachmentLimitType") == "shared"),
     ]
 
 

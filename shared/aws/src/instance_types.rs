@@ -79,6 +79,9 @@ fn read(info: &ec2::InstanceTypeInfo) -> Option<InstanceFacts> {
     let further = further.filter_map(|card| card.maximum_network_interfaces);
     let name = info.instance_type.as_ref()?.as_str();
     let usage = info.supported_usage_classes();
+    let known = builtin_type(name);
+    let attachments =
+        attachments(info).or_else(|| known.map(|known| (known.ebs_attachments, known.attachments_shared)));
     Some(InstanceFacts {
         name: name.to_owned(),
         arch: arch(processor.supported_architectures())?,
@@ -93,7 +96,9 @@ fn read(info: &ec2::InstanceTypeInfo) -> Option<InstanceFacts> {
         nested_vms: processor
             .supported_features()
             .contains(&ec2::SupportedAdditionalProcessorFeature::NestedVirtualization),
-        branch_enis: builtin_type(name).map_or(0, |known| known.branch_enis),
+        ebs_attachments: attachments.map_or(0, |(most, _)| most),
+        attachments_shared: attachments.is_some_and(|(_, shared)| shared),
+        branch_enis: known.map_or(0, |known| known.branch_enis),
         gpu: gpu(info),
         accelerator: accelerator(info),
         nvme_gb: nvme_gb(info),
@@ -162,6 +167,13 @@ fn accelerator(info: &ec2::InstanceTypeInfo) -> Option<Accelerator> {
     let first = media.first()?;
     let count = media.iter().map(|device| unsigned(device.count)).sum();
     Some(plain(first.name.as_deref(), first.manufacturer.as_deref(), count))
+}
+
+/// How many EBS volumes can be attached, and whether network interfaces take from them.
+fn attachments(info: &ec2::InstanceTypeInfo) -> Option<(u32, bool)> {
+    let ebs = info.ebs_info.as_ref()?;
+    let most = unsigned(Some(ebs.maximum_ebs_attachments?));
+    Some((most, ebs.attachment_limit_type != Some(ec2::AttachmentLimitType::Dedicated)))
 }
 
 /// The bandwidth of types that are EBS-optimised by default; the others have it only when asked.

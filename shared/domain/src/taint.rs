@@ -15,7 +15,7 @@ pub enum TaintEffect {
 }
 
 /// A mark on a node that repels pods.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Taint {
     pub key: String,
     pub value: String,

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use karp_domain::cluster::{Owner, Phase, Pod, Snapshot};
-use karp_domain::scheduling::{Asked, PoolExplanation, Solution, Step, Target};
+use karp_domain::scheduling::{Asked, Misfit, PoolExplanation, Refusal, Solution, Step, Target};
 use serde::Serialize;
 
 use crate::cli::simulate::is_estimated;
@@ -39,11 +39,12 @@ enum Outcome {
     Refused { reasons: Vec<Reason> },
 }
 
-/// Why not, and what would have to change.
+/// Why not, in words and as data, and what would have to change.
 #[derive(Debug, Serialize)]
 struct Reason {
     reason: String,
     remedy: String,
+    why: Refusal,
 }
 
 /// How a pool's types dwindle.
@@ -51,6 +52,9 @@ struct Reason {
 struct PoolReport {
     pool: Arc<str>,
     barred: Option<String>,
+    /// The same as data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<Misfit>,
     types: usize,
     steps: Vec<StepReport>,
     left: usize,
@@ -60,7 +64,11 @@ struct PoolReport {
 #[derive(Debug, Serialize)]
 struct StepReport {
     asked: String,
+    /// The same as data.
+    why: Asked,
     removed: usize,
+    /// What it removes.
+    types: Vec<Arc<str>>,
     left: usize,
 }
 
@@ -69,9 +77,10 @@ impl Report {
     pub fn new(pod: &Pod, decided: (&Snapshot, &Solution), pools: Vec<PoolExplanation>) -> Self {
         let of_pool = |pool: PoolExplanation| PoolReport {
             pool: pool.pool,
-            barred: pool.barred.map(|misfit| misfit.to_string()),
+            barred: pool.barred.as_ref().map(ToString::to_string),
+            why: pool.barred,
             types: pool.types,
-            steps: pool.steps.iter().map(step).collect(),
+            steps: pool.steps.into_iter().map(step).collect(),
             left: pool.left,
         };
         Report {
@@ -132,7 +141,11 @@ impl PoolReport {
         let width = self.steps.iter().map(|step| step.asked.chars().count()).max().unwrap_or(0);
         for step in &self.steps {
             let (asked, removed, left) = (&step.asked, step.removed, step.left);
-            writeln!(out, "  {asked:width$}  {removed:>5} fall out, {left:>5} left")?;
+            writeln!(
+                out,
+                "  {asked:width$}  {removed:>5} fall out, {left:>5} left  {DIM}{}{DIM:#}",
+                some(&step.types)
+            )?;
         }
         self.barred.iter().try_for_each(|barred| writeln!(out, "  {barred}"))
     }
@@ -163,10 +176,8 @@ fn outcome(pod: &Pod, solution: &Solution) -> Outcome {
         };
     }
     if let Some(refused) = solution.unschedulable.iter().find(|refused| refused.pod == pod.key) {
-        let reason = |refusal: &karp_domain::scheduling::Refusal| Reason {
-            reason: refusal.to_string(),
-            remedy: refusal.remedy(),
-        };
+        let reason =
+            |refusal: &Refusal| Reason { reason: refusal.to_string(), remedy: refusal.remedy(), why: refusal.clone() };
         return Outcome::Refused { reasons: refused.reasons.iter().map(reason).collect() };
     }
     match pod.owner {
@@ -175,15 +186,26 @@ fn outcome(pod: &Pod, solution: &Solution) -> Outcome {
     }
 }
 
-fn step(step: &Step) -> StepReport {
+/// Types named on a line; JSON has them all.
+const NAMED: usize = 3;
+
+/// Names the first of some types.
+fn some(types: &[Arc<str>]) -> String {
+    let more = types.len().saturating_sub(NAMED);
+    let first = types.iter().take(NAMED).map(AsRef::as_ref).collect::<Vec<&str>>().join(", ");
+    if more > 0 { format!("{first} and {more} more") } else { first }
+}
+
+fn step(step: Step) -> StepReport {
     let asked = match &step.asked {
-        Asked::ByPool(requirement) => format!("pool: {requirement}"),
-        Asked::ByPod(requirement) => format!("pod: {requirement}"),
+        Asked::ByPool { requirement } => format!("pool: {requirement}"),
+        Asked::ByPod { requirement } => format!("pod: {requirement}"),
         Asked::OfferingInPool => "pool: offered in its zones and capacity types".to_owned(),
         Asked::OfferingForPod => "pod: offered in its zones and capacity types".to_owned(),
         Asked::OfferingForVolumes => "pod: offered where its volumes are".to_owned(),
         Asked::Room { resource, wanted, largest } => format!("pod: {resource} {wanted} (at most {largest})"),
+        Asked::Volumes { driver, wanted, most } => format!("pod: {wanted} volumes of {driver} (at most {most})"),
         Asked::Limit { resource, limit, used } => format!("pool: limit {resource} {limit} ({used} in use)"),
     };
-    StepReport { asked, removed: step.removed, left: step.left }
+    StepReport { asked, why: step.asked, removed: step.removed.len(), types: step.removed, left: step.left }
 }

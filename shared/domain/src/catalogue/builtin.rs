@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::{Accelerator, Arch, Gpu, InstanceFacts};
 
 const TABLE: &str = include_str!("builtin.tsv");
-const COLUMNS: usize = 30;
+const COLUMNS: usize = 32;
 
 /// Answers the built-in facts of every known type, ordered by name; parsed once.
 pub fn builtin() -> &'static [InstanceFacts] {
@@ -64,6 +64,8 @@ fn parse(line: &str) -> Option<InstanceFacts> {
         further_enis: small(27)?,
         enclaves: flag(28),
         nested_vms: flag(29),
+        ebs_attachments: small(30)?,
+        attachments_shared: flag(31),
     })
 }
 

@@ -83,6 +83,12 @@ pub struct InstanceFacts {
     /// Can run virtual machines of its own.
     #[serde(default)]
     pub nested_vms: bool,
+    /// EBS volumes that can be attached, at most, the root included; 0 when EC2 does not tell.
+    #[serde(default)]
+    pub ebs_attachments: u32,
+    /// Network interfaces beside the first take from them.
+    #[serde(default)]
+    pub attachments_shared: bool,
     /// GPUs.
     pub gpu: Option<Gpu>,
     /// Accelerators that are not GPUs.

@@ -21,6 +21,8 @@ pub struct InstanceType {
     pub capacity: Resources,
     /// What kubelet, system and eviction thresholds keep of it.
     pub overhead: Resources,
+    /// EBS volumes of pods that such a node can attach, if that is known.
+    pub attachable: Option<u32>,
     /// Ways to buy it.
     pub offerings: Vec<Offering>,
 }
@@ -44,6 +46,7 @@ impl InstanceType {
             labels,
             capacity: overhead::capacity(facts, settings),
             overhead: overhead::overhead(facts, settings),
+            attachable: overhead::attachable(facts, settings),
             offerings,
         }
     }

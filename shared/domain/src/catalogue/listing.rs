@@ -28,6 +28,9 @@ pub struct Listing {
     /// What pods and daemons together can ask for; the capacity if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocatable: Option<BTreeMap<String, KubeQuantity>>,
+    /// EBS volumes of pods that a node can attach; unknown if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attachable_volumes: Option<u32>,
     /// Ways to buy it.
     pub offerings: Vec<ListedOffering>,
 }
@@ -123,6 +126,7 @@ impl TryFrom<&Listing> for InstanceType {
             labels: all,
             overhead: capacity.minus(&allocatable),
             capacity,
+            attachable: listing.attachable_volumes,
             offerings: listing.offerings.iter().enumerate().map(offering).collect::<Result<_, _>>()?,
         })
     }
@@ -162,6 +166,7 @@ impl From<&InstanceType> for Listing {
             labels: fixed.collect(),
             capacity: Some(kind.capacity.to_api()),
             allocatable: Some(kind.allocatable().to_api()),
+            attachable_volumes: kind.attachable,
             offerings: offerings.collect(),
         }
     }

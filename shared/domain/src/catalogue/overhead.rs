@@ -61,12 +61,19 @@ pub struct NodeSettings {
     pub root_volume_bytes: u64,
     /// `instanceStorePolicy: RAID0`: local NVMe disks hold it instead.
     pub raid0: bool,
+    /// EBS volumes that an instance starts with.
+    pub own_volumes: u32,
 }
 
 impl NodeSettings {
     /// Makes the settings of a family's nodes when the class sets nothing else.
     pub fn of(family: AmiFamily) -> Self {
-        NodeSettings { family, root_volume_bytes: default_volume(family), ..NodeSettings::default() }
+        NodeSettings {
+            family,
+            root_volume_bytes: default_volume(family),
+            own_volumes: image_volumes(family),
+            ..NodeSettings::default()
+        }
     }
 
     /// Reads the settings of a node class. Reservations and thresholds that cannot be read count as not set; admission refuses them.
@@ -91,6 +98,7 @@ impl NodeSettings {
             interfaces: listed(&class.network_interfaces),
             root_volume_bytes: root_volume(class, family).unwrap_or_else(|| default_volume(family)),
             raid0: class.instance_store_policy.is_some(),
+            own_volumes: own_volumes(class).max(image_volumes(family)),
             ..NodeSettings::default()
         }
     }
@@ -144,6 +152,23 @@ fn listed(interfaces: &[NetworkInterface]) -> Option<ListedInterfaces> {
         .then(|| ListedInterfaces { efa_only: efa_only(None), efa_only_on_first_card: efa_only(Some(0)) })
 }
 
+/// EBS volumes that Xen can attach beside the root device without trouble (EBS CSI driver).
+const XEN_ATTACHMENTS: u32 = 39;
+/// Network interfaces that the VPC CNI gives a node at its start: the first, and one to spare.
+const INTERFACES_AT_START: u32 = 2;
+
+/// How many EBS volumes of pods an instance can attach, as the EBS CSI driver (1.5x) tells it when it starts: what EC2 says, less the volumes
+/// of the node itself, less network interfaces beside the first where they share. The driver never says less than one: none would be no bound.
+pub(super) fn attachable(facts: &InstanceFacts, settings: &NodeSettings) -> Option<u32> {
+    let (most, shared) = match (facts.ebs_attachments, &*facts.hypervisor) {
+        (0, _) => return None,
+        (most, "xen") => (most.min(XEN_ATTACHMENTS), false),
+        (most, _) => (most, facts.attachments_shared),
+    };
+    let interfaces = if shared { facts.enis.min(INTERFACES_AT_START).saturating_sub(1) } else { 0 };
+    Some(most.saturating_sub(settings.own_volumes + interfaces).max(1))
+}
+
 /// The volume that a family's image keeps pods' storage on: its device, and its size when the class says nothing.
 const fn family_volume(family: AmiFamily) -> (&'static str, u64) {
     match family {
@@ -151,6 +176,20 @@ const fn family_volume(family: AmiFamily) -> (&'static str, u64) {
         AmiFamily::Bottlerocket => ("/dev/xvdb", 20 * GIB),
         AmiFamily::Windows2019 | AmiFamily::Windows2022 | AmiFamily::Windows2025 => ("/dev/sda1", 50 * GIB),
     }
+}
+
+/// Volumes of a family's images.
+const fn image_volumes(family: AmiFamily) -> u32 {
+    match family {
+        AmiFamily::Bottlerocket => 2,
+        _ => 1,
+    }
+}
+
+/// Volumes that a class maps.
+fn own_volumes(class: &Ec2NodeClassSpec) -> u32 {
+    let mapped = class.block_device_mappings.iter().filter(|mapping| mapping.ebs.is_some());
+    u32::try_from(mapped.count()).unwrap_or(u32::MAX)
 }
 
 const fn default_volume(family: AmiFamily) -> u64 {
@@ -189,6 +228,7 @@ impl Default for NodeSettings {
             vm_memory_overhead_permille: VM_MEMORY_OVERHEAD_PERMILLE,
             root_volume_bytes: default_volume(AmiFamily::Al2023),
             raid0: false,
+            own_volumes: image_volumes(AmiFamily::Al2023),
         }
     }
 }

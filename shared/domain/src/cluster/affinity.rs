@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::UnreadableField;
+use serde::Serialize;
+
 use crate::api::labels;
 use crate::requirement::Selector;
 
@@ -60,7 +62,7 @@ pub struct Preference<T> {
 }
 
 /// Holds a port of the node that a pod takes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct HostPort {
     /// Address; empty for all addresses.
     pub address: String,

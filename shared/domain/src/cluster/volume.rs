@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::storage::v1 as storage;
+use serde::Serialize;
 
 use super::shape::node_selector_terms;
 use super::{PodKey, Unreadable};
@@ -84,7 +85,8 @@ pub struct VolumeNeeds {
 }
 
 /// Says what is wrong with a claim of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum VolumeProblem {
     /// The claim does not exist.
     NoClaim,
@@ -185,7 +187,8 @@ impl Volume {
     }
 }
 
-const EBS_DRIVER: &str = "ebs.csi.aws.com";
+/// The CSI driver of EBS.
+pub const EBS_DRIVER: &str = "ebs.csi.aws.com";
 
 impl StorageClass {
     /// Reads a StorageClass.

@@ -87,7 +87,7 @@ impl<'f, 'a> Search<'f, 'a> {
             let own = &problem.hosts[entry.host].free;
             free.iter_mut().zip(own).for_each(|(all, one)| *all = all.saturating_sub((*one).max(0)));
             for pod in &entry.pods {
-                let asked = problem.dims.demand(&pod.shape.requests);
+                let asked = problem.demand(pod);
                 free.iter_mut().zip(&asked).for_each(|(all, one)| *all = all.saturating_sub(*one));
             }
             free.iter().all(|left| *left >= 0)

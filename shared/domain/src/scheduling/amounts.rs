@@ -1,6 +1,8 @@
 //! Resources as short vectors of integers, one place for each resource that any pod asks for.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -11,13 +13,16 @@ pub(crate) type Amounts = SmallVec<[i64; 6]>;
 
 /// Stands for a pod's place on a node of a pool that bounds the share of its pods on one node. No object names it.
 pub(crate) const PLACE: &str = "karp.sh/place";
-/// One place, and more places than pods.
+/// One place or volume, and more of them than pods ask for.
 const ONE: i64 = 1000;
 const ABUNDANT: i64 = i64::MAX / 2;
 
-/// Names the resources that a problem speaks of, in order; [`PLACE`], if it is there, comes last.
+/// Names the resources that a problem speaks of, in order: what pods ask for, then volumes by CSI driver, then [`PLACE`], if it is there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Dims(Vec<String>);
+pub(crate) struct Dims {
+    names: Vec<String>,
+    volumes: Range<usize>,
+}
 
 impl Dims {
     /// Collects the resources that are asked for.
@@ -30,12 +35,35 @@ impl Dims {
                 }
             }
         }
-        Dims(names.into_iter().collect())
+        let names: Vec<String> = names.into_iter().collect();
+        Dims { volumes: names.len()..names.len(), names }
+    }
+
+    /// Adds the volumes of CSI drivers: room has them in plenty and pods take none, unless it is set.
+    pub(crate) fn with_volumes(mut self, drivers: &[Arc<str>]) -> Self {
+        self.names.truncate(self.volumes.start);
+        self.names.extend(drivers.iter().map(ToString::to_string));
+        self.volumes.end = self.names.len();
+        self
+    }
+
+    /// Sets how many volumes of each driver there may be, or are asked for, where it is known.
+    pub(crate) fn set_volumes(&self, amounts: &mut Amounts, count: impl Fn(&str) -> Option<u32>) {
+        for at in self.volumes.clone() {
+            if let Some(count) = count(&self.names[at]) {
+                amounts[at] = i64::from(count) * ONE;
+            }
+        }
+    }
+
+    /// Answers how many volumes of each driver amounts say, where they are bounded.
+    pub(crate) fn volumes(&self, amounts: &Amounts) -> impl Iterator<Item = (usize, &str, u32)> {
+        self.volumes.clone().filter_map(|at| Some((at, &*self.names[at], whole(amounts[at])?)))
     }
 
     /// Adds [`PLACE`]: room has it in plenty and pods take none, unless they are counted.
     pub(crate) fn with_places(mut self) -> Self {
-        self.0.push(PLACE.to_owned());
+        self.names.push(PLACE.to_owned());
         self
     }
 
@@ -50,25 +78,35 @@ impl Dims {
 
     /// Says whether places are counted.
     pub(crate) fn has_places(&self) -> bool {
-        self.0.last().is_some_and(|name| name == PLACE)
+        self.names.last().is_some_and(|name| name == PLACE)
     }
 
     /// Answers the names.
     pub(crate) fn names(&self) -> &[String] {
-        &self.0
+        &self.names
     }
 
     /// Reads what is asked for, rounded up.
     pub(crate) fn demand(&self, resources: &Resources) -> Amounts {
-        self.0.iter().map(|name| resources.get(name).millis()).collect()
+        let counted = |at: usize| !self.volumes.contains(&at);
+        let of = |(at, name): (usize, &String)| if counted(at) { resources.get(name).millis() } else { 0 };
+        self.names.iter().enumerate().map(of).collect()
     }
 
     /// Reads what is there, rounded down.
     pub(crate) fn supply(&self, resources: &Resources) -> Amounts {
         let floor = |nanos: i128| i64::try_from(nanos.div_euclid(1_000_000)).unwrap_or(i64::MAX);
-        let of = |name: &String| if name == PLACE { ABUNDANT } else { floor(resources.get(name).nanos()) };
-        self.0.iter().map(of).collect()
+        let of = |(at, name): (usize, &String)| match name == PLACE || self.volumes.contains(&at) {
+            true => ABUNDANT,
+            false => floor(resources.get(name).nanos()),
+        };
+        self.names.iter().enumerate().map(of).collect()
     }
+}
+
+/// Answers how many whole ones an amount is; none when it is not bounded.
+pub(crate) fn whole(amount: i64) -> Option<u32> {
+    u32::try_from((amount / ONE).max(0)).ok()
 }
 
 /// Takes `times` the second from the first.

@@ -172,9 +172,7 @@ impl<'r> Assignment<'r> {
                     _ => *rule,
                 };
                 let rules: Vec<Rule> = wants.hosts.iter().map(raised).collect();
-                let (volumes, kinds) = (&self.problem.snapshot.volumes, self.kinds);
-                let room =
-                    |host: usize| self.board.room(volumes, (host, &self.problem.hosts[host]), &kinds[kind], &rules);
+                let room = |host: usize| self.board.room(host, &self.kinds[kind], &rules);
                 let valid = |host: usize| {
                     let keys = wants.domains.iter().filter_map(|rule| self.problem.domains.key(rule.counter));
                     let value = |key: KeyId| self.problem.domains.host(key, host).map(|value| (key, value));
@@ -397,9 +395,8 @@ impl<'r> Assignment<'r> {
     }
 
     fn room(&self, kind: usize, step: usize, host: usize) -> u32 {
-        let state = &self.problem.hosts[host];
         let rules = &self.wants(kind, step).hosts;
-        self.board.room(&self.problem.snapshot.volumes, (host, state), &self.kinds[kind], rules)
+        self.board.room(host, &self.kinds[kind], rules)
     }
 
     fn put(&mut self, kind: usize, host: usize, count: u32) {

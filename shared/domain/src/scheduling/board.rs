@@ -11,7 +11,6 @@ use super::queue::Kind;
 use super::terms::{Counter, CounterId, Filter, Terms};
 use super::wants::Rule;
 use crate::api::labels;
-use crate::cluster::{Pod, Volumes};
 use crate::requirement::Requirements;
 use crate::taint::Taint;
 
@@ -105,8 +104,6 @@ pub(crate) struct Board {
     by_host: Vec<SmallVec<[(CounterId, u32); 4]>>,
     by_value: Vec<FxHashMap<ValueId, u32>>,
     total: Vec<u32>,
-    /// Volumes attached, by host and driver.
-    attached: FxHashMap<(usize, Arc<str>), u32>,
 }
 
 impl Board {
@@ -116,7 +113,6 @@ impl Board {
             by_host: vec![SmallVec::new(); hosts.len()],
             by_value: vec![FxHashMap::default(); terms.counters.len()],
             total: vec![0; terms.counters.len()],
-            attached: FxHashMap::default(),
         }
     }
 
@@ -192,31 +188,14 @@ impl Board {
         self.total[id] = add(self.total[id], count);
     }
 
-    /// Notes the volumes of a pod on a host.
-    pub(crate) fn attach(&mut self, volumes: &Volumes, host: usize, pod: &Pod) {
-        if let Ok(needs) = volumes.needs(&pod.key, &pod.claims) {
-            for (driver, count) in needs.attach {
-                *self.attached.entry((host, driver)).or_default() += count;
-            }
-        }
-    }
-
-    /// Answers how many pods of a kind a host can take, by resources, by rules on the node and by volumes.
-    pub(crate) fn room(&self, volumes: &Volumes, at: (usize, &HostState), kind: &Kind, rules: &[Rule]) -> u32 {
-        let (host, state) = at;
+    /// Answers how many pods of a kind a host can take, by resources and by rules on the node.
+    pub(crate) fn room(&self, host: usize, kind: &Kind, rules: &[Rule]) -> u32 {
         let mut room = copies(&self.free[host], &kind.request);
         for rule in rules {
             if room == 0 {
                 return 0;
             }
             room = room.min(rule.room(self.on_host(rule.counter, host)));
-        }
-        let limits = state.host.node.as_ref().and_then(|node| volumes.attachable.get(&node.name));
-        for (driver, each) in kind.attach.iter().filter(|(_, each)| **each > 0) {
-            if let Some(limit) = limits.and_then(|limits| limits.get(driver)) {
-                let used = self.attached.get(&(host, driver.clone())).copied().unwrap_or(0);
-                room = room.min(limit.saturating_sub(used) / each);
-            }
         }
         room
     }
@@ -232,9 +211,6 @@ impl Board {
     ) {
         take(&mut self.free[at.0], &kind.request, i64::from(count));
         self.count_on(terms, domains, at, &kind.counting, i64::from(count));
-        for (driver, each) in &kind.attach {
-            *self.attached.entry((at.0, driver.clone())).or_default() += each * count;
-        }
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
+use super::amounts::whole;
 use super::problem::{PoolState, Problem, bears};
 use super::{Misfit, Refusal, Solution};
 use crate::api::labels;
@@ -30,19 +33,26 @@ pub struct PoolExplanation {
 pub struct Step {
     /// The reason.
     pub asked: Asked,
-    /// How many types it takes away.
-    pub removed: usize,
+    /// The types that it takes away, in order.
+    pub removed: Vec<Arc<str>>,
     /// How many remain.
     pub left: usize,
 }
 
 /// Says who asks what.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Asked {
     /// A requirement of the pool.
-    ByPool(String),
+    ByPool {
+        /// The requirement.
+        requirement: String,
+    },
     /// A requirement of the pod: its node selector or node affinity.
-    ByPod(String),
+    ByPod {
+        /// The requirement.
+        requirement: String,
+    },
     /// An offering that can be had in the zones and by the capacity types that the pool allows.
     OfferingInPool,
     /// The same, in the zones and by the capacity types that the pod allows too.
@@ -57,6 +67,15 @@ pub enum Asked {
         wanted: Quantity,
         /// The most that one of the types before this step has.
         largest: Quantity,
+    },
+    /// Volumes of the pod attached.
+    Volumes {
+        /// CSI driver.
+        driver: Arc<str>,
+        /// How many the pod has.
+        wanted: u32,
+        /// The most that one of the types before this step attaches.
+        most: u32,
     },
     /// Room under a limit of the pool, beside its nodes that exist.
     Limit {
@@ -76,8 +95,7 @@ pub fn explain(snapshot: &Snapshot, pod: &Pod, planned: &Solution) -> Vec<PoolEx
     if planned.unschedulable.iter().any(|refused| refused.pod == pod.key) {
         problem.book(planned);
     }
-    let places = snapshot.volumes.needs(&pod.key, &pod.claims).map(|needs| needs.alternatives).unwrap_or_default();
-    let mut all: Vec<_> = problem.pools.iter().map(|state| of_pool(state, pod, &places)).collect();
+    let mut all: Vec<_> = problem.pools.iter().map(|state| of_pool(&problem, state, pod)).collect();
     let barred = |(pool, misfit): &(Arc<str>, Misfit)| PoolExplanation {
         pool: pool.clone(),
         barred: Some(misfit.clone()),
@@ -89,15 +107,17 @@ pub fn explain(snapshot: &Snapshot, pod: &Pod, planned: &Solution) -> Vec<PoolEx
     all
 }
 
-fn of_pool(state: &PoolState, pod: &Pod, places: &[Requirements]) -> PoolExplanation {
+fn of_pool(problem: &Problem<'_>, state: &PoolState, pod: &Pod) -> PoolExplanation {
+    let places = problem.attach.needs(problem.snapshot, pod).map(|needs| needs.alternatives).unwrap_or_default();
     let barred = bears(&pod.shape, &state.pool.taints).err().map(|taint| Misfit::Taint { taint });
     let ways = pod.shape.alternatives.iter().map(|wanted| {
         let mut sieve = Sieve { state, steps: Vec::new(), types: state.catalogue.all() };
         sieve.pool();
         if barred.is_none() {
             sieve.labels(wanted);
-            sieve.places(wanted, places);
+            sieve.places(wanted, &places);
             sieve.room(pod);
+            sieve.volumes(problem, pod);
             sieve.limits();
         }
         (sieve.types.count_ones(..), sieve.steps)
@@ -116,11 +136,11 @@ struct Sieve<'a> {
 
 impl Sieve<'_> {
     fn keep(&mut self, asked: Asked, keep: &TypeSet) {
-        let before = self.types.count_ones(..);
-        self.types.intersect_with(keep);
-        let left = self.types.count_ones(..);
-        if left < before {
-            self.steps.push(Step { asked, removed: before - left, left });
+        let removed: Vec<Arc<str>> =
+            self.types.difference(keep).map(|at| self.state.catalogue.types()[at].name.clone()).collect();
+        if !removed.is_empty() {
+            self.types.intersect_with(keep);
+            self.steps.push(Step { asked, removed, left: self.types.count_ones(..) });
         }
     }
 
@@ -134,7 +154,7 @@ impl Sieve<'_> {
         let state = self.state;
         for requirement in state.pool.requirements.iter().filter(|r| is_of_types(state, r)) {
             let matching = state.catalogue.matching(requirement);
-            self.keep(Asked::ByPool(requirement.to_string()), &matching);
+            self.keep(Asked::ByPool { requirement: requirement.to_string() }, &matching);
         }
         let offered = state.catalogue.offered(state.market);
         self.keep(Asked::OfferingInPool, &offered);
@@ -149,10 +169,10 @@ impl Sieve<'_> {
             let defined = state.catalogue.defines(key) && !requirement.is_impossible();
             let undefined = offered.is_none() && !defined && !requirement.admits_absence();
             if conflict || undefined {
-                self.keep(Asked::ByPod(requirement.to_string()), &TypeSet::new());
+                self.keep(Asked::ByPod { requirement: requirement.to_string() }, &TypeSet::new());
             } else if is_of_types(state, requirement) {
                 let matching = state.catalogue.matching(requirement);
-                self.keep(Asked::ByPod(requirement.to_string()), &matching);
+                self.keep(Asked::ByPod { requirement: requirement.to_string() }, &matching);
             }
         }
         let offered = state.catalogue.offered(state.market.and(state.catalogue.market(wanted)));
@@ -179,6 +199,15 @@ impl Sieve<'_> {
             let largest = self.types.ones().map(|at| room(at).get(resource)).max().unwrap_or_default();
             let asked = Asked::Room { resource: resource.to_owned(), wanted, largest };
             self.keep_if(asked, |at| wanted <= room(at).get(resource));
+        }
+    }
+
+    fn volumes(&mut self, problem: &Problem<'_>, pod: &Pod) {
+        let room = &self.state.room;
+        for (at, driver, wanted) in problem.dims.volumes(&problem.demand(pod)) {
+            let most = self.types.ones().filter_map(|t| whole(room[t][at])).max().unwrap_or_default();
+            let asked = Asked::Volumes { driver: driver.into(), wanted, most };
+            self.keep_if(asked, |t| whole(room[t][at]).is_none_or(|most| wanted <= most));
         }
     }
 
@@ -237,6 +266,9 @@ impl Misfit {
             }
             Misfit::TooBig { resource, largest, .. } => {
                 format!("ask for at most {largest} of {resource}, or let pool {pool} have larger types")
+            }
+            Misfit::TooManyVolumes { most, .. } => {
+                format!("give the pod at most {most} volumes, or let pool {pool} have types that attach more")
             }
             Misfit::NoTypeHasAll => format!("ask for less of one resource, or let pool {pool} have larger types"),
             Misfit::NoOffering { .. } => {

@@ -3,6 +3,7 @@
 mod ahead;
 mod amounts;
 mod assign;
+mod attach;
 mod board;
 mod duals;
 mod explain;

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::amounts::{Amounts, Dims, take};
 use super::assign::{addable, pool_values};
+use super::attach::Attach;
 use super::board::{Board, Domains, ValueId};
 use super::terms::Terms;
 use super::{Misfit, Solution, Target, reservations, share};
@@ -22,6 +23,7 @@ use crate::taint::{Taint, TaintEffect};
 pub(crate) struct Problem<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) dims: Dims,
+    pub(crate) attach: Attach<'a>,
     pub(crate) hosts: Vec<HostState>,
     /// Pools that may grow, by weight (highest first) and name.
     pub(crate) pools: Vec<PoolState>,
@@ -101,20 +103,23 @@ pub(crate) struct Way {
 impl<'a> Problem<'a> {
     pub(crate) fn new(snapshot: &'a Snapshot) -> Self {
         let daemon_requests = snapshot.daemons.iter().map(|daemon| &daemon.shape.requests);
-        let mut dims = Dims::of(snapshot.pods.iter().map(|pod| &pod.shape.requests).chain(daemon_requests));
+        let attach = Attach::of(snapshot);
+        let requests = snapshot.pods.iter().map(|pod| &pod.shape.requests).chain(daemon_requests);
+        let mut dims = Dims::of(requests).with_volumes(attach.drivers());
         if share::is_bounded(snapshot) {
             dims = dims.with_places();
         }
         let pods_by_node = snapshot.pods_by_node();
+        let hosts = snapshot.hosts().into_iter();
         let hosts: Vec<HostState> =
-            snapshot.hosts().into_iter().map(|host| host_state(snapshot, &dims, host, &pods_by_node)).collect();
+            hosts.map(|host| host_state(snapshot, (&dims, &attach), host, &pods_by_node)).collect();
         let catalogues = reservations::open(snapshot);
         let mut pools = Vec::new();
         let mut closed = Vec::new();
         for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
             match open_catalogue(pool, &catalogues) {
                 Err(misfit) => closed.push((pool.name.clone(), misfit)),
-                Ok(catalogue) => pools.push(pool_state(snapshot, &dims, pool, &hosts, catalogue)),
+                Ok(catalogue) => pools.push(pool_state(snapshot, (&dims, &attach), pool, &hosts, catalogue)),
             }
         }
         closed.sort_by(|a, b| a.0.cmp(&b.0));
@@ -136,6 +141,7 @@ impl<'a> Problem<'a> {
         let mut problem = Problem {
             snapshot,
             dims,
+            attach,
             hosts,
             pools,
             closed,
@@ -154,7 +160,7 @@ impl<'a> Problem<'a> {
         problem
     }
 
-    /// Counts the pods that run on hosts, with their volumes.
+    /// Counts the pods that run on hosts.
     fn count_running(&mut self) {
         let mut board = std::mem::take(&mut self.board);
         for (at, state) in self.hosts.iter().enumerate() {
@@ -164,12 +170,14 @@ impl<'a> Problem<'a> {
                     let counting = self.terms.counting(pod);
                     board.count_on(&self.terms, &self.domains, (at, state), &counting, 1);
                 }
-                if !pod.claims.is_empty() {
-                    board.attach(&self.snapshot.volumes, at, pod);
-                }
             }
         }
         self.board = board;
+    }
+
+    /// Answers what a pod takes of a node.
+    pub(crate) fn demand(&self, pod: &Pod) -> Amounts {
+        demand(self.snapshot, (&self.dims, &self.attach), pod)
     }
 
     /// Says whether no pool has taints, so that they keep no pod off new nodes.
@@ -201,7 +209,7 @@ impl<'a> Problem<'a> {
         }
         for placement in &solution.placements {
             if let (Some(pod), Some(host)) = (requests.get(&placement.pod), at.get(&placement.target)) {
-                let request = self.dims.demand(&pod.shape.requests);
+                let request = self.demand(pod);
                 take(&mut self.hosts[*host].free, &request, 1);
                 take(&mut self.board.free[*host], &request, 1);
                 let counting = self.terms.counting(pod);
@@ -245,7 +253,7 @@ fn open_catalogue(pool: &Pool, catalogues: &Catalogues) -> Result<Arc<Catalogue>
 
 fn pool_state(
     snapshot: &Snapshot,
-    dims: &Dims,
+    (dims, attach): (&Dims, &Attach<'_>),
     pool: &Arc<Pool>,
     hosts: &[HostState],
     catalogue: Arc<Catalogue>,
@@ -267,6 +275,7 @@ fn pool_state(
     }
     let room = catalogue.types().iter().zip(&daemons).map(|(t, daemons)| {
         let mut room = dims.supply(&t.allocatable());
+        attach.set_type(dims, &mut room, t);
         take(&mut room, &dims.demand(daemons), 1);
         room
     });
@@ -308,7 +317,7 @@ pub(crate) fn way(
 
 fn host_state(
     snapshot: &Snapshot,
-    dims: &Dims,
+    (dims, attach): (&Dims, &Attach<'_>),
     host: Host,
     pods_by_node: &BTreeMap<Arc<str>, Vec<Arc<Pod>>>,
 ) -> HostState {
@@ -319,9 +328,10 @@ fn host_state(
     let taints = effective_taints(&host, initialized);
     let (capacity, allocatable) = host_room(&host, initialized, &labels);
     let mut free = dims.supply(&allocatable);
+    attach.set_host((dims, snapshot), &mut free, &host, &labels);
     let pods = node.and_then(|n| pods_by_node.get(&n.name)).map(Vec::as_slice).unwrap_or_default();
     for pod in pods {
-        take(&mut free, &dims.demand(&pod.shape.requests), 1);
+        take(&mut free, &demand(snapshot, (dims, attach), pod), 1);
     }
     let mut daemon_ports = Vec::new();
     if claim.is_some() {
@@ -332,6 +342,18 @@ fn host_state(
     let cordoned = node.is_some_and(|n| n.unschedulable);
     let open = !host.is_leaving() && !cordoned && (node.is_some() || claim.is_some());
     HostState { free, taints, labels, open, initialized, capacity, daemon_ports, host }
+}
+
+/// What a pod takes of a node: what it asks for, and its volumes.
+fn demand(snapshot: &Snapshot, (dims, attach): (&Dims, &Attach<'_>), pod: &Pod) -> Amounts {
+    let mut asked = dims.demand(&pod.shape.requests);
+    if !pod.claims.is_empty()
+        && !attach.drivers().is_empty()
+        && let Ok(needs) = attach.needs(snapshot, pod)
+    {
+        dims.set_volumes(&mut asked, |driver| needs.attach.get(driver).copied());
+    }
+    asked
 }
 
 /// The taints that keep pods away for good: while a node starts, those that will go by themselves do not count.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::amounts::{Amounts, fits};
+use super::amounts::{Amounts, fits, whole};
 use super::board::{Domains, KeyId, ValueId};
 use super::hashed::Hashed;
 use super::problem::{HostState, PoolState, Problem, Way, bears, way};
@@ -26,8 +26,6 @@ pub(crate) struct Kind {
     /// Every counter that counts its pods.
     pub(crate) counting: SmallVec<[CounterId; 6]>,
     pub(crate) request: Amounts,
-    /// Volumes to attach, by driver.
-    pub(crate) attach: BTreeMap<Arc<str>, u32>,
     /// What it wants, from all wishes to what it must have.
     pub(crate) steps: Vec<Wants>,
     /// Its pods, ordered by key.
@@ -101,7 +99,7 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec
         }
         let needs = match pod.claims.is_empty() {
             true => None,
-            false => match problem.snapshot.volumes.needs(&pod.key, &pod.claims) {
+            false => match problem.attach.needs(problem.snapshot, pod) {
                 Ok(needs) => Some(needs),
                 Err((claim, problem)) => {
                     refused.push((pod.key.clone(), Refusal::Volume { claim, problem }));
@@ -184,18 +182,11 @@ fn kind(
         }
     }
     let mut request = problem.dims.demand(&shape.requests);
+    problem.dims.set_volumes(&mut request, |driver| needs.attach.get(driver).copied());
     if share::counts(shape) {
         problem.dims.set_places(&mut request, 1);
     }
-    Kind {
-        shape: shape.clone(),
-        priority: pod.priority,
-        counting: problem.terms.counting(pod),
-        request,
-        attach: needs.attach,
-        steps,
-        pods,
-    }
+    Kind { shape: shape.clone(), priority: pod.priority, counting: problem.terms.counting(pod), request, steps, pods }
 }
 
 /// Every combination that can hold.
@@ -416,6 +407,12 @@ impl Known {
 }
 
 fn too_big(problem: &Problem<'_>, state: &PoolState, shape: &Shape, request: &Amounts, types: &TypeSet) -> Misfit {
+    for (at, driver, wanted) in problem.dims.volumes(request) {
+        let most = types.ones().map(|t| state.room[t][at]).max();
+        if let Some(most) = most.filter(|most| *most < request[at]) {
+            return Misfit::TooManyVolumes { driver: driver.into(), wanted, most: whole(most).unwrap_or_default() };
+        }
+    }
     for (at, name) in problem.dims.names().iter().enumerate().filter(|(at, _)| request[*at] > 0) {
         let most = types.ones().max_by_key(|t| state.room[*t][at]);
         let Some(most) = most.filter(|t| state.room[*t][at] < request[at]) else { continue };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashSet;
+use serde::Serialize;
 
 use crate::api::{NodeClaimSpec, NodeClassReference, ResourceRequests, labels, requirement_specs};
 use crate::catalogue::{CapacityType, Price, RankedOffering};
@@ -167,7 +168,8 @@ pub struct Unschedulable {
 }
 
 /// Holds one reason against a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Refusal {
     /// It asks for something that karp never places.
     NeverPlaced {
@@ -193,7 +195,8 @@ pub enum Refusal {
 }
 
 /// Says why a pool cannot hold a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Misfit {
     /// The pool is being deleted or its condition Ready is false.
     PoolNotReady,
@@ -227,6 +230,15 @@ pub enum Misfit {
         wanted: Quantity,
         /// The most that a type has left for pods beside the daemons.
         largest: Quantity,
+    },
+    /// Instance types with the right labels exist, but none attaches as many volumes.
+    TooManyVolumes {
+        /// CSI driver.
+        driver: Arc<str>,
+        /// How many the pod has.
+        wanted: u32,
+        /// The most that a type attaches.
+        most: u32,
     },
     /// Each resource is there on some type, but no single type has them all.
     NoTypeHasAll,
@@ -273,7 +285,7 @@ impl Misfit {
             Misfit::Taint { .. } => 1,
             Misfit::Requirement { .. } => 2,
             Misfit::NoInstanceType { .. } => 3,
-            Misfit::TooBig { .. } | Misfit::NoTypeHasAll => 4,
+            Misfit::TooBig { .. } | Misfit::TooManyVolumes { .. } | Misfit::NoTypeHasAll => 4,
             Misfit::HostPort { .. } => 5,
             Misfit::NoOffering { .. } => 6,
             Misfit::MinValues { .. } | Misfit::Limit { .. } => 7,
@@ -293,6 +305,9 @@ impl fmt::Display for Misfit {
             Misfit::NoInstanceType { wanted } => write!(f, "no instance type has {wanted}"),
             Misfit::TooBig { resource, wanted, largest } => {
                 write!(f, "{resource}: {wanted} asked, the largest type has {largest} left for pods")
+            }
+            Misfit::TooManyVolumes { driver, wanted, most } => {
+                write!(f, "{wanted} volumes of {driver}, a new node attaches {most} at most")
             }
             Misfit::NoTypeHasAll => f.write_str("no instance type has enough of all resources at once"),
             Misfit::NoOffering { types } => {

@@ -150,7 +150,7 @@ fn keep_nominations(
         let nominated = pod.nominated.as_ref().filter(|_| pod.node.is_none()).and_then(named);
         match nominated.filter(|at| hosts.allow(problem, *at)) {
             Some(at) => {
-                take(&mut board.free[at], &problem.dims.demand(&pod.shape.requests), 1);
+                take(&mut board.free[at], &problem.demand(&pod), 1);
                 let counting = problem.terms.counting(&pod);
                 board.count_on(&problem.terms, &problem.domains, (at, &problem.hosts[at]), &counting, 1);
                 solution.placements.push(Placement { pod: pod.key.clone(), target: problem.target(at) });

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::catalogue::{CapacityType, InstanceType};
-use karp_domain::cluster::{MinValuesPolicy, Pod, PodKey, Pool, Snapshot};
+use karp_domain::cluster::{ClaimRef, EBS_DRIVER, MinValuesPolicy, Pod, PodKey, Pool, Snapshot};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirements;
 use karp_domain::resources::Resources;
@@ -85,6 +85,24 @@ fn each_once(snapshot: &Snapshot, solution: &Solution) {
     }
 }
 
+/// EBS volumes that pods have together, each once.
+fn volumes<'p>(snapshot: &Snapshot, pods: impl Iterator<Item = &'p Pod>) -> u32 {
+    let of_ebs = |pod: &Pod, claim: &ClaimRef| {
+        let needs = snapshot.volumes.needs(&pod.key, std::slice::from_ref(claim));
+        needs.is_ok_and(|needs| needs.attach.contains_key(EBS_DRIVER))
+    };
+    let mut all = BTreeSet::new();
+    for pod in pods {
+        for claim in pod.claims.iter().filter(|claim| of_ebs(pod, claim)) {
+            all.insert(match claim {
+                ClaimRef::Named(name) => (&pod.key.namespace, None, name),
+                ClaimRef::Ephemeral { volume, .. } => (&pod.key.namespace, Some(&pod.key.name), volume),
+            });
+        }
+    }
+    u32::try_from(all.len()).unwrap()
+}
+
 /// Whatever offering EC2 chooses, every pod must fit the node that comes of it.
 fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlightNode) {
     assert!(!node.pods.is_empty(), "a node without pods");
@@ -105,6 +123,7 @@ fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlig
     }
     let mut total = Resources::new();
     node.pods.iter().for_each(|key| total.add(&pods[key].shape.requests));
+    let attached = volumes(snapshot, node.pods.iter().map(|key| pods[key]));
     for offering in node.offerings.iter() {
         let t = catalogue.get(&offering.instance_type).expect("a known type");
         let real = t.offerings.iter().any(|o| {
@@ -125,6 +144,8 @@ fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlig
         );
         let daemons = daemons_on(snapshot, pool, &labels);
         assert!(enough(&total.plus(&daemons), &t.allocatable()), "{} does not hold its pods", t.name);
+        let attaches = t.attachable.is_none_or(|most| attached <= most);
+        assert!(attaches || !snapshot.volumes.attachable.is_empty(), "{} does not attach {attached} volumes", t.name);
         for key in &node.pods {
             assert!(accepts(pods[key], &labels), "{key} does not accept {offering:?}");
             assert!(bears(pods[key], pool), "{key} does not bear the taints of {}", pool.name);
@@ -254,6 +275,10 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
             Misfit::HostPort { port } => {
                 let daemons = snapshot.daemons.iter().any(|daemon| daemon.shape.ports.contains(port));
                 assert!(daemons && pod.shape.ports.iter().any(|wanted| wanted.conflicts(port)));
+            }
+            Misfit::TooManyVolumes { wanted, most, .. } => {
+                assert_eq!(volumes(snapshot, std::iter::once(pod)), *wanted);
+                assert!(wanted > most && catalogue.types().iter().all(|t| t.attachable.is_some_and(|m| m < *wanted)));
             }
             // volumes narrow where a pod may be; the judge of topology looks at them
             Misfit::Requirement { .. } | Misfit::NoInstanceType { .. } if !pod.claims.is_empty() => {}

@@ -1,0 +1,203 @@
+//! Volumes that nodes attach: how many a type takes, and that no node is planned for more.
+
+mod world;
+
+use std::collections::BTreeMap;
+
+use karp_domain::api::AmiFamily;
+use karp_domain::catalogue::{CapacityType, InstanceType, NodeSettings, builtin_type};
+use karp_domain::cluster::Snapshot;
+use karp_domain::scheduling::{Asked, Misfit, Refusal, Solution, Target, explain, solve};
+use serde_json::{Value, json};
+use world::{catalogue, class, judge, node, pending, pool, running, snapshot, with};
+
+const DRIVER: &str = "ebs.csi.aws.com";
+
+fn attachable(name: &str, family: AmiFamily) -> Option<u32> {
+    InstanceType::from_facts(builtin_type(name).unwrap(), &NodeSettings::of(family), Vec::new()).attachable
+}
+
+/// What the EBS CSI driver reports on each: 28 slots that interfaces share, slots of EBS alone, and Xen.
+#[test]
+fn a_type_attaches_what_ec2_says_less_what_the_node_needs_itself() {
+    let known = [
+        ("m5.large", 25),
+        ("t3.medium", 25),
+        ("m5d.24xlarge", 21),
+        ("m7i.large", 31),
+        ("c7a.48xlarge", 127),
+        ("c4.large", 38),
+        ("i3.large", 38),
+        ("g5.48xlarge", 7),
+        ("d3.8xlarge", 1),
+    ];
+    for (name, most) in known {
+        assert_eq!(attachable(name, AmiFamily::Al2023), Some(most), "{name}");
+    }
+    assert_eq!(attachable("m7i.large", AmiFamily::Bottlerocket), Some(30), "its images have two volumes");
+    let class =
+        serde_json::from_value(json!({"amiSelectorTerms": [{"alias": "al2023@latest"}], "subnetSelectorTerms": [],
+        "securityGroupSelectorTerms": [], "blockDeviceMappings": [
+            {"deviceName": "/dev/xvda", "ebs": {"volumeSize": "20Gi"}},
+            {"deviceName": "/dev/xvdb", "ebs": {"volumeSize": "50Gi"}},
+            {"deviceName": "/dev/xvdc", "ebs": {"volumeSize": "50Gi"}}]}));
+    let settings = NodeSettings::from_class(&class.unwrap());
+    let kind = InstanceType::from_facts(builtin_type("m7i.large").unwrap(), &settings, Vec::new());
+    assert_eq!(kind.attachable, Some(29), "of which the class maps three");
+}
+
+fn storage(driver: &str) -> Value {
+    json!({"kind": "StorageClass", "metadata": {"name": "gp3"}, "provisioner": driver, "volumeBindingMode": "WaitForFirstConsumer"})
+}
+
+/// A small pod with volumes of its own.
+fn with_volumes(pod: Value, count: usize) -> Value {
+    let volume = |at| json!({"name": format!("v{at}"), "ephemeral": {"volumeClaimTemplate": {"spec": {"storageClassName": "gp3"}}}});
+    with(pod, &[("spec.volumes", (0..count).map(volume).collect())])
+}
+
+fn small(name: &str, volumes: usize) -> Value {
+    with_volumes(pending(name, "10m", "16Mi"), volumes)
+}
+
+fn base(driver: &str) -> Vec<Value> {
+    let on_demand = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
+    vec![class(), pool("default", on_demand), storage(driver)]
+}
+
+fn answer(objects: &[Value], types: &[&str]) -> (Snapshot, Solution) {
+    let snapshot = snapshot(objects, catalogue(types));
+    let solution = solve(&snapshot);
+    judge::judge(&snapshot, &solution);
+    (snapshot, solution)
+}
+
+fn sizes(solution: &Solution) -> Vec<usize> {
+    let mut sizes: Vec<usize> = solution.nodes.iter().map(|node| node.pods.len()).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+fn csi(name: &str, driver: &str, count: i32) -> Value {
+    json!({"kind": "CSINode", "metadata": {"name": name},
+        "spec": {"drivers": [{"name": driver, "nodeID": name, "allocatable": {"count": count}}]}})
+}
+
+#[test]
+fn new_nodes_hold_no_more_pods_than_their_volumes_let_them() {
+    let mut objects = base(DRIVER);
+    objects.extend((0..10).map(|at| small(&format!("p{at}"), 4)));
+    // 25 volumes on a node: six pods
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert!(solution.unschedulable.is_empty());
+    assert_eq!(sizes(&solution).iter().sum::<usize>(), 10);
+    assert!(sizes(&solution).iter().all(|pods| *pods <= 6), "{:?}", sizes(&solution));
+    assert_eq!(solution.nodes.len(), 2);
+    // 31: one fewer node than two would need
+    let few = &objects[..objects.len() - 3];
+    assert_eq!(sizes(&answer(few, &["m5.large", "m7i.large"]).1), [7]);
+}
+
+#[test]
+fn listed_types_attach_what_their_pods_have() {
+    let mut objects = base(DRIVER);
+    objects.push(small("many", 28));
+    let (_, solution) = answer(&objects, &["c7i.large", "m5.large", "m7i.large", "m5.xlarge"]);
+    let types: Vec<_> = solution.nodes[0].instance_types();
+    assert!(!types.is_empty() && types.iter().all(|name| name.contains("7i")), "{types:?}");
+}
+
+#[test]
+fn a_pod_with_more_volumes_than_any_type_attaches_is_refused() {
+    let mut objects = base(DRIVER);
+    objects.extend([small("hoarder", 32), small("modest", 1)]);
+    let (snapshot, solution) = answer(&objects, &["m5.large", "m7i.large"]);
+    assert_eq!(solution.nodes.len(), 1, "of the other pod");
+    let reason = &solution.unschedulable[0].reasons[0];
+    let misfit = Misfit::TooManyVolumes { driver: DRIVER.into(), wanted: 32, most: 31 };
+    assert_eq!(*reason, Refusal::Pool { pool: "default".into(), misfit });
+    assert_eq!(reason.to_string(), "pool default: 32 volumes of ebs.csi.aws.com, a new node attaches 31 at most");
+    assert!(reason.remedy().contains("at most 31 volumes"), "{}", reason.remedy());
+    let data = json!({"kind": "pool", "pool": "default", "misfit":
+        {"kind": "tooManyVolumes", "driver": DRIVER, "wanted": 32, "most": 31}});
+    assert_eq!(serde_json::to_value(reason).unwrap(), data);
+    let pod = snapshot.pods.iter().find(|pod| &*pod.key.name == "hoarder").unwrap();
+    let told = explain(&snapshot, pod, &solution);
+    let step = told[0].steps.last().unwrap();
+    assert_eq!(step.asked, Asked::Volumes { driver: DRIVER.into(), wanted: 32, most: 31 });
+    assert_eq!(step.removed, ["m5.large".into(), "m7i.large".into()]);
+}
+
+/// What the driver says on nodes holds for new nodes of their type, whatever EC2 says: it can be told to keep some.
+#[test]
+fn nodes_teach_what_their_type_attaches() {
+    let mut objects = base(DRIVER);
+    objects.extend(node("n1", "default", "m7i.large", "us-east-1a", CapacityType::OnDemand));
+    objects.extend([csi("n1", DRIVER, 10), running("full", "n1", "1800m", "1Gi")]);
+    objects.extend((0..4).map(|at| with_volumes(pending(&format!("p{at}"), "300m", "16Mi"), 5)));
+    let (_, solution) = answer(&objects, &["m7i.large"]);
+    assert_eq!(sizes(&solution), [2, 2]);
+}
+
+/// Of other drivers only nodes tell: the most that any took.
+#[test]
+fn drivers_that_ec2_knows_nothing_of_are_bounded_as_on_other_nodes() {
+    let other = "csi.example.com";
+    let mut objects = base(other);
+    objects.extend((0..4).map(|at| small(&format!("p{at}"), 3)));
+    assert_eq!(sizes(&answer(&objects, &["m7i.large"]).1), [4], "nothing is known");
+    objects.extend(node("n1", "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
+    objects.extend([csi("n1", other, 6), running("full", "n1", "3915m", "1Gi")]);
+    assert_eq!(sizes(&answer(&objects, &["m7i.large", "m7i.xlarge"]).1), [2, 2]);
+}
+
+#[test]
+fn nodes_that_are_there_take_what_is_left_of_theirs() {
+    let mut objects = base(DRIVER);
+    objects.extend(node("n1", "default", "m7i.large", "us-east-1a", CapacityType::OnDemand));
+    objects.extend([with_volumes(running("old", "n1", "10m", "16Mi"), 28), small("a", 2), small("b", 2)]);
+    // before its driver has told: 31 as the type attaches
+    let (_, solution) = answer(&objects, &["m7i.large"]);
+    let on: Vec<&Target> = solution.placements.iter().map(|placement| &placement.target).collect();
+    assert_eq!((on, sizes(&solution)), (vec![&Target::Node("n1".into())], vec![1]));
+    objects.push(csi("n1", DRIVER, 32));
+    assert_eq!(answer(&objects, &["m7i.large"]).1.placements.len(), 2);
+    objects.push(csi("n1", DRIVER, 29));
+    assert_eq!(answer(&objects, &["m7i.large"]).1.placements.len(), 0);
+}
+
+#[test]
+fn a_claim_that_several_pods_name_is_attached_once() {
+    let claim = json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"},
+        "spec": {"storageClassName": "gp3"}, "status": {"phase": "Pending"}});
+    let mut objects = base(DRIVER);
+    objects.push(claim);
+    let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let pod = |at| with(pending(&format!("p{at:02}"), "10m", "16Mi"), &[("spec.volumes", volume.clone())]);
+    objects.extend((0..28).map(pod));
+    assert_eq!(sizes(&answer(&objects, &["m5.large"]).1), [28]);
+}
+
+/// Claims in flight are filled as their types attach, so that a second look launches nothing more.
+#[test]
+fn claims_in_flight_keep_their_pods() {
+    let mut objects = base(DRIVER);
+    objects.extend((0..10).map(|at| small(&format!("p{at}"), 4)));
+    let (_, first) = answer(&objects, &["m5.large", "m5.xlarge"]);
+    for (at, planned) in first.nodes.iter().enumerate() {
+        objects.push(json!({
+            "kind": "NodeClaim", "apiVersion": "karpenter.sh/v1",
+            "metadata": {"name": format!("default-{at}"), "uid": "x", "labels": {"karpenter.sh/nodepool": "default"},
+                "creationTimestamp": world::NOW},
+            "spec": {"requirements": karp_domain::api::requirement_specs(&planned.requirements),
+                "resources": {"requests": planned.requests},
+                "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}},
+        }));
+    }
+    let (_, second) = answer(&objects, &["m5.large", "m5.xlarge"]);
+    assert!(second.nodes.is_empty() && second.unschedulable.is_empty());
+    let mut on: BTreeMap<String, usize> = BTreeMap::new();
+    second.placements.iter().for_each(|placed| *on.entry(format!("{:?}", placed.target)).or_default() += 1);
+    assert_eq!(on.values().sum::<usize>(), 10);
+    assert!(on.values().all(|pods| *pods <= 6), "{on:?}");
+}
