@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
-use karp_domain::cluster::{PodShare, PriceTolerance};
+use karp_domain::cluster::{self, PodShare, PriceTolerance};
 
 /// Says where instances come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -30,6 +30,15 @@ pub enum PreferencePolicy {
     Ignore,
 }
 
+impl From<PreferencePolicy> for cluster::PreferencePolicy {
+    fn from(policy: PreferencePolicy) -> Self {
+        match policy {
+            PreferencePolicy::Respect => Self::Respect,
+            PreferencePolicy::Ignore => Self::Ignore,
+        }
+    }
+}
+
 /// Says what a `minValues` that cannot be met does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
@@ -38,6 +47,15 @@ pub enum MinValuesPolicy {
     Strict,
     /// The number is lowered.
     BestEffort,
+}
+
+impl From<MinValuesPolicy> for cluster::MinValuesPolicy {
+    fn from(policy: MinValuesPolicy) -> Self {
+        match policy {
+            MinValuesPolicy::Strict => Self::Strict,
+            MinValuesPolicy::BestEffort => Self::BestEffort,
+        }
+    }
 }
 
 /// Holds everything `karp controller` can be told.

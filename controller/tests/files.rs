@@ -236,7 +236,7 @@ fn overlays_in_files_change_prices_and_capacities() {
     let odds =
         "NodeOverlay other: has the weight of paid, and both speak of m7i.2xlarge; set spec.weight of one of them";
     assert!(report.contains(odds), "{report}");
-    let signless = "NodeOverlay signless: spec.priceAdjustment: has no sign";
+    let signless = r#"NodeOverlay signless: spec.priceAdjustment: "5" does not match"#;
     assert!(report.contains(signless), "{report}");
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use karp_aws::prices::Prices;
 use karp_domain::api::labels;
 use karp_domain::catalogue::{CapacityType, Catalogue, Demands, InstanceType, Listing, Market, NodeSettings};
 use karp_domain::quantity::Quantity;
@@ -26,6 +27,9 @@ pub struct Options {
     /// Zones in which the built-in types are offered.
     #[arg(long, value_name = "ZONE", value_delimiter = ',', conflicts_with = "instance_types")]
     zones: Vec<String>,
+    /// File (YAML or JSON) that says what the account really pays: discounts, Savings Plans, another currency.
+    #[arg(long, value_name = "FILE", conflicts_with = "instance_types")]
+    price_file: Option<PathBuf>,
     /// How the answer is written.
     #[arg(short = 'o', long, value_enum, default_value = "table")]
     output: Output,
@@ -55,9 +59,9 @@ impl FromStr for Wanted {
 /// # Errors
 /// When the file cannot be read, or a requirement is on a label that no type has.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let offered = Offered::new(options.instance_types.as_deref(), &options.zones)?;
+    let offered = Offered::new(options.instance_types.as_deref(), &options.zones, options.price_file.as_deref())?;
     let zones = zones_for(None, &Objects::default());
-    let catalogue = offered.catalogue(&NodeSettings::default(), &Demands::default(), &zones);
+    let catalogue = offered.catalogue(&NodeSettings::default(), &Demands::default(), &zones, &Prices::default());
     let requirements: Requirements = options.requirements.iter().map(|wanted| wanted.0.clone()).collect();
     for requirement in requirements.iter() {
         let key = requirement.key();

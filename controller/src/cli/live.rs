@@ -2,7 +2,9 @@
 
 use clap::Args;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
@@ -12,6 +14,7 @@ use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 
+use crate::cloud::aws::KEPT_PRICES;
 use crate::files::{Found, Objects, Origin, Redact};
 
 /// Objects asked for at once, as kubectl does.
@@ -61,6 +64,7 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         storage_classes: list::<StorageClass>(client).await?,
         csi_nodes: list::<CSINode>(client).await?,
         priority_classes: list::<PriorityClass>(client).await?,
+        config_maps: prices(client).await,
         pods: list::<Pod>(client).await?,
         ..Objects::default()
     };
@@ -77,13 +81,28 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
     Ok(objects)
 }
 
+/// Finds the prices that a controller keeps, in whichever namespace; without them, or the right to read them, prices are estimates.
+async fn prices(client: &Client) -> Vec<Found<ConfigMap>> {
+    let ours = ListParams::default().fields(&format!("metadata.name={KEPT_PRICES}"));
+    match Api::<ConfigMap>::all(client.clone()).list(&ours).await {
+        Ok(listed) => listed.items.into_iter().map(found).collect(),
+        Err(error) => {
+            anstream::eprintln!("note: prices are estimates, the kept ones cannot be read: {error}");
+            Vec::new()
+        }
+    }
+}
+
+fn found<K: Redact>(item: K) -> Found<K> {
+    Found { object: Box::new(item.redacted()), origin: Origin::new("the cluster".as_ref()) }
+}
+
 /// Lists a kind page by page; nothing when the cluster does not know the kind.
 async fn list<K>(client: &Client) -> anyhow::Result<Vec<Found<K>>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Redact,
 {
     let api = Api::<K>::all(client.clone());
-    let origin = Origin::new("the cluster".as_ref());
     let mut all = Vec::new();
     let mut page = ListParams::default().limit(PAGE);
     loop {
@@ -91,12 +110,131 @@ where
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(all),
             listed => listed.map_err(|error| anyhow::anyhow!("{} cannot be listed: {error}", K::plural(&())))?,
         };
-        all.extend(
-            listed.items.into_iter().map(|item| Found { object: Box::new(item.redacted()), origin: origin.clone() }),
-        );
+        all.extend(listed.items.into_iter().map(found));
         match listed.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
             None => return Ok(all),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use karp_domain::cluster::Settings;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::files::{self, Offered};
+
+    /// An API server that has these objects, by path and query; others are empty lists, without the kinds of Karpenter's next version.
+    fn server(known: Vec<(&'static str, Value)>) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let uri = request.uri().to_string();
+            let (code, answer) = match known.iter().find(|(path, _)| uri.starts_with(path)) {
+                Some((_, answer)) if answer["kind"] == "Status" => {
+                    (answer["code"].as_u64().unwrap_or(500), answer.clone())
+                }
+                Some((_, answer)) => (200, answer.clone()),
+                None if uri.contains("nodeoverlays") => (404, status(404, "NotFound")),
+                None => (200, list(&[], "")),
+            };
+            log.lock().expect("a log").push(uri);
+            let code = u16::try_from(code).expect("a status");
+            let response = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+            async { Ok::<_, Infallible>(response.expect("a response")) }
+        });
+        (Client::new(service, "default"), asked)
+    }
+
+    fn list(items: &[Value], more: &str) -> Value {
+        json!({"metadata": {"continue": more}, "items": items})
+    }
+
+    fn status(code: u16, reason: &str) -> Value {
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": reason})
+    }
+
+    fn pod(name: &str, phase: &str) -> Value {
+        json!({"metadata": {"name": name, "namespace": "shop", "uid": name}, "status": {"phase": phase},
+            "spec": {"containers": [{"name": "c", "image": "hunter2", "resources": {"requests": {"cpu": "1"}}}]}})
+    }
+
+    fn pool(ready: &str) -> Value {
+        json!({"metadata": {"name": "general", "uid": "p"},
+            "spec": {"template": {"spec": {"requirements": [],
+                "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}}}},
+            "status": {"conditions": [{"type": "Ready", "status": ready, "reason": "r", "message": "",
+                "lastTransitionTime": "2026-11-21T12:00:00Z"}]}})
+    }
+
+    #[tokio::test]
+    async fn a_cluster_is_read_page_by_page_without_what_has_ended() {
+        let (client, asked) = server(vec![
+            ("/api/v1/pods?&limit=500&continue=two", list(&[pod("b", "Running"), pod("c", "Succeeded")], "")),
+            ("/api/v1/pods?", list(&[pod("a", "Pending")], "two")),
+        ]);
+        let objects = objects(&client).await.expect("objects");
+        let names: Vec<_> = objects.pods.iter().map(|pod| pod.object.metadata.name.clone().expect("a name")).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert!(objects.pods.iter().all(|pod| !format!("{:?}", pod.object).contains("hunter2")));
+        let asked = asked.lock().expect("a log");
+        assert!(
+            asked.iter().any(|uri| uri.contains("/nodeoverlays")),
+            "a kind that is not known is no error: {asked:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn pools_that_are_not_ready_and_prices_that_are_kept_decide() {
+        let kept = (
+            "/api/v1/configmaps?",
+            list(
+                &[json!({"metadata": {"name": "karp-prices", "namespace": "karp"},
+            "binaryData": {"prices.v2.json.gz": packed(r#"{"on_demand": {"m7i.large": 42000000}, "spot": {}}"#)}})],
+                "",
+            ),
+        );
+        for (ready, expected) in [("True", true), ("False", false)] {
+            let (client, _) = server(vec![kept.clone(), ("/apis/karpenter.sh/v1/nodepools", list(&[pool(ready)], ""))]);
+            let objects = objects(&client).await.expect("objects");
+            let offered = Offered::new(None, &[], None).expect("built-in types");
+            let catalogues = offered.catalogues(&objects);
+            let snapshot = files::snapshot(&objects, catalogues, Settings::default(), jiff::Timestamp::UNIX_EPOCH);
+            let snapshot = snapshot.expect("a snapshot");
+            assert_eq!(snapshot.pools[0].ready, expected);
+            let catalogue = snapshot.catalogues.get("default").expect("a catalogue");
+            let price = |name: &str| {
+                let bought = catalogue.get(name)?.offerings.iter().find(|o| o.capacity_type.as_str() == "on-demand")?;
+                Some((bought.price.dollars(), bought.source))
+            };
+            assert_eq!(price("m7i.large"), Some((0.042, karp_domain::catalogue::PriceSource::Published)));
+            assert_eq!(price("m7i.xlarge").expect("a price").1, karp_domain::catalogue::PriceSource::Estimated);
+        }
+    }
+
+    fn packed(text: &str) -> String {
+        use std::io::Write;
+
+        use base64::Engine;
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(text.as_bytes()).expect("packed");
+        base64::engine::general_purpose::STANDARD.encode(encoder.finish().expect("packed"))
+    }
+
+    #[tokio::test]
+    async fn what_may_not_be_listed_is_named_and_missing_prices_are_no_error() {
+        let forbidden = |path| (path, status(403, "Forbidden"));
+        let (client, _) = server(vec![forbidden("/api/v1/configmaps")]);
+        assert!(objects(&client).await.expect("objects").config_maps.is_empty());
+        let (client, _) = server(vec![forbidden("/api/v1/nodes")]);
+        let error = objects(&client).await.err().expect("no right").to_string();
+        assert!(error.contains("nodes cannot be listed"), "{error}");
     }
 }

@@ -60,6 +60,7 @@ fn write(objects: &Objects, out: &mut impl Write) -> io::Result<()> {
     items.add(&objects.budgets)?;
     items.add(&objects.namespaces)?;
     items.add(&objects.priority_classes)?;
+    items.add(&objects.config_maps)?;
     items.add(&objects.storage_classes)?;
     items.add(&objects.volumes)?;
     items.add(&objects.volume_claims)?;
@@ -80,7 +81,7 @@ fn count(objects: &Objects) -> usize {
     ];
     let volumes = [objects.storage_classes.len(), objects.volumes.len(), objects.volume_claims.len()];
     let all = cluster.into_iter().chain(others).chain(volumes);
-    all.sum::<usize>() + objects.priority_classes.len() + objects.pods.len()
+    all.sum::<usize>() + objects.priority_classes.len() + objects.config_maps.len() + objects.pods.len()
 }
 
 struct Items<'a, W> {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use karp_domain::cluster::{self, Catalogues, Settings, Snapshot};
 
 use crate::files::{self, BadInput, Objects, Offered};
-use crate::options::PreferencePolicy;
+use crate::options::{MinValuesPolicy, PreferencePolicy};
 
 /// How an answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,9 +27,15 @@ pub struct World {
     /// Zones in which the built-in types are offered; without it those that the objects name.
     #[arg(long, value_name = "ZONE", value_delimiter = ',', conflicts_with = "instance_types")]
     pub zones: Vec<String>,
+    /// File (YAML or JSON) that says what the account really pays for the built-in types: discounts, Savings Plans, another currency.
+    #[arg(long, value_name = "FILE", conflicts_with = "instance_types")]
+    pub price_file: Option<PathBuf>,
     /// What the solver does with preferences.
     #[arg(long, value_enum, default_value = "Respect")]
     pub preference_policy: PreferencePolicy,
+    /// What a minValues that cannot be met does.
+    #[arg(long, value_enum, default_value = "Strict")]
+    pub min_values_policy: MinValuesPolicy,
     /// Largest share of a pool's pods on one new node, such as 25%, where the pool has no annotation `karp.sh/max-pod-share`.
     #[arg(long, value_name = "PERCENT", default_value_t)]
     pub max_pod_share: cluster::PodShare,
@@ -79,15 +85,12 @@ impl World {
     /// [`BadInput`] when the file of instance types cannot be read.
     pub fn question(&self, mut objects: Objects) -> Result<Question, BadInput> {
         files::admit(&mut objects);
-        let offered = Offered::new(self.instance_types.as_deref(), &self.zones)?;
+        let offered = Offered::new(self.instance_types.as_deref(), &self.zones, self.price_file.as_deref())?;
         let catalogues = offered.catalogues(&objects);
         let now = self.now.unwrap_or_else(Timestamp::now);
-        let preferences = match self.preference_policy {
-            PreferencePolicy::Respect => cluster::PreferencePolicy::Respect,
-            PreferencePolicy::Ignore => cluster::PreferencePolicy::Ignore,
-        };
         let settings = Settings {
-            preferences,
+            preferences: self.preference_policy.into(),
+            min_values: self.min_values_policy.into(),
             max_pod_share: self.max_pod_share,
             price_tolerance: self.price_tolerance,
             ..Settings::default()

@@ -1,61 +1,79 @@
-//! What can be bought: a list of instance types from a file, or the built-in table at estimated prices.
+//! What can be bought: a list of instance types from a file, or the built-in table at prices that a controller kept, else at estimates.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use karp_domain::api::{Ec2NodeClass, RequirementSpec, labels};
+use karp_aws::prices::Prices;
+use karp_domain::api::{Ec2NodeClass, RequirementSpec, conditions, labels};
 use karp_domain::catalogue::{Catalogue, Demands, InstanceType, Listing, NodeSettings, Zone, builtin};
 use karp_domain::cluster::Catalogues;
+use karp_domain::price_file::PriceFile;
 use karp_domain::requirement::Operator;
 
 use super::{BadInput, Objects, Origin, source, text};
+use crate::cloud::aws::{kept, read_price_file, sold};
 
 /// Zones when neither the command line nor any object names one.
 const DEFAULT_ZONES: [(&str, &str); 3] =
     [("us-east-1a", "use1-az1"), ("us-east-1b", "use1-az2"), ("us-east-1c", "use1-az4")];
 
 /// Says what is offered.
-pub enum Offered {
+pub struct Offered {
+    types: Types,
+    /// What the account pays instead.
+    file: PriceFile,
+}
+
+enum Types {
     /// These types, the same under every node class: a list tells what is allocatable, so no class changes it.
     Listed(Arc<Catalogue>),
-    /// The built-in table at estimated prices, under the settings of each node class, in these zones; in the zones that the objects
-    /// name when there are none.
+    /// The built-in table under the settings of each node class, in these zones; in the zones that the objects name when there are none.
     Builtin(Vec<Zone>),
 }
 
-/// What a catalogue of estimates is made of.
+/// What a catalogue of built-in types is made of.
 type Made = (NodeSettings, Demands, Vec<Zone>);
 
 impl Offered {
-    /// Makes what the command line says: a file of types, or zones for the built-in ones.
+    /// Makes what the command line says: a file of types, or zones for the built-in ones and what the account pays for them.
     ///
     /// # Errors
-    /// [`BadInput`] when the file cannot be read.
-    pub fn new(file: Option<&Path>, zones: &[String]) -> Result<Self, BadInput> {
-        match file {
-            Some(file) => Ok(Offered::Listed(Arc::new(Catalogue::new(instance_types(file)?)))),
-            None => Ok(Offered::Builtin(zones.iter().map(|name| zone(name)).collect())),
-        }
+    /// [`BadInput`] when a file cannot be read.
+    pub fn new(file: Option<&Path>, zones: &[String], price_file: Option<&Path>) -> Result<Self, BadInput> {
+        let types = match file {
+            Some(file) => Types::Listed(Arc::new(Catalogue::new(instance_types(file)?))),
+            None => Types::Builtin(zones.iter().map(|name| zone(name)).collect()),
+        };
+        let file = match price_file {
+            Some(path) => read_price_file(path).map_err(|why| Origin::new(path).problem(why))?,
+            None => PriceFile::default(),
+        };
+        Ok(Offered { types, file })
     }
 
-    /// Makes the catalogue of every node class that a pool or claim names, whether or not the class is there.
+    /// Makes the catalogue of every node class that a pool or claim names, whether or not the class is there; not of one that is known not to
+    /// be ready. Prices are those that the objects keep, else estimates.
     pub fn catalogues(&self, objects: &Objects) -> Catalogues {
         let pools = objects.pools.iter().map(|pool| &pool.object.spec.template.spec.node_class_ref);
         let claims = objects.claims.iter().map(|claim| &claim.object.spec.node_class_ref);
         let names: BTreeSet<&str> = pools.chain(claims).map(|class| class.name.as_str()).collect();
+        let prices = objects.config_maps.iter().find_map(|found| kept(&found.object)).unwrap_or_default();
         // classes with equal settings share one catalogue
         let mut made: Vec<(Made, Arc<Catalogue>)> = Vec::new();
         let mut all = Catalogues::default();
         for name in names {
             let class = objects.classes.iter().find(|class| class.object.metadata.name.as_deref() == Some(name));
             let class = class.map(|class| &*class.object);
+            if class.is_some_and(is_not_ready) {
+                continue;
+            }
             let settings = class.map(|class| NodeSettings::from_class(&class.spec)).unwrap_or_default();
             let demands = class.map(|class| Demands::from_class(&class.spec)).unwrap_or_default();
             let key = (settings, demands, zones_for(class, objects));
             let same = made.iter().find(|(known, _)| *known == key).map(|(_, same)| same.clone());
             let catalogue = same.unwrap_or_else(|| {
-                let catalogue = self.catalogue(&key.0, &key.1, &key.2);
+                let catalogue = self.catalogue(&key.0, &key.1, &key.2, &prices);
                 made.push((key, catalogue.clone()));
                 catalogue
             });
@@ -65,14 +83,28 @@ impl Offered {
     }
 
     /// Makes the catalogue of node classes with these settings and demands, whose subnets are in these zones.
-    pub fn catalogue(&self, settings: &NodeSettings, demands: &Demands, zones: &[Zone]) -> Arc<Catalogue> {
+    pub fn catalogue(
+        &self,
+        settings: &NodeSettings,
+        demands: &Demands,
+        zones: &[Zone],
+        prices: &Prices,
+    ) -> Arc<Catalogue> {
+        let zones = match &self.types {
+            Types::Listed(catalogue) => return catalogue.clone(),
+            Types::Builtin(own) if own.is_empty() => zones,
+            Types::Builtin(own) => own,
+        };
         let facts = builtin().iter().filter(|facts| demands.are_met_by(facts));
-        match self {
-            Offered::Listed(catalogue) => catalogue.clone(),
-            Offered::Builtin(own) if own.is_empty() => Arc::new(Catalogue::estimated(facts, zones, settings)),
-            Offered::Builtin(own) => Arc::new(Catalogue::estimated(facts, own, settings)),
-        }
+        let types =
+            facts.map(|facts| InstanceType::from_facts(facts, settings, sold(facts, zones, prices, &self.file)));
+        Arc::new(Catalogue::new(types.collect()))
     }
+}
+
+/// Says whether a controller has looked at a class and found it wanting; one that nobody has looked at may do.
+fn is_not_ready(class: &Ec2NodeClass) -> bool {
+    class.status.as_ref().is_some_and(|status| conditions::is_false(&status.conditions, conditions::READY))
 }
 
 /// Reads a file of instance types: a JSON (or YAML) array.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::text::{Fault, Piece};
 use super::{Found, Objects, Origin, Problem};
+use crate::cloud::aws::KEPT_PRICES;
 
 /// Names the kinds whose objects decide something, with the version that is read and where such objects are kept.
 macro_rules! kinds {
@@ -126,6 +127,7 @@ kinds! {
     "v1" "LimitRange" LimitRange limit_ranges;
     "v1" "PersistentVolume" Volume volumes;
     "v1" "PersistentVolumeClaim" VolumeClaim volume_claims;
+    "v1" "ConfigMap" ConfigMap config_maps;
     "v1" "ReplicationController" ReplicationController replication_controllers;
     "apps/v1" "DaemonSet" DaemonSet daemons;
     "apps/v1" "Deployment" Deployment deployments;
@@ -152,6 +154,9 @@ pub fn read(piece: &Piece<'_>) -> Result<Object, Fault> {
     };
     let version = if version.is_empty() { usual_version(&kind) } else { version };
     let advice = match (group(&version), &*kind) {
+        ("", "ConfigMap") if piece.parse::<Named>()?.metadata.name.as_deref() != Some(KEPT_PRICES) => {
+            return Ok(Object::Passed(kind.into_owned()));
+        }
         ("karpenter.sh", "Provisioner") => "write a NodePool (karpenter.sh/v1) in its place",
         ("karpenter.k8s.aws", "AWSNodeTemplate") => "write an EC2NodeClass (karpenter.k8s.aws/v1) in its place",
         ("autoscaling.x-k8s.io", "CapacityBuffer") => "the controller keeps room for it; plans on files do not",
@@ -216,8 +221,15 @@ fn parse<T: DeserializeOwned>(piece: &Piece<'_>, kind: &str) -> Result<Box<T>, F
         Fault { line: fault.line, message: format!("{whose}: {}", fault.message) }
     };
     let object = piece.parse().map_err(named)?;
-    if kind == "NodePool" {
-        let violations = validate::node_pool(&piece.parse::<Value>()?);
+    let rules: Option<fn(&Value) -> Vec<Violation>> = match kind {
+        "NodePool" => Some(validate::node_pool),
+        "NodeClaim" => Some(validate::node_claim),
+        "EC2NodeClass" => Some(validate::node_class),
+        "NodeOverlay" => Some(validate::node_overlay),
+        _ => None,
+    };
+    if let Some(rules) = rules {
+        let violations = rules(&piece.parse()?);
         let refused: Vec<String> = violations.iter().filter(|v| refuses(v)).map(ToString::to_string).collect();
         if !refused.is_empty() {
             return Err(named(Fault { line: piece.line, message: refused.join("; ") }));

@@ -7,9 +7,11 @@ use k8s_openapi::api::policy::v1 as policy;
 use k8s_openapi::api::scheduling::v1 as scheduling;
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use karp_domain::api::conditions::Condition;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
 
 use super::expand::DEFAULT_CLASS;
+use crate::cloud::aws::KEPT_PRICES;
 
 /// Groups whose annotations are ours, or of the API that we speak.
 const ANNOTATION_GROUPS: [&str; 3] = ["karpenter.sh", "karpenter.k8s.aws", "karp.sh"];
@@ -23,16 +25,18 @@ pub trait Redact {
     fn redacted(self) -> Self;
 }
 
+/// Says whether an annotation is kept.
+fn is_kept(key: &str, value: &str) -> bool {
+    let group = key.split_once('/').map_or("", |(group, _)| group);
+    let of = |known: &str| group == known || group.strip_suffix(known).is_some_and(|sub| sub.ends_with('.'));
+    ANNOTATION_GROUPS.into_iter().any(of)
+        || key == DEFAULT_CLASS
+        || (key == DELETION_COST && value.parse::<i32>().is_ok())
+}
+
 fn meta(meta: ObjectMeta) -> ObjectMeta {
-    let ours = |key: &str, value: &str| {
-        let group = key.split_once('/').map_or("", |(group, _)| group);
-        let of = |known: &str| group == known || group.strip_suffix(known).is_some_and(|sub| sub.ends_with('.'));
-        ANNOTATION_GROUPS.into_iter().any(of)
-            || key == DEFAULT_CLASS
-            || (key == DELETION_COST && value.parse::<i32>().is_ok())
-    };
     let annotations = meta.annotations.map(|mut all| {
-        all.retain(|key, value| ours(key, value));
+        all.retain(|key, value| is_kept(key, value));
         all
     });
     ObjectMeta {
@@ -251,9 +255,27 @@ impl Redact for scheduling::PriorityClass {
     }
 }
 
+impl Redact for core::ConfigMap {
+    /// Only the one with prices has anything that is kept.
+    fn redacted(self) -> Self {
+        let is_ours = self.metadata.name.as_deref() == Some(KEPT_PRICES);
+        core::ConfigMap {
+            metadata: meta(self.metadata),
+            binary_data: self.binary_data.filter(|_| is_ours),
+            ..core::ConfigMap::default()
+        }
+    }
+}
+
+/// Messages of conditions may quote anything; their types, reasons and times are what is decided on.
+fn silent(conditions: &mut [Condition]) {
+    conditions.iter_mut().for_each(|condition| condition.message = String::new());
+}
+
 impl Redact for NodeOverlay {
     fn redacted(mut self) -> Self {
         self.metadata = meta(self.metadata);
+        self.status.iter_mut().for_each(|status| silent(&mut status.conditions));
         self
     }
 }
@@ -261,6 +283,13 @@ impl Redact for NodeOverlay {
 impl Redact for NodePool {
     fn redacted(mut self) -> Self {
         self.metadata = meta(self.metadata);
+        let template = &mut self.spec.template.metadata;
+        if !template.annotations.is_absent() {
+            let mut kept = template.annotations.to_map();
+            kept.retain(|key, value| is_kept(key, value));
+            template.annotations = kept.into();
+        }
+        self.status.iter_mut().for_each(|status| silent(&mut status.conditions));
         self
     }
 }
@@ -268,6 +297,7 @@ impl Redact for NodePool {
 impl Redact for NodeClaim {
     fn redacted(mut self) -> Self {
         self.metadata = meta(self.metadata);
+        self.status.iter_mut().for_each(|status| silent(&mut status.conditions));
         self
     }
 }
@@ -277,6 +307,7 @@ impl Redact for Ec2NodeClass {
     fn redacted(mut self) -> Self {
         self.metadata = meta(self.metadata);
         self.spec.user_data = None;
+        self.status.iter_mut().for_each(|status| silent(&mut status.conditions));
         self
     }
 }
@@ -381,7 +412,40 @@ mod tests {
 
         let class: Ec2NodeClass =
             typed(json!({"metadata": meta(), "spec": {"subnetSelectorTerms": [], "securityGroupSelectorTerms": [],
-            "amiSelectorTerms": [], "userData": SECRET}}));
+            "amiSelectorTerms": [], "userData": SECRET}, "status": status()}));
         keeps_no_secret(&class.redacted());
+    }
+
+    fn status() -> Value {
+        json!({"conditions": [{"type": "Ready", "status": "False", "reason": "NotReady", "message": SECRET,
+            "lastTransitionTime": "2026-11-21T12:00:00Z"}]})
+    }
+
+    #[test]
+    fn karpenters_kinds_are_decided_on_as_before_and_tell_nothing_else() {
+        let reference = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let pool: NodePool = typed(json!({"metadata": meta(), "status": status(), "spec": {"template": {
+            "metadata": {"annotations": {"example.com/token": SECRET, "karp.sh/kept": "yes"}},
+            "spec": {"requirements": [], "nodeClassRef": reference}}}}));
+        let redacted = pool.clone().redacted();
+        keeps_no_secret(&redacted);
+        let mut before = cluster::Pool::from_kube(&pool).expect("a pool");
+        before.annotations.retain(|key, _| key.starts_with("karp"));
+        assert_eq!(cluster::Pool::from_kube(&redacted), Ok(before));
+        let mut status = status();
+        status["providerID"] = json!("aws:///z/i-1");
+        let claim: NodeClaim = typed(json!({"metadata": meta(), "status": status,
+            "spec": {"requirements": [], "nodeClassRef": reference}}));
+        keeps_no_secret(&claim.clone().redacted());
+        let read = |claim: &NodeClaim| {
+            let mut read = cluster::Claim::from_kube(claim).expect("a claim");
+            silent(&mut read.conditions);
+            cluster::Claim { annotations: [].into(), ..read }
+        };
+        assert_eq!(read(&claim.clone().redacted()), read(&claim));
+        let map: core::ConfigMap =
+            typed(json!({"metadata": meta(), "data": {"a": SECRET}, "binaryData": {"a": "aHVudGVyMg=="}}));
+        let redacted = map.redacted();
+        assert_eq!((redacted.data, redacted.binary_data), (None, None));
     }
 }

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use super::{BadInput, Found, Objects, Problem};
 
-/// Makes a snapshot in which every pod that has no node waits for one, and every pool is ready.
+/// Makes a snapshot in which every pod that has no node waits for one. A pool that no controller has looked at yet is ready.
 ///
 /// # Errors
 /// [`BadInput`] with every object that cannot be understood, and the field to blame.
@@ -30,7 +30,7 @@ pub fn snapshot(
     snapshot.pods = read(&objects.pods, |pod| Pod::from_kube(pod).map(waiting), &mut problems);
     snapshot.nodes = read(&objects.nodes, Node::from_kube, &mut problems);
     snapshot.claims = read(&objects.claims, Claim::from_kube, &mut problems);
-    snapshot.pools = read(&objects.pools, |pool| Pool::from_kube(pool).map(ready), &mut problems);
+    snapshot.pools = read(&objects.pools, Pool::from_kube, &mut problems);
     let ranges = read(&objects.limit_ranges, LimitRange::from_kube, &mut problems);
     let daemons: Vec<Arc<Pod>> = snapshot.pods.iter().filter(|pod| pod.daemon_set.is_some()).cloned().collect();
     snapshot.daemons = read(&objects.daemons, |set| DaemonSet::admitted(set, &ranges, &daemons), &mut problems);
@@ -101,12 +101,6 @@ fn named<K, T>(
 fn waiting(mut pod: Pod) -> Pod {
     pod.unschedulable |= pod.phase == Phase::Pending && pod.node.is_none();
     pod
-}
-
-/// A pool in a file is asked what it would do: whether a controller has looked at it yet does not matter.
-fn ready(mut pool: Pool) -> Pool {
-    pool.ready = true;
-    pool
 }
 
 fn read<K: Sync, T: Send + Sync>(

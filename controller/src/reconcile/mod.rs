@@ -24,10 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use karp_domain::api::{NodeClaim, conditions};
-use karp_domain::cluster::{
-    Assumed, Buffer, Catalogues, MinValuesPolicy as MinValues, Pod, PodKey, PreferencePolicy as Preferences, Settings,
-    Snapshot, Unreadable,
-};
+use karp_domain::cluster::{Assumed, Buffer, Catalogues, Pod, PodKey, Settings, Snapshot, Unreadable};
 use karp_domain::eviction::Answers;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
@@ -42,7 +39,7 @@ use crate::observe::{LeftOut, Stores};
 use crate::ops::events::{Events, Reason};
 use crate::ops::leader::{Fence, NotLeading};
 use crate::ops::metrics::{KindLabels, Metrics};
-use crate::options::{MinValuesPolicy, Options, PreferencePolicy};
+use crate::options::Options;
 
 /// Holds what every controller needs.
 pub struct Context {
@@ -117,14 +114,8 @@ impl Context {
         };
         let settings = Settings {
             spot_to_spot: self.options.feature_gates.enabled("SpotToSpotConsolidation"),
-            preferences: match self.options.preference_policy {
-                PreferencePolicy::Respect => Preferences::Respect,
-                PreferencePolicy::Ignore => Preferences::Ignore,
-            },
-            min_values: match self.options.min_values_policy {
-                MinValuesPolicy::Strict => MinValues::Strict,
-                MinValuesPolicy::BestEffort => MinValues::BestEffort,
-            },
+            preferences: self.options.preference_policy.into(),
+            min_values: self.options.min_values_policy.into(),
             max_pod_share: self.options.max_pod_share,
             price_tolerance: self.options.price_tolerance,
             ..Settings::default()

@@ -25,7 +25,8 @@ pub struct NodeReport {
     /// Pods that would have to run elsewhere if it went.
     pods: usize,
     outcome: Outcome,
-    #[serde(skip)]
+    /// Some prices are estimates; left out when none is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     estimated: bool,
 }
 

@@ -8,8 +8,8 @@ use karp_aws::prices::Prices;
 use karp_aws::{Clients, Error, instance_types};
 use karp_domain::api::{Ami, AmiFamily, labels};
 use karp_domain::catalogue::{
-    CapacityReservation, CapacityType, Catalogue, Demands, InstanceFacts, InstanceType, NodeSettings, PriceSource,
-    Zone, builtin_type, estimate_on_demand, offerings, reserved_offerings,
+    CapacityReservation, CapacityType, Catalogue, Demands, InstanceFacts, InstanceType, NodeSettings, Offering,
+    PriceSource, Zone, builtin_type, estimate_on_demand, offerings, reserved_offerings,
 };
 use karp_domain::price_file::PriceFile;
 
@@ -111,6 +111,16 @@ async fn load(clients: Clients) -> Result<Offers, Error> {
     Ok(Offers { zones, unknown })
 }
 
+/// Ways to buy a type in some zones: at known prices, else at estimates, as the account's own file changes them.
+pub fn sold(facts: &InstanceFacts, zones: &[Zone], prices: &Prices, file: &PriceFile) -> Vec<Offering> {
+    let mut sold = offerings(facts, zones, |capacity_type, zone| prices.of(&facts.name, &zone.name, capacity_type));
+    for offering in &mut sold {
+        let (price, given) = file.price(&facts.name, &offering.zone.name, offering.capacity_type, offering.price);
+        (offering.price, offering.source) = (price, if given { PriceSource::Published } else { offering.source });
+    }
+    sold
+}
+
 /// Makes a class's catalogue: types that one of its images boots, in the zones where it has a subnet.
 fn build(offers: &Offers, prices: &Prices, file: &PriceFile, key: &Key) -> Catalogue {
     let known = offers.zones.keys().filter_map(|name| builtin_type(name));
@@ -122,12 +132,7 @@ fn build(offers: &Offers, prices: &Prices, file: &PriceFile, key: &Key) -> Catal
         }
         let node = class::node_labels(key.family, facts);
         class::image_for(&key.images, |label| node.get(label).cloned())?;
-        let price = |capacity_type, zone: &Zone| prices.of(&facts.name, &zone.name, capacity_type);
-        let mut sold = offerings(facts, &zones, price);
-        for offering in &mut sold {
-            let (price, given) = file.price(&facts.name, &offering.zone.name, offering.capacity_type, offering.price);
-            (offering.price, offering.source) = (price, if given { PriceSource::Published } else { offering.source });
-        }
+        let mut sold = sold(facts, &zones, prices, file);
         if key.reservations.iter().any(|held| *held.instance_type == *facts.name) {
             let bought = sold.iter().find(|offering| offering.capacity_type == CapacityType::OnDemand);
             let price = bought.map_or_else(|| estimate_on_demand(facts), |offering| offering.price);

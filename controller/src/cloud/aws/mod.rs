@@ -15,6 +15,7 @@ mod templates;
 mod validation;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,8 +46,10 @@ use super::{
 use crate::options::Options;
 use fresh::Fresh;
 use lookups::Lookups;
+pub use market::sold;
 use market::{Key, Market};
 use price_store::PriceStore;
+pub use price_store::{NAME as KEPT_PRICES, kept};
 use profile::Profiles;
 use reservations::Reservations;
 use templates::Templates;
@@ -260,13 +263,16 @@ impl Aws {
     }
 }
 
+/// Reads a price file; says in words what is wrong with it.
+pub fn read_price_file(path: &Path) -> Result<PriceFile, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    PriceFile::parse(&text).map_err(|error| error.to_string())
+}
+
 /// Reads the price file, if one is named.
 fn price_file(options: &Options) -> Result<PriceFile, Error> {
     let Some(path) = &options.price_file else { return Ok(PriceFile::default()) };
-    let failed =
-        |error: &dyn std::fmt::Display| Error::configuration(format!("--price-file {}: {error}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-    PriceFile::parse(&text).map_err(|error| failed(&error))
+    read_price_file(path).map_err(|why| Error::configuration(format!("--price-file {}: {why}", path.display())))
 }
 
 fn read(instance: &instances::Instance) -> Instance {

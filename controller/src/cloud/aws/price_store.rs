@@ -43,8 +43,8 @@ impl PriceStore {
                 return None;
             }
         };
-        let packed = map.binary_data?.remove(KEY)?.0;
-        let prices = unpack(&packed);
+        map.binary_data.as_ref()?.get(KEY)?;
+        let prices = kept(&map);
         if prices.is_none() {
             tracing::warn!(name = NAME, "kept prices are damaged and not used");
         }
@@ -68,6 +68,11 @@ impl PriceStore {
             tracing::warn!(%error, name = NAME, "prices could not be kept for the next start");
         }
     }
+}
+
+/// Reads the prices that a ConfigMap keeps, if it is sound.
+pub fn kept(map: &ConfigMap) -> Option<Prices> {
+    unpack(&map.binary_data.as_ref()?.get(KEY)?.0)
 }
 
 fn pack(prices: &Prices) -> std::io::Result<Vec<u8>> {

@@ -29,8 +29,8 @@ pub struct Disruption {
     /// How the cluster came to its end, when it was played to it.
     #[serde(flatten)]
     pub way: Option<Way>,
-    /// Some prices are estimates.
-    #[serde(skip)]
+    /// Some prices are estimates; left out when none is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
 }
 
