@@ -256,7 +256,7 @@ fn report(context: &Context, snapshot: &Snapshot, solution: &Solution, plans: &B
         }
     }
     for refused in &solution.unschedulable {
-        publish(&refused.pod, Reason::FailedScheduling, format!("Failed to schedule pod, {refused}"));
+        publish(&refused.pod, Reason::FailedScheduling, format!("Failed to schedule pod, {}", refused.event()));
         tracing::debug!(
             Pod.namespace = %refused.pod.namespace,
             Pod.name = %refused.pod.name,

@@ -42,6 +42,38 @@ fn five_pods_get_one_cheap_node() {
     assert!(solution.price() < Price::from_dollars(0.09).unwrap(), "{}", solution.price());
 }
 
+/// The words that people and their alerts search events for, each with what it is about.
+#[test]
+fn events_say_why_in_karpenters_words() {
+    let taint = ("spec.template.spec.taints", json!([{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]));
+    let limit = ("spec.limits", json!({"nodes": "0"}));
+    let arm = json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]);
+    let selects =
+        |key: &str, value: &str| with(pending("p", "1", "1Gi"), &[("spec.nodeSelector", json!({key: value}))]);
+    let nowhere = json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1z"]}]);
+    let small = || pending("p", "1", "1Gi");
+    let open = || pool("general", json!([]));
+    for (pool, pod, said) in [
+        (with(open(), &[taint]), small(), "did not tolerate taint (gpu=yes:NoSchedule)"),
+        (pool("general", arm), selects("kubernetes.io/arch", "amd64"), "incompatible requirements, "),
+        (open(), selects("node.kubernetes.io/instance-type", "m9z.large"), "no instance type met all requirements, "),
+        (open(), pending("p", "500", "1Gi"), "no instance type has enough resources, cpu: 500 asked"),
+        (pool("general", nowhere), small(), "no instance type has the required offering, "),
+        (
+            with(open(), &[limit]),
+            small(),
+            "all available instance types exceed limits for nodepool: \"general\", limit nodes",
+        ),
+    ] {
+        let solution = solve(&snapshot(&[class(), pool, pod], catalogue(TYPES)));
+        let event = solution.unschedulable[0].event();
+        let rest = event.strip_prefix("incompatible with nodepool \"general\", ").unwrap_or_else(|| panic!("{event}"));
+        assert!(rest.starts_with(said), "{event}");
+    }
+    let solution = solve(&snapshot(&[class(), small()], catalogue(TYPES)));
+    assert_eq!(solution.unschedulable[0].event(), "no nodepools found");
+}
+
 #[test]
 fn pods_go_to_nodes_that_are_there_first() {
     let mut objects = vec![class(), pool("default", json!([]))];

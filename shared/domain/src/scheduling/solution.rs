@@ -339,6 +339,47 @@ impl fmt::Display for Refusal {
     }
 }
 
+impl Unschedulable {
+    /// Says why in one line for an event, in Karpenter's words where people search for them, each with what it is about.
+    pub fn event(&self) -> String {
+        let said: Vec<String> = self.reasons.iter().map(Refusal::event).collect();
+        said.join("; ")
+    }
+}
+
+impl Refusal {
+    fn event(&self) -> String {
+        match self {
+            Refusal::NoPools => "no nodepools found".to_owned(),
+            Refusal::Pool { pool, misfit } => format!("incompatible with nodepool {pool:?}, {}", misfit.event(pool)),
+            Refusal::NeverPlaced { .. } | Refusal::Volume { .. } => self.to_string(),
+        }
+    }
+}
+
+impl Misfit {
+    fn event(&self, pool: &str) -> String {
+        match self {
+            Misfit::Taint { taint } => format!("did not tolerate taint ({taint})"),
+            Misfit::Requirement { problem } => format!("incompatible requirements, {problem}"),
+            Misfit::NoInstanceType { wanted } => format!("no instance type met all requirements, {wanted}"),
+            Misfit::TooBig { .. } | Misfit::TooManyVolumes { .. } | Misfit::NoTypeHasAll => {
+                format!("no instance type has enough resources, {self}")
+            }
+            Misfit::NoOffering { .. } => format!("no instance type has the required offering, {self}"),
+            Misfit::Limit { .. } => {
+                format!("all available instance types exceed limits for nodepool: {pool:?}, {self}")
+            }
+            Misfit::PoolNotReady
+            | Misfit::ClassNotReady { .. }
+            | Misfit::StaticPool
+            | Misfit::Topology { .. }
+            | Misfit::HostPort { .. }
+            | Misfit::MinValues { .. } => self.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Unschedulable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, reason) in self.reasons.iter().enumerate() {
