@@ -14,7 +14,7 @@ use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::cloud::aws::KEPT_PRICES;
+use crate::cloud::aws::KEPT;
 use crate::files::{Found, Objects, Origin, Redact};
 
 /// Objects asked for at once, as kubectl does.
@@ -64,7 +64,7 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         storage_classes: list::<StorageClass>(client).await?,
         csi_nodes: list::<CSINode>(client).await?,
         priority_classes: list::<PriorityClass>(client).await?,
-        config_maps: prices(client).await,
+        config_maps: kept(client).await,
         pods: list::<Pod>(client).await?,
         ..Objects::default()
     };
@@ -81,16 +81,19 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
     Ok(objects)
 }
 
-/// Finds the prices that a controller keeps, in whichever namespace; without them, or the right to read them, prices are estimates.
-async fn prices(client: &Client) -> Vec<Found<ConfigMap>> {
-    let ours = ListParams::default().fields(&format!("metadata.name={KEPT_PRICES}"));
-    match Api::<ConfigMap>::all(client.clone()).list(&ours).await {
-        Ok(listed) => listed.items.into_iter().map(found).collect(),
-        Err(error) => {
-            anstream::eprintln!("note: prices are estimates, the kept ones cannot be read: {error}");
-            Vec::new()
+/// Finds what a controller keeps, in whichever namespace; without it, or the right to read it, prices and memory are estimates.
+async fn kept(client: &Client) -> Vec<Found<ConfigMap>> {
+    let mut all = Vec::new();
+    for name in KEPT {
+        let ours = ListParams::default().fields(&format!("metadata.name={name}"));
+        match Api::<ConfigMap>::all(client.clone()).list(&ours).await {
+            Ok(listed) => all.extend(listed.items.into_iter().map(found)),
+            Err(error) => {
+                anstream::eprintln!("note: reckoning with estimates, ConfigMap {name} cannot be read: {error}");
+            }
         }
     }
+    all
 }
 
 fn found<K: Redact>(item: K) -> Found<K> {
@@ -194,7 +197,7 @@ mod tests {
     #[tokio::test]
     async fn pools_that_are_not_ready_and_prices_that_are_kept_decide() {
         let kept = (
-            "/api/v1/configmaps?",
+            "/api/v1/configmaps?&fieldSelector=metadata.name%3Dkarp-prices",
             list(
                 &[json!({"metadata": {"name": "karp-prices", "namespace": "karp"},
             "binaryData": {"prices.v2.json.gz": packed(r#"{"on_demand": {"m7i.large": 42000000}, "spot": {}}"#)}})],

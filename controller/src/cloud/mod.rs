@@ -55,6 +55,9 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// Says why an instance no longer is what its class asks for; `None` when it is.
     async fn drift(&self, claim: &NodeClaim, class: &Ec2NodeClass) -> Result<Option<String>, CloudError>;
 
+    /// Notes the memory in bytes that a node of this type and image has; nothing to a provider that knows it anyway.
+    async fn note_memory(&self, _instance_type: &str, _image: &str, _bytes: u64) {}
+
     /// Waits a while for interruption messages; `None` when there is no queue.
     async fn receive(&self) -> Result<Option<Vec<QueueMessage>>, CloudError>;
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use karp_aws::prices::Prices;
 use karp_domain::api::{Ec2NodeClass, RequirementSpec, conditions, labels};
-use karp_domain::catalogue::{Catalogue, Demands, InstanceType, Listing, NodeSettings, Zone, builtin};
+use karp_domain::catalogue::{Catalogue, Demands, InstanceType, Listing, NodeSettings, SeenMemory, Zone, builtin};
 use karp_domain::cluster::Catalogues;
 use karp_domain::price_file::PriceFile;
 use karp_domain::requirement::Operator;
 
 use super::{BadInput, Objects, Origin, source, text};
-use crate::cloud::aws::{kept, read_price_file, sold};
+use crate::cloud::aws::{Kept, read_price_file, sold};
 
 /// Zones when neither the command line nor any object names one.
 const DEFAULT_ZONES: [(&str, &str); 3] =
@@ -32,8 +32,25 @@ enum Types {
     Builtin(Vec<Zone>),
 }
 
+/// What a controller has learnt and kept.
+#[derive(Default)]
+pub struct Known {
+    prices: Prices,
+    memory: SeenMemory,
+}
+
+impl Known {
+    fn of(objects: &Objects) -> Self {
+        let maps = || objects.config_maps.iter().map(|found| &*found.object);
+        Known {
+            prices: maps().find_map(Prices::from_map).unwrap_or_default(),
+            memory: maps().find_map(SeenMemory::from_map).unwrap_or_default(),
+        }
+    }
+}
+
 /// What a catalogue of built-in types is made of.
-type Made = (NodeSettings, Demands, Vec<Zone>);
+type Made = (NodeSettings, Demands, Vec<Zone>, Vec<String>);
 
 impl Offered {
     /// Makes what the command line says: a file of types, or zones for the built-in ones and what the account pays for them.
@@ -58,7 +75,7 @@ impl Offered {
         let pools = objects.pools.iter().map(|pool| &pool.object.spec.template.spec.node_class_ref);
         let claims = objects.claims.iter().map(|claim| &claim.object.spec.node_class_ref);
         let names: BTreeSet<&str> = pools.chain(claims).map(|class| class.name.as_str()).collect();
-        let prices = objects.config_maps.iter().find_map(|found| kept(&found.object)).unwrap_or_default();
+        let known = Known::of(objects);
         // classes with equal settings share one catalogue
         let mut made: Vec<(Made, Arc<Catalogue>)> = Vec::new();
         let mut all = Catalogues::default();
@@ -70,10 +87,12 @@ impl Offered {
             }
             let settings = class.map(|class| NodeSettings::from_class(&class.spec)).unwrap_or_default();
             let demands = class.map(|class| Demands::from_class(&class.spec)).unwrap_or_default();
-            let key = (settings, demands, zones_for(class, objects));
+            let status = class.and_then(|class| class.status.as_ref());
+            let images = status.iter().flat_map(|status| &status.amis).map(|image| image.id.clone()).collect();
+            let key = (settings, demands, zones_for(class, objects), images);
             let same = made.iter().find(|(known, _)| *known == key).map(|(_, same)| same.clone());
             let catalogue = same.unwrap_or_else(|| {
-                let catalogue = self.catalogue(&key.0, &key.1, &key.2, &prices);
+                let catalogue = self.catalogue(&key.0, &key.1, &key.2, (&known, &key.3));
                 made.push((key, catalogue.clone()));
                 catalogue
             });
@@ -82,13 +101,13 @@ impl Offered {
         all
     }
 
-    /// Makes the catalogue of node classes with these settings and demands, whose subnets are in these zones.
+    /// Makes the catalogue of node classes with these settings and demands, whose subnets are in these zones and whose images have these ids.
     pub fn catalogue(
         &self,
         settings: &NodeSettings,
         demands: &Demands,
         zones: &[Zone],
-        prices: &Prices,
+        (known, images): (&Known, &[String]),
     ) -> Arc<Catalogue> {
         let zones = match &self.types {
             Types::Listed(catalogue) => return catalogue.clone(),
@@ -96,9 +115,11 @@ impl Offered {
             Types::Builtin(own) => own,
         };
         let facts = builtin().iter().filter(|facts| demands.are_met_by(facts));
-        let types =
-            facts.map(|facts| InstanceType::from_facts(facts, settings, sold(facts, zones, prices, &self.file)));
-        Arc::new(Catalogue::new(types.collect()))
+        let made = |facts| {
+            let memory = known.memory.of(facts, images.iter().map(String::as_str));
+            InstanceType::measured(facts, settings, memory, sold(facts, zones, &known.prices, &self.file))
+        };
+        Arc::new(Catalogue::new(facts.map(made).collect()))
     }
 }
 

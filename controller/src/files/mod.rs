@@ -25,7 +25,7 @@ use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
 use rayon::prelude::*;
 
 pub use adopt::adopt;
-pub use catalogue::{Offered, zones_for};
+pub use catalogue::{Known, Offered, zones_for};
 pub use expand::{admit, ensure_pool, expand, workloads};
 pub use redact::Redact;
 pub use world::snapshot;

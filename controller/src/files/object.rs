@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::text::{Fault, Piece};
 use super::{Found, Objects, Origin, Problem};
-use crate::cloud::aws::KEPT_PRICES;
+use crate::cloud::aws::KEPT;
 
 /// Names the kinds whose objects decide something, with the version that is read and where such objects are kept.
 macro_rules! kinds {
@@ -154,7 +154,7 @@ pub fn read(piece: &Piece<'_>) -> Result<Object, Fault> {
     };
     let version = if version.is_empty() { usual_version(&kind) } else { version };
     let advice = match (group(&version), &*kind) {
-        ("", "ConfigMap") if piece.parse::<Named>()?.metadata.name.as_deref() != Some(KEPT_PRICES) => {
+        ("", "ConfigMap") if !piece.parse::<Named>()?.metadata.name.is_some_and(|name| KEPT.contains(&&*name)) => {
             return Ok(Object::Passed(kind.into_owned()));
         }
         ("karpenter.sh", "Provisioner") => "write a NodePool (karpenter.sh/v1) in its place",

@@ -11,7 +11,7 @@ use karp_domain::api::conditions::Condition;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
 
 use super::expand::DEFAULT_CLASS;
-use crate::cloud::aws::KEPT_PRICES;
+use crate::cloud::aws::KEPT;
 
 /// Groups whose annotations are ours, or of the API that we speak.
 const ANNOTATION_GROUPS: [&str; 3] = ["karpenter.sh", "karpenter.k8s.aws", "karp.sh"];
@@ -258,7 +258,7 @@ impl Redact for scheduling::PriorityClass {
 impl Redact for core::ConfigMap {
     /// Only the one with prices has anything that is kept.
     fn redacted(self) -> Self {
-        let is_ours = self.metadata.name.as_deref() == Some(KEPT_PRICES);
+        let is_ours = self.metadata.name.as_deref().is_some_and(|name| KEPT.contains(&name));
         core::ConfigMap {
             metadata: meta(self.metadata),
             binary_data: self.binary_data.filter(|_| is_ours),

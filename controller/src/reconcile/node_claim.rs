@@ -11,6 +11,7 @@ use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimStatus, labels};
 use karp_domain::cluster::{Claim, Node as ReadNode, Pool};
 use karp_domain::lifecycle::{self, Drift, Live, Next, Outcome, Step};
 pub use karp_domain::lifecycle::{is_true, provider_id, since};
+use karp_domain::resources;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -168,8 +169,11 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
             registration::renominate(&claim, &context).await;
             registration::initialize(&claim, node, read, &context).await
         }
-        (Step::Live(found), _) => {
+        (Step::Live(found), there) => {
             registration::renominate(&claim, &context).await;
+            if let Some((_, node)) = there {
+                note_memory(&claim, node, &context).await;
+            }
             live(&claim, &context, &found).await.map(|()| wait)
         }
         (Step::Lose, _) => {
@@ -211,6 +215,15 @@ pub async fn delete(claim: &NodeClaim, context: &Context, reason: &str) -> Resul
         context.metrics.nodeclaims_disrupted.get_or_create(&labels).inc();
     }
     Ok(outcome)
+}
+
+/// Tells the cloud how much memory a node really has, so that others like it are planned with that.
+async fn note_memory(claim: &NodeClaim, node: &ReadNode, context: &Context) {
+    let image = claim.status.as_ref().and_then(|status| status.image_id.as_deref());
+    let memory = u64::try_from(node.capacity.get(resources::MEMORY).units()).unwrap_or_default();
+    if let (Some(kind), Some(image)) = (claim.labels().get(labels::INSTANCE_TYPE), image) {
+        context.cloud.note_memory(kind, image, memory).await;
+    }
 }
 
 /// Keeps the informational conditions of a node that runs: may it be consolidated, has it drifted, is it what was promised.

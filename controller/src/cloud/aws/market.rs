@@ -9,14 +9,14 @@ use karp_aws::{Clients, Error, instance_types};
 use karp_domain::api::{Ami, AmiFamily, labels};
 use karp_domain::catalogue::{
     CapacityReservation, CapacityType, Catalogue, Demands, InstanceFacts, InstanceType, NodeSettings, Offering,
-    PriceSource, Zone, builtin_type, estimate_on_demand, offerings, reserved_offerings,
+    PriceSource, SeenMemory, Zone, builtin_type, estimate_on_demand, offerings, reserved_offerings,
 };
 use karp_domain::price_file::PriceFile;
 
 use super::class;
 use super::fresh::Fresh;
+use super::memory::Memory;
 use super::price_list::PriceList;
-use super::price_store::PriceStore;
 
 /// How long types and zones are good (Karpenter: 12 h).
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
@@ -28,6 +28,7 @@ pub struct Market {
     prices: PriceList,
     /// What the account pays instead.
     file: PriceFile,
+    memory: Memory,
     /// The last catalogue of each class, by the class's name.
     catalogues: Mutex<HashMap<String, (Key, Arc<Catalogue>)>>,
 }
@@ -53,15 +54,19 @@ pub struct Key {
     pub images: Vec<Ami>,
     /// Capacity reservations of the class, with what they have left.
     pub reservations: Vec<CapacityReservation>,
-    /// Which renewals of offers and prices it was made from.
-    pub generation: (u64, u64),
+    /// Which renewals of offers, prices and seen memory it was made from.
+    pub generation: (u64, u64, u64),
 }
 
 impl Market {
     /// Makes a market that is not looked at yet.
-    pub fn new(clients: Clients, isolated: bool, store: Option<PriceStore>, file: PriceFile) -> Self {
-        let prices = PriceList::new(clients.clone(), isolated, store);
-        Self { clients, offers: Fresh::new(LIFETIME), prices, file, catalogues: Mutex::default() }
+    pub fn new(clients: Clients, prices: PriceList, file: PriceFile, memory: Memory) -> Self {
+        Self { clients, offers: Fresh::new(LIFETIME), prices, file, memory, catalogues: Mutex::default() }
+    }
+
+    /// Notes the memory that a node of a type and image has, in bytes: catalogues made from now on reckon with it.
+    pub async fn note_memory(&self, instance_type: &str, image: &str, bytes: u64) {
+        self.memory.note(instance_type, image, bytes).await;
     }
 
     /// Looks the market up now, so that the first node need not wait for it.
@@ -79,14 +84,15 @@ impl Market {
     pub async fn catalogue(&self, class: &str, mut key: Key) -> Result<Arc<Catalogue>, Error> {
         let (offers, prices) = futures::try_join!(self.offers(), self.prices.get())?;
         let ((offers, renewal), (prices, repricing)) = (offers, prices);
-        key.generation = (renewal, repricing);
+        let (memory, news) = self.memory.get().await;
+        key.generation = (renewal, repricing, news);
         let mut catalogues = self.catalogues.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((made_of, catalogue)) = catalogues.get(class)
             && *made_of == key
         {
             return Ok(catalogue.clone());
         }
-        let catalogue = Arc::new(build(&offers, &prices, &self.file, &key));
+        let catalogue = Arc::new(build(&offers, &prices, &self.file, &memory, &key));
         catalogues.insert(class.to_owned(), (key, catalogue.clone()));
         Ok(catalogue)
     }
@@ -122,7 +128,7 @@ pub fn sold(facts: &InstanceFacts, zones: &[Zone], prices: &Prices, file: &Price
 }
 
 /// Makes a class's catalogue: types that one of its images boots, in the zones where it has a subnet.
-fn build(offers: &Offers, prices: &Prices, file: &PriceFile, key: &Key) -> Catalogue {
+fn build(offers: &Offers, prices: &Prices, file: &PriceFile, memory: &SeenMemory, key: &Key) -> Catalogue {
     let known = offers.zones.keys().filter_map(|name| builtin_type(name));
     let types = known.chain(&offers.unknown).filter_map(|facts| {
         let offered = offers.zones.get(&facts.name)?;
@@ -138,7 +144,8 @@ fn build(offers: &Offers, prices: &Prices, file: &PriceFile, key: &Key) -> Catal
             let price = bought.map_or_else(|| estimate_on_demand(facts), |offering| offering.price);
             sold.extend(reserved_offerings(&facts.name, &zones, &key.reservations, price));
         }
-        let mut made = InstanceType::from_facts(facts, &key.settings, sold);
+        let seen = memory.of(facts, key.images.iter().map(|image| &*image.id));
+        let mut made = InstanceType::measured(facts, &key.settings, seen, sold);
         // What the image makes of the hardware.
         for label in [labels::OS, labels::WINDOWS_BUILD] {
             if let Some(value) = node.get(label) {
@@ -191,9 +198,9 @@ mod tests {
             zones: vec![Zone::new("us-east-1a", "use1-az1")],
             images: vec![amd64],
             reservations: Vec::new(),
-            generation: (1, 1),
+            generation: (1, 1, 0),
         };
-        let catalogue = build(&offers, &prices, &PriceFile::default(), &key);
+        let catalogue = build(&offers, &prices, &PriceFile::default(), &SeenMemory::default(), &key);
         assert_eq!(catalogue.types().iter().map(|kind| &*kind.name).collect::<Vec<_>>(), ["m7i.large"]);
         let offered = &catalogue.types()[0].offerings;
         assert_eq!(offered.len(), 2, "spot and on demand in the one zone: {offered:?}");
@@ -201,8 +208,12 @@ mod tests {
             let bought = offering.capacity_type == CapacityType::OnDemand;
             assert_eq!(offering.is_estimated(), !bought, "only the on-demand price is known");
         }
+        let mut seen = SeenMemory::default();
+        seen.note("m7i.large", "ami-1", 7_777 << 20, jiff::Timestamp::UNIX_EPOCH);
+        let measured = build(&offers, &prices, &PriceFile::default(), &seen, &key);
+        assert_eq!(measured.types()[0].capacity.get("memory").to_string(), "7777Mi");
         let file = PriceFile::parse("rules: [{capacityTypes: [spot], pricePerHour: 0.01}, {discountPercent: 50}]");
-        let own = build(&offers, &prices, &file.expect("a price file"), &key);
+        let own = build(&offers, &prices, &file.expect("a price file"), &SeenMemory::default(), &key);
         for offering in &own.types()[0].offerings {
             let expected = if offering.capacity_type == CapacityType::OnDemand { 50_400 } else { 10_000 };
             assert_eq!((offering.price.micro_dollars(), offering.is_estimated()), (expected, false));
@@ -220,7 +231,7 @@ mod tests {
         };
         let reservations = vec![held("us-east-1a", 0), held("us-east-1a", 3), held("us-east-1b", 3)];
         let key = Key { reservations, ..key };
-        let with = build(&offers, &prices, &PriceFile::default(), &key);
+        let with = build(&offers, &prices, &PriceFile::default(), &SeenMemory::default(), &key);
         let reserved: Vec<_> = with.reservations().map(|(_, one)| (one.available, one.price.nano_dollars())).collect();
         assert_eq!(reserved, [(false, 10), (true, 10)], "in the one zone; nearly free, and used up or not");
     }

@@ -6,11 +6,12 @@ mod fresh;
 mod launch;
 mod lookups;
 mod market;
+mod memory;
 mod price_list;
-mod price_store;
 mod profile;
 mod reservations;
 mod resolve;
+mod store;
 mod templates;
 mod validation;
 
@@ -48,10 +49,12 @@ use fresh::Fresh;
 use lookups::Lookups;
 pub use market::sold;
 use market::{Key, Market};
-use price_store::PriceStore;
-pub use price_store::{NAME as KEPT_PRICES, kept};
+use memory::Memory;
+use price_list::PriceList;
 use profile::Profiles;
 use reservations::Reservations;
+use store::Store;
+pub use store::{KEPT, Kept};
 use templates::Templates;
 
 /// The tag that names an instance's claim.
@@ -104,12 +107,15 @@ impl Aws {
     /// [`Error::Configuration`] when there is no region, or the price file cannot be used.
     pub async fn new(options: &Options, client: Client, namespace: &str) -> Result<Self, Error> {
         let settings = Settings { program: Some("karp-controller"), ..Settings::default() };
-        let store = PriceStore::new(client, namespace);
-        Ok(Self::with(Clients::load(&settings).await?, options, Some(store), price_file(options)?))
+        let clients = Clients::load(&settings).await?;
+        let prices = PriceList::new(clients.clone(), options.isolated_vpc, Some(Store::new(client.clone(), namespace)));
+        let memory = Memory::new(Some(Store::new(client, namespace)));
+        let market = Market::new(clients.clone(), prices, price_file(options)?, memory);
+        Ok(Self::with(clients, options, market))
     }
 
-    fn with(clients: Clients, options: &Options, store: Option<PriceStore>, file: PriceFile) -> Self {
-        let market = Arc::new(Market::new(clients.clone(), options.isolated_vpc, store, file));
+    fn with(clients: Clients, options: &Options, market: Market) -> Self {
+        let market = Arc::new(market);
         let early = market.clone();
         tokio::spawn(async move { early.prefetch().await });
         Self {
@@ -206,7 +212,7 @@ impl Aws {
         zones.dedup();
         let reservations = self.reservations.as_ref().map(|known| known.offered(reservations)).unwrap_or_default();
         let (demands, settings) = (Demands::from_class(spec), self.settings(spec));
-        Ok(Key { family, demands, settings, zones, images, reservations, generation: (0, 0) })
+        Ok(Key { family, demands, settings, zones, images, reservations, generation: (0, 0, 0) })
     }
 
     /// Returns what of an instance the pods on nodes of a class can use.
@@ -413,6 +419,10 @@ impl CloudProvider for Aws {
         let known = drift(&instance);
         self.listed.insert(id.to_owned(), instance);
         Ok(known.map(str::to_owned))
+    }
+
+    async fn note_memory(&self, instance_type: &str, image: &str, bytes: u64) {
+        self.market.note_memory(instance_type, image, bytes).await;
     }
 
     async fn receive(&self) -> Result<Option<Vec<QueueMessage>>, CloudError> {

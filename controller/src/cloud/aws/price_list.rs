@@ -8,7 +8,7 @@ use karp_aws::prices::{self, Prices};
 use karp_aws::{Clients, Error};
 
 use super::fresh::Fresh;
-use super::price_store::PriceStore;
+use super::store::Store;
 
 /// How long prices are good (Karpenter: 12 h).
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
@@ -25,7 +25,7 @@ struct Source {
     clients: Clients,
     /// The VPC has no way to the price list.
     isolated: bool,
-    store: Option<PriceStore>,
+    store: Option<Store<Prices>>,
     last: Mutex<Last>,
 }
 
@@ -39,7 +39,7 @@ struct Last {
 
 impl PriceList {
     /// Makes a list that is not looked at yet.
-    pub fn new(clients: Clients, isolated: bool, store: Option<PriceStore>) -> Self {
+    pub fn new(clients: Clients, isolated: bool, store: Option<Store<Prices>>) -> Self {
         let source = Source { clients, isolated, store, last: Mutex::default() };
         Self { fresh: Fresh::new(LIFETIME), source: Arc::new(source) }
     }

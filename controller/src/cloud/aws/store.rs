@@ -1,6 +1,8 @@
-//! The last good prices, kept in a ConfigMap: a restart during an outage of the price list loses nothing.
+//! What the controller keeps in ConfigMaps for its next start: the last good prices, so that an outage of the price list loses nothing, and the
+//! memory of nodes that were there.
 
 use std::io::{Read, Write};
+use std::marker::PhantomData;
 
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -8,80 +10,102 @@ use flate2::write::GzEncoder;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
 use karp_aws::prices::Prices;
+use karp_domain::catalogue::SeenMemory;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::ObjectMeta;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-/// The ConfigMap's name; the controller's role names it too.
-pub const NAME: &str = "karp-prices";
-/// The key below `binaryData`. A change of the format takes another key, so that neither version misreads the other's.
-const KEY: &str = "prices.v2.json.gz";
 const FIELD_MANAGER: &str = "karp";
 /// The API server takes objects of about 1 MiB, in base64; a region's prices are some 50 KiB.
 const LIMIT_BYTES: usize = 700 * 1024;
 /// What a table may unpack to; a damaged one must not fill the memory.
 const LIMIT_UNPACKED: u64 = 32 << 20;
 
-/// Keeps prices in the controller's namespace.
-#[derive(Clone)]
-pub struct PriceStore {
-    maps: Api<ConfigMap>,
+/// What is kept in a ConfigMap of its own.
+pub trait Kept: Serialize + DeserializeOwned {
+    /// The ConfigMap's name; the controller's role names it too.
+    const NAME: &'static str;
+    /// The key below `binaryData`. A change of the format takes another key, so that neither version misreads the other's.
+    const KEY: &'static str;
+
+    /// Reads what a ConfigMap keeps, if it is sound.
+    fn from_map(map: &ConfigMap) -> Option<Self> {
+        let ours = map.metadata.name.as_deref() == Some(Self::NAME);
+        unpack(&map.binary_data.as_ref().filter(|_| ours)?.get(Self::KEY)?.0)
+    }
 }
 
-impl PriceStore {
+impl Kept for Prices {
+    const NAME: &'static str = "karp-prices";
+    const KEY: &'static str = "prices.v2.json.gz";
+}
+
+impl Kept for SeenMemory {
+    const NAME: &'static str = "karp-memory";
+    const KEY: &'static str = "memory.v1.json.gz";
+}
+
+/// The names of all ConfigMaps in which something is kept.
+pub const KEPT: [&str; 2] = [Prices::NAME, SeenMemory::NAME];
+
+/// Keeps something in the controller's namespace.
+#[derive(Clone)]
+pub struct Store<T> {
+    maps: Api<ConfigMap>,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Kept> Store<T> {
     /// Makes a store in `namespace`; nothing is asked yet.
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self { maps: Api::namespaced(client, namespace) }
+        Self { maps: Api::namespaced(client, namespace), of: PhantomData }
     }
 
     /// Reads what was kept; a failure is reported and counts as nothing.
-    pub async fn read(&self) -> Option<Prices> {
-        let map = match self.maps.get_opt(NAME).await {
+    pub async fn read(&self) -> Option<T> {
+        let map = match self.maps.get_opt(T::NAME).await {
             Ok(map) => map?,
             Err(error) => {
-                tracing::warn!(%error, name = NAME, "kept prices could not be read");
+                tracing::warn!(%error, name = T::NAME, "what was kept could not be read");
                 return None;
             }
         };
-        map.binary_data.as_ref()?.get(KEY)?;
-        let prices = kept(&map);
-        if prices.is_none() {
-            tracing::warn!(name = NAME, "kept prices are damaged and not used");
+        map.binary_data.as_ref()?.get(T::KEY)?;
+        let kept = T::from_map(&map);
+        if kept.is_none() {
+            tracing::warn!(name = T::NAME, "what was kept is damaged and not used");
         }
-        prices
+        kept
     }
 
-    /// Keeps prices; a failure is reported, the controller goes on with what it knows.
-    pub async fn write(&self, prices: &Prices) {
-        let packed = match pack(prices) {
+    /// Keeps something; a failure is reported, the controller goes on with what it knows.
+    pub async fn write(&self, what: &T) {
+        let packed = match pack(what) {
             Ok(packed) if packed.len() <= LIMIT_BYTES => packed,
-            Ok(packed) => return tracing::warn!(bytes = packed.len(), "prices are too many to be kept"),
-            Err(error) => return tracing::warn!(%error, "prices could not be packed"),
+            Ok(packed) => return tracing::warn!(bytes = packed.len(), name = T::NAME, "this is too much to be kept"),
+            Err(error) => return tracing::warn!(%error, name = T::NAME, "this could not be packed"),
         };
         let map = ConfigMap {
-            metadata: ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() },
-            binary_data: Some([(KEY.to_owned(), ByteString(packed))].into()),
+            metadata: ObjectMeta { name: Some(T::NAME.to_owned()), ..ObjectMeta::default() },
+            binary_data: Some([(T::KEY.to_owned(), ByteString(packed))].into()),
             ..ConfigMap::default()
         };
-        let answer = self.maps.patch(NAME, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&map)).await;
+        let answer = self.maps.patch(T::NAME, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&map)).await;
         if let Err(error) = answer {
-            tracing::warn!(%error, name = NAME, "prices could not be kept for the next start");
+            tracing::warn!(%error, name = T::NAME, "this could not be kept for the next start");
         }
     }
 }
 
-/// Reads the prices that a ConfigMap keeps, if it is sound.
-pub fn kept(map: &ConfigMap) -> Option<Prices> {
-    unpack(&map.binary_data.as_ref()?.get(KEY)?.0)
-}
-
-fn pack(prices: &Prices) -> std::io::Result<Vec<u8>> {
+fn pack(what: &impl Serialize) -> std::io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(&serde_json::to_vec(prices)?)?;
+    encoder.write_all(&serde_json::to_vec(what)?)?;
     encoder.finish()
 }
 
-fn unpack(packed: &[u8]) -> Option<Prices> {
+fn unpack<T: DeserializeOwned>(packed: &[u8]) -> Option<T> {
     let mut text = Vec::new();
     GzDecoder::new(packed).take(LIMIT_UNPACKED).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
@@ -112,7 +136,7 @@ mod tests {
         let packed = pack(&prices).expect("packed");
         assert!(packed.len() < LIMIT_BYTES / 4, "{} bytes", packed.len());
         assert_eq!(unpack(&packed), Some(prices));
-        assert_eq!(unpack(&packed[..packed.len() / 2]), None, "cut off");
-        assert_eq!(unpack(b"{}"), None);
+        assert_eq!(unpack::<Prices>(&packed[..packed.len() / 2]), None, "cut off");
+        assert_eq!(unpack::<Prices>(b"{}"), None);
     }
 }

@@ -46,7 +46,9 @@ async fn provider(test: &str) -> Option<Aws> {
     let queue = format!("{test}-{}", std::process::id());
     let arguments = ["karp", "--cluster-name", &cluster, "--interruption-queue", &queue, "--cluster-ca-bundle", "Q0E="];
     let options = Command::parse_from(arguments).options;
-    Some(Aws::with(clients, &options, None, PriceFile::default()))
+    let prices = PriceList::new(clients.clone(), false, None);
+    let market = Market::new(clients.clone(), prices, PriceFile::default(), Memory::new(None));
+    Some(Aws::with(clients, &options, market))
 }
 
 async fn clusters(clients: &Clients) -> String {

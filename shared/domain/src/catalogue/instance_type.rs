@@ -30,6 +30,17 @@ pub struct InstanceType {
 impl InstanceType {
     /// Makes a type from EC2's facts under the settings of a node class.
     pub fn from_facts(facts: &InstanceFacts, settings: &NodeSettings, offerings: Vec<Offering>) -> Self {
+        InstanceType::measured(facts, settings, None, offerings)
+    }
+
+    /// Makes a type of which nodes have shown how much memory they have, in bytes; without that it is guessed.
+    pub fn measured(
+        facts: &InstanceFacts,
+        settings: &NodeSettings,
+        memory: Option<u64>,
+        offerings: Vec<Offering>,
+    ) -> Self {
+        let memory = memory.unwrap_or_else(|| overhead::guessed_memory(facts, settings));
         let own = facts.each_label().into_iter();
         let mut labels: BTreeMap<Arc<str>, Vec<Arc<str>>> =
             own.map(|(key, value)| (shared_key(key), vec![value.into()])).collect();
@@ -44,8 +55,8 @@ impl InstanceType {
         InstanceType {
             name: facts.name.as_str().into(),
             labels,
-            capacity: overhead::capacity(facts, settings),
-            overhead: overhead::overhead(facts, settings),
+            capacity: overhead::capacity(facts, settings, memory),
+            overhead: overhead::overhead(facts, settings, memory),
             attachable: overhead::attachable(facts, settings),
             offerings,
         }

@@ -308,11 +308,11 @@ pub fn max_pods(facts: &InstanceFacts, settings: &NodeSettings) -> u64 {
     }
 }
 
-/// Computes `status.capacity` of a node of this type.
-pub fn capacity(facts: &InstanceFacts, settings: &NodeSettings) -> Resources {
+/// Computes `status.capacity` of a node of this type that has so many bytes of memory.
+pub fn capacity(facts: &InstanceFacts, settings: &NodeSettings, memory: u64) -> Resources {
     let mut capacity = Resources::default();
     capacity.set(resources::CPU, Quantity::from_units(i64::from(facts.vcpus)));
-    capacity.set(resources::MEMORY, bytes(memory_mib(facts, settings) * MIB));
+    capacity.set(resources::MEMORY, bytes(memory));
     capacity.set(resources::PODS, Quantity::from_units(max_pods(facts, settings) as i64));
     capacity.set(resources::EPHEMERAL_STORAGE, bytes(storage_bytes(facts, settings)));
     let mut device = |name: &'static str, count: u32| {
@@ -341,9 +341,8 @@ pub fn capacity(facts: &InstanceFacts, settings: &NodeSettings) -> Resources {
 }
 
 /// Computes what kubelet, system and eviction thresholds keep of `capacity`.
-pub fn overhead(facts: &InstanceFacts, settings: &NodeSettings) -> Resources {
+pub fn overhead(facts: &InstanceFacts, settings: &NodeSettings, memory: u64) -> Resources {
     let reserved = kube_reserved(facts, settings).plus(&settings.system_reserved);
-    let memory = memory_mib(facts, settings) * MIB;
     let storage = storage_bytes(facts, settings);
     let mut eviction = Resources::default();
     let hard = settings.eviction_memory.as_ref().map_or(100 * MIB, |t| t.of(memory));
@@ -357,10 +356,11 @@ fn bytes(amount: u64) -> Quantity {
     Quantity::from_bytes(i64::try_from(amount).unwrap_or(i64::MAX))
 }
 
-/// The published memory less 64 MiB on arm64 (firmware) less the hypervisor's share, rounded up to a MiB.
-fn memory_mib(facts: &InstanceFacts, settings: &NodeSettings) -> u64 {
+/// Guesses the bytes of memory that a node of this type has: what is published less 64 MiB on arm64 (firmware) less the hypervisor's share,
+/// rounded up to a MiB.
+pub fn guessed_memory(facts: &InstanceFacts, settings: &NodeSettings) -> u64 {
     let memory = if facts.arch == super::Arch::Arm64 { facts.memory_mib.saturating_sub(64) } else { facts.memory_mib };
-    memory - (memory * settings.vm_memory_overhead_permille.min(1000)).div_ceil(1000)
+    (memory - (memory * settings.vm_memory_overhead_permille.min(1000)).div_ceil(1000)) * MIB
 }
 
 fn storage_bytes(facts: &InstanceFacts, settings: &NodeSettings) -> u64 {

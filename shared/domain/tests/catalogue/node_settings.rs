@@ -1,5 +1,5 @@
 use karp_domain::api::{AmiFamily, Ec2NodeClassSpec};
-use karp_domain::catalogue::overhead::{capacity, max_pods, overhead};
+use karp_domain::catalogue::overhead::{capacity, guessed_memory, max_pods, overhead};
 use karp_domain::catalogue::{Gpu, InstanceType, NodeSettings, builtin_type};
 use serde_json::{Value, json};
 
@@ -84,7 +84,8 @@ fn reservations_and_thresholds_override_one_by_one() {
         assert_eq!(there, [cpu, memory, storage], "{settings:?}");
     }
     let five_percent = kubelet(json!({ "evictionHard": { "memory.available": "5%" } }));
-    let taken = overhead(builtin_type("m5.large").unwrap(), &five_percent).get("memory").units();
+    let facts = builtin_type("m5.large").unwrap();
+    let taken = overhead(facts, &five_percent, guessed_memory(facts, &five_percent)).get("memory").units();
     assert_eq!(taken, (574 << 20) + ((7577_i64 << 20) * 5 + 99) / 100, "a share is of the capacity, rounded up");
 }
 
@@ -155,7 +156,7 @@ fn pods_write_where_the_volumes_or_disks_say() {
         ("m5d.large", raid0(), 75_000_000_000),
         ("m5.large", raid0(), 20 << 30),
     ] {
-        let there = capacity(builtin_type(name).unwrap(), &settings).get("ephemeral-storage").units();
+        let there = capacity(builtin_type(name).unwrap(), &settings, 0).get("ephemeral-storage").units();
         assert_eq!(there, bytes, "{name} {settings:?}");
     }
 }

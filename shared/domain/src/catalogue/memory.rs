@@ -1,0 +1,155 @@
+//! Memory that nodes really had: what the hypervisor and the firmware keep of it no API tells before a node is there.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::InstanceFacts;
+
+/// A sample that no other has confirmed or lowered is forgotten after this long (Karpenter: 60 days).
+const LIFETIME: SignedDuration = SignedDuration::from_hours(60 * 24);
+/// An equal sample confirms one that is older than this: not every look at a node is worth writing down.
+const CONFIRMED_AFTER: SignedDuration = SignedDuration::from_hours(24);
+const MIB: u64 = 1 << 20;
+
+/// Remembers the memory of nodes by instance type and image: the least that any of them had.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SeenMemory(BTreeMap<String, BTreeMap<String, Sample>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Sample {
+    mib: u64,
+    at: Timestamp,
+}
+
+impl SeenMemory {
+    /// Notes `status.capacity.memory` of a node, in bytes; says whether that is news.
+    pub fn note(&mut self, instance_type: &str, image: &str, bytes: u64, now: Timestamp) -> bool {
+        let sample = Sample { mib: bytes / MIB, at: now };
+        if sample.mib == 0 || image.is_empty() {
+            return false;
+        }
+        let of_type = self.0.entry(instance_type.to_owned()).or_default();
+        let stale = |known: &Sample, after| now.duration_since(known.at) > after;
+        match of_type.get_mut(image) {
+            Some(known) if stale(known, LIFETIME) || sample.mib < known.mib => *known = sample,
+            Some(known) if sample.mib == known.mib && stale(known, CONFIRMED_AFTER) => *known = sample,
+            Some(_) => return false,
+            None => drop(of_type.insert(image.to_owned(), sample)),
+        }
+        true
+    }
+
+    /// Answers the least memory that nodes of a type had with one of these images, in bytes; nothing when none was seen, or when it is
+    /// less than half of what EC2 publishes, or more than that: such a node is no measure for others.
+    pub fn of<'i>(&self, facts: &InstanceFacts, images: impl IntoIterator<Item = &'i str>) -> Option<u64> {
+        let of_type = self.0.get(&facts.name)?;
+        let least = images.into_iter().filter_map(|image| of_type.get(image)).map(|sample| sample.mib).min()?;
+        (facts.memory_mib / 2..=facts.memory_mib).contains(&least).then_some(least * MIB)
+    }
+
+    /// Forgets what is too old.
+    pub fn forget(&mut self, now: Timestamp) {
+        for of_type in self.0.values_mut() {
+            of_type.retain(|_, sample| now.duration_since(sample.at) <= LIFETIME);
+        }
+        self.0.retain(|_, of_type| !of_type.is_empty());
+    }
+
+    /// Takes over what a former process wrote down; what both know is the least of the two.
+    pub fn merge(&mut self, other: Self) {
+        for (instance_type, images) in other.0 {
+            let of_type = self.0.entry(instance_type).or_default();
+            for (image, sample) in images {
+                let known = of_type.entry(image).or_insert(sample);
+                if sample.mib < known.mib {
+                    *known = sample;
+                }
+            }
+        }
+    }
+
+    /// Answers how many types are known.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Says whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::{InstanceType, NodeSettings, builtin_type};
+    use crate::quantity::Quantity;
+    use crate::resources::MEMORY;
+
+    fn at(day: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_hours(day * 24)
+    }
+
+    const IMAGES: [&str; 1] = ["ami-1"];
+
+    #[test]
+    fn the_least_that_nodes_had_counts_until_it_is_old() {
+        let facts = builtin_type("m7i.large").unwrap();
+        let mut seen = SeenMemory::default();
+        assert_eq!(seen.of(facts, IMAGES), None);
+        assert!(seen.note("m7i.large", "ami-1", 7_900 * MIB + 5, at(0)));
+        assert!(!seen.note("m7i.large", "ami-1", 7_900 * MIB, at(0)), "less than a MiB is no news");
+        assert!(!seen.note("m7i.large", "ami-1", 7_950 * MIB, at(1)), "another had less");
+        assert!(seen.note("m7i.large", "ami-1", 7_890 * MIB, at(2)));
+        assert_eq!(seen.of(facts, IMAGES), Some(7_890 * MIB));
+        assert_eq!(seen.of(facts, ["ami-2"]), None, "another image keeps another part");
+        assert!(seen.note("m7i.large", "ami-1", 7_890 * MIB, at(4)), "confirmed");
+        assert!(seen.note("m7i.large", "ami-1", 7_950 * MIB, at(65)), "the former is too old by now");
+        assert_eq!(seen.of(facts, IMAGES), Some(7_950 * MIB));
+        seen.forget(at(126));
+        assert!(seen.is_empty());
+    }
+
+    #[test]
+    fn nodes_that_are_no_measure_are_passed_over() {
+        let facts = builtin_type("m7i.large").unwrap();
+        for mib in [0, 100, facts.memory_mib / 2 - 1, facts.memory_mib + 1] {
+            let mut seen = SeenMemory::default();
+            seen.note("m7i.large", "ami-1", mib * MIB, at(0));
+            assert_eq!(seen.of(facts, IMAGES), None, "{mib}");
+        }
+        assert!(!SeenMemory::default().note("m7i.large", "", 7_900 * MIB, at(0)));
+    }
+
+    #[test]
+    fn what_two_processes_saw_is_the_least_of_it() {
+        let seen = |mib: u64| {
+            let mut seen = SeenMemory::default();
+            seen.note("m7i.large", "ami-1", mib * MIB, at(0));
+            seen
+        };
+        let mut both = seen(7_900);
+        both.merge(seen(7_880));
+        both.merge(seen(7_990));
+        assert_eq!(both, seen(7_880));
+        let text = serde_json::to_string(&both).unwrap();
+        assert_eq!(serde_json::from_str::<SeenMemory>(&text).unwrap(), both);
+    }
+
+    #[test]
+    fn a_type_has_the_memory_that_was_seen_and_what_is_kept_of_it_follows() {
+        let facts = builtin_type("m7i.large").unwrap();
+        let settings =
+            NodeSettings { eviction_memory: crate::catalogue::Threshold::parse("10%"), ..NodeSettings::default() };
+        let guessed = InstanceType::from_facts(facts, &settings, Vec::new());
+        let measured = InstanceType::measured(facts, &settings, Some(7_800 * MIB), Vec::new());
+        assert_eq!(measured.capacity.get(MEMORY), Quantity::from_bytes(7_800 * MIB as i64));
+        let more = measured.capacity.get(MEMORY) - guessed.capacity.get(MEMORY);
+        let kept = measured.overhead.get(MEMORY) - guessed.overhead.get(MEMORY);
+        assert!(more.is_positive() && kept.is_positive() && kept < more);
+        assert_eq!(InstanceType::measured(facts, &settings, None, Vec::new()), guessed);
+    }
+}
