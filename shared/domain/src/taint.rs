@@ -38,6 +38,8 @@ pub struct Toleration {
 pub enum TolerationOperator {
     Exists,
     Equal(String),
+    /// One that is not known here, such as the comparisons of Kubernetes 1.35 (alpha): matches nothing, as in a scheduler without them.
+    Unknown,
 }
 
 /// Says which taint of the API cannot be read.
@@ -114,6 +116,7 @@ impl Toleration {
         match &self.operator {
             TolerationOperator::Exists => true,
             TolerationOperator::Equal(value) => !self.key.is_empty() && *value == taint.value,
+            TolerationOperator::Unknown => false,
         }
     }
 }
@@ -162,7 +165,8 @@ impl TryFrom<&core::Toleration> for Toleration {
         };
         let operator = match toleration.operator.as_deref() {
             Some("Exists") => TolerationOperator::Exists,
-            _ => TolerationOperator::Equal(toleration.value.clone().unwrap_or_default()),
+            None | Some("" | "Equal") => TolerationOperator::Equal(toleration.value.clone().unwrap_or_default()),
+            Some(_) => TolerationOperator::Unknown,
         };
         Ok(Self { key, operator, effect, seconds: toleration.toleration_seconds })
     }

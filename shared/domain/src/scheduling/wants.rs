@@ -76,7 +76,8 @@ pub(crate) fn steps(
         shy: shyness_matters,
     };
     if policy == PreferencePolicy::Ignore {
-        return vec![reader.wants(&Wishes { near: &[], apart: &[], nodes: &[], spreads: &[], shy: false })];
+        // Karpenter's policy is about affinity and spreads: taints that discourage are looked at under either
+        wish = Wishes { near: &[], apart: &[], nodes: &[], spreads: &[], ..wish };
     }
     let mut steps = vec![reader.wants(&wish)];
     while wish.relax() {
