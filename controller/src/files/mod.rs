@@ -52,7 +52,7 @@ pub struct Objects {
     pub storage_classes: Vec<Found<storage::StorageClass>>,
     pub csi_nodes: Vec<Found<storage::CSINode>>,
     pub priority_classes: Vec<Found<scheduling::PriorityClass>>,
-    /// The one with prices that a controller keeps.
+    /// Those in which a controller keeps something.
     pub config_maps: Vec<Found<core::ConfigMap>>,
     pub deployments: Vec<Found<apps::Deployment>>,
     pub replica_sets: Vec<Found<apps::ReplicaSet>>,

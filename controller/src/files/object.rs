@@ -154,7 +154,13 @@ pub fn read(piece: &Piece<'_>) -> Result<Object, Fault> {
     };
     let version = if version.is_empty() { usual_version(&kind) } else { version };
     let advice = match (group(&version), &*kind) {
-        ("", "ConfigMap") if !piece.parse::<Named>()?.metadata.name.is_some_and(|name| KEPT.contains(&&*name)) => {
+        ("", "ConfigMap")
+            if !piece
+                .parse::<Named>()?
+                .metadata
+                .name
+                .is_some_and(|name| KEPT.iter().any(|(kept, _)| *kept == name)) =>
+        {
             return Ok(Object::Passed(kind.into_owned()));
         }
         ("karpenter.sh", "Provisioner") => "write a NodePool (karpenter.sh/v1) in its place",

@@ -256,12 +256,16 @@ impl Redact for scheduling::PriorityClass {
 }
 
 impl Redact for core::ConfigMap {
-    /// Only the one with prices has anything that is kept.
+    /// Only what the controller keeps for itself.
     fn redacted(self) -> Self {
-        let is_ours = self.metadata.name.as_deref().is_some_and(|name| KEPT.contains(&name));
+        let name = self.metadata.name.clone().unwrap_or_default();
+        let kept = self.binary_data.map(|mut data| {
+            data.retain(|key, _| KEPT.contains(&(&*name, &**key)));
+            data
+        });
         core::ConfigMap {
             metadata: meta(self.metadata),
-            binary_data: self.binary_data.filter(|_| is_ours),
+            binary_data: kept.filter(|data| !data.is_empty()),
             ..core::ConfigMap::default()
         }
     }
@@ -447,5 +451,9 @@ mod tests {
             typed(json!({"metadata": meta(), "data": {"a": SECRET}, "binaryData": {"a": "aHVudGVyMg=="}}));
         let redacted = map.redacted();
         assert_eq!((redacted.data, redacted.binary_data), (None, None));
+        let own: core::ConfigMap = typed(json!({"metadata": {"name": "karp-prices"},
+            "binaryData": {"prices.v2.json.gz": "AAAA", "other": "aHVudGVyMg=="}}));
+        let kept = own.redacted().binary_data.expect("prices");
+        assert_eq!(kept.keys().collect::<Vec<_>>(), ["prices.v2.json.gz"]);
     }
 }

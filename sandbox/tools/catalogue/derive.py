@@ -102,7 +102,7 @@ def row(t, branches):
         flag(t.get("NitroEnclavesSupport") == "supported"),
         flag("nested-virtualization" in t["ProcessorInfo"].get("SupportedFeatures", [])),
         t["EbsInfo"].get("MaximumEbsAttachments", 0),
-        flag(t["EbsInfo"].get("AttachmentLimitType") == "shared"),
+        flag(t["EbsInfo"].get("AttachmentLimitType") != "dedicated"),
     ]
 
 

@@ -43,7 +43,7 @@ fn a_type_attaches_what_ec2_says_less_what_the_node_needs_itself() {
             {"deviceName": "/dev/xvdc", "ebs": {"volumeSize": "50Gi"}}]}));
     let settings = NodeSettings::from_class(&class.unwrap());
     let kind = InstanceType::from_facts(builtin_type("m7i.large").unwrap(), &settings, Vec::new());
-    assert_eq!(kind.attachable, Some(29), "of which the class maps three");
+    assert_eq!(kind.attachable, Some(29), "the root, and two that the class maps beside it");
 }
 
 fn storage(driver: &str) -> Value {
@@ -176,6 +176,64 @@ fn a_claim_that_several_pods_name_is_attached_once() {
     let pod = |at| with(pending(&format!("p{at:02}"), "10m", "16Mi"), &[("spec.volumes", volume.clone())]);
     objects.extend((0..28).map(pod));
     assert_eq!(sizes(&answer(&objects, &["m5.large"]).1), [28]);
+}
+
+/// A pod that goes counts nothing for its successor, which brings the volume to another node; one that stays does, on its own node.
+#[test]
+fn a_claim_is_counted_where_its_pod_will_be() {
+    let claim = |at: usize| {
+        json!({"kind": "PersistentVolumeClaim", "metadata": {"name": format!("data-{at}"), "namespace": "default"},
+            "spec": {"storageClassName": "gp3"}, "status": {"phase": "Pending"}})
+    };
+    let volume = |at: usize| json!([{"name": "v", "persistentVolumeClaim": {"claimName": format!("data-{at}")}}]);
+    let mut objects = base(DRIVER);
+    objects.extend(node("n1", "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
+    objects.extend((0..28).map(claim));
+    let going = ("metadata.deletionTimestamp", json!(world::NOW));
+    for at in 0..28 {
+        let old =
+            with(running(&format!("old-{at}"), "n1", "1m", "1Mi"), &[("spec.volumes", volume(at)), going.clone()]);
+        let new = with(pending(&format!("new-{at}"), "10m", "16Mi"), &[("spec.volumes", volume(at))]);
+        objects.extend([old, new]);
+    }
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert!(solution.placements.is_empty(), "all that n1 attaches is taken");
+    assert_eq!(sizes(&solution).iter().sum::<usize>(), 28);
+    assert!(sizes(&solution).iter().all(|pods| *pods <= 25), "{:?}", sizes(&solution));
+}
+
+/// A volume that two nodes attach takes a place on each.
+#[test]
+fn a_volume_on_two_nodes_is_counted_on_both() {
+    let claim = json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"},
+        "spec": {"storageClassName": "gp3"}, "status": {"phase": "Pending"}});
+    let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "again", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let mut objects = base(DRIVER);
+    objects.push(claim);
+    for name in ["n1", "n2"] {
+        objects.extend(node(name, "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
+        let pod = running(&format!("on-{name}"), name, "10m", "16Mi");
+        objects.extend([csi(name, DRIVER, 3), with(pod, &[("spec.volumes", volume.clone())])]);
+    }
+    objects.extend(["a", "b"].map(|name| small(name, 2)));
+    assert_eq!(answer(&objects, &["m5.large"]).1.placements.len(), 2, "one of three is taken on each");
+    objects.push(small("c", 1));
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert_eq!((solution.placements.len(), sizes(&solution)), (2, vec![1]));
+}
+
+/// A driver that was told to attach few says so on every node; types of which there is no node are taken to be told the same.
+#[test]
+fn types_without_nodes_attach_less_where_all_nodes_do() {
+    let mut objects = base(DRIVER);
+    objects.extend(node("n1", "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
+    objects.extend([csi("n1", DRIVER, 5), running("full", "n1", "1900m", "1Gi"), small("p", 12)]);
+    let snapshot = snapshot(&objects, catalogue(&["m5.large", "m7i.large"]));
+    // 20 fewer than EC2 says
+    let misfit = Misfit::TooManyVolumes { driver: DRIVER.into(), wanted: 12, most: 11 };
+    let reason = Refusal::Pool { pool: "default".into(), misfit };
+    assert_eq!(solve(&snapshot).unschedulable[0].reasons, [reason]);
 }
 
 /// Claims in flight are filled as their types attach, so that a second look launches nothing more.

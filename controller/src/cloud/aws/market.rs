@@ -66,7 +66,13 @@ impl Market {
 
     /// Notes the memory that a node of a type and image has, in bytes: catalogues made from now on reckon with it.
     pub async fn note_memory(&self, instance_type: &str, image: &str, bytes: u64) {
-        self.memory.note(instance_type, image, bytes).await;
+        if let Some(facts) = builtin_type(instance_type) {
+            return self.memory.note(facts, image, bytes).await;
+        }
+        let Ok((offers, _)) = self.offers().await else { return };
+        if let Some(facts) = offers.unknown.iter().find(|facts| facts.name == instance_type) {
+            self.memory.note(facts, image, bytes).await;
+        }
     }
 
     /// Looks the market up now, so that the first node need not wait for it.
@@ -137,14 +143,14 @@ fn build(offers: &Offers, prices: &Prices, file: &PriceFile, memory: &SeenMemory
             return None;
         }
         let node = class::node_labels(key.family, facts);
-        class::image_for(&key.images, |label| node.get(label).cloned())?;
+        let image = class::image_for(&key.images, |label| node.get(label).cloned())?;
         let mut sold = sold(facts, &zones, prices, file);
         if key.reservations.iter().any(|held| *held.instance_type == *facts.name) {
             let bought = sold.iter().find(|offering| offering.capacity_type == CapacityType::OnDemand);
             let price = bought.map_or_else(|| estimate_on_demand(facts), |offering| offering.price);
             sold.extend(reserved_offerings(&facts.name, &zones, &key.reservations, price));
         }
-        let seen = memory.of(facts, key.images.iter().map(|image| &*image.id));
+        let seen = memory.of(facts, [&*image.id]);
         let mut made = InstanceType::measured(facts, &key.settings, seen, sold);
         // What the image makes of the hardware.
         for label in [labels::OS, labels::WINDOWS_BUILD] {
@@ -209,7 +215,7 @@ mod tests {
             assert_eq!(offering.is_estimated(), !bought, "only the on-demand price is known");
         }
         let mut seen = SeenMemory::default();
-        seen.note("m7i.large", "ami-1", 7_777 << 20, jiff::Timestamp::UNIX_EPOCH);
+        seen.note(builtin_type("m7i.large").expect("a type"), "ami-1", 7_777 << 20, jiff::Timestamp::UNIX_EPOCH);
         let measured = build(&offers, &prices, &PriceFile::default(), &seen, &key);
         assert_eq!(measured.types()[0].capacity.get("memory").to_string(), "7777Mi");
         let file = PriceFile::parse("rules: [{capacityTypes: [spot], pricePerHour: 0.01}, {discountPercent: 50}]");

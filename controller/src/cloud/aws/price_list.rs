@@ -61,7 +61,7 @@ impl Source {
         let previous = self.locked().prices.clone();
         if previous.is_none()
             && let Some(store) = &self.store
-            && let Some(kept) = store.read().await
+            && let Ok(Some(kept)) = store.read().await
         {
             tracing::info!(
                 "on-demand-prices" = kept.on_demand.len(),

@@ -47,8 +47,8 @@ impl Kept for SeenMemory {
     const KEY: &'static str = "memory.v1.json.gz";
 }
 
-/// The names of all ConfigMaps in which something is kept.
-pub const KEPT: [&str; 2] = [Prices::NAME, SeenMemory::NAME];
+/// Where something is kept: the names of the ConfigMaps, each with its key.
+pub const KEPT: [(&str, &str); 2] = [(Prices::NAME, Prices::KEY), (SeenMemory::NAME, SeenMemory::KEY)];
 
 /// Keeps something in the controller's namespace.
 #[derive(Clone)]
@@ -63,29 +63,34 @@ impl<T: Kept> Store<T> {
         Self { maps: Api::namespaced(client, namespace), of: PhantomData }
     }
 
-    /// Reads what was kept; a failure is reported and counts as nothing.
-    pub async fn read(&self) -> Option<T> {
-        let map = match self.maps.get_opt(T::NAME).await {
-            Ok(map) => map?,
-            Err(error) => {
-                tracing::warn!(%error, name = T::NAME, "what was kept could not be read");
-                return None;
-            }
+    /// Reads what was kept, if anything was; what is damaged is reported and counts as nothing. A failure is reported, too.
+    pub async fn read(&self) -> kube::Result<Option<T>> {
+        let found = self.maps.get_opt(T::NAME).await.inspect_err(|error| {
+            tracing::warn!(%error, name = T::NAME, "what was kept could not be read");
+        })?;
+        let Some(map) = found.filter(|map| map.binary_data.as_ref().is_some_and(|data| data.contains_key(T::KEY)))
+        else {
+            return Ok(None);
         };
-        map.binary_data.as_ref()?.get(T::KEY)?;
         let kept = T::from_map(&map);
         if kept.is_none() {
             tracing::warn!(name = T::NAME, "what was kept is damaged and not used");
         }
-        kept
+        Ok(kept)
     }
 
-    /// Keeps something; a failure is reported, the controller goes on with what it knows.
-    pub async fn write(&self, what: &T) {
+    /// Keeps something and says whether that was done; a failure is reported, the controller goes on with what it knows.
+    pub async fn write(&self, what: &T) -> bool {
         let packed = match pack(what) {
             Ok(packed) if packed.len() <= LIMIT_BYTES => packed,
-            Ok(packed) => return tracing::warn!(bytes = packed.len(), name = T::NAME, "this is too much to be kept"),
-            Err(error) => return tracing::warn!(%error, name = T::NAME, "this could not be packed"),
+            Ok(packed) => {
+                tracing::warn!(bytes = packed.len(), name = T::NAME, "this is too much to be kept");
+                return false;
+            }
+            Err(error) => {
+                tracing::warn!(%error, name = T::NAME, "this could not be packed");
+                return false;
+            }
         };
         let map = ConfigMap {
             metadata: ObjectMeta { name: Some(T::NAME.to_owned()), ..ObjectMeta::default() },
@@ -93,9 +98,9 @@ impl<T: Kept> Store<T> {
             ..ConfigMap::default()
         };
         let answer = self.maps.patch(T::NAME, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&map)).await;
-        if let Err(error) = answer {
-            tracing::warn!(%error, name = T::NAME, "this could not be kept for the next start");
-        }
+        answer
+            .inspect_err(|error| tracing::warn!(%error, name = T::NAME, "this could not be kept for the next start"))
+            .is_ok()
     }
 }
 

@@ -13,6 +13,17 @@ const LIFETIME: SignedDuration = SignedDuration::from_hours(60 * 24);
 const CONFIRMED_AFTER: SignedDuration = SignedDuration::from_hours(24);
 const MIB: u64 = 1 << 20;
 
+/// Says what a sample changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Nothing.
+    None,
+    /// What is known was seen again: worth writing down, and no more.
+    Confirmed,
+    /// Nodes are planned otherwise from now on.
+    Changed,
+}
+
 /// Remembers the memory of nodes by instance type and image: the least that any of them had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -25,29 +36,37 @@ struct Sample {
 }
 
 impl SeenMemory {
-    /// Notes `status.capacity.memory` of a node, in bytes; says whether that is news.
-    pub fn note(&mut self, instance_type: &str, image: &str, bytes: u64, now: Timestamp) -> bool {
+    /// Notes `status.capacity.memory` of a node, in bytes. One with less than half of what EC2 publishes, or more than that, is no measure
+    /// for others.
+    pub fn note(&mut self, facts: &InstanceFacts, image: &str, bytes: u64, now: Timestamp) -> News {
         let sample = Sample { mib: bytes / MIB, at: now };
-        if sample.mib == 0 || image.is_empty() {
-            return false;
+        if image.is_empty() || !is_plausible(facts, sample) {
+            return News::None;
         }
-        let of_type = self.0.entry(instance_type.to_owned()).or_default();
+        let of_type = self.0.entry(facts.name.clone()).or_default();
         let stale = |known: &Sample, after| now.duration_since(known.at) > after;
         match of_type.get_mut(image) {
-            Some(known) if stale(known, LIFETIME) || sample.mib < known.mib => *known = sample,
-            Some(known) if sample.mib == known.mib && stale(known, CONFIRMED_AFTER) => *known = sample,
-            Some(_) => return false,
-            None => drop(of_type.insert(image.to_owned(), sample)),
+            Some(known) if sample.mib == known.mib && stale(known, CONFIRMED_AFTER) => {
+                *known = sample;
+                News::Confirmed
+            }
+            Some(known) if stale(known, LIFETIME) || sample.mib < known.mib => {
+                *known = sample;
+                News::Changed
+            }
+            Some(_) => News::None,
+            None => {
+                of_type.insert(image.to_owned(), sample);
+                News::Changed
+            }
         }
-        true
     }
 
-    /// Answers the least memory that nodes of a type had with one of these images, in bytes; nothing when none was seen, or when it is
-    /// less than half of what EC2 publishes, or more than that: such a node is no measure for others.
+    /// Answers the least memory that nodes of a type had with one of these images, in bytes; nothing when none was seen.
     pub fn of<'i>(&self, facts: &InstanceFacts, images: impl IntoIterator<Item = &'i str>) -> Option<u64> {
         let of_type = self.0.get(&facts.name)?;
-        let least = images.into_iter().filter_map(|image| of_type.get(image)).map(|sample| sample.mib).min()?;
-        (facts.memory_mib / 2..=facts.memory_mib).contains(&least).then_some(least * MIB)
+        let seen = images.into_iter().filter_map(|image| of_type.get(image));
+        seen.filter(|sample| is_plausible(facts, **sample)).map(|sample| sample.mib * MIB).min()
     }
 
     /// Forgets what is too old.
@@ -82,6 +101,10 @@ impl SeenMemory {
     }
 }
 
+fn is_plausible(facts: &InstanceFacts, sample: Sample) -> bool {
+    (facts.memory_mib / 2..=facts.memory_mib).contains(&sample.mib)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,14 +123,15 @@ mod tests {
         let facts = builtin_type("m7i.large").unwrap();
         let mut seen = SeenMemory::default();
         assert_eq!(seen.of(facts, IMAGES), None);
-        assert!(seen.note("m7i.large", "ami-1", 7_900 * MIB + 5, at(0)));
-        assert!(!seen.note("m7i.large", "ami-1", 7_900 * MIB, at(0)), "less than a MiB is no news");
-        assert!(!seen.note("m7i.large", "ami-1", 7_950 * MIB, at(1)), "another had less");
-        assert!(seen.note("m7i.large", "ami-1", 7_890 * MIB, at(2)));
+        let mut note = |mib: u64, day: i64| seen.note(facts, "ami-1", mib * MIB + 5, at(day));
+        assert_eq!(note(7_900, 0), News::Changed);
+        assert_eq!(note(7_900, 0), News::None, "less than a MiB is no news");
+        assert_eq!(note(7_950, 1), News::None, "another had less");
+        assert_eq!(note(7_890, 2), News::Changed);
+        assert_eq!(note(7_890, 4), News::Confirmed);
         assert_eq!(seen.of(facts, IMAGES), Some(7_890 * MIB));
         assert_eq!(seen.of(facts, ["ami-2"]), None, "another image keeps another part");
-        assert!(seen.note("m7i.large", "ami-1", 7_890 * MIB, at(4)), "confirmed");
-        assert!(seen.note("m7i.large", "ami-1", 7_950 * MIB, at(65)), "the former is too old by now");
+        assert_eq!(seen.note(facts, "ami-1", 7_950 * MIB, at(65)), News::Changed, "the former is too old by now");
         assert_eq!(seen.of(facts, IMAGES), Some(7_950 * MIB));
         seen.forget(at(126));
         assert!(seen.is_empty());
@@ -116,19 +140,20 @@ mod tests {
     #[test]
     fn nodes_that_are_no_measure_are_passed_over() {
         let facts = builtin_type("m7i.large").unwrap();
+        let mut seen = SeenMemory::default();
+        seen.note(facts, "ami-1", 7_900 * MIB, at(0));
         for mib in [0, 100, facts.memory_mib / 2 - 1, facts.memory_mib + 1] {
-            let mut seen = SeenMemory::default();
-            seen.note("m7i.large", "ami-1", mib * MIB, at(0));
-            assert_eq!(seen.of(facts, IMAGES), None, "{mib}");
+            assert_eq!(seen.note(facts, "ami-1", mib * MIB, at(1)), News::None, "{mib}");
+            assert_eq!(seen.of(facts, IMAGES), Some(7_900 * MIB), "{mib}");
         }
-        assert!(!SeenMemory::default().note("m7i.large", "", 7_900 * MIB, at(0)));
+        assert_eq!(seen.note(facts, "", 7_900 * MIB, at(0)), News::None);
     }
 
     #[test]
     fn what_two_processes_saw_is_the_least_of_it() {
         let seen = |mib: u64| {
             let mut seen = SeenMemory::default();
-            seen.note("m7i.large", "ami-1", mib * MIB, at(0));
+            seen.note(builtin_type("m7i.large").unwrap(), "ami-1", mib * MIB, at(0));
             seen
         };
         let mut both = seen(7_900);

@@ -20,7 +20,7 @@ pub use estimate::{estimate_on_demand, estimate_spot};
 pub use facts::{Accelerator, Arch, Gpu, InstanceFacts, NameParts};
 pub use instance_type::{InstanceType, offerings};
 pub use listing::{ListedOffering, Listing, ListingError};
-pub use memory::SeenMemory;
+pub use memory::{News, SeenMemory};
 pub use offering::{
     CapacityReservation, CapacityType, Offering, RESERVATION_LABELS, RESERVED_DIVISOR, Reservation,
     UnknownCapacityType, Zone, reserved_offerings,

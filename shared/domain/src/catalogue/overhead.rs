@@ -61,7 +61,7 @@ pub struct NodeSettings {
     pub root_volume_bytes: u64,
     /// `instanceStorePolicy: RAID0`: local NVMe disks hold it instead.
     pub raid0: bool,
-    /// EBS volumes that an instance starts with.
+    /// EBS volumes of the node itself: those of its image, and those that the class maps beside them.
     pub own_volumes: u32,
 }
 
@@ -71,7 +71,7 @@ impl NodeSettings {
         NodeSettings {
             family,
             root_volume_bytes: default_volume(family),
-            own_volumes: image_volumes(family),
+            own_volumes: image_devices(family).len() as u32,
             ..NodeSettings::default()
         }
     }
@@ -98,7 +98,7 @@ impl NodeSettings {
             interfaces: listed(&class.network_interfaces),
             root_volume_bytes: root_volume(class, family).unwrap_or_else(|| default_volume(family)),
             raid0: class.instance_store_policy.is_some(),
-            own_volumes: own_volumes(class).max(image_volumes(family)),
+            own_volumes: own_volumes(class, family),
             ..NodeSettings::default()
         }
     }
@@ -178,18 +178,30 @@ const fn family_volume(family: AmiFamily) -> (&'static str, u64) {
     }
 }
 
-/// Volumes of a family's images.
-const fn image_volumes(family: AmiFamily) -> u32 {
+/// The volumes of a family's images, by device.
+const fn image_devices(family: AmiFamily) -> &'static [&'static str] {
     match family {
-        AmiFamily::Bottlerocket => 2,
-        _ => 1,
+        AmiFamily::Al2 | AmiFamily::Al2023 | AmiFamily::Custom => &["/dev/xvda"],
+        AmiFamily::Bottlerocket => &["/dev/xvda", "/dev/xvdb"],
+        AmiFamily::Windows2019 | AmiFamily::Windows2022 | AmiFamily::Windows2025 => &["/dev/sda1"],
     }
 }
 
-/// Volumes that a class maps.
-fn own_volumes(class: &Ec2NodeClassSpec) -> u32 {
+/// Volumes of the image and those that the class maps beside them. Only a class of its own image knows its devices: one of those it maps is
+/// the root.
+fn own_volumes(class: &Ec2NodeClassSpec, family: AmiFamily) -> u32 {
+    let image = image_devices(family);
     let mapped = class.block_device_mappings.iter().filter(|mapping| mapping.ebs.is_some());
-    u32::try_from(mapped.count()).unwrap_or(u32::MAX)
+    let count = match family {
+        AmiFamily::Custom => mapped.count().max(image.len()),
+        _ => {
+            let beside = |mapping: &&BlockDeviceMapping| {
+                mapping.device_name.as_deref().is_none_or(|device| !image.contains(&device))
+            };
+            image.len() + mapped.filter(beside).count()
+        }
+    };
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 const fn default_volume(family: AmiFamily) -> u64 {
@@ -228,7 +240,7 @@ impl Default for NodeSettings {
             vm_memory_overhead_permille: VM_MEMORY_OVERHEAD_PERMILLE,
             root_volume_bytes: default_volume(AmiFamily::Al2023),
             raid0: false,
-            own_volumes: image_volumes(AmiFamily::Al2023),
+            own_volumes: image_devices(AmiFamily::Al2023).len() as u32,
         }
     }
 }

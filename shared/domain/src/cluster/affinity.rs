@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-
-use super::UnreadableField;
 use serde::Serialize;
 
+use super::UnreadableField;
 use crate::api::labels;
 use crate::requirement::Selector;
 

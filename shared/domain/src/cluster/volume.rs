@@ -251,18 +251,34 @@ impl Volumes {
         Ok(needs)
     }
 
+    /// Answers the key of the claim that a pod names.
+    pub fn key_of(&self, pod: &PodKey, claim: &ClaimRef) -> PodKey {
+        let name = match claim {
+            ClaimRef::Named(name) => name.clone(),
+            ClaimRef::Ephemeral { volume, .. } => format!("{}-{volume}", pod.name).into(),
+        };
+        PodKey { namespace: pod.namespace.clone(), name }
+    }
+
+    /// Answers the driver that attaches the volume of a claim, if that is known; `key` is that of the claim.
+    pub fn driver(&self, key: &PodKey, claim: &ClaimRef) -> Option<&Arc<str>> {
+        let class = match (self.claims.get(key), claim) {
+            (Some(VolumeClaim { volume: Some(volume), .. }), _) => return self.volumes.get(volume)?.driver.as_ref(),
+            (Some(found), _) => found.class.as_ref(),
+            (None, ClaimRef::Ephemeral { class, .. }) => class.as_ref(),
+            (None, ClaimRef::Named(_)) => None,
+        };
+        Some(&self.classes.get(class?)?.provisioner)
+    }
+
     fn claim(&self, pod: &PodKey, claim: &ClaimRef) -> (String, Result<Needs, VolumeProblem>) {
-        let (name, template): (Arc<str>, Option<&Option<Arc<str>>>) = match claim {
-            ClaimRef::Named(name) => (name.clone(), None),
-            ClaimRef::Ephemeral { volume, class } => (format!("{}-{volume}", pod.name).into(), Some(class)),
-        };
-        let key = PodKey { namespace: pod.namespace.clone(), name: name.clone() };
-        let answer = match (self.claims.get(&key), template) {
+        let key = self.key_of(pod, claim);
+        let answer = match (self.claims.get(&key), claim) {
             (Some(found), _) => self.bound(found),
-            (None, Some(class)) => self.unbound(class.as_ref()),
-            (None, None) => Err(VolumeProblem::NoClaim),
+            (None, ClaimRef::Ephemeral { class, .. }) => self.unbound(class.as_ref()),
+            (None, ClaimRef::Named(_)) => Err(VolumeProblem::NoClaim),
         };
-        (name.to_string(), answer)
+        (key.name.to_string(), answer)
     }
 
     fn bound(&self, claim: &VolumeClaim) -> Result<Needs, VolumeProblem> {

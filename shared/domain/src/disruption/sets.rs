@@ -73,13 +73,14 @@ impl<'f, 'a> Search<'f, 'a> {
         }
     }
 
-    /// Answers how many of the first candidates the free room of all others may hold by its sums alone.
+    /// Answers how many of the first candidates the free room of all others may hold by its sums alone: of what pods ask for, since other room
+    /// may have no bound.
     fn room_lasts(&self, order: &[usize]) -> usize {
         let problem = &self.field.problem;
         let ready = problem.hosts.iter().filter(|state| state.open && state.initialized);
         let mut free: Vec<i64> = Vec::new();
         for state in ready {
-            free.resize(state.free.len(), 0);
+            free.resize(problem.dims.resources(), 0);
             free.iter_mut().zip(&state.free).for_each(|(all, one)| *all = all.saturating_add((*one).max(0)));
         }
         let mut lasts = |at: &&usize| {
@@ -87,7 +88,7 @@ impl<'f, 'a> Search<'f, 'a> {
             let own = &problem.hosts[entry.host].free;
             free.iter_mut().zip(own).for_each(|(all, one)| *all = all.saturating_sub((*one).max(0)));
             for pod in &entry.pods {
-                let asked = problem.demand(pod);
+                let asked = problem.dims.demand(&pod.shape.requests);
                 free.iter_mut().zip(&asked).for_each(|(all, one)| *all = all.saturating_sub(*one));
             }
             free.iter().all(|left| *left >= 0)

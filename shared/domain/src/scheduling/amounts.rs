@@ -13,8 +13,9 @@ pub(crate) type Amounts = SmallVec<[i64; 6]>;
 
 /// Stands for a pod's place on a node of a pool that bounds the share of its pods on one node. No object names it.
 pub(crate) const PLACE: &str = "karp.sh/place";
-/// One place or volume, and more of them than pods ask for.
+/// One place or volume.
 const ONE: i64 = 1000;
+/// More places or volumes than pods ask for.
 const ABUNDANT: i64 = i64::MAX / 2;
 
 /// Names the resources that a problem speaks of, in order: what pods ask for, then volumes by CSI driver, then [`PLACE`], if it is there.
@@ -39,9 +40,8 @@ impl Dims {
         Dims { volumes: names.len()..names.len(), names }
     }
 
-    /// Adds the volumes of CSI drivers: room has them in plenty and pods take none, unless it is set.
+    /// Adds the volumes of CSI drivers, before places: room has them in plenty and pods take none, unless it is set.
     pub(crate) fn with_volumes(mut self, drivers: &[Arc<str>]) -> Self {
-        self.names.truncate(self.volumes.start);
         self.names.extend(drivers.iter().map(ToString::to_string));
         self.volumes.end = self.names.len();
         self
@@ -79,6 +79,11 @@ impl Dims {
     /// Says whether places are counted.
     pub(crate) fn has_places(&self) -> bool {
         self.names.last().is_some_and(|name| name == PLACE)
+    }
+
+    /// Answers how many resources pods ask for; volumes and places come after those.
+    pub(crate) const fn resources(&self) -> usize {
+        self.volumes.start
     }
 
     /// Answers the names.

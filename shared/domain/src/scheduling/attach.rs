@@ -3,57 +3,76 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::amounts::{Amounts, Dims};
 use super::problem::HostLabels;
 use crate::api::labels;
-use crate::catalogue::{Catalogue, InstanceType};
-use crate::cluster::{ClaimRef, EBS_DRIVER, Host, Phase, Pod, PodKey, Snapshot, VolumeNeeds, VolumeProblem};
+use crate::catalogue::InstanceType;
+use crate::cluster::{ClaimRef, EBS_DRIVER, Host, Pod, PodKey, Snapshot};
 
 /// What nodes can attach and what pods want attached.
-#[derive(Default)]
 pub(crate) struct Attach<'a> {
+    snapshot: &'a Snapshot,
     /// Drivers that bound how many volumes a node takes, and whose volumes some pod may have.
     drivers: Vec<Arc<str>>,
     /// The pod that counts a claim which several name: it is attached once.
     shared: FxHashMap<(&'a str, &'a str), &'a PodKey>,
-    /// What nodes of a type took, by type and driver: drivers can be told to keep some for others.
+    /// The most that nodes of a type took, by type and driver.
     seen: FxHashMap<(&'a str, &'a str), u32>,
     /// The most that any node took, by driver.
     most: BTreeMap<&'a str, u32>,
+    /// How much less than EC2 says every type at hand took of EBS volumes: drivers can be told to keep some for others.
+    less: u32,
 }
 
 impl<'a> Attach<'a> {
     /// Reads what CSINodes say; nothing when no pod has a claim.
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
-        let mut attach = Attach::default();
+        let mut attach = Attach {
+            snapshot,
+            drivers: Vec::new(),
+            shared: FxHashMap::default(),
+            seen: FxHashMap::default(),
+            most: BTreeMap::new(),
+            less: 0,
+        };
         if snapshot.pods.iter().all(|pod| pod.claims.is_empty()) {
             return attach;
         }
+        attach.look();
         let volumes = &snapshot.volumes;
-        for node in &snapshot.nodes {
-            let kind = node.labels.get(labels::INSTANCE_TYPE);
-            for (driver, count) in volumes.attachable.get(&node.name).into_iter().flatten() {
-                let raise = |most: &mut u32| *most = (*most).max(*count);
-                raise(attach.most.entry(driver).or_default());
-                if let Some(kind) = kind {
-                    raise(attach.seen.entry((kind, driver)).or_default());
-                }
-            }
-        }
         let of_volumes = volumes.volumes.values().filter_map(|volume| volume.driver.as_ref());
         let used: BTreeSet<&Arc<str>> = of_volumes.chain(volumes.classes.values().map(|c| &c.provisioner)).collect();
         let bounded = |driver: &&Arc<str>| &***driver == EBS_DRIVER || attach.most.contains_key(&***driver);
         attach.drivers = used.into_iter().filter(bounded).cloned().collect();
-        attach.share(snapshot);
+        attach.share();
         attach
     }
 
-    /// Of pods that name one claim, the first that is bound counts it, else the first.
-    fn share(&mut self, snapshot: &'a Snapshot) {
+    /// Notes what nodes say.
+    fn look(&mut self) {
+        for node in &self.snapshot.nodes {
+            let kind = node.labels.get(labels::INSTANCE_TYPE);
+            for (driver, count) in self.snapshot.volumes.attachable.get(&node.name).into_iter().flatten() {
+                let raise = |most: &mut u32| *most = (*most).max(*count);
+                raise(self.most.entry(driver).or_default());
+                if let Some(kind) = kind {
+                    raise(self.seen.entry((kind, driver)).or_default());
+                }
+            }
+        }
+        let known = |kind: &str| self.snapshot.catalogues.values().find_map(|all| all.get(kind)?.attachable);
+        let of_ebs = self.seen.iter().filter(|((_, driver), _)| *driver == EBS_DRIVER);
+        let less = of_ebs.filter_map(|((kind, _), seen)| Some(known(kind)?.saturating_sub(*seen)));
+        self.less = less.min().unwrap_or(0);
+    }
+
+    /// Of pods that may be placed or stay, and name one claim, the first that is bound counts it, else the first.
+    fn share(&mut self) {
         let mut first: FxHashMap<(&str, &str), &Pod> = FxHashMap::default();
-        for pod in snapshot.pods.iter().filter(|pod| pod.phase != Phase::Terminal) {
+        let stays = |pod: &Pod| pod.node.is_some() && pod.holds_resources() && pod.deletes_at.is_none();
+        for pod in self.snapshot.pods.iter().filter(|pod| pod.is_provisionable() || stays(pod)) {
             for claim in &pod.claims {
                 let ClaimRef::Named(name) = claim else { continue };
                 let key = (&*pod.key.namespace, &**name);
@@ -61,8 +80,7 @@ impl<'a> Attach<'a> {
                     first.insert(key, pod);
                     continue;
                 };
-                let rank = |pod: &Pod| (pod.node.is_none(), pod.key.clone());
-                if rank(pod) < rank(other) {
+                if (pod.node.is_none(), &pod.key) < (other.node.is_none(), &other.key) {
                     *other = pod;
                 }
                 self.shared.insert(key, &other.key);
@@ -75,23 +93,15 @@ impl<'a> Attach<'a> {
         &self.drivers
     }
 
-    /// Answers what the claims of a pod ask for, or the first claim that is wrong. A claim that another pod counts attaches nothing.
-    pub(crate) fn needs(&self, snapshot: &Snapshot, pod: &Pod) -> Result<VolumeNeeds, (String, VolumeProblem)> {
-        if self.shared.is_empty() {
-            return snapshot.volumes.needs(&pod.key, &pod.claims);
-        }
-        let counted = |claim: &ClaimRef| match claim {
+    /// How many volumes of each driver a pod brings to the node where it is placed: each claim once, and none that another pod counts.
+    pub(crate) fn wanted(&self, pod: &Pod) -> BTreeMap<Arc<str>, u32> {
+        let counts = |claim: &ClaimRef| match claim {
             ClaimRef::Named(name) => {
                 self.shared.get(&(&*pod.key.namespace, &**name)).is_none_or(|counts| **counts == pod.key)
             }
             ClaimRef::Ephemeral { .. } => true,
         };
-        let own: Vec<ClaimRef> = pod.claims.iter().filter(|claim| counted(claim)).cloned().collect();
-        let mut needs = snapshot.volumes.needs(&pod.key, &pod.claims)?;
-        if own.len() < pod.claims.len() {
-            needs.attach = snapshot.volumes.needs(&pod.key, &own)?.attach;
-        }
-        Ok(needs)
+        self.count(pod.claims.iter().filter(|claim| counts(claim)).map(|claim| (pod, claim)))
     }
 
     /// Sets what a new node of a type can attach.
@@ -99,45 +109,54 @@ impl<'a> Attach<'a> {
         dims.set_volumes(room, |driver| self.of_type(kind, driver));
     }
 
-    /// Sets what a host can attach, volumes that are attached included: as its CSINode says, before there is one as its type does. A node
-    /// of which neither tells is not bounded, as in kube-scheduler.
-    pub(crate) fn set_host(
-        &self,
-        (dims, snapshot): (&Dims, &Snapshot),
-        room: &mut Amounts,
-        host: &Host,
-        labels: &HostLabels,
-    ) {
+    /// Sets what a host can attach beside what its pods have: as its CSINode says, before there is one as its type does. A node of which
+    /// neither tells is not bounded, as in kube-scheduler.
+    pub(crate) fn set_host(&self, dims: &Dims, room: &mut Amounts, host: (&Host, &HostLabels), pods: &[Arc<Pod>]) {
         if self.drivers.is_empty() {
             return;
         }
-        let told = host.node.as_ref().and_then(|node| snapshot.volumes.attachable.get(&node.name));
-        let launched = match labels {
-            HostLabels::Asked { catalogue, types, .. } => Some((&**catalogue, types.ones().collect())),
-            HostLabels::Known(labels) => self.launched_as(snapshot, host, labels),
-        };
-        let planned = |driver: &str| {
-            let (catalogue, types): &(&Catalogue, Vec<usize>) = launched.as_ref()?;
-            types.iter().filter_map(|at| self.of_type(&catalogue.types()[*at], driver)).min()
-        };
-        dims.set_volumes(room, |driver| told.and_then(|told| told.get(driver).copied()).or_else(|| planned(driver)));
+        let told = host.0.node.as_ref().and_then(|node| self.snapshot.volumes.attachable.get(&node.name));
+        let there = self.count(pods.iter().flat_map(|pod| pod.claims.iter().map(move |claim| (&**pod, claim))));
+        dims.set_volumes(room, |driver| {
+            let most = told.and_then(|told| told.get(driver).copied()).or_else(|| self.planned(host, driver))?;
+            Some(most.saturating_sub(there.get(driver).copied().unwrap_or(0)))
+        });
     }
 
-    /// The type of a host that a claim stands for.
-    fn launched_as<'s>(
-        &self,
-        snapshot: &'s Snapshot,
-        host: &Host,
-        labels: &BTreeMap<String, String>,
-    ) -> Option<(&'s Catalogue, Vec<usize>)> {
-        let claim = host.claim.as_ref()?;
-        let catalogue = snapshot.catalogues.of(&claim.class.name, claim.pool.as_deref())?;
-        let at = catalogue.position(labels.get(labels::INSTANCE_TYPE)?)?;
-        Some((catalogue, vec![at]))
+    /// How many volumes claims of pods are, by driver.
+    fn count<'p>(&self, claims: impl Iterator<Item = (&'p Pod, &'p ClaimRef)>) -> BTreeMap<Arc<str>, u32> {
+        let volumes = &self.snapshot.volumes;
+        let mut seen: FxHashSet<PodKey> = FxHashSet::default();
+        let mut counted: BTreeMap<Arc<str>, u32> = BTreeMap::new();
+        for (pod, claim) in claims {
+            let key = volumes.key_of(&pod.key, claim);
+            if let Some(driver) = volumes.driver(&key, claim)
+                && seen.insert(key)
+            {
+                *counted.entry(driver.clone()).or_default() += 1;
+            }
+        }
+        counted
+    }
+
+    /// What a host can attach by the types that its claim may become, or has.
+    fn planned(&self, (host, labels): (&Host, &HostLabels), driver: &str) -> Option<u32> {
+        match labels {
+            HostLabels::Asked { catalogue, types, .. } => {
+                types.ones().filter_map(|at| self.of_type(&catalogue.types()[at], driver)).min()
+            }
+            HostLabels::Known(labels) => {
+                let claim = host.claim.as_ref()?;
+                let catalogue = self.snapshot.catalogues.of(&claim.class.name, claim.pool.as_deref())?;
+                self.of_type(catalogue.get(labels.get(labels::INSTANCE_TYPE)?)?, driver)
+            }
+        }
     }
 
     fn of_type(&self, kind: &InstanceType, driver: &str) -> Option<u32> {
-        let by_facts = kind.attachable.filter(|_| driver == EBS_DRIVER);
-        self.seen.get(&(&*kind.name, driver)).copied().or(by_facts).or_else(|| self.most.get(driver).copied())
+        let seen = self.seen.get(&(&*kind.name, driver)).copied();
+        let by_facts =
+            || kind.attachable.filter(|_| driver == EBS_DRIVER).map(|most| most.saturating_sub(self.less).max(1));
+        seen.or_else(by_facts).or_else(|| self.most.get(driver).copied())
     }
 }

@@ -108,7 +108,8 @@ pub fn explain(snapshot: &Snapshot, pod: &Pod, planned: &Solution) -> Vec<PoolEx
 }
 
 fn of_pool(problem: &Problem<'_>, state: &PoolState, pod: &Pod) -> PoolExplanation {
-    let places = problem.attach.needs(problem.snapshot, pod).map(|needs| needs.alternatives).unwrap_or_default();
+    let needs = problem.snapshot.volumes.needs(&pod.key, &pod.claims);
+    let places = needs.map(|needs| needs.alternatives).unwrap_or_default();
     let barred = bears(&pod.shape, &state.pool.taints).err().map(|taint| Misfit::Taint { taint });
     let ways = pod.shape.alternatives.iter().map(|wanted| {
         let mut sieve = Sieve { state, steps: Vec::new(), types: state.catalogue.all() };

@@ -177,7 +177,12 @@ impl<'a> Problem<'a> {
 
     /// Answers what a pod takes of a node.
     pub(crate) fn demand(&self, pod: &Pod) -> Amounts {
-        demand(self.snapshot, (&self.dims, &self.attach), pod)
+        let mut asked = self.dims.demand(&pod.shape.requests);
+        if !pod.claims.is_empty() && !self.attach.drivers().is_empty() {
+            let wanted = self.attach.wanted(pod);
+            self.dims.set_volumes(&mut asked, |driver| wanted.get(driver).copied());
+        }
+        asked
     }
 
     /// Says whether no pool has taints, so that they keep no pod off new nodes.
@@ -328,11 +333,11 @@ fn host_state(
     let taints = effective_taints(&host, initialized);
     let (capacity, allocatable) = host_room(&host, initialized, &labels);
     let mut free = dims.supply(&allocatable);
-    attach.set_host((dims, snapshot), &mut free, &host, &labels);
     let pods = node.and_then(|n| pods_by_node.get(&n.name)).map(Vec::as_slice).unwrap_or_default();
     for pod in pods {
-        take(&mut free, &demand(snapshot, (dims, attach), pod), 1);
+        take(&mut free, &dims.demand(&pod.shape.requests), 1);
     }
+    attach.set_host(dims, &mut free, (&host, &labels), pods);
     let mut daemon_ports = Vec::new();
     if claim.is_some() {
         let belonging = belonging_daemons(snapshot, &taints, &labels);
@@ -342,18 +347,6 @@ fn host_state(
     let cordoned = node.is_some_and(|n| n.unschedulable);
     let open = !host.is_leaving() && !cordoned && (node.is_some() || claim.is_some());
     HostState { free, taints, labels, open, initialized, capacity, daemon_ports, host }
-}
-
-/// What a pod takes of a node: what it asks for, and its volumes.
-fn demand(snapshot: &Snapshot, (dims, attach): (&Dims, &Attach<'_>), pod: &Pod) -> Amounts {
-    let mut asked = dims.demand(&pod.shape.requests);
-    if !pod.claims.is_empty()
-        && !attach.drivers().is_empty()
-        && let Ok(needs) = attach.needs(snapshot, pod)
-    {
-        dims.set_volumes(&mut asked, |driver| needs.attach.get(driver).copied());
-    }
-    asked
 }
 
 /// The taints that keep pods away for good: while a node starts, those that will go by themselves do not count.

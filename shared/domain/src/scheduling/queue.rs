@@ -99,8 +99,8 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec
         }
         let needs = match pod.claims.is_empty() {
             true => None,
-            false => match problem.attach.needs(problem.snapshot, pod) {
-                Ok(needs) => Some(needs),
+            false => match problem.snapshot.volumes.needs(&pod.key, &pod.claims) {
+                Ok(needs) => Some(VolumeNeeds { attach: problem.attach.wanted(pod), ..needs }),
                 Err((claim, problem)) => {
                     refused.push((pod.key.clone(), Refusal::Volume { claim, problem }));
                     continue;

@@ -73,6 +73,8 @@ impl Waiting {
     }
 }
 
+/// A node that holds so many times all that waits is as good as one that holds more: room without a bound must not drown the other figures.
+const MOST_SHARE: f64 = 1e3;
 /// More pods than any node holds.
 const MOST_PODS: f64 = 1000.0;
 
@@ -103,7 +105,10 @@ impl Value {
             let state = &problem.pools[*pool];
             for at in useful(problem, groups, remaining, &mine, *pool, &banned[*pool]).ones() {
                 let Some(price) = state.catalogue.cheapest(at, state.market) else { continue };
-                let share = |d: usize| if demand[d] > 0.0 { state.room[at][d].max(0) as f64 / demand[d] } else { 0.0 };
+                let share = |d: usize| match demand[d] > 0.0 {
+                    true => (state.room[at][d].max(0) as f64 / demand[d]).min(MOST_SHARE),
+                    false => 0.0,
+                };
                 let mut row: Vec<f64> = (0..dims).map(share).collect();
                 row.push(if needed > 0 { 1.0 / f64::from(needed) } else { 0.0 });
                 offers.push((row, dollars(price)));

@@ -103,6 +103,15 @@ fn volumes<'p>(snapshot: &Snapshot, pods: impl Iterator<Item = &'p Pod>) -> u32 
     u32::try_from(all.len()).unwrap()
 }
 
+/// The most EBS volumes that nodes of a type say they attach.
+fn told(snapshot: &Snapshot, instance_type: &str) -> Option<u32> {
+    let of_type = |n: &&std::sync::Arc<karp_domain::cluster::Node>| {
+        n.labels.get("node.kubernetes.io/instance-type").is_some_and(|own| own == instance_type)
+    };
+    let nodes = snapshot.nodes.iter().filter(of_type);
+    nodes.filter_map(|node| snapshot.volumes.attachable.get(&node.name)?.get(EBS_DRIVER)).max().copied()
+}
+
 /// Whatever offering EC2 chooses, every pod must fit the node that comes of it.
 fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlightNode) {
     assert!(!node.pods.is_empty(), "a node without pods");
@@ -144,8 +153,8 @@ fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlig
         );
         let daemons = daemons_on(snapshot, pool, &labels);
         assert!(enough(&total.plus(&daemons), &t.allocatable()), "{} does not hold its pods", t.name);
-        let attaches = t.attachable.is_none_or(|most| attached <= most);
-        assert!(attaches || !snapshot.volumes.attachable.is_empty(), "{} does not attach {attached} volumes", t.name);
+        let attaches = told(snapshot, &t.name).or(t.attachable).is_none_or(|most| attached <= most);
+        assert!(attaches, "{} does not attach {attached} volumes", t.name);
         for key in &node.pods {
             assert!(accepts(pods[key], &labels), "{key} does not accept {offering:?}");
             assert!(bears(pods[key], pool), "{key} does not bear the taints of {}", pool.name);
@@ -278,7 +287,9 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
             }
             Misfit::TooManyVolumes { wanted, most, .. } => {
                 assert_eq!(volumes(snapshot, std::iter::once(pod)), *wanted);
-                assert!(wanted > most && catalogue.types().iter().all(|t| t.attachable.is_some_and(|m| m < *wanted)));
+                let takes = |name: &str, by_facts: Option<u32>| told(snapshot, name).or(by_facts);
+                let too_few = |most: Option<u32>| most.is_some_and(|most| most < *wanted);
+                assert!(wanted > most && catalogue.types().iter().all(|t| too_few(takes(&t.name, t.attachable))));
             }
             // volumes narrow where a pod may be; the judge of topology looks at them
             Misfit::Requirement { .. } | Misfit::NoInstanceType { .. } if !pod.claims.is_empty() => {}
