@@ -30,7 +30,14 @@ pub struct Market {
     file: PriceFile,
     memory: Memory,
     /// The last catalogue of each class, by the class's name.
-    catalogues: Mutex<HashMap<String, (Key, Arc<Catalogue>)>>,
+    catalogues: Mutex<HashMap<String, Made>>,
+}
+
+/// A catalogue, and what it was made of.
+struct Made {
+    of: Key,
+    memory: Arc<SeenMemory>,
+    catalogue: Arc<Catalogue>,
 }
 
 struct Offers {
@@ -93,13 +100,21 @@ impl Market {
         let (memory, news) = self.memory.get().await;
         key.generation = (renewal, repricing, news);
         let mut catalogues = self.catalogues.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((made_of, catalogue)) = catalogues.get(class)
-            && *made_of == key
-        {
-            return Ok(catalogue.clone());
+        let last = catalogues.get(class);
+        if let Some(made) = last.filter(|made| made.of == key) {
+            return Ok(made.catalogue.clone());
         }
-        let catalogue = Arc::new(build(&offers, &prices, &self.file, &memory, &key));
-        catalogues.insert(class.to_owned(), (key, catalogue.clone()));
+        let (renewal, repricing, _) = key.generation;
+        let same = |made: &&Made| {
+            let (_, _, news) = made.of.generation;
+            made.of == Key { generation: (renewal, repricing, news), ..key.clone() }
+        };
+        let catalogue = Arc::new(match last.filter(same) {
+            // few types are seen with other memory at a time, and catalogues are large
+            Some(made) => remeasured(made, &offers, &memory),
+            None => build(&offers, &prices, &self.file, &memory, &key),
+        });
+        catalogues.insert(class.to_owned(), Made { of: key, memory, catalogue: catalogue.clone() });
         Ok(catalogue)
     }
 
@@ -131,6 +146,21 @@ pub fn sold(facts: &InstanceFacts, zones: &[Zone], prices: &Prices, file: &Price
         (offering.price, offering.source) = (price, if given { PriceSource::Published } else { offering.source });
     }
     sold
+}
+
+/// Makes a catalogue of another in which only the memory of nodes is known better.
+fn remeasured(made: &Made, offers: &Offers, memory: &SeenMemory) -> Catalogue {
+    made.catalogue.remeasured(|known| {
+        if !memory.knows(&known.name) && !made.memory.knows(&known.name) {
+            return None;
+        }
+        let unknown = || offers.unknown.iter().find(|facts| facts.name == *known.name);
+        let facts = builtin_type(&known.name).or_else(unknown)?;
+        let node = class::node_labels(made.of.family, facts);
+        let image = class::image_for(&made.of.images, |label| node.get(label).cloned())?;
+        let seen = memory.of(facts, [&*image.id]);
+        Some(InstanceType::measured(facts, &made.of.settings, seen, Vec::new()))
+    })
 }
 
 /// Makes a class's catalogue: types that one of its images boots, in the zones where it has a subnet.
@@ -218,6 +248,12 @@ mod tests {
         seen.note(builtin_type("m7i.large").expect("a type"), "ami-1", 7_777 << 20, jiff::Timestamp::UNIX_EPOCH);
         let measured = build(&offers, &prices, &PriceFile::default(), &seen, &key);
         assert_eq!(measured.types()[0].capacity.get("memory").to_string(), "7777Mi");
+        let made =
+            |memory, catalogue| Made { of: key.clone(), memory: Arc::new(memory), catalogue: Arc::new(catalogue) };
+        let guessed = made(SeenMemory::default(), catalogue.clone());
+        assert_eq!(remeasured(&guessed, &offers, &seen).types(), measured.types());
+        let forgotten = remeasured(&made(seen, measured), &offers, &SeenMemory::default());
+        assert_eq!(forgotten.types(), catalogue.types());
         let file = PriceFile::parse("rules: [{capacityTypes: [spot], pricePerHour: 0.01}, {discountPercent: 50}]");
         let own = build(&offers, &prices, &file.expect("a price file"), &SeenMemory::default(), &key);
         for offering in &own.types()[0].offerings {

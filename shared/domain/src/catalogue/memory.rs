@@ -90,6 +90,11 @@ impl SeenMemory {
         }
     }
 
+    /// Says whether anything is known of a type.
+    pub fn knows(&self, instance_type: &str) -> bool {
+        self.0.contains_key(instance_type)
+    }
+
     /// Answers how many types are known.
     pub fn len(&self) -> usize {
         self.0.len()

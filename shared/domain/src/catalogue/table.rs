@@ -169,6 +169,17 @@ impl Catalogue {
         })
     }
 
+    /// Makes a copy with other capacities of some types; the rest is shared. `measured` makes anew what may have another, its labels and
+    /// offerings as they are.
+    pub fn remeasured(&self, measured: impl Fn(&InstanceType) -> Option<InstanceType>) -> Self {
+        self.altered(|t| {
+            let Some(other) = measured(t).filter(|other| other.capacity != t.capacity) else { return false };
+            let own = Arc::make_mut(t);
+            (own.capacity, own.overhead) = (other.capacity, other.overhead);
+            true
+        })
+    }
+
     /// Makes a copy in which `change` may alter a type's price and capacity, never its labels; it says whether it did.
     pub(super) fn altered(&self, mut change: impl FnMut(&mut Arc<InstanceType>) -> bool) -> Self {
         let mut copy = self.clone();
