@@ -36,7 +36,8 @@ pub struct Market {
 /// A catalogue, and what it was made of.
 struct Made {
     of: Key,
-    memory: Arc<SeenMemory>,
+    /// With its generation.
+    memory: (Arc<SeenMemory>, u64),
     catalogue: Arc<Catalogue>,
 }
 
@@ -44,6 +45,13 @@ struct Offers {
     zones: BTreeMap<String, BTreeSet<String>>,
     /// Facts of types that the built-in table does not know.
     unknown: Vec<InstanceFacts>,
+}
+
+impl Offers {
+    /// Returns what is known of a type's hardware.
+    fn facts(&self, instance_type: &str) -> Option<&InstanceFacts> {
+        builtin_type(instance_type).or_else(|| self.unknown.iter().find(|facts| facts.name == instance_type))
+    }
 }
 
 /// What a catalogue depends on.
@@ -61,8 +69,8 @@ pub struct Key {
     pub images: Vec<Ami>,
     /// Capacity reservations of the class, with what they have left.
     pub reservations: Vec<CapacityReservation>,
-    /// Which renewals of offers, prices and seen memory it was made from.
-    pub generation: (u64, u64, u64),
+    /// Which renewals of offers and prices it was made from.
+    pub generation: (u64, u64),
 }
 
 impl Market {
@@ -73,11 +81,8 @@ impl Market {
 
     /// Notes the memory that a node of a type and image has, in bytes: catalogues made from now on reckon with it.
     pub async fn note_memory(&self, instance_type: &str, image: &str, bytes: u64) {
-        if let Some(facts) = builtin_type(instance_type) {
-            return self.memory.note(facts, image, bytes).await;
-        }
         let Ok((offers, _)) = self.offers().await else { return };
-        if let Some(facts) = offers.unknown.iter().find(|facts| facts.name == instance_type) {
+        if let Some(facts) = offers.facts(instance_type) {
             self.memory.note(facts, image, bytes).await;
         }
     }
@@ -97,22 +102,14 @@ impl Market {
     pub async fn catalogue(&self, class: &str, mut key: Key) -> Result<Arc<Catalogue>, Error> {
         let (offers, prices) = futures::try_join!(self.offers(), self.prices.get())?;
         let ((offers, renewal), (prices, repricing)) = (offers, prices);
-        let (memory, news) = self.memory.get().await;
-        key.generation = (renewal, repricing, news);
+        key.generation = (renewal, repricing);
+        let memory = self.memory.get().await;
         let mut catalogues = self.catalogues.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = catalogues.get(class);
-        if let Some(made) = last.filter(|made| made.of == key) {
-            return Ok(made.catalogue.clone());
-        }
-        let (renewal, repricing, _) = key.generation;
-        let same = |made: &&Made| {
-            let (_, _, news) = made.of.generation;
-            made.of == Key { generation: (renewal, repricing, news), ..key.clone() }
-        };
-        let catalogue = Arc::new(match last.filter(same) {
+        let catalogue = Arc::new(match catalogues.get(class).filter(|made| made.of == key) {
+            Some(made) if made.memory.1 == memory.1 => return Ok(made.catalogue.clone()),
             // few types are seen with other memory at a time, and catalogues are large
-            Some(made) => remeasured(made, &offers, &memory),
-            None => build(&offers, &prices, &self.file, &memory, &key),
+            Some(made) => remeasured(made, &offers, &memory.0),
+            None => build(&offers, &prices, &self.file, &memory.0, &key),
         });
         catalogues.insert(class.to_owned(), Made { of: key, memory, catalogue: catalogue.clone() });
         Ok(catalogue)
@@ -151,11 +148,10 @@ pub fn sold(facts: &InstanceFacts, zones: &[Zone], prices: &Prices, file: &Price
 /// Makes a catalogue of another in which only the memory of nodes is known better.
 fn remeasured(made: &Made, offers: &Offers, memory: &SeenMemory) -> Catalogue {
     made.catalogue.remeasured(|known| {
-        if !memory.knows(&known.name) && !made.memory.knows(&known.name) {
+        if !memory.knows(&known.name) && !made.memory.0.knows(&known.name) {
             return None;
         }
-        let unknown = || offers.unknown.iter().find(|facts| facts.name == *known.name);
-        let facts = builtin_type(&known.name).or_else(unknown)?;
+        let facts = offers.facts(&known.name)?;
         let node = class::node_labels(made.of.family, facts);
         let image = class::image_for(&made.of.images, |label| node.get(label).cloned())?;
         let seen = memory.of(facts, [&*image.id]);
@@ -234,7 +230,7 @@ mod tests {
             zones: vec![Zone::new("us-east-1a", "use1-az1")],
             images: vec![amd64],
             reservations: Vec::new(),
-            generation: (1, 1, 0),
+            generation: (1, 1),
         };
         let catalogue = build(&offers, &prices, &PriceFile::default(), &SeenMemory::default(), &key);
         assert_eq!(catalogue.types().iter().map(|kind| &*kind.name).collect::<Vec<_>>(), ["m7i.large"]);
@@ -249,7 +245,7 @@ mod tests {
         let measured = build(&offers, &prices, &PriceFile::default(), &seen, &key);
         assert_eq!(measured.types()[0].capacity.get("memory").to_string(), "7777Mi");
         let made =
-            |memory, catalogue| Made { of: key.clone(), memory: Arc::new(memory), catalogue: Arc::new(catalogue) };
+            |memory, catalogue| Made { of: key.clone(), memory: (Arc::new(memory), 0), catalogue: Arc::new(catalogue) };
         let guessed = made(SeenMemory::default(), catalogue.clone());
         assert_eq!(remeasured(&guessed, &offers, &seen).types(), measured.types());
         let forgotten = remeasured(&made(seen, measured), &offers, &SeenMemory::default());

@@ -212,7 +212,7 @@ impl Aws {
         zones.dedup();
         let reservations = self.reservations.as_ref().map(|known| known.offered(reservations)).unwrap_or_default();
         let (demands, settings) = (Demands::from_class(spec), self.settings(spec));
-        Ok(Key { family, demands, settings, zones, images, reservations, generation: (0, 0, 0) })
+        Ok(Key { family, demands, settings, zones, images, reservations, generation: (0, 0) })
     }
 
     /// Returns what of an instance the pods on nodes of a class can use.
