@@ -6,12 +6,13 @@ use std::str::FromStr;
 
 use clap::Args;
 use karp_domain::api::labels;
-use karp_domain::catalogue::{CapacityType, Catalogue, Demands, InstanceType, Listing, Market, NodeSettings};
+use karp_domain::catalogue::{CapacityType, Catalogue, InstanceType, Listing, Market};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::{Operator, Requirement, Requirements, hint};
 
 use super::text;
 use super::world::Output;
+use crate::cloud::aws::Hardware;
 use crate::files::{Known, Objects, Offered, zones_for};
 
 /// Holds the options of `karp instance-types`.
@@ -60,7 +61,7 @@ impl FromStr for Wanted {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let offered = Offered::new(options.instance_types.as_deref(), &options.zones, options.price_file.as_deref())?;
     let zones = zones_for(None, &Objects::default());
-    let catalogue = offered.catalogue(&NodeSettings::default(), &Demands::default(), &zones, (&Known::default(), &[]));
+    let catalogue = offered.catalogue(&Hardware::default(), &zones, &Known::default());
     let requirements: Requirements = options.requirements.iter().map(|wanted| wanted.0.clone()).collect();
     for requirement in requirements.iter() {
         let key = requirement.key();

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use karp_aws::prices::Prices;
 use karp_domain::api::{Ec2NodeClass, RequirementSpec, conditions, labels};
-use karp_domain::catalogue::{Catalogue, Demands, InstanceType, Listing, NodeSettings, SeenMemory, Zone, builtin};
+use karp_domain::catalogue::{Catalogue, InstanceType, Listing, SeenMemory, Zone, builtin};
 use karp_domain::cluster::Catalogues;
 use karp_domain::price_file::PriceFile;
 use karp_domain::requirement::Operator;
 
 use super::{BadInput, Objects, Origin, source, text};
-use crate::cloud::aws::{Kept, read_price_file, sold};
+use crate::cloud::aws::{Hardware, Kept, read_price_file, sold};
 
 /// Zones when neither the command line nor any object names one.
 const DEFAULT_ZONES: [(&str, &str); 3] =
@@ -49,8 +49,12 @@ impl Known {
     }
 }
 
-/// What a catalogue of built-in types is made of.
-type Made = (NodeSettings, Demands, Vec<Zone>, Vec<String>);
+/// A catalogue of built-in types, and what it is made of.
+struct Made {
+    hardware: Hardware,
+    zones: Vec<Zone>,
+    catalogue: Arc<Catalogue>,
+}
 
 impl Offered {
     /// Makes what the command line says: a file of types, or zones for the built-in ones and what the account pays for them.
@@ -76,8 +80,8 @@ impl Offered {
         let claims = objects.claims.iter().map(|claim| &claim.object.spec.node_class_ref);
         let names: BTreeSet<&str> = pools.chain(claims).map(|class| class.name.as_str()).collect();
         let known = Known::of(objects);
-        // classes with equal settings share one catalogue
-        let mut made: Vec<(Made, Arc<Catalogue>)> = Vec::new();
+        // equal classes share one catalogue
+        let mut made: Vec<Made> = Vec::new();
         let mut all = Catalogues::default();
         for name in names {
             let class = objects.classes.iter().find(|class| class.object.metadata.name.as_deref() == Some(name));
@@ -85,15 +89,15 @@ impl Offered {
             if class.is_some_and(is_not_ready) {
                 continue;
             }
-            let settings = class.map(|class| NodeSettings::from_class(&class.spec)).unwrap_or_default();
-            let demands = class.map(|class| Demands::from_class(&class.spec)).unwrap_or_default();
-            let status = class.and_then(|class| class.status.as_ref());
-            let images = status.iter().flat_map(|status| &status.amis).map(|image| image.id.clone()).collect();
-            let key = (settings, demands, zones_for(class, objects), images);
-            let same = made.iter().find(|(known, _)| *known == key).map(|(_, same)| same.clone());
+            let mut hardware = class.map(|class| Hardware::from_class(&class.spec)).unwrap_or_default();
+            let found = class.and_then(|class| class.status.as_ref()).map(|status| status.amis.clone());
+            hardware.images = found.filter(|images| !images.is_empty());
+            let zones = zones_for(class, objects);
+            let is_same = |known: &&Made| known.hardware == hardware && known.zones == zones;
+            let same = made.iter().find(is_same).map(|same| same.catalogue.clone());
             let catalogue = same.unwrap_or_else(|| {
-                let catalogue = self.catalogue(&key.0, &key.1, &key.2, (&known, &key.3));
-                made.push((key, catalogue.clone()));
+                let catalogue = self.catalogue(&hardware, &zones, &known);
+                made.push(Made { hardware, zones, catalogue: catalogue.clone() });
                 catalogue
             });
             all.insert(name.into(), catalogue);
@@ -101,25 +105,15 @@ impl Offered {
         all
     }
 
-    /// Makes the catalogue of node classes with these settings and demands, whose subnets are in these zones and whose images have these ids.
-    pub fn catalogue(
-        &self,
-        settings: &NodeSettings,
-        demands: &Demands,
-        zones: &[Zone],
-        (known, images): (&Known, &[String]),
-    ) -> Arc<Catalogue> {
+    /// Makes the catalogue of node classes that make this of types, and whose subnets are in these zones.
+    pub fn catalogue(&self, hardware: &Hardware, zones: &[Zone], known: &Known) -> Arc<Catalogue> {
         let zones = match &self.types {
             Types::Listed(catalogue) => return catalogue.clone(),
             Types::Builtin(own) if own.is_empty() => zones,
             Types::Builtin(own) => own,
         };
-        let facts = builtin().iter().filter(|facts| demands.are_met_by(facts));
-        let made = |facts| {
-            let memory = known.memory.of(facts, images.iter().map(String::as_str));
-            InstanceType::measured(facts, settings, memory, sold(facts, zones, &known.prices, &self.file))
-        };
-        Arc::new(Catalogue::new(facts.map(made).collect()))
+        let made = |facts| hardware.of(facts, &known.memory, || sold(facts, zones, &known.prices, &self.file));
+        Arc::new(Catalogue::new(builtin().iter().filter_map(made).collect()))
     }
 }
 

@@ -23,7 +23,7 @@ COLUMNS = (
     "name arch vcpu memory_mib enis ipv4_per_eni network_cards efa gpus gpu_name gpu_maker gpu_mib "
     "accelerators accelerator_name accelerator_maker neuron_cores nvme_gb hypervisor metal clock_mhz maker "
     "ebs_mbps network_mbps encrypted on_demand spot branch_enis further_enis enclaves nested_vms "
-    "ebs_attachments attachments_shared"
+    "ebs_attachments attachments_shared cluster_groups"
 ).split()
 
 
@@ -103,6 +103,7 @@ def row(t, branches):
         flag("nested-virtualization" in t["ProcessorInfo"].get("SupportedFeatures", [])),
         t["EbsInfo"].get("MaximumEbsAttachments", 0),
         flag(t["EbsInfo"].get("AttachmentLimitType") != "dedicated"),
+        flag("cluster" in t.get("PlacementGroupInfo", {}).get("SupportedStrategies", [])),
     ]
 
 

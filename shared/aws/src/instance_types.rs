@@ -98,6 +98,10 @@ fn read(info: &ec2::InstanceTypeInfo) -> Option<InstanceFacts> {
             .contains(&ec2::SupportedAdditionalProcessorFeature::NestedVirtualization),
         ebs_attachments: attachments.map_or(0, |(most, _)| most),
         attachments_shared: attachments.is_some_and(|(_, shared)| shared),
+        cluster_groups: info
+            .placement_group_info
+            .as_ref()
+            .is_some_and(|groups| groups.supported_strategies().contains(&ec2::PlacementGroupStrategy::Cluster)),
         branch_enis: known.map_or(0, |known| known.branch_enis),
         gpu: gpu(info),
         accelerator: accelerator(info),

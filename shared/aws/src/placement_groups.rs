@@ -18,6 +18,13 @@ pub struct PlacementGroup {
     pub available: bool,
 }
 
+impl PlacementGroup {
+    /// Says whether its instances are close to each other, which not every type can be.
+    pub fn is_cluster(&self) -> bool {
+        self.strategy == "cluster"
+    }
+}
+
 /// Finds the placement group with this id, or else with this name.
 ///
 /// # Errors

@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use karp_aws::prices::Prices;
 use karp_aws::{Clients, Error, instance_types};
-use karp_domain::api::{Ami, AmiFamily, labels};
 use karp_domain::catalogue::{
-    CapacityReservation, CapacityType, Catalogue, Demands, InstanceFacts, InstanceType, NodeSettings, Offering,
-    PriceSource, SeenMemory, Zone, builtin_type, estimate_on_demand, offerings, reserved_offerings,
+    CapacityReservation, CapacityType, Catalogue, InstanceFacts, Offering, PriceSource, SeenMemory, Zone, builtin_type,
+    estimate_on_demand, offerings, reserved_offerings,
 };
 use karp_domain::price_file::PriceFile;
 
-use super::class;
 use super::fresh::Fresh;
+use super::hardware::Hardware;
 use super::memory::Memory;
 use super::price_list::PriceList;
 
@@ -57,16 +56,10 @@ impl Offers {
 /// What a catalogue depends on.
 #[derive(Clone, PartialEq)]
 pub struct Key {
-    /// The family of the class's images.
-    pub family: AmiFamily,
-    /// What the class asks of the hardware.
-    pub demands: Demands,
-    /// Settings of the class.
-    pub settings: NodeSettings,
-    /// Zones in which the class has a subnet.
+    /// What the class makes of instance types.
+    pub hardware: Hardware,
+    /// Zones in which it has a subnet.
     pub zones: Vec<Zone>,
-    /// Images of the class.
-    pub images: Vec<Ami>,
     /// Capacity reservations of the class, with what they have left.
     pub reservations: Vec<CapacityReservation>,
     /// Which renewals of offers and prices it was made from.
@@ -151,11 +144,7 @@ fn remeasured(made: &Made, offers: &Offers, memory: &SeenMemory) -> Catalogue {
         if !memory.knows(&known.name) && !made.memory.0.knows(&known.name) {
             return None;
         }
-        let facts = offers.facts(&known.name)?;
-        let node = class::node_labels(made.of.family, facts);
-        let image = class::image_for(&made.of.images, |label| node.get(label).cloned())?;
-        let seen = memory.of(facts, [&*image.id]);
-        Some(InstanceType::measured(facts, &made.of.settings, seen, Vec::new()))
+        made.of.hardware.of(offers.facts(&known.name)?, memory, Vec::new)
     })
 }
 
@@ -165,33 +154,23 @@ fn build(offers: &Offers, prices: &Prices, file: &PriceFile, memory: &SeenMemory
     let types = known.chain(&offers.unknown).filter_map(|facts| {
         let offered = offers.zones.get(&facts.name)?;
         let zones: Vec<Zone> = key.zones.iter().filter(|zone| offered.contains(&*zone.name)).cloned().collect();
-        if zones.is_empty() || !class::boots(key.family, facts) || !key.demands.are_met_by(facts) {
-            return None;
-        }
-        let node = class::node_labels(key.family, facts);
-        let image = class::image_for(&key.images, |label| node.get(label).cloned())?;
-        let mut sold = sold(facts, &zones, prices, file);
-        if key.reservations.iter().any(|held| *held.instance_type == *facts.name) {
-            let bought = sold.iter().find(|offering| offering.capacity_type == CapacityType::OnDemand);
-            let price = bought.map_or_else(|| estimate_on_demand(facts), |offering| offering.price);
-            sold.extend(reserved_offerings(&facts.name, &zones, &key.reservations, price));
-        }
-        let seen = memory.of(facts, [&*image.id]);
-        let mut made = InstanceType::measured(facts, &key.settings, seen, sold);
-        // What the image makes of the hardware.
-        for label in [labels::OS, labels::WINDOWS_BUILD] {
-            if let Some(value) = node.get(label) {
-                made.labels.insert(label.into(), vec![value.as_str().into()]);
+        let sold = || {
+            let mut sold = sold(facts, &zones, prices, file);
+            if key.reservations.iter().any(|held| *held.instance_type == *facts.name) {
+                let bought = sold.iter().find(|offering| offering.capacity_type == CapacityType::OnDemand);
+                let price = bought.map_or_else(|| estimate_on_demand(facts), |offering| offering.price);
+                sold.extend(reserved_offerings(&facts.name, &zones, &key.reservations, price));
             }
-        }
-        Some(made)
+            sold
+        };
+        if zones.is_empty() { None } else { key.hardware.of(facts, memory, sold) }
     });
     Catalogue::new(types.collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use karp_domain::api::AmiRequirement;
+    use karp_domain::api::{Ami, AmiFamily, AmiRequirement, labels};
     use karp_domain::catalogue::{Price, Reservation, ReservationKind};
     use karp_domain::requirement::Operator;
 
@@ -224,11 +203,8 @@ mod tests {
             ..Ami::default()
         };
         let key = Key {
-            family: AmiFamily::Al2023,
-            demands: Demands::default(),
-            settings: NodeSettings::default(),
+            hardware: Hardware { family: Some(AmiFamily::Al2023), images: Some(vec![amd64]), ..Hardware::default() },
             zones: vec![Zone::new("us-east-1a", "use1-az1")],
-            images: vec![amd64],
             reservations: Vec::new(),
             generation: (1, 1),
         };

@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(kept.lock().expect("a state").writes, 1, "not before it was read");
         first.note(large, "ami-2", 7_900 << 20).await;
         let seen = memory().get().await.0;
-        assert_eq!((seen.of(large, ["ami-1"]), seen.of(large, ["ami-2"])), (Some(7_900 << 20), Some(7_900 << 20)));
+        assert_eq!((seen.of(large, "ami-1"), seen.of(large, "ami-2")), (Some(7_900 << 20), Some(7_900 << 20)));
     }
 
     #[tokio::test]
@@ -221,7 +221,7 @@ mod tests {
         memory.note(facts, "ami-1", 7_950 << 20).await;
         let (seen, generation) = memory.get().await;
         assert_eq!(generation, 1);
-        assert_eq!(seen.of(facts, ["ami-1"]), Some(7_900 << 20));
+        assert_eq!(seen.of(facts, "ami-1"), Some(7_900 << 20));
         memory.note(facts, "ami-1", 7_800 << 20).await;
         assert_eq!(memory.get().await.1, 2);
     }

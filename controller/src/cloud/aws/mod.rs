@@ -3,6 +3,7 @@
 mod class;
 mod failure;
 mod fresh;
+mod hardware;
 mod launch;
 mod lookups;
 mod market;
@@ -33,7 +34,7 @@ use karp_domain::api::{
     Ami, AmiSelectorTerm, CapacityReservation, Ec2NodeClass, Ec2NodeClassSpec, NodeClaim, PlacementGroupSelector,
     Subnet, labels,
 };
-use karp_domain::catalogue::{CapacityType, Catalogue, Demands, NodeSettings, Zone};
+use karp_domain::catalogue::{CapacityType, Catalogue, NodeSettings, Zone};
 use karp_domain::price_file::PriceFile;
 use karp_domain::user_data::ClusterFacts;
 use kube::{Client, ResourceExt};
@@ -46,6 +47,7 @@ use super::{
 };
 use crate::options::Options;
 use fresh::Fresh;
+pub use hardware::Hardware;
 use lookups::Lookups;
 pub use market::sold;
 use market::{Key, Market};
@@ -198,21 +200,25 @@ impl Aws {
     }
 
     /// Says what the catalogue of a class is made of.
-    fn key(
+    async fn key(
         &self,
-        spec: &Ec2NodeClassSpec,
+        class: &Ec2NodeClass,
         subnets: &[Subnet],
         images: Vec<Ami>,
         reservations: &[CapacityReservation],
     ) -> Result<Key, Error> {
-        let family = class::family(spec)?;
         let zone = |subnet: &Subnet| Zone::new(&subnet.zone, subnet.zone_id.as_deref().unwrap_or_default());
         let mut zones: Vec<Zone> = subnets.iter().map(zone).collect();
         zones.sort();
         zones.dedup();
         let reservations = self.reservations.as_ref().map(|known| known.offered(reservations)).unwrap_or_default();
-        let (demands, settings) = (Demands::from_class(spec), self.settings(spec));
-        Ok(Key { family, demands, settings, zones, images, reservations, generation: (0, 0) })
+        let mut hardware = Hardware { settings: self.settings(&class.spec), ..Hardware::from_class(&class.spec) };
+        // without a family nothing can be told to boot
+        hardware.family = Some(self::class::family(&class.spec)?);
+        hardware.images = Some(images);
+        let group = self.placement_group(class).await?;
+        hardware.demands.cluster_group = group.is_some_and(|group| group.is_cluster());
+        Ok(Key { hardware, zones, reservations, generation: (0, 0) })
     }
 
     /// Returns what of an instance the pods on nodes of a class can use.
@@ -227,7 +233,7 @@ impl Aws {
     /// Returns the cheapest type without accelerators that a class can launch: its image is the least likely to need a bigger disk.
     async fn plain_type(&self, class: &Ec2NodeClass, resolved: &Resolved) -> Result<Option<String>, Error> {
         let reservations = resolved.capacity_reservations.as_deref().unwrap_or_default();
-        let key = self.key(&class.spec, &resolved.subnets, resolved.amis.clone(), reservations)?;
+        let key = self.key(class, &resolved.subnets, resolved.amis.clone(), reservations).await?;
         let catalogue = self.market.catalogue(&class.name_any(), key).await?;
         let accelerated = [labels::INSTANCE_GPU_COUNT, labels::INSTANCE_ACCELERATOR_COUNT];
         // what is reserved comes and goes with each launch
@@ -316,7 +322,7 @@ impl CloudProvider for Aws {
             // a fresh controller: what was reserved is counted before anything is bought
             drop(self.reservations(class).await);
         }
-        let key = self.key(&class.spec, &status.subnets, status.amis, &status.capacity_reservations)?;
+        let key = self.key(class, &status.subnets, status.amis, &status.capacity_reservations).await?;
         Ok(self.market.catalogue(&class.name_any(), key).await?)
     }
 

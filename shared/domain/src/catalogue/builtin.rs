@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::{Accelerator, Arch, Gpu, InstanceFacts};
 
 const TABLE: &str = include_str!("builtin.tsv");
-const COLUMNS: usize = 32;
+const COLUMNS: usize = 33;
 
 /// Answers the built-in facts of every known type, ordered by name; parsed once.
 pub fn builtin() -> &'static [InstanceFacts] {
@@ -66,6 +66,7 @@ fn parse(line: &str) -> Option<InstanceFacts> {
         nested_vms: flag(29),
         ebs_attachments: small(30)?,
         attachments_shared: flag(31),
+        cluster_groups: flag(32),
     })
 }
 

@@ -15,6 +15,10 @@ pub struct Demands {
     pub enclaves: bool,
     /// Whether nodes may run virtual machines, where it is said.
     pub nested_vms: Option<bool>,
+    /// Nodes set time-outs of connection tracking, which Xen cannot.
+    pub connection_tracking: bool,
+    /// Nodes are in a placement group of strategy `cluster`. The class names the group only: who knows it sets this.
+    pub cluster_group: bool,
 }
 
 impl Demands {
@@ -25,6 +29,8 @@ impl Demands {
             interfaces: class.network_interfaces.to_vec(),
             enclaves: class.enclave_options.as_ref().is_some_and(|options| options.enabled),
             nested_vms: nested.map(|toggle| toggle == Toggle::Enabled),
+            connection_tracking: class.connection_tracking.is_some(),
+            cluster_group: false,
         }
     }
 
@@ -40,6 +46,8 @@ impl Demands {
             && efa_only <= facts.efa as usize
             && (facts.enclaves || !self.enclaves)
             && (facts.nested_vms || self.nested_vms != Some(true))
+            && (facts.hypervisor != "xen" || !self.connection_tracking)
+            && (facts.cluster_groups || !self.cluster_group)
     }
 }
 
@@ -74,5 +82,20 @@ mod tests {
         assert_eq!(at(3, 1, "interface"), ["p4d.24xlarge"], "four cards");
         assert_eq!(at(0, 1, "efa-only"), ["p4d.24xlarge"]);
         assert!(at(4, 1, "efa-only").is_empty());
+    }
+
+    #[test]
+    fn xen_tracks_no_connections_and_burstable_types_are_in_no_cluster() {
+        let all = ["c4.large", "m5.large", "m5.metal", "t3.large", "m7i-flex.large", "m7i.large"];
+        let met = |demands: &Demands| {
+            let facts = all.iter().filter(|name| demands.are_met_by(builtin_type(name).unwrap()));
+            facts.copied().collect::<Vec<_>>()
+        };
+        assert_eq!(met(&Demands::default()), all);
+        let tracked = serde_json::from_value(json!({"amiSelectorTerms": [], "subnetSelectorTerms": [],
+            "securityGroupSelectorTerms": [], "connectionTracking": {"udpTimeout": 30}}));
+        assert_eq!(met(&Demands::from_class(&tracked.unwrap())), all[1..], "bare metal is Nitro, too");
+        let near = Demands { cluster_group: true, ..Demands::default() };
+        assert_eq!(met(&near), ["c4.large", "m5.large", "m5.metal", "m7i.large"]);
     }
 }

@@ -89,6 +89,9 @@ pub struct InstanceFacts {
     /// Network interfaces beside the first take from them.
     #[serde(default)]
     pub attachments_shared: bool,
+    /// Can be in a placement group of strategy `cluster`.
+    #[serde(default)]
+    pub cluster_groups: bool,
     /// GPUs.
     pub gpu: Option<Gpu>,
     /// Accelerators that are not GPUs.

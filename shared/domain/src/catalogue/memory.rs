@@ -62,11 +62,10 @@ impl SeenMemory {
         }
     }
 
-    /// Answers the least memory that nodes of a type had with one of these images, in bytes; nothing when none was seen.
-    pub fn of<'i>(&self, facts: &InstanceFacts, images: impl IntoIterator<Item = &'i str>) -> Option<u64> {
-        let of_type = self.0.get(&facts.name)?;
-        let seen = images.into_iter().filter_map(|image| of_type.get(image));
-        seen.filter(|sample| is_plausible(facts, **sample)).map(|sample| sample.mib * MIB).min()
+    /// Answers the least memory that nodes of a type had with an image, in bytes; nothing when none was seen.
+    pub fn of(&self, facts: &InstanceFacts, image: &str) -> Option<u64> {
+        let sample = self.0.get(&facts.name)?.get(image).filter(|sample| is_plausible(facts, **sample))?;
+        Some(sample.mib * MIB)
     }
 
     /// Forgets what is too old.
@@ -121,23 +120,21 @@ mod tests {
         Timestamp::UNIX_EPOCH + SignedDuration::from_hours(day * 24)
     }
 
-    const IMAGES: [&str; 1] = ["ami-1"];
-
     #[test]
     fn the_least_that_nodes_had_counts_until_it_is_old() {
         let facts = builtin_type("m7i.large").unwrap();
         let mut seen = SeenMemory::default();
-        assert_eq!(seen.of(facts, IMAGES), None);
+        assert_eq!(seen.of(facts, "ami-1"), None);
         let mut note = |mib: u64, day: i64| seen.note(facts, "ami-1", mib * MIB + 5, at(day));
         assert_eq!(note(7_900, 0), News::Changed);
         assert_eq!(note(7_900, 0), News::None, "less than a MiB is no news");
         assert_eq!(note(7_950, 1), News::None, "another had less");
         assert_eq!(note(7_890, 2), News::Changed);
         assert_eq!(note(7_890, 4), News::Confirmed);
-        assert_eq!(seen.of(facts, IMAGES), Some(7_890 * MIB));
-        assert_eq!(seen.of(facts, ["ami-2"]), None, "another image keeps another part");
+        assert_eq!(seen.of(facts, "ami-1"), Some(7_890 * MIB));
+        assert_eq!(seen.of(facts, "ami-2"), None, "another image keeps another part");
         assert_eq!(seen.note(facts, "ami-1", 7_950 * MIB, at(65)), News::Changed, "the former is too old by now");
-        assert_eq!(seen.of(facts, IMAGES), Some(7_950 * MIB));
+        assert_eq!(seen.of(facts, "ami-1"), Some(7_950 * MIB));
         seen.forget(at(126));
         assert!(seen.is_empty());
     }
@@ -149,7 +146,7 @@ mod tests {
         seen.note(facts, "ami-1", 7_900 * MIB, at(0));
         for mib in [0, 100, facts.memory_mib / 2 - 1, facts.memory_mib + 1] {
             assert_eq!(seen.note(facts, "ami-1", mib * MIB, at(1)), News::None, "{mib}");
-            assert_eq!(seen.of(facts, IMAGES), Some(7_900 * MIB), "{mib}");
+            assert_eq!(seen.of(facts, "ami-1"), Some(7_900 * MIB), "{mib}");
         }
         assert_eq!(seen.note(facts, "", 7_900 * MIB, at(0)), News::None);
     }
