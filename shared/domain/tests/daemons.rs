@@ -279,3 +279,90 @@ proptest! {
         prop_assert!(covers(&requests(&both), &requests(&once)));
     }
 }
+
+const APART: &str = "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution";
+const NEAR: &str = "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution";
+
+/// A daemon set with labels of its own, on nodes with these labels.
+fn agent(selector: Value) -> Value {
+    json!({"kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "kube-system"}, "spec": {"selector": {}, "template": {
+        "metadata": {"labels": {"daemon": "agent"}},
+        "spec": {"nodeSelector": selector, "containers": [{"name": "c", "resources": {"requests": {"cpu": "100m"}}}]}}}})
+}
+
+/// A pod that keeps away from all pods that are not like it, wherever they are.
+fn loner(name: &str, key: &str) -> Value {
+    let others = json!([{"topologyKey": key, "namespaceSelector": {},
+        "labelSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}}]);
+    with(pending(name, "500m", "512Mi"), &[("metadata.labels", json!({"app": "web"})), (APART, others)])
+}
+
+#[test]
+fn no_node_is_made_for_a_pod_that_a_daemon_keeps_away() {
+    for key in ["kubernetes.io/hostname", "topology.kubernetes.io/zone"] {
+        let objects = |selector| vec![class(), pool("default", json!([])), agent(selector), loner("shy", key)];
+        let solution = solve(&snapshot(&objects(json!({})), catalogue(TYPES)));
+        assert!(solution.nodes.is_empty());
+        let why = solution.unschedulable[0].to_string();
+        assert!(why.contains("daemon set kube-system/agent runs on every instance type"), "{why}");
+        // it runs on some types only
+        let solution = solve(&snapshot(&objects(json!({"kubernetes.io/arch": "arm64"})), catalogue(TYPES)));
+        let catalogue = catalogue(TYPES);
+        let arch = |name: &str| catalogue.get(name).unwrap().labels["kubernetes.io/arch"][0].clone();
+        assert!(!solution.nodes[0].offerings.is_empty());
+        assert!(solution.nodes[0].offerings.iter().all(|offering| &*arch(&offering.instance_type) == "amd64"));
+    }
+}
+
+#[test]
+fn a_daemon_counts_on_a_node_before_it_is_there() {
+    let objects = |daemon: Option<Value>| {
+        let there = node("n0", "default", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand);
+        let none = pool(
+            "default",
+            json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1x"]}]),
+        );
+        let shy = loner("shy", "topology.kubernetes.io/zone");
+        [class(), none, shy].into_iter().chain(there).chain(daemon).collect::<Vec<_>>()
+    };
+    let placed = |daemon| solve(&snapshot(&objects(daemon), catalogue(TYPES))).placements.len();
+    assert_eq!(placed(None), 1);
+    assert_eq!(placed(Some(agent(json!({})))), 0);
+}
+
+#[test]
+fn the_anti_affinity_of_a_daemon_keeps_pods_away() {
+    let mut daemon = agent(json!({}));
+    daemon["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!([{"topologyKey": "kubernetes.io/hostname", "namespaceSelector": {}, "labelSelector": {"matchLabels": {"app": "web"}}}]);
+    let pod = |name, app: &str| with(pending(name, "500m", "512Mi"), &[("metadata.labels", json!({"app": app}))]);
+    let objects = vec![class(), pool("default", json!([])), daemon, pod("web", "web"), pod("other", "other")];
+    let solution = solve(&snapshot(&objects, catalogue(TYPES)));
+    let refused: Vec<&str> = solution.unschedulable.iter().map(|refused| &*refused.pod.name).collect();
+    assert_eq!(refused, ["web"]);
+    assert_eq!(solution.nodes.len(), 1);
+}
+
+#[test]
+fn who_wants_to_be_near_its_like_goes_where_those_go_that_do_not_care() {
+    let red = json!({"app": "red"});
+    let near = json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": red.clone()}}]);
+    let careless = |name| with(pending(name, "100m", "128Mi"), &[("metadata.labels", red.clone())]);
+    let clingy = with(pending("clingy", "4", "1Gi"), &[("metadata.labels", red.clone()), (NEAR, near)]);
+    let room = node("n0", "default", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand);
+    let objects = [class(), pool("default", json!([])), clingy, careless("a"), careless("b")];
+    let solution = solve(&snapshot(&objects.into_iter().chain(room).collect::<Vec<_>>(), catalogue(TYPES)));
+    assert_eq!((solution.placements.len(), solution.nodes.len()), (3, 0), "all on the node that is there");
+    // no room for it beside them: kube-scheduler, which may bind them first, would leave it waiting on a node of its own
+    let full = node("n0", "default", "m7i.large", "us-east-1a", CapacityType::OnDemand);
+    let clingy = with(
+        pending("clingy", "4", "1Gi"),
+        &[
+            ("metadata.labels", red.clone()),
+            (NEAR, json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": red}}])),
+        ],
+    );
+    let objects = [class(), pool("default", json!([])), clingy, careless("a"), careless("b")];
+    let solution = solve(&snapshot(&objects.into_iter().chain(full).collect::<Vec<_>>(), catalogue(TYPES)));
+    let with_clingy = solution.nodes.iter().find(|node| node.pods.iter().any(|pod| &*pod.name == "clingy"));
+    assert!(with_clingy.is_none_or(|node| node.pods.len() > 1), "{:?}", solution.nodes);
+}

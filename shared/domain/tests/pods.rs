@@ -304,6 +304,27 @@ fn a_nominated_pod_has_its_room_and_is_counted_there() {
     assert_eq!(places(with(pending("guard", "100m", "1Gi"), &guards), "guard"), ["new 0", "n1"]);
 }
 
+/// kube-scheduler, while it waits for the pod's volumes, names the node and no longer calls the pod unschedulable.
+#[test]
+fn a_pod_that_is_about_to_be_bound_keeps_its_room() {
+    let coming = [(NOMINATED, json!("n1")), ("status.conditions", json!([]))];
+    let places = |more: &[(&str, Value)]| {
+        let coming = with(with(pending("coming", "6", "1Gi"), &coming), more);
+        let solution = solved(&base(large("n1", ZONES[0]).into_iter().chain([coming, pending("p", "2", "1Gi")])));
+        assert!(refused(&solution).is_empty() && !self::places(&solution).contains_key("coming"));
+        place(&solution, "p")
+    };
+    assert_eq!(places(&[]), "new 0");
+    for (path, value) in [
+        (NOMINATED, json!("unknown")),
+        ("status.phase", json!("Failed")),
+        ("metadata.deletionTimestamp", json!("2026-11-21T11:59:00Z")),
+        ("spec.schedulingGates", json!([{"name": "wait"}])),
+    ] {
+        assert_eq!(places(&[(path, value)]), "n1", "{path}");
+    }
+}
+
 /// Until the others have left, nobody else gets their room; not judged, since for now the node is too full.
 #[test]
 fn a_pod_that_displaces_others_buys_no_node() {

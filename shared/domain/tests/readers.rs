@@ -142,7 +142,7 @@ fn pod(text: &str) {
     let _ =
         (pod.is_provisionable(), pod.is_reschedulable(), pod.is_protected(at(world::NOW)), pod.eviction_cost_milli());
     let _ = pod.shape.alternatives.iter().map(ToString::to_string).collect::<String>();
-    let _ = Volumes::default().needs(&pod.key, &pod.claims).map_err(|(_, problem)| problem.to_string());
+    let _ = Volumes::default().places(&pod.key, &pod.claims).map_err(|(_, problem)| problem.to_string());
 }
 
 fn node_pool(text: &str) {
@@ -200,7 +200,7 @@ fn volume(text: &str) {
     }
     for key in all.claims.keys() {
         let named = [karp_domain::cluster::ClaimRef::Named(key.name.clone())];
-        let _ = all.needs(key, &named).map_err(|(_, problem)| problem.to_string());
+        let _ = all.places(key, &named).map_err(|(_, problem)| problem.to_string());
     }
 }
 

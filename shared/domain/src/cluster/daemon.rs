@@ -23,6 +23,8 @@ const OWN_LABELS: [&str; 2] = [labels::REGISTERED, labels::INITIALIZED];
 pub struct DaemonSet {
     /// Namespace and name.
     pub key: PodKey,
+    /// Labels of its pods.
+    pub labels: BTreeMap<String, String>,
     /// Shape of its pods, with the tolerations that the DaemonSet controller adds.
     pub shape: Arc<Shape>,
 }
@@ -58,7 +60,7 @@ impl DaemonSet {
         shape.tolerations.extend(controller_tolerations());
         shape.tolerations.sort();
         shape.tolerations.dedup();
-        Ok(DaemonSet { key, shape: Arc::new(shape) })
+        Ok(DaemonSet { key, labels: own.clone(), shape: Arc::new(shape) })
     }
 
     /// Says whether its pods would run on nodes with these taints. Taints that go by themselves do not count.

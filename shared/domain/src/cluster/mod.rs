@@ -34,7 +34,7 @@ pub use pool::{NODE_CLASS_GROUP, Pool};
 pub use shape::{Feature, Shape};
 pub use snapshot::{Host, MinValuesPolicy, PreferencePolicy, Settings, Snapshot};
 pub use tradeoff::{ParsePercentageError, PodShare, PriceTolerance};
-pub use volume::{ClaimRef, EBS_DRIVER, StorageClass, Volume, VolumeClaim, VolumeNeeds, VolumeProblem, Volumes};
+pub use volume::{ClaimRef, EBS_DRIVER, StorageClass, Volume, VolumeClaim, VolumeProblem, Volumes};
 pub use watched::Watched;
 
 /// Reports an object that could not be understood: it is left out, the others go on.

@@ -187,6 +187,19 @@ impl Pod {
             && matches!(self.owner, Owner::None | Owner::Controller)
     }
 
+    /// Says whether kube-scheduler is about to bind the pod to the node that it is nominated to: while it waits for the pod's volumes,
+    /// say, it calls the pod no longer unschedulable.
+    pub fn is_coming(&self) -> bool {
+        self.phase == Phase::Pending
+            && self.node.is_none()
+            && self.nominated.is_some()
+            && !self.gated
+            && self.deletes_at.is_none()
+            && !self.is_provisionable()
+            // room for daemons is kept anyway
+            && self.owner != Owner::DaemonSet
+    }
+
     /// Says whether the pod takes room on its node.
     pub fn holds_resources(&self) -> bool {
         self.node.is_some() && self.phase != Phase::Terminal

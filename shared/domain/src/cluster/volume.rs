@@ -75,15 +75,6 @@ pub enum ClaimRef {
     },
 }
 
-/// Holds what the volumes of a pod ask for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct VolumeNeeds {
-    /// What a node's labels must be: any one of these; none when it does not matter.
-    pub alternatives: Vec<Requirements>,
-    /// Volumes to attach, by driver.
-    pub attach: BTreeMap<Arc<str>, u32>,
-}
-
 /// Says what is wrong with a claim of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -227,28 +218,28 @@ impl Volumes {
         self.attachable.insert(name, limits.collect());
     }
 
-    /// Answers what the claims of a pod ask for, or the first claim that is wrong.
-    pub fn needs(&self, pod: &PodKey, claims: &[ClaimRef]) -> Result<VolumeNeeds, (String, VolumeProblem)> {
-        let mut needs = VolumeNeeds::default();
+    /// Answers where the volumes of a pod can be reached: a node's labels must be any one of these; it does not matter when there are none.
+    ///
+    /// # Errors
+    /// The first claim that is wrong.
+    pub fn places(&self, pod: &PodKey, claims: &[ClaimRef]) -> Result<Vec<Requirements>, (String, VolumeProblem)> {
+        let mut places = Vec::new();
         for claim in claims {
-            let (name, found) = self.claim(pod, claim);
-            let (alternatives, driver) = found.map_err(|problem| (name.clone(), problem))?;
-            if let Some(driver) = driver {
-                *needs.attach.entry(driver).or_default() += 1;
-            }
-            if alternatives.iter().any(Requirements::is_empty) {
+            let key = self.key_of(pod, claim);
+            let of_claim = self.of_claim(&key, claim).map_err(|problem| (key.name.to_string(), problem))?;
+            if of_claim.iter().any(Requirements::is_empty) {
                 continue;
             }
-            needs.alternatives = match needs.alternatives.is_empty() {
-                true => alternatives,
-                false => product(&needs.alternatives, &alternatives),
+            places = match places.is_empty() {
+                true => of_claim.to_vec(),
+                false => product(&places, of_claim),
             };
-            if needs.alternatives.is_empty() {
-                return Err((name, VolumeProblem::NoCommonPlace));
+            if places.is_empty() {
+                return Err((key.name.to_string(), VolumeProblem::NoCommonPlace));
             }
         }
-        needs.alternatives.truncate(MAX_ALTERNATIVES);
-        Ok(needs)
+        places.truncate(MAX_ALTERNATIVES);
+        Ok(places)
     }
 
     /// Answers the key of the claim that a pod names.
@@ -271,17 +262,15 @@ impl Volumes {
         Some(&self.classes.get(class?)?.provisioner)
     }
 
-    fn claim(&self, pod: &PodKey, claim: &ClaimRef) -> (String, Result<Needs, VolumeProblem>) {
-        let key = self.key_of(pod, claim);
-        let answer = match (self.claims.get(&key), claim) {
+    fn of_claim(&self, key: &PodKey, claim: &ClaimRef) -> Result<&[Requirements], VolumeProblem> {
+        match (self.claims.get(key), claim) {
             (Some(found), _) => self.bound(found),
             (None, ClaimRef::Ephemeral { class, .. }) => self.unbound(class.as_ref()),
             (None, ClaimRef::Named(_)) => Err(VolumeProblem::NoClaim),
-        };
-        (key.name.to_string(), answer)
+        }
     }
 
-    fn bound(&self, claim: &VolumeClaim) -> Result<Needs, VolumeProblem> {
+    fn bound(&self, claim: &VolumeClaim) -> Result<&[Requirements], VolumeProblem> {
         if claim.lost {
             return Err(VolumeProblem::Lost);
         }
@@ -291,24 +280,21 @@ impl Volumes {
         match &claim.volume {
             Some(name) => {
                 let volume = self.volumes.get(name).ok_or_else(|| VolumeProblem::NoVolume { volume: name.clone() })?;
-                Ok((volume.alternatives.clone(), volume.driver.clone()))
+                Ok(&volume.alternatives)
             }
             None => self.unbound(claim.class.as_ref()),
         }
     }
 
-    fn unbound(&self, class: Option<&Arc<str>>) -> Result<Needs, VolumeProblem> {
+    fn unbound(&self, class: Option<&Arc<str>>) -> Result<&[Requirements], VolumeProblem> {
         let name = class.ok_or(VolumeProblem::NoClassName)?;
         let class = self.classes.get(name).ok_or_else(|| VolumeProblem::NoClass { class: name.clone() })?;
         if !class.waits {
             return Err(VolumeProblem::UnboundImmediate { class: name.clone() });
         }
-        Ok((class.alternatives.clone(), Some(class.provisioner.clone())))
+        Ok(&class.alternatives)
     }
 }
-
-/// What one claim asks of labels, and its driver.
-type Needs = (Vec<Requirements>, Option<Arc<str>>);
 
 /// Every combination that can hold.
 fn product(some: &[Requirements], others: &[Requirements]) -> Vec<Requirements> {

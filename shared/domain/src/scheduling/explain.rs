@@ -108,8 +108,7 @@ pub fn explain(snapshot: &Snapshot, pod: &Pod, planned: &Solution) -> Vec<PoolEx
 }
 
 fn of_pool(problem: &Problem<'_>, state: &PoolState, pod: &Pod) -> PoolExplanation {
-    let needs = problem.snapshot.volumes.needs(&pod.key, &pod.claims);
-    let places = needs.map(|needs| needs.alternatives).unwrap_or_default();
+    let places = problem.snapshot.volumes.places(&pod.key, &pod.claims).unwrap_or_default();
     let barred = bears(&pod.shape, &state.pool.taints).err().map(|taint| Misfit::Taint { taint });
     let ways = pod.shape.alternatives.iter().map(|wanted| {
         let mut sieve = Sieve { state, steps: Vec::new(), types: state.catalogue.all() };
@@ -278,6 +277,9 @@ impl Misfit {
             Misfit::Limit { resource, .. } => format!("raise spec.limits.{resource} of pool {pool}"),
             Misfit::Topology { .. } => {
                 format!("relax the constraint, or let pool {pool} have domains that are free for the pod")
+            }
+            Misfit::Daemon { daemon, .. } => {
+                format!("leave daemon set {daemon} out of the anti-affinity, or keep it off the nodes of pool {pool}")
             }
             Misfit::HostPort { port } => format!("use another host port than {port}, or none"),
             Misfit::MinValues { key, possible, .. } => {

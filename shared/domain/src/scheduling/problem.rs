@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::amounts::{Amounts, Dims, take};
 use super::assign::{addable, pool_values};
 use super::attach::Attach;
 use super::board::{Board, Domains, ValueId};
-use super::terms::Terms;
+use super::terms::{CounterId, Terms};
 use super::{Misfit, Solution, Target, reservations, share};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, Market, Price, TypeSet};
@@ -42,6 +42,8 @@ pub(crate) struct Problem<'a> {
     pub(crate) board: Board,
     /// Hosts in the order in which they are filled: initialized ones first, then by name.
     pub(crate) host_order: Vec<usize>,
+    /// Counters that count pods of daemon sets.
+    pub(crate) daemon_counters: FxHashSet<CounterId>,
     /// Hosts by the name of their node.
     pub(crate) by_node: FxHashMap<Arc<str>, usize>,
     /// Some pool or host has a taint that only discourages.
@@ -83,6 +85,8 @@ pub(crate) struct PoolState {
     pub(crate) daemons: Vec<Resources>,
     /// Ports of the node that daemons take, with the types on which they do.
     pub(crate) daemon_ports: Vec<(HostPort, TypeSet)>,
+    /// Counters that count pods of a daemon set, with the types on which those run.
+    pub(crate) daemon_counters: Vec<(CounterId, PodKey, TypeSet)>,
     /// What the pool uses already.
     pub(crate) used: Resources,
 }
@@ -114,17 +118,17 @@ impl<'a> Problem<'a> {
         let hosts: Vec<HostState> =
             hosts.map(|host| host_state(snapshot, (&dims, &attach), host, &pods_by_node)).collect();
         let catalogues = reservations::open(snapshot);
+        let terms = Terms::of(snapshot);
         let mut pools = Vec::new();
         let mut closed = Vec::new();
         for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
             match open_catalogue(pool, &catalogues) {
                 Err(misfit) => closed.push((pool.name.clone(), misfit)),
-                Ok(catalogue) => pools.push(pool_state(snapshot, (&dims, &attach), pool, &hosts, catalogue)),
+                Ok(catalogue) => pools.push(pool_state(snapshot, (&dims, &attach, &terms), pool, &hosts, catalogue)),
             }
         }
         closed.sort_by(|a, b| a.0.cmp(&b.0));
         pools.sort_by(|a, b| (b.pool.weight, &a.pool.name).cmp(&(a.pool.weight, &b.pool.name)));
-        let terms = Terms::of(snapshot);
         let mut domains = Domains::of(&terms, &hosts);
         let addable: Vec<TypeSet> = pools.iter().map(|state| addable(state, snapshot.settings.min_values)).collect();
         let pool_values = pools.iter().zip(&addable).map(|(state, types)| values_of_pool(&mut domains, state, types));
@@ -138,6 +142,8 @@ impl<'a> Problem<'a> {
         let named =
             hosts.iter().enumerate().filter_map(|(at, state)| Some((state.host.node.as_ref()?.name.clone(), at)));
         let by_node = named.collect();
+        let daemon_counters =
+            snapshot.daemons.iter().flat_map(|daemon| terms.counting_daemon(snapshot, daemon)).collect();
         let mut problem = Problem {
             snapshot,
             dims,
@@ -152,6 +158,7 @@ impl<'a> Problem<'a> {
             grows,
             board,
             host_order,
+            daemon_counters,
             by_node,
             discouraged,
         };
@@ -160,7 +167,7 @@ impl<'a> Problem<'a> {
         problem
     }
 
-    /// Counts the pods that run on hosts.
+    /// Counts the pods that run on hosts, those that are about to, and those of daemon sets that will.
     fn count_running(&mut self) {
         let mut board = std::mem::take(&mut self.board);
         for (at, state) in self.hosts.iter().enumerate() {
@@ -168,6 +175,24 @@ impl<'a> Problem<'a> {
             for pod in self.pods_by_node.get(&node.name).into_iter().flatten() {
                 if !self.terms.counters.is_empty() && pod.deletes_at.is_none() {
                     let counting = self.terms.counting(pod);
+                    board.count_on(&self.terms, &self.domains, (at, state), &counting, 1);
+                }
+            }
+        }
+        for pod in self.snapshot.pods.iter().filter(|pod| pod.is_coming()) {
+            let Some(at) = pod.nominated.as_ref().and_then(|node| self.by_node.get(node)).copied() else { continue };
+            take(&mut board.free[at], &self.demand(pod), 1);
+            let counting = self.terms.counting(pod);
+            board.count_on(&self.terms, &self.domains, (at, &self.hosts[at]), &counting, 1);
+        }
+        for (at, state) in self.hosts.iter().enumerate().filter(|_| !self.daemon_counters.is_empty()) {
+            if state.host.claim.is_none() {
+                continue;
+            }
+            let running = state.host.node.as_ref().and_then(|node| self.pods_by_node.get(&node.name));
+            for daemon in belonging_daemons(self.snapshot, &state.taints, &state.labels) {
+                if !running.into_iter().flatten().any(|pod| is_of_daemon(pod, daemon)) {
+                    let counting = self.terms.counting_daemon(self.snapshot, daemon);
                     board.count_on(&self.terms, &self.domains, (at, state), &counting, 1);
                 }
             }
@@ -258,14 +283,14 @@ fn open_catalogue(pool: &Pool, catalogues: &Catalogues) -> Result<Arc<Catalogue>
 
 fn pool_state(
     snapshot: &Snapshot,
-    (dims, attach): (&Dims, &Attach<'_>),
+    (dims, attach, terms): (&Dims, &Attach<'_>, &Terms<'_>),
     pool: &Arc<Pool>,
     hosts: &[HostState],
     catalogue: Arc<Catalogue>,
 ) -> PoolState {
     let (types, market) = catalogue.select(&pool.requirements);
     let mut daemons = vec![Resources::new(); catalogue.types().len()];
-    let mut daemon_ports = Vec::new();
+    let (mut daemon_ports, mut daemon_counters) = (Vec::new(), Vec::new());
     for daemon in snapshot.daemons.iter().filter(|daemon| daemon.bears(&pool.taints)) {
         let mut on = TypeSet::with_capacity(catalogue.types().len());
         for alternative in &daemon.shape.alternatives {
@@ -277,6 +302,8 @@ fn pool_state(
             daemons[at].add(&daemon.shape.requests);
         }
         daemon_ports.extend(daemon.shape.ports.iter().map(|port| (port.clone(), on.clone())));
+        let counting = terms.counting_daemon(snapshot, daemon);
+        daemon_counters.extend(counting.into_iter().map(|id| (id, daemon.key.clone(), on.clone())));
     }
     let room = catalogue.types().iter().zip(&daemons).map(|(t, daemons)| {
         let mut room = dims.supply(&t.allocatable());
@@ -290,7 +317,7 @@ fn pool_state(
         used.add(&host.capacity);
         used.add(&Resources::new().with(NODES, Quantity::from_units(1)));
     }
-    PoolState { pool: pool.clone(), catalogue, types, market, room, daemons, daemon_ports, used }
+    PoolState { pool: pool.clone(), catalogue, types, market, room, daemons, daemon_ports, daemon_counters, used }
 }
 
 /// Answers how one alternative of a shape fits the labels of a pool.
@@ -431,16 +458,19 @@ fn belonging_daemons<'a>(snapshot: &'a Snapshot, taints: &[Taint], labels: &Host
     snapshot.daemons.iter().map(|daemon| &**daemon).filter(belongs).collect()
 }
 
+fn is_of_daemon(pod: &Pod, daemon: &DaemonSet) -> bool {
+    pod.owner == Owner::DaemonSet
+        && pod.key.namespace == daemon.key.namespace
+        && pod.daemon_set.as_ref() == Some(&daemon.key.name)
+}
+
 /// What daemons that belong on a host will still ask for: each for itself, so that the pod of one never stands for that of another.
 fn missing_daemons(dims: &Dims, belonging: &[&DaemonSet], pods: &[Arc<Pod>]) -> Amounts {
-    let running: Vec<&Arc<Pod>> = pods.iter().filter(|pod| pod.owner == Owner::DaemonSet).collect();
     let mut missing = dims.demand(&Resources::new());
     for daemon in belonging {
         let mut lacking = dims.demand(&daemon.shape.requests);
-        let is_its_own = |pod: &&&Arc<Pod>| {
-            pod.key.namespace == daemon.key.namespace && pod.daemon_set.as_ref() == Some(&daemon.key.name)
-        };
-        running.iter().filter(is_its_own).for_each(|pod| take(&mut lacking, &dims.demand(&pod.shape.requests), 1));
+        let own = pods.iter().filter(|pod| is_of_daemon(pod, daemon));
+        own.for_each(|pod| take(&mut lacking, &dims.demand(&pod.shape.requests), 1));
         lacking.iter_mut().for_each(|amount| *amount = (*amount).max(0));
         take(&mut missing, &lacking, -1);
     }

@@ -14,7 +14,7 @@ use super::terms::{ClassId, CounterId};
 use super::wants::{Asks, Rule, Wants, steps};
 use super::{Misfit, Refusal, share};
 use crate::catalogue::{Market, TypeSet};
-use crate::cluster::{HostPort, Pod, PodKey, Shape, Snapshot, VolumeNeeds, blocking};
+use crate::cluster::{HostPort, Pod, PodKey, Shape, Snapshot, blocking};
 use crate::requirement::{Requirement, Requirements};
 use crate::resources;
 use crate::taint::{Taint, TaintEffect, Toleration};
@@ -83,24 +83,27 @@ pub(crate) fn displaced(snapshot: &Snapshot, pods: &[Arc<Pod>]) -> Vec<Arc<Pod>>
     pods.iter().filter(moves).cloned().collect()
 }
 
-/// A first pod, its class, what its volumes need, and all pods like it.
-type Gathered<'p> = (&'p Arc<Pod>, ClassId, Option<VolumeNeeds>, Vec<PodKey>);
+/// What tells pods with claims apart: where their volumes can be reached, and what they take of a node, volumes included.
+type Claimed = Option<(Vec<Requirements>, Amounts)>;
 
-/// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name; kinds that spread by a count of other
+/// A first pod, its class, what its claims make of it, and all pods like it.
+type Gathered<'p> = (&'p Arc<Pod>, ClassId, Claimed, Vec<PodKey>);
+
+/// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name; kinds that mind a count of other
 /// pods come after those. Pods that can never be placed are answered with the reason.
 pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec<(PodKey, Refusal)>) {
     let mut refused = Vec::new();
-    let mut at: FxHashMap<(Hashed<'_, Shape>, i32, ClassId, Option<VolumeNeeds>), usize> = FxHashMap::default();
+    let mut at: FxHashMap<(Hashed<'_, Shape>, i32, ClassId, Claimed), usize> = FxHashMap::default();
     let mut kinds: Vec<Gathered<'_>> = Vec::new();
     for pod in pods {
         if let Some(feature) = pod.shape.unsupported.first() {
             refused.push((pod.key.clone(), Refusal::NeverPlaced { feature: *feature }));
             continue;
         }
-        let needs = match pod.claims.is_empty() {
+        let claimed = match pod.claims.is_empty() {
             true => None,
-            false => match problem.snapshot.volumes.needs(&pod.key, &pod.claims) {
-                Ok(needs) => Some(VolumeNeeds { attach: problem.attach.wanted(pod), ..needs }),
+            false => match problem.snapshot.volumes.places(&pod.key, &pod.claims) {
+                Ok(places) => Some((places, problem.demand(pod))),
                 Err((claim, problem)) => {
                     refused.push((pod.key.clone(), Refusal::Volume { claim, problem }));
                     continue;
@@ -109,28 +112,29 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec
         };
         let class = problem.terms.class_of(pod);
         let slot = *at
-            .entry((Hashed::new(pod.digest.shape, &*pod.shape), pod.priority, class, needs.clone()))
+            .entry((Hashed::new(pod.digest.shape, &*pod.shape), pod.priority, class, claimed.clone()))
             .or_insert_with(|| {
-                kinds.push((pod, class, needs, Vec::new()));
+                kinds.push((pod, class, claimed, Vec::new()));
                 kinds.len() - 1
             });
         kinds[slot].3.push(pod.key.clone());
     }
     let mut kinds: Vec<Kind> =
-        kinds.into_iter().map(|(pod, class, needs, keys)| kind(problem, pod, class, needs, keys)).collect();
+        kinds.into_iter().map(|(pod, class, claimed, keys)| kind(problem, pod, class, claimed, keys)).collect();
     let careless = careless(problem, &kinds);
     kinds.sort_by_cached_key(|kind| order(kind, &careless));
     (kinds, refused)
 }
 
-/// The counters of spreads that also count waiting pods which do not spread by them. Whoever spreads must reckon with those, since
-/// kube-scheduler may bind them first, and nothing keeps them from a domain that is full.
+/// The counters by which some pods spread, or want to be near their like, that also count waiting pods which do not. Whoever goes by them
+/// must reckon with those, since kube-scheduler may bind them first: nothing keeps them from a domain that is full, and
+/// where they are is where the others must be.
 fn careless(problem: &Problem<'_>, kinds: &[Kind]) -> FxHashSet<CounterId> {
-    let spreading: FxHashSet<CounterId> = kinds.iter().flat_map(spreads).collect();
+    let minded: FxHashSet<CounterId> = kinds.iter().flat_map(minds).collect();
     let mut careless = FxHashSet::default();
-    for kind in kinds.iter().filter(|_| !spreading.is_empty()) {
-        let own: SmallVec<[CounterId; 4]> = spreads(kind).collect();
-        let fresh = |id: &&CounterId| spreading.contains(*id) && !own.contains(*id) && !careless.contains(*id);
+    for kind in kinds.iter().filter(|_| !minded.is_empty()) {
+        let own: SmallVec<[CounterId; 4]> = minds(kind).collect();
+        let fresh = |id: &&CounterId| minded.contains(*id) && !own.contains(*id) && !careless.contains(*id);
         let fresh: SmallVec<[CounterId; 4]> = kind.counting.iter().filter(fresh).copied().collect();
         // pods that nothing can hold take nothing from the others
         if !fresh.is_empty() && may_be_placed(problem, kind) {
@@ -157,32 +161,29 @@ fn may_be_placed(problem: &Problem<'_>, kind: &Kind) -> bool {
     problem.pools.iter().any(by_pool) || problem.hosts.iter().any(by_host)
 }
 
-/// The counters that a kind must spread by.
-fn spreads(kind: &Kind) -> impl Iterator<Item = CounterId> {
+/// The counters that a kind must spread by, and those of pods like it that it must be near.
+fn minds(kind: &Kind) -> impl Iterator<Item = CounterId> {
     let rules = kind.steps.last().into_iter().flat_map(|wants| wants.domains.iter().chain(wants.hosts.iter()));
-    rules.filter(|rule| matches!(rule.asks, Asks::Spread { .. })).map(|rule| rule.counter)
+    let minds = |rule: &&Rule| match rule.asks {
+        Asks::Spread { .. } => true,
+        Asks::Near => rule.own,
+        Asks::Apart => false,
+    };
+    rules.filter(minds).map(|rule| rule.counter)
 }
 
-fn kind(
-    problem: &Problem<'_>,
-    pod: &Arc<Pod>,
-    class: ClassId,
-    needs: Option<VolumeNeeds>,
-    mut pods: Vec<PodKey>,
-) -> Kind {
+fn kind(problem: &Problem<'_>, pod: &Arc<Pod>, class: ClassId, claimed: Claimed, mut pods: Vec<PodKey>) -> Kind {
     pods.sort_unstable();
     pods.dedup();
     let policy = problem.snapshot.settings.preferences;
     let shape = &pod.shape;
     let mut steps = steps(&problem.terms, shape, &pod.key.namespace, class, policy, problem.discouraged);
-    let needs = needs.unwrap_or_default();
-    if !needs.alternatives.is_empty() {
+    let (places, mut request) = claimed.unwrap_or_else(|| (Vec::new(), problem.dims.demand(&shape.requests)));
+    if !places.is_empty() {
         for wants in &mut steps {
-            wants.alternatives = crossed(&wants.alternatives, &needs.alternatives).into();
+            wants.alternatives = crossed(&wants.alternatives, &places).into();
         }
     }
-    let mut request = problem.dims.demand(&shape.requests);
-    problem.dims.set_volumes(&mut request, |driver| needs.attach.get(driver).copied());
     if share::counts(shape) {
         problem.dims.set_places(&mut request, 1);
     }
@@ -197,7 +198,7 @@ pub(crate) fn crossed(some: &[Requirements], others: &[Requirements]) -> Vec<Req
 
 fn order(kind: &Kind, careless: &FxHashSet<CounterId>) -> impl Ord + use<> {
     let size = |name: &str| std::cmp::Reverse(kind.shape.requests.get(name));
-    let waits = spreads(kind).any(|id| careless.contains(&id));
+    let waits = minds(kind).any(|id| careless.contains(&id));
     (std::cmp::Reverse(kind.priority), waits, size(resources::CPU), size(resources::MEMORY), kind.pods.first().cloned())
 }
 
@@ -259,7 +260,8 @@ impl Ways {
         let all = |ways: &mut Self| -> ByPool {
             (0..problem.pools.len()).map(|pool| ways.of(problem, pool, shape, request, wants, alternatives)).collect()
         };
-        if !is_plain(&wants.alternatives) || !problem.is_untainted() || !shape.ports.is_empty() {
+        let repelled = wants.apart().any(|rule| problem.daemon_counters.contains(&rule.counter));
+        if !is_plain(&wants.alternatives) || !problem.is_untainted() || !shape.ports.is_empty() || repelled {
             return all(self);
         }
         let key = (pins.clone(), request.clone());
@@ -312,7 +314,8 @@ impl Ways {
         let mut found = Vec::new();
         let mut misfit: Option<Misfit> = None;
         for (at, wanted) in alternatives.iter().enumerate() {
-            match known.way(problem, state, shape, request, wanted) {
+            let way = known.way(problem, state, shape, request, wanted);
+            match way.and_then(|way| apart_from_daemons(problem, state, wants, way)) {
                 Ok(mut way) => {
                     way.alternative = at;
                     found.push(way);
@@ -404,6 +407,21 @@ impl Known {
         way.types = Arc::new(roomy);
         Ok(way)
     }
+}
+
+/// Takes away the types with daemons that pods must not be near: those are there before the pods are.
+fn apart_from_daemons(problem: &Problem<'_>, state: &PoolState, wants: &Wants, mut way: Way) -> Result<Way, Misfit> {
+    for rule in wants.apart().filter(|rule| problem.daemon_counters.contains(&rule.counter)) {
+        for (_, daemon, on) in state.daemon_counters.iter().filter(|(id, ..)| *id == rule.counter) {
+            let types = Arc::make_mut(&mut way.types);
+            types.difference_with(on);
+            if types.is_clear() {
+                return Err(Misfit::Daemon { daemon: daemon.clone(), rule: problem.terms.describe(rule) });
+            }
+            way.price = types.ones().filter_map(|at| state.catalogue.cheapest(at, way.market)).min();
+        }
+    }
+    Ok(way)
 }
 
 fn too_big(problem: &Problem<'_>, state: &PoolState, shape: &Shape, request: &Amounts, types: &TypeSet) -> Misfit {

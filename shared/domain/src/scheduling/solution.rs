@@ -261,6 +261,13 @@ pub enum Misfit {
         /// The constraint, in words.
         rule: String,
     },
+    /// A daemon set has pods on every type that would do, which the pod must not be near.
+    Daemon {
+        /// The daemon set.
+        daemon: PodKey,
+        /// The rule that keeps them apart, in words.
+        rule: String,
+    },
     /// A daemon takes a port of the node that the pod wants, on every type that would do.
     HostPort {
         /// The daemon's port.
@@ -286,7 +293,7 @@ impl Misfit {
             Misfit::Requirement { .. } => 2,
             Misfit::NoInstanceType { .. } => 3,
             Misfit::TooBig { .. } | Misfit::TooManyVolumes { .. } | Misfit::NoTypeHasAll => 4,
-            Misfit::HostPort { .. } => 5,
+            Misfit::HostPort { .. } | Misfit::Daemon { .. } => 5,
             Misfit::NoOffering { .. } => 6,
             Misfit::MinValues { .. } | Misfit::Limit { .. } => 7,
             Misfit::Topology { .. } => 8,
@@ -318,6 +325,12 @@ impl fmt::Display for Misfit {
             }
             Misfit::Limit { resource, limit, used } => write!(f, "limit {resource} {limit} reached ({used} in use)"),
             Misfit::Topology { rule } => write!(f, "unsatisfiable topology constraint: {rule}"),
+            Misfit::Daemon { daemon, rule } => {
+                write!(
+                    f,
+                    "daemon set {daemon} runs on every instance type that would do, and the pod must not be near it: {rule}"
+                )
+            }
             Misfit::HostPort { port } => {
                 write!(f, "a daemon takes the host port {port} on every instance type that would do")
             }
@@ -374,6 +387,7 @@ impl Misfit {
             | Misfit::ClassNotReady { .. }
             | Misfit::StaticPool
             | Misfit::Topology { .. }
+            | Misfit::Daemon { .. }
             | Misfit::HostPort { .. }
             | Misfit::MinValues { .. } => self.to_string(),
         }

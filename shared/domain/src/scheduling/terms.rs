@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::hashed::Hashed;
 use super::wants::{Asks, Rule};
 use crate::api::labels;
-use crate::cluster::{HostPort, Namespaces, Pod, PodKey, PodTerm, Shape, Snapshot, Spread};
+use crate::cluster::{DaemonSet, HostPort, Namespaces, Pod, PodKey, PodTerm, Shape, Snapshot, Spread};
 use crate::requirement::{Requirements, Selector};
 use crate::taint::{Taint, Toleration};
 
@@ -83,7 +83,9 @@ impl<'a> Terms<'a> {
             let known = first.entry(Hashed::new(pod.digest.shape, &*pod.shape)).or_insert(&pod.key);
             *known = (*known).min(&pod.key);
         }
+        let apart = snapshot.daemons.iter().filter(|daemon| !daemon.shape.anti_affinity.is_empty());
         let mut shapes: Vec<(&PodKey, &Shape)> = first.into_iter().map(|(shape, key)| (key, shape.value)).collect();
+        shapes.extend(apart.map(|daemon| (&daemon.key, &*daemon.shape)));
         shapes.sort_unstable_by_key(|(key, _)| *key);
         for (key, shape) in shapes {
             terms.intern(shape, &key.namespace);
@@ -197,6 +199,13 @@ impl<'a> Terms<'a> {
     pub(crate) fn counting(&self, pod: &Pod) -> SmallVec<[CounterId; 6]> {
         let mut all: SmallVec<[CounterId; 6]> = self.selecting(self.class_of(pod)).iter().copied().collect();
         all.extend(self.owned(&pod.shape));
+        all
+    }
+
+    /// Answers every counter that counts the pods of a daemon set.
+    pub(crate) fn counting_daemon(&self, snapshot: &Snapshot, daemon: &DaemonSet) -> SmallVec<[CounterId; 4]> {
+        let mut all = self.counted(snapshot, &daemon.key.namespace, &daemon.labels);
+        all.extend(self.owned(&daemon.shape));
         all
     }
 

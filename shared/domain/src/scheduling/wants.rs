@@ -21,6 +21,13 @@ pub(crate) struct Wants {
     pub(crate) shy: bool,
 }
 
+impl Wants {
+    /// Answers the rules that keep pods apart.
+    pub(crate) fn apart(&self) -> impl Iterator<Item = &Rule> {
+        self.domains.iter().chain(self.hosts.iter()).filter(|rule| rule.asks == Asks::Apart)
+    }
+}
+
 /// Something asked of a count of pods in the domain where a pod is to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::catalogue::{CapacityType, InstanceType};
-use karp_domain::cluster::{ClaimRef, EBS_DRIVER, MinValuesPolicy, Pod, PodKey, Pool, Snapshot};
+use karp_domain::cluster::{ClaimRef, EBS_DRIVER, MinValuesPolicy, Pod, PodKey, PodTerm, Pool, Snapshot};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirements;
 use karp_domain::resources::Resources;
@@ -88,8 +88,8 @@ fn each_once(snapshot: &Snapshot, solution: &Solution) {
 /// EBS volumes that pods have together, each once.
 fn volumes<'p>(snapshot: &Snapshot, pods: impl Iterator<Item = &'p Pod>) -> u32 {
     let of_ebs = |pod: &Pod, claim: &ClaimRef| {
-        let needs = snapshot.volumes.needs(&pod.key, std::slice::from_ref(claim));
-        needs.is_ok_and(|needs| needs.attach.contains_key(EBS_DRIVER))
+        let key = snapshot.volumes.key_of(&pod.key, claim);
+        snapshot.volumes.driver(&key, claim).is_some_and(|driver| **driver == *EBS_DRIVER)
     };
     let mut all = BTreeSet::new();
     for pod in pods {
@@ -280,6 +280,14 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
                 // where pods wait for room beside others, what one gives up is free for others in the next pass only
                 let settled = snapshot.pods.iter().all(|pod| !pod.shape.is_social());
                 assert!(!room || !settled, "{}: the limits of {} leave room", pod.key, pool.name);
+            }
+            Misfit::Daemon { daemon, .. } => {
+                let known = snapshot.daemons.iter().find(|known| known.key == *daemon).expect("a daemon set");
+                let meant = |term: &PodTerm| {
+                    let labels = term.selector.as_ref().is_some_and(|selector| selector.matches(&known.labels));
+                    labels && term.namespaces.contain(&daemon.namespace, &snapshot.namespaces)
+                };
+                assert!(pod.shape.anti_affinity.iter().any(meant), "{} may be near {daemon}", pod.key);
             }
             Misfit::HostPort { port } => {
                 let daemons = snapshot.daemons.iter().any(|daemon| daemon.shape.ports.contains(port));

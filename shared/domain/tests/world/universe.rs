@@ -202,7 +202,7 @@ pub fn a_pool() -> impl Strategy<Value = Value> {
 fn a_daemon() -> impl Strategy<Value = Value> {
     prop::option::of(port()).prop_map(|port| {
         let ports = port.into_iter().collect::<Vec<_>>();
-        json!({"kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "kube-system"}, "spec": {"selector": {}, "template": {"spec":
+        json!({"kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "kube-system"}, "spec": {"selector": {}, "template": {"metadata": {"labels": {"daemon": "agent"}}, "spec":
             {"containers": [{"name": "c", "ports": ports, "resources": {"requests": {"cpu": "150m", "memory": "100Mi"}}}]}}}})
     })
 }
