@@ -1,6 +1,7 @@
 //! Plans become real: what the engine plans for random clusters is made on a control plane, and kube-scheduler has the last word.
 //!
-//! Skipped when the tools are not built: `cargo sandbox up` builds them. `KARP_DEEP=1` makes ten times as many clusters.
+//! Skipped when the tools are not built: `cargo sandbox up` builds them. `KARP_DEEP=1` makes ten times as many clusters,
+//! `KARP_ONLY=N` plays only the one of that number.
 
 #[path = "../../shared/domain/tests/deep/mod.rs"]
 mod deep;
@@ -36,6 +37,8 @@ const DEEP: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Plans made for one cluster at most: where kube-scheduler places pods otherwise, the next plan completes it.
 const ROUNDS: usize = 4;
+/// What all nodes cost, over the price of the first plans.
+const MOST_REALISED: f64 = 1.03;
 const HOLD: &str = "karp.sh/hold";
 
 /// What came of some clusters.
@@ -80,11 +83,15 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
     let config = deep::cases(CLUSTERS);
     let clusters = if std::env::var("KARP_DEEP").is_ok_and(|deep| deep == "1") { CLUSTERS * DEEP } else { CLUSTERS };
     let mut runner = TestRunner::new(config);
+    let only: Option<u32> = std::env::var("KARP_ONLY").ok().and_then(|number| number.parse().ok());
     let mut tally = Tally::default();
     let begin = Instant::now();
     for number in 0..clusters {
         let objects = a_cluster().new_tree(&mut runner).expect("a cluster").current();
         let objects = bindable(objects);
+        if only.is_some_and(|only| only != number) {
+            continue;
+        }
         if let Err(error) = play(&client, number, &objects, &mut tally).await {
             let file = sandbox.log_dir.join(format!("cluster-{number}.json"));
             std::fs::write(&file, serde_json::to_string_pretty(&objects)?)?;
@@ -110,18 +117,18 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
         tally.refused,
         tally.lucky,
     );
-    assert!(tally.planned > 30 && tally.refused > 10, "the clusters ask for too little: {tally:?}");
-    // of few clusters one node or pod is some per cent
-    let (dearer, overtaken) = if clusters > CLUSTERS { (1.03, 0.01) } else { (1.08, 0.03) };
-    assert!(price <= dearer, "realised over predicted price: {price:.4}");
-    assert!(tally.overtaken as f64 <= overtaken * tally.planned as f64, "{tally:?}");
+    let enough = only.is_some() || tally.planned > 30 && tally.refused > 10;
+    assert!(enough, "the clusters ask for too little: {tally:?}");
+    assert!(price <= MOST_REALISED, "realised over predicted price: {price:.4}");
+    assert_eq!(tally.overtaken, 0, "{tally:?}");
     Ok(())
 }
 
 /// Plays one cluster: plan, make, let kube-scheduler bind, plan again for what is left, compare, clean up.
 async fn play(client: &Client, number: u32, objects: &[Value], tally: &mut Tally) -> Result<()> {
     let mut real = Real::begin(client, number, objects).await?;
-    let snapshot = world::snapshot(objects, catalogue(TYPES));
+    let mut snapshot = world::snapshot(objects, catalogue(TYPES));
+    snapshot.pods.extend(real.running_daemons().await?);
     let first = solve(&snapshot);
     let planned: BTreeSet<String> = placed(&first);
     let refused: BTreeSet<String> = first.unschedulable.iter().map(|refused| refused.pod.to_string()).collect();
@@ -136,6 +143,9 @@ async fn play(client: &Client, number: u32, objects: &[Value], tally: &mut Tally
     let mut overtaken: BTreeSet<String> = BTreeSet::new();
     if late > 0 {
         println!("cluster {number}: planned again: {}", real.why(&left).await?);
+        let elsewhere =
+            planned.iter().filter(|pod| landed.get(*pod).is_some_and(|node| Some(node) != targets.get(*pod)));
+        println!("landed elsewhere: {:?}", elsewhere.map(|pod| (pod, &targets[pod], &landed[pod])).collect::<Vec<_>>());
     }
     for round in 1..ROUNDS {
         if left.is_empty() {
@@ -394,6 +404,13 @@ impl Real {
         let pods = Api::<Pod>::all(self.client.clone()).list(&ListParams::default()).await?.items;
         let own = |pod: &Pod| matches!(pod.metadata.namespace.as_deref(), Some("default" | "other"));
         Ok(pods.into_iter().filter(own).collect())
+    }
+
+    /// The pods of daemon sets on the nodes that are there.
+    async fn running_daemons(&self) -> Result<Vec<Arc<cluster::Pod>>> {
+        let pods = Api::<Pod>::namespaced(self.client.clone(), "kube-system").list(&ListParams::default()).await?;
+        let read = |pod: &Pod| cluster::Pod::from_kube(pod).map(Arc::new).map_err(|error| anyhow::anyhow!("{error}"));
+        pods.items.iter().map(read).collect()
     }
 
     /// Makes a node that kwok plays.
