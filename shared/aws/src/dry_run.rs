@@ -23,7 +23,7 @@ const NO_SUBNET: &str = "subnet-1234567890abcdef0";
 /// # Errors
 /// [`Error::NotAuthorized`] when it may not, and any other failure of the call.
 pub async fn create_fleet(clients: &Clients, tags: &BTreeMap<String, String>) -> Result<(), Error> {
-    clients.pace().mutate.take().await;
+    clients.pace().create_fleet.take().await;
     let template =
         ec2::FleetLaunchTemplateSpecificationRequest::builder().launch_template_id(NO_TEMPLATE).version("1").build();
     let place = ec2::FleetLaunchTemplateOverridesRequest::builder()
@@ -61,7 +61,7 @@ pub async fn create_launch_template(clients: &Clients, spec: &Spec) -> Result<()
 /// [`Error::NotAuthorized`] when it may not; [`Error::InvalidRequest`] or [`Error::NotFound`] when a part of the content is not there or
 /// does not go with another; any other failure of the call.
 pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, subnet: &str) -> Result<(), Error> {
-    clients.pace().mutate.take().await;
+    clients.pace().run.take().await;
     let (ipv4_prefixes, ipv6_prefixes) = spec.interface.prefix_counts();
     let interface = ec2::InstanceNetworkInterfaceSpecification::builder()
         .device_index(0)

@@ -132,6 +132,11 @@ pub async fn terminate(clients: &Clients, ids: &[String]) -> Vec<(String, Result
         match terminate_batch(clients, chunk).await {
             Ok(()) => answers.extend(chunk.iter().map(|id| (id.clone(), Ok(())))),
             Err(error) if chunk.len() == 1 => answers.push((chunk[0].clone(), Err(error))),
+            // More calls would not help here: they would be throttled, too.
+            Err(Error::Throttled { action, code, message }) => {
+                let throttled = || Error::Throttled { action, code: code.clone(), message: message.clone() };
+                answers.extend(chunk.iter().map(|id| (id.clone(), Err(throttled()))));
+            }
             // One bad id fails the whole batch and ends none of it, so each is tried alone.
             Err(_) => {
                 for id in chunk {
@@ -149,7 +154,7 @@ pub async fn terminate(clients: &Clients, ids: &[String]) -> Vec<(String, Result
 /// # Errors
 /// [`Error::NotFound`] when a resource is not there (yet), and any failure of the call.
 pub async fn tag(clients: &Clients, ids: &[String], tags: &BTreeMap<String, String>) -> Result<(), Error> {
-    clients.pace().mutate.take().await;
+    clients.pace().tag.take().await;
     let call = clients.ec2().create_tags().set_resources(Some(ids.to_vec())).set_tags(Some(write_tags(tags)));
     call.send().await.map(drop).map_err(|error| Error::from_sdk(TAG, error))
 }

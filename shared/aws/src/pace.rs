@@ -1,115 +1,81 @@
-//! Token buckets that keep the EC2 calls inside the published account rates.
+//! Gates that keep the EC2 calls of this process inside the account's rates.
 
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
-/// Buckets for the groups of EC2 calls. The figures are EC2's published default request rates (Amazon EC2 Developer Guide, "Request
-/// throttling"); the account's other callers share them, so the SDK's retries stay on behind these.
+use karp_domain::pace::{Bucket, Rate};
+
+/// Gates for the groups of EC2 calls. The account's other callers share its rates, so the SDK's few retries stay on behind these; they pass no
+/// gate themselves.
 #[derive(Debug)]
 pub struct Pace {
-    /// `CreateFleet`: 5 a second, burst 50.
-    pub create_fleet: Bucket,
-    /// `TerminateInstances`: 5 a second, burst 100.
-    pub terminate: Bucket,
-    /// Other changes (tags, launch templates): 5 a second, burst 100.
-    pub mutate: Bucket,
-    /// `Describe*`: 20 a second, burst 100.
-    pub describe: Bucket,
+    /// `CreateFleet`, dry runs of it too.
+    pub create_fleet: Gate,
+    /// `TerminateInstances`
+    pub terminate: Gate,
+    /// Dry runs of `RunInstances`.
+    pub run: Gate,
+    /// `CreateTags`
+    pub tag: Gate,
+    /// Other changes (launch templates).
+    pub mutate: Gate,
+    /// `Describe*`
+    pub describe: Gate,
 }
 
 impl Pace {
-    /// Builds the buckets with EC2's published rates.
+    /// Builds the gates with EC2's published rates.
     #[must_use]
     pub fn ec2() -> Self {
         Self {
-            create_fleet: Bucket::new(5.0, 50.0),
-            terminate: Bucket::new(5.0, 100.0),
-            mutate: Bucket::new(5.0, 100.0),
-            describe: Bucket::new(20.0, 100.0),
+            create_fleet: Gate::new(Rate::CREATE_FLEET),
+            terminate: Gate::new(Rate::TERMINATE_INSTANCES),
+            run: Gate::new(Rate::RUN_INSTANCES),
+            tag: Gate::new(Rate::CREATE_TAGS),
+            mutate: Gate::new(Rate::MUTATE),
+            describe: Gate::new(Rate::DESCRIBE),
         }
     }
 }
 
-/// A token bucket: holds up to `burst` tokens, refilled at `rate` a second.
+/// A token bucket that callers wait at.
 #[derive(Debug)]
-pub struct Bucket {
-    rate: f64,
-    burst: f64,
-    level: Mutex<Level>,
+pub struct Gate {
+    start: Instant,
+    bucket: Mutex<Bucket>,
 }
 
-#[derive(Debug)]
-struct Level {
-    /// Negative while callers wait for tokens that they have already taken.
-    tokens: f64,
-    at: Option<Instant>,
-}
-
-impl Bucket {
-    /// Builds a full bucket.
-    #[must_use]
-    pub fn new(rate_per_second: f64, burst: f64) -> Self {
-        Self { rate: rate_per_second, burst, level: Mutex::new(Level { tokens: burst, at: None }) }
+impl Gate {
+    fn new(rate: Rate) -> Self {
+        Self { start: Instant::now(), bucket: Mutex::new(Bucket::new(rate)) }
     }
 
     /// Takes one token, waiting for it when the bucket is empty. Waiters are served in order.
     pub async fn take(&self) {
-        let wait = self.reserve(Instant::now());
+        let wait = {
+            // A panic cannot happen while the lock is held, so a poisoned bucket is still a sound one.
+            let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+            bucket.reserve(self.start.elapsed())
+        };
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
-    }
-
-    /// Says how many calls wait for a token at this moment; the launch path batches when this is high.
-    pub fn waiting(&self) -> f64 {
-        let mut level = self.locked();
-        self.refill(&mut level, Instant::now());
-        (-level.tokens).max(0.0)
-    }
-
-    /// Takes one token at `now` and says how long its taker must wait for it.
-    fn reserve(&self, now: Instant) -> Duration {
-        let mut level = self.locked();
-        self.refill(&mut level, now);
-        level.tokens -= 1.0;
-        if level.tokens >= 0.0 { Duration::ZERO } else { Duration::from_secs_f64(-level.tokens / self.rate) }
-    }
-
-    fn refill(&self, level: &mut Level, now: Instant) {
-        if let Some(before) = level.at {
-            let elapsed = now.saturating_duration_since(before).as_secs_f64();
-            level.tokens = (level.tokens + elapsed * self.rate).min(self.burst);
-        }
-        level.at = Some(now);
-    }
-
-    fn locked(&self) -> std::sync::MutexGuard<'_, Level> {
-        // A panic cannot happen while the lock is held, so a poisoned level is still a sound one.
-        self.level.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    #[test]
-    fn the_burst_is_free_and_the_rest_keeps_the_rate() {
-        let bucket = Bucket::new(5.0, 50.0);
-        let now = Instant::now();
-        assert!((0..50).all(|_| bucket.reserve(now).is_zero()));
-        let waits: Vec<f64> = (0..10).map(|_| bucket.reserve(now).as_secs_f64()).collect();
-        assert!((waits[0] - 0.2).abs() < 1e-6 && (waits[9] - 2.0).abs() < 1e-6, "{waits:?}");
-        assert!(bucket.reserve(now + Duration::from_secs(3)).is_zero(), "3 s refill 15 tokens, 10 were owed");
-    }
-
-    #[test]
-    fn an_idle_bucket_never_holds_more_than_its_burst() {
-        let bucket = Bucket::new(5.0, 2.0);
-        let now = Instant::now();
-        assert!(bucket.reserve(now).is_zero());
-        let later = now + Duration::from_secs(3600);
-        assert!(bucket.reserve(later).is_zero() && bucket.reserve(later).is_zero());
-        assert!(bucket.reserve(later) >= Duration::from_millis(199));
+    #[tokio::test]
+    async fn the_burst_passes_and_the_next_waits() {
+        let gate = Gate::new(Rate { every: Duration::from_millis(40), burst: 3 });
+        let begin = Instant::now();
+        for _ in 0..4 {
+            gate.take().await;
+        }
+        assert!(begin.elapsed() >= Duration::from_millis(39), "{:?}", begin.elapsed());
     }
 }

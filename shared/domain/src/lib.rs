@@ -13,6 +13,7 @@ pub mod iam;
 pub mod interruption;
 pub mod lease;
 pub mod lifecycle;
+pub mod pace;
 pub mod price_file;
 pub mod quantity;
 pub mod requirement;
