@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Node;
 use karp_aws::capacity_reservations::Taken;
 use karp_domain::api::{Ami, CapacityReservation, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet};
 use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
+use karp_domain::fleet::UnavailableOffering;
 
 pub use unavailable::Unavailable;
 
@@ -156,21 +157,6 @@ pub struct Launched {
 
 /// EC2's word for a capacity reservation that has no instance left.
 pub const RESERVATION_FULL: &str = "ReservationCapacityExceeded";
-
-/// Names an offering that could not be had.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct UnavailableOffering {
-    /// Type; empty for all types.
-    pub instance_type: String,
-    /// Zone; empty for all zones.
-    pub zone: String,
-    /// How it was to be bought.
-    pub capacity_type: CapacityType,
-    /// The capacity reservation that it was to come from: others of the type and zone may have room.
-    pub reservation: Option<String>,
-    /// The cloud's code.
-    pub code: String,
-}
 
 /// Says how far an instance's end is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

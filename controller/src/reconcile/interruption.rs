@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::conditions;
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::CapacityType;
+use karp_domain::fleet::UnavailableOffering;
 use karp_domain::interruption::{Action as Wanted, InstanceState, Message, Notice, parse};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{Context, Error, node_claim, registration};
-use crate::cloud::{QueueMessage, UnavailableOffering};
+use crate::cloud::QueueMessage;
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{ControllerLabels, MessageLabels};

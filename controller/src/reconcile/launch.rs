@@ -10,13 +10,14 @@ use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, labels, requirements};
 use karp_domain::catalogue::{CapacityType, Catalogue, RESERVATION_LABELS, RankedOffering};
 use karp_domain::cluster::Unreadable;
+use karp_domain::fleet::UnavailableOffering;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::overlays::overlaid;
 use super::{Context, Error, node_claim};
-use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, RESERVATION_FULL, UnavailableOffering};
+use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, RESERVATION_FULL};
 use crate::effect;
 use crate::ops::events::Reason;
 use crate::ops::metrics::{CloudErrorLabels, CloudLabels, LaunchFailureLabels};

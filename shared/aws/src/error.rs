@@ -3,10 +3,10 @@
 use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::display::DisplayErrorContext;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
+use karp_domain::fleet::{self, Lesson};
+use karp_domain::pace::THROTTLED_WAIT;
 use std::time::Duration;
 
-/// How long to wait after a throttle that has already used up the SDK's own retries.
-const THROTTLE_WAIT: Duration = Duration::from_secs(5);
 /// How long to wait when the service could not be reached or answered nonsense.
 const OUTAGE_WAIT: Duration = Duration::from_secs(15);
 
@@ -92,7 +92,7 @@ impl Error {
             | Self::NotFound { .. }
             | Self::AlreadyExists { .. }
             | Self::TokenReused { .. } => Retry::Resolve,
-            Self::Throttled { .. } | Self::InUse { .. } => Retry::After(THROTTLE_WAIT),
+            Self::Throttled { .. } | Self::InUse { .. } => Retry::After(THROTTLED_WAIT),
             Self::Unreachable { .. } | Self::Unexpected { .. } | Self::Malformed { .. } => Retry::After(OUTAGE_WAIT),
             Self::NotAuthorized { .. }
             | Self::Credentials { .. }
@@ -245,35 +245,6 @@ impl Kind {
     /// (`InvalidSubnetID.NotFound`), so suffixes decide after the exact names.
     fn of(code: &str) -> Self {
         match code {
-            "InsufficientInstanceCapacity"
-            | "InsufficientHostCapacity"
-            | "InsufficientReservedInstanceCapacity"
-            | "InsufficientCapacity"
-            | "InsufficientCapacityOnHost"
-            | "InsufficientFreeAddressesInSubnet"
-            | "MaxFleetCountExceeded"
-            | "MaxSpotInstanceCountExceeded"
-            | "ReservationCapacityExceeded"
-            | "SpotMaxPriceTooLow"
-            | "UnfulfillableCapacity"
-            | "Unsupported"
-            | "VcpuLimitExceeded" => Self::Capacity,
-            "RequestLimitExceeded"
-            | "Throttling"
-            | "ThrottlingException"
-            | "ThrottledException"
-            | "TooManyRequestsException"
-            | "RequestThrottled"
-            | "RequestThrottledException"
-            | "EC2ThrottledException"
-            | "Client.RequestLimitExceeded"
-            | "ServiceUnavailable"
-            | "Unavailable"
-            | "InternalError"
-            | "InternalFailure"
-            | "InternalServiceError"
-            | "ServiceUnavailableException"
-            | "ServerException" => Self::Throttle,
             "NoSuchEntity"
             | "NoSuchEntityException"
             | "ResourceNotFoundException"
@@ -307,7 +278,7 @@ impl Kind {
             | "UnauthorizedOperation"
             | "Client.UnauthorizedOperation"
             | "NotAuthorized"
-            | "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
+            | fleet::NO_SPOT_ROLE
             | "OptInRequired" => Self::Policy,
             "AuthFailure"
             | "InvalidClientTokenId"
@@ -330,7 +301,11 @@ impl Kind {
             | "UserDataLimitExceeded"
             | "UnsupportedOperation"
             | "DryRunOperation" => Self::Request,
-            other => Self::of_shape(other),
+            other => match fleet::lesson(other) {
+                Lesson::Missing(_) => Self::Capacity,
+                Lesson::Wait => Self::Throttle,
+                Lesson::Nothing => Self::of_shape(other),
+            },
         }
     }
 
@@ -356,7 +331,7 @@ mod tests {
     #[test]
     fn codes_lead_to_the_right_next_step() {
         let resolve = Retry::Resolve;
-        let wait = Retry::After(THROTTLE_WAIT);
+        let wait = Retry::After(THROTTLED_WAIT);
         let outage = Retry::After(OUTAGE_WAIT);
         let stop = Retry::OnSpecChange;
         for (code, expected) in [

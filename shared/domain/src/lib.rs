@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod cron;
 pub mod disruption;
 pub mod eviction;
+pub mod fleet;
 pub mod iam;
 pub mod interruption;
 pub mod lease;

@@ -2,13 +2,9 @@
 
 use karp_aws::fleet::{Answer, Refusal, Request};
 use karp_aws::{Error, Retry};
+use karp_domain::fleet::{Lesson, NO_ADDRESSES, NO_SPOT_ROLE, UnavailableOffering, lesson};
 
-use crate::cloud::{CloudError, LaunchError, UnavailableOffering};
-
-/// EC2 may not make its role for spot instances in this account: no spot offering can be had until somebody makes it.
-const NO_SPOT_ROLE: &str = "AuthFailure.ServiceLinkedRoleCreationNotPermitted";
-/// A subnet is full: every type in its zone is affected.
-const NO_ADDRESSES: &str = "InsufficientFreeAddressesInSubnet";
+use crate::cloud::{CloudError, LaunchError};
 
 impl From<Error> for CloudError {
     fn from(error: Error) -> Self {
@@ -78,25 +74,21 @@ fn by_code(code: &str, message: &str) -> Option<&'static str> {
 
 /// Says whether an offering was refused because it cannot be had here and now, so that another may be tried.
 fn is_unavailable(refusal: &Refusal) -> bool {
-    refusal.code == NO_SPOT_ROLE || matches!(refusal.error(), Error::InsufficientCapacity { .. })
+    matches!(lesson(&refusal.code), Lesson::Missing(_))
 }
 
 /// Names what the refusals teach about offerings. `reservation` says which capacity reservation a refused offering was to come from.
 pub fn unavailable(refused: &[Refusal], reservation: impl Fn(&Refusal) -> Option<String>) -> Vec<UnavailableOffering> {
     let mut offerings: Vec<UnavailableOffering> = Vec::new();
-    for refusal in refused.iter().filter(|refusal| is_unavailable(refusal)) {
-        let (instance_type, zone) = match refusal.code.as_str() {
-            NO_SPOT_ROLE => (String::new(), String::new()),
-            NO_ADDRESSES => (String::new(), refusal.zone.clone()),
-            _ => (refusal.instance_type.clone(), refusal.zone.clone()),
-        };
-        let offering = UnavailableOffering {
-            instance_type,
-            zone,
+    for refusal in refused {
+        let asked = UnavailableOffering {
+            instance_type: refusal.instance_type.clone(),
+            zone: refusal.zone.clone(),
             capacity_type: refusal.capacity_type,
-            reservation: if refusal.code == NO_ADDRESSES { None } else { reservation(refusal) },
+            reservation: reservation(refusal),
             code: refusal.code.clone(),
         };
+        let Some(offering) = asked.learnt(lesson(&refusal.code)) else { continue };
         if !offerings.contains(&offering) {
             offerings.push(offering);
         }
@@ -225,6 +217,14 @@ mod tests {
             call_failed(Error::from_code("ec2:CreateFleet", "ReservationCapacityExceeded", "m".to_owned()), &request());
         let LaunchError::InsufficientCapacity { offerings, .. } = failed else { panic!("{failed:?}") };
         assert_eq!(offerings[0].reservation.as_deref(), Some("cr-1"));
+    }
+
+    #[test]
+    fn a_throttle_is_waited_for_and_marks_nothing() {
+        let throttled = Error::from_code("ec2:CreateFleet", "RequestLimitExceeded", "m".to_owned());
+        let failed = call_failed(throttled, &request());
+        assert!(matches!(failed, LaunchError::Cloud(CloudError::Retry { after: Some(_), .. })), "{failed:?}");
+        assert!(unavailable(&["RequestLimitExceeded", "InternalError"].map(refusal), |_| None).is_empty());
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod overhead;
 mod overlay;
 mod price;
 mod table;
+mod unavailable;
 
 pub use crate::api::ReservationType as ReservationKind;
 pub use builtin::{builtin, builtin_type};
@@ -30,3 +31,4 @@ pub use overlay::{Overlaid, Overlay, OverlayConflict, ParsePriceChangeError, Pri
 pub use price::{Price, PriceSource};
 pub(crate) use table::asks_for_reservations;
 pub use table::{Catalogue, Instances, Market, RankedOffering, TypeSet};
+pub use unavailable::Unavailable;
