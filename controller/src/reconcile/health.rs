@@ -53,7 +53,7 @@ impl Health {
             ),
             Verdict::Healthy => conditions::set(all, kind, ConditionStatus::True, "", "", now),
             Verdict::Unhealthy { missing, of } => {
-                let message = format!("{missing} of the last {of} nodes did not join: launches are slowed down");
+                let message = format!("{missing} of the last {of} launches gave no node that joined");
                 conditions::set(all, kind, ConditionStatus::False, "RegistrationFailed", &message, now)
             }
         };

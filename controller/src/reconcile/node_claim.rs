@@ -9,7 +9,7 @@ use karp_domain::api::conditions::{self, Condition, ConditionStatus};
 use karp_domain::api::hash::{self, NodeClassVersion};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimStatus, labels};
 use karp_domain::cluster::{Claim, Node as ReadNode, Pool};
-use karp_domain::lifecycle::{self, Drift, Live, Next, Outcome, Step};
+use karp_domain::lifecycle::{self, Drift, Live, Next, Step};
 pub use karp_domain::lifecycle::{is_true, provider_id, since};
 use karp_domain::resources;
 use kube::ResourceExt;
@@ -187,7 +187,7 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
                 "deleting nodeclaim, out of time"
             );
             if delete(&claim, &context, timeout.as_str()).await? == effect::Outcome::Done {
-                context.health.note(&pool_of(&claim), Outcome::Missing, Timestamp::now());
+                context.health.note(&pool_of(&claim), timeout.into(), Timestamp::now());
             }
             Ok(wait)
         }

@@ -209,6 +209,20 @@ fn a_pool_whose_nodes_never_join_launches_ever_more_slowly() {
 }
 
 #[test]
+fn launches_that_came_to_nothing_do_not_stop_a_pool() {
+    let mut pool = Registrations::default();
+    for _ in 0..9 {
+        pool.note(Timeout::Launch.into(), at(NOW));
+    }
+    assert_eq!(pool.health(), Health::Unhealthy { missing: 4, of: 4 }, "it is told");
+    assert_eq!(pool.allowance(0, at(NOW)), Allowance::All, "EC2 throttled, and may take calls again");
+    pool.note(Timeout::Registration.into(), at(NOW));
+    assert_eq!(pool.allowance(0, at(NOW)), Allowance::All, "one may be chance");
+    pool.note(Timeout::Registration.into(), at(NOW));
+    assert_eq!(pool.allowance(0, at(NOW)), Allowance::None { until: Some(second(60)) });
+}
+
+#[test]
 fn six_hours_of_failure_cost_a_handful_of_launches() {
     let mut pool = Registrations::default();
     let (mut now, end) = (at(NOW), after(NOW, SignedDuration::from_hours(6)));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::step::later;
+use super::step::{Timeout, later};
 
 /// So many outcomes are remembered (Karpenter: 4).
 const REMEMBERED: usize = 4;
@@ -23,6 +23,17 @@ pub enum Outcome {
     Joined,
     /// It did not, within its time.
     Missing,
+    /// EC2 gave no instance within its time: it throttled, refused or was away.
+    NotLaunched,
+}
+
+impl From<Timeout> for Outcome {
+    fn from(timeout: Timeout) -> Self {
+        match timeout {
+            Timeout::Launch => Outcome::NotLaunched,
+            Timeout::Registration => Outcome::Missing,
+        }
+    }
 }
 
 /// Says whether the nodes of a pool join: the condition `NodeRegistrationHealthy`.
@@ -94,12 +105,14 @@ impl Registrations {
                 self.in_a_row = self.in_a_row.saturating_add(1);
                 self.last_missing = Some(now);
             }
+            // nothing was bought that nobody can use: calls are paced, and that is enough
+            Outcome::NotLaunched => {}
         }
     }
 
     /// Answers whether nodes join.
     pub fn health(&self) -> Health {
-        let missing = self.recent.iter().filter(|outcome| **outcome == Outcome::Missing).count();
+        let missing = self.recent.iter().filter(|outcome| **outcome != Outcome::Joined).count();
         match missing {
             _ if missing >= FAILURES => Health::Unhealthy { missing, of: self.recent.len() },
             _ if self.recent.is_empty() => Health::Unknown,
