@@ -98,6 +98,50 @@ fn a_failing_cloud_is_survived() {
     }
 }
 
+/// Somebody else in the account uses up EC2's rates, and a controller that is killed forgets what it has used of them: calls are throttled, and
+/// come through later.
+#[test]
+fn a_busy_account_is_waited_for() {
+    for seed in 0..4 {
+        let crash_permille = if seed < 2 { 0 } else { 30 };
+        let faults = Faults {
+            others_permille: 10,
+            lost_reply_permille: 50,
+            forgets_permille: 1,
+            scales_permille: 5,
+            crash_permille,
+            ..Faults::default()
+        };
+        let report = play(seed, 60, faults, &[budget()]);
+        assert!(report.throttled > 0, "{report:?}");
+    }
+}
+
+/// EC2 answers nothing at all for as long as faults last: 12 min.
+#[test]
+fn an_account_that_is_used_up_is_waited_for() {
+    let report = play(0, 20, Faults { others_permille: 1000, ..Faults::default() }, &[budget()]);
+    assert!(report.throttled > 0 && report.launches > 0, "{report:?}");
+}
+
+/// Each new process has full buckets of its own, the account has not: what is launched after crashes comes late, and once.
+#[test]
+fn a_killed_controller_does_not_know_what_the_account_has_left() {
+    let mut throttled = 0;
+    for seed in 0..2 {
+        let own_node = ("spec.template.spec.terminationGracePeriod", json!("10m"));
+        let one_type = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large"]}]);
+        let own = with(pool("default", one_type), &[own_node, budget()]);
+        let pools = vec![Pool::from_kube(&serde_json::from_value(own).unwrap()).unwrap()];
+        let world = World::new(at(NOW), catalogue(TYPES), pools, vec![workload("wide", "1500m", "1Gi", 120, None)]);
+        let faults = Faults { crash_permille: 10, ..Faults::default() };
+        let report = run(&Scenario { seed, seconds: 600, faults }, world);
+        assert!(report.violations.is_empty() && report.crashes > 0, "{report:#?}");
+        throttled += report.throttled;
+    }
+    assert!(throttled > 0);
+}
+
 /// Watches that are late or cut off, two replicas of which now one and now the other is stopped for a while: no decision that is made on what
 /// is no longer so does harm.
 #[test]
@@ -117,6 +161,7 @@ fn a_paused_leader_does_no_harm() {
             crash_permille: 5,
             watch_lag_seconds: 3,
             scales_permille: 5,
+            others_permille: 5,
             ..Faults::default()
         };
         let report = play(seed, 60, faults, &[budget()]);
@@ -159,6 +204,7 @@ fn mixed_faults_under_many_seeds() {
         unlisted_permille: 20,
         list_lag_seconds: 3,
         fickle_permille: 300,
+        others_permille: 2,
         ..Faults::default()
     };
     // every fourth cluster is seen late, too

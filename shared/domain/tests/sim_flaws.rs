@@ -14,8 +14,10 @@ use karp_domain::disruption::{
     Act, Command, DisruptionPlan, Execution, Invalid, Memory, Progress, plan_with, validate,
 };
 use karp_domain::eviction::{self, Drain, Target};
+use karp_domain::fleet::{Extent, Lesson};
 use karp_domain::lease::Elector;
 use karp_domain::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Step, Witnesses};
+use karp_domain::pace::Bucket;
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::{Solution, solve};
 use karp_domain::sim::{Decisions, Faults, Production, Report, Scenario, Skew, Workload, World, run_with};
@@ -122,6 +124,7 @@ const CALM: Faults = Faults {
     watch_lag_seconds: 0,
     cut_permille: 0,
     pause_permille: 0,
+    others_permille: 0,
     clock: None,
 };
 const CHANGING: Faults = Faults { scales_permille: 10, fickle_permille: 300, ..CALM };
@@ -394,6 +397,40 @@ fn s12_launches_without_a_breaker() {
     let shown = |report: Report| report.violations.iter().any(|found| found.invariant == "S-12");
     assert!(!shown(case.play(&Production, 0)));
     assert!(shown(case.play(&Flaw, 0)));
+}
+
+/// As many nodes as pods, more than EC2 launches at once.
+fn crowd() -> World {
+    let types = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large"]}]);
+    let pool = Pool::from_kube(&serde_json::from_value(with(pool("default", types), &[budget("2")])).unwrap()).unwrap();
+    World::new(at(NOW), catalogue(TYPES), vec![pool], vec![workload("wide", "1500m", "1Gi", 90, &[])])
+}
+
+#[test]
+fn s13_calls_that_are_not_paced() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn pace(&self, _: &mut Bucket, _: Duration) -> Duration {
+            Duration::ZERO
+        }
+    }
+    let scenario = Scenario { seed: 0, seconds: 300, faults: CALM };
+    let own = run_with(&Production, &scenario, crowd());
+    assert!(own.violations.is_empty() && own.throttled == 0 && own.launches >= 90, "{own:#?}");
+    let flawed = run_with(&Flaw, &scenario, crowd());
+    assert!(flawed.violations.iter().any(|found| found.invariant == "S-13"), "{flawed:#?}");
+    assert!(flawed.throttled > 0, "{flawed:#?}");
+}
+
+#[test]
+fn s13_throttles_taken_for_missing_capacity() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn lesson(&self, _: &str) -> Lesson {
+            Lesson::Missing(Extent::Offering)
+        }
+    }
+    case("S-13", 40, Faults { others_permille: 20, ..CHANGING }).catches(&Flaw);
 }
 
 #[test]

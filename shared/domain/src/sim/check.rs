@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 
+use super::account::{Action, THROTTLED};
 use super::{Violation, World};
 use crate::api::{NodeClaim, labels};
-use crate::catalogue::{Offering, Price, RankedOffering};
+use crate::catalogue::{Offering, Price, RankedOffering, Unavailable};
 use crate::cluster::{Node, Pod, PodKey, Readiness, Share, blocking};
 use crate::disruption::{Cause, Command};
 use crate::lifecycle::{REGISTRATION_TIMEOUT, provider_id};
@@ -35,6 +37,8 @@ pub(super) struct Watch {
     returns: u32,
     /// Pods that wait, and since when.
     waiting: BTreeMap<PodKey, Timestamp>,
+    /// How many calls each process sent, second by second.
+    sent: BTreeMap<(String, Action), Vec<(Duration, u32)>>,
     start: Option<Timestamp>,
     /// Launches before the first node could be given up.
     first_launches: u32,
@@ -111,6 +115,13 @@ pub(super) fn only_the_leader_writes(world: &mut World) {
     }
 }
 
+/// S-13: a call that was throttled tells nothing of what EC2 has.
+pub(super) fn a_throttle_teaches_nothing(world: &mut World, code: &str, before: &Unavailable, after: &Unavailable) {
+    if code == THROTTLED && before != after {
+        world.violate("S-13", "a throttled call changed what is known to be missing".to_owned());
+    }
+}
+
 /// Whether a node is on its way out by its taint.
 fn is_tainted(node: &core::Node) -> bool {
     let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
@@ -131,6 +142,7 @@ impl Watch {
         self.settled(world);
         self.pods_are_answered(world);
         self.launches_in_vain(world);
+        self.calls_keep_the_rates(world);
     }
 
     /// S-1: each live instance has a claim, or will not live long.
@@ -146,6 +158,8 @@ impl Watch {
         self.orphans.retain(|id, _| lost.contains(id));
         for id in lost {
             let since = *self.orphans.entry(id.clone()).or_insert(world.now);
+            // as long as EC2 throttles, nobody can end anything
+            let since = world.account.last_throttled.map_or(since, |last| since.max(last));
             if world.now.duration_since(since) > ORPHAN_LIMIT {
                 self.fail(world, "S-1", format!("{id} runs without a claim"));
             }
@@ -256,6 +270,28 @@ impl Watch {
         if world.joined == 0 && !self.vain && more > 8 + 4 * (minutes + 2).ilog2() {
             self.vain = true;
             self.fail(world, "S-12", format!("{more} more launches in {minutes} min, and no node joined"));
+        }
+    }
+
+    /// S-13: what one process sends of each action in any window is within the action's rate, whatever EC2 answers.
+    fn calls_keep_the_rates(&mut self, world: &World) {
+        let now = world.uptime();
+        let mut counts: BTreeMap<&(String, Action), u32> = BTreeMap::new();
+        for call in &world.account.sent {
+            *counts.entry(call).or_default() += 1;
+        }
+        for (call, count) in counts {
+            let sent = self.sent.entry(call.clone()).or_default();
+            sent.push((now, count));
+            let mut calls = 0;
+            let broken = sent.iter().rev().find_map(|(from, count)| {
+                calls += count;
+                (!call.1.rate().allows(calls, now.saturating_sub(*from))).then_some(now.saturating_sub(*from))
+            });
+            if let Some(window) = broken {
+                let (process, action) = call;
+                self.fail(world, "S-13", format!("{process} sent {calls} calls of {action:?} in {window:?}"));
+            }
         }
     }
 

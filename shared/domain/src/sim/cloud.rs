@@ -8,12 +8,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::World;
+use super::account::{Action, THROTTLED, Throttled};
 use crate::api::labels;
 use crate::catalogue::RankedOffering;
 use crate::lifecycle::Listed;
 
 const BOOT: SignedDuration = SignedDuration::from_secs(30);
 const SHUTDOWN: SignedDuration = SignedDuration::from_secs(20);
+/// EC2's code for an offering that it has nothing of.
+const NO_CAPACITY: &str = "InsufficientInstanceCapacity";
 
 /// An instance.
 #[derive(Clone, Debug)]
@@ -32,7 +35,8 @@ pub(super) struct Instance {
 
 /// Says why a launch gave nothing that the caller knows of.
 pub(super) enum Refusal {
-    NoCapacity,
+    /// EC2 says this.
+    Code(&'static str),
     LostReply,
 }
 
@@ -44,11 +48,12 @@ impl World {
         token: &str,
         offering: RankedOffering,
     ) -> Result<Instance, Refusal> {
+        self.ask_ec2(Action::CreateFleet).map_err(|Throttled| Refusal::Code(THROTTLED))?;
         if let Some(known) = self.instances.values().find(|instance| instance.token == token) {
             return Ok(known.clone());
         }
         if self.random.happens(self.faults.no_capacity_permille) {
-            return Err(Refusal::NoCapacity);
+            return Err(Refusal::Code(NO_CAPACITY));
         }
         self.count += 1;
         let joins = (!self.random.happens(self.faults.never_joins_permille)).then(|| self.now + BOOT);
@@ -71,13 +76,25 @@ impl World {
         self.now.duration_since(instance.launched).as_secs() >= i64::from(self.faults.list_lag_seconds)
     }
 
-    pub(super) fn find(&self, claim_uid: &str) -> Option<Instance> {
+    pub(super) fn find(&mut self, claim_uid: &str) -> Result<Option<Instance>, Throttled> {
+        self.ask_ec2(Action::Describe)?;
         let wanted = |one: &&Instance| one.claim_uid == claim_uid && one.ends.is_none() && self.is_listed(one);
-        self.instances.values().find(wanted).cloned()
+        Ok(self.instances.values().find(wanted).cloned())
+    }
+
+    /// Says whether an instance was asked to end and is still there.
+    pub(super) fn is_ending(&mut self, id: &str) -> Result<bool, Throttled> {
+        self.ask_ec2(Action::Describe)?;
+        Ok(self.instances.get(id).is_some_and(|instance| instance.ends.is_some()))
     }
 
     /// Asks that an instance ends; says whether it is gone.
-    pub(super) fn terminate(&mut self, id: &str) -> bool {
+    pub(super) fn terminate(&mut self, id: &str) -> Result<bool, Throttled> {
+        self.ask_ec2(Action::TerminateInstances)?;
+        Ok(self.end(id))
+    }
+
+    fn end(&mut self, id: &str) -> bool {
         let end = self.now + SHUTDOWN;
         match self.instances.get_mut(id) {
             None => true,
@@ -88,7 +105,12 @@ impl World {
         }
     }
 
-    pub(super) fn list(&mut self) -> Vec<Listed> {
+    pub(super) fn is_alive(&self, id: &str) -> bool {
+        self.instances.get(id).is_some_and(|instance| instance.ends.is_none())
+    }
+
+    pub(super) fn list(&mut self) -> Result<Vec<Listed>, Throttled> {
+        self.ask_ec2(Action::Describe)?;
         let one = |instance: &Instance| Listed {
             provider_id: instance.id.clone(),
             claim: Some(instance.claim.clone()),
@@ -97,20 +119,18 @@ impl World {
         let mut listed: Vec<Listed> = self.instances.values().filter(|one| self.is_listed(one)).map(one).collect();
         let (random, permille) = (&mut self.random, self.faults.unlisted_permille);
         listed.retain(|_| !random.happens(permille));
-        listed
+        Ok(listed)
     }
 
-    /// Ends the instance of a node that was emptied; says whether it is gone. What still runs there is killed: S-2.
-    pub(super) fn terminate_drained(&mut self, id: &str, node: &str, deadline: Option<Timestamp>) -> bool {
-        let alive = self.instances.get(id).is_some_and(|instance| instance.ends.is_none());
-        let over = deadline.is_some_and(|deadline| self.now >= deadline);
-        if alive && !over {
-            let killed = self.pods.values().find(|pod| pod.node.as_deref() == Some(node) && pod.deletes_at.is_none());
-            if let Some(what) = killed.map(|pod| format!("{} was killed with its instance {id}", pod.key)) {
-                self.violate("S-2", what);
-            }
+    /// Judges the end of the instance of a node that was emptied. What still runs there is killed: S-2.
+    pub(super) fn ended_drained(&mut self, id: &str, node: &str, deadline: Option<Timestamp>) {
+        if deadline.is_some_and(|deadline| self.now >= deadline) {
+            return;
         }
-        self.terminate(id)
+        let killed = self.pods.values().find(|pod| pod.node.as_deref() == Some(node) && pod.deletes_at.is_none());
+        if let Some(what) = killed.map(|pod| format!("{} was killed with its instance {id}", pod.key)) {
+            self.violate("S-2", what);
+        }
     }
 
     /// Lets a second pass in the cloud.
@@ -120,7 +140,7 @@ impl World {
         let ids: Vec<String> = self.instances.keys().cloned().collect();
         if !ids.is_empty() && self.random.happens(self.faults.ends_permille) {
             let unlucky = &ids[self.random.below(ids.len())];
-            self.terminate(unlucky);
+            self.end(unlucky);
         }
         for id in ids {
             let joins = self.instances.get_mut(&id).and_then(|instance| instance.joins.take_if(|at| *at <= now));

@@ -7,25 +7,23 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::Value;
 
 use super::Decisions;
-use super::cloud::{Refusal, zone_of};
+use super::account::Action;
+use super::turns::Turns;
 use super::watch::View;
 use super::world::{World, is_ready};
+use super::writes::{Killed, delete_claim, effect, patch_node, set, taint, yes};
 use crate::api::conditions::{self, ConditionStatus};
-use crate::api::{NodeClaim, NodeClaimStatus, labels};
+use crate::api::{NodeClaim, labels};
 use crate::batch::{Batcher, Window};
+use crate::catalogue::Unavailable;
 use crate::cluster::{Assumed, Node, Pod, Snapshot};
 use crate::disruption::{Act, Command, Execution, Memory, Progress};
-use crate::eviction::{self, Answer, Answers, Drain};
+use crate::eviction::Answers;
 use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
 use crate::scheduling::InFlightNode;
 
-/// The controller was killed.
-pub(super) struct Killed;
-
-const ATTEMPT: &str = "karp.sh/launch-attempt";
 const REST: SignedDuration = SignedDuration::from_secs(15);
 /// So many of a thousand decisions are asked again in another order.
 const REORDERED_PERMILLE: u32 = 100;
@@ -33,8 +31,11 @@ const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// What a controller knows that the world does not: all of it may be lost.
 pub(super) struct Controller<'d> {
-    decisions: &'d dyn Decisions,
-    view: View,
+    pub(super) decisions: &'d dyn Decisions,
+    pub(super) turns: Turns,
+    /// What EC2 said that it has nothing of.
+    pub(super) unavailable: Unavailable,
+    pub(super) view: View,
     assumed: Assumed,
     batcher: Batcher,
     waiting: usize,
@@ -45,7 +46,7 @@ pub(super) struct Controller<'d> {
     plans: Timestamp,
     resting: Option<(Command, Timestamp)>,
     running: Vec<(Command, Vec<String>, Execution)>,
-    answers: BTreeMap<String, Answers>,
+    pub(super) answers: BTreeMap<String, Answers>,
 }
 
 impl<'d> Controller<'d> {
@@ -53,6 +54,8 @@ impl<'d> Controller<'d> {
     pub(super) fn new(decisions: &'d dyn Decisions, world: &World) -> Self {
         Controller {
             decisions,
+            turns: Turns::default(),
+            unavailable: Unavailable::default(),
             view: View::begin(world, decisions),
             assumed: Assumed::default(),
             batcher: Batcher::new(Duration::from_secs(1), Duration::from_secs(10)),
@@ -67,90 +70,6 @@ impl<'d> Controller<'d> {
             answers: BTreeMap::new(),
         }
     }
-}
-
-/// Something is written: the controller may be killed just after it.
-fn effect(world: &mut World) -> Result<(), Killed> {
-    world.written = world.now;
-    super::check::only_the_leader_writes(world);
-    call(world)
-}
-
-/// The API server answers, and may have changed nothing: the controller may be killed just after it.
-fn call(world: &mut World) -> Result<(), Killed> {
-    let crash = world.faults.crash_permille;
-    if world.random.happens(crash) { Err(Killed) } else { Ok(()) }
-}
-
-fn merge(target: &mut Value, patch: &Value) {
-    match (target, patch) {
-        (Value::Object(target), Value::Object(patch)) => {
-            for (key, value) in patch {
-                merge(target.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
-        (target, patch) => *target = patch.clone(),
-    }
-}
-
-fn patch_node(world: &mut World, name: &str, patch: impl Fn(&core::Node) -> Value) {
-    if let Some(node) = world.nodes.get_mut(name) {
-        let mut value = serde_json::to_value(&*node).unwrap_or_default();
-        merge(&mut value, &patch(node));
-        *node = serde_json::from_value(value).unwrap_or_default();
-    }
-}
-
-/// Writes a claim's status, unless it has changed since it was seen: that is a conflict, and the next look begins anew.
-fn set(
-    world: &mut World,
-    seen: &NodeClaim,
-    change: impl FnOnce(&mut NodeClaimStatus, Timestamp),
-) -> Result<(), Killed> {
-    let now = world.clock();
-    if !world.is_current(seen) {
-        return Ok(());
-    }
-    let Some(claim) = world.claims.get_mut(seen.metadata.name.as_deref().unwrap_or_default()) else { return Ok(()) };
-    let mut status = claim.status.clone().unwrap_or_default();
-    change(&mut status, now);
-    if claim.status.as_ref() != Some(&status) {
-        claim.status = Some(status);
-        return effect(world);
-    }
-    Ok(())
-}
-
-fn yes(status: &mut NodeClaimStatus, kind: &str, now: Timestamp) {
-    conditions::set(&mut status.conditions, kind, ConditionStatus::True, "", "", now);
-}
-
-fn delete_claim(world: &mut World, name: &str) -> Result<(), Killed> {
-    let now = world.now;
-    match world.claims.get_mut(name) {
-        Some(claim) if claim.metadata.deletion_timestamp.is_none() => {
-            claim.metadata.deletion_timestamp = Some(Time(now));
-            effect(world)
-        }
-        _ => Ok(()),
-    }
-}
-
-fn taint(world: &mut World, name: &str, on: bool) -> Result<(), Killed> {
-    let Some(taints) =
-        world.nodes.get_mut(name).and_then(|node| node.spec.as_mut()).map(|spec| spec.taints.get_or_insert_default())
-    else {
-        return Ok(());
-    };
-    if taints.iter().any(|taint| taint.key == labels::DISRUPTED) == on {
-        return Ok(());
-    }
-    if on {
-        taints.push((&labels::disrupted_taint()).into());
-    } else {
-        taints.retain(|taint| taint.key != labels::DISRUPTED);
-    }
-    effect(world)
 }
 
 impl Controller<'_> {
@@ -195,7 +114,7 @@ impl Controller<'_> {
         let quiet = world.pools.iter().find(|p| *p.name == *pool).and_then(|pool| pool.consolidate_after);
         match self.decisions.step(&claim, read.as_ref(), quiet, world.clock()).step {
             Step::End => self.end_claim(world, &claim, node.as_ref()),
-            Step::Launch => launch(self.decisions, world, &claim),
+            Step::Launch => self.launch(world, &claim),
             Step::Register => {
                 let Some(node) = node.and_then(|node| node.metadata.name) else { return Ok(()) };
                 patch_node(world, &node, |node| lifecycle::adopt(&claim, node));
@@ -225,8 +144,8 @@ impl Controller<'_> {
                 let unknown = ConditionStatus::Unknown;
                 conditions::set(&mut status.conditions, conditions::REGISTERED, unknown, "NodeNotFound", "", now);
             }),
-            Step::GiveUp(_) => {
-                self.health.entry(pool).or_default().note(Outcome::Missing, world.clock());
+            Step::GiveUp(timeout) => {
+                self.health.entry(pool).or_default().note(timeout.into(), world.clock());
                 delete_claim(world, name)
             }
             Step::Leave
@@ -236,71 +155,6 @@ impl Controller<'_> {
             | Step::AwaitReady(_)
             | Step::Live(_) => Ok(()),
         }
-    }
-
-    fn end_claim(&mut self, world: &mut World, claim: &NodeClaim, node: Option<&core::Node>) -> Result<(), Killed> {
-        let name = claim.metadata.name.clone().unwrap_or_default();
-        if let Some(node) = node {
-            let (now, node) = (world.now, node.metadata.name.clone().unwrap_or_default());
-            if let Some(node) = world.nodes.get_mut(&node).filter(|node| node.metadata.deletion_timestamp.is_none()) {
-                node.metadata.deletion_timestamp = Some(Time(now));
-                return effect(world);
-            }
-            return Ok(());
-        }
-        let found = world.find(claim.metadata.uid.as_deref().unwrap_or_default()).map(|instance| instance.id);
-        let id = provider_id(claim).map(str::to_owned).or(found);
-        if id.is_none_or(|id| world.terminate(&id)) && world.is_current(claim) {
-            world.claims.remove(&name);
-            return effect(world);
-        }
-        Ok(())
-    }
-
-    fn end_node(&mut self, world: &mut World, name: &str) -> Result<(), Killed> {
-        let Some(node) = self.view.nodes().get(name).filter(|node| node.metadata.deletion_timestamp.is_some()).cloned()
-        else {
-            return Ok(());
-        };
-        let since = node.metadata.deletion_timestamp.as_ref().map_or(world.now, |time| time.0);
-        let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
-        let claim = self.view.claims().values().find(|claim| provider_id(claim) == Some(&id)).cloned();
-        taint(world, name, true)?;
-        let there = world.instances.contains_key(&id);
-        let mut until = None;
-        if there || is_ready(&node) {
-            let on_it = |pod: &&Pod| pod.node.as_deref() == Some(name);
-            let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on_it).cloned().map(Arc::new).collect();
-            let grace = claim.as_ref().and_then(|claim| claim.spec.grace());
-            let deadline = grace.map(|grace| since.saturating_add(grace).unwrap_or(Timestamp::MAX));
-            until = deadline;
-            let answers = self.answers.entry(id.clone()).or_default();
-            let step = self.decisions.drain(&Drain { pods: &pods, deadline, answers }, world.clock());
-            if step == eviction::Step::Drained && self.decisions.lists_before_the_end() {
-                let pods: Vec<Arc<Pod>> = world.pods.values().filter(on_it).cloned().map(Arc::new).collect();
-                let drain = Drain { pods: &pods, deadline, answers };
-                if self.decisions.drain(&drain, world.clock()) != eviction::Step::Drained {
-                    return Ok(());
-                }
-            }
-            if let eviction::Step::Wait(wait) = step {
-                for target in &wait.evict {
-                    let answer = world.evict(&target.pod, &target.uid);
-                    answers.note(&target.uid, answer, world.clock());
-                    if answer == Answer::Done { effect(world)? } else { call(world)? }
-                }
-                for forced in &wait.delete {
-                    world.force(&forced.pod, &forced.uid, forced.grace_seconds, deadline);
-                    effect(world)?;
-                }
-                return Ok(());
-            }
-        }
-        if world.terminate_drained(&id, name, until) {
-            world.nodes.remove(name);
-            effect(world)?;
-        }
-        Ok(())
     }
 
     fn allowance(&self, world: &World, pool: &str) -> Allowance {
@@ -314,7 +168,8 @@ impl Controller<'_> {
     }
 
     fn snapshot(&mut self, world: &World) -> Snapshot {
-        let mut snapshot = self.view.snapshot(world);
+        let open = self.unavailable.apply(&world.catalogue, world.uptime());
+        let mut snapshot = self.view.snapshot(world, open);
         self.decisions.assume(&mut self.assumed, &mut snapshot);
         for pool in &mut snapshot.pools {
             if matches!(self.allowance(world, &pool.name), Allowance::None { .. }) {
@@ -482,12 +337,14 @@ impl Controller<'_> {
     }
 
     fn collect(&mut self, world: &mut World) -> Result<(), Killed> {
-        if world.now < self.collects {
+        let all = "";
+        if world.now < self.collects || !self.turns.comes(self.decisions, Action::Describe, all, world.uptime()) {
             return Ok(());
         }
         self.collects = world.now + LOOK_AGAIN;
+        let Ok(listed) = world.list() else { return Ok(()) };
         let claims: Vec<Arc<NodeClaim>> = self.view.claims().values().cloned().map(Arc::new).collect();
-        let (listed, now) = (world.list(), world.clock());
+        let now = world.clock();
         let nodes = self.view.nodes();
         let seen = Witnesses { listed: &listed, claims: &claims, is_ready: &|id| ready(nodes, id) };
         let collection = self.decisions.collect(&mut self.collector, &seen, now);
@@ -495,7 +352,7 @@ impl Controller<'_> {
             // the watch may be late: the claim is asked for
             let claim = world.instances.get(&id).and_then(|instance| world.claims.get(&instance.claim));
             if claim.is_none() {
-                world.terminate(&id);
+                self.end_instance(world, &id);
                 effect(world)?;
             }
         }
@@ -513,65 +370,6 @@ impl Controller<'_> {
         }
         Ok(())
     }
-}
-
-/// The launch, as `controller/src/reconcile/launch.rs` does it: the attempt is written first, and what an earlier try left is adopted.
-fn launch(decisions: &dyn Decisions, world: &mut World, claim: &NodeClaim) -> Result<(), Killed> {
-    let (name, uid) = (claim.metadata.name.clone().unwrap_or_default(), claim.metadata.uid.clone().unwrap_or_default());
-    let tried = claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(ATTEMPT));
-    let found = if tried { world.find(&uid) } else { None };
-    if !world.is_current(claim) {
-        // the digest of the request cannot be written: nothing is asked of EC2
-        return Ok(());
-    }
-    if !tried {
-        if let Some(claim) = world.claims.get_mut(&name) {
-            claim.metadata.annotations.get_or_insert_default().insert(ATTEMPT.to_owned(), "1".to_owned());
-        }
-        effect(world)?;
-    }
-    let instance = match found {
-        Some(instance) => instance,
-        None => {
-            let Ok(wanted) = crate::api::requirements(&claim.spec.requirements) else { return Ok(()) };
-            let (types, market) = world.catalogue.select(&wanted);
-            let Some(offering) = world.catalogue.ranked(&types, market).into_iter().next() else {
-                return delete_claim(world, &name);
-            };
-            let answer = world.launch(&name, &uid, &decisions.token(&uid, "1", world.clock()), offering);
-            effect(world)?;
-            match answer {
-                Ok(instance) => instance,
-                Err(Refusal::NoCapacity) => return delete_claim(world, &name),
-                Err(Refusal::LostReply) => {
-                    let Some(claim) = world.claims.get(&name).cloned() else { return Ok(()) };
-                    return set(world, &claim, |status, now| {
-                        let unknown = ConditionStatus::Unknown;
-                        conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, "LaunchFailed", "", now);
-                    });
-                }
-            }
-        }
-    };
-    let kind = world.catalogue.get(&instance.offering.instance_type).cloned();
-    if let (Some(claim), Some(kind)) = (world.claims.get_mut(&name), &kind) {
-        let all = claim.metadata.labels.get_or_insert_default();
-        for (key, values) in &kind.labels {
-            if let [value] = values.as_slice() {
-                all.insert(key.to_string(), value.to_string());
-            }
-        }
-        all.insert(labels::ZONE.to_owned(), zone_of(&instance).to_string());
-        all.insert(labels::CAPACITY_TYPE.to_owned(), instance.offering.capacity_type.to_string());
-    }
-    effect(world)?;
-    let Some(claim) = world.claims.get(&name).cloned() else { return Ok(()) };
-    set(world, &claim, |status, now| {
-        status.provider_id = Some(instance.id);
-        status.capacity = kind.as_ref().map(|kind| kind.capacity.clone());
-        status.allocatable = kind.map(|kind| kind.allocatable());
-        yes(status, conditions::LAUNCHED, now);
-    })
 }
 
 /// Says whether the node of an instance is there and ready.

@@ -10,8 +10,10 @@ use crate::api::NodeClaim;
 use crate::cluster::{Assumed, Node, Pod, Snapshot};
 use crate::disruption::{self, Act, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
 use crate::eviction::{self, Drain};
+use crate::fleet::{self, Lesson};
 use crate::lease::Elector;
 use crate::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Witnesses};
+use crate::pace::Bucket;
 use crate::scheduling::{self, Solution};
 
 /// Makes the decisions of a simulated controller. Every method is production's own unless it is replaced.
@@ -68,6 +70,16 @@ pub trait Decisions {
     /// Says whether a controller may act: [`Elector::leads`].
     fn leads(&self, elector: &Elector, now: Duration) -> bool {
         elector.leads(now)
+    }
+
+    /// Answers how long a call to EC2 waits for its token: [`Bucket::reserve`].
+    fn pace(&self, bucket: &mut Bucket, now: Duration) -> Duration {
+        bucket.reserve(now)
+    }
+
+    /// Answers what EC2's code for a refused launch teaches: [`fleet::lesson`].
+    fn lesson(&self, code: &str) -> Lesson {
+        fleet::lesson(code)
     }
 
     /// Says whether a listing takes the place of what a watch kept: [`Watched::done`](crate::cluster::Watched::done).

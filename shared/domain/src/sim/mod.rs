@@ -1,14 +1,19 @@
 //! A seeded world in virtual time: API objects, kube-scheduler, kubelets, workloads and EC2, which drive the production decisions and
 //! state machines. What must hold is checked after every second; the same seed gives the same run.
 
+mod account;
 mod check;
 mod cloud;
 mod controller;
 mod decisions;
+mod ends;
+mod launch;
 mod random;
 mod replica;
+mod turns;
 mod watch;
 mod world;
+mod writes;
 
 use std::fmt;
 
@@ -57,6 +62,8 @@ pub struct Faults {
     pub cut_permille: u32,
     /// One of two replicas is paused for 30 s to 60 s, in a second; without this there is one, which needs no lease.
     pub pause_permille: u32,
+    /// Somebody else in the account uses up all calls that EC2 takes, for up to a minute, in a second.
+    pub others_permille: u32,
     /// How wrong the controller's clock is, to the end of the run.
     pub clock: Option<Skew>,
 }
@@ -119,6 +126,8 @@ pub struct Report {
     pub conflicts: u32,
     /// Times that a replica began to lead.
     pub takeovers: u32,
+    /// Calls that EC2 throttled.
+    pub throttled: u32,
     /// Nodes at the end.
     pub nodes: usize,
 }
@@ -158,5 +167,6 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     (report.launches, report.evictions, report.commands) = (world.launches, world.evictions, world.commands);
     (report.nodes, report.reordered) = (world.nodes.len(), world.reordered);
     (report.conflicts, report.takeovers) = (world.conflicts, world.takeovers);
+    report.throttled = world.account.throttled;
     report
 }

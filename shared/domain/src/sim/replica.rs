@@ -66,7 +66,8 @@ impl<'d> Replica<'d> {
         // whoever was paused acts before it hears that another leads
         let leads = self.elector.as_ref().is_none_or(|elector| self.decisions.leads(elector, now));
         if self.works && leads {
-            world.acting = self.elector.is_some().then(|| identity(self.name, self.lives));
+            world.process = identity(self.name, self.lives);
+            world.acting = self.elector.is_some().then(|| world.process.clone());
             if self.controller.tick(world).is_err() {
                 self.restart(world);
                 return true;

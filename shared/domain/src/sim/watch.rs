@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1 as core;
 
 use super::{Decisions, World};
 use crate::api::NodeClaim;
+use crate::catalogue::Catalogue;
 use crate::cluster::{Claim, Node, Pod, PodKey, Snapshot, Watched};
 
 /// How long a watch that is cut shows nothing, at most.
@@ -174,13 +175,13 @@ impl View {
         self.pods.seen.known()
     }
 
-    /// The snapshot of what is seen.
-    pub(super) fn snapshot(&self, world: &World) -> Snapshot {
+    /// The snapshot of what is seen, with what can be bought.
+    pub(super) fn snapshot(&self, world: &World, catalogue: Arc<Catalogue>) -> Snapshot {
         Snapshot {
             pods: self.pods().values().cloned().map(Arc::new).collect(),
             nodes: self.nodes().values().filter_map(|node| Node::from_kube(node).ok()).map(Arc::new).collect(),
             claims: self.claims().values().filter_map(|claim| Claim::from_kube(claim).ok()).map(Arc::new).collect(),
-            ..world.bare_snapshot()
+            ..world.bare_snapshot(catalogue)
         }
     }
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::account::Account;
 use super::check::MOST_VIOLATIONS;
 use super::cloud::Instance;
 use super::random::Random;
@@ -66,6 +67,9 @@ pub struct World {
     /// The election of who acts, and who does.
     pub(super) lease: Option<LeaseSpec>,
     pub(super) acting: Option<String>,
+    /// The process whose turn it is, and what EC2 counts of the account's calls.
+    pub(super) process: String,
+    pub(super) account: Account,
     pub(super) conflicts: u32,
     pub(super) takeovers: u32,
     /// When it began.
@@ -102,6 +106,7 @@ impl World {
     pub(super) fn tick(&mut self) {
         self.now += SignedDuration::from_secs(1);
         self.meddle();
+        self.share_account();
         self.pass_in_cloud();
         self.kubelets();
         self.controllers();
@@ -308,17 +313,17 @@ impl World {
             pods: self.pods.values().cloned().map(Arc::new).collect(),
             nodes: self.nodes.values().filter_map(|node| Node::from_kube(node).ok()).map(Arc::new).collect(),
             claims: self.claims.values().filter_map(|claim| Claim::from_kube(claim).ok()).map(Arc::new).collect(),
-            ..self.bare_snapshot()
+            ..self.bare_snapshot(self.catalogue.clone())
         }
     }
 
     /// The same without the kinds that are watched.
-    pub(super) fn bare_snapshot(&self) -> Snapshot {
+    pub(super) fn bare_snapshot(&self, catalogue: Arc<Catalogue>) -> Snapshot {
         let class = self.pools.first().map_or_else(|| "default".into(), |pool| pool.class.name.clone());
         Snapshot {
             pools: self.pools.clone(),
             budgets: self.budgets(),
-            catalogues: [(class, self.catalogue.clone())].into_iter().collect(),
+            catalogues: [(class, catalogue)].into_iter().collect(),
             settings: self.settings.clone(),
             ..Snapshot::empty(self.clock())
         }

@@ -1,0 +1,150 @@
+//! How claims, nodes and instances end, as `controller/src/reconcile/termination.rs` does it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::account::{Action, Throttled};
+use super::cloud::Instance;
+use super::controller::Controller;
+use super::launch::was_tried;
+use super::world::{World, is_ready};
+use super::writes::{Killed, call, effect, taint};
+use crate::api::NodeClaim;
+use crate::cluster::Pod;
+use crate::eviction::{self, Answer, Drain};
+use crate::lifecycle::provider_id;
+use crate::pace::THROTTLED_WAIT;
+
+/// Pause between questions whether an instance is gone.
+const INSTANCE_PAUSE: Duration = Duration::from_secs(2);
+
+impl Controller<'_> {
+    pub(super) fn end_claim(
+        &mut self,
+        world: &mut World,
+        claim: &NodeClaim,
+        node: Option<&core::Node>,
+    ) -> Result<(), Killed> {
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        if let Some(node) = node {
+            let (now, node) = (world.now, node.metadata.name.clone().unwrap_or_default());
+            if let Some(node) = world.nodes.get_mut(&node).filter(|node| node.metadata.deletion_timestamp.is_none()) {
+                node.metadata.deletion_timestamp = Some(Time(now));
+                return effect(world);
+            }
+            return Ok(());
+        }
+        let id = match provider_id(claim) {
+            Some(id) => Some(id.to_owned()),
+            // killed between the launch and its record: the tag knows
+            None if was_tried(claim) => match self.find(world, claim) {
+                Ok(found) => found.map(|instance| instance.id),
+                Err(Throttled) => return Ok(()),
+            },
+            None => None,
+        };
+        if id.is_none_or(|id| self.end_instance(world, &id)) && world.is_current(claim) {
+            world.claims.remove(&name);
+            return effect(world);
+        }
+        Ok(())
+    }
+
+    /// Looks for the instance of a claim by its tag; as long as that must wait it counts as throttled.
+    pub(super) fn find(&mut self, world: &mut World, claim: &NodeClaim) -> Result<Option<Instance>, Throttled> {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        let now = world.uptime();
+        if self.turns.rests(name, now) || !self.turns.comes(self.decisions, Action::Describe, name, now) {
+            return Err(Throttled);
+        }
+        let found = world.find(claim.metadata.uid.as_deref().unwrap_or_default());
+        found.inspect_err(|Throttled| self.turns.rest(name, now + THROTTLED_WAIT))
+    }
+
+    /// Asks that an instance ends, unless it does already; says whether it is known to be gone.
+    pub(super) fn end_instance(&mut self, world: &mut World, id: &str) -> bool {
+        let now = world.uptime();
+        if self.turns.rests(id, now) {
+            return false;
+        }
+        if !self.turns.waits(Action::TerminateInstances, id) {
+            if !self.turns.comes(self.decisions, Action::Describe, id, now) {
+                return false;
+            }
+            match world.is_ending(id) {
+                Ok(false) => {}
+                Ok(true) => return self.ask_again(id, now + INSTANCE_PAUSE),
+                Err(Throttled) => return self.ask_again(id, now + THROTTLED_WAIT),
+            }
+        }
+        if !self.turns.comes(self.decisions, Action::TerminateInstances, id, now) {
+            return false;
+        }
+        match world.terminate(id) {
+            Ok(true) => true,
+            Ok(false) => self.ask_again(id, now + INSTANCE_PAUSE),
+            Err(Throttled) => self.ask_again(id, now + THROTTLED_WAIT),
+        }
+    }
+
+    /// The instance is not known to be gone, and not asked for until then.
+    fn ask_again(&mut self, id: &str, then: Duration) -> bool {
+        self.turns.rest(id, then);
+        false
+    }
+
+    pub(super) fn end_node(&mut self, world: &mut World, name: &str) -> Result<(), Killed> {
+        let Some(node) = self.view.nodes().get(name).filter(|node| node.metadata.deletion_timestamp.is_some()).cloned()
+        else {
+            return Ok(());
+        };
+        let since = node.metadata.deletion_timestamp.as_ref().map_or(world.now, |time| time.0);
+        let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
+        let claim = self.view.claims().values().find(|claim| provider_id(claim) == Some(&id)).cloned();
+        taint(world, name, true)?;
+        let there = world.instances.contains_key(&id);
+        let mut until = None;
+        if there || is_ready(&node) {
+            let on_it = |pod: &&Pod| pod.node.as_deref() == Some(name);
+            let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on_it).cloned().map(Arc::new).collect();
+            let grace = claim.as_ref().and_then(|claim| claim.spec.grace());
+            let deadline = grace.map(|grace| since.saturating_add(grace).unwrap_or(Timestamp::MAX));
+            until = deadline;
+            let answers = self.answers.entry(id.clone()).or_default();
+            let step = self.decisions.drain(&Drain { pods: &pods, deadline, answers }, world.clock());
+            if step == eviction::Step::Drained && self.decisions.lists_before_the_end() {
+                let pods: Vec<Arc<Pod>> = world.pods.values().filter(on_it).cloned().map(Arc::new).collect();
+                let drain = Drain { pods: &pods, deadline, answers };
+                if self.decisions.drain(&drain, world.clock()) != eviction::Step::Drained {
+                    return Ok(());
+                }
+            }
+            if let eviction::Step::Wait(wait) = step {
+                for target in &wait.evict {
+                    let answer = world.evict(&target.pod, &target.uid);
+                    answers.note(&target.uid, answer, world.clock());
+                    if answer == Answer::Done { effect(world)? } else { call(world)? }
+                }
+                for forced in &wait.delete {
+                    world.force(&forced.pod, &forced.uid, forced.grace_seconds, deadline);
+                    effect(world)?;
+                }
+                return Ok(());
+            }
+        }
+        let alive = world.is_alive(&id);
+        let gone = self.end_instance(world, &id);
+        if alive && !world.is_alive(&id) {
+            world.ended_drained(&id, name, until);
+        }
+        if gone {
+            world.nodes.remove(name);
+            effect(world)?;
+        }
+        Ok(())
+    }
+}

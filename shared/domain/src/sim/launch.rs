@@ -1,0 +1,127 @@
+//! The launch, as `controller/src/reconcile/launch.rs` does it: the attempt is written first, what an earlier try left is adopted, and
+//! a refusal teaches what production's reading of EC2's codes says.
+
+use super::account::Action;
+use super::check;
+use super::cloud::{Instance, Refusal, zone_of};
+use super::controller::Controller;
+use super::world::World;
+use super::writes::{Killed, delete_claim, effect, set, yes};
+use crate::api::conditions::{self, ConditionStatus};
+use crate::api::{NodeClaim, labels};
+use crate::catalogue::RankedOffering;
+use crate::fleet::{Lesson, UnavailableOffering};
+use crate::pace::THROTTLED_WAIT;
+
+const ATTEMPT: &str = "karp.sh/launch-attempt";
+
+impl Controller<'_> {
+    /// Takes a claim one step towards its instance.
+    pub(super) fn launch(&mut self, world: &mut World, claim: &NodeClaim) -> Result<(), Killed> {
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        if self.turns.rests(&name, world.uptime()) {
+            return Ok(());
+        }
+        let tried = was_tried(claim);
+        if tried && !self.turns.waits(Action::CreateFleet, &name) {
+            match self.find(world, claim) {
+                Ok(None) => {}
+                Ok(Some(instance)) if world.is_current(claim) => return adopt(world, &name, instance),
+                _ => return Ok(()),
+            }
+        }
+        if !world.is_current(claim) {
+            // the digest of the request cannot be written: nothing is asked of EC2
+            return Ok(());
+        }
+        if !tried {
+            if let Some(claim) = world.claims.get_mut(&name) {
+                claim.metadata.annotations.get_or_insert_default().insert(ATTEMPT.to_owned(), "1".to_owned());
+            }
+            effect(world)?;
+        }
+        self.ask(world, claim)
+    }
+
+    /// Asks EC2 for the cheapest that is not known to be missing, when it is this call's turn.
+    fn ask(&mut self, world: &mut World, claim: &NodeClaim) -> Result<(), Killed> {
+        let (name, now) = (claim.metadata.name.clone().unwrap_or_default(), world.uptime());
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
+        let Ok(wanted) = crate::api::requirements(&claim.spec.requirements) else { return Ok(()) };
+        let catalogue = self.unavailable.apply(&world.catalogue, now);
+        let (types, market) = catalogue.select(&wanted);
+        let Some(offering) = catalogue.ranked(&types, market).into_iter().next() else {
+            return delete_claim(world, &name);
+        };
+        if !self.turns.comes(self.decisions, Action::CreateFleet, &name, now) {
+            return Ok(());
+        }
+        let token = self.decisions.token(&uid, "1", world.clock());
+        let answer = world.launch(&name, &uid, &token, offering.clone());
+        effect(world)?;
+        match answer {
+            Ok(instance) => adopt(world, &name, instance),
+            Err(Refusal::LostReply) => failed(world, &name),
+            Err(Refusal::Code(code)) => self.refused(world, &name, &offering, code),
+        }
+    }
+
+    /// Draws the consequence of a refusal: another offering for the pods, or the same call later.
+    fn refused(&mut self, world: &mut World, name: &str, asked: &RankedOffering, code: &str) -> Result<(), Killed> {
+        let (known, now) = (self.unavailable.clone(), world.uptime());
+        let asked = UnavailableOffering {
+            instance_type: asked.instance_type.to_string(),
+            zone: asked.zone.name.to_string(),
+            capacity_type: asked.capacity_type,
+            reservation: None,
+            code: code.to_owned(),
+        };
+        let lesson = self.decisions.lesson(code);
+        if let Some(missing) = asked.learnt(lesson) {
+            self.unavailable.mark(&missing, now);
+        }
+        check::a_throttle_teaches_nothing(world, code, &known, &self.unavailable);
+        if matches!(lesson, Lesson::Missing(_)) {
+            return delete_claim(world, name);
+        }
+        self.turns.rest(name, now + THROTTLED_WAIT);
+        failed(world, name)
+    }
+}
+
+/// Notes that a launch came to nothing so far.
+fn failed(world: &mut World, name: &str) -> Result<(), Killed> {
+    let Some(claim) = world.claims.get(name).cloned() else { return Ok(()) };
+    set(world, &claim, |status, now| {
+        let unknown = ConditionStatus::Unknown;
+        conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, "LaunchFailed", "", now);
+    })
+}
+
+/// Writes what the instance is to the claim.
+fn adopt(world: &mut World, name: &str, instance: Instance) -> Result<(), Killed> {
+    let kind = world.catalogue.get(&instance.offering.instance_type).cloned();
+    if let (Some(claim), Some(kind)) = (world.claims.get_mut(name), &kind) {
+        let all = claim.metadata.labels.get_or_insert_default();
+        for (key, values) in &kind.labels {
+            if let [value] = values.as_slice() {
+                all.insert(key.to_string(), value.to_string());
+            }
+        }
+        all.insert(labels::ZONE.to_owned(), zone_of(&instance).to_string());
+        all.insert(labels::CAPACITY_TYPE.to_owned(), instance.offering.capacity_type.to_string());
+    }
+    effect(world)?;
+    let Some(claim) = world.claims.get(name).cloned() else { return Ok(()) };
+    set(world, &claim, |status, now| {
+        status.provider_id = Some(instance.id);
+        status.capacity = kind.as_ref().map(|kind| kind.capacity.clone());
+        status.allocatable = kind.map(|kind| kind.allocatable());
+        yes(status, conditions::LAUNCHED, now);
+    })
+}
+
+/// Says whether a launch of the claim was begun.
+pub(super) fn was_tried(claim: &NodeClaim) -> bool {
+    claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(ATTEMPT))
+}

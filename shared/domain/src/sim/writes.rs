@@ -1,0 +1,97 @@
+//! What a controller writes at the API server: it may be killed just after each.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::Value;
+
+use super::world::World;
+use crate::api::conditions::{self, ConditionStatus};
+use crate::api::{NodeClaim, NodeClaimStatus, labels};
+
+/// The controller was killed.
+pub(super) struct Killed;
+
+/// Something is written: the controller may be killed just after it.
+pub(super) fn effect(world: &mut World) -> Result<(), Killed> {
+    world.written = world.now;
+    super::check::only_the_leader_writes(world);
+    call(world)
+}
+
+/// The API server answers, and may have changed nothing: the controller may be killed just after it.
+pub(super) fn call(world: &mut World) -> Result<(), Killed> {
+    let crash = world.faults.crash_permille;
+    if world.random.happens(crash) { Err(Killed) } else { Ok(()) }
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (key, value) in patch {
+                merge(target.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (target, patch) => *target = patch.clone(),
+    }
+}
+
+pub(super) fn patch_node(world: &mut World, name: &str, patch: impl Fn(&core::Node) -> Value) {
+    if let Some(node) = world.nodes.get_mut(name) {
+        let mut value = serde_json::to_value(&*node).unwrap_or_default();
+        merge(&mut value, &patch(node));
+        *node = serde_json::from_value(value).unwrap_or_default();
+    }
+}
+
+/// Writes a claim's status, unless it has changed since it was seen: that is a conflict, and the next look begins anew.
+pub(super) fn set(
+    world: &mut World,
+    seen: &NodeClaim,
+    change: impl FnOnce(&mut NodeClaimStatus, Timestamp),
+) -> Result<(), Killed> {
+    let now = world.clock();
+    if !world.is_current(seen) {
+        return Ok(());
+    }
+    let Some(claim) = world.claims.get_mut(seen.metadata.name.as_deref().unwrap_or_default()) else { return Ok(()) };
+    let mut status = claim.status.clone().unwrap_or_default();
+    change(&mut status, now);
+    if claim.status.as_ref() != Some(&status) {
+        claim.status = Some(status);
+        return effect(world);
+    }
+    Ok(())
+}
+
+pub(super) fn yes(status: &mut NodeClaimStatus, kind: &str, now: Timestamp) {
+    conditions::set(&mut status.conditions, kind, ConditionStatus::True, "", "", now);
+}
+
+pub(super) fn delete_claim(world: &mut World, name: &str) -> Result<(), Killed> {
+    let now = world.now;
+    match world.claims.get_mut(name) {
+        Some(claim) if claim.metadata.deletion_timestamp.is_none() => {
+            claim.metadata.deletion_timestamp = Some(Time(now));
+            effect(world)
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn taint(world: &mut World, name: &str, on: bool) -> Result<(), Killed> {
+    let Some(taints) =
+        world.nodes.get_mut(name).and_then(|node| node.spec.as_mut()).map(|spec| spec.taints.get_or_insert_default())
+    else {
+        return Ok(());
+    };
+    if taints.iter().any(|taint| taint.key == labels::DISRUPTED) == on {
+        return Ok(());
+    }
+    if on {
+        taints.push((&labels::disrupted_taint()).into());
+    } else {
+        taints.retain(|taint| taint.key != labels::DISRUPTED);
+    }
+    effect(world)
+}
