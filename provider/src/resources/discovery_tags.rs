@@ -193,6 +193,7 @@ impl DiscoveryTags {
         for ids in missing.chunks(BATCH) {
             let tag = Tag::builder().key(&model.key).value(&model.value).build();
             settle(ctx.stop(), || async {
+                aws.clients().pace().tag.take().await;
                 let call = aws.ec2().create_tags().set_resources(Some(ids.to_vec())).tags(tag.clone());
                 call.send().await.map_err(|e| {
                     // A subnet that was made a moment ago is "not found" for a while.
