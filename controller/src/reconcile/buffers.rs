@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodTemplate, PodTemplateSpec};
-use karp_domain::api::conditions::{self, ConditionStatus};
+use karp_domain::api::conditions::{self, ConditionStatus, PROVISIONING, READY_FOR_PROVISIONING};
 use karp_domain::api::{CapacityBuffer, CapacityBufferStatus};
-use karp_domain::cluster::{Buffer, NotReady, Referred, Snapshot};
+use karp_domain::cluster::{Buffer, NotReady, Reference, Referred};
 use karp_domain::scheduling::{Reserve, Room, reserve, solve};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client, ResourceExt};
@@ -21,10 +21,6 @@ use crate::ops::telemetry::reconcile_id;
 
 /// How often buffers are looked at (Karpenter: every 30 s and on changes).
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// What a buffer may name as its workload.
-const WORKLOADS: &[&str] = &["Deployment", "StatefulSet", "ReplicaSet"];
-const READY_FOR_PROVISIONING: &str = "ReadyForProvisioning";
-const PROVISIONING: &str = "Provisioning";
 
 /// A buffer and what it refers to.
 struct Resolved {
@@ -73,28 +69,51 @@ struct Workload {
     template: Option<PodTemplateSpec>,
 }
 
+/// What a buffer's reference led to.
+enum Found {
+    Template(Option<Box<PodTemplate>>),
+    Workload(Option<Box<Workload>>),
+}
+
+impl Found {
+    fn referred(&self) -> Referred<'_> {
+        match self {
+            Found::Template(found) => {
+                let template = found.as_ref().and_then(|found| found.template.as_ref());
+                Referred { template, scale: None }
+            }
+            Found::Workload(found) => found
+                .as_ref()
+                .map_or_else(Referred::default, |found| Referred::workload(found.template.as_ref(), found.replicas)),
+        }
+    }
+
+    fn generation(&self) -> Option<i64> {
+        match self {
+            Found::Template(found) => found.as_ref().and_then(|template| template.metadata.generation),
+            Found::Workload(_) => None,
+        }
+    }
+}
+
 /// Reads the template or workload that a buffer names.
 async fn resolve(client: &Client, object: CapacityBuffer) -> kube::Result<Resolved> {
     let namespace = object.namespace().unwrap_or_default();
-    let (mut template, mut scale, mut generation) = (None, None, None);
-    if let Some(named) = &object.spec.pod_template_ref {
-        let found = Api::<PodTemplate>::namespaced(client.clone(), &namespace).get_opt(&named.name).await?;
-        generation = found.as_ref().and_then(|template| template.metadata.generation);
-        template = found.and_then(|found| found.template);
-    } else if let Some(named) = &object.spec.scalable_ref
-        && WORKLOADS.contains(&named.kind.as_str())
-    {
-        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", &named.kind));
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind);
-        if let Some(found) = api.get_opt(&named.name).await? {
-            let read = Workload::deserialize(&found.data["spec"]).map_err(kube::Error::SerdeError)?;
-            // what its defaults leave open is 1
-            scale = Some(read.replicas.unwrap_or(1));
-            template = read.template;
+    let found = match Reference::of(&object) {
+        Some(Reference::Template(name)) => {
+            let found = Api::<PodTemplate>::namespaced(client.clone(), &namespace).get_opt(name).await?;
+            Found::Template(found.map(Box::new))
         }
-    }
-    let buffer = Buffer::from_kube(&object, Referred { template: template.as_ref(), scale }).map(Arc::new);
-    Ok(Resolved { generation, buffer, object })
+        Some(Reference::Workload(workload, name)) => {
+            let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", workload.kind()));
+            let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind);
+            let read = api.get_opt(name).await?.map(|found| Workload::deserialize(&found.data["spec"]));
+            Found::Workload(read.transpose().map_err(kube::Error::SerdeError)?.map(Box::new))
+        }
+        None => Found::Template(None),
+    };
+    let buffer = Buffer::from_kube(&object, found.referred()).map(Arc::new);
+    Ok(Resolved { generation: found.generation(), buffer, object })
 }
 
 /// Plans the room beside all that is real, and launches what it lacks.
@@ -107,14 +126,6 @@ async fn make_room(context: &Context) -> Reserve {
     let kept = reserve(&snapshot, &solve(&snapshot));
     provisioning::create_admitted(context, &snapshot, &kept.nodes).await;
     kept
-}
-
-/// Answers a snapshot in which room that is kept for buffers is taken, so that disruption neither deletes nor gives it away.
-pub fn with_room_taken(snapshot: Snapshot) -> Snapshot {
-    if snapshot.buffers.is_empty() {
-        return snapshot;
-    }
-    reserve(&snapshot, &solve(&snapshot)).occupied(&snapshot)
 }
 
 /// Writes into a buffer's status what was made of it, if that has changed.
@@ -144,16 +155,9 @@ fn status(one: &Resolved, kept: &Reserve, now: Timestamp) -> CapacityBufferStatu
         }
         Ok(buffer) => {
             let room = kept.room(buffer);
-            let (met, message) = match room {
-                Room::Empty => (ConditionStatus::False, "no pods are asked for".to_owned()),
-                Room::Fits { pods } => (ConditionStatus::True, format!("there is room for {pods} pods")),
-                Room::Lacking { launching, refused, pods } => {
-                    let refused = if refused == 0 { String::new() } else { format!(", {refused} fit nowhere") };
-                    (ConditionStatus::True, format!("{launching} of {pods} pods wait for nodes{refused}"))
-                }
-            };
+            let met = if room == Room::Empty { ConditionStatus::False } else { ConditionStatus::True };
             conditions::set(all, READY_FOR_PROVISIONING, ConditionStatus::True, "", "", now);
-            conditions::set(all, PROVISIONING, met, room.reason(), &message, now);
+            conditions::set(all, PROVISIONING, met, room.reason(), &room.to_string(), now);
             status.replicas = Some(i32::try_from(buffer.replicas).unwrap_or(i32::MAX));
             status.provisioning_strategy = Some(one.object.spec.provisioning_strategy.clone());
         }
@@ -165,7 +169,10 @@ fn status(one: &Resolved, kept: &Reserve, now: Timestamp) -> CapacityBufferStatu
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::convert::Infallible;
+
+    use kube::client::Body;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -207,5 +214,43 @@ mod tests {
         assert_eq!(status(&there, &Reserve::default(), later), told);
         let none = status(&resolved(Some(&template), 0), &Reserve::default(), now);
         assert_eq!(found(&none, PROVISIONING).1, "BufferEmpty");
+    }
+
+    #[tokio::test]
+    async fn what_a_buffer_refers_to_is_read_whichever_kind_it_is() {
+        let template = json!({ "spec": { "containers": [{ "name": "c" }] } });
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let answer = match request.uri().path() {
+                "/api/v1/namespaces/shop/podtemplates/t" => {
+                    json!({ "metadata": { "name": "t", "generation": 3 }, "template": template })
+                }
+                "/apis/apps/v1/namespaces/shop/statefulsets/db" => json!({
+                    "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "db" },
+                    "spec": { "replicas": 8, "template": template },
+                }),
+                _ => json!({
+                    "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 404,
+                    "reason": "NotFound", "message": "NotFound",
+                }),
+            };
+            let code = if answer["kind"] == "Status" { 404 } else { 200 };
+            let response = http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+            async { Ok::<_, Infallible>(response.expect("a response")) }
+        });
+        let client = Client::new(service, "default");
+        let read = async |spec: Value| {
+            let object = json!({ "metadata": { "name": "room", "namespace": "shop" }, "spec": spec });
+            let object = serde_json::from_value(object).expect("a buffer");
+            let read = resolve(&client, object).await.expect("an answer");
+            (read.buffer.map(|buffer| buffer.replicas).map_err(|why| why.reason()), read.generation)
+        };
+        let by_template = |name: &str| json!({ "podTemplateRef": { "name": name }, "replicas": 2 });
+        let by_workload = |kind: &str| json!({ "scalableRef": { "kind": kind, "name": "db" }, "percentage": 50 });
+        assert_eq!(read(by_template("t")).await, (Ok(2), Some(3)));
+        assert_eq!(read(by_workload("StatefulSet")).await, (Ok(4), None));
+        assert_eq!(read(by_template("gone")).await, (Err("PodTemplateNotFound"), None));
+        for kind in ["Deployment", "DaemonSet"] {
+            assert_eq!(read(by_workload(kind)).await, (Err("ScalableRefNotFound"), None), "{kind}");
+        }
     }
 }

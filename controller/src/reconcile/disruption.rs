@@ -13,12 +13,12 @@ use karp_domain::disruption::{
     Act, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict,
     plan_with, validate,
 };
+use karp_domain::scheduling::with_room_taken;
 use kube::ResourceExt;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::buffers::with_room_taken;
 use super::{Context, Error, interruption, node_claim, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;

@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use karp_domain::api::CapacityBuffer;
 use karp_domain::catalogue::CapacityType;
-use karp_domain::cluster::{Buffer, MOST_VIRTUAL_PODS, NotReady, PodKey, Referred, Snapshot};
-use karp_domain::disruption::plan_disruption;
-use karp_domain::scheduling::{Misfit, ReplicaPlan, Reserve, Room, Solution, replicas, reserve, solve};
+use karp_domain::cluster::{Buffer, MOST_VIRTUAL_PODS, NotReady, Phase, Pod, PodKey, Reference, Referred, Snapshot};
+use karp_domain::disruption::{Method, plan_disruption, until_stable};
+use karp_domain::scheduling::{
+    Misfit, ReplicaPlan, Reserve, Room, Solution, replicas, reserve, solve, with_room_taken,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use world::universe::{a_cluster, a_pod};
@@ -80,6 +82,24 @@ fn sizes_are_the_larger_wish_within_limits() {
         assert_eq!(read.replicas, expected, "{spec} {scale:?}");
         assert_eq!(read.pods().count() as u32, expected.min(MOST_VIRTUAL_PODS));
     }
+}
+
+#[test]
+fn buffers_refer_to_templates_and_three_kinds_of_workloads() {
+    let refers = |spec: Value| {
+        let buffer = buffer(&spec);
+        Reference::of(&buffer).map(|reference| match reference {
+            Reference::Template(name) => format!("template {name}"),
+            Reference::Workload(workload, name) => format!("{} {name}", workload.kind()),
+        })
+    };
+    let workload = |kind: &str| refers(json!({"scalableRef": {"apiGroup": "apps", "kind": kind, "name": "web"}}));
+    assert_eq!(refers(by_template(1)).as_deref(), Some("template t"));
+    for kind in ["Deployment", "StatefulSet", "ReplicaSet"] {
+        assert_eq!(workload(kind), Some(format!("{kind} web")));
+    }
+    assert_eq!((workload("DaemonSet"), refers(json!({"replicas": 1}))), (None, None));
+    assert_eq!((Referred::workload(None, None).scale, Referred::workload(None, Some(4)).scale), (Some(1), Some(4)));
 }
 
 #[test]
@@ -177,9 +197,35 @@ fn disruption_leaves_the_room_alone() {
     assert!(deleted(&world), "an empty node goes where nobody minds the buffer");
     let (_, reserve) = kept(&world);
     assert!(!deleted(&reserve.occupied(&world)));
+    assert!(!deleted(&with_room_taken(world)));
     let small = world_of(&objects, [read(&by_template(0), &template("1", "1Gi"), None).unwrap()]);
     let (_, reserve) = kept(&small);
     assert!(deleted(&reserve.occupied(&small)));
+}
+
+/// Room moves, but nobody is evicted for it.
+#[test]
+fn virtual_pods_are_no_evictions() {
+    let types = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.xlarge"]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
+    let mut objects = vec![class(), pool("default", types)];
+    for name in ["n1", "n2"] {
+        objects.extend(node(name, "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
+    }
+    let stays = json!({"karpenter.sh/do-not-disrupt": "true"});
+    objects.push(with(running("a", "n1", "2", "1Gi"), &[("metadata.annotations", stays)]));
+    objects.push(running("b", "n2", "1", "1Gi"));
+    let mut world = world_of(&objects, [read(&by_template(1), &template("500m", "1Gi"), None).unwrap()]);
+    // the room is on the node that goes
+    let room = world.buffers[0].pods().next().unwrap();
+    let on =
+        Pod { node: Some("n2".into()), phase: Phase::Running, unschedulable: false, ready: true, ..(*room).clone() };
+    world.pods.push(Arc::new(on));
+    let plan = plan_disruption(&world);
+    let [command] = &*plan.commands else { panic!("{plan:?}") };
+    assert_eq!((command.candidates[0].node.as_deref(), command.placements.len()), (Some("n2"), 2));
+    assert_eq!(command.evictions(&world), 1);
+    assert_eq!(until_stable(&world, Method::Sets).evictions(), 1);
 }
 
 fn static_pool(count: u64) -> Value {

@@ -31,6 +31,10 @@ pub const INSTANCE_PROFILE_READY: &str = "InstanceProfileReady";
 pub const PLACEMENT_GROUP_READY: &str = "PlacementGroupReady";
 pub const CAPACITY_RESERVATIONS_READY: &str = "CapacityReservationsReady";
 
+/// Condition types of a CapacityBuffer.
+pub const READY_FOR_PROVISIONING: &str = "ReadyForProvisioning";
+pub const PROVISIONING: &str = "Provisioning";
+
 /// What makes up the root condition `Ready` of each kind.
 pub const NODE_CLAIM_READY: &[&str] = &[LAUNCHED, REGISTERED, INITIALIZED];
 pub const NODE_POOL_READY: &[&str] = &[VALIDATION_SUCCEEDED, NODE_CLASS_READY];

@@ -22,6 +22,49 @@ pub struct Buffer {
     model: Pod,
 }
 
+/// Names the object, of the buffer's namespace, that says what the pods of a buffer are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reference<'b> {
+    /// A PodTemplate by name.
+    Template(&'b str),
+    /// A workload by kind and name.
+    Workload(Workload, &'b str),
+}
+
+/// Lists the kinds of workloads that a buffer may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)] // the kinds name themselves
+pub enum Workload {
+    Deployment,
+    StatefulSet,
+    ReplicaSet,
+}
+
+impl Workload {
+    /// Answers the name of the kind.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Workload::Deployment => "Deployment",
+            Workload::StatefulSet => "StatefulSet",
+            Workload::ReplicaSet => "ReplicaSet",
+        }
+    }
+}
+
+impl<'b> Reference<'b> {
+    /// Answers what a buffer refers to; nothing where it names a kind that it may not, or no object at all.
+    pub fn of(buffer: &'b CapacityBuffer) -> Option<Self> {
+        let spec = &buffer.spec;
+        if let Some(template) = &spec.pod_template_ref {
+            return Some(Reference::Template(&template.name));
+        }
+        let scalable = spec.scalable_ref.as_ref()?;
+        let known = [Workload::Deployment, Workload::StatefulSet, Workload::ReplicaSet];
+        let workload = known.into_iter().find(|workload| workload.kind() == scalable.kind)?;
+        Some(Reference::Workload(workload, &scalable.name))
+    }
+}
+
 /// What a buffer refers to, as far as it was found.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Referred<'r> {
@@ -29,6 +72,13 @@ pub struct Referred<'r> {
     pub template: Option<&'r core::PodTemplateSpec>,
     /// The workload's replicas.
     pub scale: Option<i32>,
+}
+
+impl<'r> Referred<'r> {
+    /// Answers what a workload says; its replicas are 1 where it leaves them open, as by the API server's default.
+    pub fn workload(template: Option<&'r core::PodTemplateSpec>, replicas: Option<i32>) -> Self {
+        Referred { template, scale: Some(replicas.unwrap_or(1)) }
+    }
 }
 
 /// Says why a buffer is not ready, in the reasons of its condition ReadyForProvisioning.

@@ -23,7 +23,7 @@ pub use crate::api::{BudgetReason as Reason, ConsolidationPolicy};
 pub use affinity::{HostPort, Namespaces, PodTerm, Preference, Spread, Whose};
 pub use assumed::Assumed;
 pub use budget::{Budget, PodBudget, Share, Window, allowed, blocking};
-pub use buffer::{Buffer, MOST_VIRTUAL_PODS, NotReady, Referred};
+pub use buffer::{Buffer, MOST_VIRTUAL_PODS, NotReady, Reference, Referred, Workload};
 pub use catalogues::Catalogues;
 pub use claim::{Claim, ClassRef};
 pub use daemon::DaemonSet;

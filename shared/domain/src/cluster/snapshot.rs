@@ -6,7 +6,9 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
 
-use super::{Buffer, Catalogues, Claim, DaemonSet, Node, Pod, PodBudget, PodShare, Pool, PriceTolerance, Volumes};
+use super::{
+    Buffer, Catalogues, Claim, DaemonSet, Node, Pod, PodBudget, PodKey, PodShare, Pool, PriceTolerance, Volumes,
+};
 use crate::catalogue::{Overlay, OverlayConflict};
 
 /// Holds the cluster at one moment. Everything sits behind `Arc`, so a snapshot is made and copied without copying the cluster.
@@ -117,6 +119,11 @@ impl Snapshot {
     /// Answers a pool by name.
     pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
         self.pools.iter().find(|pool| &*pool.name == name)
+    }
+
+    /// Says whether a pod is virtual: one of a buffer's, which exists in plans only.
+    pub fn is_virtual(&self, pod: &PodKey) -> bool {
+        self.buffers.iter().any(|buffer| buffer.owns(pod))
     }
 
     /// Lets overlays change what each pool can buy, instead of those that did before; answers those that are left out.

@@ -43,7 +43,9 @@ impl World {
         if places.is_empty() {
             return None;
         }
-        let moved = |pod: &&Arc<Pod>| pod.node.is_some() && places.contains_key(&pod.key);
+        let moved = |pod: &&Arc<Pod>| {
+            pod.node.is_some() && places.contains_key(&pod.key) && !self.snapshot.is_virtual(&pod.key)
+        };
         let evictions = self.snapshot.pods.iter().filter(moved).count();
         self.bind(&places);
         self.remove(&self.drained(&leaving));
@@ -55,13 +57,12 @@ impl World {
         let gone: FxHashSet<Arc<str>> = command.candidates.iter().filter_map(|c| c.node.clone()).collect();
         let mut places = places(&command.placements);
         self.launch(&command.replacements, &mut places);
-        let mut evictions = 0;
+        let evictions = command.evictions(&self.snapshot);
         for pod in &mut self.snapshot.pods {
             let leaves = pod.is_reschedulable() && pod.node.as_ref().is_some_and(|node| gone.contains(node));
             if leaves && !places.contains_key(&pod.key) {
                 *pod = Arc::new(Pod { node: None, phase: Phase::Pending, unschedulable: true, ..Pod::clone(pod) });
             }
-            evictions += usize::from(leaves);
         }
         self.bind(&places);
         self.snapshot.claims.retain(|claim| command.candidates.iter().all(|candidate| candidate.claim != claim.name));

@@ -126,11 +126,12 @@ impl Command {
         self.replacements.iter().map(|node| node.price).sum()
     }
 
-    /// Answers how many pods have to run elsewhere for it.
+    /// Answers how many pods have to run elsewhere for it; virtual ones do not run.
     pub fn evictions(&self, snapshot: &Snapshot) -> usize {
         let nodes: FxHashSet<&str> = self.candidates.iter().filter_map(|candidate| candidate.node.as_deref()).collect();
         let on_it = |pod: &&Arc<Pod>| pod.node.as_deref().is_some_and(|node| nodes.contains(node));
-        snapshot.pods.iter().filter(on_it).filter(|pod| pod.is_reschedulable()).count()
+        let moves = |pod: &&Arc<Pod>| pod.is_reschedulable() && !snapshot.is_virtual(&pod.key);
+        snapshot.pods.iter().filter(on_it).filter(moves).count()
     }
 
     /// Answers Karpenter's word for the command in logs and metrics.

@@ -3,13 +3,14 @@
 //! Real pods are planned as though there were no buffers, so that no buffer ever displaces one. Virtual pods then take what is left on hosts,
 //! what is left on the nodes just planned, and nodes of their own.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use super::ahead::{Ahead, planned};
 use super::solve::{Hosts, place};
-use super::{InFlightNode, Placement, Solution, Target, Unschedulable, reservations};
+use super::{InFlightNode, Placement, Solution, Target, Unschedulable, reservations, solve};
 use crate::cluster::{Buffer, Phase, Pod, PodKey, Snapshot};
 
 /// Answers where room is kept free; the pods in it are virtual, and exist nowhere else.
@@ -57,6 +58,19 @@ impl Room {
     }
 }
 
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Room::Empty => f.write_str("no pods are asked for"),
+            Room::Fits { pods } => write!(f, "there is room for {pods} pods"),
+            Room::Lacking { launching, refused, pods } => {
+                write!(f, "{launching} of {pods} pods wait for nodes")?;
+                if *refused == 0 { Ok(()) } else { write!(f, ", {refused} fit nowhere") }
+            }
+        }
+    }
+}
+
 /// Answers where the virtual pods of the snapshot's buffers go, beside what a solution of the same snapshot placed.
 pub fn reserve(snapshot: &Snapshot, solution: &Solution) -> Reserve {
     let pods: Vec<Arc<Pod>> = snapshot.buffers.iter().flat_map(|buffer| buffer.pods()).collect();
@@ -75,6 +89,14 @@ pub fn reserve(snapshot: &Snapshot, solution: &Solution) -> Reserve {
         }
     }
     reserve
+}
+
+/// Answers a snapshot in which room that is kept for buffers is taken, so that disruption neither deletes nor gives it away.
+pub fn with_room_taken(snapshot: Snapshot) -> Snapshot {
+    if snapshot.buffers.is_empty() {
+        return snapshot;
+    }
+    reserve(&snapshot, &solve(&snapshot)).occupied(&snapshot)
 }
 
 impl Reserve {
