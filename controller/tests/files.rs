@@ -87,6 +87,15 @@ fn people_read_a_table() {
 }
 
 #[test]
+fn people_read_what_is_kept() {
+    let dir = Dir::new("kept");
+    let file = dir.put("kept.yaml", std::fs::read(fixture("kept.yaml")).unwrap());
+    let output = simulate(&[&file], &[]);
+    assert_eq!(output.status.code(), Some(0), "only pods decide the exit code");
+    insta::assert_snapshot!(steady(&output.stdout, None) + &steady(&output.stderr, Some(&dir)));
+}
+
+#[test]
 fn programs_read_json() {
     let answer = answer(&[&fixture("cluster.yaml")], &["--repeat", "3"]);
     let keys: Vec<&str> = answer.as_object().unwrap().keys().map(String::as_str).collect();
@@ -171,6 +180,12 @@ fn bad_input_is_told_by_file_and_line() {
         ("pool.yaml", concat!(
             "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: wrong}\nspec:\n  weight: 101\n  template:\n    spec:\n",
             "      nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}\n      requirements: []\n").to_owned()),
+        ("buffer.yaml", concat!(
+            "apiVersion: v1\nkind: PodTemplate\nmetadata: {name: t}\n---\n# says how many twice over\n",
+            "apiVersion: autoscaling.x-k8s.io/v1beta1\nkind: CapacityBuffer\nmetadata: {name: room, namespace: shop}\n",
+            "spec: {podTemplateRef: {name: t}, scalableRef: {kind: Deployment, name: web}, replicas: -1}\n").to_owned()),
+        ("alpha.yaml", "apiVersion: autoscaling.x-k8s.io/v1alpha1\nkind: CapacityBuffer\nmetadata: {name: old}\n".to_owned()),
+        ("template.yaml", "apiVersion: v1\nkind: PodTemplate\nmetadata: {name: t}\ntemplate:\n  spec:\n    containers: 1\n".to_owned()),
         ("empty.json", "3".to_owned()),
     ];
     let mut report = String::new();

@@ -119,7 +119,12 @@ fn objects_are_held_to_their_rules() {
     let claim = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "odd"},
         "spec": {"requirements": [{"key": "kubernetes.io/arch", "operator": "In", "values": []}],
             "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}}});
+    let buffer = buffer(
+        "both",
+        &json!({"podTemplateRef": {"name": "t"}, "scalableRef": {"kind": "Deployment", "name": "web"}, "replicas": 1}),
+    );
     for (object, whose, field) in [
+        (buffer, "CapacityBuffer default/both", "exclude each other"),
         (class, "EC2NodeClass bare", "spec.amiSelectorTerms"),
         (overlay, "NodeOverlay both", "price"),
         (claim, "NodeClaim odd", "spec.requirements"),
@@ -148,4 +153,162 @@ fn what_is_known_not_to_be_ready_is_not_bought_from() {
     assert_eq!(outcome(class("Unknown")).0, Some(0));
     let why = json!("pool general: node class default is missing or not ready");
     assert_eq!(outcome(class("False")), (Some(2), why));
+}
+
+fn buffer(name: &str, spec: &Value) -> Value {
+    json!({"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer",
+        "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+}
+
+/// A buffer for pods of one CPU, with their template.
+fn room(replicas: u32) -> [Value; 2] {
+    let template = json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "t", "namespace": "default"},
+        "template": {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}}});
+    [template, buffer("room", &json!({"podTemplateRef": {"name": "t"}, "replicas": replicas}))]
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+/// Whoever reads `pods` finds pods that exist, and nothing else; what buffers ask for stands beside them.
+#[test]
+fn virtual_pods_are_planned_and_never_taken_for_pods() {
+    let mut objects = vec![pool(&json!([])), pod(&json!({}))];
+    let (_, without) = simulate(&objects, &[]);
+    objects.extend(room(5));
+    let (code, answer) = simulate(&objects, &[]);
+    assert_eq!((code, &answer["unschedulable"]), (Some(0), &json!([])));
+    let [first, second] = answer["nodeClaims"].as_array().unwrap().as_slice() else { panic!("{answer}") };
+    // the node for the pod is as it was, and the room that is left on it is used
+    let mut alone = first.clone();
+    alone.as_object_mut().unwrap().remove("virtualPods");
+    assert_eq!(alone, without["nodeClaims"][0]);
+    assert_eq!(first["virtualPods"], json!([{"buffer": "default/room", "pods": 2}]));
+    assert_eq!(
+        (&second["pods"], &second["for"], &second["virtualPods"]),
+        (&json!([]), &json!("buffers"), &json!([{"buffer": "default/room", "pods": 3}]))
+    );
+    let kept = json!([{"buffer": "default/room", "ready": true, "reason": "RequiresNewCapacity",
+        "message": "5 of 5 pods wait for nodes", "pods": 5, "there": 0, "launching": 5, "refused": 0, "placements": [], "reasons": []}]);
+    assert_eq!(answer["buffers"], kept);
+    assert_eq!(answer["pricePerHour"], json!(0.4032));
+    let plain = ["nodeClaims", "placements", "pricePerHour", "solveSeconds", "unschedulable"];
+    assert_eq!(keys(&without), plain, "who has no buffer sees nothing of them");
+    assert_eq!(keys(&answer), [&["buffers"][..], &plain].concat());
+}
+
+#[test]
+fn room_that_is_there_or_nowhere_is_told() {
+    let mut objects = vec![pool(&json!([])), node("n1", "general")];
+    objects.extend(room(3));
+    let (_, answer) = simulate(&objects, &[]);
+    let kept = &answer["buffers"][0];
+    assert_eq!((&answer["nodeClaims"], &answer["placements"]), (&json!([]), &json!([])));
+    assert_eq!((&kept["reason"], &kept["there"]), (&json!("FitsExistingCapacity"), &json!(3)));
+    assert_eq!(kept["placements"], json!([{"node": "n1", "pods": 3}]));
+    objects[0]["spec"]["limits"] = json!({"nodes": 1});
+    objects.truncate(2);
+    objects.extend(room(5));
+    let (code, answer) = simulate(&objects, &[]);
+    let kept = &answer["buffers"][0];
+    assert_eq!((code, &answer["nodeClaims"]), (Some(0), &json!([])), "the exit code is for pods");
+    assert_eq!((&kept["there"], &kept["launching"], &kept["refused"]), (&json!(3), &json!(0), &json!(2)));
+    assert_eq!(kept["reasons"], json!(["pool general: limit nodes 1 reached (1 in use)"]));
+}
+
+#[test]
+fn a_buffer_without_its_template_is_told_and_stops_nothing() {
+    let lost = buffer("lost", &json!({"podTemplateRef": {"name": "gone"}, "replicas": 2}));
+    let elsewhere = json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "gone", "namespace": "other"},
+        "template": {"spec": {"containers": [{"name": "c"}]}}});
+    let objects = [pool(&json!([])), pod(&json!({})), elsewhere, lost];
+    let (code, answer) = simulate(&objects, &[]);
+    assert_eq!((code, answer["nodeClaims"].as_array().unwrap().len()), (Some(0), 1));
+    let kept = &answer["buffers"][0];
+    let why = "PodTemplate gone does not exist in the buffer's namespace";
+    assert_eq!((&kept["ready"], &kept["reason"]), (&json!(false), &json!("PodTemplateNotFound")));
+    assert_eq!((&kept["message"], &kept["pods"]), (&json!(why), &json!(0)));
+    let told = String::from_utf8(karp(&["simulate", "-f", "-"], &objects).stderr).unwrap();
+    assert!(told.contains(&format!("warning: -:4: no room is kept for CapacityBuffer default/lost: {why}")), "{told}");
+}
+
+/// A node of the larger fixture type, as `kubectl get nodes` shows it.
+fn node(name: &str, of: &str) -> Value {
+    let labels = json!({"karpenter.sh/nodepool": of, "karpenter.sh/capacity-type": "on-demand",
+        "node.kubernetes.io/instance-type": "m7i.xlarge", "topology.kubernetes.io/zone": "us-east-1a",
+        "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux"});
+    let room = json!({"cpu": "3920m", "memory": "14Gi", "pods": "58"});
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
+        "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+fn fixed(replicas: u32, limits: &Value) -> Value {
+    let mut fixed = pool(&json!([]));
+    fixed["metadata"]["name"] = json!("fixed");
+    fixed["spec"]["replicas"] = json!(replicas);
+    fixed["spec"]["limits"] = limits.clone();
+    fixed
+}
+
+#[test]
+fn static_pools_get_the_nodes_that_they_lack() {
+    let objects = [pool(&json!([])), fixed(3, &Value::Null), node("n1", "fixed")];
+    let (code, answer) = simulate(&objects, &[]);
+    let claims = answer["nodeClaims"].as_array().unwrap();
+    assert_eq!((code, claims.len()), (Some(0), 2), "{answer}");
+    for claim in claims {
+        let said = (&claim["nodePool"], &claim["for"], &claim["pods"]);
+        assert_eq!(said, (&json!("fixed"), &json!("replicas"), &json!([])));
+    }
+    assert_eq!(answer["pricePerHour"], json!(0.4032));
+    let kept = json!([{"nodePool": "fixed", "replicas": 3, "launched": 2, "removed": []}]);
+    assert_eq!(answer["staticPools"], kept);
+    // pods use those nodes, and are planned on nodes of other pools only where they end
+    let six: Vec<Value> = (0..4).map(|at| sized(at, "3")).collect();
+    let (_, answer) = simulate(&[&objects[..], &six].concat(), &[]);
+    let claims = answer["nodeClaims"].as_array().unwrap();
+    let said =
+        claims.iter().map(|claim| (claim["nodePool"].as_str().unwrap(), claim["pods"].as_array().unwrap().len()));
+    assert_eq!(said.collect::<Vec<_>>(), [("fixed", 1), ("fixed", 1), ("general", 1)]);
+    assert_eq!((answer["placements"].as_array().unwrap().len(), &answer["placements"][0]["node"]), (1, &json!("n1")));
+}
+
+fn sized(at: usize, cpu: &str) -> Value {
+    let mut pod = pod(&json!({}));
+    pod["metadata"]["name"] = json!(format!("web-{at}"));
+    pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(cpu);
+    pod
+}
+
+#[test]
+fn static_pools_stay_within_their_limit_and_give_back_what_is_too_much() {
+    let nodes = || (1..=2).map(|at| node(&format!("n{at}"), "fixed"));
+    let of = |replicas, limits: &Value| {
+        let objects: Vec<Value> = [fixed(replicas, limits), sized(0, "7")].into_iter().chain(nodes()).collect();
+        let (code, answer) = simulate(&objects, &[]);
+        assert_eq!(code, Some(2), "no pod makes a static pool grow: {answer}");
+        (answer["nodeClaims"].as_array().unwrap().len(), answer["staticPools"][0].clone())
+    };
+    let limit = "limit nodes 3 reached (3 in use)";
+    let kept = json!({"nodePool": "fixed", "replicas": 5, "launched": 1, "removed": [], "short": limit});
+    assert_eq!(of(5, &json!({"nodes": 3})), (1, kept));
+    let kept = json!({"nodePool": "fixed", "replicas": 1, "launched": 0, "removed": ["n1"]});
+    assert_eq!(of(1, &Value::Null), (0, kept));
+}
+
+/// Nodes whose room is kept for a buffer are not empty, and nobody is evicted who does not run.
+#[test]
+fn disruption_leaves_room_alone() {
+    let mut objects = vec![pool(&json!([])), node("n1", "general")];
+    objects[0]["spec"]["disruption"] = json!({"consolidateAfter": "0s"});
+    let told = |objects: &[Value]| simulate(objects, &["--disrupt"]).1["commands"].clone();
+    let gone = told(&objects);
+    assert_eq!((&gone[0]["method"], &gone[0]["candidates"]), (&json!("emptiness"), &json!(["n1"])));
+    objects.extend(room(3));
+    assert_eq!(told(&objects), json!([]));
+    let types = fixture("types.json");
+    let args = ["explain", "node", "n1", "-f", "-", "-o", "json", "--instance-types", types.to_str().unwrap()];
+    let node: Value = serde_json::from_slice(&karp(&args, &objects).stdout).unwrap();
+    assert_eq!((&node["outcome"]["kind"], &node["pods"]), (&json!("kept"), &json!(0)));
 }

@@ -97,7 +97,7 @@ fn choose(catalogue: &Catalogue, requirements: &Requirements) -> Vec<InstanceTyp
 fn render(types: &[InstanceType]) -> String {
     let mut types: Vec<&InstanceType> = types.iter().collect();
     types.sort_by(|a, b| (a.cheapest(), &a.name).cmp(&(b.cheapest(), &b.name)));
-    let mut table = text::table(["TYPE", "ARCH", "CPU", "MEMORY", "PODS", "OTHER", "ON-DEMAND $/H", "SPOT $/H"]);
+    let mut table = text::table(&["TYPE", "ARCH", "CPU", "MEMORY", "PODS", "OTHER", "ON-DEMAND $/H", "SPOT $/H"]);
     for kind in &types {
         let room = kind.allocatable();
         let usual = ["cpu", "memory", "pods", "ephemeral-storage"];

@@ -1,17 +1,21 @@
 //! The objects of a live cluster, with only what decisions depend on.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ConfigMap, LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodTemplate,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, conditions};
+use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, conditions};
+use karp_domain::cluster::{Reference, Workload};
 use kube::api::ListParams;
 use kube::config::KubeConfigOptions;
-use kube::{Api, Client, Config, Resource};
+use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use crate::cloud::aws::KEPT;
@@ -55,6 +59,7 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         pools: list::<NodePool>(client).await?,
         classes: list::<Ec2NodeClass>(client).await?,
         overlays: list::<NodeOverlay>(client).await?,
+        buffers: buffers(client).await?,
         daemons: list::<DaemonSet>(client).await?,
         limit_ranges: list::<LimitRange>(client).await?,
         budgets: list::<PodDisruptionBudget>(client).await?,
@@ -68,6 +73,7 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         pods: list::<Pod>(client).await?,
         ..Objects::default()
     };
+    refer(client, &mut objects).await;
     // those that its controller does not heed, or has left out, are of no effect
     objects.overlays.retain(|overlay| {
         let status = overlay.object.status.as_ref();
@@ -99,12 +105,90 @@ async fn kept(client: &Client) -> Vec<Found<ConfigMap>> {
     all
 }
 
+/// Leaves out buffers that no controller heeds: one that does says so in their status within seconds.
+pub fn heeded(objects: &mut Objects) {
+    objects.buffers.retain(|found| {
+        let status = found.object.status.as_ref();
+        let known = status.and_then(|status| conditions::get(&status.conditions, conditions::READY_FOR_PROVISIONING));
+        if known.is_none() {
+            let (namespace, name) = (found.object.namespace().unwrap_or_default(), found.object.name_any());
+            anstream::eprintln!(
+                "note: no room is kept for CapacityBuffer {namespace}/{name}: no controller has looked at it (feature gate CapacityBuffer)"
+            );
+        }
+        known.is_some()
+    });
+}
+
+/// Lists buffers; without the right to, none is planned for.
+async fn buffers(client: &Client) -> anyhow::Result<Vec<Found<CapacityBuffer>>> {
+    match pages::<CapacityBuffer>(client).await {
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            anstream::eprintln!("note: reckoning without CapacityBuffers, they cannot be listed: {}", status.message);
+            Ok(Vec::new())
+        }
+        listed => named(listed),
+    }
+}
+
+/// Finds what buffers refer to.
+async fn refer(client: &Client, objects: &mut Objects) {
+    let buffers = std::mem::take(&mut objects.buffers);
+    let references = buffers
+        .iter()
+        .filter_map(|found| Some((found.object.namespace().unwrap_or_default(), Reference::of(&found.object)?)));
+    for (namespace, reference) in references.collect::<BTreeSet<_>>() {
+        match reference {
+            Reference::Template(name) => {
+                objects.pod_templates.extend(one::<PodTemplate>(client, &namespace, name).await);
+            }
+            Reference::Workload(Workload::Deployment, name) => {
+                objects.deployments.extend(one::<Deployment>(client, &namespace, name).await);
+            }
+            Reference::Workload(Workload::StatefulSet, name) => {
+                objects.stateful_sets.extend(one::<StatefulSet>(client, &namespace, name).await);
+            }
+            Reference::Workload(Workload::ReplicaSet, name) => {
+                objects.replica_sets.extend(one::<ReplicaSet>(client, &namespace, name).await);
+            }
+        }
+    }
+    objects.buffers = buffers;
+}
+
+/// Gets an object that a buffer refers to; without it, or the right to read it, the buffer is not ready.
+async fn one<K>(client: &Client, namespace: &str, name: &str) -> Option<Found<K>>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + DeserializeOwned + Redact,
+{
+    match Api::<K>::namespaced(client.clone(), namespace).get_opt(name).await {
+        Ok(object) => object.map(found),
+        Err(error) => {
+            let kind = K::kind(&());
+            anstream::eprintln!("note: reckoning without {kind} {namespace}/{name} of a CapacityBuffer: {error}");
+            None
+        }
+    }
+}
+
 fn found<K: Redact>(item: K) -> Found<K> {
     Found { object: Box::new(item.redacted()), origin: Origin::new("the cluster".as_ref()) }
 }
 
-/// Lists a kind page by page; nothing when the cluster does not know the kind.
 async fn list<K>(client: &Client) -> anyhow::Result<Vec<Found<K>>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Redact,
+{
+    named(pages(client).await)
+}
+
+/// Names the kind that cannot be listed.
+fn named<K: Resource<DynamicType = ()>>(listed: kube::Result<Vec<Found<K>>>) -> anyhow::Result<Vec<Found<K>>> {
+    listed.map_err(|error| anyhow::anyhow!("{} cannot be listed: {error}", K::plural(&())))
+}
+
+/// Lists a kind page by page; nothing when the cluster does not know the kind.
+async fn pages<K>(client: &Client) -> kube::Result<Vec<Found<K>>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Redact,
 {
@@ -114,7 +198,7 @@ where
     loop {
         let listed = match api.list(&page).await {
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(all),
-            listed => listed.map_err(|error| anyhow::anyhow!("{} cannot be listed: {error}", K::plural(&())))?,
+            listed => listed?,
         };
         all.extend(listed.items.into_iter().map(found));
         match listed.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -130,7 +214,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use http::{Request, Response};
-    use karp_domain::cluster::Settings;
+    use karp_domain::cluster::{Catalogues, Settings};
     use kube::client::Body;
     use serde_json::{Value, json};
 
@@ -148,7 +232,12 @@ mod tests {
                     (answer["code"].as_u64().unwrap_or(500), answer.clone())
                 }
                 Some((_, answer)) => (200, answer.clone()),
-                None if uri.contains("nodeoverlays") => (404, status(404, "NotFound")),
+                None if ["nodeoverlays", "capacitybuffers", "podtemplates/", "deployments/"]
+                    .iter()
+                    .any(|kind| uri.contains(kind)) =>
+                {
+                    (404, status(404, "NotFound"))
+                }
                 None => (200, list(&[], "")),
             };
             log.lock().expect("a log").push(uri);
@@ -242,5 +331,64 @@ mod tests {
         let (client, _) = server(vec![forbidden("/api/v1/nodes")]);
         let error = objects(&client).await.err().expect("no right").to_string();
         assert!(error.contains("nodes cannot be listed"), "{error}");
+    }
+
+    fn buffer(name: &str, spec: &Value, conditions: &Value) -> Value {
+        json!({"metadata": {"name": name, "namespace": "shop", "uid": name}, "spec": spec, "status": {"conditions": conditions}})
+    }
+
+    #[tokio::test]
+    async fn buffers_come_with_what_they_refer_to_and_are_heeded_where_a_controller_does() {
+        let heeded = json!([{"type": "ReadyForProvisioning", "status": "True", "reason": "r", "message": "hunter2",
+            "lastTransitionTime": "2026-11-21T12:00:00Z"}]);
+        let by_workload = json!({"scalableRef": {"kind": "Deployment", "name": "web"}, "percentage": 50});
+        let template = json!({"spec": {"containers": [{"name": "c", "image": "hunter2", "resources": {"requests": {"cpu": "1"}}}]}});
+        let (client, asked) = server(vec![
+            (
+                "/apis/autoscaling.x-k8s.io/v1beta1/capacitybuffers",
+                list(
+                    &[
+                        buffer("warm", &by_workload, &heeded),
+                        buffer("idle", &by_workload, &json!([])),
+                        buffer("lost", &json!({"podTemplateRef": {"name": "gone"}, "replicas": 1}), &heeded),
+                    ],
+                    "",
+                ),
+            ),
+            (
+                "/apis/apps/v1/namespaces/shop/deployments/web",
+                json!({"metadata": {"name": "web", "namespace": "shop", "uid": "w"},
+                    "spec": {"replicas": 5, "selector": {}, "template": template}}),
+            ),
+        ]);
+        let mut objects = objects(&client).await.expect("objects");
+        assert_eq!((objects.buffers.len(), objects.deployments.len(), objects.pod_templates.len()), (3, 1, 0));
+        assert!(!format!("{:?}{:?}", objects.buffers[0].object, objects.deployments[0].object).contains("hunter2"));
+        let asked = asked.lock().expect("a log").clone();
+        let times = |path: &str| asked.iter().filter(|uri| uri.contains(path)).count();
+        assert_eq!((times("/deployments/web"), times("/namespaces/shop/podtemplates/gone")), (1, 1), "{asked:?}");
+        super::heeded(&mut objects);
+        let names: Vec<_> = objects.buffers.iter().map(|found| found.object.name_any()).collect();
+        assert_eq!(names, ["warm", "lost"]);
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let snapshot = files::snapshot(&objects, Catalogues::default(), Settings::default(), now).expect("a snapshot");
+        let [warm] = &*snapshot.buffers else { panic!("{:?}", snapshot.buffers) };
+        assert_eq!((warm.key.to_string().as_str(), warm.replicas), ("shop/warm", 3));
+    }
+
+    #[tokio::test]
+    async fn rights_that_buffers_ask_for_may_be_missing() {
+        let forbidden = |path| (path, status(403, "Forbidden"));
+        let (client, _) = server(vec![forbidden("/apis/autoscaling.x-k8s.io/v1beta1/capacitybuffers")]);
+        assert!(objects(&client).await.expect("objects").buffers.is_empty());
+        let spec = json!({"podTemplateRef": {"name": "t"}, "replicas": 1});
+        let listed = list(&[buffer("room", &spec, &json!([]))], "");
+        let (client, _) = server(vec![
+            ("/apis/autoscaling.x-k8s.io/v1beta1/capacitybuffers", listed),
+            forbidden("/api/v1/namespaces/shop/podtemplates/t"),
+        ]);
+        let objects = objects(&client).await.expect("objects");
+        assert_eq!((objects.buffers.len(), objects.pod_templates.len()), (1, 0));
+        assert_eq!(files::unready(&objects).map(|one| one.why.reason()).collect::<Vec<_>>(), ["PodTemplateNotFound"]);
     }
 }

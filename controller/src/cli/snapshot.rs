@@ -51,6 +51,11 @@ fn write(objects: &Objects, out: &mut impl Write) -> io::Result<()> {
     let mut items = Items { out, first: &mut first };
     items.add(&objects.classes)?;
     items.add(&objects.overlays)?;
+    items.add(&objects.buffers)?;
+    items.add(&objects.pod_templates)?;
+    items.add(&objects.deployments)?;
+    items.add(&objects.stateful_sets)?;
+    items.add(&objects.replica_sets)?;
     items.add(&objects.pools)?;
     items.add(&objects.claims)?;
     items.add(&objects.nodes)?;
@@ -79,8 +84,15 @@ fn count(objects: &Objects) -> usize {
         objects.budgets.len(),
         objects.namespaces.len(),
     ];
+    let buffers = [
+        objects.buffers.len(),
+        objects.pod_templates.len(),
+        objects.deployments.len(),
+        objects.stateful_sets.len(),
+        objects.replica_sets.len(),
+    ];
     let volumes = [objects.storage_classes.len(), objects.volumes.len(), objects.volume_claims.len()];
-    let all = cluster.into_iter().chain(others).chain(volumes);
+    let all = cluster.into_iter().chain(others).chain(buffers).chain(volumes);
     all.sum::<usize>() + objects.priority_classes.len() + objects.config_maps.len() + objects.pods.len()
 }
 
@@ -105,12 +117,31 @@ mod tests {
     use std::path::Path;
 
     use karp_domain::cluster::{Catalogues, Settings, Snapshot};
+    use karp_domain::scheduling::{Purpose, outlook};
 
     use super::*;
-    use crate::files::{self, Redact};
+    use crate::files::{self, Offered, Redact};
 
     fn redacted<K: Redact>(objects: Vec<Found<K>>) -> Vec<Found<K>> {
         objects.into_iter().map(|found| Found { object: Box::new(found.object.redacted()), ..found }).collect()
+    }
+
+    /// Reads objects again from what is written of them.
+    fn again(objects: &Objects) -> Objects {
+        let mut text = Vec::new();
+        write(objects, &mut text).expect("text");
+        let name = format!("karp-snapshot-{}-{:?}.json", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, &text).expect("a file");
+        let again = files::read(std::slice::from_ref(&path));
+        std::fs::remove_file(&path).expect("gone");
+        let again = again.expect("objects");
+        assert_eq!(count(&again), count(objects));
+        again
+    }
+
+    fn read(name: &str) -> Objects {
+        files::read(&[Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files").join(name)]).expect("objects")
     }
 
     fn decided_on(objects: &Objects) -> Snapshot {
@@ -120,22 +151,34 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back_the_same() {
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/cluster.yaml");
-        let mut objects = files::read(&[fixture]).expect("objects");
+        let mut objects = read("cluster.yaml");
         let before = decided_on(&objects);
         objects.pods = redacted(objects.pods);
         objects.nodes = redacted(objects.nodes);
         objects.pools = redacted(objects.pools);
-        let mut text = Vec::new();
-        write(&objects, &mut text).expect("text");
-        let path = std::env::temp_dir().join(format!("karp-snapshot-{}.json", std::process::id()));
-        std::fs::write(&path, &text).expect("a file");
-        let again = files::read(std::slice::from_ref(&path));
-        std::fs::remove_file(&path).expect("gone");
-        let again = again.expect("objects");
-        assert_eq!(count(&again), count(&objects));
-        let after = decided_on(&again);
+        let after = decided_on(&again(&objects));
         assert_eq!((after.pods, after.nodes, after.pools), (before.pods, before.nodes, before.pools));
+    }
+
+    #[test]
+    fn what_is_kept_is_planned_the_same_from_what_is_written() {
+        let planned = |objects: &Objects| {
+            let types = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/types.json");
+            let catalogues = Offered::new(Some(&types), &[], None).expect("types").catalogues(objects);
+            let now = jiff::Timestamp::UNIX_EPOCH;
+            outlook(&files::snapshot(objects, catalogues, Settings::default(), now).expect("a snapshot"))
+        };
+        let mut objects = read("kept.yaml");
+        let before = planned(&objects);
+        assert_eq!(before.rooms.len(), 3);
+        assert!(before.launches.iter().any(|launch| launch.purpose == Purpose::Replicas));
+        objects.buffers = redacted(objects.buffers);
+        objects.pod_templates = redacted(objects.pod_templates);
+        objects.deployments = redacted(objects.deployments);
+        let again = again(&objects);
+        assert!(!format!("{:?}", (&again.pod_templates[0].object, &again.deployments[0].object)).contains("hunter2"));
+        assert_eq!(planned(&again), before);
+        assert_eq!(files::unready(&again).map(|one| one.buffer.to_string()).collect::<Vec<_>>(), ["shop/lost"]);
     }
 
     #[test]

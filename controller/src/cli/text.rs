@@ -47,9 +47,9 @@ pub fn counted(count: usize, noun: &str) -> String {
 }
 
 /// Begins a table without lines.
-pub fn table<const N: usize>(header: [&str; N]) -> Table {
+pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header.map(str::to_uppercase));
+    table.load_style(presets::NOTHING).set_header(header.iter().map(|column| column.to_uppercase()));
     table
 }
 

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
-use karp_domain::cluster::{self, Catalogues, Settings, Snapshot};
+use karp_domain::cluster::{self, Catalogues, Pool, Settings, Snapshot};
+use karp_domain::scheduling::with_room_taken;
 
-use crate::files::{self, BadInput, Objects, Offered};
+use crate::files::{self, BadInput, Objects, Offered, Unready};
 use crate::options::{MinValuesPolicy, PreferencePolicy};
 
 /// How an answer is written.
@@ -70,6 +71,10 @@ impl World {
         for warning in &objects.warnings {
             anstream::eprintln!("warning: {warning}");
         }
+        for one in files::unready(&objects) {
+            let message = format!("no room is kept for CapacityBuffer {}: {}", one.buffer, one.why);
+            anstream::eprintln!("warning: {}", one.origin.problem(message));
+        }
         if self.expand {
             files::expand(&mut objects);
         } else if objects.pods.is_empty() && files::workloads(&objects) > 0 {
@@ -100,27 +105,39 @@ impl World {
 }
 
 impl Question {
-    /// Makes a snapshot: the way from API objects to what the engine reads.
+    /// Makes a snapshot: the way from API objects to what the engine reads. Nodes of static pools count as replicas, also without NodeClaims.
     ///
     /// # Errors
     /// [`BadInput`] with every object that cannot be understood.
     pub fn snapshot(&self) -> Result<Snapshot, BadInput> {
-        files::snapshot(&self.objects, self.catalogues.clone(), self.settings.clone(), self.now)
+        let mut snapshot = self.read()?;
+        files::adopt(&mut snapshot, Pool::is_static);
+        Ok(snapshot)
     }
 
-    /// Makes a snapshot to ask about nodes: those of a pool whose NodeClaims are missing get one, and it is told.
+    /// Makes a snapshot to ask about nodes: those of a pool whose NodeClaims are missing get one, and it is told. Room that is kept for
+    /// buffers is taken, as it is for the controller.
     ///
     /// # Errors
     /// [`BadInput`] with every object that cannot be understood.
     pub fn cluster(&self) -> Result<Snapshot, BadInput> {
-        let mut snapshot = self.snapshot()?;
-        match files::adopt(&mut snapshot) {
+        let mut snapshot = self.read()?;
+        match files::adopt(&mut snapshot, |_| true) {
             0 => {}
             1 => anstream::eprintln!("note: a node of a pool has no NodeClaim; it is taken for initialized"),
             many => {
                 anstream::eprintln!("note: {many} nodes of pools have no NodeClaims; they are taken for initialized");
             }
         }
-        Ok(snapshot)
+        Ok(with_room_taken(snapshot))
+    }
+
+    /// Answers the buffers for which no room can be kept.
+    pub fn unready(&self) -> impl Iterator<Item = Unready<'_>> {
+        files::unready(&self.objects)
+    }
+
+    fn read(&self) -> Result<Snapshot, BadInput> {
+        files::snapshot(&self.objects, self.catalogues.clone(), self.settings.clone(), self.now)
     }
 }

@@ -8,9 +8,9 @@ use karp_domain::api::labels;
 use karp_domain::cluster::{Claim, Node, Pool, Readiness, Snapshot};
 use karp_domain::requirement::Requirements;
 
-/// Gives each node with the label of a pool a claim when it has none, so that plain objects (`kubectl get nodes,pods,nodepools`) can be
-/// asked what karp would do with such nodes. Answers how many claims were made.
-pub fn adopt(snapshot: &mut Snapshot) -> usize {
+/// Gives each node with the label of one of these pools a claim when it has none, so that plain objects (`kubectl get nodes,pods,nodepools`)
+/// can be asked what karp would do with such nodes. Answers how many claims were made.
+pub fn adopt(snapshot: &mut Snapshot, of: impl Fn(&Pool) -> bool) -> usize {
     let ids: BTreeSet<Arc<str>> = snapshot.claims.iter().filter_map(|claim| claim.provider_id.clone()).collect();
     let names: BTreeSet<Arc<str>> = snapshot.claims.iter().filter_map(|claim| claim.node_name.clone()).collect();
     let has_claim =
@@ -18,7 +18,7 @@ pub fn adopt(snapshot: &mut Snapshot) -> usize {
     let mut claims = Vec::new();
     for node in &mut snapshot.nodes {
         let pool = node.pool().and_then(|name| snapshot.pools.iter().find(|pool| &*pool.name == name));
-        let Some(pool) = pool.filter(|pool| pool.is_ours() && !has_claim(node)) else { continue };
+        let Some(pool) = pool.filter(|pool| pool.is_ours() && of(pool) && !has_claim(node)) else { continue };
         let mut known = Node::clone(node);
         known.provider_id.get_or_insert_with(|| format!("file:///{}", node.name).into());
         for label in [labels::REGISTERED, labels::INITIALIZED] {

@@ -1,6 +1,7 @@
 //! Kubernetes objects from files: what the subcommands that ask the engine share.
 
 mod adopt;
+mod buffers;
 mod catalogue;
 mod expand;
 mod object;
@@ -21,10 +22,11 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1 as policy;
 use k8s_openapi::api::scheduling::v1 as scheduling;
 use k8s_openapi::api::storage::v1 as storage;
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
+use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
 use rayon::prelude::*;
 
 pub use adopt::adopt;
+pub use buffers::{Unready, unready};
 pub use catalogue::{Known, Offered, zones_for};
 pub use expand::{admit, ensure_pool, expand, workloads};
 pub use redact::Redact;
@@ -43,6 +45,9 @@ pub struct Objects {
     pub pools: Vec<Found<NodePool>>,
     pub classes: Vec<Found<Ec2NodeClass>>,
     pub overlays: Vec<Found<NodeOverlay>>,
+    pub buffers: Vec<Found<CapacityBuffer>>,
+    /// What buffers say that their pods are like.
+    pub pod_templates: Vec<Found<core::PodTemplate>>,
     pub daemons: Vec<Found<apps::DaemonSet>>,
     pub limit_ranges: Vec<Found<core::LimitRange>>,
     pub budgets: Vec<Found<policy::PodDisruptionBudget>>,

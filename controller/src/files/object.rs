@@ -20,7 +20,7 @@ macro_rules! kinds {
         pub enum Object {
             $($name(Box<Kind!($name)>),)*
             Passed(String),
-            /// A kind that Karpenter had once or has besides, and that is not read.
+            /// A kind that Karpenter had once, and that is not read.
             NotRead { kind: String, advice: &'static str },
         }
 
@@ -79,6 +79,9 @@ macro_rules! Kind {
     (Overlay) => {
         karp_domain::api::NodeOverlay
     };
+    (Buffer) => {
+        karp_domain::api::CapacityBuffer
+    };
     (DaemonSet) => {
         k8s_openapi::api::apps::v1::DaemonSet
     };
@@ -128,6 +131,7 @@ kinds! {
     "v1" "PersistentVolume" Volume volumes;
     "v1" "PersistentVolumeClaim" VolumeClaim volume_claims;
     "v1" "ConfigMap" ConfigMap config_maps;
+    "v1" "PodTemplate" PodTemplate pod_templates;
     "v1" "ReplicationController" ReplicationController replication_controllers;
     "apps/v1" "DaemonSet" DaemonSet daemons;
     "apps/v1" "Deployment" Deployment deployments;
@@ -143,6 +147,7 @@ kinds! {
     "karpenter.sh/v1" "NodeClaim" Claim claims;
     "karpenter.k8s.aws/v1" "EC2NodeClass" Class classes;
     "karpenter.sh/v1alpha1" "NodeOverlay" Overlay overlays;
+    "autoscaling.x-k8s.io/v1beta1" "CapacityBuffer" Buffer buffers;
 }
 
 /// Reads the object of a piece.
@@ -165,7 +170,6 @@ pub fn read(piece: &Piece<'_>) -> Result<Object, Fault> {
         }
         ("karpenter.sh", "Provisioner") => "write a NodePool (karpenter.sh/v1) in its place",
         ("karpenter.k8s.aws", "AWSNodeTemplate") => "write an EC2NodeClass (karpenter.k8s.aws/v1) in its place",
-        ("autoscaling.x-k8s.io", "CapacityBuffer") => "the controller keeps room for it; plans on files do not",
         _ => return typed(piece, &version, &kind),
     };
     Ok(Object::NotRead { kind: kind.into_owned(), advice })
@@ -186,6 +190,7 @@ fn usual_version(kind: &str) -> Cow<'static, str> {
         "NodePool" | "NodeClaim" => "karpenter.sh/v1",
         "EC2NodeClass" => "karpenter.k8s.aws/v1",
         "NodeOverlay" => "karpenter.sh/v1alpha1",
+        "CapacityBuffer" => "autoscaling.x-k8s.io/v1beta1",
         _ => "v1",
     })
 }
@@ -232,6 +237,7 @@ fn parse<T: DeserializeOwned>(piece: &Piece<'_>, kind: &str) -> Result<Box<T>, F
         "NodeClaim" => Some(validate::node_claim),
         "EC2NodeClass" => Some(validate::node_class),
         "NodeOverlay" => Some(validate::node_overlay),
+        "CapacityBuffer" => Some(validate::capacity_buffer),
         _ => None,
     };
     if let Some(rules) = rules {

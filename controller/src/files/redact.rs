@@ -8,7 +8,7 @@ use k8s_openapi::api::scheduling::v1 as scheduling;
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karp_domain::api::conditions::Condition;
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
+use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
 
 use super::expand::DEFAULT_CLASS;
 use crate::cloud::aws::KEPT;
@@ -222,18 +222,64 @@ impl Redact for storage::CSINode {
     }
 }
 
+fn pod_template(template: core::PodTemplateSpec) -> core::PodTemplateSpec {
+    core::PodTemplateSpec { metadata: template.metadata.map(meta), spec: template.spec.map(pod_spec) }
+}
+
+impl Redact for core::PodTemplate {
+    fn redacted(self) -> Self {
+        core::PodTemplate { metadata: meta(self.metadata), template: self.template.map(pod_template) }
+    }
+}
+
 impl Redact for apps::DaemonSet {
     fn redacted(self) -> Self {
-        let template = |template: core::PodTemplateSpec| core::PodTemplateSpec {
-            metadata: template.metadata.map(meta),
-            spec: template.spec.map(pod_spec),
-        };
         let spec = self.spec.map(|spec| apps::DaemonSetSpec {
             selector: spec.selector,
-            template: template(spec.template),
+            template: pod_template(spec.template),
             ..apps::DaemonSetSpec::default()
         });
         apps::DaemonSet { metadata: meta(self.metadata), spec, status: None }
+    }
+}
+
+impl Redact for apps::Deployment {
+    fn redacted(self) -> Self {
+        let spec = self.spec.map(|spec| apps::DeploymentSpec {
+            replicas: spec.replicas,
+            selector: spec.selector,
+            template: pod_template(spec.template),
+            ..apps::DeploymentSpec::default()
+        });
+        apps::Deployment { metadata: meta(self.metadata), spec, status: None }
+    }
+}
+
+impl Redact for apps::ReplicaSet {
+    fn redacted(self) -> Self {
+        let spec = self.spec.map(|spec| apps::ReplicaSetSpec {
+            replicas: spec.replicas,
+            selector: spec.selector,
+            template: spec.template.map(pod_template),
+            ..apps::ReplicaSetSpec::default()
+        });
+        apps::ReplicaSet { metadata: meta(self.metadata), spec, status: None }
+    }
+}
+
+impl Redact for apps::StatefulSet {
+    fn redacted(self) -> Self {
+        let claim =
+            |claim: core::PersistentVolumeClaim| core::PersistentVolumeClaim { status: None, ..claim.redacted() };
+        let spec = self.spec.map(|spec| apps::StatefulSetSpec {
+            replicas: spec.replicas,
+            selector: spec.selector,
+            template: pod_template(spec.template),
+            // those of its pods that are made by --expand
+            volume_claim_templates: spec.volume_claim_templates.map(|all| all.into_iter().map(claim).collect()),
+            ..apps::StatefulSetSpec::default()
+        });
+        apps::StatefulSet { metadata: meta(self.metadata), spec, status: None }
     }
 }
 
@@ -284,6 +330,14 @@ impl Redact for NodeOverlay {
     }
 }
 
+impl Redact for CapacityBuffer {
+    fn redacted(mut self) -> Self {
+        self.metadata = meta(self.metadata);
+        self.status.iter_mut().for_each(|status| silent(&mut status.conditions));
+        self
+    }
+}
+
 impl Redact for NodePool {
     fn redacted(mut self) -> Self {
         self.metadata = meta(self.metadata);
@@ -317,143 +371,4 @@ impl Redact for Ec2NodeClass {
 }
 
 #[cfg(test)]
-mod tests {
-    use karp_domain::cluster;
-    use serde::Serialize;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    const SECRET: &str = "hunter2";
-
-    fn spec() -> Value {
-        let container = |name: &str| {
-            json!({"name": name, "image": SECRET, "command": [SECRET], "args": [SECRET],
-                "env": [{"name": SECRET, "value": SECRET}], "envFrom": [{"secretRef": {"name": SECRET}}],
-                "ports": [{"containerPort": 80}, {"containerPort": 81, "hostPort": 81}],
-                "livenessProbe": {"exec": {"command": [SECRET]}},
-                "resources": {"requests": {"cpu": "250m"}, "limits": {"memory": "1Gi"}}})
-        };
-        let mut sidecar = container("sidecar");
-        sidecar["restartPolicy"] = json!("Always");
-        json!({
-            "containers": [container("main")], "initContainers": [sidecar],
-            "serviceAccountName": SECRET, "imagePullSecrets": [{"name": SECRET}], "hostAliases": [{"ip": SECRET}],
-            "nodeSelector": {"kubernetes.io/arch": "arm64"}, "priority": 7, "overhead": {"cpu": "10m"},
-            "tolerations": [{"key": "k", "operator": "Exists"}],
-            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
-                "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "x"}}}],
-            "volumes": [{"name": "a", "secret": {"secretName": SECRET}}, {"name": "b", "configMap": {"name": SECRET}},
-                {"name": "c", "persistentVolumeClaim": {"claimName": "data"}},
-                {"name": "d", "ephemeral": {"volumeClaimTemplate": {"metadata": {"annotations": {"a": SECRET}},
-                    "spec": {"storageClassName": "gp3"}}}}],
-        })
-    }
-
-    fn meta() -> Value {
-        json!({"name": "x", "namespace": "n", "uid": "u", "labels": {"app": "x"}, "annotations": {
-            "kubectl.kubernetes.io/last-applied-configuration": SECRET, "example.com/token": SECRET,
-            "notkarpenter.sh/token": SECRET, "controller.kubernetes.io/pod-deletion-cost": "5", "karpenter.sh/do-not-disrupt": "true"},
-            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "r"}]})
-    }
-
-    fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
-        serde_json::from_value(value).expect("an object")
-    }
-
-    fn keeps_no_secret(object: &impl Serialize) {
-        let text = serde_json::to_string(object).expect("JSON");
-        assert!(!text.contains(SECRET), "{text}");
-    }
-
-    #[test]
-    fn a_pod_is_decided_on_as_before_and_tells_nothing_else() {
-        let pod: core::Pod = typed(
-            json!({"metadata": meta(), "spec": spec(), "status": {"phase": "Pending", "message": SECRET,
-            "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": SECRET}]}}),
-        );
-        let redacted = pod.clone().redacted();
-        keeps_no_secret(&redacted);
-        assert_eq!(cluster::Pod::from_kube(&redacted), cluster::Pod::from_kube(&pod));
-        assert_eq!(redacted.clone().redacted(), redacted);
-    }
-
-    #[test]
-    fn other_kinds_are_decided_on_as_before_and_tell_nothing_else() {
-        let daemons: apps::DaemonSet =
-            typed(json!({"metadata": meta(), "spec": {"selector": {"matchLabels": {"app": "x"}},
-            "template": {"metadata": meta(), "spec": spec()}}}));
-        keeps_no_secret(&daemons.clone().redacted());
-        assert_eq!(cluster::DaemonSet::from_kube(&daemons.clone().redacted()), cluster::DaemonSet::from_kube(&daemons));
-
-        let node: core::Node = typed(
-            json!({"metadata": meta(), "spec": {"providerID": "aws:///z/i-1", "podCIDR": SECRET,
-            "taints": [{"key": "k", "effect": "NoSchedule"}]}, "status": {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "1"},
-            "images": [{"names": [SECRET]}], "conditions": [{"type": "Ready", "status": "True", "message": SECRET}]}}),
-        );
-        let redacted = node.clone().redacted();
-        keeps_no_secret(&redacted);
-        let read = |node: &core::Node| {
-            cluster::Node::from_kube(node).map(|read| cluster::Node { annotations: [].into(), ..read })
-        };
-        assert_eq!(read(&redacted), read(&node));
-
-        let volume: core::PersistentVolume = typed(json!({"metadata": meta(), "spec": {"storageClassName": "gp3",
-            "csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1", "volumeAttributes": {"a": SECRET},
-                "nodePublishSecretRef": {"name": SECRET}},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1a"]}]}]}}}}));
-        keeps_no_secret(&volume.clone().redacted());
-        assert_eq!(cluster::Volume::from_kube(&volume.clone().redacted()), cluster::Volume::from_kube(&volume));
-
-        let class: storage::StorageClass = typed(json!({"metadata": meta(), "provisioner": "ebs.csi.aws.com",
-            "parameters": {"key": SECRET}, "volumeBindingMode": "WaitForFirstConsumer"}));
-        keeps_no_secret(&class.clone().redacted());
-        assert_eq!(
-            cluster::StorageClass::from_kube(&class.clone().redacted()),
-            cluster::StorageClass::from_kube(&class)
-        );
-
-        let class: Ec2NodeClass =
-            typed(json!({"metadata": meta(), "spec": {"subnetSelectorTerms": [], "securityGroupSelectorTerms": [],
-            "amiSelectorTerms": [], "userData": SECRET}, "status": status()}));
-        keeps_no_secret(&class.redacted());
-    }
-
-    fn status() -> Value {
-        json!({"conditions": [{"type": "Ready", "status": "False", "reason": "NotReady", "message": SECRET,
-            "lastTransitionTime": "2026-11-21T12:00:00Z"}]})
-    }
-
-    #[test]
-    fn karpenters_kinds_are_decided_on_as_before_and_tell_nothing_else() {
-        let reference = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
-        let pool: NodePool = typed(json!({"metadata": meta(), "status": status(), "spec": {"template": {
-            "metadata": {"annotations": {"example.com/token": SECRET, "karp.sh/kept": "yes"}},
-            "spec": {"requirements": [], "nodeClassRef": reference}}}}));
-        let redacted = pool.clone().redacted();
-        keeps_no_secret(&redacted);
-        let mut before = cluster::Pool::from_kube(&pool).expect("a pool");
-        before.annotations.retain(|key, _| key.starts_with("karp"));
-        assert_eq!(cluster::Pool::from_kube(&redacted), Ok(before));
-        let mut status = status();
-        status["providerID"] = json!("aws:///z/i-1");
-        let claim: NodeClaim = typed(json!({"metadata": meta(), "status": status,
-            "spec": {"requirements": [], "nodeClassRef": reference}}));
-        keeps_no_secret(&claim.clone().redacted());
-        let read = |claim: &NodeClaim| {
-            let mut read = cluster::Claim::from_kube(claim).expect("a claim");
-            silent(&mut read.conditions);
-            cluster::Claim { annotations: [].into(), ..read }
-        };
-        assert_eq!(read(&claim.clone().redacted()), read(&claim));
-        let map: core::ConfigMap =
-            typed(json!({"metadata": meta(), "data": {"a": SECRET}, "binaryData": {"a": "aHVudGVyMg=="}}));
-        let redacted = map.redacted();
-        assert_eq!((redacted.data, redacted.binary_data), (None, None));
-        let own: core::ConfigMap = typed(json!({"metadata": {"name": "karp-prices"},
-            "binaryData": {"prices.v2.json.gz": "AAAA", "other": "aHVudGVyMg=="}}));
-        let kept = own.redacted().binary_data.expect("prices");
-        assert_eq!(kept.keys().collect::<Vec<_>>(), ["prices.v2.json.gz"]);
-    }
-}
+mod tests;

@@ -13,7 +13,7 @@ use karp_domain::cluster::{
 use kube::ResourceExt;
 use rayon::prelude::*;
 
-use super::{BadInput, Found, Objects, Problem};
+use super::{BadInput, Found, Objects, Problem, buffers};
 
 /// Makes a snapshot in which every pod that has no node waits for one. A pool that no controller has looked at yet is ready.
 ///
@@ -41,6 +41,7 @@ pub fn snapshot(
         snapshot.namespaces.insert(name.into(), meta.labels.clone().unwrap_or_default());
     }
     snapshot.volumes = volumes(objects, &mut problems);
+    snapshot.buffers = buffers::ready(objects);
     snapshot.catalogues = catalogues;
     snapshot.settings = settings;
     apply_overlays(objects, &mut snapshot, &mut problems);

@@ -14,7 +14,7 @@ use karp_domain::scheduling::{explain, solve};
 
 use self::node::NodeReport;
 use self::report::Report;
-use super::live::Cluster;
+use super::live::{self, Cluster};
 use super::text;
 use super::world::{Output, Question, World};
 
@@ -51,7 +51,11 @@ struct Source {
 impl Source {
     fn question(&self) -> anyhow::Result<Question> {
         Ok(match self.files.as_slice() {
-            [] => self.world.question(self.cluster.objects()?)?,
+            [] => {
+                let mut objects = self.cluster.objects()?;
+                live::heeded(&mut objects);
+                self.world.question(objects)?
+            }
             files => self.world.of_files(files)?,
         })
     }

@@ -124,5 +124,6 @@ fn write_command(out: &mut String, word: &str, command: &Done) -> fmt::Result {
 }
 
 fn pods_on(snapshot: &Snapshot, node: &str) -> usize {
-    snapshot.pods.iter().filter(|pod| pod.node.as_deref() == Some(node) && pod.is_reschedulable()).count()
+    let on_it = snapshot.pods.iter().filter(|pod| pod.node.as_deref() == Some(node));
+    on_it.filter(|pod| pod.is_reschedulable() && !snapshot.is_virtual(&pod.key)).count()
 }

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use karp_domain::api::labels;
 use karp_domain::catalogue::PriceSource;
 use karp_domain::cluster::{Phase, Pod, Snapshot};
-use karp_domain::scheduling::{InFlightNode, Solution, Target};
+use karp_domain::scheduling::{InFlightNode, Launch, Outlook, Purpose, Target};
 use serde::Serialize;
+
+use super::kept::{KeptBuffer, KeptPool};
+use crate::files::Unready;
 
 /// Holds what would be launched, where pods go, and why some have no place. Prices are dollars per hour.
 #[derive(Debug, Serialize)]
@@ -17,6 +20,12 @@ pub struct Answer {
     pub placements: Vec<Placed>,
     pub unschedulable: Vec<Refused>,
     pub price_per_hour: f64,
+    /// CapacityBuffers; left out when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub buffers: Vec<KeptBuffer>,
+    /// Pools with `spec.replicas`; left out when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub static_pools: Vec<KeptPool>,
     pub solve_seconds: SolveSeconds,
     /// Pods that wait for no new node, by why.
     #[serde(skip)]
@@ -35,10 +44,24 @@ pub struct NewNode {
     /// None while it may be any that the pool allows.
     pub zone: Option<Arc<str>>,
     pub price: f64,
+    /// Those that exist; virtual ones are counted beside them.
     pub pods: Vec<String>,
+    /// What it is launched for when no pod asks for it: `replicas` or `buffers`; left out when pods do.
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<&'static str>,
+    /// Virtual pods for which it has room; left out when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub virtual_pods: Vec<OfBuffer>,
     /// The price is an estimate; left out when it is not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
+}
+
+/// How many virtual pods of a buffer a node has room for.
+#[derive(Debug, Serialize)]
+pub struct OfBuffer {
+    pub buffer: String,
+    pub pods: usize,
 }
 
 /// A pod that fits on a node or claim that exists.
@@ -63,21 +86,30 @@ pub struct SolveSeconds {
 }
 
 impl Answer {
-    /// Says a solution in words and figures.
-    pub fn new(snapshot: &Snapshot, solution: &Solution, solve_seconds: SolveSeconds) -> Self {
+    /// Says what becomes of a cluster in words and figures, with the buffers that are not ready.
+    pub fn new<'u>(
+        snapshot: &Snapshot,
+        outlook: &Outlook,
+        unready: impl Iterator<Item = Unready<'u>>,
+        solve_seconds: SolveSeconds,
+    ) -> Self {
+        let ready = outlook.rooms.iter().map(KeptBuffer::new);
         let mut answer = Answer {
-            node_claims: solution.nodes.iter().map(|node| NewNode::new(snapshot, node)).collect(),
-            placements: Vec::with_capacity(solution.placements.len()),
-            unschedulable: Vec::with_capacity(solution.unschedulable.len()),
-            price_per_hour: solution.price().dollars(),
+            node_claims: outlook.launches.iter().map(|launch| NewNode::launched(snapshot, launch)).collect(),
+            placements: Vec::with_capacity(outlook.placements.len()),
+            unschedulable: Vec::with_capacity(outlook.unschedulable.len()),
+            price_per_hour: outlook.price().dollars(),
+            buffers: ready.chain(unready.map(|one| KeptBuffer::unready(&one))).collect(),
+            static_pools: KeptPool::all(snapshot, outlook),
             solve_seconds,
             aside: BTreeMap::new(),
         };
-        for placement in &solution.placements {
+        answer.buffers.sort_by(|a, b| a.buffer.cmp(&b.buffer));
+        for placement in &outlook.placements {
             let (Target::Node(node) | Target::Claim(node)) = &placement.target;
             answer.placements.push(Placed { pod: placement.pod.to_string(), node: node.clone() });
         }
-        for refused in &solution.unschedulable {
+        for refused in &outlook.unschedulable {
             let reasons = refused.reasons.iter().map(ToString::to_string).collect();
             answer.unschedulable.push(Refused { pod: refused.pod.to_string(), reasons });
         }
@@ -111,8 +143,30 @@ impl NewNode {
             zone: zone(snapshot, node),
             price: node.price.dollars(),
             pods: node.pods.iter().map(ToString::to_string).collect(),
+            purpose: None,
+            virtual_pods: Vec::new(),
             estimated: is_estimated(node),
         }
+    }
+
+    /// Says a node to launch, and what for, in words and figures.
+    fn launched(snapshot: &Snapshot, launch: &Launch) -> Self {
+        let purpose = match launch.purpose {
+            Purpose::Replicas => Some("replicas"),
+            Purpose::Pods => None,
+            Purpose::Buffers => Some("buffers"),
+        };
+        let of_buffers = snapshot.buffers.iter().map(|buffer| OfBuffer {
+            buffer: buffer.key.to_string(),
+            pods: launch.room.iter().filter(|pod| buffer.owns(pod)).count(),
+        });
+        let virtual_pods = of_buffers.filter(|of| of.pods > 0).collect();
+        NewNode { purpose, virtual_pods, ..NewNode::new(snapshot, &launch.node) }
+    }
+
+    /// Answers for how many virtual pods it has room.
+    pub fn room(&self) -> usize {
+        self.virtual_pods.iter().map(|of| of.pods).sum()
     }
 }
 

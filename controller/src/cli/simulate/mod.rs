@@ -2,6 +2,7 @@
 
 mod answer;
 pub mod disruption;
+mod kept;
 mod table;
 
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use karp_domain::scheduling::solve;
+use karp_domain::scheduling::outlook;
 
 pub use self::answer::is_estimated;
 use self::answer::{Answer, SolveSeconds};
@@ -58,12 +59,12 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         // what the last round made goes inside the measured time: a caller pays for it too
         drop(last.take());
         let snapshot = question.snapshot()?;
-        let solution = solve(&snapshot);
+        let found = outlook(&snapshot);
         times.push(start.elapsed());
-        last = Some((snapshot, solution));
+        last = Some((snapshot, found));
     }
-    let Some((snapshot, solution)) = last else { return Ok(ExitCode::SUCCESS) };
-    let answer = Answer::new(&snapshot, &solution, seconds(times));
+    let Some((snapshot, found)) = last else { return Ok(ExitCode::SUCCESS) };
+    let answer = Answer::new(&snapshot, &found, question.unready(), seconds(times));
     text::print(options.output, || &answer, || table::render(&answer))?;
     Ok(if answer.unschedulable.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL_PLACED) })
 }

@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use super::answer::{Answer, NewNode, Refused};
+use super::kept::{KeptBuffer, KeptPool};
 use crate::cli::text::{BAD, BOLD, DIM, align, counted, table, written};
 
 /// Rows of one table at most; more are for programs.
 pub(super) const ROWS: usize = 40;
+
+/// What is said of new nodes; the last two where some are for more than pods.
+const COLUMNS: [&str; 10] =
+    ["nodes", "pool", "type", "or", "capacity", "zone", "$/h each", "pods each", "virtual each", "for"];
 
 /// Writes the answer with colours, which the stream takes out where they are not wanted.
 pub fn render(answer: &Answer) -> String {
@@ -17,6 +22,8 @@ pub fn render(answer: &Answer) -> String {
 fn write(out: &mut String, answer: &Answer) -> fmt::Result {
     new_nodes(out, answer)?;
     there(out, answer)?;
+    buffers(out, answer)?;
+    static_pools(out, answer)?;
     refused(out, answer)?;
     totals(out, answer)
 }
@@ -30,29 +37,40 @@ fn new_nodes(out: &mut String, answer: &Answer) -> fmt::Result {
         let cheapest = node.instance_types.first();
         // dearest first in each pool
         let price = std::cmp::Reverse((node.price * 1e6) as u64);
-        groups.entry((&node.node_pool, price, cheapest, &node.capacity_type, &node.zone)).or_default().push(node);
+        let key = (&node.node_pool, price, cheapest, &node.capacity_type, &node.zone, node.purpose);
+        groups.entry(key).or_default().push(node);
     }
-    let mut table = table(["nodes", "pool", "type", "or", "capacity", "zone", "$/h each", "pods each"]);
+    // most clusters have pods only, and nothing else to tell apart
+    let only_pods = answer.node_claims.iter().all(|node| node.purpose.is_none() && node.room() == 0);
+    let columns = if only_pods { COLUMNS.len() - 2 } else { COLUMNS.len() };
+    let mut table = table(&COLUMNS[..columns]);
     for nodes in groups.values().take(ROWS) {
-        let first = nodes[0];
-        let mark = if first.estimated { "~" } else { "" };
-        table.add_row([
-            nodes.len().to_string(),
-            first.node_pool.to_string(),
-            first.instance_types.first().map(ToString::to_string).unwrap_or_default(),
-            more(nodes),
-            first.capacity_type.clone().unwrap_or_default(),
-            first.zone.as_deref().unwrap_or("any").to_owned(),
-            format!("{mark}{:.4}", first.price),
-            range(nodes.iter().map(|node| node.pods.len())),
-        ]);
+        table.add_row(row(nodes).into_iter().take(columns));
     }
-    align(&mut table, &[0, 3, 6, 7]);
+    align(&mut table, &[0, 3, 6, 7, 8]);
     let count = counted(answer.node_claims.len(), "node");
-    writeln!(out, "{BOLD}New: {count} for {}{BOLD:#}", price(answer))?;
+    writeln!(out, "{BOLD}New: {count} for {}{BOLD:#}", price(&answer.node_claims))?;
     indented(out, &table.to_string())?;
     rest(out, groups.len(), "rows")?;
     writeln!(out)
+}
+
+/// Says nodes that are alike.
+fn row(nodes: &[&NewNode]) -> [String; COLUMNS.len()] {
+    let first = nodes[0];
+    let mark = if first.estimated { "~" } else { "" };
+    [
+        nodes.len().to_string(),
+        first.node_pool.to_string(),
+        first.instance_types.first().map(ToString::to_string).unwrap_or_default(),
+        more(nodes),
+        first.capacity_type.clone().unwrap_or_default(),
+        first.zone.as_deref().unwrap_or("any").to_owned(),
+        format!("{mark}{:.4}", first.price),
+        range(nodes.iter().map(|node| node.pods.len())),
+        range(nodes.iter().map(|node| node.room())),
+        first.purpose.unwrap_or("pods").to_owned(),
+    ]
 }
 
 /// How many more types a launch may choose from.
@@ -73,13 +91,47 @@ fn there(out: &mut String, answer: &Answer) -> fmt::Result {
     }
     let (pods, count) = (counted(answer.placements.len(), "pod"), counted(nodes.len(), "node"));
     writeln!(out, "{BOLD}On nodes that are there: {pods} on {count}{BOLD:#}")?;
-    let mut table = table(["node", "pods"]);
+    let mut table = table(&["node", "pods"]);
     for (node, pods) in nodes.iter().take(ROWS) {
         table.add_row([(*node).to_owned(), pods.to_string()]);
     }
     align(&mut table, &[1]);
     indented(out, &table.to_string())?;
     rest(out, nodes.len(), "nodes")?;
+    writeln!(out)
+}
+
+fn buffers(out: &mut String, answer: &Answer) -> fmt::Result {
+    if answer.buffers.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{BOLD}Room for {}{BOLD:#}", counted(answer.buffers.len(), "buffer"))?;
+    for KeptBuffer { buffer, ready, message, reasons, .. } in answer.buffers.iter().take(ROWS) {
+        let not = if *ready { "" } else { "not ready: " };
+        writeln!(out, "  {buffer}: {not}{message}")?;
+        reasons.iter().try_for_each(|reason| writeln!(out, "    {reason}"))?;
+    }
+    rest(out, answer.buffers.len(), "buffers")?;
+    writeln!(out)
+}
+
+fn static_pools(out: &mut String, answer: &Answer) -> fmt::Result {
+    if answer.static_pools.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{BOLD}{}{BOLD:#}", counted(answer.static_pools.len(), "static pool"))?;
+    for KeptPool { node_pool, replicas, launched, removed, short } in answer.static_pools.iter().take(ROWS) {
+        write!(out, "  {node_pool}: {} wanted", counted(*replicas as usize, "node"))?;
+        match (launched, removed.len()) {
+            (0, 0) if short.is_none() => write!(out, ", all there")?,
+            (0, 0) => write!(out, ", none launched")?,
+            (0, many) => write!(out, ", {many} too many go")?,
+            (launched, _) => write!(out, ", {launched} launched")?,
+        }
+        short.iter().try_for_each(|why| write!(out, "\n    {why}"))?;
+        writeln!(out)?;
+    }
+    rest(out, answer.static_pools.len(), "static pools")?;
     writeln!(out)
 }
 
@@ -117,8 +169,9 @@ fn totals(out: &mut String, answer: &Answer) -> fmt::Result {
             parts.push(format!("{there} on nodes that are there"));
         }
         if on_new > 0 {
-            let nodes = counted(answer.node_claims.len(), "new node");
-            parts.push(format!("{on_new} on {nodes} for {}", price(answer)));
+            let nodes: Vec<&NewNode> = answer.node_claims.iter().filter(|node| !node.pods.is_empty()).collect();
+            let count = counted(nodes.len(), "new node");
+            parts.push(format!("{on_new} on {count} for {}", price(nodes)));
         }
         let of = format!("{} of {} placed", on_new + there, counted(all, "pod"));
         let detail = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
@@ -136,9 +189,13 @@ fn totals(out: &mut String, answer: &Answer) -> fmt::Result {
     writeln!(out, "{DIM}Solved in {median}{fastest}.{DIM:#}")
 }
 
-fn price(answer: &Answer) -> String {
-    let mark = if answer.node_claims.iter().any(|node| node.estimated) { "~" } else { "" };
-    format!("{mark}${:.4} an hour", answer.price_per_hour)
+fn price<'n>(nodes: impl IntoIterator<Item = &'n NewNode>) -> String {
+    let (mut sum, mut mark) = (0.0, "");
+    for node in nodes {
+        sum += node.price;
+        mark = if node.estimated { "~" } else { mark };
+    }
+    format!("{mark}${sum:.4} an hour")
 }
 
 fn milliseconds(seconds: f64) -> String {

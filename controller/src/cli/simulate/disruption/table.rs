@@ -27,7 +27,7 @@ fn commands(out: &mut String, answer: &Disruption) -> fmt::Result {
         return Ok(());
     }
     let mark = if answer.estimated { "~" } else { "" };
-    let mut table = table(["method", "reason", "nodes", "replaced by", "saves $/h", "evictions"]);
+    let mut table = table(&["method", "reason", "nodes", "replaced by", "saves $/h", "evictions"]);
     for command in answer.commands.iter().take(ROWS) {
         table.add_row([
             command.method.to_owned(),
