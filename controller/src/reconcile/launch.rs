@@ -312,7 +312,9 @@ async fn fail(claim: &NodeClaim, context: &Context, error: LaunchError) -> Resul
             return Ok(Action::await_change());
         }
         LaunchError::TokenReused(message) => ("TokenReused", message.clone(), None),
-        LaunchError::Cloud(CloudError::Retry { after, message }) => ("LaunchFailed", message.clone(), *after),
+        LaunchError::Cloud(CloudError::Retry { after, message }) => {
+            (conditions::LAUNCH_FAILED, message.clone(), *after)
+        }
         LaunchError::Cloud(CloudError::Refused { reason, message }) => {
             context.events.publish(&about, Reason::LaunchFailed, message.clone());
             (reason.as_str(), message.clone(), Some(REFUSED_PAUSE))

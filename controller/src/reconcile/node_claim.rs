@@ -186,8 +186,9 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
                 reason = timeout.as_str(),
                 "deleting nodeclaim, out of time"
             );
-            if delete(&claim, &context, timeout.as_str()).await? == effect::Outcome::Done {
-                context.health.note(&pool_of(&claim), timeout.into(), Timestamp::now());
+            let ended = delete(&claim, &context, timeout.as_str()).await? == effect::Outcome::Done;
+            if let Some(outcome) = lifecycle::Outcome::of(timeout, &claim).filter(|_| ended) {
+                context.health.note(&pool_of(&claim), outcome, Timestamp::now());
             }
             Ok(wait)
         }

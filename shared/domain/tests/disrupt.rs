@@ -11,7 +11,7 @@ use karp_domain::disruption::{
 use karp_domain::scheduling::InFlightNode;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use world::{TYPES, catalogue, class, node, pool, running, snapshot, with};
+use world::{TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
 
 fn on_demand() -> Value {
     json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}])
@@ -101,6 +101,22 @@ fn a_node_that_is_as_cheap_as_can_be_stays() {
     let (_, plan) = plan(&objects);
     assert!(plan.commands.is_empty());
     assert!(matches!(keep(&plan, "default-n1"), KeepReason::NoCheaperOffering { .. }));
+}
+
+#[test]
+fn a_node_stays_to_which_a_pod_is_about_to_be_bound() {
+    let objects = |conditions: Value| {
+        let mut objects = vec![class(), pool("default", on_demand())];
+        objects.extend(node("n1", "default", "m7i.large", "us-east-1a", CapacityType::OnDemand));
+        let nominated = [("status.nominatedNodeName", json!("n1")), ("status.conditions", conditions)];
+        objects.push(with(pending("p", "1", "1Gi"), &nominated));
+        objects
+    };
+    let (_, stays) = plan(&objects(json!([])));
+    assert!(matches!(keep(&stays, "default-n1"), KeepReason::Nominated { .. }));
+    let gone = with(objects(json!([])).pop().unwrap(), &[("status.nominatedNodeName", json!("n2"))]);
+    let (_, plan) = plan(&[&objects(json!([]))[..4], &[gone]].concat());
+    assert_eq!(plan.commands.len(), 1);
 }
 
 #[test]

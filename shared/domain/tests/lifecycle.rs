@@ -208,18 +208,25 @@ fn a_pool_whose_nodes_never_join_launches_ever_more_slowly() {
     assert_eq!(pool.allowance(0, second(60)), Allowance::All, "the first that joins closes the breaker");
 }
 
+/// Claims are given up together: what may pass in a minute must not stop the pool for hours, and what stays must.
 #[test]
-fn launches_that_came_to_nothing_do_not_stop_a_pool() {
-    let mut pool = Registrations::default();
-    for _ in 0..9 {
-        pool.note(Timeout::Launch.into(), at(NOW));
+fn only_launches_that_ec2_refuses_for_good_count_like_nodes_that_do_not_join() {
+    let outcome = |timeout, reason: Option<&str>| {
+        let mut claim = claim_with(&[]);
+        let all = &mut claim.status.get_or_insert_default().conditions;
+        all.clear();
+        if let Some(reason) = reason {
+            conditions::set(all, conditions::LAUNCHED, ConditionStatus::Unknown, reason, "", at(NOW));
+        }
+        Outcome::of(timeout, &claim)
+    };
+    for passing in [None, Some("LaunchFailed"), Some("TokenReused")] {
+        assert_eq!(outcome(Timeout::Launch, passing), None, "{passing:?}");
+        assert_eq!(outcome(Timeout::Registration, passing), Some(Outcome::Missing));
     }
-    assert_eq!(pool.health(), Health::Unhealthy { missing: 4, of: 4 }, "it is told");
-    assert_eq!(pool.allowance(0, at(NOW)), Allowance::All, "EC2 throttled, and may take calls again");
-    pool.note(Timeout::Registration.into(), at(NOW));
-    assert_eq!(pool.allowance(0, at(NOW)), Allowance::All, "one may be chance");
-    pool.note(Timeout::Registration.into(), at(NOW));
-    assert_eq!(pool.allowance(0, at(NOW)), Allowance::None { until: Some(second(60)) });
+    for stays in ["Unauthorized", "InvalidTemplate"] {
+        assert_eq!(outcome(Timeout::Launch, Some(stays)), Some(Outcome::Missing), "{stays}");
+    }
 }
 
 #[test]

@@ -126,8 +126,11 @@ impl Answer {
             let reason = "spec.schedulingGates: nobody may place the pod before its gates are removed";
             self.unschedulable.push(Refused { pod: pod.key.to_string(), reasons: vec![reason.to_owned()] });
         } else {
-            let why =
-                if pod.deletes_at.is_some() { "being deleted" } else { "belonging to a node (daemons, static pods)" };
+            let why = match pod.deletes_at {
+                Some(_) => "being deleted",
+                None if pod.is_coming() => "about to be bound",
+                None => "belonging to a node (daemons, static pods)",
+            };
             *self.aside.entry(why).or_default() += 1;
         }
     }

@@ -108,6 +108,12 @@ impl Market {
         Ok(catalogue)
     }
 
+    /// Says whether the last catalogue of a class was of nodes in a placement group of strategy `cluster`, if there is one.
+    pub fn in_cluster_group(&self, class: &str) -> Option<bool> {
+        let catalogues = self.catalogues.lock().unwrap_or_else(PoisonError::into_inner);
+        catalogues.get(class).map(|made| made.of.hardware.demands.cluster_group)
+    }
+
     /// Forgets a class that is gone.
     pub fn forget(&self, class: &str) {
         self.catalogues.lock().unwrap_or_else(PoisonError::into_inner).remove(class);

@@ -188,7 +188,7 @@ mod tests {
         let second = memory();
         second.note(builtin_type("m7i.xlarge").expect("a type"), "ami-1", 15_900 << 20).await;
         let third = memory().get().await.0;
-        assert_eq!(third.of(facts, ["ami-1"]), Some(7_900 << 20));
+        assert_eq!(third.of(facts, "ami-1"), Some(7_900 << 20));
         assert_eq!(third.len(), 2);
     }
 

@@ -216,8 +216,11 @@ impl Aws {
         // without a family nothing can be told to boot
         hardware.family = Some(self::class::family(&class.spec)?);
         hardware.images = Some(images);
-        let group = self.placement_group(class).await?;
-        hardware.demands.cluster_group = group.is_some_and(|group| group.is_cluster());
+        hardware.demands.cluster_group = match self.placement_group(class).await {
+            Ok(group) => group.is_some_and(|group| group.is_cluster()),
+            // what was known before is as good until EC2 answers again
+            Err(error) => self.market.in_cluster_group(&class.name_any()).ok_or(error)?,
+        };
         Ok(Key { hardware, zones, reservations, generation: (0, 0) })
     }
 

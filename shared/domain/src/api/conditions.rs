@@ -8,6 +8,8 @@ pub const READY: &str = "Ready";
 
 /// Condition types of a NodeClaim.
 pub const LAUNCHED: &str = "Launched";
+/// The reason of [`LAUNCHED`] while EC2 throttles, is away, or answers what nobody knows: the next try may do.
+pub const LAUNCH_FAILED: &str = "LaunchFailed";
 pub const REGISTERED: &str = "Registered";
 pub const INITIALIZED: &str = "Initialized";
 pub const CONSOLIDATABLE: &str = "Consolidatable";

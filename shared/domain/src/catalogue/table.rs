@@ -64,6 +64,17 @@ impl Market {
         Market { zones: self.zones & other.zones, capacity_types: self.capacity_types & other.capacity_types }
     }
 
+    /// Allows what another does not: its zones left out, or else its ways to buy; nothing where it allows all of both.
+    pub const fn beside(self, other: Market) -> Option<Market> {
+        let zones = Market { zones: self.zones & !other.zones, ..self };
+        let capacity_types = Market { capacity_types: self.capacity_types & !other.capacity_types, ..self };
+        match (zones.is_empty(), capacity_types.is_empty()) {
+            (false, _) => Some(zones),
+            (true, false) => Some(capacity_types),
+            (true, true) => None,
+        }
+    }
+
     /// Says whether nothing is allowed.
     pub const fn is_empty(self) -> bool {
         self.zones == 0 || self.capacity_types == 0

@@ -60,6 +60,11 @@ impl<'a> Field<'a> {
         for placement in &solution.placements {
             planned.entry(placement.target.clone()).or_insert_with(|| placement.pod.clone());
         }
+        for pod in snapshot.pods.iter().filter(|pod| pod.is_coming()) {
+            if let Some(node) = &pod.nominated {
+                planned.entry(Target::Node(node.clone())).or_insert_with(|| pod.key.clone());
+            }
+        }
         let mut entries = Vec::new();
         let mut counts: BTreeMap<Arc<str>, Counts> = BTreeMap::new();
         for (at, state) in problem.hosts.iter().enumerate() {

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use jiff::{SignedDuration, Timestamp};
 
 use super::step::{Timeout, later};
+use crate::api::NodeClaim;
+use crate::api::conditions::{self, LAUNCHED};
 
 /// So many outcomes are remembered (Karpenter: 4).
 const REMEMBERED: usize = 4;
@@ -21,18 +23,18 @@ const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(4);
 pub enum Outcome {
     /// The node joined.
     Joined,
-    /// It did not, within its time.
+    /// It did not, within its time, or EC2 refuses to launch it for a reason that stays.
     Missing,
-    /// EC2 gave no instance within its time: it throttled, refused or was away.
-    NotLaunched,
 }
 
-impl From<Timeout> for Outcome {
-    fn from(timeout: Timeout) -> Self {
-        match timeout {
-            Timeout::Launch => Outcome::NotLaunched,
-            Timeout::Registration => Outcome::Missing,
-        }
+impl Outcome {
+    /// Answers how a claim that is out of time counts. Not at all where EC2 throttled or was away: nothing was bought that nobody can use,
+    /// calls are paced, and claims are given up together, so that minutes of that would stop the pool for hours.
+    pub fn of(timeout: Timeout, claim: &NodeClaim) -> Option<Self> {
+        let all = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let told = conditions::get(all, LAUNCHED).map(|condition| condition.reason.as_str());
+        let may_pass = matches!(told, None | Some("" | "TokenReused" | conditions::LAUNCH_FAILED));
+        (timeout == Timeout::Registration || !may_pass).then_some(Outcome::Missing)
     }
 }
 
@@ -105,14 +107,12 @@ impl Registrations {
                 self.in_a_row = self.in_a_row.saturating_add(1);
                 self.last_missing = Some(now);
             }
-            // nothing was bought that nobody can use: calls are paced, and that is enough
-            Outcome::NotLaunched => {}
         }
     }
 
     /// Answers whether nodes join.
     pub fn health(&self) -> Health {
-        let missing = self.recent.iter().filter(|outcome| **outcome != Outcome::Joined).count();
+        let missing = self.recent.iter().filter(|outcome| **outcome == Outcome::Missing).count();
         match missing {
             _ if missing >= FAILURES => Health::Unhealthy { missing, of: self.recent.len() },
             _ if self.recent.is_empty() => Health::Unknown,

@@ -85,8 +85,8 @@ pub(crate) struct PoolState {
     pub(crate) daemons: Vec<Resources>,
     /// Ports of the node that daemons take, with the types on which they do.
     pub(crate) daemon_ports: Vec<(HostPort, TypeSet)>,
-    /// Counters that count pods of a daemon set, with the types on which those run.
-    pub(crate) daemon_counters: Vec<(CounterId, PodKey, TypeSet)>,
+    /// Counters that count pods of a daemon set, with the ways in which those come to be on its nodes; by daemon set.
+    pub(crate) daemon_counters: Vec<(CounterId, PodKey, Way)>,
     /// What the pool uses already.
     pub(crate) used: Resources,
 }
@@ -185,14 +185,14 @@ impl<'a> Problem<'a> {
             let counting = self.terms.counting(pod);
             board.count_on(&self.terms, &self.domains, (at, &self.hosts[at]), &counting, 1);
         }
-        for (at, state) in self.hosts.iter().enumerate().filter(|_| !self.daemon_counters.is_empty()) {
-            if state.host.claim.is_none() {
-                continue;
-            }
-            let running = state.host.node.as_ref().and_then(|node| self.pods_by_node.get(&node.name));
-            for daemon in belonging_daemons(self.snapshot, &state.taints, &state.labels) {
-                if !running.into_iter().flatten().any(|pod| is_of_daemon(pod, daemon)) {
-                    let counting = self.terms.counting_daemon(self.snapshot, daemon);
+        let counting = |daemon: &'a Arc<DaemonSet>| (daemon, self.terms.counting_daemon(self.snapshot, daemon));
+        let counted = self.snapshot.daemons.iter().map(counting).filter(|(_, counting)| !counting.is_empty());
+        for (daemon, counting) in counted {
+            for (at, state) in self.hosts.iter().enumerate().filter(|(_, state)| state.host.claim.is_some()) {
+                let pods = state.host.node.as_ref().and_then(|node| self.pods_by_node.get(&node.name));
+                // one that ends makes place for the next
+                let runs = |pod: &Arc<Pod>| is_of_daemon(pod, daemon) && pod.deletes_at.is_none();
+                if belongs(daemon, &state.taints, &state.labels) && !pods.into_iter().flatten().any(runs) {
                     board.count_on(&self.terms, &self.domains, (at, state), &counting, 1);
                 }
             }
@@ -292,19 +292,20 @@ fn pool_state(
     let mut daemons = vec![Resources::new(); catalogue.types().len()];
     let (mut daemon_ports, mut daemon_counters) = (Vec::new(), Vec::new());
     for daemon in snapshot.daemons.iter().filter(|daemon| daemon.bears(&pool.taints)) {
+        let counting = terms.counting_daemon(snapshot, daemon);
         let mut on = TypeSet::with_capacity(catalogue.types().len());
         for alternative in &daemon.shape.alternatives {
             if let Ok(way) = way(pool, &catalogue, &types, market, alternative, 0) {
                 on.union_with(&way.types);
+                daemon_counters.extend(counting.iter().map(|id| (*id, daemon.key.clone(), way.clone())));
             }
         }
         for at in on.ones() {
             daemons[at].add(&daemon.shape.requests);
         }
         daemon_ports.extend(daemon.shape.ports.iter().map(|port| (port.clone(), on.clone())));
-        let counting = terms.counting_daemon(snapshot, daemon);
-        daemon_counters.extend(counting.into_iter().map(|id| (id, daemon.key.clone(), on.clone())));
     }
+    daemon_counters.sort_by(|(_, a, _): &(_, PodKey, _), (_, b, _)| a.cmp(b));
     let room = catalogue.types().iter().zip(&daemons).map(|(t, daemons)| {
         let mut room = dims.supply(&t.allocatable());
         attach.set_type(dims, &mut room, t);
@@ -452,10 +453,11 @@ fn host_room(host: &Host, initialized: bool, labels: &HostLabels) -> (Resources,
 
 /// The daemons that will run on a host.
 fn belonging_daemons<'a>(snapshot: &'a Snapshot, taints: &[Taint], labels: &HostLabels) -> Vec<&'a DaemonSet> {
-    let belongs = |daemon: &&DaemonSet| {
-        daemon.bears(taints) && daemon.shape.alternatives.iter().any(|wanted| labels.may_satisfy(wanted))
-    };
-    snapshot.daemons.iter().map(|daemon| &**daemon).filter(belongs).collect()
+    snapshot.daemons.iter().map(|daemon| &**daemon).filter(|daemon| belongs(daemon, taints, labels)).collect()
+}
+
+fn belongs(daemon: &DaemonSet, taints: &[Taint], labels: &HostLabels) -> bool {
+    daemon.bears(taints) && daemon.shape.alternatives.iter().any(|wanted| labels.may_satisfy(wanted))
 }
 
 fn is_of_daemon(pod: &Pod, daemon: &DaemonSet) -> bool {

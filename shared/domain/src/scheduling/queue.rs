@@ -409,12 +409,22 @@ impl Known {
     }
 }
 
-/// Takes away the types with daemons that pods must not be near: those are there before the pods are.
+/// Takes away the nodes with daemons that pods must not be near, since those are there before the pods are: zones or capacity types where
+/// the daemons are in some only, else types.
 fn apart_from_daemons(problem: &Problem<'_>, state: &PoolState, wants: &Wants, mut way: Way) -> Result<Way, Misfit> {
     for rule in wants.apart().filter(|rule| problem.daemon_counters.contains(&rule.counter)) {
         for (_, daemon, on) in state.daemon_counters.iter().filter(|(id, ..)| *id == rule.counter) {
+            if on.market.and(way.market).is_empty() || !on.open.overlaps(&way.open) {
+                continue;
+            }
             let types = Arc::make_mut(&mut way.types);
-            types.difference_with(on);
+            match way.market.beside(on.market) {
+                Some(market) => {
+                    way.market = market;
+                    types.intersect_with(&state.catalogue.offered(market));
+                }
+                None => types.difference_with(&on.types),
+            }
             if types.is_clear() {
                 return Err(Misfit::Daemon { daemon: daemon.clone(), rule: problem.terms.describe(rule) });
             }

@@ -261,7 +261,7 @@ pub enum Misfit {
         /// The constraint, in words.
         rule: String,
     },
-    /// A daemon set has pods on every type that would do, which the pod must not be near.
+    /// A daemon set has pods on all nodes that would do, which the pod must not be near.
     Daemon {
         /// The daemon set.
         daemon: PodKey,
@@ -328,7 +328,7 @@ impl fmt::Display for Misfit {
             Misfit::Daemon { daemon, rule } => {
                 write!(
                     f,
-                    "daemon set {daemon} runs on every instance type that would do, and the pod must not be near it: {rule}"
+                    "daemon set {daemon} runs on all nodes that would do, and the pod must not be near it: {rule}"
                 )
             }
             Misfit::HostPort { port } => {

@@ -84,10 +84,11 @@ impl<'a> Terms<'a> {
             *known = (*known).min(&pod.key);
         }
         let apart = snapshot.daemons.iter().filter(|daemon| !daemon.shape.anti_affinity.is_empty());
-        let mut shapes: Vec<(&PodKey, &Shape)> = first.into_iter().map(|(shape, key)| (key, shape.value)).collect();
-        shapes.extend(apart.map(|daemon| (&daemon.key, &*daemon.shape)));
-        shapes.sort_unstable_by_key(|(key, _)| *key);
-        for (key, shape) in shapes {
+        let mut shapes: Vec<(bool, &PodKey, &Shape)> =
+            first.into_iter().map(|(shape, key)| (false, key, shape.value)).collect();
+        shapes.extend(apart.map(|daemon| (true, &daemon.key, &*daemon.shape)));
+        shapes.sort_unstable_by_key(|(of_daemon, key, _)| (*of_daemon, *key));
+        for (_, key, shape) in shapes {
             terms.intern(shape, &key.namespace);
         }
         if terms.counters.is_empty() {

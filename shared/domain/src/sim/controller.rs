@@ -145,7 +145,9 @@ impl Controller<'_> {
                 conditions::set(&mut status.conditions, conditions::REGISTERED, unknown, "NodeNotFound", "", now);
             }),
             Step::GiveUp(timeout) => {
-                self.health.entry(pool).or_default().note(timeout.into(), world.clock());
+                if let Some(outcome) = Outcome::of(timeout, &claim) {
+                    self.health.entry(pool).or_default().note(outcome, world.clock());
+                }
                 delete_claim(world, name)
             }
             Step::Leave

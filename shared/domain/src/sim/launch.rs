@@ -94,7 +94,7 @@ fn failed(world: &mut World, name: &str) -> Result<(), Killed> {
     let Some(claim) = world.claims.get(name).cloned() else { return Ok(()) };
     set(world, &claim, |status, now| {
         let unknown = ConditionStatus::Unknown;
-        conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, "LaunchFailed", "", now);
+        conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, conditions::LAUNCH_FAILED, "", now);
     })
 }
 
