@@ -336,22 +336,6 @@ fn a_daemon_in_some_zones_keeps_pods_out_of_those() {
 }
 
 #[test]
-fn a_daemon_counts_on_a_node_before_it_is_there() {
-    let objects = |daemon: Option<Value>| {
-        let there = node("n0", "default", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand);
-        let none = pool(
-            "default",
-            json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1x"]}]),
-        );
-        let shy = loner("shy", "topology.kubernetes.io/zone");
-        [class(), none, shy].into_iter().chain(there).chain(daemon).collect::<Vec<_>>()
-    };
-    let placed = |daemon| solve(&snapshot(&objects(daemon), catalogue(TYPES))).placements.len();
-    assert_eq!(placed(None), 1);
-    assert_eq!(placed(Some(agent(&json!({})))), 0);
-}
-
-#[test]
 fn the_anti_affinity_of_a_daemon_keeps_pods_away() {
     let mut daemon = agent(&json!({}));
     daemon["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!([{"topologyKey": "kubernetes.io/hostname", "namespaceSelector": {}, "labelSelector": {"matchLabels": {"app": "web"}}}]);

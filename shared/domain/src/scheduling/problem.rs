@@ -167,7 +167,7 @@ impl<'a> Problem<'a> {
         problem
     }
 
-    /// Counts the pods that run on hosts, those that are about to, and those of daemon sets that will.
+    /// Counts the pods that run on hosts, and those that are about to.
     fn count_running(&mut self) {
         let mut board = std::mem::take(&mut self.board);
         for (at, state) in self.hosts.iter().enumerate() {
@@ -184,18 +184,6 @@ impl<'a> Problem<'a> {
             take(&mut board.free[at], &self.demand(pod), 1);
             let counting = self.terms.counting(pod);
             board.count_on(&self.terms, &self.domains, (at, &self.hosts[at]), &counting, 1);
-        }
-        let counting = |daemon: &'a Arc<DaemonSet>| (daemon, self.terms.counting_daemon(self.snapshot, daemon));
-        let counted = self.snapshot.daemons.iter().map(counting).filter(|(_, counting)| !counting.is_empty());
-        for (daemon, counting) in counted {
-            for (at, state) in self.hosts.iter().enumerate().filter(|(_, state)| state.host.claim.is_some()) {
-                let pods = state.host.node.as_ref().and_then(|node| self.pods_by_node.get(&node.name));
-                // one that ends makes place for the next
-                let runs = |pod: &Arc<Pod>| is_of_daemon(pod, daemon) && pod.deletes_at.is_none();
-                if belongs(daemon, &state.taints, &state.labels) && !pods.into_iter().flatten().any(runs) {
-                    board.count_on(&self.terms, &self.domains, (at, state), &counting, 1);
-                }
-            }
         }
         self.board = board;
     }
@@ -453,11 +441,10 @@ fn host_room(host: &Host, initialized: bool, labels: &HostLabels) -> (Resources,
 
 /// The daemons that will run on a host.
 fn belonging_daemons<'a>(snapshot: &'a Snapshot, taints: &[Taint], labels: &HostLabels) -> Vec<&'a DaemonSet> {
-    snapshot.daemons.iter().map(|daemon| &**daemon).filter(|daemon| belongs(daemon, taints, labels)).collect()
-}
-
-fn belongs(daemon: &DaemonSet, taints: &[Taint], labels: &HostLabels) -> bool {
-    daemon.bears(taints) && daemon.shape.alternatives.iter().any(|wanted| labels.may_satisfy(wanted))
+    let belongs = |daemon: &&DaemonSet| {
+        daemon.bears(taints) && daemon.shape.alternatives.iter().any(|wanted| labels.may_satisfy(wanted))
+    };
+    snapshot.daemons.iter().map(|daemon| &**daemon).filter(belongs).collect()
 }
 
 fn is_of_daemon(pod: &Pod, daemon: &DaemonSet) -> bool {
