@@ -89,7 +89,7 @@ type Claimed = Option<(Vec<Requirements>, Amounts)>;
 /// A first pod, its class, what its claims make of it, and all pods like it.
 type Gathered<'p> = (&'p Arc<Pod>, ClassId, Claimed, Vec<PodKey>);
 
-/// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name; kinds that mind a count of other
+/// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name; kinds that spread by a count of other
 /// pods come after those. Pods that can never be placed are answered with the reason.
 pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec<(PodKey, Refusal)>) {
     let mut refused = Vec::new();
@@ -126,15 +126,14 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec
     (kinds, refused)
 }
 
-/// The counters by which some pods spread, or want to be near their like, that also count waiting pods which do not. Whoever goes by them
-/// must reckon with those, since kube-scheduler may bind them first: nothing keeps them from a domain that is full, and
-/// where they are is where the others must be.
+/// The counters of spreads that also count waiting pods which do not spread by them. Whoever spreads must reckon with those, since
+/// kube-scheduler may bind them first, and nothing keeps them from a domain that is full.
 fn careless(problem: &Problem<'_>, kinds: &[Kind]) -> FxHashSet<CounterId> {
-    let minded: FxHashSet<CounterId> = kinds.iter().flat_map(minds).collect();
+    let spreading: FxHashSet<CounterId> = kinds.iter().flat_map(spreads).collect();
     let mut careless = FxHashSet::default();
-    for kind in kinds.iter().filter(|_| !minded.is_empty()) {
-        let own: SmallVec<[CounterId; 4]> = minds(kind).collect();
-        let fresh = |id: &&CounterId| minded.contains(*id) && !own.contains(*id) && !careless.contains(*id);
+    for kind in kinds.iter().filter(|_| !spreading.is_empty()) {
+        let own: SmallVec<[CounterId; 4]> = spreads(kind).collect();
+        let fresh = |id: &&CounterId| spreading.contains(*id) && !own.contains(*id) && !careless.contains(*id);
         let fresh: SmallVec<[CounterId; 4]> = kind.counting.iter().filter(fresh).copied().collect();
         // pods that nothing can hold take nothing from the others
         if !fresh.is_empty() && may_be_placed(problem, kind) {
@@ -161,15 +160,10 @@ fn may_be_placed(problem: &Problem<'_>, kind: &Kind) -> bool {
     problem.pools.iter().any(by_pool) || problem.hosts.iter().any(by_host)
 }
 
-/// The counters that a kind must spread by, and those of pods like it that it must be near.
-fn minds(kind: &Kind) -> impl Iterator<Item = CounterId> {
+/// The counters that a kind must spread by.
+fn spreads(kind: &Kind) -> impl Iterator<Item = CounterId> {
     let rules = kind.steps.last().into_iter().flat_map(|wants| wants.domains.iter().chain(wants.hosts.iter()));
-    let minds = |rule: &&Rule| match rule.asks {
-        Asks::Spread { .. } => true,
-        Asks::Near => rule.own,
-        Asks::Apart => false,
-    };
-    rules.filter(minds).map(|rule| rule.counter)
+    rules.filter(|rule| matches!(rule.asks, Asks::Spread { .. })).map(|rule| rule.counter)
 }
 
 fn kind(problem: &Problem<'_>, pod: &Arc<Pod>, class: ClassId, claimed: Claimed, mut pods: Vec<PodKey>) -> Kind {
@@ -198,7 +192,7 @@ pub(crate) fn crossed(some: &[Requirements], others: &[Requirements]) -> Vec<Req
 
 fn order(kind: &Kind, careless: &FxHashSet<CounterId>) -> impl Ord + use<> {
     let size = |name: &str| std::cmp::Reverse(kind.shape.requests.get(name));
-    let waits = minds(kind).any(|id| careless.contains(&id));
+    let waits = spreads(kind).any(|id| careless.contains(&id));
     (std::cmp::Reverse(kind.priority), waits, size(resources::CPU), size(resources::MEMORY), kind.pods.first().cloned())
 }
 
