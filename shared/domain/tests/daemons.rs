@@ -281,6 +281,7 @@ proptest! {
 }
 
 const APART: &str = "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution";
+const NEAR: &str = "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution";
 
 /// A daemon set with labels of its own, on nodes with these labels.
 fn agent(selector: &Value) -> Value {
@@ -344,4 +345,30 @@ fn the_anti_affinity_of_a_daemon_keeps_pods_away() {
     let refused: Vec<&str> = solution.unschedulable.iter().map(|refused| &*refused.pod.name).collect();
     assert_eq!(refused, ["web"]);
     assert_eq!(solution.nodes.len(), 1);
+}
+
+#[test]
+fn who_wants_to_be_near_its_like_goes_where_those_go_that_do_not_care() {
+    let red = json!({"app": "red"});
+    let near = json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": red}}]);
+    let careless = |name| with(pending(name, "100m", "128Mi"), &[("metadata.labels", red.clone())]);
+    let clingy = with(pending("clingy", "4", "1Gi"), &[("metadata.labels", red.clone()), (NEAR, near)]);
+    let room = node("n0", "default", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand);
+    let objects = [class(), pool("default", json!([])), clingy, careless("a"), careless("b")];
+    let solution = solve(&snapshot(&objects.into_iter().chain(room).collect::<Vec<_>>(), catalogue(TYPES)));
+    assert_eq!((solution.placements.len(), solution.nodes.len()), (3, 0), "all on the node that is there");
+    // no room for it beside them: kube-scheduler, which may bind them first, would leave it waiting on a node of its own
+    let full = node("n0", "default", "m7i.large", "us-east-1a", CapacityType::OnDemand);
+    let clingy = with(
+        pending("clingy", "4", "1Gi"),
+        &[
+            ("metadata.labels", red.clone()),
+            (NEAR, json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": red}}])),
+        ],
+    );
+    let objects = [class(), pool("default", json!([])), clingy, careless("a"), careless("b")];
+    let solution = solve(&snapshot(&objects.into_iter().chain(full).collect::<Vec<_>>(), catalogue(TYPES)));
+    let refused: Vec<&str> = solution.unschedulable.iter().map(|refused| &*refused.pod.name).collect();
+    let placed: Vec<&str> = solution.placements.iter().map(|placement| &*placement.pod.name).collect();
+    assert_eq!((refused, placed, solution.nodes.len()), (vec!["clingy"], vec!["a", "b"], 0));
 }

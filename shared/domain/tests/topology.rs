@@ -472,3 +472,53 @@ fn who_spreads_reckons_with_those_who_do_not() {
     let places: BTreeSet<&str> = ["large1", "large2", "small"].map(|pod| answer.place(pod)).into();
     assert_eq!(places.len(), 3, "{:?}", answer.places);
 }
+
+#[test]
+fn pools_that_cannot_grow_change_nothing_for_others() {
+    let red = |name: &str, cpu: &str, more: &[(&str, Value)]| app(pending(name, cpu, "64Mi"), "red", more);
+    let near = [(REQUIRED_NEAR, json!([term(HOST, "red")]))];
+    let arm = json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]);
+    let answer = |more: &[Value]| {
+        let mut all = vec![class(), pool("arm", arm.clone()), red("p0", "7", &near), red("p1", "7", &near)];
+        all.extend_from_slice(more);
+        let solution = solve(&snapshot(&all, catalogue(TYPES)));
+        solution.unschedulable.iter().map(|u| u.pod.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(answer(&[]), ["p1"], "the largest type for arm64 holds one");
+    let full = with(pool("full", json!([])), &[("spec.weight", json!(100)), ("spec.limits", json!({"nodes": 0}))]);
+    assert_eq!(answer(&[full]), ["p1"], "larger types of a pool that is full");
+    let nowhere = json!([{"key": ZONE, "operator": "In", "values": ["nowhere"]}]);
+    assert_eq!(answer(&[pool("nowhere", nowhere)]), ["p1"]);
+}
+
+/// Pods on a node of which it is not known yet whether a spread will look at it count against the skew, but do not raise the least.
+#[test]
+fn a_spread_is_sure_of_what_it_counts() {
+    let arm = [("spec.nodeSelector", json!({"kubernetes.io/arch": "arm64"}))];
+    let either =
+        |name: &str| app(pending(name, "1", "64Mi"), "web", &[("spec.nodeSelector", json!({ZONE: "us-east-1a"}))]);
+    let mut objects = vec![app(running("there", "n0", "1", "1Gi"), "other", &[])];
+    objects.extend(node("n0", "default", "c6g.2xlarge", "us-east-1a", CapacityType::OnDemand));
+    // the room of the node is taken
+    objects.push(running("full", "n0", "6", "1Gi"));
+    objects.extend([either("e0"), either("e1")]);
+    // they must be near e0 and e1, so that the zones of those are settled
+    let near = [(REQUIRED_NEAR, json!([term(ZONE, "web")]))];
+    objects.push(app(pending("near", "1", "1Gi"), "other", &near));
+    objects.extend((0..4).map(|n| {
+        let spread = (SPREAD, spread(ZONE, 1, "DoNotSchedule"));
+        app(pending(&format!("s{n}"), "1", "1Gi"), "web", &[arm[0].clone(), spread])
+    }));
+    let answer = Answer::of(&objects);
+    let types: BTreeSet<String> = answer
+        .solution
+        .nodes
+        .iter()
+        .filter(|node| node.pods.iter().any(|pod| pod.name.starts_with('e')))
+        .flat_map(|node| node.instance_types())
+        .map(|name| name.to_string())
+        .collect();
+    assert!(types.iter().any(|name| !name.contains('g')), "e0 and e1 may be on amd64: {types:?}");
+    let zones = answer.zones("s");
+    assert!(zones.values().all(|count| *count <= 1), "two are more than one above none: {zones:?}");
+}

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::amounts::{Amounts, copies};
 use super::board::{Board, KeyId, NewNodes, ValueId, filter_admits_host};
 use super::packing::{limits_left, node_size};
-use super::problem::{HostState, PoolState, Problem, Way};
+use super::problem::{HostLabels, HostState, PoolState, Problem, Way};
 use super::queue::{ByPool, Group, Kind, Pins, Ways, bears_all, distinct_values, is_plain};
 use super::terms::{CounterId, Filter};
 use super::wants::{Asks, Rule, Wants};
@@ -78,6 +79,8 @@ pub(crate) struct Assignment<'r> {
     pub(crate) placements: Vec<Placement>,
     pub(crate) groups: Vec<Group>,
     pub(crate) batches: Vec<Batch>,
+    /// The counters of which it is not known yet whether they look at the nodes of a group.
+    doubtful: Vec<SmallVec<[CounterId; 2]>>,
     open: FxHashMap<Batch, usize>,
     /// How many pods have been sent to new nodes.
     sent: FxHashMap<Batch, u32>,
@@ -120,6 +123,7 @@ impl<'r> Assignment<'r> {
             placements: Vec::new(),
             groups: Vec::new(),
             batches: Vec::new(),
+            doubtful: Vec::new(),
             open: FxHashMap::default(),
             sent: FxHashMap::default(),
             all_values: FxHashMap::default(),
@@ -358,7 +362,10 @@ impl<'r> Assignment<'r> {
             let shape = &run.kinds[kind].shape;
             let ways = run.ways.by_pool(run.problem, shape, &request, wants, (&cell.pins, &cell.alternatives));
             let ways = cell.on_its_side(ways);
-            ways.iter().any(Result::is_ok).then_some(ways)
+            let grows = |(pool, ways): (usize, &Result<Vec<Way>, Misfit>)| {
+                ways.iter().flatten().any(|way| !way.types.is_disjoint(&run.problem.addable[pool]))
+            };
+            ways.iter().enumerate().any(grows).then_some(ways)
         };
         let (mut low, mut high) = (0, most);
         while low < high {
@@ -424,6 +431,8 @@ impl<'r> Assignment<'r> {
 
     fn group(&mut self, batch: Batch, cell: &Cell, unit: u32, joins: bool, ways: ByPool) {
         let kind = &self.kinds[batch.0];
+        let doubtful = self.doubtful(kind, &cell.alternatives, &ways);
+        self.doubtful.push(doubtful);
         self.batches.push(batch);
         self.groups.push(Group {
             kind: batch.0,
@@ -441,6 +450,27 @@ impl<'r> Assignment<'r> {
         });
     }
 
+    /// The counters of a kind that look at labels which only some of the nodes have that may be made for it.
+    fn doubtful(&self, kind: &Kind, alternatives: &[Requirements], ways: &ByPool) -> SmallVec<[CounterId; 2]> {
+        let problem = self.problem;
+        let is_sure = |filter: &Filter| {
+            problem
+                .pools
+                .iter()
+                .zip(&**ways)
+                .flat_map(|(state, ways)| ways.iter().flatten().map(move |way| (state, way)))
+                .all(|(state, way)| {
+                    let requirements = alternatives[way.alternative].and(&state.pool.requirements);
+                    let (catalogue, types) = (state.catalogue.clone(), TypeSet::clone(&way.types));
+                    filter.is_sure_of(&HostLabels::Asked { requirements, catalogue, types, market: way.market })
+                })
+        };
+        let looks = |id: &CounterId| {
+            problem.terms.filter(*id).is_some_and(|filter| filter.alternatives.is_some() && !is_sure(filter))
+        };
+        kind.counting.iter().copied().filter(looks).collect()
+    }
+
     fn fill_group(&mut self, group: usize, cell: &Cell, count: u32) {
         let kind = self.groups[group].kind;
         *self.sent.entry(self.batches[group]).or_default() += count;
@@ -448,7 +478,9 @@ impl<'r> Assignment<'r> {
         self.cursor[kind] += count as usize;
         self.groups[group].waiting.extend_from_slice(&self.kinds[kind].pods[from..self.cursor[kind]]);
         let taints = cell.side.as_ref().map(|side| self.problem.pools[side.first].pool.taints.as_slice());
-        let new = NewNodes { pins: &cell.pins, alternatives: &cell.alternatives, taints: taints.unwrap_or_default() };
+        let (pins, alternatives) = (&cell.pins, &*cell.alternatives);
+        let doubtful = &self.doubtful[group];
+        let new = NewNodes { pins, alternatives, taints: taints.unwrap_or_default(), doubtful };
         let (terms, domains) = (&self.problem.terms, &self.problem.domains);
         self.board.count_new(terms, domains, &new, &self.kinds[kind].counting, i64::from(count));
     }
@@ -462,8 +494,8 @@ impl<'r> Assignment<'r> {
             let ways = self.ways.by_pool(problem, shape, request, wants, (&cell.pins, &cell.alternatives));
             let ways = cell.on_its_side(ways);
             // what cannot grow must not draw pods anywhere
-            let growing = ways.iter().zip(&problem.grows).filter(|(_, grows)| **grows);
-            cell.price = growing.flat_map(|(ways, _)| ways.iter().flatten()).filter_map(|way| way.price).min();
+            let growing = ways.iter().enumerate().filter(|(pool, _)| problem.grows(*pool));
+            cell.price = growing.flat_map(|(_, ways)| ways.iter().flatten()).filter_map(|way| way.price).min();
             cell.ways = Some(ways);
         }
         cell.price.is_some()
@@ -476,7 +508,7 @@ impl<'r> Assignment<'r> {
             let count = self.board.in_domain(rule.counter, value);
             match rule.asks {
                 Asks::Spread { skew, min_domains } => {
-                    let counts = universe.iter().map(|v| self.board.in_domain(rule.counter, *v));
+                    let counts = universe.iter().map(|v| self.board.surely_in_domain(rule.counter, *v));
                     count + u32::from(rule.own) <= least(counts, min_domains).saturating_add(skew)
                 }
                 Asks::Near => count > 0 || (rule.own && self.board.anywhere(rule.counter) == 0),
@@ -590,7 +622,7 @@ impl<'r> Assignment<'r> {
         let mut sides: BTreeMap<Vec<bool>, Vec<usize>> = BTreeMap::new();
         for (at, state) in problem.pools.iter().enumerate() {
             let taints = &state.pool.taints;
-            if bears_all(&self.kinds[kind].shape, taints, wants.shy).is_ok() && problem.grows[at] {
+            if bears_all(&self.kinds[kind].shape, taints, wants.shy).is_ok() && problem.grows(at) {
                 sides.entry(looking.iter().map(|filter| filter.admits_taints(taints)).collect()).or_default().push(at);
             }
         }

@@ -95,6 +95,17 @@ pub(crate) struct NewNodes<'a> {
     pub(crate) alternatives: &'a [Requirements],
     /// As far as a spread looks at them.
     pub(crate) taints: &'a [Taint],
+    /// Counters that look at such a node or not, by what comes of it.
+    pub(crate) doubtful: &'a [CounterId],
+}
+
+/// How many pods are counted in a domain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    /// At most, whatever comes of nodes that are to be made.
+    most: u32,
+    /// At least.
+    surely: u32,
 }
 
 /// Counts of pods and room on hosts while pods are placed.
@@ -102,7 +113,7 @@ pub(crate) struct NewNodes<'a> {
 pub(crate) struct Board {
     pub(crate) free: Vec<Amounts>,
     by_host: Vec<SmallVec<[(CounterId, u32); 4]>>,
-    by_value: Vec<FxHashMap<ValueId, u32>>,
+    by_value: Vec<FxHashMap<ValueId, Count>>,
     total: Vec<u32>,
 }
 
@@ -121,9 +132,14 @@ impl Board {
         self.by_host[host].iter().find(|(id, _)| *id == counter).map_or(0, |(_, count)| *count)
     }
 
-    /// Answers how many pods are counted in a domain.
+    /// Answers how many pods are counted in a domain at most, whatever comes of nodes that are to be made.
     pub(crate) fn in_domain(&self, counter: CounterId, value: ValueId) -> u32 {
-        self.by_value[counter].get(&value).copied().unwrap_or(0)
+        self.by_value[counter].get(&value).map_or(0, |count| count.most)
+    }
+
+    /// Answers how many pods are counted in a domain at least.
+    pub(crate) fn surely_in_domain(&self, counter: CounterId, value: ValueId) -> u32 {
+        self.by_value[counter].get(&value).map_or(0, |count| count.surely)
     }
 
     /// Answers how many pods are counted anywhere.
@@ -152,8 +168,10 @@ impl Board {
                 }
                 Some(key) => {
                     let Some(value) = domains.host(key, host) else { continue };
-                    if passes(terms, *id, |filter| filter_admits_host(filter, state)) {
-                        self.count_in(*id, value, count);
+                    let filter = terms.filter(*id);
+                    if filter.is_none_or(|filter| filter_admits_host(filter, state)) {
+                        let surely = filter.is_none_or(|filter| filter.is_sure_of(&state.labels));
+                        self.count_in(*id, value, count, surely);
                     }
                 }
             }
@@ -174,17 +192,20 @@ impl Board {
                 None => self.total[*id] = add(self.total[*id], count),
                 Some(key) => {
                     let Some((_, value)) = new.pins.iter().find(|(pinned, _)| *pinned == key) else { continue };
-                    if passes(terms, *id, |filter| filter_admits_new(filter, new)) {
-                        self.count_in(*id, *value, count);
+                    if terms.filter(*id).is_none_or(|filter| filter_admits_new(filter, new)) {
+                        self.count_in(*id, *value, count, !new.doubtful.contains(id));
                     }
                 }
             }
         }
     }
 
-    fn count_in(&mut self, id: CounterId, value: ValueId, count: i64) {
+    fn count_in(&mut self, id: CounterId, value: ValueId, count: i64, surely: bool) {
         let known = self.by_value[id].entry(value).or_default();
-        *known = add(*known, count);
+        known.most = add(known.most, count);
+        if surely {
+            known.surely = add(known.surely, count);
+        }
         self.total[id] = add(self.total[id], count);
     }
 
@@ -218,11 +239,14 @@ fn add(count: u32, more: i64) -> u32 {
     u32::try_from(i64::from(count).saturating_add(more).max(0)).unwrap_or(u32::MAX)
 }
 
-fn passes(terms: &Terms<'_>, id: CounterId, admits: impl FnOnce(&Filter) -> bool) -> bool {
-    terms.filter(id).is_none_or(admits)
+impl Filter {
+    /// Says whether a node with these labels counts for sure, as far as labels matter.
+    pub(crate) fn is_sure_of(&self, labels: &HostLabels) -> bool {
+        self.alternatives.as_ref().is_none_or(|all| all.iter().any(|wanted| labels.satisfies(wanted)))
+    }
 }
 
-/// Says whether a spread looks at a host.
+/// Says whether a spread may look at a host.
 pub(crate) fn filter_admits_host(filter: &Filter, host: &HostState) -> bool {
     let labels =
         filter.alternatives.as_ref().is_none_or(|all| all.iter().any(|wanted| host.labels.may_satisfy(wanted)));

@@ -10,6 +10,7 @@ use super::assign::{addable, pool_values};
 use super::attach::Attach;
 use super::board::{Board, Domains, ValueId};
 use super::terms::{CounterId, Terms};
+use super::wants::Wants;
 use super::{Misfit, Solution, Target, reservations, share};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, Market, Price, TypeSet};
@@ -36,8 +37,8 @@ pub(crate) struct Problem<'a> {
     pub(crate) domains: Domains,
     /// Values that nodes of a pool can have, by pool and label.
     pub(crate) pool_values: Vec<Vec<Vec<ValueId>>>,
-    /// Whether a pool's limits leave room for any node at all, by pool.
-    pub(crate) grows: Vec<bool>,
+    /// The types of which a pool can still add a node, by pool.
+    pub(crate) addable: Vec<TypeSet>,
     /// Pods as they are counted on hosts, and the room there.
     pub(crate) board: Board,
     /// Hosts in the order in which they are filled: initialized ones first, then by name.
@@ -133,7 +134,6 @@ impl<'a> Problem<'a> {
         let addable: Vec<TypeSet> = pools.iter().map(|state| addable(state, snapshot.settings.min_values)).collect();
         let pool_values = pools.iter().zip(&addable).map(|(state, types)| values_of_pool(&mut domains, state, types));
         let pool_values = pool_values.collect();
-        let grows = addable.iter().map(|types| !types.is_clear()).collect();
         let mut host_order: Vec<usize> = (0..hosts.len()).collect();
         host_order.sort_by_key(|at| (!hosts[*at].initialized, *at));
         let board = Board::new(&terms, &hosts);
@@ -155,7 +155,7 @@ impl<'a> Problem<'a> {
             terms,
             domains,
             pool_values,
-            grows,
+            addable,
             board,
             host_order,
             daemon_counters,
@@ -196,6 +196,16 @@ impl<'a> Problem<'a> {
             self.dims.set_volumes(&mut asked, |driver| wanted.get(driver).copied());
         }
         asked
+    }
+
+    /// Says whether a pool can still add any node at all.
+    pub(crate) fn grows(&self, pool: usize) -> bool {
+        !self.addable[pool].is_clear()
+    }
+
+    /// Says whether pods keep away from those of some daemon set, or those from them.
+    pub(crate) fn is_repelled(&self, wants: &Wants) -> bool {
+        !self.daemon_counters.is_empty() && wants.apart().any(|rule| self.daemon_counters.contains(&rule.counter))
     }
 
     /// Says whether no pool has taints, so that they keep no pod off new nodes.

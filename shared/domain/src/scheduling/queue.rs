@@ -89,9 +89,9 @@ type Claimed = Option<(Vec<Requirements>, Amounts)>;
 /// A first pod, its class, what its claims make of it, and all pods like it.
 type Gathered<'p> = (&'p Arc<Pod>, ClassId, Claimed, Vec<PodKey>);
 
-/// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name; kinds that spread by a count of other
+/// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name; kinds that mind a count of other
 /// pods come after those. Pods that can never be placed are answered with the reason.
-pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec<(PodKey, Refusal)>) {
+pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>], ways: &mut Ways) -> (Vec<Kind>, Vec<(PodKey, Refusal)>) {
     let mut refused = Vec::new();
     let mut at: FxHashMap<(Hashed<'_, Shape>, i32, ClassId, Claimed), usize> = FxHashMap::default();
     let mut kinds: Vec<Gathered<'_>> = Vec::new();
@@ -121,49 +121,52 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>]) -> (Vec<Kind>, Vec
     }
     let mut kinds: Vec<Kind> =
         kinds.into_iter().map(|(pod, class, claimed, keys)| kind(problem, pod, class, claimed, keys)).collect();
-    let careless = careless(problem, &kinds);
+    let careless = careless(problem, &kinds, ways);
     kinds.sort_by_cached_key(|kind| order(kind, &careless));
     (kinds, refused)
 }
 
-/// The counters of spreads that also count waiting pods which do not spread by them. Whoever spreads must reckon with those, since
-/// kube-scheduler may bind them first, and nothing keeps them from a domain that is full.
-fn careless(problem: &Problem<'_>, kinds: &[Kind]) -> FxHashSet<CounterId> {
-    let spreading: FxHashSet<CounterId> = kinds.iter().flat_map(spreads).collect();
+/// The counters by which some pods spread, or want to be near their like, that also count waiting pods which do not. Whoever goes by them
+/// must reckon with those, since kube-scheduler may bind them first: nothing keeps them from a domain that is full, and
+/// where they are is where the others must be.
+fn careless(problem: &Problem<'_>, kinds: &[Kind], ways: &mut Ways) -> FxHashSet<CounterId> {
+    let minded: FxHashSet<CounterId> = kinds.iter().flat_map(minds).collect();
     let mut careless = FxHashSet::default();
-    for kind in kinds.iter().filter(|_| !spreading.is_empty()) {
-        let own: SmallVec<[CounterId; 4]> = spreads(kind).collect();
-        let fresh = |id: &&CounterId| spreading.contains(*id) && !own.contains(*id) && !careless.contains(*id);
+    for kind in kinds.iter().filter(|_| !minded.is_empty()) {
+        let own: SmallVec<[CounterId; 4]> = minds(kind).collect();
+        let fresh = |id: &&CounterId| minded.contains(*id) && !own.contains(*id) && !careless.contains(*id);
         let fresh: SmallVec<[CounterId; 4]> = kind.counting.iter().filter(fresh).copied().collect();
         // pods that nothing can hold take nothing from the others
-        if !fresh.is_empty() && may_be_placed(problem, kind) {
+        if !fresh.is_empty() && may_be_placed(problem, kind, ways) {
             careless.extend(fresh);
         }
     }
     careless
 }
 
-/// Says whether a host or pool could hold a pod of a kind if there were no others to place.
-fn may_be_placed(problem: &Problem<'_>, kind: &Kind) -> bool {
+/// Says whether a host, or a node that a pool can still add, could hold a pod of a kind if there were no others to place.
+fn may_be_placed(problem: &Problem<'_>, kind: &Kind, ways: &mut Ways) -> bool {
     let Some(wants) = kind.steps.last() else { return false };
-    let by_pool = |state: &PoolState| {
-        let holds = |wanted: &Requirements| {
-            let way = way(&state.pool, &state.catalogue, &state.types, state.market, wanted, 0);
-            way.is_ok_and(|way| way.types.ones().any(|at| fits(&state.room[at], &kind.request)))
-        };
-        bears(&kind.shape, &state.pool.taints).is_ok() && wants.alternatives.iter().any(holds)
+    let mut by_pool = |pool: usize| {
+        let found = ways.of(problem, pool, &kind.shape, &kind.request, wants, &wants.alternatives);
+        found.is_ok_and(|ways| ways.iter().any(|way| !way.types.is_disjoint(&problem.addable[pool])))
     };
     let by_host = |state: &HostState| {
         let takes = state.open && bears(&kind.shape, &state.taints).is_ok() && fits(&state.free, &kind.request);
         takes && wants.alternatives.iter().any(|wanted| state.labels.satisfies(wanted))
     };
-    problem.pools.iter().any(by_pool) || problem.hosts.iter().any(by_host)
+    (0..problem.pools.len()).any(&mut by_pool) || problem.hosts.iter().any(by_host)
 }
 
-/// The counters that a kind must spread by.
-fn spreads(kind: &Kind) -> impl Iterator<Item = CounterId> {
+/// The counters that a kind must spread by, and those of pods like it that it must be near.
+fn minds(kind: &Kind) -> impl Iterator<Item = CounterId> {
     let rules = kind.steps.last().into_iter().flat_map(|wants| wants.domains.iter().chain(wants.hosts.iter()));
-    rules.filter(|rule| matches!(rule.asks, Asks::Spread { .. })).map(|rule| rule.counter)
+    let minds = |rule: &&Rule| match rule.asks {
+        Asks::Spread { .. } => true,
+        Asks::Near => rule.own,
+        Asks::Apart => false,
+    };
+    rules.filter(minds).map(|rule| rule.counter)
 }
 
 fn kind(problem: &Problem<'_>, pod: &Arc<Pod>, class: ClassId, claimed: Claimed, mut pods: Vec<PodKey>) -> Kind {
@@ -192,7 +195,7 @@ pub(crate) fn crossed(some: &[Requirements], others: &[Requirements]) -> Vec<Req
 
 fn order(kind: &Kind, careless: &FxHashSet<CounterId>) -> impl Ord + use<> {
     let size = |name: &str| std::cmp::Reverse(kind.shape.requests.get(name));
-    let waits = spreads(kind).any(|id| careless.contains(&id));
+    let waits = minds(kind).any(|id| careless.contains(&id));
     (std::cmp::Reverse(kind.priority), waits, size(resources::CPU), size(resources::MEMORY), kind.pods.first().cloned())
 }
 
@@ -238,7 +241,15 @@ struct Known {
     by_labels: FxHashMap<Requirements, Result<Way, Misfit>>,
     by_request: FxHashMap<Amounts, Arc<TypeSet>>,
     /// Of pods without ports of the node.
-    settled: FxHashMap<Requirements, FxHashMap<Amounts, Result<Way, Misfit>>>,
+    settled: FxHashMap<Requirements, FxHashMap<Amounts, Result<Settled, Misfit>>>,
+}
+
+/// The types of a way that hold a pod and can be bought.
+#[derive(Clone)]
+struct Settled {
+    all: Way,
+    /// Without those that are dear for what plain pods do not use, unless nothing else is left.
+    plain: Way,
 }
 
 impl Ways {
@@ -254,8 +265,8 @@ impl Ways {
         let all = |ways: &mut Self| -> ByPool {
             (0..problem.pools.len()).map(|pool| ways.of(problem, pool, shape, request, wants, alternatives)).collect()
         };
-        let repelled = wants.apart().any(|rule| problem.daemon_counters.contains(&rule.counter));
-        if !is_plain(&wants.alternatives) || !problem.is_untainted() || !shape.ports.is_empty() || repelled {
+        let plain = is_plain(&wants.alternatives) && shape.ports.is_empty();
+        if !plain || !problem.is_untainted() || problem.is_repelled(wants) {
             return all(self);
         }
         let key = (pins.clone(), request.clone());
@@ -305,11 +316,16 @@ impl Ways {
             self.pools.resize_with(problem.pools.len(), Known::default);
         }
         let known = &mut self.pools[pool];
+        let repelled = problem.is_repelled(wants);
         let mut found = Vec::new();
         let mut misfit: Option<Misfit> = None;
         for (at, wanted) in alternatives.iter().enumerate() {
-            let way = known.way(problem, state, shape, request, wanted);
-            match way.and_then(|way| apart_from_daemons(problem, state, wants, way)) {
+            let way = match known.way(problem, state, shape, request, wanted) {
+                Ok(settled) if repelled => apart_from_daemons(problem, state, wants, settled.all),
+                Ok(settled) => Ok(settled.plain),
+                Err(misfit) => Err(misfit),
+            };
+            match way {
                 Ok(mut way) => {
                     way.alternative = at;
                     found.push(way);
@@ -338,7 +354,7 @@ impl Known {
         shape: &Shape,
         request: &Amounts,
         wanted: &Requirements,
-    ) -> Result<Way, Misfit> {
+    ) -> Result<Settled, Misfit> {
         let plain = shape.ports.is_empty();
         if let Some(settled) = self.settled.get(wanted).and_then(|known| known.get(request)).filter(|_| plain) {
             return settled.clone();
@@ -358,16 +374,15 @@ impl Known {
         settled
     }
 
-    /// Narrows a way to types that can hold one unit and can be bought; types that are dear for what plain pods do not use go unless
-    /// nothing else is left.
+    /// Narrows a way to types that can hold one unit and can be bought.
     fn with_room(
         &mut self,
         problem: &Problem<'_>,
         state: &PoolState,
         shape: &Shape,
         request: &Amounts,
-        mut way: Way,
-    ) -> Result<Way, Misfit> {
+        way: Way,
+    ) -> Result<Settled, Misfit> {
         let holding = self.by_request.entry(request.clone()).or_insert_with(|| {
             let mut holding = TypeSet::with_capacity(state.catalogue.types().len());
             holding.extend(state.types.ones().filter(|at| fits(&state.room[*at], request)));
@@ -390,17 +405,19 @@ impl Known {
         if roomy.is_clear() {
             return Err(Misfit::NoOffering { types: count });
         }
-        if state.pool.min_values.is_empty() {
-            let mut plain = roomy.clone();
-            plain.difference_with(state.catalogue.exotic());
-            if !plain.is_clear() {
-                roomy = plain;
-            }
-        }
-        way.price = roomy.ones().filter_map(|at| state.catalogue.cheapest(at, way.market)).min();
-        way.types = Arc::new(roomy);
-        Ok(way)
+        let all = Way { types: Arc::new(roomy), ..way };
+        Ok(Settled { plain: without_exotic(state, all.clone()), all })
     }
+}
+
+/// Leaves out types that are dear for what plain pods do not use, unless nothing else is left, and says what the cheapest costs.
+fn without_exotic(state: &PoolState, mut way: Way) -> Way {
+    let exotic = state.catalogue.exotic();
+    if state.pool.min_values.is_empty() && !way.types.is_disjoint(exotic) && !way.types.is_subset(exotic) {
+        Arc::make_mut(&mut way.types).difference_with(exotic);
+    }
+    way.price = way.types.ones().filter_map(|at| state.catalogue.cheapest(at, way.market)).min();
+    way
 }
 
 /// Takes away the nodes with daemons that pods must not be near, since those are there before the pods are: zones or capacity types where
@@ -422,10 +439,9 @@ fn apart_from_daemons(problem: &Problem<'_>, state: &PoolState, wants: &Wants, m
             if types.is_clear() {
                 return Err(Misfit::Daemon { daemon: daemon.clone(), rule: problem.terms.describe(rule) });
             }
-            way.price = types.ones().filter_map(|at| state.catalogue.cheapest(at, way.market)).min();
         }
     }
-    Ok(way)
+    Ok(without_exotic(state, way))
 }
 
 fn too_big(problem: &Problem<'_>, state: &PoolState, shape: &Shape, request: &Amounts, types: &TypeSet) -> Misfit {

@@ -293,10 +293,11 @@ impl Misfit {
             Misfit::Requirement { .. } => 2,
             Misfit::NoInstanceType { .. } => 3,
             Misfit::TooBig { .. } | Misfit::TooManyVolumes { .. } | Misfit::NoTypeHasAll => 4,
-            Misfit::HostPort { .. } | Misfit::Daemon { .. } => 5,
+            Misfit::HostPort { .. } => 5,
             Misfit::NoOffering { .. } => 6,
-            Misfit::MinValues { .. } | Misfit::Limit { .. } => 7,
-            Misfit::Topology { .. } => 8,
+            Misfit::Daemon { .. } => 7,
+            Misfit::MinValues { .. } | Misfit::Limit { .. } => 8,
+            Misfit::Topology { .. } => 9,
         }
     }
 }

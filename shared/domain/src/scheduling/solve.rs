@@ -63,8 +63,8 @@ const PATIENT_ROUNDS: usize = 4;
 pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_>) -> Solution {
     let mut solution = Solution::default();
     let (board, pods) = keep_nominations(problem, pods, hosts, &mut solution);
-    let (kinds, refused) = kinds(problem, &pods);
     let mut ways = Ways::default();
+    let (kinds, refused) = kinds(problem, &pods, &mut ways);
     let mut caps: FxHashMap<Batch, u32> = FxHashMap::default();
     let mut earlier: FxHashMap<usize, Vec<Misfit>> = FxHashMap::default();
     for round in 1.. {

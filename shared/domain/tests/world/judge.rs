@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::catalogue::{CapacityType, InstanceType};
-use karp_domain::cluster::{ClaimRef, EBS_DRIVER, MinValuesPolicy, Pod, PodKey, PodTerm, Pool, Snapshot};
+use karp_domain::cluster::{ClaimRef, DaemonSet, EBS_DRIVER, MinValuesPolicy, Pod, PodKey, PodTerm, Pool, Snapshot};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirements;
 use karp_domain::resources::Resources;
@@ -53,6 +53,23 @@ fn daemons_on(snapshot: &Snapshot, pool: &Pool, labels: &BTreeMap<String, String
         }
     }
     total
+}
+
+/// Whether a pod keeps away from the pods of a daemon set, or those from it.
+fn apart(snapshot: &Snapshot, pod: &Pod, daemon: &DaemonSet) -> bool {
+    let means = |term: &PodTerm, labels: &BTreeMap<String, String>, namespace: &str| {
+        term.selector.as_ref().is_some_and(|selector| selector.matches(labels))
+            && term.namespaces.contain(namespace, &snapshot.namespaces)
+    };
+    pod.shape.anti_affinity.iter().any(|term| means(term, &daemon.labels, &daemon.key.namespace))
+        || daemon.shape.anti_affinity.iter().any(|term| means(term, &pod.labels, &pod.key.namespace))
+}
+
+/// Whether a daemon that keeps a pod away will run on a node with these labels.
+fn is_repelled(snapshot: &Snapshot, pod: &Pod, pool: &Pool, labels: &BTreeMap<String, String>) -> bool {
+    let runs = |daemon: &DaemonSet| daemon.shape.alternatives.iter().any(|wanted| wanted.match_labels(labels));
+    let mut daemons = snapshot.daemons.iter().filter(|daemon| daemon.bears(&pool.taints));
+    daemons.any(|daemon| apart(snapshot, pod, daemon) && runs(daemon))
 }
 
 fn enough(wanted: &Resources, there: &Resources) -> bool {
@@ -249,6 +266,7 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
                     pool_accepts(pool, &labels)
                         && wanted.match_labels(&labels)
                         && bears(pod, pool)
+                        && !is_repelled(snapshot, pod, pool, &labels)
                         && enough(&pod.shape.requests.plus(&daemons), &t.allocatable())
                 })
             })
@@ -283,11 +301,10 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
             }
             Misfit::Daemon { daemon, .. } => {
                 let known = snapshot.daemons.iter().find(|known| known.key == *daemon).expect("a daemon set");
-                let meant = |term: &PodTerm| {
-                    let labels = term.selector.as_ref().is_some_and(|selector| selector.matches(&known.labels));
-                    labels && term.namespaces.contain(&daemon.namespace, &snapshot.namespaces)
-                };
-                assert!(pod.shape.anti_affinity.iter().any(meant), "{} may be near {daemon}", pod.key);
+                assert!(apart(snapshot, pod, known), "{} may be near {daemon}", pod.key);
+                // volumes narrow where a pod may be
+                let nowhere = smallest.is_empty() || !pod.claims.is_empty();
+                assert!(nowhere, "{}: {daemon} is not on all nodes of {}", pod.key, pool.name);
             }
             Misfit::HostPort { port } => {
                 let daemons = snapshot.daemons.iter().any(|daemon| daemon.shape.ports.contains(port));

@@ -318,6 +318,28 @@ impl<'o> Outcome<'o> {
                 assert!(met.is_none(), "{} must not meet {} in {key}={mine}", name(one.pod), name(met.unwrap().pod));
             }
         }
+        for one in self.pods.iter().filter(|one| one.is_new && self.places[one.node].is_new) {
+            for daemon in self.daemons_on(&self.places[one.node]) {
+                let keeps = |owner: &Value, other: &Value| {
+                    let mut terms = required_terms(owner, "podAntiAffinity").iter();
+                    terms.any(|term| self.term_selects(owner, term, other))
+                };
+                let free = !keeps(one.pod, &daemon) && !keeps(&daemon, one.pod);
+                assert!(free, "{} must not meet the pods of daemon {}", name(one.pod), name(&daemon));
+            }
+        }
+    }
+
+    /// The pods that daemon sets will have on a node.
+    fn daemons_on(&self, place: &Place) -> impl Iterator<Item = Value> {
+        let pod = |set: &Value| {
+            let mut pod = set["spec"]["template"].clone();
+            pod["metadata"]["name"] = set["metadata"]["name"].clone();
+            pod["metadata"]["namespace"] = set["metadata"]["namespace"].clone();
+            pod
+        };
+        let pods = self.objects.iter().filter(|object| object["kind"] == "DaemonSet").map(pod);
+        pods.filter(|pod| takes_node(pod, &place.labels) && tolerates(pod, &place.taints))
     }
 
     /// Two pods of one node, or a pod and a daemon that will run there, cannot have the same port of the same address.
@@ -347,16 +369,9 @@ impl<'o> Outcome<'o> {
                 );
             }
             let place = &self.places[one.node];
-            for daemon in self.objects.iter().filter(|o| place.is_new && o["kind"] == "DaemonSet") {
-                let template = &daemon["spec"]["template"];
-                if takes_node(template, &place.labels) && tolerates(template, &place.taints) {
-                    assert!(
-                        !clash(&mine, &of(&template["spec"])),
-                        "{} and daemon {} want one port",
-                        name(one.pod),
-                        name(daemon)
-                    );
-                }
+            for daemon in self.daemons_on(place).filter(|_| place.is_new) {
+                let free = !clash(&mine, &of(&daemon["spec"]));
+                assert!(free, "{} and daemon {} want one port", name(one.pod), name(&daemon));
             }
         }
     }

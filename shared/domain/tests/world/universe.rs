@@ -200,10 +200,30 @@ pub fn a_pool() -> impl Strategy<Value = Value> {
 }
 
 fn a_daemon() -> impl Strategy<Value = Value> {
-    prop::option::of(port()).prop_map(|port| {
+    let labels = prop_oneof![
+        2 => Just(json!({"daemon": "agent"})),
+        1 => app().prop_map(|app| json!({"daemon": "agent", "app": app})),
+    ];
+    let on = one_of(vec![
+        json!({}),
+        json!({}),
+        json!({ZONE: "us-east-1b"}),
+        json!({MARKET: "on-demand"}),
+        json!({"kubernetes.io/arch": "arm64"}),
+        json!({"karpenter.k8s.aws/instance-family": "m7i"}),
+    ]);
+    let apart = prop_oneof![
+        3 => Just(None),
+        1 => pod_terms().prop_map(Some),
+    ];
+    (prop::option::of(port()), labels, on, apart).prop_map(|(port, labels, on, apart)| {
         let ports = port.into_iter().collect::<Vec<_>>();
-        json!({"kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "kube-system"}, "spec": {"selector": {}, "template": {"metadata": {"labels": {"daemon": "agent"}}, "spec":
-            {"containers": [{"name": "c", "ports": ports, "resources": {"requests": {"cpu": "150m", "memory": "100Mi"}}}]}}}})
+        let mut spec = json!({"nodeSelector": on, "containers": [{"name": "c", "ports": ports, "resources": {"requests": {"cpu": "150m", "memory": "100Mi"}}}]});
+        if let Some(apart) = apart {
+            spec["affinity"]["podAntiAffinity"] = apart;
+        }
+        json!({"kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "kube-system"},
+            "spec": {"selector": {}, "template": {"metadata": {"labels": labels}, "spec": spec}}})
     })
 }
 
