@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cloud::{CloudProvider, Unavailable, aws::Aws, simulated::Simulated};
+use crate::cloud::{CloudProvider, Store, Unavailable, aws::Aws, simulated::Simulated};
 use crate::observe::Stores;
 use crate::ops::events::Events;
 use crate::ops::health::{self, Health};
@@ -89,7 +89,9 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     metrics.leader.get_or_create(&lease).set(1);
     tracing::info!("leading");
 
-    let cloud = cloud(&client, &options).await?;
+    let namespace = lease_namespace(&client, &options);
+    let cloud = cloud(&client, &options, &namespace).await?;
+    let unavailable = Unavailable::new(Some(Store::new(client.clone(), &namespace)));
     let work = stop.child_token();
     let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).ok();
     let context = Arc::new(Context {
@@ -99,7 +101,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         fence,
         stores,
         cloud,
-        unavailable: Unavailable::default(),
+        unavailable,
         metrics: metrics.clone(),
         ca_bundle: ca_bundle(&options.cluster_ca_bundle),
         overlays: Overlays::new(options.feature_gates.enabled("NodeOverlay")),
@@ -116,6 +118,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         assumed: std::sync::Mutex::default(),
     });
     context.take_over().await.context("cannot list nodeclaims")?;
+    context.unavailable.recall().await;
     let mut tasks = JoinSet::new();
     reconcile::spawn(&context, &work, &mut tasks);
     let ended = tokio::select! {
@@ -210,10 +213,10 @@ async fn hold(election: &mut Option<Election>, stop: &CancellationToken) -> bool
     }
 }
 
-async fn cloud(client: &Client, options: &Options) -> anyhow::Result<Arc<dyn CloudProvider>> {
+async fn cloud(client: &Client, options: &Options, namespace: &str) -> anyhow::Result<Arc<dyn CloudProvider>> {
     Ok(match options.cloud {
         CloudKind::Simulated => Arc::new(Simulated::new(client.clone())),
-        CloudKind::Aws => Arc::new(Aws::new(options, client.clone(), &lease_namespace(client, options)).await?),
+        CloudKind::Aws => Arc::new(Aws::new(options, client.clone(), namespace).await?),
     })
 }
 

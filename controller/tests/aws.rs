@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
@@ -107,6 +107,12 @@ async fn refused_capacity_is_looked_for_elsewhere_at_once() {
     let launched = claims.iter().find_map(|claim| since(claim, conditions::LAUNCHED)).expect("it is launched");
     let took = launched.duration_since(refused);
     assert!(took <= SOON, "the next attempt came after {took:?}");
+    let kept: Api<ConfigMap> = Api::namespaced(stand.client.clone(), &stand.name);
+    until("it is kept", async || kept.get_opt("karp-capacity").await.expect("an answer").is_some()).await;
+    stand.terminate();
+    stand.start();
+    until("the next controller avoids it, too", async || stand.log().contains("took kept memory of missing capacity"))
+        .await;
     stand.leave().await;
 }
 

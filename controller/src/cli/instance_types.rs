@@ -61,7 +61,7 @@ impl FromStr for Wanted {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let offered = Offered::new(options.instance_types.as_deref(), &options.zones, options.price_file.as_deref())?;
     let zones = zones_for(None, &Objects::default());
-    let catalogue = offered.catalogue(&Hardware::default(), &zones, &Known::default());
+    let catalogue = offered.catalogue(&Hardware::default(), &zones, (&Known::default(), &[]));
     let requirements: Requirements = options.requirements.iter().map(|wanted| wanted.0.clone()).collect();
     for requirement in requirements.iter() {
         let key = requirement.key();

@@ -18,7 +18,7 @@ use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::cloud::aws::KEPT;
+use crate::cloud::KEPT;
 use crate::files::{Found, Objects, Origin, Redact};
 
 /// Objects asked for at once, as kubectl does.
@@ -300,7 +300,7 @@ mod tests {
             let (client, _) = server(vec![kept.clone(), ("/apis/karpenter.sh/v1/nodepools", list(&[pool(ready)], ""))]);
             let objects = objects(&client).await.expect("objects");
             let offered = Offered::new(None, &[], None).expect("built-in types");
-            let catalogues = offered.catalogues(&objects);
+            let catalogues = offered.catalogues(&objects, jiff::Timestamp::UNIX_EPOCH);
             let snapshot = files::snapshot(&objects, catalogues, Settings::default(), jiff::Timestamp::UNIX_EPOCH);
             let snapshot = snapshot.expect("a snapshot");
             assert_eq!(snapshot.pools[0].ready, expected);
@@ -312,6 +312,43 @@ mod tests {
             assert_eq!(price("m7i.large"), Some((0.042, karp_domain::catalogue::PriceSource::Published)));
             assert_eq!(price("m7i.xlarge").expect("a price").1, karp_domain::catalogue::PriceSource::Estimated);
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_controller_could_not_have_is_left_out() {
+        let absent = json!([{"instanceType": "m7i.large", "zone": "us-east-1a", "capacityType": "spot",
+            "until": "1970-01-01T00:03:00Z", "seconds": 180}]);
+        let capacity = packed(&json!({"absent": absent, "reservations": {"cr-1": 2, "cr-2": 0}}).to_string());
+        let map = json!({"metadata": {"name": "karp-capacity", "namespace": "karp"}, "binaryData": {"capacity.v1.json.gz": capacity}});
+        let reservation = |id: &str| {
+            json!({"id": id, "availabilityZone": "us-east-1a", "instanceType": "m7i.large", "ownerID": "123456789012",
+                "instanceMatchCriteria": "targeted", "reservationType": "default", "state": "active"})
+        };
+        let class = json!({"metadata": {"name": "default"},
+            "spec": {"amiSelectorTerms": [], "securityGroupSelectorTerms": [], "subnetSelectorTerms": []},
+            "status": {"capacityReservations": [reservation("cr-1"), reservation("cr-2"), reservation("cr-3")]}});
+        let (client, _) = server(vec![
+            ("/api/v1/configmaps?&fieldSelector=metadata.name%3Dkarp-capacity", list(&[map], "")),
+            ("/apis/karpenter.sh/v1/nodepools", list(&[pool("True")], "")),
+            ("/apis/karpenter.k8s.aws/v1/ec2nodeclasses", list(&[class], "")),
+        ]);
+        let objects = objects(&client).await.expect("objects");
+        let offered = Offered::new(None, &[], None).expect("built-in types");
+        let at = |seconds| {
+            let now = jiff::Timestamp::from_second(seconds).expect("a time");
+            let catalogues = offered.catalogues(&objects, now);
+            let known = catalogues.get("default").expect("a catalogue").get("m7i.large").expect("a type").clone();
+            let had =
+                known.offerings.iter().filter(|offering| offering.available && &*offering.zone.name == "us-east-1a");
+            let way = |offering: &karp_domain::catalogue::Offering| match &offering.reservation {
+                Some(held) => format!("{} {}", held.id, held.remaining),
+                None => offering.capacity_type.to_string(),
+            };
+            had.map(way).collect::<BTreeSet<_>>()
+        };
+        let all = |ways: &[&str]| ways.iter().map(|way| (*way).to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!(at(0), all(&["cr-1 2", "on-demand"]), "what was not counted has nothing left");
+        assert_eq!(at(180), all(&["cr-1 2", "on-demand", "spot"]));
     }
 
     fn packed(text: &str) -> String {

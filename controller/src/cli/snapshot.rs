@@ -164,8 +164,8 @@ mod tests {
     fn what_is_kept_is_planned_the_same_from_what_is_written() {
         let planned = |objects: &Objects| {
             let types = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/types.json");
-            let catalogues = Offered::new(Some(&types), &[], None).expect("types").catalogues(objects);
             let now = jiff::Timestamp::UNIX_EPOCH;
+            let catalogues = Offered::new(Some(&types), &[], None).expect("types").catalogues(objects, now);
             outlook(&files::snapshot(objects, catalogues, Settings::default(), now).expect("a snapshot"))
         };
         let mut objects = read("kept.yaml");

@@ -91,8 +91,8 @@ impl World {
     pub fn question(&self, mut objects: Objects) -> Result<Question, BadInput> {
         files::admit(&mut objects);
         let offered = Offered::new(self.instance_types.as_deref(), &self.zones, self.price_file.as_deref())?;
-        let catalogues = offered.catalogues(&objects);
         let now = self.now.unwrap_or_else(Timestamp::now);
+        let catalogues = offered.catalogues(&objects, now);
         let settings = Settings {
             preferences: self.preference_policy.into(),
             min_values: self.min_values_policy.into(),

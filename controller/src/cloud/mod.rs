@@ -2,6 +2,7 @@
 
 pub mod aws;
 pub mod simulated;
+mod store;
 mod unavailable;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,8 @@ use karp_domain::api::{Ami, CapacityReservation, Ec2NodeClass, NodeClaim, Securi
 use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
 use karp_domain::fleet::UnavailableOffering;
 
-pub use unavailable::Unavailable;
+pub use store::{KEPT, Kept, Store};
+pub use unavailable::{Capacity, Unavailable};
 
 /// Gives, lists and ends instances. Every call may be repeated: a repeated launch gives the same instance.
 #[async_trait]
@@ -58,6 +60,11 @@ pub trait CloudProvider: Send + Sync + 'static {
 
     /// Notes the memory in bytes that a node of this type and image has; nothing to a provider that knows it anyway.
     async fn note_memory(&self, _instance_type: &str, _image: &str, _bytes: u64) {}
+
+    /// Returns how many instances the capacity reservations have left that classes select, by id.
+    fn reservations(&self) -> BTreeMap<String, u32> {
+        BTreeMap::new()
+    }
 
     /// Waits a while for interruption messages; `None` when there is no queue.
     async fn receive(&self) -> Result<Option<Vec<QueueMessage>>, CloudError>;

@@ -1,36 +1,179 @@
-//! The memory of offerings that could not be had, shared by all reconcilers of this process.
+//! The memory of offerings that could not be had, shared by all reconcilers of this process, kept for the next one and for people who ask.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use karp_domain::catalogue::{self, Catalogue};
+use jiff::Timestamp;
+use karp_domain::catalogue::{self, Absent, Catalogue};
 use karp_domain::fleet::UnavailableOffering;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
-/// Lends the memory its clock and a lock.
-pub struct Unavailable {
-    start: Instant,
-    known: Mutex<catalogue::Unavailable>,
+use super::store::{Kept, Store};
+
+/// What is known of capacity that no list of types says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Capacity {
+    /// Offerings that could not be had.
+    pub absent: Vec<Absent>,
+    /// How many instances each capacity reservation has left.
+    pub reservations: BTreeMap<String, u32>,
 }
 
-impl Default for Unavailable {
-    fn default() -> Self {
-        Self { start: Instant::now(), known: Mutex::default() }
-    }
+impl Kept for Capacity {
+    const NAME: &'static str = "karp-capacity";
+    const KEY: &'static str = "capacity.v1.json.gz";
+}
+
+/// Lends the memory its clock, a lock, and a place where it is kept.
+pub struct Unavailable {
+    start: Instant,
+    known: Mutex<Known>,
+    changed: Notify,
+    store: Option<Store<Capacity>>,
+}
+
+#[derive(Default)]
+struct Known {
+    offerings: catalogue::Unavailable,
+    /// Counts the changes.
+    generation: u64,
+    /// What was written last: the count of changes, and what reservations had left.
+    kept: (u64, BTreeMap<String, u32>),
 }
 
 impl Unavailable {
+    /// Makes an empty memory.
+    pub fn new(store: Option<Store<Capacity>>) -> Self {
+        Self { start: Instant::now(), known: Mutex::default(), changed: Notify::new(), store }
+    }
+
     /// Remembers that an offering could not be had.
     pub fn mark(&self, offering: &UnavailableOffering) {
-        self.locked().mark(offering, self.start.elapsed());
+        let mut known = self.locked();
+        known.offerings.mark(offering, self.start.elapsed());
+        known.generation += 1;
+        self.changed.notify_one();
     }
 
     /// Returns the catalogue without what is to be avoided.
     pub fn apply(&self, catalogue: &Arc<Catalogue>) -> Arc<Catalogue> {
-        self.locked().apply(catalogue, self.start.elapsed())
+        self.locked().offerings.apply(catalogue, self.start.elapsed())
     }
 
-    fn locked(&self) -> MutexGuard<'_, catalogue::Unavailable> {
+    /// Waits until something was marked.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Takes over what a former process kept. When that cannot be read, what is missing is found out again.
+    pub async fn recall(&self) {
+        let Some(store) = &self.store else { return };
+        let Ok(Some(kept)) = store.read().await else { return };
+        let mut known = self.locked();
+        known.offerings.recall(&kept.absent, self.start.elapsed(), Timestamp::now());
+        tracing::info!(offerings = kept.absent.len(), "took kept memory of missing capacity");
+    }
+
+    /// Writes down what is not yet; after a failure the next call tries again.
+    pub async fn keep(&self, reservations: BTreeMap<String, u32>) {
+        let Some(store) = &self.store else { return };
+        let (absent, generation) = {
+            let known = self.locked();
+            if known.kept.0 == known.generation && known.kept.1 == reservations {
+                return;
+            }
+            (known.offerings.told(self.start.elapsed(), Timestamp::now()), known.generation)
+        };
+        let capacity = Capacity { absent, reservations };
+        if store.write(&capacity).await {
+            self.locked().kept = (generation, capacity.reservations);
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Known> {
         // Nothing can panic while the lock is held, so a poisoned memory is still a sound one.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Method, Request, Response};
+    use karp_domain::catalogue::{CapacityType, InstanceType, builtin_type, offerings};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A ConfigMap, once it was written, and how often it was.
+    type Given = (Option<Value>, usize);
+
+    /// An API server that has one ConfigMap.
+    fn server() -> (Client, Arc<Mutex<Given>>) {
+        let kept = Arc::<Mutex<Given>>::default();
+        let state = kept.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let state = state.clone();
+            async move {
+                assert!(
+                    request.uri().path().ends_with("/namespaces/karp/configmaps/karp-capacity"),
+                    "{}",
+                    request.uri()
+                );
+                if request.method() == Method::PATCH {
+                    let body = request.into_body().collect_bytes().await.expect("a body");
+                    let mut state = state.lock().expect("a state");
+                    *state = (Some(serde_json::from_slice(&body).expect("JSON")), state.1 + 1);
+                }
+                let found = state.lock().expect("a state").0.clone();
+                let code = if found.is_some() { 200 } else { 404 };
+                let missing =
+                    json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""});
+                let body = Body::from(found.unwrap_or(missing).to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).expect("a response"))
+            }
+        });
+        (Client::new(service, "default"), kept)
+    }
+
+    #[tokio::test]
+    async fn the_next_process_avoids_what_this_one_could_not_have() {
+        let (client, kept) = server();
+        let memory = || Unavailable::new(Some(Store::new(client.clone(), "karp")));
+        let zones = [karp_domain::catalogue::Zone::new("us-east-1a", "use1-az1")];
+        let facts = builtin_type("m7i.large").expect("a type");
+        let sold = offerings(facts, &zones, |_, _| None);
+        let catalogue = Arc::new(Catalogue::new(vec![InstanceType::from_facts(facts, &Default::default(), sold)]));
+        let had = |memory: &Unavailable| {
+            let known = memory.apply(&catalogue);
+            known.types()[0].offerings.iter().filter(|offering| offering.available).count()
+        };
+        let first = memory();
+        first.recall().await;
+        first.keep(BTreeMap::new()).await;
+        assert_eq!((had(&first), kept.lock().expect("a state").1), (2, 0), "no news is not written");
+        first.mark(&UnavailableOffering {
+            instance_type: "m7i.large".to_owned(),
+            zone: "us-east-1a".to_owned(),
+            capacity_type: CapacityType::Spot,
+            reservation: None,
+            code: "InsufficientInstanceCapacity".to_owned(),
+        });
+        first.changed().await;
+        first.keep(BTreeMap::new()).await;
+        first.keep(BTreeMap::new()).await;
+        assert_eq!((had(&first), kept.lock().expect("a state").1), (1, 1));
+        first.keep(BTreeMap::from([("cr-1".to_owned(), 1)])).await;
+        assert_eq!(kept.lock().expect("a state").1, 2, "reservations are news, too");
+        let second = memory();
+        assert_eq!(had(&second), 2);
+        second.recall().await;
+        assert_eq!(had(&second), 1);
     }
 }

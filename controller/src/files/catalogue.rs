@@ -1,18 +1,24 @@
-//! What can be bought: a list of instance types from a file, or the built-in table at prices that a controller kept, else at estimates.
+//! What can be bought: a list of instance types from a file, or the built-in table at prices that a controller kept, else at estimates, and
+//! without what a controller could not have a short while ago.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use karp_aws::prices::Prices;
 use karp_domain::api::{Ec2NodeClass, RequirementSpec, conditions, labels};
-use karp_domain::catalogue::{Catalogue, InstanceType, Listing, SeenMemory, Zone, builtin};
+use karp_domain::catalogue::{
+    CapacityReservation, Catalogue, InstanceType, Listing, SeenMemory, Unavailable, Zone, builtin,
+};
 use karp_domain::cluster::Catalogues;
 use karp_domain::price_file::PriceFile;
 use karp_domain::requirement::Operator;
 
 use super::{BadInput, Objects, Origin, source, text};
-use crate::cloud::aws::{Hardware, Kept, read_price_file, sold};
+use crate::cloud::aws::{Hardware, Selling, offered, read_price_file, sold};
+use crate::cloud::{Capacity, Kept};
 
 /// Zones when neither the command line nor any object names one.
 const DEFAULT_ZONES: [(&str, &str); 3] =
@@ -37,6 +43,7 @@ enum Types {
 pub struct Known {
     prices: Prices,
     memory: SeenMemory,
+    capacity: Capacity,
 }
 
 impl Known {
@@ -45,6 +52,7 @@ impl Known {
         Known {
             prices: maps().find_map(Prices::from_map).unwrap_or_default(),
             memory: maps().find_map(SeenMemory::from_map).unwrap_or_default(),
+            capacity: maps().find_map(Capacity::from_map).unwrap_or_default(),
         }
     }
 }
@@ -53,6 +61,7 @@ impl Known {
 struct Made {
     hardware: Hardware,
     zones: Vec<Zone>,
+    reservations: Vec<CapacityReservation>,
     catalogue: Arc<Catalogue>,
 }
 
@@ -74,12 +83,21 @@ impl Offered {
     }
 
     /// Makes the catalogue of every node class that a pool or claim names, whether or not the class is there; not of one that is known not to
-    /// be ready. Prices are those that the objects keep, else estimates.
-    pub fn catalogues(&self, objects: &Objects) -> Catalogues {
+    /// be ready. Prices are those that the objects keep, else estimates; what they keep of missing capacity holds at `now`.
+    pub fn catalogues(&self, objects: &Objects, now: Timestamp) -> Catalogues {
         let pools = objects.pools.iter().map(|pool| &pool.object.spec.template.spec.node_class_ref);
         let claims = objects.claims.iter().map(|claim| &claim.object.spec.node_class_ref);
         let names: BTreeSet<&str> = pools.chain(claims).map(|class| class.name.as_str()).collect();
         let known = Known::of(objects);
+        let mut missing = Unavailable::default();
+        if let Types::Builtin(_) = self.types {
+            missing.recall(&known.capacity.absent, Duration::ZERO, now);
+        }
+        match missing.told(Duration::ZERO, now).iter().filter(|absent| absent.until > now).count() {
+            0 => {}
+            1 => anstream::eprintln!("note: one offering is left out that could not be had a short while ago"),
+            many => anstream::eprintln!("note: {many} offerings are left out that could not be had a short while ago"),
+        }
         // equal classes share one catalogue
         let mut made: Vec<Made> = Vec::new();
         let mut all = Catalogues::default();
@@ -90,14 +108,19 @@ impl Offered {
                 continue;
             }
             let mut hardware = class.map(|class| Hardware::from_class(&class.spec)).unwrap_or_default();
-            let found = class.and_then(|class| class.status.as_ref()).map(|status| status.amis.clone());
-            hardware.images = found.filter(|images| !images.is_empty());
+            let status = class.and_then(|class| class.status.as_ref());
+            hardware.images = status.map(|status| status.amis.clone()).filter(|images| !images.is_empty());
+            let selected = status.map(|status| status.capacity_reservations.as_slice()).unwrap_or_default();
+            let reservations = offered(selected, |id| known.capacity.reservations.get(id).copied());
             let zones = zones_for(class, objects);
-            let is_same = |known: &&Made| known.hardware == hardware && known.zones == zones;
+            let is_same = |known: &&Made| {
+                known.hardware == hardware && known.zones == zones && known.reservations == reservations
+            };
             let same = made.iter().find(is_same).map(|same| same.catalogue.clone());
             let catalogue = same.unwrap_or_else(|| {
-                let catalogue = self.catalogue(&hardware, &zones, &known);
-                made.push(Made { hardware, zones, catalogue: catalogue.clone() });
+                let catalogue =
+                    missing.apply(&self.catalogue(&hardware, &zones, (&known, &reservations)), Duration::ZERO);
+                made.push(Made { hardware, zones, reservations, catalogue: catalogue.clone() });
                 catalogue
             });
             all.insert(name.into(), catalogue);
@@ -106,13 +129,19 @@ impl Offered {
     }
 
     /// Makes the catalogue of node classes that make this of types, and whose subnets are in these zones.
-    pub fn catalogue(&self, hardware: &Hardware, zones: &[Zone], known: &Known) -> Arc<Catalogue> {
+    pub fn catalogue(
+        &self,
+        hardware: &Hardware,
+        zones: &[Zone],
+        (known, reservations): (&Known, &[CapacityReservation]),
+    ) -> Arc<Catalogue> {
         let zones = match &self.types {
             Types::Listed(catalogue) => return catalogue.clone(),
             Types::Builtin(own) if own.is_empty() => zones,
             Types::Builtin(own) => own,
         };
-        let made = |facts| hardware.of(facts, &known.memory, || sold(facts, zones, &known.prices, &self.file));
+        let selling = Selling { prices: &known.prices, file: &self.file, reservations };
+        let made = |facts| hardware.of(facts, &known.memory, || sold(facts, zones, selling));
         Arc::new(Catalogue::new(builtin().iter().filter_map(made).collect()))
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::text::{Fault, Piece};
 use super::{Found, Objects, Origin, Problem};
-use crate::cloud::aws::KEPT;
+use crate::cloud::KEPT;
 
 /// Names the kinds whose objects decide something, with the version that is read and where such objects are kept.
 macro_rules! kinds {

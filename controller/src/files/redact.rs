@@ -11,7 +11,7 @@ use karp_domain::api::conditions::Condition;
 use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
 
 use super::expand::DEFAULT_CLASS;
-use crate::cloud::aws::KEPT;
+use crate::cloud::KEPT;
 
 /// Groups whose annotations are ours, or of the API that we speak.
 const ANNOTATION_GROUPS: [&str; 3] = ["karpenter.sh", "karpenter.k8s.aws", "karp.sh"];

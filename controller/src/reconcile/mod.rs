@@ -1,6 +1,7 @@
 //! The controllers: each observes, decides (in the domain) and acts; the time of the next look comes from the decision.
 
 mod buffers;
+mod capacity;
 pub mod disruption;
 mod driver;
 mod garbage;
@@ -202,6 +203,7 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(disruption::run(context.clone(), stop.clone()));
     tasks.spawn(interruption::run(context.clone(), stop.clone()));
     tasks.spawn(unreadable::run(context.clone(), stop.clone()));
+    tasks.spawn(capacity::run(context.clone(), stop.clone()));
     if context.options.feature_gates.enabled("CapacityBuffer") {
         tasks.spawn(buffers::run(context.clone(), stop.clone()));
     }

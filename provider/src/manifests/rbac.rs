@@ -68,8 +68,8 @@ fn everyday_rules() -> Vec<Value> {
     ]
 }
 
-/// Gives the rules that hold in the controller's namespace: its lease, and what it keeps for its next start: prices, and the
-/// memory of nodes.
+/// Gives the rules that hold in the controller's namespace: its lease, and what it keeps for its next start: prices, the
+/// memory of nodes, and which capacity is missing.
 pub fn lease_rules() -> Value {
     json!([
         rule(&["coordination.k8s.io"], &["leases"], &["create"]),
@@ -80,7 +80,7 @@ pub fn lease_rules() -> Value {
             "verbs": ["get", "patch", "update", "delete"],
         },
         rule(&[""], &["configmaps"], &["create"]),
-        { "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["karp-prices", "karp-memory"], "verbs": ["get", "patch"] },
+        { "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["karp-prices", "karp-memory", "karp-capacity"], "verbs": ["get", "patch"] },
     ])
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1 as core;
 use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::{DaemonSet, LimitRange, Pod, Shape, Whose, admitted};
 use karp_domain::resources::Resources;
-use karp_domain::scheduling::solve;
+use karp_domain::scheduling::{Asked, explain, solve};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use world::{TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
@@ -305,6 +305,11 @@ fn no_node_is_made_for_a_pod_that_a_daemon_keeps_away() {
         assert!(solution.nodes.is_empty());
         let why = solution.unschedulable[0].to_string();
         assert!(why.contains("daemon set kube-system/agent runs on all nodes that would do"), "{why}");
+        let known = snapshot(&objects(json!({})), catalogue(TYPES));
+        let told = explain(&known, &known.pods[0], &solution);
+        let last = told[0].steps.last().expect("a step");
+        assert!(matches!(&last.asked, Asked::NoDaemon { daemon, .. } if &*daemon.name == "agent"), "{last:?}");
+        assert_eq!((told[0].left, last.left), (0, 0));
         // it runs on some types only
         let solution = solve(&snapshot(&objects(json!({"kubernetes.io/arch": "arm64"})), catalogue(TYPES)));
         let catalogue = catalogue(TYPES);
@@ -312,6 +317,20 @@ fn no_node_is_made_for_a_pod_that_a_daemon_keeps_away() {
         assert!(!solution.nodes[0].offerings.is_empty());
         assert!(solution.nodes[0].offerings.iter().all(|offering| &*arch(&offering.instance_type) == "amd64"));
     }
+}
+
+#[test]
+fn the_steps_name_the_daemon_that_has_the_port() {
+    let port = json!([{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}], "resources": {"requests": {"cpu": "1"}}}]);
+    let mut daemon = agent(&json!({"kubernetes.io/arch": "arm64"}));
+    daemon["spec"]["template"]["spec"]["containers"] = port.clone();
+    let pod = with(pending("web", "1", "1Gi"), &[("spec.containers", port)]);
+    let known = snapshot(&[class(), pool("default", json!([])), daemon, pod], catalogue(TYPES));
+    let solution = solve(&known);
+    let told = explain(&known, &known.pods[0], &solution);
+    let step = told[0].steps.iter().find(|step| matches!(step.asked, Asked::HostPort { .. })).expect("a step");
+    assert!(!step.removed.is_empty() && step.removed.iter().all(|name| name.contains("g.")), "{:?}", step.removed);
+    assert!(told[0].left > 0 && solution.nodes.len() == 1);
 }
 
 #[test]

@@ -10,7 +10,8 @@ use karp_domain::api::{CapacityBuffer, NodeClaim};
 use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::{Buffer, Claim, Pool, Referred, Snapshot};
 use karp_domain::scheduling::{
-    InFlightNode, KeptRoom, Launch, Misfit, Outlook, Purpose, Room, Target, outlook, replicas, reserve, solve,
+    InFlightNode, KeptRoom, Launch, Misfit, Outlook, Purpose, Room, Target, lacking, outlook, replicas, reserve, solve,
+    with_replicas,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -65,6 +66,21 @@ fn each_takes_the_room_that_those_before_it_leave() {
     assert!(found.placements.is_empty() && found.unschedulable.is_empty() && found.short.is_empty());
     assert_eq!(found.rooms[0].room, Room::Lacking { launching: 4, refused: 0, pods: 4 });
     assert!(found.rooms[0].placements.is_empty(), "no node of it exists");
+}
+
+#[test]
+fn a_pod_is_explained_beside_what_static_pools_lack() {
+    let objects = [class(), pool("default", only("m7i.xlarge")), fixed("m7i.large", 1), pending("small", "1", "1Gi")];
+    let snapshot = world_of(&objects, &[]);
+    let ahead = with_replicas(&snapshot);
+    let solution = solve(&ahead);
+    assert_eq!((solution.placements.len(), solution.nodes.len()), (1, 0));
+    assert_eq!(lacking(&ahead, &solution.placements[0].target).map(|pool| &**pool), Some("fixed"));
+    let mut there = vec![class(), pool("default", only("m7i.xlarge")), pending("small", "1", "1Gi")];
+    there.extend(node("n1", "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
+    let snapshot = world_of(&there, &[]);
+    let ahead = with_replicas(&snapshot);
+    assert!(lacking(&ahead, &solve(&ahead).placements[0].target).is_none());
 }
 
 #[test]

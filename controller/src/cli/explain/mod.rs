@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use karp_domain::cluster::PodKey;
 use karp_domain::disruption::plan_disruption;
-use karp_domain::scheduling::{explain, solve};
+use karp_domain::scheduling::{explain, solve, with_replicas};
 
 use self::node::NodeReport;
 use self::report::Report;
@@ -95,8 +95,9 @@ fn pod(options: &PodOptions) -> anyhow::Result<ExitCode> {
     let key = PodKey::new(namespace, name);
     let snapshot = options.source.question()?.snapshot()?;
     let pod = snapshot.pods.iter().find(|pod| pod.key == key).with_context(|| format!("there is no pod {key}"))?;
-    let solution = solve(&snapshot);
-    let report = Report::new(pod, (&snapshot, &solution), explain(&snapshot, pod, &solution));
+    let ahead = with_replicas(&snapshot);
+    let solution = solve(&ahead);
+    let report = Report::new(pod, (&ahead, &solution), explain(&ahead, pod, &solution));
     text::print(options.source.output, || &report, || report.render())?;
     Ok(if report.is_refused() { ExitCode::from(2) } else { ExitCode::SUCCESS })
 }

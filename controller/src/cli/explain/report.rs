@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use karp_domain::cluster::{Owner, Phase, Pod, Snapshot};
-use karp_domain::scheduling::{Asked, Misfit, PoolExplanation, Refusal, Solution, Step, Target};
+use karp_domain::scheduling::{Asked, Misfit, PoolExplanation, Refusal, Solution, Step, Target, lacking};
 use serde::Serialize;
 
 use crate::cli::simulate::is_estimated;
@@ -32,6 +32,9 @@ enum Outcome {
     OfNode,
     /// It fits on a node or claim that exists.
     Placed { node: Arc<str> },
+    /// It fits on a node that a static pool lacks.
+    #[serde(rename_all = "camelCase")]
+    Replica { node_pool: Arc<str> },
     /// A node is launched for it, and others.
     #[serde(rename_all = "camelCase")]
     Launched { node_pool: Arc<str>, instance_type: Option<Arc<str>>, price: f64, estimated: bool, pods: usize },
@@ -85,7 +88,7 @@ impl Report {
         };
         Report {
             pod: pod.key.to_string(),
-            outcome: outcome(pod, decided.1),
+            outcome: outcome(pod, decided),
             pools: pools.into_iter().map(of_pool).collect(),
         }
     }
@@ -109,6 +112,7 @@ impl Report {
             Outcome::Gated => writeln!(out, "{style}has scheduling gates{style:#}: remove spec.schedulingGates")?,
             Outcome::OfNode => writeln!(out, "belongs to a node (daemon or static pod): no node is launched for it")?,
             Outcome::Placed { node } => writeln!(out, "fits on {node}, which is there")?,
+            Outcome::Replica { node_pool } => writeln!(out, "fits on a node that static pool {node_pool} lacks")?,
             Outcome::Launched { node_pool, instance_type, price, estimated, pods } => {
                 let (kind, mark) = (instance_type.as_deref().unwrap_or("node"), if *estimated { "~" } else { "" });
                 let others = match pods.saturating_sub(1) {
@@ -155,7 +159,7 @@ impl PoolReport {
     }
 }
 
-fn outcome(pod: &Pod, solution: &Solution) -> Outcome {
+fn outcome(pod: &Pod, (ahead, solution): (&Snapshot, &Solution)) -> Outcome {
     if pod.phase == Phase::Terminal || pod.deletes_at.is_some() {
         return Outcome::Leaving;
     }
@@ -163,6 +167,9 @@ fn outcome(pod: &Pod, solution: &Solution) -> Outcome {
         return Outcome::Bound { node: node.clone() };
     }
     if let Some(placed) = solution.placements.iter().find(|placement| placement.pod == pod.key) {
+        if let Some(pool) = lacking(ahead, &placed.target) {
+            return Outcome::Replica { node_pool: pool.clone() };
+        }
         let (Target::Node(node) | Target::Claim(node)) = &placed.target;
         return Outcome::Placed { node: node.clone() };
     }
@@ -204,6 +211,8 @@ fn step(step: Step) -> StepReport {
         Asked::OfferingForPod => "pod: offered in its zones and capacity types".to_owned(),
         Asked::OfferingForVolumes => "pod: offered where its volumes are".to_owned(),
         Asked::Room { resource, wanted, largest } => format!("pod: {resource} {wanted} (at most {largest})"),
+        Asked::HostPort { port } => format!("pod: no daemon with host port {port}"),
+        Asked::NoDaemon { daemon, rule } => format!("no pod of daemon set {daemon} ({rule})"),
         Asked::Volumes { driver, wanted, most } => format!("pod: {wanted} volumes of {driver} (at most {most})"),
         Asked::Limit { resource, limit, used } => format!("pool: limit {resource} {limit} ({used} in use)"),
     };

@@ -134,12 +134,29 @@ async fn load(clients: Clients) -> Result<Offers, Error> {
     Ok(Offers { zones, unknown })
 }
 
-/// Ways to buy a type in some zones: at known prices, else at estimates, as the account's own file changes them.
-pub fn sold(facts: &InstanceFacts, zones: &[Zone], prices: &Prices, file: &PriceFile) -> Vec<Offering> {
+/// What ways to buy are made of.
+#[derive(Clone, Copy)]
+pub struct Selling<'a> {
+    /// Known prices.
+    pub prices: &'a Prices,
+    /// What the account pays instead.
+    pub file: &'a PriceFile,
+    /// Capacity reservations of the class.
+    pub reservations: &'a [CapacityReservation],
+}
+
+/// Ways to buy a type in some zones: at known prices, else at estimates, as the account's own file changes them; then what is reserved.
+pub fn sold(facts: &InstanceFacts, zones: &[Zone], selling: Selling<'_>) -> Vec<Offering> {
+    let Selling { prices, file, reservations } = selling;
     let mut sold = offerings(facts, zones, |capacity_type, zone| prices.of(&facts.name, &zone.name, capacity_type));
     for offering in &mut sold {
         let (price, given) = file.price(&facts.name, &offering.zone.name, offering.capacity_type, offering.price);
         (offering.price, offering.source) = (price, if given { PriceSource::Published } else { offering.source });
+    }
+    if reservations.iter().any(|held| *held.instance_type == *facts.name) {
+        let bought = sold.iter().find(|offering| offering.capacity_type == CapacityType::OnDemand);
+        let price = bought.map_or_else(|| estimate_on_demand(facts), |offering| offering.price);
+        sold.extend(reserved_offerings(&facts.name, zones, reservations, price));
     }
     sold
 }
@@ -160,15 +177,7 @@ fn build(offers: &Offers, prices: &Prices, file: &PriceFile, memory: &SeenMemory
     let types = known.chain(&offers.unknown).filter_map(|facts| {
         let offered = offers.zones.get(&facts.name)?;
         let zones: Vec<Zone> = key.zones.iter().filter(|zone| offered.contains(&*zone.name)).cloned().collect();
-        let sold = || {
-            let mut sold = sold(facts, &zones, prices, file);
-            if key.reservations.iter().any(|held| *held.instance_type == *facts.name) {
-                let bought = sold.iter().find(|offering| offering.capacity_type == CapacityType::OnDemand);
-                let price = bought.map_or_else(|| estimate_on_demand(facts), |offering| offering.price);
-                sold.extend(reserved_offerings(&facts.name, &zones, &key.reservations, price));
-            }
-            sold
-        };
+        let sold = || sold(facts, &zones, Selling { prices, file, reservations: &key.reservations });
         if zones.is_empty() { None } else { key.hardware.of(facts, memory, sold) }
     });
     Catalogue::new(types.collect())

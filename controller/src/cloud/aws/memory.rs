@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use karp_domain::catalogue::{InstanceFacts, News, SeenMemory};
 
-use super::store::Store;
+use super::super::Store;
 
 /// What a former process kept is asked for again so long after that failed.
 const RETRY: Duration = Duration::from_secs(60);

@@ -12,7 +12,6 @@ mod price_list;
 mod profile;
 mod reservations;
 mod resolve;
-mod store;
 mod templates;
 mod validation;
 
@@ -43,20 +42,19 @@ use tokio::sync::OnceCell;
 
 use super::{
     CloudError, CloudProvider, Instance, LaunchError, LaunchOrder, Launched, Prepared, Problem, QueueMessage, Request,
-    Resolved, Termination,
+    Resolved, Store, Termination,
 };
 use crate::options::Options;
 use fresh::Fresh;
 pub use hardware::Hardware;
 use lookups::Lookups;
-pub use market::sold;
 use market::{Key, Market};
+pub use market::{Selling, sold};
 use memory::Memory;
 use price_list::PriceList;
 use profile::Profiles;
 use reservations::Reservations;
-use store::Store;
-pub use store::{KEPT, Kept};
+pub use reservations::offered;
 use templates::Templates;
 
 /// The tag that names an instance's claim.
@@ -315,6 +313,10 @@ fn instance_id(provider_id: &str) -> Result<&str, CloudError> {
 impl CloudProvider for Aws {
     fn name(&self) -> &'static str {
         "aws"
+    }
+
+    fn reservations(&self) -> BTreeMap<String, u32> {
+        self.reservations.as_ref().map(Reservations::free).unwrap_or_default()
     }
 
     async fn catalogue(&self, class: &Ec2NodeClass) -> Result<Arc<Catalogue>, CloudError> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use karp_aws::prices::{self, Prices};
 use karp_aws::{Clients, Error};
 
+use super::super::Store;
 use super::fresh::Fresh;
-use super::store::Store;
 
 /// How long prices are good (Karpenter: 12 h).
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);

@@ -1,6 +1,6 @@
 //! Capacity reservations that node classes select, and how many instances each has left.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -96,22 +96,12 @@ impl Reservations {
     /// Returns what of a class's reservations can be offered, ordered by id. One that was not counted since the start has nothing left.
     pub fn offered(&self, selected: &[CapacityReservation]) -> Vec<catalogue::CapacityReservation> {
         let known = self.locked();
-        let mut offered: Vec<_> = selected
-            .iter()
-            .map(|one| catalogue::CapacityReservation {
-                instance_type: one.instance_type.as_str().into(),
-                zone: one.availability_zone.as_str().into(),
-                reservation: Reservation {
-                    id: one.id.as_str().into(),
-                    kind: one.reservation_type,
-                    interruptible: one.interruptible.unwrap_or(false),
-                    remaining: known.free.get(&one.id).copied().unwrap_or(0),
-                },
-                expiring: one.state == ReservationState::Expiring,
-            })
-            .collect();
-        offered.sort_by(|a, b| a.reservation.id.cmp(&b.reservation.id));
-        offered
+        offered(selected, |id| known.free.get(id).copied())
+    }
+
+    /// Returns how many instances each has left, by id.
+    pub fn free(&self) -> BTreeMap<String, u32> {
+        self.locked().free.iter().map(|(id, count)| (id.clone(), *count)).collect()
     }
 
     /// Forgets a class that is gone.
@@ -123,6 +113,27 @@ impl Reservations {
         // Nothing can panic while the lock is held, so a poisoned memory is still a sound one.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns what of a class's reservations can be offered, ordered by id, as `left` counts the instances. One that was not counted has none.
+pub fn offered(
+    selected: &[CapacityReservation],
+    left: impl Fn(&str) -> Option<u32>,
+) -> Vec<catalogue::CapacityReservation> {
+    let offer = |one: &CapacityReservation| catalogue::CapacityReservation {
+        instance_type: one.instance_type.as_str().into(),
+        zone: one.availability_zone.as_str().into(),
+        reservation: Reservation {
+            id: one.id.as_str().into(),
+            kind: one.reservation_type,
+            interruptible: one.interruptible.unwrap_or(false),
+            remaining: left(&one.id).unwrap_or(0),
+        },
+        expiring: one.state == ReservationState::Expiring,
+    };
+    let mut offered: Vec<_> = selected.iter().map(offer).collect();
+    offered.sort_by(|a, b| a.reservation.id.cmp(&b.reservation.id));
+    offered
 }
 
 #[cfg(test)]

@@ -31,4 +31,4 @@ pub use overlay::{Overlaid, Overlay, OverlayConflict, ParsePriceChangeError, Pri
 pub use price::{Price, PriceSource};
 pub(crate) use table::asks_for_reservations;
 pub use table::{Catalogue, Instances, Market, RankedOffering, TypeSet};
-pub use unavailable::Unavailable;
+pub use unavailable::{Absent, Unavailable};

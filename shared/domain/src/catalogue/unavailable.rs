@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 
 use super::{CapacityType, Catalogue, Offering};
 use crate::fleet::UnavailableOffering;
@@ -12,6 +14,7 @@ use crate::fleet::UnavailableOffering;
 const FIRST: Duration = Duration::from_secs(180);
 /// Doubled at most so often: 3 min, 6, 12, 24, 48. Capacity that is gone for a day is asked for some thirty times instead of 480.
 const DOUBLINGS: u32 = 4;
+const LONGEST: Duration = FIRST.saturating_mul(2_u32.pow(DOUBLINGS));
 /// More than every type in every zone bought every way (1,000 × 6 × 2); beyond it the oldest are tried again.
 const CAPACITY: usize = 20_000;
 
@@ -24,7 +27,26 @@ pub struct Unavailable {
     offerings: FxHashMap<Key, Absence>,
 }
 
-/// An offering that could not be had.
+/// Tells others of an offering that could not be had, on the clock that all share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Absent {
+    /// Type; empty for all types.
+    pub instance_type: String,
+    /// Zone; empty for all zones.
+    pub zone: String,
+    /// How it was to be bought.
+    pub capacity_type: CapacityType,
+    /// The capacity reservation, which stands for itself, whatever its type and zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
+    /// It is avoided until then.
+    pub until: Timestamp,
+    /// How long it is avoided at a time, in seconds.
+    pub seconds: u64,
+}
+
+/// What is kept of an offering that could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Absence {
     /// It is avoided until then.
@@ -59,10 +81,40 @@ impl Unavailable {
         }
         let lasts = match self.offerings.get(&key) {
             Some(before) if now < before.until => before.lasts,
-            Some(before) if !before.is_forgotten(now) => (before.lasts * 2).min(FIRST * 2_u32.pow(DOUBLINGS)),
+            Some(before) if !before.is_forgotten(now) => (before.lasts * 2).min(LONGEST),
             _ => FIRST,
         };
         self.offerings.insert(key, Absence { until: now + lasts, lasts });
+    }
+
+    /// Answers what is not forgotten, ordered; `clock` is the time of day at `now`.
+    #[must_use]
+    pub fn told(&self, now: Duration, clock: Timestamp) -> Vec<Absent> {
+        let known = self.offerings.iter().filter(|(_, absence)| !absence.is_forgotten(now));
+        let tell = |(key, absence): (&Key, &Absence)| {
+            let (instance_type, zone, capacity_type, reservation) = key.clone();
+            let ahead = SignedDuration::try_from(absence.until).ok()? - SignedDuration::try_from(now).ok()?;
+            let until = clock.checked_add(ahead).ok()?;
+            Some(Absent { instance_type, zone, capacity_type, reservation, until, seconds: absence.lasts.as_secs() })
+        };
+        let mut told: Vec<Absent> = known.filter_map(tell).collect();
+        told.sort_unstable();
+        told
+    }
+
+    /// Takes over what another was told of, where nothing is known yet: what it says of its own time is held to what this memory does.
+    pub fn recall(&mut self, told: &[Absent], now: Duration, clock: Timestamp) {
+        for absent in told.iter().take(CAPACITY.saturating_sub(self.offerings.len())) {
+            let lasts = Duration::from_secs(absent.seconds).clamp(FIRST, LONGEST);
+            let ahead = absent.until.duration_since(clock);
+            if SignedDuration::try_from(lasts).is_ok_and(|lasts| ahead + lasts <= SignedDuration::ZERO) {
+                continue;
+            }
+            let until = now + Duration::try_from(ahead).unwrap_or_default().min(lasts);
+            let key =
+                (absent.instance_type.clone(), absent.zone.clone(), absent.capacity_type, absent.reservation.clone());
+            self.offerings.entry(key).or_insert(Absence { until, lasts });
+        }
     }
 
     /// Answers the catalogue without what is to be avoided.
@@ -171,6 +223,40 @@ mod tests {
         now += Duration::from_secs(60 * 97);
         unavailable.mark(&spot, now);
         assert_eq!(minutes(&unavailable, now), 3, "it was to be had in between");
+    }
+
+    #[test]
+    fn another_process_avoids_what_this_one_could_not_have() {
+        let (mut first, mut now) = (Unavailable::default(), START);
+        for minutes in [3, 6] {
+            first.mark(&offering("m7i.large", "us-east-1a"), now);
+            now += Duration::from_secs(60 * minutes + 1);
+        }
+        first.mark(&offering("m7i.large", "us-east-1a"), now);
+        first.mark(&offering("c7i.large", ""), now);
+        let clock: Timestamp = "2026-11-22T12:00:00Z".parse().expect("a time");
+        let told = first.told(now, clock);
+        let text = serde_json::to_string(&told[1]).expect("JSON");
+        let expected = r#"{"instanceType":"m7i.large","zone":"us-east-1a","capacityType":"spot","until":"2026-11-22T12:12:00Z","seconds":720}"#;
+        assert_eq!((told.len(), text.as_str()), (2, expected));
+        // a minute later, on another machine
+        let mut second = Unavailable::default();
+        second.recall(&told, Duration::ZERO, clock + SignedDuration::from_mins(1));
+        assert_eq!(minutes(&second, Duration::ZERO), 11);
+        assert_eq!(second.told(Duration::ZERO, clock + SignedDuration::from_mins(1)), told);
+        // when it fails again after that, it is avoided twice as long; what nobody asked for meanwhile is forgotten
+        let mut third = Unavailable::default();
+        third.recall(&told, START, clock + SignedDuration::from_mins(13));
+        assert_eq!((minutes(&third, START), third.told(START, clock).len()), (0, 1));
+        third.mark(&offering("m7i.large", "us-east-1a"), START);
+        assert_eq!(minutes(&third, START), 24);
+        // a clock that is wrong makes nothing last longer than it may
+        let mut fourth = Unavailable::default();
+        fourth.recall(&told, START, clock - SignedDuration::from_hours(24));
+        assert_eq!(minutes(&fourth, START), 12);
+        // what is known here counts more
+        fourth.recall(&told, START, clock);
+        assert_eq!(minutes(&fourth, START), 12);
     }
 
     #[test]

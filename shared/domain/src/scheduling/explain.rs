@@ -5,11 +5,13 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::amounts::whole;
-use super::problem::{PoolState, Problem, bears};
+use super::problem::{PoolState, Problem, bears, way};
+use super::queue::{beside_daemon, repelling};
+use super::wants::{Wants, steps};
 use super::{Misfit, Refusal, Solution};
 use crate::api::labels;
 use crate::catalogue::TypeSet;
-use crate::cluster::{Pod, Snapshot, VolumeProblem};
+use crate::cluster::{HostPort, Pod, PodKey, Snapshot, VolumeProblem};
 use crate::quantity::Quantity;
 use crate::requirement::{Requirement, Requirements};
 
@@ -68,6 +70,18 @@ pub enum Asked {
         /// The most that one of the types before this step has.
         largest: Quantity,
     },
+    /// No daemon with the pod's host port.
+    HostPort {
+        /// The daemon's port.
+        port: HostPort,
+    },
+    /// No pod of a daemon set that the pod must not be near, or that must not be near it.
+    NoDaemon {
+        /// The daemon set.
+        daemon: PodKey,
+        /// The rule, described.
+        rule: String,
+    },
     /// Volumes of the pod attached.
     Volumes {
         /// CSI driver.
@@ -110,6 +124,8 @@ pub fn explain(snapshot: &Snapshot, pod: &Pod, planned: &Solution) -> Vec<PoolEx
 fn of_pool(problem: &Problem<'_>, state: &PoolState, pod: &Pod) -> PoolExplanation {
     let places = problem.snapshot.volumes.places(&pod.key, &pod.claims).unwrap_or_default();
     let barred = bears(&pod.shape, &state.pool.taints).err().map(|taint| Misfit::Taint { taint });
+    let (class, policy) = (problem.terms.class_of(pod), problem.snapshot.settings.preferences);
+    let wants = steps(&problem.terms, &pod.shape, &pod.key.namespace, class, policy, problem.discouraged).pop();
     let ways = pod.shape.alternatives.iter().map(|wanted| {
         let mut sieve = Sieve { state, steps: Vec::new(), types: state.catalogue.all() };
         sieve.pool();
@@ -118,6 +134,8 @@ fn of_pool(problem: &Problem<'_>, state: &PoolState, pod: &Pod) -> PoolExplanati
             sieve.places(wanted, &places);
             sieve.room(pod);
             sieve.volumes(problem, pod);
+            sieve.ports(pod);
+            wants.iter().for_each(|wants| sieve.daemons(problem, wants, wanted));
             sieve.limits();
         }
         (sieve.types.count_ones(..), sieve.steps)
@@ -208,6 +226,23 @@ impl Sieve<'_> {
             let most = self.types.ones().filter_map(|t| whole(room[t][at])).max().unwrap_or_default();
             let asked = Asked::Volumes { driver: driver.into(), wanted, most };
             self.keep_if(asked, |t| whole(room[t][at]).is_none_or(|most| wanted <= most));
+        }
+    }
+
+    fn ports(&mut self, pod: &Pod) {
+        for (port, types) in &self.state.daemon_ports {
+            if pod.shape.ports.iter().any(|wanted| wanted.conflicts(port)) {
+                self.keep_if(Asked::HostPort { port: port.clone() }, |at| !types.contains(at));
+            }
+        }
+    }
+
+    fn daemons(&mut self, problem: &Problem<'_>, wants: &Wants, wanted: &Requirements) {
+        let state = self.state;
+        let Ok(mut way) = way(&state.pool, &state.catalogue, &self.types, state.market, wanted, 0) else { return };
+        for (rule, daemon, on) in repelling(problem, state, wants) {
+            beside_daemon(state, &mut way, on);
+            self.keep(Asked::NoDaemon { daemon: daemon.clone(), rule: problem.terms.describe(rule) }, &way.types);
         }
     }
 

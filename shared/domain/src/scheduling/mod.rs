@@ -28,7 +28,7 @@ mod worth;
 
 pub use explain::{Asked, PoolExplanation, Step, explain};
 pub use finish::MAX_TYPES;
-pub use outlook::{KeptRoom, Launch, Outlook, Purpose, outlook};
+pub use outlook::{KeptRoom, Launch, Outlook, Purpose, lacking, outlook, with_replicas};
 pub(crate) use problem::Problem;
 pub use replicas::{ReplicaPlan, replicas};
 pub(crate) use reservations::hold_or_forgo;

@@ -71,10 +71,7 @@ pub struct KeptRoom {
 
 /// Answers all that is launched for a cluster as it stands, by one pass of each: static pools, waiting pods, buffers.
 pub fn outlook(snapshot: &Snapshot) -> Outlook {
-    let plan = match snapshot.pools.iter().any(|pool| pool.is_static()) {
-        true => replicas(snapshot, &BTreeSet::new()),
-        false => ReplicaPlan::default(),
-    };
+    let plan = lacked(snapshot);
     let ahead = filled(snapshot, &plan);
     let solution = solve(&ahead);
     let reserve = reserve(&ahead, &solution);
@@ -84,7 +81,26 @@ pub fn outlook(snapshot: &Snapshot) -> Outlook {
     outlook
 }
 
-/// The snapshot in which static pools have claims for what they lack, and those that they give back leave.
+/// Answers the snapshot in which static pools have claims for what they lack, and those that they give back leave: what pods that wait
+/// find when their turn comes.
+pub fn with_replicas(snapshot: &Snapshot) -> Cow<'_, Snapshot> {
+    filled(snapshot, &lacked(snapshot))
+}
+
+/// Answers the static pool that lacks the node on which a pod was placed; nothing for hosts that exist.
+pub fn lacking<'s>(ahead: &'s Snapshot, target: &Target) -> Option<&'s Arc<str>> {
+    let Target::Claim(name) = target else { return None };
+    replica(target)?;
+    ahead.claims.iter().find(|claim| claim.name == *name)?.pool.as_ref()
+}
+
+fn lacked(snapshot: &Snapshot) -> ReplicaPlan {
+    match snapshot.pools.iter().any(|pool| pool.is_static()) {
+        true => replicas(snapshot, &BTreeSet::new()),
+        false => ReplicaPlan::default(),
+    }
+}
+
 fn filled<'s>(snapshot: &'s Snapshot, plan: &ReplicaPlan) -> Cow<'s, Snapshot> {
     if plan.create.is_empty() && plan.delete.is_empty() {
         return Cow::Borrowed(snapshot);

@@ -420,25 +420,40 @@ fn without_exotic(state: &PoolState, mut way: Way) -> Way {
     way
 }
 
-/// Takes away the nodes with daemons that pods must not be near, since those are there before the pods are: zones or capacity types where
-/// the daemons are in some only, else types.
+/// The daemon sets on nodes of a pool that pods must not be near, or that must not be near them: the rule, the set, and where it is.
+pub(crate) fn repelling<'p>(
+    problem: &'p Problem<'_>,
+    state: &'p PoolState,
+    wants: &'p Wants,
+) -> impl Iterator<Item = (&'p Rule, &'p PodKey, &'p Way)> {
+    wants.apart().filter(|rule| problem.daemon_counters.contains(&rule.counter)).flat_map(|rule| {
+        let counted = state.daemon_counters.iter().filter(|(id, ..)| *id == rule.counter);
+        counted.map(move |(_, daemon, on)| (rule, daemon, on))
+    })
+}
+
+/// Takes away the nodes with a daemon that pods must not be near, since it is there before the pods are: zones or capacity types where
+/// the daemon is in some only, else types.
+pub(crate) fn beside_daemon(state: &PoolState, way: &mut Way, on: &Way) {
+    if on.market.and(way.market).is_empty() || !on.open.overlaps(&way.open) {
+        return;
+    }
+    let types = Arc::make_mut(&mut way.types);
+    match way.market.beside(on.market) {
+        Some(market) => {
+            way.market = market;
+            types.intersect_with(&state.catalogue.offered(market));
+        }
+        None => types.difference_with(&on.types),
+    }
+}
+
+/// Takes away the nodes with daemons that pods must not be near.
 fn apart_from_daemons(problem: &Problem<'_>, state: &PoolState, wants: &Wants, mut way: Way) -> Result<Way, Misfit> {
-    for rule in wants.apart().filter(|rule| problem.daemon_counters.contains(&rule.counter)) {
-        for (_, daemon, on) in state.daemon_counters.iter().filter(|(id, ..)| *id == rule.counter) {
-            if on.market.and(way.market).is_empty() || !on.open.overlaps(&way.open) {
-                continue;
-            }
-            let types = Arc::make_mut(&mut way.types);
-            match way.market.beside(on.market) {
-                Some(market) => {
-                    way.market = market;
-                    types.intersect_with(&state.catalogue.offered(market));
-                }
-                None => types.difference_with(&on.types),
-            }
-            if types.is_clear() {
-                return Err(Misfit::Daemon { daemon: daemon.clone(), rule: problem.terms.describe(rule) });
-            }
+    for (rule, daemon, on) in repelling(problem, state, wants) {
+        beside_daemon(state, &mut way, on);
+        if way.types.is_clear() {
+            return Err(Misfit::Daemon { daemon: daemon.clone(), rule: problem.terms.describe(rule) });
         }
     }
     Ok(without_exotic(state, way))

@@ -1,5 +1,5 @@
-//! What the controller keeps in ConfigMaps for its next start: the last good prices, so that an outage of the price list loses nothing, and the
-//! memory of nodes that were there.
+//! What the controller keeps in ConfigMaps for its next start: the last good prices, so that an outage of the price list loses nothing, the
+//! memory of nodes that were there, and which capacity is missing.
 
 use std::io::{Read, Write};
 use std::marker::PhantomData;
@@ -16,6 +16,8 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::core::ObjectMeta;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use super::unavailable::Capacity;
 
 const FIELD_MANAGER: &str = "karp";
 /// The API server takes objects of about 1 MiB, in base64; a region's prices are some 50 KiB.
@@ -48,7 +50,8 @@ impl Kept for SeenMemory {
 }
 
 /// Where something is kept: the names of the ConfigMaps, each with its key.
-pub const KEPT: [(&str, &str); 2] = [(Prices::NAME, Prices::KEY), (SeenMemory::NAME, SeenMemory::KEY)];
+pub const KEPT: [(&str, &str); 3] =
+    [(Prices::NAME, Prices::KEY), (SeenMemory::NAME, SeenMemory::KEY), (Capacity::NAME, Capacity::KEY)];
 
 /// Keeps something in the controller's namespace.
 #[derive(Clone)]
