@@ -111,8 +111,14 @@ async fn refused_capacity_is_looked_for_elsewhere_at_once() {
     until("it is kept", async || kept.get_opt("karp-capacity").await.expect("an answer").is_some()).await;
     stand.terminate();
     stand.start();
-    until("the next controller avoids it, too", async || stand.log().contains("took kept memory of missing capacity"))
-        .await;
+    until("the next controller avoids it, too", async || {
+        let log = stand.log();
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        lines.any(|line| {
+            line["message"] == "took kept memory of missing capacity" && line["offerings"].as_u64() > Some(0)
+        })
+    })
+    .await;
     stand.leave().await;
 }
 

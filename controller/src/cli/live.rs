@@ -87,18 +87,23 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
     Ok(objects)
 }
 
-/// Finds what a controller keeps, in whichever namespace; without it, or the right to read it, prices and memory are estimates.
+/// Finds what a controller keeps, in whichever namespace; without it, or the right to read it, prices and memory are
+/// estimates, nothing is left out, and reservations count as used up.
 async fn kept(client: &Client) -> Vec<Found<ConfigMap>> {
     let mut all = Vec::new();
     for (name, _) in KEPT {
         let ours = ListParams::default().fields(&format!("metadata.name={name}"));
         match Api::<ConfigMap>::all(client.clone()).list(&ours).await {
             Ok(listed) if listed.items.len() > 1 => {
-                anstream::eprintln!("note: reckoning with estimates, there is more than one ConfigMap {name}");
+                anstream::eprintln!(
+                    "note: reckoning without what a controller keeps, there is more than one ConfigMap {name}"
+                );
             }
             Ok(listed) => all.extend(listed.items.into_iter().map(found)),
             Err(error) => {
-                anstream::eprintln!("note: reckoning with estimates, ConfigMap {name} cannot be read: {error}");
+                anstream::eprintln!(
+                    "note: reckoning without what a controller keeps, ConfigMap {name} cannot be read: {error}"
+                );
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use karp_domain::catalogue::{self, Absent, Catalogue};
@@ -27,6 +27,9 @@ impl Kept for Capacity {
     const KEY: &'static str = "capacity.v1.json.gz";
 }
 
+/// The memory's time at the start: longer than anything that was over before is remembered.
+const PAST: Duration = Duration::from_secs(2 * 60 * 60);
+
 /// Lends the memory its clock, a lock, and a place where it is kept.
 pub struct Unavailable {
     start: Instant,
@@ -42,6 +45,8 @@ struct Known {
     generation: u64,
     /// What was written last: the count of changes, and what reservations had left.
     kept: (u64, BTreeMap<String, u32>),
+    /// What reservations had left when a former process was last asked; good until EC2 has counted them.
+    recalled: BTreeMap<String, u32>,
 }
 
 impl Unavailable {
@@ -53,14 +58,14 @@ impl Unavailable {
     /// Remembers that an offering could not be had.
     pub fn mark(&self, offering: &UnavailableOffering) {
         let mut known = self.locked();
-        known.offerings.mark(offering, self.start.elapsed());
+        known.offerings.mark(offering, self.now());
         known.generation += 1;
         self.changed.notify_one();
     }
 
     /// Returns the catalogue without what is to be avoided.
     pub fn apply(&self, catalogue: &Arc<Catalogue>) -> Arc<Catalogue> {
-        self.locked().offerings.apply(catalogue, self.start.elapsed())
+        self.locked().offerings.apply(catalogue, self.now())
     }
 
     /// Waits until something was marked.
@@ -73,24 +78,32 @@ impl Unavailable {
         let Some(store) = &self.store else { return };
         let Ok(Some(kept)) = store.read().await else { return };
         let mut known = self.locked();
-        known.offerings.recall(&kept.absent, self.start.elapsed(), Timestamp::now());
+        known.offerings.recall(&kept.absent, self.now(), Timestamp::now());
+        known.recalled = kept.reservations;
         tracing::info!(offerings = kept.absent.len(), "took kept memory of missing capacity");
     }
 
-    /// Writes down what is not yet; after a failure the next call tries again.
-    pub async fn keep(&self, reservations: BTreeMap<String, u32>) {
+    /// Writes down what is not yet; after a failure the next call tries again. No reservations means that EC2 has not counted them yet.
+    pub async fn keep(&self, mut reservations: BTreeMap<String, u32>) {
         let Some(store) = &self.store else { return };
         let (absent, generation) = {
             let known = self.locked();
+            if reservations.is_empty() {
+                reservations.clone_from(&known.recalled);
+            }
             if known.kept.0 == known.generation && known.kept.1 == reservations {
                 return;
             }
-            (known.offerings.told(self.start.elapsed(), Timestamp::now()), known.generation)
+            (known.offerings.told(self.now(), Timestamp::now()), known.generation)
         };
         let capacity = Capacity { absent, reservations };
         if store.write(&capacity).await {
             self.locked().kept = (generation, capacity.reservations);
         }
+    }
+
+    fn now(&self) -> Duration {
+        PAST + self.start.elapsed()
     }
 
     fn locked(&self) -> MutexGuard<'_, Known> {

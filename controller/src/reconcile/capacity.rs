@@ -22,7 +22,11 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             }
         };
         tokio::select! {
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => {
+                // the next process starts now, and asks
+                context.unavailable.keep(context.cloud.reservations()).await;
+                return;
+            }
             () = news => {}
         }
         context.unavailable.keep(context.cloud.reservations()).await;

@@ -110,7 +110,11 @@ impl Unavailable {
             if SignedDuration::try_from(lasts).is_ok_and(|lasts| ahead + lasts <= SignedDuration::ZERO) {
                 continue;
             }
-            let until = now + Duration::try_from(ahead).unwrap_or_default().min(lasts);
+            // one that is over is remembered for as long as it would have been
+            let until = match Duration::try_from(ahead) {
+                Ok(ahead) => now + ahead.min(lasts),
+                Err(_) => now.saturating_sub(ahead.unsigned_abs()),
+            };
             let key =
                 (absent.instance_type.clone(), absent.zone.clone(), absent.capacity_type, absent.reservation.clone());
             self.offerings.entry(key).or_insert(Absence { until, lasts });

@@ -431,7 +431,13 @@ impl<'r> Assignment<'r> {
 
     fn group(&mut self, batch: Batch, cell: &Cell, unit: u32, joins: bool, ways: ByPool) {
         let kind = &self.kinds[batch.0];
-        let doubtful = self.doubtful(kind, &cell.alternatives, &ways);
+        // larger units fit fewer types; other groups of a batch have the same nodes
+        let known =
+            (unit == 1).then(|| self.batches.iter().zip(&self.groups).position(|(b, g)| *b == batch && g.unit == 1));
+        let doubtful = match known.flatten() {
+            Some(group) => self.doubtful[group].clone(),
+            None => self.doubtful(kind, &cell.alternatives, &ways),
+        };
         self.doubtful.push(doubtful);
         self.batches.push(batch);
         self.groups.push(Group {
@@ -454,20 +460,21 @@ impl<'r> Assignment<'r> {
     fn doubtful(&self, kind: &Kind, alternatives: &[Requirements], ways: &ByPool) -> SmallVec<[CounterId; 2]> {
         let problem = self.problem;
         let is_sure = |filter: &Filter| {
-            problem
-                .pools
-                .iter()
-                .zip(&**ways)
-                .flat_map(|(state, ways)| ways.iter().flatten().map(move |way| (state, way)))
-                .all(|(state, way)| {
-                    let requirements = alternatives[way.alternative].and(&state.pool.requirements);
-                    let (catalogue, types) = (state.catalogue.clone(), TypeSet::clone(&way.types));
-                    filter.is_sure_of(&HostLabels::Asked { requirements, catalogue, types, market: way.market })
-                })
+            let pools = problem.pools.iter().zip(&**ways).zip(&problem.addable);
+            let mut all =
+                pools.flat_map(|((state, ways), addable)| ways.iter().flatten().map(move |way| (state, way, addable)));
+            all.all(|(state, way, addable)| {
+                let mut types = TypeSet::clone(&way.types);
+                types.intersect_with(addable);
+                let requirements = alternatives[way.alternative].and(&state.pool.requirements);
+                let catalogue = state.catalogue.clone();
+                types.is_clear()
+                    || filter.is_sure_of(&HostLabels::Asked { requirements, catalogue, types, market: way.market })
+            })
         };
-        let looks = |id: &CounterId| {
-            problem.terms.filter(*id).is_some_and(|filter| filter.alternatives.is_some() && !is_sure(filter))
-        };
+        // what a kind asks for itself, its nodes have
+        let other = |filter: &Filter| filter.alternatives.as_ref().is_some_and(|all| *all != kind.shape.alternatives);
+        let looks = |id: &CounterId| problem.terms.filter(*id).is_some_and(|filter| other(filter) && !is_sure(filter));
         kind.counting.iter().copied().filter(looks).collect()
     }
 

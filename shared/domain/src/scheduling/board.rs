@@ -170,7 +170,8 @@ impl Board {
                     let Some(value) = domains.host(key, host) else { continue };
                     let filter = terms.filter(*id);
                     if filter.is_none_or(|filter| filter_admits_host(filter, state)) {
-                        let surely = filter.is_none_or(|filter| filter.is_sure_of(&state.labels));
+                        let known = matches!(state.labels, HostLabels::Known(_));
+                        let surely = known || filter.is_none_or(|filter| filter.is_sure_of(&state.labels));
                         self.count_in(*id, value, count, surely);
                     }
                 }

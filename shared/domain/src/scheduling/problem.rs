@@ -257,6 +257,8 @@ impl<'a> Problem<'a> {
             }
             state.used.add(&most);
         }
+        let policy = self.snapshot.settings.min_values;
+        self.addable = self.pools.iter().map(|state| addable(state, policy)).collect();
     }
 }
 
@@ -513,7 +515,10 @@ fn surely(asked: &Requirements, catalogue: &Catalogue, types: &TypeSet, market: 
             Some(values) => values.iter().all(|value| wanted.admits(value)),
             None => wanted.admits_absence(),
         }),
-        _ => wanted.admits_absence() && !asked.contains(key),
+        _ => match asked.get(key) {
+            Some(own) => own.intersection(wanted) == *own,
+            None => wanted.admits_absence(),
+        },
     }
 }
 
