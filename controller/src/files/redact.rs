@@ -9,6 +9,7 @@ use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karp_domain::api::conditions::Condition;
 use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool};
+use karp_domain::cluster::is_resized;
 
 use super::expand::DEFAULT_CLASS;
 use crate::cloud::KEPT;
@@ -122,9 +123,22 @@ fn pod_spec(spec: core::PodSpec) -> core::PodSpec {
     }
 }
 
+/// What containers have since a resize in place.
+fn in_use(statuses: Vec<core::ContainerStatus>) -> Vec<core::ContainerStatus> {
+    let of = |status: core::ContainerStatus| core::ContainerStatus {
+        name: status.name,
+        allocated_resources: status.allocated_resources,
+        resources: status.resources,
+        ..core::ContainerStatus::default()
+    };
+    statuses.into_iter().map(of).collect()
+}
+
 impl Redact for core::Pod {
     fn redacted(self) -> Self {
         let condition = |condition: core::PodCondition| core::PodCondition { message: None, ..condition };
+        let resized =
+            self.spec.as_ref().zip(self.status.as_ref()).is_some_and(|(spec, status)| is_resized(spec, status));
         core::Pod {
             metadata: meta(self.metadata),
             spec: self.spec.map(pod_spec),
@@ -133,6 +147,8 @@ impl Redact for core::Pod {
                 start_time: status.start_time,
                 nominated_node_name: status.nominated_node_name,
                 conditions: status.conditions.map(|all| all.into_iter().map(condition).collect()),
+                container_statuses: status.container_statuses.filter(|_| resized).map(in_use),
+                init_container_statuses: status.init_container_statuses.filter(|_| resized).map(in_use),
                 ..core::PodStatus::default()
             }),
         }

@@ -56,6 +56,20 @@ fn a_pod_is_decided_on_as_before_and_tells_nothing_else() {
     let redacted = pod.clone().redacted();
     keeps_no_secret(&redacted);
     assert_eq!(cluster::Pod::from_kube(&redacted), cluster::Pod::from_kube(&pod));
+    let mut spec = spec();
+    spec["nodeName"] = json!("n1");
+    let own = json!([{"name": "main", "ready": true, "restartCount": 0, "image": SECRET, "imageID": SECRET,
+        "state": {"waiting": {"message": SECRET}}, "resources": {"requests": {"cpu": "7"}}}]);
+    let resized: core::Pod = typed(json!({"metadata": meta(), "spec": spec, "status": {"containerStatuses": own}}));
+    let redacted = resized.clone().redacted();
+    keeps_no_secret(&redacted);
+    let read = cluster::Pod::from_kube(&redacted).expect("a pod");
+    assert!(
+        read.shape.requests.get("cpu") > karp_domain::quantity::Quantity::from_units(6),
+        "{:?}",
+        read.shape.requests
+    );
+    assert_eq!(Ok(read), cluster::Pod::from_kube(&resized));
     assert_eq!(redacted.clone().redacted(), redacted);
 }
 

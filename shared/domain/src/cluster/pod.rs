@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1 as core;
 use rustc_hash::FxBuildHasher;
 use serde::{Deserialize, Serialize};
 
-use super::{ClaimRef, Shape, Unreadable, Whose, volume};
+use super::shape::requests_in_use;
+use super::{ClaimRef, Shape, Unreadable, Whose, is_resized, volume};
 use crate::api::{duration, labels};
 
 /// Priority from which a pod counts as critical (system-cluster-critical); such pods are drained last.
@@ -143,8 +144,13 @@ impl Pod {
         let spec = pod.spec.as_ref().ok_or_else(|| Unreadable::new("Pod", &key, "spec", "it is missing"))?;
         let own = meta.labels.clone().unwrap_or_default();
         let whose = Whose { namespace, labels: &own };
-        let shape = Shape::from_pod_spec(spec, whose).map_err(|e| e.of("Pod", &key))?;
+        let mut shape = Shape::from_pod_spec(spec, whose).map_err(|e| e.of("Pod", &key))?;
         let status = pod.status.as_ref();
+        if let (Some(status), Some(_)) = (status, &spec.node_name)
+            && is_resized(spec, status)
+        {
+            shape.requests = requests_in_use(spec, status).map_err(|e| e.of("Pod", &key))?;
+        }
         let condition = |kind: &str| {
             status.and_then(|s| s.conditions.as_ref()).and_then(|all| all.iter().find(|c| c.type_ == kind))
         };

@@ -98,22 +98,66 @@ fn read_tolerations(list: &[core::Toleration]) -> Result<Vec<Toleration>, Unread
     list.iter().enumerate().map(read).collect()
 }
 
-/// What kube-scheduler counts: the sum of containers and restartable init containers, or the largest init container with the
-/// sidecars before it; pod-level requests replace it key by key; the runtime's overhead comes on top.
+/// What kube-scheduler counts of a pod that it has not bound.
 fn requests(spec: &core::PodSpec) -> Result<Resources, UnreadableField> {
+    sum(spec, |container, _, path| container_requests(container, path))
+}
+
+/// What a container on a node has, and what the kubelet granted it.
+type InUse<'s> = (Option<&'s BTreeMap<String, KubeQuantity>>, Option<&'s BTreeMap<String, KubeQuantity>>);
+
+fn in_use<'s>(status: &'s core::PodStatus, container: &core::Container, sidecar: bool) -> Option<InUse<'s>> {
+    let statuses = if sidecar { &status.init_container_statuses } else { &status.container_statuses };
+    let own = statuses.iter().flatten().find(|own| own.name == container.name)?;
+    Some((own.resources.as_ref()?.requests.as_ref(), own.allocated_resources.as_ref()))
+}
+
+/// Says whether containers of a pod on a node do not have what they ask for: since a resize in place, which takes its time or fails.
+pub fn is_resized(spec: &core::PodSpec, status: &core::PodStatus) -> bool {
+    let containers = spec.containers.iter().map(|container| (container, false));
+    let mut all = containers.chain(spec.init_containers.iter().flatten().map(|container| (container, true)));
+    all.any(|(container, sidecar)| {
+        let asked = container.resources.as_ref().and_then(|own| own.requests.as_ref());
+        let (has, granted) = in_use(status, container, sidecar).unwrap_or_default();
+        [has, granted].into_iter().any(|other| other.is_some() && other != asked)
+    })
+}
+
+/// What kube-scheduler counts of a pod that is resized in place: of what a container asks for, has, and was granted, the most; what it asks
+/// for does not count when its node can never give it.
+pub(super) fn requests_in_use(spec: &core::PodSpec, status: &core::PodStatus) -> Result<Resources, UnreadableField> {
+    let mut conditions = status.conditions.iter().flatten();
+    let refused = conditions.any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"));
+    sum(spec, |container, sidecar, path| {
+        let asked = container_requests(container, path)?;
+        let Some((has, granted)) = in_use(status, container, sidecar) else { return Ok(asked) };
+        let mut most = if refused { Resources::default() } else { asked };
+        most.raise(&merged(has, None, &format!("status of {path}.resources"))?);
+        most.raise(&merged(granted, None, &format!("status of {path}.allocatedResources"))?);
+        Ok(most)
+    })
+}
+
+/// The sum of containers and restartable init containers, or the largest init container with the sidecars before it; pod-level requests
+/// replace it key by key; the runtime's overhead comes on top. `of` answers what one container counts for; its second argument tells
+/// sidecars.
+fn sum(
+    spec: &core::PodSpec,
+    of: impl Fn(&core::Container, bool, &str) -> Result<Resources, UnreadableField>,
+) -> Result<Resources, UnreadableField> {
     let mut running = Resources::default();
     for (at, container) in spec.containers.iter().enumerate() {
-        running.add(&container_requests(container, &format!("spec.containers[{at}]"))?);
+        running.add(&of(container, false, &format!("spec.containers[{at}]"))?);
     }
     let mut sidecars = Resources::default();
     let mut starting = Resources::default();
     for (at, container) in spec.init_containers.iter().flatten().enumerate() {
-        let own = container_requests(container, &format!("spec.initContainers[{at}]"))?;
+        let path = format!("spec.initContainers[{at}]");
         if container.restart_policy.as_deref() == Some("Always") {
-            sidecars.add(&own);
+            sidecars.add(&of(container, true, &path)?);
             starting.raise(&sidecars);
         } else {
-            starting.raise(&sidecars.plus(&own));
+            starting.raise(&sidecars.plus(&container_requests(container, &path)?));
         }
     }
     let mut total = running.plus(&sidecars);
