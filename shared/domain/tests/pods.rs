@@ -466,3 +466,54 @@ fn a_pod_asks_for_what_kube_scheduler_counts() {
         assert_eq!(beside, (quantity(cpu), quantity(memory)), "{spec}");
     }
 }
+
+/// As kube-scheduler: room is given up when the kubelet has made the container smaller, and taken as soon as it is asked for.
+#[test]
+fn a_pod_that_is_resized_in_place_counts_for_the_most_of_what_it_asks_and_has() {
+    let cpu = |has: &str, allocated: &str, asks: &str, more: &[(&str, Value)]| {
+        let own = json!([{"name": "c", "ready": true, "restartCount": 0, "image": "", "imageID": "",
+            "allocatedResources": {"cpu": allocated}, "resources": {"requests": {"cpu": has}}}]);
+        let pod = with(running("p", "n", asks, "1Gi"), &[("status.containerStatuses", own)]);
+        let known = snapshot(&[with(pod, more)], catalogue(TYPES));
+        known.pods[0].shape.requests.get("cpu").to_string()
+    };
+    assert_eq!(cpu("1", "1", "1", &[]), "1");
+    assert_eq!(cpu("2", "2", "1", &[]), "2", "not made smaller yet");
+    assert_eq!(cpu("2", "1", "1", &[]), "2", "the kubelet is about to");
+    assert_eq!(cpu("1", "1", "3", &[]), "3", "it will grow");
+    let never = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
+    assert_eq!(cpu("1", "1", "300", &[("status.conditions", never)]), "1", "it will not");
+    // before it is bound nothing is in use
+    let unbound = with(
+        pending("p", "1", "1Gi"),
+        &[(
+            "status.containerStatuses",
+            json!([{"name": "c", "ready": true,
+        "restartCount": 0, "image": "", "imageID": "", "resources": {"requests": {"cpu": "2"}}}]),
+        )],
+    );
+    assert_eq!(snapshot(&[unbound], catalogue(TYPES)).pods[0].shape.requests.get("cpu").to_string(), "1");
+}
+
+/// Limits leave some waiting: those of lower priority, and never one that another would have made way for.
+#[test]
+fn limits_keep_nobody_out_for_whom_others_have_an_alternative() {
+    let apart = json!([term(HOST, "web", &[])]);
+    let web = |name: &str, cpu: &str, more: &[(&str, Value)]| {
+        let labels = [("metadata.labels", json!({"app": "web"})), (APART, apart.clone())];
+        with(with(pending(name, cpu, "1Gi"), &labels), more)
+    };
+    let limited = |limits: Value| with(pool("any", json!([])), &[("spec.weight", json!(50)), ("spec.limits", limits)]);
+    let arm = pool("arm", json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]));
+    let amd = ("spec.nodeSelector", json!({"kubernetes.io/arch": "amd64"}));
+    // one of two nodes must go to the pod that fits nowhere else
+    let mut objects = vec![class(), limited(json!({"nodes": 2})), arm, web("bound", "900m", &[amd])];
+    objects.extend((0..4).map(|n| web(&format!("free-{n}"), "1", &[])));
+    assert_eq!(refused(&solved(&objects)), [""; 0]);
+    // room for two small ones or a large one: priority decides
+    let mut objects = vec![class(), limited(json!({"cpu": "8"})), web("large", "7", &[("spec.priority", json!(10))])];
+    objects.extend((0..2).map(|n| web(&format!("small-{n}"), "3", &[])));
+    assert_eq!(refused(&solved(&objects)), ["small-0", "small-1"]);
+    objects[2] = web("large", "7", &[]);
+    assert_eq!(refused(&solved(&objects)), ["large"], "of one priority, as many as can be");
+}

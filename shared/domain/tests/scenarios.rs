@@ -8,7 +8,7 @@ use karp_domain::catalogue::CapacityType;
 use karp_domain::disruption::{DisruptionPlan, Verdict, plan_disruption};
 use karp_domain::scheduling::{InFlightNode, Solution, Target, solve};
 use serde_json::Value;
-use world::{catalogue, judge, node, pending, running, snapshot, with};
+use world::{catalogue, judge, node, pending, running, snapshot, topology, with};
 
 /// Reads a scenario; `Pods` and `Host` documents are short for what the API server would hold.
 fn objects(documents: &[Value]) -> Vec<Value> {
@@ -104,11 +104,13 @@ fn check(name: &str) {
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     let scenario = &documents[0];
     let types: Vec<&str> = scenario["types"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
-    let snapshot = snapshot(&objects(&documents), catalogue(&types));
+    let objects = objects(&documents);
+    let snapshot = snapshot(&objects, catalogue(&types));
     let report = match scenario["ask"].as_str().unwrap() {
         "solve" => {
             let solution = solve(&snapshot);
             judge::judge(&snapshot, &solution);
+            topology::judge(&objects, &snapshot, &solution);
             report_solution(&solution)
         }
         "disrupt" => report_plan(&plan_disruption(&snapshot)),
@@ -133,4 +135,19 @@ fn refusals() {
 #[test]
 fn shrink() {
     check("shrink");
+}
+
+#[test]
+fn weights() {
+    check("weights");
+}
+
+#[test]
+fn topology_of_pods() {
+    check("topology");
+}
+
+#[test]
+fn daemons() {
+    check("daemons");
 }

@@ -1,5 +1,7 @@
 //! The solver: existing hosts first, then new nodes, pool by pool in the order of their weights.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
@@ -163,25 +165,20 @@ fn keep_nominations(
 
 /// Plans new nodes; answers a misfit by group and pool for pods that a full pool or `minValues` kept out.
 fn launch(problem: &Problem<'_>, groups: &mut [Group], nodes: &mut Vec<InFlightNode>) -> Vec<Vec<Option<Misfit>>> {
-    let mut plan = Plan::default();
-    let mut packer = Packer::new(problem, groups);
-    pack(&mut packer, &mut plan.misfits);
-    plan.take(packer);
-    improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
-    // what was improved may have left room under a limit
-    for _ in 0..MOST_REFILLS {
-        let before = plan.drafts.len();
-        if plan.waiting() == 0 || problem.pools.iter().all(|state| state.pool.limits.is_empty()) {
+    let mut plan = Plan::of(problem, groups, &[]);
+    // nodes are chosen by what they hold for their price, which may leave those waiting that fit few types, or matter most
+    let mut waiting = vec![false; groups.len()];
+    for _ in 0..MOST_TURNS {
+        waiting.iter_mut().zip(&plan.remaining).for_each(|(waits, left)| *waits |= *left > 0);
+        let turns = turns(groups, &waiting);
+        if plan.waiting() == 0 || turns.len() < 2 {
             break;
         }
-        let mut packer = Packer::new(problem, groups);
-        packer.resume(plan.drafts.clone(), plan.left.clone(), plan.remaining.clone());
-        pack(&mut packer, &mut plan.misfits);
-        plan.take(packer);
-        if plan.drafts.len() == before {
+        let other = Plan::of(problem, groups, &turns);
+        if other.served(groups) <= plan.served(groups) {
             break;
         }
-        improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
+        plan = other;
     }
     plan.leave_short_lists(problem, groups);
     join::join(problem, groups, &mut plan.drafts, &mut plan.left);
@@ -191,6 +188,17 @@ fn launch(problem: &Problem<'_>, groups: &mut [Group], nodes: &mut Vec<InFlightN
 
 /// Rounds of packing what waits into room that improvement made under limits.
 const MOST_REFILLS: usize = 4;
+/// How often nodes are planned again for those first that were left waiting.
+const MOST_TURNS: usize = 2;
+
+/// Groups that have their turn together: by priority, and of one priority those first that would wait otherwise.
+fn turns(groups: &[Group], waiting: &[bool]) -> Vec<Vec<usize>> {
+    let mut turns: BTreeMap<(Reverse<i32>, bool), Vec<usize>> = BTreeMap::new();
+    for (at, group) in groups.iter().enumerate() {
+        turns.entry((Reverse(group.priority), !waiting[at])).or_default().push(at);
+    }
+    turns.into_values().collect()
+}
 
 #[derive(Default)]
 struct Plan {
@@ -201,6 +209,48 @@ struct Plan {
 }
 
 impl Plan {
+    /// Packs groups turn by turn, all at once where none is named.
+    fn of(problem: &Problem<'_>, groups: &[Group], turns: &[Vec<usize>]) -> Self {
+        let mut plan = Plan::default();
+        let mut packer = Packer::new(problem, groups);
+        if turns.is_empty() {
+            pack(&mut packer, &mut plan.misfits);
+        } else {
+            let all = std::mem::replace(&mut packer.remaining, vec![0; groups.len()]);
+            for turn in turns {
+                turn.iter().for_each(|group| packer.remaining[*group] = all[*group]);
+                pack(&mut packer, &mut plan.misfits);
+            }
+        }
+        plan.take(packer);
+        improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
+        // what was improved may have left room under a limit
+        for _ in 0..MOST_REFILLS {
+            let before = plan.drafts.len();
+            if plan.waiting() == 0 || problem.pools.iter().all(|state| state.pool.limits.is_empty()) {
+                break;
+            }
+            let mut packer = Packer::new(problem, groups);
+            packer.resume(plan.drafts.clone(), plan.left.clone(), plan.remaining.clone());
+            pack(&mut packer, &mut plan.misfits);
+            plan.take(packer);
+            if plan.drafts.len() == before {
+                break;
+            }
+            improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
+        }
+        plan
+    }
+
+    /// How many pods wait, fewest last: of the highest priority first.
+    fn served(&self, groups: &[Group]) -> Vec<Reverse<u64>> {
+        let mut waiting: BTreeMap<Reverse<i32>, u64> = BTreeMap::new();
+        for (group, left) in groups.iter().zip(&self.remaining) {
+            *waiting.entry(Reverse(group.priority)).or_default() += u64::from(*left) * u64::from(group.unit);
+        }
+        waiting.into_values().map(Reverse).collect()
+    }
+
     fn take(&mut self, packer: Packer<'_>) {
         self.drafts = packer.drafts;
         self.left = packer.left;
