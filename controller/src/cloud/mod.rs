@@ -17,6 +17,8 @@ use karp_domain::api::{Ami, CapacityReservation, Ec2NodeClass, NodeClaim, Securi
 use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
 use karp_domain::fleet::UnavailableOffering;
 
+#[cfg(test)]
+use store::fake;
 pub use store::{KEPT, Kept, Store};
 pub use unavailable::{Capacity, Unavailable};
 

@@ -119,6 +119,60 @@ fn unpack<T: DeserializeOwned>(packed: &[u8]) -> Option<T> {
     serde_json::from_slice(&text).ok()
 }
 
+/// An API server for tests of what is kept.
+#[cfg(test)]
+pub mod fake {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What the API server was given.
+    #[derive(Default)]
+    pub struct Given {
+        map: Option<Value>,
+        pub writes: usize,
+        /// It does not answer.
+        pub down: bool,
+    }
+
+    /// Makes one that has the ConfigMap of a kind in namespace `karp`, once it was written.
+    pub fn server<T: Kept>() -> (Client, Arc<Mutex<Given>>) {
+        let kept = Arc::<Mutex<Given>>::default();
+        let state = kept.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let state = state.clone();
+            async move {
+                let path = format!("/namespaces/karp/configmaps/{}", T::NAME);
+                assert!(request.uri().path().ends_with(&path), "{}", request.uri());
+                let answer = |code: u16, body: Value| {
+                    let response = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+                    Ok::<_, Infallible>(response.expect("a response"))
+                };
+                let status = |code: u16, reason: &str| json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": ""});
+                if state.lock().expect("a state").down {
+                    return answer(403, status(403, "Forbidden"));
+                }
+                if request.method() == Method::PATCH {
+                    let body = request.into_body().collect_bytes().await.expect("a body");
+                    let mut state = state.lock().expect("a state");
+                    state.map = Some(serde_json::from_slice(&body).expect("JSON"));
+                    state.writes += 1;
+                }
+                match state.lock().expect("a state").map.clone() {
+                    Some(map) => answer(200, map),
+                    None => answer(404, status(404, "NotFound")),
+                }
+            }
+        });
+        (Client::new(service, "default"), kept)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

@@ -114,50 +114,14 @@ impl Unavailable {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use http::{Method, Request, Response};
     use karp_domain::catalogue::{CapacityType, InstanceType, builtin_type, offerings};
-    use kube::Client;
-    use kube::client::Body;
-    use serde_json::{Value, json};
 
+    use super::super::fake;
     use super::*;
-
-    /// A ConfigMap, once it was written, and how often it was.
-    type Given = (Option<Value>, usize);
-
-    /// An API server that has one ConfigMap.
-    fn server() -> (Client, Arc<Mutex<Given>>) {
-        let kept = Arc::<Mutex<Given>>::default();
-        let state = kept.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let state = state.clone();
-            async move {
-                assert!(
-                    request.uri().path().ends_with("/namespaces/karp/configmaps/karp-capacity"),
-                    "{}",
-                    request.uri()
-                );
-                if request.method() == Method::PATCH {
-                    let body = request.into_body().collect_bytes().await.expect("a body");
-                    let mut state = state.lock().expect("a state");
-                    *state = (Some(serde_json::from_slice(&body).expect("JSON")), state.1 + 1);
-                }
-                let found = state.lock().expect("a state").0.clone();
-                let code = if found.is_some() { 200 } else { 404 };
-                let missing =
-                    json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""});
-                let body = Body::from(found.unwrap_or(missing).to_string().into_bytes());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).expect("a response"))
-            }
-        });
-        (Client::new(service, "default"), kept)
-    }
 
     #[tokio::test]
     async fn the_next_process_avoids_what_this_one_could_not_have() {
-        let (client, kept) = server();
+        let (client, kept) = fake::server::<Capacity>();
         let memory = || Unavailable::new(Some(Store::new(client.clone(), "karp")));
         let zones = [karp_domain::catalogue::Zone::new("us-east-1a", "use1-az1")];
         let facts = builtin_type("m7i.large").expect("a type");
@@ -170,7 +134,7 @@ mod tests {
         let first = memory();
         first.recall().await;
         first.keep(BTreeMap::new()).await;
-        assert_eq!((had(&first), kept.lock().expect("a state").1), (2, 0), "no news is not written");
+        assert_eq!((had(&first), kept.lock().expect("a state").writes), (2, 0), "no news is not written");
         first.mark(&UnavailableOffering {
             instance_type: "m7i.large".to_owned(),
             zone: "us-east-1a".to_owned(),
@@ -181,9 +145,9 @@ mod tests {
         first.changed().await;
         first.keep(BTreeMap::new()).await;
         first.keep(BTreeMap::new()).await;
-        assert_eq!((had(&first), kept.lock().expect("a state").1), (1, 1));
+        assert_eq!((had(&first), kept.lock().expect("a state").writes), (1, 1));
         first.keep(BTreeMap::from([("cr-1".to_owned(), 1)])).await;
-        assert_eq!(kept.lock().expect("a state").1, 2, "reservations are news, too");
+        assert_eq!(kept.lock().expect("a state").writes, 2, "reservations are news, too");
         let second = memory();
         assert_eq!(had(&second), 2);
         second.recall().await;

@@ -6,17 +6,16 @@ mod world;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use karp_domain::api::{CapacityBuffer, NodeClaim};
+use karp_domain::api::CapacityBuffer;
 use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::{Buffer, Claim, Pool, Referred, Snapshot};
 use karp_domain::scheduling::{
-    InFlightNode, KeptRoom, Launch, Misfit, Outlook, Purpose, Room, Target, lacking, outlook, replicas, reserve, solve,
-    with_replicas,
+    KeptRoom, Launch, Misfit, Outlook, Purpose, Room, Target, lacking, outlook, replicas, reserve, solve, with_replicas,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use world::universe::a_cluster;
-use world::{TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
+use world::{TYPES, catalogue, class, created, node, pending, pool, running, snapshot, with};
 
 fn buffer(name: &str, replicas: u32, cpu: &str) -> Arc<Buffer> {
     let object: CapacityBuffer =
@@ -120,13 +119,6 @@ fn static_pools_stop_at_their_limit_and_take_no_part_beyond_it() {
     assert!(matches!(&*found.short, [(pool, Misfit::Limit { .. })] if &**pool == "fixed"), "{:?}", found.short);
     assert_eq!(found.unschedulable.len(), 2, "pods do not grow a static pool");
     assert_eq!(found.rooms[0].room, Room::Lacking { launching: 0, refused: 3, pods: 3 });
-}
-
-/// The claim of a planned node, as the API server would have it.
-fn created(node: &InFlightNode, name: &str) -> Arc<Claim> {
-    let mut claim = NodeClaim::new(name, node.claim_spec());
-    claim.metadata.labels = Some(node.claim_labels());
-    Arc::new(Claim::from_kube(&claim).unwrap())
 }
 
 proptest! {

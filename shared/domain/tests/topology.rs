@@ -3,14 +3,12 @@
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use karp_domain::api::NodeClaim;
 use karp_domain::catalogue::CapacityType;
-use karp_domain::cluster::{Claim, PreferencePolicy, Snapshot};
+use karp_domain::cluster::{PreferencePolicy, Snapshot};
 use karp_domain::scheduling::{InFlightNode, Solution, Target, solve};
 use serde_json::{Value, json};
-use world::{TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
+use world::{TYPES, catalogue, class, created, node, pending, pool, running, snapshot, with};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
@@ -496,7 +494,7 @@ fn pools_that_cannot_grow_change_nothing_for_others() {
 /// Pods on a node of which it is not known yet whether a spread will look at it count against the skew, but do not raise the least.
 #[test]
 fn a_spread_is_sure_of_what_it_counts() {
-    let arm = [("spec.nodeSelector", json!({"kubernetes.io/arch": "arm64"}))];
+    let arm = ("spec.nodeSelector", json!({"kubernetes.io/arch": "arm64"}));
     let either =
         |name: &str| app(pending(name, "1", "64Mi"), "web", &[("spec.nodeSelector", json!({ZONE: "us-east-1a"}))]);
     let mut objects = vec![app(running("there", "n0", "1", "1Gi"), "other", &[])];
@@ -509,7 +507,7 @@ fn a_spread_is_sure_of_what_it_counts() {
     objects.push(app(pending("near", "1", "1Gi"), "other", &near));
     objects.extend((0..4).map(|n| {
         let spread = (SPREAD, spread(ZONE, 1, "DoNotSchedule"));
-        app(pending(&format!("s{n}"), "1", "1Gi"), "web", &[arm[0].clone(), spread])
+        app(pending(&format!("s{n}"), "1", "1Gi"), "web", &[arm.clone(), spread])
     }));
     let answer = Answer::of(&objects);
     let types: BTreeSet<String> = answer
@@ -536,12 +534,8 @@ fn pods_that_keep_off_fargate_spread_and_stay_on_the_nodes_planned_for_them() {
     let solution = solve(&known);
     assert!(solution.unschedulable.is_empty(), "{:?}", solution.unschedulable);
     // nothing is launched yet, and the next pass makes no more
-    let claim = |(at, node): (usize, &InFlightNode)| {
-        let mut claim = NodeClaim::new(&format!("c{at}"), node.claim_spec());
-        claim.metadata.labels = Some(node.claim_labels());
-        Arc::new(Claim::from_kube(&claim).unwrap())
-    };
-    known.claims.extend(solution.nodes.iter().enumerate().map(claim));
+    let claims = solution.nodes.iter().enumerate();
+    known.claims.extend(claims.map(|(at, node)| created(node, &format!("c{at}"))));
     let again = solve(&known);
     assert_eq!((again.nodes.len(), again.unschedulable.len(), again.placements.len()), (0, 0, 9));
 }

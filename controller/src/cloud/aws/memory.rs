@@ -123,60 +123,14 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use http::{Method, Request, Response};
     use karp_domain::catalogue::builtin_type;
-    use kube::Client;
-    use kube::client::Body;
-    use serde_json::{Value, json};
 
+    use super::super::super::fake;
     use super::*;
-
-    /// What the API server was given.
-    #[derive(Default)]
-    struct Given {
-        map: Option<Value>,
-        writes: usize,
-        /// It does not answer.
-        down: bool,
-    }
-
-    /// An API server that has one ConfigMap, once it was written.
-    fn server() -> (Client, Arc<Mutex<Given>>) {
-        let kept = Arc::<Mutex<Given>>::default();
-        let state = kept.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let state = state.clone();
-            async move {
-                assert!(request.uri().path().ends_with("/namespaces/karp/configmaps/karp-memory"), "{}", request.uri());
-                if state.lock().expect("a state").down {
-                    let refused = json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": ""});
-                    let body = Body::from(refused.to_string().into_bytes());
-                    return Ok::<_, Infallible>(Response::builder().status(403).body(body).expect("a response"));
-                }
-                if request.method() == Method::PATCH {
-                    let body = request.into_body().collect_bytes().await.expect("a body");
-                    let mut state = state.lock().expect("a state");
-                    state.map = Some(serde_json::from_slice(&body).expect("JSON"));
-                    state.writes += 1;
-                }
-                let found = state.lock().expect("a state").map.clone();
-                let code = if found.is_some() { 200 } else { 404 };
-                let missing =
-                    || json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""});
-                let body = found.unwrap_or_else(missing).to_string();
-                Ok::<_, Infallible>(
-                    Response::builder().status(code).body(Body::from(body.into_bytes())).expect("a response"),
-                )
-            }
-        });
-        (Client::new(service, "default"), kept)
-    }
 
     #[tokio::test]
     async fn the_next_process_knows_what_this_one_saw() {
-        let (client, kept) = server();
+        let (client, kept) = fake::server::<SeenMemory>();
         let memory = || Memory::new(Some(Store::new(client.clone(), "karp")));
         let facts = builtin_type("m7i.large").expect("a type");
         let first = memory();
@@ -195,7 +149,7 @@ mod tests {
     /// What could not be read is not written over, and what could not be written is written later.
     #[tokio::test]
     async fn what_is_kept_outlives_an_api_server_that_does_not_answer() {
-        let (client, kept) = server();
+        let (client, kept) = fake::server::<SeenMemory>();
         let memory = || Memory::new(Some(Store::new(client.clone(), "karp")));
         let (large, xlarge) = (builtin_type("m7i.large").expect("a type"), builtin_type("m7i.xlarge").expect("a type"));
         let first = memory();

@@ -165,7 +165,7 @@ fn keep_nominations(
 
 /// Plans new nodes; answers a misfit by group and pool for pods that a full pool or `minValues` kept out.
 fn launch(problem: &Problem<'_>, groups: &mut [Group], nodes: &mut Vec<InFlightNode>) -> Vec<Vec<Option<Misfit>>> {
-    let mut plan = Plan::of(problem, groups, &[]);
+    let mut plan = Plan::of(problem, groups, &[(0..groups.len()).collect()]);
     // nodes are chosen by what they hold for their price, which may leave those waiting that fit few types, or matter most
     let mut waiting = vec![false; groups.len()];
     for _ in 0..MOST_TURNS {
@@ -209,18 +209,14 @@ struct Plan {
 }
 
 impl Plan {
-    /// Packs groups turn by turn, all at once where none is named.
+    /// Packs groups turn by turn.
     fn of(problem: &Problem<'_>, groups: &[Group], turns: &[Vec<usize>]) -> Self {
         let mut plan = Plan::default();
         let mut packer = Packer::new(problem, groups);
-        if turns.is_empty() {
+        let all = std::mem::replace(&mut packer.remaining, vec![0; groups.len()]);
+        for turn in turns {
+            turn.iter().for_each(|group| packer.remaining[*group] = all[*group]);
             pack(&mut packer, &mut plan.misfits);
-        } else {
-            let all = std::mem::replace(&mut packer.remaining, vec![0; groups.len()]);
-            for turn in turns {
-                turn.iter().for_each(|group| packer.remaining[*group] = all[*group]);
-                pack(&mut packer, &mut plan.misfits);
-            }
         }
         plan.take(packer);
         improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
 use karp_domain::catalogue::{CapacityType, Catalogue, NodeSettings, Zone, builtin_type};
 use karp_domain::cluster::{Claim, DaemonSet, Node, Pod, PodBudget, Pool, Snapshot, StorageClass, Volume, VolumeClaim};
+use karp_domain::scheduling::InFlightNode;
 use serde_json::{Value, json};
 
 pub const NOW: &str = "2026-11-21T12:00:00Z";
@@ -199,4 +200,11 @@ pub fn node(name: &str, pool: &str, instance_type: &str, zone: &str, capacity_ty
 
 pub fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
+}
+
+/// The claim of a planned node, as the API server would have it.
+pub fn created(node: &InFlightNode, name: &str) -> Arc<Claim> {
+    let mut claim = NodeClaim::new(name, node.claim_spec());
+    claim.metadata.labels = Some(node.claim_labels());
+    Arc::new(Claim::from_kube(&claim).unwrap())
 }
