@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use karp_domain::catalogue::{Catalogue, Price};
 use karp_domain::cluster::{self, Snapshot};
 use karp_domain::scheduling::{InFlightNode, Solution, Target, solve};
@@ -26,11 +28,13 @@ use proptest::test_runner::TestRunner;
 use sandbox::{Options, Sandbox, layout::Layout, tools::Tools};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use world::universe::a_cluster;
+use world::universe::{RUNTIME, SOLE, URGENT, a_cluster, a_crowded_cluster, csi_node};
 use world::{TYPES, catalogue, judge};
 
 /// Random clusters of one run.
 const CLUSTERS: u32 = 20;
+/// Of so many clusters one is crowded.
+const CROWDED: u32 = 5;
 /// Times more with `KARP_DEEP=1`.
 const DEEP: u32 = 10;
 /// All planned pods are bound within this time.
@@ -87,8 +91,11 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
     let mut tally = Tally::default();
     let begin = Instant::now();
     for number in 0..clusters {
-        let objects = a_cluster().new_tree(&mut runner).expect("a cluster").current();
-        let objects = bindable(objects);
+        let drawn = match number % CROWDED {
+            0 => a_crowded_cluster().new_tree(&mut runner).expect("a cluster").current(),
+            _ => a_cluster().new_tree(&mut runner).expect("a cluster").current(),
+        };
+        let objects = bindable(drawn);
         if only.is_some_and(|only| only != number) {
             continue;
         }
@@ -195,11 +202,12 @@ fn bindable(objects: Vec<Value>) -> Vec<Value> {
     for pod in objects.iter_mut().filter(|object| object["kind"] == "Pod") {
         let (name, namespace) = (pod["metadata"]["name"].clone(), pod["metadata"]["namespace"].clone());
         let Some(claim) = pod.pointer_mut("/spec/volumes/0/persistentVolumeClaim/claimName") else { continue };
-        let Some(class) = claim.as_str().filter(|name| waits(name)).map(str::to_owned) else { continue };
+        let own_claim = |name: &&str| waits(name) && *name != SOLE;
+        let Some(class) = claim.as_str().filter(own_claim).map(str::to_owned) else { continue };
         *claim = json!(format!("{class}-{}", name.as_str().unwrap_or_default()));
         own.push(json!({
             "kind": "PersistentVolumeClaim", "metadata": {"name": claim, "namespace": namespace},
-            "spec": {"storageClassName": class}, "status": {"phase": "Pending"},
+            "spec": {"storageClassName": class, "accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Pending"},
         }));
     }
     objects.extend(own);
@@ -228,7 +236,10 @@ fn creatable(object: &Value) -> Value {
     pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
     pod["spec"]["enableServiceLinks"] = json!(false);
     pod["spec"]["automountServiceAccountToken"] = json!(false);
-    pod["spec"]["containers"][0]["image"] = json!("pause");
+    for list in ["containers", "initContainers"] {
+        let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
+        containers.into_iter().flatten().for_each(|container| container["image"] = json!("pause"));
+    }
     pod
 }
 
@@ -262,8 +273,8 @@ async fn provide_volumes(client: Client) {
                 "metadata": {"name": format!("made-{}", claim.uid().unwrap_or_default()), "labels": {HOLD: "made"}},
                 "spec": {
                     "storageClassName": spec.storage_class_name, "capacity": {"storage": "1Gi"},
-                    "accessModes": ["ReadWriteMany"], "persistentVolumeReclaimPolicy": "Retain",
-                    "csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-2"},
+                    "accessModes": spec.access_modes, "persistentVolumeReclaimPolicy": "Retain",
+                    "csi": {"driver": "ebs.csi.aws.com", "volumeHandle": format!("vol-{}", claim.uid().unwrap_or_default())},
                     "claimRef": {"namespace": claim.namespace(), "name": claim.name_any(), "uid": claim.uid()},
                     "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": in_zone}]}},
                 },
@@ -291,7 +302,9 @@ async fn claim(client: &Client, mut object: Value) -> Result<()> {
     if object["spec"]["storageClassName"].is_null() {
         object["spec"]["storageClassName"] = json!("");
     }
-    object["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+    if object["spec"]["accessModes"].is_null() {
+        object["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+    }
     object["spec"]["resources"] = json!({"requests": {"storage": "1Gi"}});
     create(&Api::<PersistentVolumeClaim>::namespaced(client.clone(), &namespace), object).await
 }
@@ -301,8 +314,14 @@ fn waiting_claim(object: &Value) -> Option<bool> {
     (object["kind"] == "PersistentVolumeClaim").then(|| object["metadata"]["name"].as_str().is_some_and(waits))
 }
 
-/// Makes what volumes need, once for all clusters: in both namespaces the same claims, bound, unbound and lost.
+/// Makes what is there once for all clusters: classes of priority and of runtimes, and what volumes need, in both namespaces the same claims,
+/// bound, unbound and lost.
 async fn storage(client: &Client) -> Result<()> {
+    let urgent = json!({"metadata": {"name": URGENT}, "value": 1000, "preemptionPolicy": "Never"});
+    create(&Api::<PriorityClass>::all(client.clone()), urgent).await?;
+    let overhead = json!({"podFixed": {"cpu": "250m", "memory": "120Mi"}});
+    let runtime = json!({"metadata": {"name": RUNTIME}, "handler": RUNTIME, "overhead": overhead});
+    create(&Api::<RuntimeClass>::all(client.clone()), runtime).await?;
     for object in world::universe::storage() {
         let mut object = object;
         object["status"] = Value::Null;
@@ -372,6 +391,9 @@ impl Real {
         for object in objects.iter().filter(|object| object["kind"] == "Node") {
             real.node(object.clone()).await?;
         }
+        for object in objects.iter().filter(|object| object["kind"] == "CSINode") {
+            create(&real.drivers(), object.clone()).await?;
+        }
         for object in objects.iter().filter(|object| object["kind"] == "DaemonSet") {
             let mut daemon = object.clone();
             daemon["spec"]["selector"] = json!({"matchLabels": {"daemon": "agent"}});
@@ -388,6 +410,10 @@ impl Real {
     }
 
     fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    fn drivers(&self) -> Api<CSINode> {
         Api::all(self.client.clone())
     }
 
@@ -458,6 +484,10 @@ impl Real {
         for (at, node) in solution.nodes.iter().enumerate() {
             let name = format!("{}-new-{round}-{at}", self.mark);
             self.node(self.realised(snapshot, node, &name)?).await?;
+            let kind = node.offerings.first().and_then(|offering| self.catalogue.get(&offering.instance_type));
+            if let Some(count) = kind.and_then(|kind| judge::told(snapshot, &kind.name).or(kind.attachable)) {
+                create(&self.drivers(), csi_node(&name, i32::try_from(count)?)).await?;
+            }
             self.made.insert(name.clone(), node.price);
             targets.extend(node.pods.iter().map(|pod| (pod.to_string(), name.clone())));
         }
@@ -594,10 +624,11 @@ impl Real {
             let read = cluster::Volume::from_kube(&volume).map_err(|error| anyhow::anyhow!("{error}"))?;
             snapshot.volumes.volumes.extend([read]);
         }
-        for class in Api::<StorageClass>::all(client).list(&all).await?.items {
+        for class in Api::<StorageClass>::all(client.clone()).list(&all).await?.items {
             let read = cluster::StorageClass::from_kube(&class).map_err(|error| anyhow::anyhow!("{error}"))?;
             snapshot.volumes.classes.extend([read]);
         }
+        self.drivers().list(&all).await?.items.iter().for_each(|driver| snapshot.volumes.add_csi_node(driver));
         for node in self.nodes().list(&ListParams::default()).await?.items {
             snapshot.nodes.push(Arc::new(cluster::Node::from_kube(&node).map_err(|error| anyhow::anyhow!("{error}"))?));
         }
@@ -671,6 +702,7 @@ impl Real {
         .await?;
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
         volumes.delete_collection(&now, &all.clone().labels(HOLD)).await?;
+        self.drivers().delete_collection(&now, &all).await?;
         self.nodes().delete_collection(&now, &all).await?;
         until("nodes are gone", async || self.nodes().list(&all).await.is_ok_and(|nodes| nodes.items.is_empty())).await
     }

@@ -125,6 +125,10 @@ fn the_judge_sees_what_is_wrong() {
         ("without its claim", vec![with_label("a", &[("spec.volumes", volume("missing"))])]),
         ("cannot reach", vec![with_label("a", &[("spec.volumes", volume("bound-b"))])]),
         ("must be bound", vec![with_label("a", &[("spec.volumes", volume("unbound"))])]),
+        (
+            "takes one pod at a time",
+            ["a", "b"].map(|name| with_label(name, &[("spec.volumes", volume(world::universe::SOLE))])).to_vec(),
+        ),
     ];
     for (fault, pods) in cases {
         // solve pods that ask for nothing, then judge the answer as one to pods that ask

@@ -166,8 +166,10 @@ fn nodes_that_are_there_take_what_is_left_of_theirs() {
     assert_eq!(answer(&objects, &["m7i.large"]).1.placements.len(), 0);
 }
 
+/// kube-scheduler may place each on a node of its own, where the volume is attached, too; one that is not counted there would be planned for
+/// a node that is full for ever.
 #[test]
-fn a_claim_that_several_pods_name_is_attached_once() {
+fn a_claim_that_several_pods_name_counts_for_each() {
     let claim = json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"},
         "spec": {"storageClassName": "gp3"}, "status": {"phase": "Pending"}});
     let mut objects = base(DRIVER);
@@ -175,7 +177,106 @@ fn a_claim_that_several_pods_name_is_attached_once() {
     let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
     let pod = |at| with(pending(&format!("p{at:02}"), "10m", "16Mi"), &[("spec.volumes", volume.clone())]);
     objects.extend((0..28).map(pod));
-    assert_eq!(sizes(&answer(&objects, &["m5.large"]).1), [28]);
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert_eq!(sizes(&solution).iter().sum::<usize>(), 28);
+    assert!(sizes(&solution).iter().all(|pods| *pods <= 25), "{:?}", sizes(&solution));
+    // one runs on a node of its own, the other node is full
+    let mut objects = base(DRIVER);
+    objects.push(with(
+        json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"},
+        "spec": {"storageClassName": "gp3"}}),
+        &[],
+    ));
+    objects.extend(node("n1", "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
+    objects.extend(node("n2", "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
+    objects.extend([csi("n1", DRIVER, 1), csi("n2", DRIVER, 0)]);
+    objects.push(with(running("p00", "n1", "1900m", "16Mi"), &[("spec.volumes", volume.clone())]));
+    objects.push(with(pending("p01", "100m", "16Mi"), &[("spec.volumes", volume)]));
+    let (_, solution) = answer(&objects, &["m5.large", "m7i.large"]);
+    assert_eq!((solution.placements.len(), sizes(&solution)), (0, vec![1]));
+}
+
+fn exclusive(name: &str) -> Value {
+    json!({"kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"storageClassName": "gp3", "accessModes": ["ReadWriteOncePod"]}})
+}
+
+fn on_claim(pod: Value, claim: &str) -> Value {
+    with(pod, &[("spec.volumes", json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]))])
+}
+
+fn kept_for(solution: &Solution) -> Vec<(String, String)> {
+    let kept = |u: &karp_domain::scheduling::Unschedulable| (u.pod.name.to_string(), u.reasons[0].to_string());
+    solution.unschedulable.iter().map(kept).collect()
+}
+
+/// kube-scheduler binds one pod with such a claim and refuses all others, on whatever node: a node for them would stay empty.
+#[test]
+fn a_claim_for_one_pod_is_kept_for_the_first() {
+    let text = |by: &str| {
+        format!("persistent volume claim data: one pod at a time may use the claim, and it is kept for default/{by}")
+    };
+    let mut objects = base(DRIVER);
+    objects.push(exclusive("data"));
+    objects.extend(["b", "c"].map(|name| on_claim(pending(name, "100m", "16Mi"), "data")));
+    // the first by name fits nowhere, and keeps nobody waiting
+    objects.push(on_claim(pending("a", "900", "16Mi"), "data"));
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert_eq!(sizes(&solution), [1]);
+    assert_eq!(kept_for(&solution), [("a".to_owned(), text("b")), ("c".to_owned(), text("b"))]);
+    let remedy = solution.unschedulable[1].reasons[0].remedy();
+    assert_eq!(remedy, "delete pod default/b, or use a claim that several pods may use (not ReadWriteOncePod)");
+    // a higher priority comes first
+    let urgent = with(on_claim(pending("urgent", "100m", "16Mi"), "data"), &[("spec.priority", json!(10))]);
+    objects.push(urgent);
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert_eq!(kept_for(&solution).len(), 3);
+    assert_eq!(solution.nodes[0].pods[0].to_string(), "default/urgent");
+    // one that runs with it keeps it, unless it goes
+    objects.extend(node("n1", "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
+    let old = on_claim(running("old", "n1", "1m", "1Mi"), "data");
+    objects.push(old.clone());
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert_eq!(kept_for(&solution).len(), 4);
+    assert!(kept_for(&solution).iter().all(|(_, why)| *why == text("old")), "{:?}", kept_for(&solution));
+    *objects.last_mut().unwrap() = with(old, &[("metadata.deletionTimestamp", json!(world::NOW))]);
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert_eq!(solution.placements.len(), 1);
+    // a claim for several takes all
+    let many = with(exclusive("data"), &[("spec.accessModes", json!(["ReadWriteMany"]))]);
+    let at = objects.iter().position(|object| object["kind"] == "PersistentVolumeClaim").unwrap();
+    objects[at] = many;
+    assert_eq!(answer(&objects, &["m5.large"]).1.placements.len(), 3);
+}
+
+/// A pod that moves takes its claim with it.
+#[test]
+fn a_pod_that_is_to_move_keeps_its_claim() {
+    let mut objects = base(DRIVER);
+    objects.push(exclusive("data"));
+    let [going, claim] = node("n1", "default", "m5.large", "us-east-1a", CapacityType::OnDemand);
+    let gone = ("metadata.deletionTimestamp", json!(world::NOW));
+    objects.extend([going, with(claim, &[gone])]);
+    objects.push(on_claim(running("old", "n1", "100m", "1Mi"), "data"));
+    objects.push(on_claim(pending("a", "100m", "16Mi"), "data"));
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert_eq!(solution.nodes[0].pods[0].to_string(), "default/old");
+    assert_eq!(kept_for(&solution).len(), 1);
+}
+
+/// Volumes that pods name without a claim are attached like others.
+#[test]
+fn volumes_without_a_claim_are_counted() {
+    let mut objects = base(DRIVER);
+    let volume =
+        |id: usize| json!({"name": format!("v{id}"), "awsElasticBlockStore": {"volumeID": format!("vol-{id}")}});
+    let pod = |at: usize| {
+        let volumes: Vec<Value> = (0..10).map(|one| volume(at * 10 + one)).collect();
+        with(pending(&format!("p{at}"), "10m", "16Mi"), &[("spec.volumes", json!(volumes))])
+    };
+    objects.extend((0..4).map(pod));
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert_eq!(sizes(&solution), [2, 2], "25 on a node");
 }
 
 /// A pod that goes counts nothing for its successor, which brings the volume to another node; one that stays does, on its own node.

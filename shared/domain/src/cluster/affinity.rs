@@ -218,9 +218,11 @@ fn key(key: &str) -> Arc<str> {
     labels::normalise(key).as_ref().into()
 }
 
-/// Reads the ports of the node that containers take; with `hostNetwork` every container port is one.
+/// Reads the ports of the node that containers take, and sidecars; other init containers are gone when the pod runs, and kube-scheduler does
+/// not look at theirs. With `hostNetwork` every container port is one.
 pub(super) fn ports(spec: &core::PodSpec) -> Vec<HostPort> {
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let containers = spec.containers.iter().chain(sidecars);
     let host_network = spec.host_network == Some(true);
     let taken = containers.flat_map(|c| c.ports.iter().flatten()).filter_map(|port| {
         let own = if host_network { Some(port.container_port) } else { None };

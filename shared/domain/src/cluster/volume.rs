@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::storage::v1 as storage;
@@ -39,6 +39,8 @@ pub struct VolumeClaim {
     pub lost: bool,
     /// Deletion was asked for.
     pub deleting: bool,
+    /// One pod at a time may use it (`ReadWriteOncePod`).
+    pub exclusive: bool,
 }
 
 /// Describes a PersistentVolume.
@@ -73,6 +75,11 @@ pub enum ClaimRef {
         /// Storage class of the template.
         class: Option<Arc<str>>,
     },
+    /// A volume of EBS that the pod names itself (`awsElasticBlockStore`): it has no claim, and is attached like any other.
+    Inline {
+        /// Id of the volume.
+        volume: Arc<str>,
+    },
 }
 
 /// Says what is wrong with a claim of a pod.
@@ -104,6 +111,11 @@ pub enum VolumeProblem {
     },
     /// The volumes of the pod can be reached from no common node.
     NoCommonPlace,
+    /// One pod at a time may use the claim, and another does or comes first.
+    InUse {
+        /// The other pod.
+        by: PodKey,
+    },
 }
 
 impl fmt::Display for VolumeProblem {
@@ -119,6 +131,7 @@ impl fmt::Display for VolumeProblem {
                 write!(f, "storage class {class} binds at once, and no volume is bound yet")
             }
             VolumeProblem::NoCommonPlace => f.write_str("no node can reach all volumes of the pod"),
+            VolumeProblem::InUse { by } => write!(f, "one pod at a time may use the claim, and it is kept for {by}"),
         }
     }
 }
@@ -128,6 +141,9 @@ pub(super) fn claims(spec: &core::PodSpec) -> Vec<ClaimRef> {
     let read = |volume: &core::Volume| {
         if let Some(claim) = &volume.persistent_volume_claim {
             return Some(ClaimRef::Named(claim.claim_name.as_str().into()));
+        }
+        if let Some(disk) = &volume.aws_elastic_block_store {
+            return Some(ClaimRef::Inline { volume: disk.volume_id.as_str().into() });
         }
         let template = volume.ephemeral.as_ref()?.volume_claim_template.as_ref()?;
         let class = template.spec.storage_class_name.as_deref().map(Arc::from);
@@ -149,6 +165,7 @@ impl VolumeClaim {
             class: text(spec.and_then(|s| s.storage_class_name.as_ref())),
             lost: claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost"),
             deleting: meta.deletion_timestamp.is_some(),
+            exclusive: spec.and_then(|s| s.access_modes.as_ref()).is_some_and(|all| all.iter().any(|m| m == EXCLUSIVE)),
         };
         (key, read)
     }
@@ -180,6 +197,11 @@ impl Volume {
 
 /// The CSI driver of EBS.
 pub const EBS_DRIVER: &str = "ebs.csi.aws.com";
+
+/// The access mode of claims that one pod at a time may use.
+const EXCLUSIVE: &str = "ReadWriteOncePod";
+
+static EBS: LazyLock<Arc<str>> = LazyLock::new(|| EBS_DRIVER.into());
 
 impl StorageClass {
     /// Reads a StorageClass.
@@ -224,7 +246,7 @@ impl Volumes {
     /// The first claim that is wrong.
     pub fn places(&self, pod: &PodKey, claims: &[ClaimRef]) -> Result<Vec<Requirements>, (String, VolumeProblem)> {
         let mut places = Vec::new();
-        for claim in claims {
+        for claim in claims.iter().filter(|claim| !matches!(claim, ClaimRef::Inline { .. })) {
             let key = self.key_of(pod, claim);
             let of_claim = self.of_claim(&key, claim).map_err(|problem| (key.name.to_string(), problem))?;
             if of_claim.iter().any(Requirements::is_empty) {
@@ -242,13 +264,21 @@ impl Volumes {
         Ok(places)
     }
 
-    /// Answers the key of the claim that a pod names.
+    /// Answers the key of the claim that a pod names; that of a volume without a claim is in no namespace.
     pub fn key_of(&self, pod: &PodKey, claim: &ClaimRef) -> PodKey {
         let name = match claim {
             ClaimRef::Named(name) => name.clone(),
             ClaimRef::Ephemeral { volume, .. } => format!("{}-{volume}", pod.name).into(),
+            ClaimRef::Inline { volume } => return PodKey { namespace: "".into(), name: volume.clone() },
         };
         PodKey { namespace: pod.namespace.clone(), name }
+    }
+
+    /// Answers the claims that a pod names and one pod at a time may use.
+    pub fn exclusive<'p>(&'p self, pod: &'p PodKey, claims: &'p [ClaimRef]) -> impl Iterator<Item = PodKey> + 'p {
+        let named = claims.iter().filter(|claim| matches!(claim, ClaimRef::Named(_)));
+        let keys = named.map(|claim| self.key_of(pod, claim));
+        keys.filter(|key| self.claims.get(key).is_some_and(|claim| claim.exclusive))
     }
 
     /// Answers the driver that attaches the volume of a claim, if that is known; `key` is that of the claim.
@@ -257,6 +287,7 @@ impl Volumes {
             (Some(VolumeClaim { volume: Some(volume), .. }), _) => return self.volumes.get(volume)?.driver.as_ref(),
             (Some(found), _) => found.class.as_ref(),
             (None, ClaimRef::Ephemeral { class, .. }) => class.as_ref(),
+            (None, ClaimRef::Inline { .. }) => return Some(&EBS),
             (None, ClaimRef::Named(_)) => None,
         };
         Some(&self.classes.get(class?)?.provisioner)
@@ -266,7 +297,7 @@ impl Volumes {
         match (self.claims.get(key), claim) {
             (Some(found), _) => self.bound(found),
             (None, ClaimRef::Ephemeral { class, .. }) => self.unbound(class.as_ref()),
-            (None, ClaimRef::Named(_)) => Err(VolumeProblem::NoClaim),
+            (None, ClaimRef::Named(_) | ClaimRef::Inline { .. }) => Err(VolumeProblem::NoClaim),
         }
     }
 

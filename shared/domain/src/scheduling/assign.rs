@@ -607,7 +607,7 @@ impl<'r> Assignment<'r> {
                 cells[*at].hosts.push(host);
             }
         }
-        let universes = wants.domains.iter().map(|rule| self.universe(kind, wants, rule)).collect();
+        let universes = wants.domains.iter().map(|rule| self.universe(kind, rule)).collect();
         Step { cells, universes }
     }
 
@@ -655,33 +655,34 @@ impl<'r> Assignment<'r> {
     /// The domains of a label that a kind may use: those of pools that it tolerates, and those of hosts.
     fn values(&mut self, kind: usize, wants: &Wants, key: KeyId) -> Arc<[ValueId]> {
         if is_plain(&wants.alternatives) && self.problem.is_untainted() {
-            return self.all_values(kind, wants, key);
+            return self.all_values(kind, key);
         }
         let may_use = |host: &HostState| wants.alternatives.iter().any(|wanted| host.labels.may_satisfy(wanted));
-        self.domains(kind, wants, key, Some(&wants.alternatives), may_use).into()
+        self.domains((kind, wants.shy), key, Some(&wants.alternatives), may_use).into()
     }
 
     /// The domains of a label where neither labels nor taints keep any pod out of one.
-    fn all_values(&mut self, kind: usize, wants: &Wants, key: KeyId) -> Arc<[ValueId]> {
+    fn all_values(&mut self, kind: usize, key: KeyId) -> Arc<[ValueId]> {
         if let Some(known) = self.all_values.get(&key) {
             return known.clone();
         }
-        let values: Arc<[ValueId]> = self.domains(kind, wants, key, None, |_| true).into();
+        let values: Arc<[ValueId]> = self.domains((kind, false), key, None, |_| true).into();
         self.all_values.insert(key, values.clone());
         values
     }
 
-    /// The domains over which a rule spreads, as kube-scheduler sees them: the pod's own selectors narrow them, its volumes do not.
-    fn universe(&mut self, kind: usize, wants: &Wants, rule: &Rule) -> Arc<[ValueId]> {
+    /// The domains over which a rule spreads, as kube-scheduler sees them: the pod's own selectors narrow them; its volumes, and taints that
+    /// only discourage, do not.
+    fn universe(&mut self, kind: usize, rule: &Rule) -> Arc<[ValueId]> {
         let (Asks::Spread { .. }, Some(key)) = (rule.asks, self.problem.domains.key(rule.counter)) else {
             return Arc::from([]);
         };
         let filter = self.problem.terms.filter(rule.counter);
         if filter.is_none() && self.problem.is_untainted() {
-            return self.all_values(kind, wants, key);
+            return self.all_values(kind, key);
         }
         let alternatives = filter.and_then(|filter| filter.alternatives.as_deref());
-        self.domains(kind, wants, key, alternatives, |host| {
+        self.domains((kind, false), key, alternatives, |host| {
             filter.is_none_or(|filter| filter_admits_host(filter, host))
         })
         .into()
@@ -690,8 +691,7 @@ impl<'r> Assignment<'r> {
     /// The values of a label on new nodes of pools that a kind tolerates, and on some hosts, as far as requirements admit them.
     fn domains(
         &self,
-        kind: usize,
-        wants: &Wants,
+        (kind, shy): (usize, bool),
         key: KeyId,
         alternatives: Option<&[Requirements]>,
         counts: impl Fn(&HostState) -> bool,
@@ -700,7 +700,7 @@ impl<'r> Assignment<'r> {
         let name = &problem.domains.keys[key];
         let mut values = Vec::new();
         for (pool, state) in problem.pools.iter().enumerate() {
-            if bears_all(&self.kinds[kind].shape, &state.pool.taints, wants.shy).is_ok() {
+            if bears_all(&self.kinds[kind].shape, &state.pool.taints, shy).is_ok() {
                 values.extend_from_slice(&problem.pool_values[pool][key]);
             }
         }

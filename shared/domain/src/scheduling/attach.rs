@@ -16,8 +16,6 @@ pub(crate) struct Attach<'a> {
     snapshot: &'a Snapshot,
     /// Drivers that bound how many volumes a node takes, and whose volumes some pod may have.
     drivers: Vec<Arc<str>>,
-    /// The pod that counts a claim which several name: it is attached once.
-    shared: FxHashMap<(&'a str, &'a str), &'a PodKey>,
     /// The most that nodes of a type took, by type and driver.
     seen: FxHashMap<(&'a str, &'a str), u32>,
     /// The most that any node took, by driver.
@@ -29,24 +27,22 @@ pub(crate) struct Attach<'a> {
 impl<'a> Attach<'a> {
     /// Reads what CSINodes say; nothing when no pod has a claim.
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
-        let mut attach = Attach {
-            snapshot,
-            drivers: Vec::new(),
-            shared: FxHashMap::default(),
-            seen: FxHashMap::default(),
-            most: BTreeMap::new(),
-            less: 0,
-        };
+        let mut attach =
+            Attach { snapshot, drivers: Vec::new(), seen: FxHashMap::default(), most: BTreeMap::new(), less: 0 };
         if snapshot.pods.iter().all(|pod| pod.claims.is_empty()) {
             return attach;
         }
         attach.look();
         let volumes = &snapshot.volumes;
         let of_volumes = volumes.volumes.values().filter_map(|volume| volume.driver.as_ref());
-        let used: BTreeSet<&Arc<str>> = of_volumes.chain(volumes.classes.values().map(|c| &c.provisioner)).collect();
+        let mut used: BTreeSet<&Arc<str>> =
+            of_volumes.chain(volumes.classes.values().map(|c| &c.provisioner)).collect();
+        let inline = |pod: &&'a Arc<Pod>| pod.claims.iter().find(|claim| matches!(claim, ClaimRef::Inline { .. }));
+        let of_pod =
+            |pod: &'a Arc<Pod>| inline(&pod).and_then(|claim| volumes.driver(&volumes.key_of(&pod.key, claim), claim));
+        used.extend(snapshot.pods.iter().find_map(of_pod));
         let bounded = |driver: &&Arc<str>| &***driver == EBS_DRIVER || attach.most.contains_key(&***driver);
         attach.drivers = used.into_iter().filter(bounded).cloned().collect();
-        attach.share();
         attach
     }
 
@@ -68,40 +64,15 @@ impl<'a> Attach<'a> {
         self.less = less.min().unwrap_or(0);
     }
 
-    /// Of pods that may be placed or stay, and name one claim, the first that is bound counts it, else the first.
-    fn share(&mut self) {
-        let mut first: FxHashMap<(&str, &str), &Pod> = FxHashMap::default();
-        let stays = |pod: &Pod| pod.node.is_some() && pod.holds_resources() && pod.deletes_at.is_none();
-        for pod in self.snapshot.pods.iter().filter(|pod| pod.is_provisionable() || stays(pod)) {
-            for claim in &pod.claims {
-                let ClaimRef::Named(name) = claim else { continue };
-                let key = (&*pod.key.namespace, &**name);
-                let Some(other) = first.get_mut(&key) else {
-                    first.insert(key, pod);
-                    continue;
-                };
-                if (pod.node.is_none(), &pod.key) < (other.node.is_none(), &other.key) {
-                    *other = pod;
-                }
-                self.shared.insert(key, &other.key);
-            }
-        }
-    }
-
     /// The drivers whose volumes are counted.
     pub(crate) fn drivers(&self) -> &[Arc<str>] {
         &self.drivers
     }
 
-    /// How many volumes of each driver a pod brings to the node where it is placed: each claim once, and none that another pod counts.
+    /// How many volumes of each driver a pod brings to the node where it is placed. A claim that several pods name counts for each of them,
+    /// since each may be on a node of its own.
     pub(crate) fn wanted(&self, pod: &Pod) -> BTreeMap<Arc<str>, u32> {
-        let counts = |claim: &ClaimRef| match claim {
-            ClaimRef::Named(name) => {
-                self.shared.get(&(&*pod.key.namespace, &**name)).is_none_or(|counts| **counts == pod.key)
-            }
-            ClaimRef::Ephemeral { .. } => true,
-        };
-        self.count(pod.claims.iter().filter(|claim| counts(claim)).map(|claim| (pod, claim)))
+        self.count(pod.claims.iter().map(|claim| (pod, claim)))
     }
 
     /// Sets what a new node of a type can attach.

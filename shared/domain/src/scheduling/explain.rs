@@ -282,6 +282,9 @@ impl Refusal {
                     format!("wait for the volume, or set volumeBindingMode: WaitForFirstConsumer in class {class}")
                 }
                 VolumeProblem::NoCommonPlace => "use volumes of one zone".to_owned(),
+                VolumeProblem::InUse { by } => {
+                    format!("delete pod {by}, or use a claim that several pods may use (not ReadWriteOncePod)")
+                }
             },
             Refusal::NoPools => "make a NodePool".to_owned(),
             Refusal::Pool { pool, misfit } => misfit.remedy(pool),

@@ -407,13 +407,25 @@ fn settle(requirements: &mut Requirements, state: &PoolState, wanted: &BTreeSet<
                 ValueSet::Only(values) => values.first().cloned(),
                 ValueSet::Except(_) => None,
             };
-            let bound = r.bounds().gte.or(r.bounds().lte).map(|number| number.to_string());
-            let fallback = bound.unwrap_or_else(|| "true".to_owned());
-            let value = first.unwrap_or_else(|| fallback.as_str().into());
+            let value = first.or_else(|| any_but_those(r))?;
             r.admits(&value).then(|| Requirement::only(r.key(), [value]))
         })
         .collect();
     requirements.extend(chosen);
+}
+
+/// A value for a requirement that names none: a number within its bounds, else `true`, else a number that it does not exclude.
+fn any_but_those(requirement: &Requirement) -> Option<Arc<str>> {
+    let ValueSet::Except(excluded) = requirement.values() else { return None };
+    let tries = i64::try_from(excluded.len()).ok()?;
+    let numbers: Box<dyn Iterator<Item = i64>> = match (requirement.bounds().gte, requirement.bounds().lte) {
+        (Some(least), _) => Box::new((0..=tries).map(move |more| least.saturating_add(more))),
+        (None, Some(most)) => Box::new((0..=tries).map(move |less| most.saturating_sub(less))),
+        (None, None) => Box::new(0..=tries),
+    };
+    let truth = requirement.bounds().gte.or(requirement.bounds().lte).is_none().then(|| Arc::from("true"));
+    let mut values = truth.into_iter().chain(numbers.map(|number| number.to_string().into()));
+    values.find(|value| requirement.admits(value))
 }
 
 /// What daemons ask for on every one of these types at least.

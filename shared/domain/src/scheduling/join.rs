@@ -1,5 +1,6 @@
 //! Pods that must share a node with others: they join new nodes on which those are, and the node grows as far as it must.
 
+use super::finish;
 use super::improve::{best_type, coherent};
 use super::packing::{Draft, Portion, node_size};
 use super::problem::Problem;
@@ -54,5 +55,6 @@ fn joined(problem: &Problem<'_>, groups: &[Group], draft: &Draft, more: Portion,
         return None;
     }
     larger.chosen = best.at;
-    Some(larger)
+    // who joins may leave too few types for `minValues`, and would take its hosts along
+    finish::min_values(problem, groups, &larger).is_ok().then_some(larger)
 }

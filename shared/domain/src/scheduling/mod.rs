@@ -20,6 +20,7 @@ mod replicas;
 mod reservations;
 mod reserve;
 mod share;
+mod sole;
 mod solution;
 mod solve;
 mod terms;

@@ -13,10 +13,12 @@ use super::terms::{CounterId, Terms};
 use super::wants::Wants;
 use super::{Misfit, Solution, Target, reservations, share};
 use crate::api::labels;
-use crate::catalogue::{Catalogue, Market, Price, TypeSet};
-use crate::cluster::{Catalogues, DaemonSet, Host, HostPort, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral};
+use crate::catalogue::{Catalogue, InstanceType, Market, NodeSettings, Price, TypeSet, builtin_type};
+use crate::cluster::{
+    Catalogues, Claim, DaemonSet, Host, HostPort, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral,
+};
 use crate::quantity::Quantity;
-use crate::requirement::{Incompatible, Requirement, Requirements, Undefined};
+use crate::requirement::{Incompatible, Requirement, Requirements, Undefined, ValueSet};
 use crate::resources::{NODES, Resources};
 use crate::taint::{Taint, TaintEffect};
 
@@ -359,7 +361,7 @@ fn host_state(
     let initialized = node.is_some_and(|n| claim.is_none() || n.is_initialized());
     let labels = host_labels(snapshot, &host);
     let taints = effective_taints(&host, initialized);
-    let (capacity, allocatable) = host_room(&host, initialized, &labels);
+    let (capacity, allocatable) = host_room(snapshot, &host, initialized, &labels);
     let mut free = dims.supply(&allocatable);
     let pods = node.and_then(|n| pods_by_node.get(&n.name)).map(Vec::as_slice).unwrap_or_default();
     for pod in pods {
@@ -417,7 +419,7 @@ fn host_labels(snapshot: &Snapshot, host: &Host) -> HostLabels {
 
 /// Capacity and allocatable of a host: what its node says, before that what its claim says, before that what every type that
 /// it asks for has at least.
-fn host_room(host: &Host, initialized: bool, labels: &HostLabels) -> (Resources, Resources) {
+fn host_room(snapshot: &Snapshot, host: &Host, initialized: bool, labels: &HostLabels) -> (Resources, Resources) {
     if let Some(node) = host.node.as_ref().filter(|_| initialized || host.claim.is_none()) {
         return (node.capacity.clone(), node.allocatable.clone());
     }
@@ -429,7 +431,7 @@ fn host_room(host: &Host, initialized: bool, labels: &HostLabels) -> (Resources,
         return (node.capacity.clone(), node.allocatable.clone());
     }
     let HostLabels::Asked { catalogue, types, .. } = labels else {
-        return (claim.requests.clone(), claim.requests.clone());
+        return (most_it_may_be(snapshot, claim), claim.requests.clone());
     };
     let mut most = Resources::new();
     let mut least: Option<Resources> = None;
@@ -449,6 +451,22 @@ fn host_room(host: &Host, initialized: bool, labels: &HostLabels) -> (Resources,
         });
     }
     (most, least.unwrap_or_else(|| claim.requests.clone()))
+}
+
+/// The most capacity of a claim whose class has no catalogue: limits must hold whatever comes of it.
+fn most_it_may_be(snapshot: &Snapshot, claim: &Claim) -> Resources {
+    let mut most = claim.requests.clone();
+    let Some(ValueSet::Only(names)) = claim.requirements.get(labels::INSTANCE_TYPE).map(Requirement::values) else {
+        return most;
+    };
+    for name in names.iter() {
+        let known = snapshot.catalogues.values().find_map(|catalogue| catalogue.get(name));
+        let by_facts = || Some(InstanceType::from_facts(builtin_type(name)?, &NodeSettings::default(), Vec::new()));
+        if let Some(capacity) = known.map(|t| t.capacity.clone()).or_else(|| Some(by_facts()?.capacity)) {
+            most.raise(&capacity);
+        }
+    }
+    most
 }
 
 /// The daemons that will run on a host.

@@ -12,7 +12,7 @@ use super::hashed::Hashed;
 use super::problem::{HostState, PoolState, Problem, Way, bears, way};
 use super::terms::{ClassId, CounterId};
 use super::wants::{Asks, Rule, Wants, steps};
-use super::{Misfit, Refusal, share};
+use super::{Misfit, Refusal, share, sole};
 use crate::catalogue::{Market, TypeSet};
 use crate::cluster::{HostPort, Pod, PodKey, Shape, Snapshot, blocking};
 use crate::requirement::{Requirement, Requirements};
@@ -121,6 +121,7 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>], ways: &mut Ways) -
     }
     let mut kinds: Vec<Kind> =
         kinds.into_iter().map(|(pod, class, claimed, keys)| kind(problem, pod, class, claimed, keys)).collect();
+    refused.extend(sole::take_away(problem, pods, &mut kinds, ways));
     let careless = careless(problem, &kinds, ways);
     kinds.sort_by_cached_key(|kind| order(kind, &careless));
     (kinds, refused)
@@ -145,7 +146,7 @@ fn careless(problem: &Problem<'_>, kinds: &[Kind], ways: &mut Ways) -> FxHashSet
 }
 
 /// Says whether a host, or a node that a pool can still add, could hold a pod of a kind if there were no others to place.
-fn may_be_placed(problem: &Problem<'_>, kind: &Kind, ways: &mut Ways) -> bool {
+pub(crate) fn may_be_placed(problem: &Problem<'_>, kind: &Kind, ways: &mut Ways) -> bool {
     let Some(wants) = kind.steps.last() else { return false };
     let mut by_pool = |pool: usize| {
         let found = ways.of(problem, pool, &kind.shape, &kind.request, wants, &wants.alternatives);

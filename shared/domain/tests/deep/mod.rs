@@ -1,5 +1,5 @@
-//! How many random cases a property runs: a fixed number from a fixed seed, fifty times as many with `KARP_DEEP=1`, and as many as
-//! `PROPTEST_CASES` says where that is set.
+//! How many random cases a property runs: a fixed number from a fixed seed, fifty times as many with `KARP_DEEP=1`. `PROPTEST_CASES` says
+//! another number; in a deep run it adds cases, and never takes any.
 
 #![allow(dead_code, reason = "each test uses its own part")]
 
@@ -15,7 +15,10 @@ pub fn cases(count: u32) -> Config {
     let seed = std::env::var("KARP_SEED").ok().and_then(|seed| seed.parse().ok());
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     Config {
-        cases: asked.unwrap_or(if deep { count * DEEP } else { count }),
+        cases: match deep {
+            true => asked.unwrap_or(0).max(count * DEEP),
+            false => asked.unwrap_or(count),
+        },
         rng_seed: RngSeed::Fixed(seed.unwrap_or(if deep { 50 } else { 1 })),
         failure_persistence: None,
         max_shrink_iters: 2_000,

@@ -112,8 +112,9 @@ fn volumes<'p>(snapshot: &Snapshot, pods: impl Iterator<Item = &'p Pod>) -> u32 
     for pod in pods {
         for claim in pod.claims.iter().filter(|claim| of_ebs(pod, claim)) {
             all.insert(match claim {
-                ClaimRef::Named(name) => (&pod.key.namespace, None, name),
-                ClaimRef::Ephemeral { volume, .. } => (&pod.key.namespace, Some(&pod.key.name), volume),
+                ClaimRef::Named(name) => (Some(&pod.key.namespace), None, name),
+                ClaimRef::Ephemeral { volume, .. } => (Some(&pod.key.namespace), Some(&pod.key.name), volume),
+                ClaimRef::Inline { volume } => (None, None, volume),
             });
         }
     }
@@ -121,7 +122,7 @@ fn volumes<'p>(snapshot: &Snapshot, pods: impl Iterator<Item = &'p Pod>) -> u32 
 }
 
 /// The most EBS volumes that nodes of a type say they attach.
-fn told(snapshot: &Snapshot, instance_type: &str) -> Option<u32> {
+pub fn told(snapshot: &Snapshot, instance_type: &str) -> Option<u32> {
     let of_type = |n: &&std::sync::Arc<karp_domain::cluster::Node>| {
         n.labels.get("node.kubernetes.io/instance-type").is_some_and(|own| own == instance_type)
     };
@@ -196,6 +197,12 @@ fn judge_hosts(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, solution: &S
         let total = used.entry(name).or_default();
         total.add(&pod.shape.requests);
         assert!(enough(total, &node.allocatable), "node {name} is too full");
+        let new = solution.placements.iter().filter(|p| p.target == placement.target).map(|p| pods[&p.pod]);
+        let there = snapshot.pods.iter().filter(|pod| pod.holds_resources() && pod.node.as_ref() == Some(name));
+        let attached = volumes(snapshot, there.map(|pod| &**pod).chain(new));
+        let most = snapshot.volumes.attachable.get(name).and_then(|most| most.get(EBS_DRIVER)).copied();
+        let own = volumes(snapshot, std::iter::once(pod));
+        assert!(own == 0 || most.is_none_or(|most| attached <= most), "node {name} does not attach {attached} volumes");
     }
 }
 
@@ -263,7 +270,10 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
                         labels.insert("team".into(), team);
                     }
                     let daemons = daemons_on(snapshot, pool, &labels);
+                    let attaches =
+                        told(snapshot, &t.name).is_none_or(|most| volumes(snapshot, std::iter::once(pod)) <= most);
                     pool_accepts(pool, &labels)
+                        && attaches
                         && wanted.match_labels(&labels)
                         && bears(pod, pool)
                         && !is_repelled(snapshot, pod, pool, &labels)

@@ -202,6 +202,7 @@ impl<'o> Outcome<'o> {
         }
         self.judge_anti_affinity();
         self.judge_ports();
+        self.judge_sole_claims();
     }
 
     fn domain(&self, seated: &Seated<'_>, key: &str) -> Option<&str> {
@@ -269,8 +270,15 @@ impl<'o> Outcome<'o> {
             selects(&term["namespaceSelector"], &space.map(|o| strings(&o["metadata"]["labels"])).unwrap_or_default())
         };
         let silent = list(&term["namespaces"]).is_empty() && term["namespaceSelector"].is_null();
+        let (own, labels) = (strings(&owner["metadata"]["labels"]), strings(&other["metadata"]["labels"]));
+        let alike = |field: &str, same: bool| {
+            let keys = list(&term[field]).iter().filter_map(Value::as_str).filter(|key| own.contains_key(*key));
+            keys.into_iter().all(|key| (own.get(key) == labels.get(key)) == same)
+        };
         (named || by_selector || silent && namespace(owner) == namespace(other))
-            && selects(&term["labelSelector"], &strings(&other["metadata"]["labels"]))
+            && selects(&term["labelSelector"], &labels)
+            && alike("matchLabelKeys", true)
+            && alike("mismatchLabelKeys", false)
     }
 
     fn judge_affinity(&self, seated: &Seated<'_>) {
@@ -372,6 +380,26 @@ impl<'o> Outcome<'o> {
             for daemon in self.daemons_on(place).filter(|_| place.is_new) {
                 let free = !clash(&mine, &of(&daemon["spec"]));
                 assert!(free, "{} and daemon {} want one port", name(one.pod), name(&daemon));
+            }
+        }
+    }
+
+    /// A claim that one pod at a time may use has no second.
+    fn judge_sole_claims(&self) {
+        let mut users: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+        for seated in &self.pods {
+            for volume in list(&seated.pod["spec"]["volumes"]) {
+                let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() else { continue };
+                let key = (namespace(seated.pod), claim);
+                let found = self.objects.iter().find(|object| {
+                    object["kind"] == "PersistentVolumeClaim" && (namespace(object), name(object)) == key
+                });
+                let sole = found.is_some_and(|claim| {
+                    list(&claim["spec"]["accessModes"]).contains(&Value::from("ReadWriteOncePod"))
+                });
+                if let Some(other) = sole.then(|| users.insert(key, name(seated.pod))).flatten() {
+                    panic!("{} and {other} use {claim}, which takes one pod at a time", name(seated.pod));
+                }
             }
         }
     }

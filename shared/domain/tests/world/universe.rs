@@ -11,6 +11,14 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 const MARKET: &str = "karpenter.sh/capacity-type";
 const APPS: &[&str] = &["red", "blue", "green"];
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+/// A claim of each namespace that one pod at a time may use.
+pub const SOLE: &str = "waits-for-one";
+/// A class of runtimes with overhead.
+pub const RUNTIME: &str = "heavy";
+/// A class of priority.
+pub const URGENT: &str = "urgent";
 
 fn one_of(choices: Vec<Value>) -> impl Strategy<Value = Value> {
     prop::sample::select(choices)
@@ -45,8 +53,8 @@ fn node_selector() -> impl Strategy<Value = Value> {
     prop_oneof![3 => none(), 2 => some]
 }
 
-fn node_terms() -> impl Strategy<Value = Value> {
-    let expression = one_of(vec![
+fn node_expression() -> impl Strategy<Value = Value> {
+    one_of(vec![
         json!({"key": "karpenter.k8s.aws/instance-cpu", "operator": "Gt", "values": ["3"]}),
         json!({"key": "karpenter.k8s.aws/instance-cpu", "operator": "Lt", "values": ["9"]}),
         json!({"key": ZONE, "operator": "In", "values": ["us-east-1a", "us-east-1c"]}),
@@ -55,9 +63,24 @@ fn node_terms() -> impl Strategy<Value = Value> {
         json!({"key": "team", "operator": "Exists"}),
         json!({"key": "team", "operator": "DoesNotExist"}),
         json!({"key": "karpenter.k8s.aws/instance-category", "operator": "NotIn", "values": ["c", "t"]}),
-    ]);
-    let term = prop::collection::vec(expression, 0..3).prop_map(|all| json!({"matchExpressions": all}));
-    prop::collection::vec(term, 1..3).prop_map(|terms| json!({REQUIRED: {"nodeSelectorTerms": terms}}))
+    ])
+}
+
+fn node_affinity() -> impl Strategy<Value = Value> {
+    let term = || prop::collection::vec(node_expression(), 0..3).prop_map(|all| json!({"matchExpressions": all}));
+    let required = prop::collection::vec(term(), 1..3);
+    let preferred = prop::collection::vec((prop::sample::select(vec![1, 50, 100]), term()), 1..3);
+    (prop::option::weighted(0.7, required), prop::option::weighted(0.5, preferred)).prop_map(|(required, preferred)| {
+        let mut affinity = json!({});
+        if let Some(terms) = required {
+            affinity[REQUIRED] = json!({"nodeSelectorTerms": terms});
+        }
+        if let Some(wishes) = preferred {
+            let wish = |(weight, term): (i32, Value)| json!({"weight": weight, "preference": term});
+            affinity[PREFERRED] = wishes.into_iter().map(wish).collect();
+        }
+        affinity
+    })
 }
 
 fn spread() -> impl Strategy<Value = Value> {
@@ -90,16 +113,26 @@ fn pod_terms() -> impl Strategy<Value = Value> {
         json!({}),
         json!({"namespaces": ["default", "other"]}),
         json!({"namespaceSelector": {}}),
+        json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}),
     ]);
-    let term = (keys(), selector(), namespaces).prop_map(|(key, selector, namespaces)| {
+    let by_own = one_of(vec![
+        json!({}),
+        json!({}),
+        json!({}),
+        json!({"matchLabelKeys": ["version"]}),
+        json!({"mismatchLabelKeys": ["version"]}),
+    ]);
+    let term = (keys(), selector(), namespaces, by_own).prop_map(|(key, selector, namespaces, by_own)| {
         let mut term = json!({"topologyKey": key, "labelSelector": selector});
-        namespaces.as_object().unwrap().iter().for_each(|(field, value)| term[field] = value.clone());
+        for more in [namespaces, by_own] {
+            more.as_object().unwrap().iter().for_each(|(field, value)| term[field] = value.clone());
+        }
         term
     });
     let preferred = any::<bool>();
     (term, preferred).prop_map(|(term, preferred)| {
         if preferred {
-            json!({"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 10, "podAffinityTerm": term}]})
+            json!({PREFERRED: [{"weight": 10, "podAffinityTerm": term}]})
         } else {
             json!({REQUIRED: [term]})
         }
@@ -122,7 +155,26 @@ fn port() -> impl Strategy<Value = Value> {
 }
 
 fn volume() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec!["bound-a", "bound-b", "waits", "waits-in-c", "unbound", "missing", "lost"])
+    prop::sample::select(vec!["bound-a", "bound-b", "waits", "waits", "waits-in-c", SOLE, "unbound", "missing", "lost"])
+}
+
+/// What a pod asks for beside its container: what runs before it or with it, what its runtime takes, what all have together, devices.
+fn sums() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
+    let asks = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}});
+    // its port is free again when the pod runs
+    let first =
+        || json!({"name": "first", "resources": asks("2", "1Gi"), "ports": [{"containerPort": 443, "hostPort": 443}]});
+    let sidecar = || json!({"name": "beside", "restartPolicy": "Always", "resources": asks("300m", "200Mi")});
+    let device = |name: &str, count: i64| json!({name: count});
+    prop::sample::select(vec![
+        vec![("spec.initContainers", json!([first()]))],
+        vec![("spec.initContainers", json!([sidecar()]))],
+        vec![("spec.initContainers", json!([sidecar(), first()]))],
+        vec![("spec.runtimeClassName", json!(RUNTIME)), ("spec.overhead", json!({"cpu": "250m", "memory": "120Mi"}))],
+        vec![("spec.resources", asks("8", "20Gi"))],
+        vec![("device", device("nvidia.com/gpu", 1))],
+        vec![("device", device("example.com/widget", 1))],
+    ])
 }
 
 /// What a pod asks for beyond resources.
@@ -136,7 +188,7 @@ fn extras() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
     let spreads = prop::collection::vec(spread(), 1..3);
     let all = (
         sometimes(2, node_selector().prop_map(|v| ("spec.nodeSelector", v)).boxed()),
-        sometimes(1, node_terms().prop_map(|v| ("spec.affinity.nodeAffinity", v)).boxed()),
+        sometimes(1, node_affinity().prop_map(|v| ("spec.affinity.nodeAffinity", v)).boxed()),
         sometimes(2, spreads.prop_map(|v| ("spec.topologySpreadConstraints", json!(v))).boxed()),
         sometimes(1, pod_terms().prop_map(|v| ("spec.affinity.podAffinity", v)).boxed()),
         sometimes(2, pod_terms().prop_map(|v| ("spec.affinity.podAntiAffinity", v)).boxed()),
@@ -148,8 +200,19 @@ fn extras() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
                 .boxed(),
         ),
         sometimes(2, tolerations.prop_map(|v| ("spec.tolerations", v)).boxed()),
+        prop_oneof![3 => Just(Vec::new()), 1 => sums()],
+        prop::bool::weighted(0.15),
     );
-    all.prop_map(|(a, b, c, d, e, f, g, h)| [a, b, c, d, e, f, g, h].into_iter().flatten().collect())
+    all.prop_map(|(a, b, c, d, e, f, g, h, sums, urgent)| {
+        let urgent = [
+            ("spec.priorityClassName", json!(URGENT)),
+            ("spec.priority", json!(1000)),
+            ("spec.preemptionPolicy", json!("Never")),
+        ]
+        .into_iter()
+        .filter(|_| urgent);
+        [a, b, c, d, e, f, g, h].into_iter().flatten().chain(sums).chain(urgent).collect()
+    })
 }
 
 /// A pod without a name of its own, not yet placed.
@@ -164,10 +227,18 @@ pub fn a_pod() -> impl Strategy<Value = Value> {
             &[("metadata.labels", json!({"app": app, "version": version})), ("metadata.namespace", json!(namespace))],
         );
         for (path, value) in extras {
-            if path == "port" {
-                pod["spec"]["containers"][0]["ports"] = value;
-            } else {
-                pod = with(pod, &[(path, value)]);
+            let container = &mut pod["spec"]["containers"][0];
+            match path {
+                "port" => container["ports"] = value,
+                "device" => {
+                    container["resources"]["limits"] = value.clone();
+                    for (name, count) in value.as_object().unwrap() {
+                        container["resources"]["requests"][name] = count.clone();
+                    }
+                }
+                // less than its containers is no pod
+                "spec.resources" if cpu == "200" => {}
+                _ => pod = with(pod, &[(path, value)]),
             }
         }
         pod
@@ -183,17 +254,22 @@ pub fn a_pool() -> impl Strategy<Value = Value> {
         json!([{"key": ZONE, "operator": "NotIn", "values": ["us-east-1b"]}, {"key": "team", "operator": "Exists"}]),
         json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]),
         json!([{"key": "karpenter.k8s.aws/instance-cpu", "operator": "Lt", "values": ["9"]}]),
+        json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "Exists", "minValues": 2}]),
     ]);
     let limits =
         one_of(vec![json!({}), json!({}), json!({"cpu": "12"}), json!({"nodes": 2}), json!({"memory": "40Gi"})]);
-    (requirements, limits, 0_i32..3, 0_u8..4).prop_map(|(requirements, limits, weight, taint)| {
+    (requirements, limits, 0_i32..3, 0_u8..8).prop_map(|(requirements, limits, weight, taint)| {
         let mut more = vec![("spec.limits", limits)];
+        let mark = |effect: &str| json!([{"key": "dedicated", "value": "x", "effect": effect}]);
         if weight > 0 {
             more.push(("spec.weight", json!(weight)));
         }
-        if taint == 0 {
-            let taints = json!([{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]);
-            more.push(("spec.template.spec.taints", taints));
+        match taint {
+            0 => more.push(("spec.template.spec.taints", mark("NoSchedule"))),
+            1 => more.push(("spec.template.spec.taints", mark("NoExecute"))),
+            2 => more.push(("spec.template.spec.taints", mark("PreferNoSchedule"))),
+            3 => more.push(("spec.template.spec.startupTaints", mark("NoSchedule"))),
+            _ => {}
         }
         with(pool("pool", requirements), &more)
     })
@@ -230,7 +306,6 @@ fn a_daemon() -> impl Strategy<Value = Value> {
 /// What the claims of [`volume`] are bound to, in both namespaces; `missing` is in none.
 pub fn storage() -> Vec<Value> {
     let zonal = |zone: &str| json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}]}});
-    let driver = json!({"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"});
     let topologies = json!([{"matchLabelExpressions": [{"key": ZONE, "values": ["us-east-1c"]}]}]);
     let class = |name: &str, mode: &str| json!({"kind": "StorageClass", "metadata": {"name": name}, "provisioner": "ebs.csi.aws.com", "volumeBindingMode": mode});
     let mut all = vec![
@@ -242,14 +317,18 @@ pub fn storage() -> Vec<Value> {
         let claim = |name: &str, spec: Value, phase: &str| json!({"kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": namespace}, "spec": spec, "status": {"phase": phase}});
         for (name, zone) in [("bound-a", "us-east-1a"), ("bound-b", "us-east-1b")] {
             let volume = format!("{namespace}-{name}");
-            all.push(json!({"kind": "PersistentVolume", "metadata": {"name": volume}, "spec": {"csi": driver, "nodeAffinity": zonal(zone)}}));
-            all.push(claim(name, json!({"volumeName": volume}), "Bound"));
+            let disk = json!({"driver": "ebs.csi.aws.com", "volumeHandle": volume});
+            all.push(json!({"kind": "PersistentVolume", "metadata": {"name": volume}, "spec": {"csi": disk, "nodeAffinity": zonal(zone)}}));
+            all.push(claim(name, json!({"volumeName": volume, "accessModes": ["ReadWriteMany"]}), "Bound"));
         }
         for name in ["waits", "waits-in-c", "unbound"] {
-            all.push(claim(name, json!({"storageClassName": name}), "Pending"));
+            all.push(claim(name, json!({"storageClassName": name, "accessModes": ["ReadWriteOnce"]}), "Pending"));
         }
+        let sole = json!({"storageClassName": "waits", "accessModes": ["ReadWriteOncePod"]});
+        all.push(claim(SOLE, sole, "Pending"));
         all.push(claim("lost", json!({"volumeName": "gone"}), "Lost"));
-        all.push(json!({"kind": "Namespace", "metadata": {"name": namespace}}));
+        let labels = json!({"kubernetes.io/metadata.name": namespace});
+        all.push(json!({"kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}));
     }
     all
 }
@@ -271,17 +350,27 @@ pub fn named(pods: Vec<(Value, usize)>, pools: Vec<Value>) -> Vec<Value> {
 
 /// A cluster: a class, up to three pools, up to three nodes with what runs there, and pods that wait, some of them copies.
 pub fn a_cluster() -> impl Strategy<Value = Vec<Value>> {
-    let pods = prop::collection::vec((a_pod(), 1_usize..5), 0..7);
+    a_cluster_of(prop::collection::vec((a_pod(), 1_usize..5), 0..7))
+}
+
+/// A cluster in which many copies of a few pods wait.
+pub fn a_crowded_cluster() -> impl Strategy<Value = Vec<Value>> {
+    a_cluster_of(prop::collection::vec((a_pod(), 10_usize..25), 3..6))
+}
+
+fn a_cluster_of(pods: impl Strategy<Value = Vec<(Value, usize)>>) -> impl Strategy<Value = Vec<Value>> {
     let types = prop::sample::select(vec!["m7i.large", "m7i.2xlarge", "c6g.2xlarge"]);
     let zone = prop::sample::select(vec!["us-east-1a", "us-east-1b", "us-east-1c"]);
-    let nodes = prop::collection::vec((types, zone, prop::option::of(a_pod())), 0..4);
+    let attaches = prop::option::of(0_i32..4);
+    let nodes = prop::collection::vec((types, zone, prop::option::of(a_pod()), attaches), 0..4);
     let daemon = prop::option::of(a_daemon());
     (pods, prop::collection::vec(a_pool(), 0..4), nodes, daemon).prop_map(|(pods, pools, nodes, daemon)| {
         let mut objects = named(pods, pools);
         objects.extend(storage());
-        for (at, (kind, zone, busy)) in nodes.into_iter().enumerate() {
+        for (at, (kind, zone, busy, attaches)) in nodes.into_iter().enumerate() {
             let name = format!("n{at}");
             objects.extend(node(&name, "pool0", kind, zone, CapacityType::OnDemand));
+            objects.extend(attaches.map(|count| csi_node(&name, count)));
             if let Some(pod) = busy {
                 let runs = running(&format!("busy{at}"), &name, "1", "1Gi");
                 let keep = [
@@ -297,6 +386,12 @@ pub fn a_cluster() -> impl Strategy<Value = Vec<Value>> {
         objects.extend(daemon);
         objects
     })
+}
+
+/// What the driver of EBS says that a node attaches.
+pub fn csi_node(node: &str, count: i32) -> Value {
+    let driver = json!({"name": "ebs.csi.aws.com", "nodeID": node, "allocatable": {"count": count}});
+    json!({"kind": "CSINode", "metadata": {"name": node}, "spec": {"drivers": [driver]}})
 }
 
 /// The same objects in another order.
