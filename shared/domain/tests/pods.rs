@@ -517,3 +517,92 @@ fn limits_keep_nobody_out_for_whom_others_have_an_alternative() {
     objects[2] = web("large", "7", &[]);
     assert_eq!(refused(&solved(&objects)), ["large"], "of one priority, as many as can be");
 }
+
+/// kube-scheduler looks at the ports of containers and sidecars; those of other init containers are free again when the pod runs.
+#[test]
+fn ports_of_init_containers_are_free_when_the_pod_runs() {
+    let port = |restart: Option<&str>| {
+        let mut first = json!({"name": "first", "ports": [{"containerPort": 80, "hostPort": 80}]});
+        if let Some(policy) = restart {
+            first["restartPolicy"] = json!(policy);
+        }
+        json!([first])
+    };
+    let pods = |restart: Option<&str>| -> Vec<Value> {
+        let pod = |name: &&str| with(pending(name, "500m", "1Gi"), &[("spec.initContainers", port(restart))]);
+        [class(), pool("default", json!([]))].into_iter().chain(["a", "b"].iter().map(pod)).collect()
+    };
+    assert_eq!(crowds(&solved(&pods(None))), [2]);
+    assert_eq!(crowds(&solved(&pods(Some("Always")))), [1, 1]);
+}
+
+/// A pool that its taints only make unwelcome shows its zones to spreads all the same.
+#[test]
+fn zones_of_a_pool_that_discourages_count_for_spreads() {
+    let in_zones = |zones: &[&str]| json!([{"key": ZONE, "operator": "In", "values": zones}]);
+    let discourages = json!([{"key": "slow", "effect": "PreferNoSchedule"}]);
+    let spread = json!([{"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "test"}}}]);
+    let mut objects = vec![
+        class(),
+        pool("near", in_zones(&ZONES[..1])),
+        with(pool("far", in_zones(&ZONES[1..2])), &[("spec.template.spec.taints", discourages)]),
+    ];
+    let pod = |at: usize| {
+        with(pending(&format!("p{at}"), "100m", "64Mi"), &[("spec.topologySpreadConstraints", spread.clone())])
+    };
+    objects.extend((0..4).map(pod));
+    let solution = solved(&objects);
+    let in_far: usize = solution.nodes.iter().filter(|node| &*node.pool == "far").map(|node| node.pods.len()).sum();
+    assert_eq!((in_far, refused(&solution).len()), (2, 0));
+}
+
+/// A node that is planned for others makes a domain, which a spread that ignores taints looks at though its pods cannot go there.
+#[test]
+fn nodes_planned_for_others_make_domains() {
+    let in_zones = |zones: &[&str]| json!([{"key": ZONE, "operator": "In", "values": zones}]);
+    let tainted = json!([{"key": "gpu", "effect": "NoSchedule"}]);
+    let spread = |policy: &str| {
+        json!([{"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule",
+        "nodeTaintsPolicy": policy, "labelSelector": {"matchLabels": {"app": "test"}}}])
+    };
+    let objects = |policy: &str, with_other: bool| {
+        let mut objects = vec![
+            class(),
+            pool("own", in_zones(&ZONES[..1])),
+            with(pool("gpu", in_zones(&ZONES[1..2])), &[("spec.template.spec.taints", tainted.clone())]),
+        ];
+        let spreads = |at: usize| {
+            with(pending(&format!("p{at}"), "100m", "64Mi"), &[("spec.topologySpreadConstraints", spread(policy))])
+        };
+        objects.extend((0..3).map(spreads));
+        let other = [
+            ("metadata.labels", json!({"app": "other"})),
+            ("spec.tolerations", json!([{"operator": "Exists"}])),
+            ("spec.nodeSelector", json!({ZONE: ZONES[1]})),
+        ];
+        objects.extend(with_other.then(|| with(pending("other", "1", "1Gi"), &other)));
+        objects
+    };
+    assert_eq!(refused(&solved(&objects("Ignore", false))).len(), 0, "one zone is all there is");
+    assert_eq!(refused(&solved(&objects("Honor", true))).len(), 0);
+    let solution = solved(&objects("Ignore", true));
+    assert_eq!(refused(&solution), ["p1", "p2"], "kube-scheduler takes one, and waits for pods in the other zone");
+}
+
+/// Pods that join others take no type that the pool's `minValues` needs.
+#[test]
+fn who_joins_leaves_enough_types_for_min_values() {
+    let families = json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "Exists", "minValues": 2}]);
+    let gpu = json!([{"name": "c", "resources": {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": 1},
+        "limits": {"nvidia.com/gpu": 1}}}]);
+    let near = json!([{"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "host"}}}]);
+    let host = |name: &str| {
+        let port = json!([{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}],
+            "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}]);
+        with(pending(name, "1", "1Gi"), &[("metadata.labels", json!({"app": "host"})), ("spec.containers", port)])
+    };
+    let guest = with(pending("guest", "1", "1Gi"), &[("spec.containers", gpu), (NEAR, near)]);
+    let solution = solved(&[class(), pool("default", families), host("a"), host("b"), guest]);
+    assert_eq!((crowds(&solution), refused(&solution)), (vec![1, 1], vec!["guest"]));
+}

@@ -130,6 +130,45 @@ fn limits_hold_and_are_named() {
     assert!(matches!(misfit(&solution), Misfit::Limit { resource, .. } if resource == "cpu"));
 }
 
+/// A claim in flight counts as the largest that it may become, even where its class is gone.
+#[test]
+fn claims_of_a_class_that_is_gone_count_against_limits() {
+    let limited = with(pool("default", on_demand()), &[("spec.limits", json!({"cpu": "12"}))]);
+    let claim = json!({
+        "kind": "NodeClaim", "apiVersion": "karpenter.sh/v1",
+        "metadata": {"name": "default-1", "uid": "x", "labels": {"karpenter.sh/nodepool": "default"}, "creationTimestamp": world::NOW},
+        "spec": {"requirements": [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large", "m7i.2xlarge"]}],
+            "resources": {"requests": {"cpu": "1"}},
+            "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "gone"}},
+    });
+    let (_, solution) = answer(&[class(), limited, claim, pending("p", "7", "1Gi")]);
+    assert!(solution.nodes.is_empty());
+    let reached = "pool default: limit cpu 12 reached (8 in use)";
+    assert_eq!(solution.unschedulable[0].to_string(), reached);
+}
+
+/// The node carries a value for what its pod asks for, though nothing but exclusions are said.
+#[test]
+fn a_label_of_which_only_exclusions_are_known_gets_a_value() {
+    let team = |operator: &str, values: Value| json!({"key": "team", "operator": operator, "values": values});
+    let cases = [
+        (json!([team("Exists", json!([])), team("NotIn", json!(["true"]))]), "0"),
+        (json!([team("Exists", json!([])), team("NotIn", json!(["true", "0"]))]), "1"),
+        (json!([team("Gt", json!(["4"])), team("NotIn", json!(["5", "6"]))]), "7"),
+        (json!([team("Lt", json!(["4"])), team("NotIn", json!(["3"]))]), "2"),
+        (json!([team("Exists", json!([]))]), "true"),
+    ];
+    for (asked, value) in cases {
+        let asks = json!({"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": asked}]}});
+        let pod = with(pending("p", "1", "1Gi"), &[("spec.affinity.nodeAffinity", asks)]);
+        let open = pool("default", json!([{"key": "team", "operator": "Exists"}]));
+        let (_, solution) = answer(&[class(), open, pod]);
+        let labels = solution.nodes[0].requirements.settled_labels();
+        assert_eq!(labels.get("team").map(String::as_str), Some(value), "{asked}");
+    }
+}
+
 #[test]
 fn each_refusal_says_why() {
     let cases = [

@@ -3,7 +3,7 @@
 //! Rules on domains (zones, mostly) are settled here, one pod after the other, so that packing has only rules on single nodes left.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -16,7 +16,7 @@ use super::problem::{HostLabels, HostState, PoolState, Problem, Way};
 use super::queue::{ByPool, Group, Kind, Pins, Ways, bears_all, distinct_values, is_plain};
 use super::terms::{CounterId, Filter};
 use super::wants::{Asks, Rule, Wants};
-use super::{Hosts, Misfit, Placement};
+use super::{Hosts, InFlightNode, Misfit, Placement};
 use crate::api::labels;
 use crate::catalogue::{CapacityType, Price, TypeSet};
 use crate::cluster::{HostPort, MinValuesPolicy, PodKey, Spread};
@@ -29,6 +29,10 @@ const MAX_PASSES: usize = 4;
 
 /// Names the pods of one kind that go to new nodes of one cell on one step of relaxation.
 pub(crate) type Batch = (usize, usize, usize);
+
+/// By label, the domains of nodes that are planned in pools which some pods do not tolerate. Their spreads look at those nodes all the same,
+/// unless they honor taints: a domain comes into being in which the pods cannot be.
+pub(crate) type Elsewhere = BTreeMap<KeyId, BTreeSet<ValueId>>;
 
 /// A combination of domains in which pods of a kind may go.
 #[derive(Clone)]
@@ -70,6 +74,8 @@ pub(crate) struct Assignment<'r> {
     hosts: &'r Hosts<'r>,
     /// At most so many pods may go to new nodes of a batch: more did not fit in an earlier round.
     caps: &'r FxHashMap<Batch, u32>,
+    /// Domains of nodes that an earlier round planned for other pods.
+    elsewhere: &'r Elsewhere,
     ways: &'r mut Ways,
     board: Board,
     steps: FxHashMap<(usize, usize), Step>,
@@ -106,7 +112,7 @@ impl<'r> Assignment<'r> {
         problem: &'r Problem<'r>,
         kinds: &'r [Kind],
         hosts: &'r Hosts<'r>,
-        caps: &'r FxHashMap<Batch, u32>,
+        (caps, elsewhere): (&'r FxHashMap<Batch, u32>, &'r Elsewhere),
         ways: &'r mut Ways,
         board: Board,
     ) -> Self {
@@ -115,6 +121,7 @@ impl<'r> Assignment<'r> {
             kinds,
             hosts,
             caps,
+            elsewhere,
             ways,
             board,
             steps: FxHashMap::default(),
@@ -160,8 +167,7 @@ impl<'r> Assignment<'r> {
         let spreads = |rule: &Rule| matches!(rule.asks, Asks::Spread { .. });
         for step in 0..self.kinds[kind].steps.len() {
             let wants = self.wants(kind, step);
-            let near = wants.hosts.iter().any(|rule| rule.asks == Asks::Near);
-            if near || wants.alternatives.is_empty() || !wants.hosts.iter().any(spreads) {
+            if wants.alternatives.is_empty() || !wants.hosts.iter().any(spreads) {
                 continue;
             }
             let ready = self.steps.remove(&(kind, step)).unwrap_or_else(|| self.ready(kind, step));
@@ -182,8 +188,11 @@ impl<'r> Assignment<'r> {
                     let value = |key: KeyId| self.problem.domains.host(key, host).map(|value| (key, value));
                     self.valid(wants, &ready.universes, &keys.filter_map(value).collect::<Pins>())
                 };
-                let mut order = self.problem.host_order.iter().copied();
-                match order.find(|host| self.suits(kind, step, *host) && room(*host) > 0 && valid(*host)) {
+                let near = || wants.hosts.iter().filter(|rule| rule.asks == Asks::Near);
+                let first = near().all(|rule| rule.own && self.board.anywhere(rule.counter) == 0);
+                let meets = |host: usize| first || near().all(|rule| self.board.on_host(rule.counter, host) > 0);
+                let takes = |host: usize| self.suits(kind, step, host) && room(host) > 0 && meets(host) && valid(host);
+                match self.problem.host_order.iter().copied().find(|host| takes(*host)) {
                     Some(host) => self.put(kind, host, 1),
                     None => break,
                 }
@@ -204,6 +213,35 @@ impl<'r> Assignment<'r> {
                 && (!taints || bears_all(shape, &state.taints, false).is_ok())
         };
         (0..self.problem.hosts.len()).filter(|host| counts(&self.problem.hosts[*host])).collect()
+    }
+
+    /// Answers the domains of planned nodes that spreads of some pods see without their pods being able to go there.
+    pub(crate) fn seen_elsewhere(&self, nodes: &[InFlightNode]) -> Elsewhere {
+        let problem = self.problem;
+        let mut seen = Elsewhere::new();
+        if problem.is_untainted() || self.steps.values().all(|step| step.universes.iter().all(|all| all.is_empty())) {
+            return seen;
+        }
+        for node in nodes {
+            let Some(pool) = problem.pools.iter().position(|state| state.pool.name == node.pool) else { continue };
+            let taints = &problem.pools[pool].pool.taints;
+            let shut_out = |kind: &Kind| {
+                let wants = kind.steps.last().into_iter().flat_map(|wants| &wants.domains);
+                let spreads = wants.filter(|rule| matches!(rule.asks, Asks::Spread { .. }));
+                let keys: SmallVec<[KeyId; 2]> = match bears_all(&kind.shape, taints, false) {
+                    Ok(()) => SmallVec::new(),
+                    Err(_) => spreads.filter_map(|rule| problem.domains.key(rule.counter)).collect(),
+                };
+                keys
+            };
+            for key in self.kinds.iter().flat_map(shut_out) {
+                let values = problem.pool_values[pool][key].iter().copied();
+                let name = &problem.domains.keys[key];
+                let has = |value: &ValueId| may_have(problem, pool, node, name, problem.domains.name(*value));
+                seen.entry(key).or_default().extend(values.filter(has));
+            }
+        }
+        seen
     }
 
     /// Answers the pods of a kind that go nowhere.
@@ -682,10 +720,20 @@ impl<'r> Assignment<'r> {
             return self.all_values(kind, key);
         }
         let alternatives = filter.and_then(|filter| filter.alternatives.as_deref());
-        self.domains((kind, false), key, alternatives, |host| {
+        let mut values = self.domains((kind, false), key, alternatives, |host| {
             filter.is_none_or(|filter| filter_admits_host(filter, host))
-        })
-        .into()
+        });
+        if filter.is_none_or(|filter| filter.tolerations.is_none()) {
+            let admitted = |value: &&ValueId| self.admits(key, alternatives, **value);
+            let more = self.elsewhere.get(&key).into_iter().flatten().filter(admitted).copied();
+            values.extend(more.filter(|value| !values.contains(value)).collect::<Vec<_>>());
+        }
+        values.into()
+    }
+
+    fn admits(&self, key: KeyId, alternatives: Option<&[Requirements]>, value: ValueId) -> bool {
+        let (name, value) = (&self.problem.domains.keys[key], self.problem.domains.name(value));
+        alternatives.is_none_or(|all| all.iter().any(|wanted| wanted.admits(name, value)))
     }
 
     /// The values of a label on new nodes of pools that a kind tolerates, and on some hosts, as far as requirements admit them.
@@ -697,7 +745,6 @@ impl<'r> Assignment<'r> {
         counts: impl Fn(&HostState) -> bool,
     ) -> Vec<ValueId> {
         let problem = self.problem;
-        let name = &problem.domains.keys[key];
         let mut values = Vec::new();
         for (pool, state) in problem.pools.iter().enumerate() {
             if bears_all(&self.kinds[kind].shape, &state.pool.taints, shy).is_ok() {
@@ -710,15 +757,27 @@ impl<'r> Assignment<'r> {
                 values.push(value);
             }
         }
-        let admitted = |value: &ValueId| {
-            let value = problem.domains.name(*value);
-            alternatives.is_none_or(|all| all.iter().any(|wanted| wanted.admits(name, value)))
-        };
-        values.retain(admitted);
+        values.retain(|value| self.admits(key, alternatives, *value));
         values.sort_unstable_by_key(|value| problem.domains.name(*value));
         values.dedup();
         values
     }
+}
+
+/// Says whether a planned node may have a value of a label.
+fn may_have(problem: &Problem<'_>, pool: usize, node: &InFlightNode, key: &str, value: &str) -> bool {
+    let state = &problem.pools[pool];
+    node.requirements.admits(key, value)
+        && node.offerings.iter().any(|offering| match key {
+            labels::ZONE => *offering.zone.name == *value,
+            labels::ZONE_ID => *offering.zone.id == *value,
+            labels::CAPACITY_TYPE => offering.capacity_type.as_str() == value,
+            _ if state.catalogue.defines(key) => {
+                let kind = state.catalogue.get(&offering.instance_type).and_then(|kind| kind.labels.get(key));
+                kind.is_some_and(|values| values.iter().any(|own| **own == *value))
+            }
+            _ => true,
+        })
 }
 
 /// Labels whose domain must be known for every pod that is counted, since others must be near such pods or apart from them.

@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::amounts::take;
-use super::assign::{Assignment, Batch};
+use super::assign::{Assignment, Batch, Elsewhere};
 use super::board::Board;
 use super::finish::Listed;
 use super::packing::{Draft, Packer, limits_left, node_size};
@@ -57,8 +57,8 @@ impl Hosts<'_> {
     }
 }
 
-/// Rounds of placing in which what did not fit on new nodes is placed otherwise in the next one. Batches that are short after that get no
-/// new nodes at all, so that the rounds end.
+/// Rounds of placing in which what did not fit on new nodes is placed otherwise in the next one. Batches that are short again after that
+/// get no new nodes at all, so that the rounds end.
 const PATIENT_ROUNDS: usize = 4;
 
 /// Places pods on the hosts allowed and on new nodes.
@@ -68,12 +68,20 @@ pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_
     let mut ways = Ways::default();
     let (kinds, refused) = kinds(problem, &pods, &mut ways);
     let mut caps: FxHashMap<Batch, u32> = FxHashMap::default();
+    let mut elsewhere = Elsewhere::new();
     let mut earlier: FxHashMap<usize, Vec<Misfit>> = FxHashMap::default();
-    for round in 1.. {
-        let mut assignment = Assignment::new(problem, &kinds, hosts, &caps, &mut ways, board.clone());
+    let mut round = 0;
+    loop {
+        let mut assignment = Assignment::new(problem, &kinds, hosts, (&caps, &elsewhere), &mut ways, board.clone());
         assignment.run();
         let mut nodes = Vec::new();
         let misfits = launch(problem, &mut assignment.groups, &mut nodes);
+        let seen = assignment.seen_elsewhere(&nodes);
+        if seen.iter().any(|(key, values)| !elsewhere.get(key).is_some_and(|known| known.is_superset(values))) {
+            seen.into_iter().for_each(|(key, values)| elsewhere.entry(key).or_default().extend(values));
+            continue;
+        }
+        round += 1;
         let short = short(problem, &kinds, &assignment, &caps);
         if !short.is_empty() {
             let planned = planned(problem, &nodes);
@@ -85,7 +93,10 @@ pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_
                 let kind = assignment.groups[at].kind;
                 earlier.insert(kind, turned_away(problem, &mut assignment, at, &misfits, &planned));
             }
-            caps.extend(short.into_iter().map(|(batch, fit)| (batch, if round < PATIENT_ROUNDS { fit } else { 0 })));
+            let known = caps.clone();
+            let cap =
+                |batch: Batch, fit: u32| if round < PATIENT_ROUNDS || !known.contains_key(&batch) { fit } else { 0 };
+            caps.extend(short.into_iter().map(|(batch, fit)| (batch, cap(batch, fit))));
             continue;
         }
         solution.nodes = nodes;

@@ -9,6 +9,8 @@ use karp_domain::requirement::Requirements;
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::{InFlightNode, Misfit, Refusal, Solution, Target};
 
+use super::topology::takes_one_more;
+
 /// The labels of a node that comes of an offering.
 pub fn labels_of(
     pool: &Pool,
@@ -206,14 +208,30 @@ fn judge_hosts(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, solution: &S
     }
 }
 
-fn judge_limits(snapshot: &Snapshot, solution: &Solution) {
+/// What the nodes of a pool that are there have, and its claims in flight may have at most.
+fn in_use(snapshot: &Snapshot, pool: &Pool) -> Resources {
+    let one = Resources::new().with("nodes", Quantity::from_units(1));
+    let mut used = Resources::new();
+    for node in snapshot.nodes.iter().filter(|n| n.pool() == Some(&pool.name)) {
+        used.add(&node.capacity);
+        used.add(&one);
+    }
+    for claim in snapshot.claims.iter().filter(|c| c.pool.as_ref() == Some(&pool.name) && c.node_name.is_none()) {
+        let types = snapshot.catalogues.get(&pool.class.name).into_iter().flat_map(|catalogue| catalogue.types());
+        let mut most = one.clone();
+        for t in types.filter(|t| claim.requirements.admits("node.kubernetes.io/instance-type", &t.name)) {
+            most.raise(&t.capacity);
+        }
+        used.add(&most);
+    }
+    used
+}
+
+/// Panics if nodes that are there, claims in flight and planned nodes together pass a limit of their pool.
+pub fn judge_limits(snapshot: &Snapshot, solution: &Solution) {
     for pool in &snapshot.pools {
         let catalogue = snapshot.catalogues.get(&pool.class.name);
-        let mut used = Resources::new();
-        for node in snapshot.nodes.iter().filter(|n| n.pool() == Some(&pool.name)) {
-            used.add(&node.capacity);
-            used.add(&Resources::new().with("nodes", Quantity::from_units(1)));
-        }
+        let mut used = in_use(snapshot, pool);
         let before = used.clone();
         for node in solution.nodes.iter().filter(|n| n.pool == pool.name) {
             let mut most = Resources::new().with("nodes", Quantity::from_units(1));
@@ -241,6 +259,88 @@ fn team(pool: &Pool, wanted: &Requirements) -> Option<String> {
     ["a", "b", "true"].into_iter().find(pleases).map(str::to_owned)
 }
 
+/// A node of its own that a pool could make for a pod: its labels, and the capacity of its type.
+fn own_nodes<'s>(
+    snapshot: &'s Snapshot,
+    pool: &'s Pool,
+    pod: &'s Pod,
+) -> impl Iterator<Item = (BTreeMap<String, String>, &'s Resources)> {
+    let types = snapshot.catalogues.get(&pool.class.name).into_iter().flat_map(|catalogue| catalogue.types());
+    let offered = types.flat_map(|t| t.offerings.iter().filter(|o| o.available).map(move |o| (t, o)));
+    let asked = offered.flat_map(|(t, o)| pod.shape.alternatives.iter().map(move |wanted| (t, o, wanted)));
+    asked.filter_map(move |(t, o, wanted)| {
+        let mut labels = labels_of(pool, t, &o.zone.name, &o.zone.id, o.capacity_type);
+        if let Some(team) = team(pool, wanted) {
+            labels.insert("team".into(), team);
+        }
+        let daemons = daemons_on(snapshot, pool, &labels);
+        let attaches = told(snapshot, &t.name).is_none_or(|most| volumes(snapshot, std::iter::once(pod)) <= most);
+        let fits = pool_accepts(pool, &labels)
+            && attaches
+            && wanted.match_labels(&labels)
+            && bears(pod, pool)
+            && !is_repelled(snapshot, pod, pool, &labels)
+            && !meets_port(snapshot, pod, pool, &labels)
+            && enough(&pod.shape.requests.plus(&daemons), &t.allocatable());
+        fits.then_some((labels, &t.capacity))
+    })
+}
+
+/// Whether limits leave room for one more node of a pool.
+fn leaves_room(snapshot: &Snapshot, solution: &Solution, pool: &Pool, capacity: &Resources) -> bool {
+    let one = Resources::new().with("nodes", Quantity::from_units(1));
+    let mut used = in_use(snapshot, pool).plus(capacity).plus(&one);
+    let catalogue = &snapshot.catalogues[&pool.class.name];
+    for node in solution.nodes.iter().filter(|n| n.pool == pool.name) {
+        let mut most = one.clone();
+        node.offerings.iter().for_each(|o| most.raise(&catalogue.get(&o.instance_type).unwrap().capacity));
+        used.add(&most);
+    }
+    pool.limits.iter().all(|(name, limit)| used.get(name) <= limit)
+}
+
+/// The pods that are refused for the sake of others though each could have a node of its own beside them; with that node.
+pub fn refused_for_others(
+    objects: &[serde_json::Value],
+    snapshot: &Snapshot,
+    solution: &Solution,
+) -> BTreeMap<PodKey, String> {
+    let mut found = BTreeMap::new();
+    for refused in &solution.unschedulable {
+        let pod = snapshot.pods.iter().find(|pod| pod.key == refused.pod).expect("a pod that exists");
+        // what nodes are is settled as they are packed: until then it is open which of them a spread counts
+        let counted = ["topology.kubernetes.io/zone", "karpenter.sh/capacity-type"];
+        if pod.shape.alternatives.iter().flat_map(|wanted| wanted.iter()).any(|r| !counted.contains(&r.key())) {
+            continue;
+        }
+        let pools = refused.reasons.iter().filter_map(|reason| match reason {
+            Refusal::Pool { pool, misfit: Misfit::Topology { .. } } => snapshot.pool(pool),
+            _ => None,
+        });
+        // under a limit it matters which of several domains the last nodes are made in, and no plan tries them all
+        for pool in pools.filter(|pool| pool.min_values.is_empty() && pool.limits.is_empty()) {
+            let mut seen = BTreeSet::new();
+            let fresh = |(labels, _): &(BTreeMap<String, String>, &Resources)| {
+                let key = ["topology.kubernetes.io/zone", "karpenter.sh/capacity-type", "kubernetes.io/arch", "team"];
+                seen.insert(key.map(|key| labels.get(key).cloned()))
+            };
+            for (labels, _) in own_nodes(snapshot, pool, pod).filter(fresh) {
+                if takes_one_more(objects, (snapshot, solution), &pod.key, (&pool.name, &labels)) {
+                    found.insert(pod.key.clone(), format!("pool {} could give it a node: {labels:?}", pool.name));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Whether a daemon that takes a port of a pod will run on a node with these labels.
+fn meets_port(snapshot: &Snapshot, pod: &Pod, pool: &Pool, labels: &BTreeMap<String, String>) -> bool {
+    let runs = |daemon: &DaemonSet| daemon.shape.alternatives.iter().any(|wanted| wanted.match_labels(labels));
+    let mut daemons = snapshot.daemons.iter().filter(|daemon| daemon.bears(&pool.taints) && runs(daemon));
+    daemons.any(|daemon| pod.shape.ports.iter().any(|port| daemon.shape.ports.iter().any(|own| own.conflicts(port))))
+}
+
 /// A refusal is justified when the pod alone fits no offering of any pool, or limits or `minValues` keep it out.
 fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &[Refusal]) {
     assert!(!reasons.is_empty(), "{} is refused without a reason", pod.key);
@@ -262,26 +362,7 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
         if !pool.ready || pool.is_static() || pool.deleting.is_some() {
             continue;
         }
-        let fits = catalogue.types().iter().filter(|t| {
-            t.offerings.iter().filter(|o| o.available).any(|o| {
-                pod.shape.alternatives.iter().any(|wanted| {
-                    let mut labels = labels_of(pool, t, &o.zone.name, &o.zone.id, o.capacity_type);
-                    if let Some(team) = team(pool, wanted) {
-                        labels.insert("team".into(), team);
-                    }
-                    let daemons = daemons_on(snapshot, pool, &labels);
-                    let attaches =
-                        told(snapshot, &t.name).is_none_or(|most| volumes(snapshot, std::iter::once(pod)) <= most);
-                    pool_accepts(pool, &labels)
-                        && attaches
-                        && wanted.match_labels(&labels)
-                        && bears(pod, pool)
-                        && !is_repelled(snapshot, pod, pool, &labels)
-                        && enough(&pod.shape.requests.plus(&daemons), &t.allocatable())
-                })
-            })
-        });
-        let smallest = fits.map(|t| t.capacity.clone()).collect::<Vec<_>>();
+        let smallest: Vec<&Resources> = own_nodes(snapshot, pool, pod).map(|(_, capacity)| capacity).collect();
         match misfit {
             // pods that are counted by others may be kept away by those
             Misfit::Topology { .. } => {
@@ -291,20 +372,7 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
             Misfit::MinValues { .. } => assert!(!pool.min_values.is_empty()),
             Misfit::Limit { .. } => {
                 assert!(!smallest.is_empty(), "{}: pool {} could not hold it anyway", pod.key, pool.name);
-                let mut used = Resources::new();
-                for node in snapshot.nodes.iter().filter(|n| n.pool() == Some(&pool.name)) {
-                    used.add(&node.capacity);
-                    used.add(&Resources::new().with("nodes", Quantity::from_units(1)));
-                }
-                for node in solution.nodes.iter().filter(|n| n.pool == pool.name) {
-                    let mut most = Resources::new().with("nodes", Quantity::from_units(1));
-                    node.offerings.iter().for_each(|o| most.raise(&catalogue.get(&o.instance_type).unwrap().capacity));
-                    used.add(&most);
-                }
-                let room = smallest.iter().any(|capacity| {
-                    let all = used.plus(capacity).plus(&Resources::new().with("nodes", Quantity::from_units(1)));
-                    pool.limits.iter().all(|(name, limit)| all.get(name) <= limit)
-                });
+                let room = smallest.iter().any(|capacity| leaves_room(snapshot, solution, pool, capacity));
                 // where pods wait for room beside others, what one gives up is free for others in the next pass only
                 let settled = snapshot.pods.iter().all(|pod| !pod.shape.is_social());
                 assert!(!room || !settled, "{}: the limits of {} leave room", pod.key, pool.name);

@@ -5,13 +5,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use karp_domain::cluster::Snapshot;
+use karp_domain::cluster::{PodKey, Snapshot};
 use karp_domain::scheduling::{InFlightNode, Solution, Target};
 use serde_json::Value;
 
 use super::judge::labels_of;
 
 type Labels = BTreeMap<String, String>;
+/// What is wrong, if anything is.
+type Verdict = Result<(), String>;
+
+macro_rules! ensure {
+    ($holds:expr, $($fault:tt)+) => {
+        if !$holds {
+            return Err(format!($($fault)+));
+        }
+    };
+}
 
 /// How many combinations of offerings are judged: nodes may still become any of theirs.
 const MOST_OUTCOMES: usize = 64;
@@ -39,9 +49,60 @@ struct Outcome<'o> {
 
 /// Panics with the fault, if there is one, in any of the ways in which the planned nodes may turn out.
 pub fn judge(objects: &[Value], snapshot: &Snapshot, solution: &Solution) {
+    for outcome in outcomes(objects, snapshot, solution) {
+        if let Err(fault) = outcome.judge() {
+            panic!("{fault}");
+        }
+    }
+}
+
+/// Whether a pod that is not placed could go to a node of its own with these labels, whatever the planned nodes turn out to be: kube-scheduler
+/// would take it there after all others, and all of them stay right.
+pub fn takes_one_more(
+    objects: &[Value],
+    (snapshot, solution): (&Snapshot, &Solution),
+    pod: &PodKey,
+    (pool, labels): (&str, &Labels),
+) -> bool {
+    let mut pods = objects.iter().filter(|object| object["kind"] == "Pod");
+    let pod = pods.find(|one| (namespace(one), name(one)) == (&*pod.namespace, &*pod.name)).expect("a pod that exists");
+    let possible = possible(objects, snapshot);
+    outcomes(objects, snapshot, solution).all(|mut outcome| {
+        let mut labels = labels.clone();
+        labels.insert("kubernetes.io/hostname".to_owned(), "one-more".to_owned());
+        outcome.places.push(Place { labels, taints: taints_of(objects, pool), is_new: true });
+        let node = outcome.places.len() - 1;
+        let accepted = outcome.accepts(pod, node, &possible);
+        outcome.pods.push(Seated { pod, node, is_new: true });
+        accepted && outcome.judge().is_ok()
+    })
+}
+
+/// Nodes that pools could make, of which none is made.
+fn possible(objects: &[Value], snapshot: &Snapshot) -> Vec<Place> {
+    let mut places = Vec::new();
+    for pool in &snapshot.pools {
+        let taints = taints_of(objects, &pool.name);
+        let types = snapshot.catalogues.get(&pool.class.name).into_iter().flat_map(|catalogue| catalogue.types());
+        for (t, o) in types.flat_map(|t| t.offerings.iter().map(move |o| (t, o))) {
+            let labels = labels_of(pool, t, &o.zone.name, &o.zone.id, o.capacity_type);
+            if pool.requirements.iter().all(|r| labels.get(r.key()).is_none_or(|value| r.admits(value))) {
+                places.push(Place { labels, taints: taints.clone(), is_new: true });
+            }
+        }
+    }
+    places
+}
+
+/// The ways in which planned nodes may turn out, or a sample of them.
+fn outcomes<'o>(
+    objects: &'o [Value],
+    snapshot: &'o Snapshot,
+    solution: &'o Solution,
+) -> impl Iterator<Item = Outcome<'o>> {
     let choices: Vec<Vec<Labels>> = solution.nodes.iter().map(|node| choices(snapshot, node)).collect();
     let total: usize = choices.iter().map(Vec::len).fold(1, usize::saturating_mul);
-    for at in 0..total.min(MOST_OUTCOMES) {
+    (0..total.min(MOST_OUTCOMES)).map(move |at| {
         // spread the sample over all combinations
         let mut rest = if total > MOST_OUTCOMES { at * (total / MOST_OUTCOMES) } else { at };
         let mut picked = Vec::with_capacity(choices.len());
@@ -51,8 +112,15 @@ pub fn judge(objects: &[Value], snapshot: &Snapshot, solution: &Solution) {
             labels.insert("kubernetes.io/hostname".to_owned(), format!("new-{node}"));
             picked.push(labels);
         }
-        Outcome::new(objects, snapshot, solution, picked).judge();
-    }
+        Outcome::new(objects, snapshot, solution, picked)
+    })
+}
+
+/// The taints of the nodes of a pool.
+fn taints_of(objects: &[Value], pool: &str) -> Vec<Value> {
+    let mut pools = objects.iter().filter(|object| object["kind"] == "NodePool");
+    let pool = pools.find(|object| name(object) == pool).expect("a pool that exists");
+    list(&pool["spec"]["template"]["spec"]["taints"]).to_vec()
 }
 
 /// The labels that a planned node may get, one for each zone and capacity type.
@@ -143,6 +211,29 @@ fn tolerates(pod: &Value, taints: &[Value]) -> bool {
     taints.iter().filter(|taint| taint["effect"] != "PreferNoSchedule").all(tolerated)
 }
 
+/// The pods that a spread counts, by their labels.
+fn counted_by(constraint: &Value, own: &Labels) -> Value {
+    let mut selector = constraint["labelSelector"].clone();
+    for label in list(&constraint["matchLabelKeys"]).iter().filter_map(Value::as_str) {
+        if let Some(value) = own.get(label) {
+            selector["matchLabels"][label] = Value::from(value.as_str());
+        }
+    }
+    selector
+}
+
+/// Whether a selector of a spread is empty: kube-scheduler counts no pod by that.
+fn selects_all(selector: &Value) -> bool {
+    list(&selector["matchExpressions"]).is_empty()
+        && selector["matchLabels"].as_object().is_none_or(|all| all.is_empty())
+}
+
+/// Whether a spread looks at a node.
+fn counts_place(constraint: &Value, pod: &Value, place: &Place) -> bool {
+    let affinity = constraint["nodeAffinityPolicy"] == "Ignore" || takes_node(pod, &place.labels);
+    affinity && (constraint["nodeTaintsPolicy"] != "Honor" || tolerates(pod, &place.taints))
+}
+
 fn required_terms<'p>(pod: &'p Value, kind: &str) -> &'p [Value] {
     list(&pod["spec"]["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"])
 }
@@ -159,9 +250,7 @@ impl<'o> Outcome<'o> {
         }
         let first = places.len();
         for (node, labels) in solution.nodes.iter().zip(picked) {
-            let pool = of_kind("NodePool").find(|pool| name(pool) == &*node.pool).expect("a pool that exists");
-            let taints = list(&pool["spec"]["template"]["spec"]["taints"]).to_vec();
-            places.push(Place { labels, taints, is_new: true });
+            places.push(Place { labels, taints: taints_of(objects, &node.pool), is_new: true });
         }
         let mut seats: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for placement in &solution.placements {
@@ -189,56 +278,99 @@ impl<'o> Outcome<'o> {
         Outcome { pods: pods.collect(), places, objects }
     }
 
-    fn judge(&self) {
+    fn judge(&self) -> Verdict {
         for seated in self.pods.iter().filter(|seated| seated.is_new) {
             let pod = seated.pod;
             for constraint in list(&pod["spec"]["topologySpreadConstraints"]) {
                 if constraint["whenUnsatisfiable"] == "DoNotSchedule" {
-                    self.judge_spread(seated, constraint);
+                    self.judge_spread(seated, constraint)?;
                 }
             }
-            self.judge_affinity(seated);
-            self.judge_volumes(seated);
+            self.judge_affinity(seated)?;
+            self.judge_volumes(seated)?;
         }
-        self.judge_anti_affinity();
-        self.judge_ports();
-        self.judge_sole_claims();
+        self.judge_anti_affinity()?;
+        self.judge_ports()?;
+        self.judge_sole_claims()?;
+        Ok(())
+    }
+
+    /// Whether kube-scheduler takes a pod on a node, after all that are seated; spreads reckon with the domains of nodes that could be made, too.
+    fn accepts(&self, pod: &Value, node: usize, possible: &[Place]) -> bool {
+        let place = &self.places[node];
+        let own = strings(&pod["metadata"]["labels"]);
+        let there = |key: &Value| place.labels.get(key.as_str().unwrap_or_default());
+        let in_domain = |other: &Seated<'_>, key: &Value| {
+            there(key).is_some() && self.places[other.node].labels.get(key.as_str().unwrap_or_default()) == there(key)
+        };
+        let spreads = list(&pod["spec"]["topologySpreadConstraints"]).iter();
+        let spread_holds = |constraint: &Value| {
+            let key = &constraint["topologyKey"];
+            let selector = counted_by(constraint, &own);
+            let Some(mine) = there(key) else { return false };
+            if selects_all(&selector) {
+                return true;
+            }
+            let mut domains: BTreeMap<&String, i64> = BTreeMap::new();
+            let counted = self.places.iter().chain(possible).filter(|place| counts_place(constraint, pod, place));
+            for place in counted {
+                domains.extend(place.labels.get(key.as_str().unwrap_or_default()).map(|domain| (domain, 0)));
+            }
+            for other in &self.pods {
+                let place = &self.places[other.node];
+                let matches = namespace(other.pod) == namespace(pod)
+                    && selects(&selector, &strings(&other.pod["metadata"]["labels"]));
+                if matches
+                    && counts_place(constraint, pod, place)
+                    && let Some(count) =
+                        place.labels.get(key.as_str().unwrap_or_default()).and_then(|domain| domains.get_mut(domain))
+                {
+                    *count += 1;
+                }
+            }
+            let few = (domains.len() as i64) < constraint["minDomains"].as_i64().unwrap_or(1);
+            let least = if few { 0 } else { domains.values().copied().min().unwrap_or_default() };
+            let with_it = domains.get(mine).copied().unwrap_or_default() + i64::from(selects(&selector, &own));
+            with_it - least <= constraint["maxSkew"].as_i64().unwrap()
+        };
+        let near = required_terms(pod, "podAffinity");
+        let all_select = |other: &Value| near.iter().all(|term| self.term_selects(pod, term, other));
+        let like: Vec<&Seated<'_>> = self.pods.iter().filter(|other| all_select(other.pod)).collect();
+        let starts =
+            like.is_empty() && all_select(pod) && near.iter().all(|term| there(&term["topologyKey"]).is_some());
+        let meets = |term: &Value| like.iter().any(|other| in_domain(other, &term["topologyKey"]));
+        let keeps = |owner: &Value, other: &Seated<'_>, met: &Value| {
+            let mut terms = required_terms(owner, "podAntiAffinity").iter();
+            terms.any(|term| in_domain(other, &term["topologyKey"]) && self.term_selects(owner, term, met))
+        };
+        takes_node(pod, &place.labels)
+            && tolerates(pod, &place.taints)
+            && spreads.filter(|one| one["whenUnsatisfiable"] == "DoNotSchedule").all(spread_holds)
+            && (starts || near.iter().all(meets))
+            && !self.pods.iter().any(|other| keeps(pod, other, other.pod) || keeps(other.pod, other, pod))
     }
 
     fn domain(&self, seated: &Seated<'_>, key: &str) -> Option<&str> {
         self.places[seated.node].labels.get(key).map(String::as_str)
     }
 
-    fn judge_spread(&self, seated: &Seated<'_>, constraint: &Value) {
+    fn judge_spread(&self, seated: &Seated<'_>, constraint: &Value) -> Verdict {
         let pod = seated.pod;
         let key = constraint["topologyKey"].as_str().unwrap();
         let mine = self.domain(seated, key);
-        let mine = mine.unwrap_or_else(|| panic!("{} is on a node without {key}", name(pod)));
+        let mine = mine.ok_or_else(|| format!("{} is on a node without {key}", name(pod)))?;
         let own = strings(&pod["metadata"]["labels"]);
-        let mut selector = constraint["labelSelector"].clone();
-        for label in list(&constraint["matchLabelKeys"]).iter().filter_map(Value::as_str) {
-            if let Some(value) = own.get(label) {
-                selector["matchLabels"][label] = Value::from(value.as_str());
-            }
+        let selector = counted_by(constraint, &own);
+        if selects_all(&selector) {
+            return Ok(());
         }
-        // kube-scheduler counts no pod by an empty selector
-        if list(&selector["matchExpressions"]).is_empty()
-            && selector["matchLabels"].as_object().is_none_or(|all| all.is_empty())
-        {
-            return;
-        }
-        let counts = |place: &Place| {
-            let affinity = constraint["nodeAffinityPolicy"] == "Ignore" || takes_node(pod, &place.labels);
-            affinity && (constraint["nodeTaintsPolicy"] != "Honor" || tolerates(pod, &place.taints))
-        };
+        let counts = |place: &Place| counts_place(constraint, pod, place);
         let matching = |other: &Seated<'_>| {
             namespace(other.pod) == namespace(pod) && selects(&selector, &strings(&other.pod["metadata"]["labels"]))
         };
-        // every node that there is at the end was there before its pods were bound; domains that come into being with nodes which the
-        // pod does not tolerate are not foreseen (nor does Karpenter)
+        // every node that there is at the end was there before its pods were bound
         let mut domains: BTreeMap<&str, i64> = BTreeMap::new();
-        let foreseen = |place: &&Place| !place.is_new || tolerates(pod, &place.taints);
-        for place in self.places.iter().filter(|place| counts(place)).filter(foreseen) {
+        for place in self.places.iter().filter(|place| counts(place)) {
             if let Some(domain) = place.labels.get(key) {
                 domains.entry(domain).or_default();
             }
@@ -259,7 +391,8 @@ impl<'o> Outcome<'o> {
         let fewest = if (domains.len() as i64) < wanted { 0 } else { fewest };
         let skew = there - fewest;
         let most = constraint["maxSkew"].as_i64().unwrap();
-        assert!(skew <= most, "{}: skew {skew} over {key}={mine} passes {most}: {domains:?}", name(pod));
+        ensure!(skew <= most, "{}: skew {skew} over {key}={mine} passes {most}: {domains:?}", name(pod));
+        Ok(())
     }
 
     /// Whether another pod is of a term's namespaces and selected by it.
@@ -281,24 +414,24 @@ impl<'o> Outcome<'o> {
             && alike("mismatchLabelKeys", false)
     }
 
-    fn judge_affinity(&self, seated: &Seated<'_>) {
+    fn judge_affinity(&self, seated: &Seated<'_>) -> Verdict {
         let terms = required_terms(seated.pod, "podAffinity");
         if terms.is_empty() {
-            return;
+            return Ok(());
         }
         let selected = |other: &Value| terms.iter().all(|term| self.term_selects(seated.pod, term, other));
         let others = || self.pods.iter().filter(|other| !std::ptr::eq(other.pod, seated.pod) && selected(other.pod));
         for term in terms {
             let key = term["topologyKey"].as_str().unwrap();
             let mine = self.domain(seated, key);
-            assert!(mine.is_some(), "{} is on a node without {key}", name(seated.pod));
+            ensure!(mine.is_some(), "{} is on a node without {key}", name(seated.pod));
             if others().any(|other| self.domain(other, key) == mine) {
                 continue;
             }
             // the first of a series that asks for itself may start anywhere, if nothing of it ran before
             let first =
                 selected(seated.pod) && !others().any(|other| !other.is_new && self.domain(other, key).is_some());
-            assert!(first, "{} is away from what it wants to be with by {key}", name(seated.pod));
+            ensure!(first, "{} is away from what it wants to be with by {key}", name(seated.pod));
             let alike = |other: &&Seated<'_>| {
                 required_terms(other.pod, "podAffinity") == terms && namespace(other.pod) == namespace(seated.pod)
             };
@@ -308,11 +441,12 @@ impl<'o> Outcome<'o> {
                 !met.any(|third| self.domain(third, key) == self.domain(other, key))
             };
             let apart = others().filter(alike).filter(alone).find(|other| self.domain(other, key) != mine);
-            assert!(apart.is_none(), "{} and {} start twice by {key}", name(seated.pod), name(apart.unwrap().pod));
+            ensure!(apart.is_none(), "{} and {} start twice by {key}", name(seated.pod), name(apart.unwrap().pod));
         }
+        Ok(())
     }
 
-    fn judge_anti_affinity(&self) {
+    fn judge_anti_affinity(&self) -> Verdict {
         for one in &self.pods {
             for term in required_terms(one.pod, "podAntiAffinity") {
                 let key = term["topologyKey"].as_str().unwrap();
@@ -323,7 +457,7 @@ impl<'o> Outcome<'o> {
                         && self.domain(other, key) == Some(mine)
                         && self.term_selects(one.pod, term, other.pod)
                 });
-                assert!(met.is_none(), "{} must not meet {} in {key}={mine}", name(one.pod), name(met.unwrap().pod));
+                ensure!(met.is_none(), "{} must not meet {} in {key}={mine}", name(one.pod), name(met.unwrap().pod));
             }
         }
         for one in self.pods.iter().filter(|one| one.is_new && self.places[one.node].is_new) {
@@ -333,9 +467,10 @@ impl<'o> Outcome<'o> {
                     terms.any(|term| self.term_selects(owner, term, other))
                 };
                 let free = !keeps(one.pod, &daemon) && !keeps(&daemon, one.pod);
-                assert!(free, "{} must not meet the pods of daemon {}", name(one.pod), name(&daemon));
+                ensure!(free, "{} must not meet the pods of daemon {}", name(one.pod), name(&daemon));
             }
         }
+        Ok(())
     }
 
     /// The pods that daemon sets will have on a node.
@@ -351,7 +486,7 @@ impl<'o> Outcome<'o> {
     }
 
     /// Two pods of one node, or a pod and a daemon that will run there, cannot have the same port of the same address.
-    fn judge_ports(&self) {
+    fn judge_ports(&self) -> Verdict {
         let of = |spec: &Value| -> Vec<(i64, String, String)> {
             let ports = list(&spec["containers"]).iter().flat_map(|container| list(&container["ports"]));
             let port = |port: &Value| {
@@ -369,7 +504,7 @@ impl<'o> Outcome<'o> {
             let mine = of(&one.pod["spec"]);
             for (_, other) in self.pods.iter().enumerate().filter(|(other, seat)| *other != at && seat.node == one.node)
             {
-                assert!(
+                ensure!(
                     !clash(&mine, &of(&other.pod["spec"])),
                     "{} and {} want one port",
                     name(one.pod),
@@ -379,13 +514,14 @@ impl<'o> Outcome<'o> {
             let place = &self.places[one.node];
             for daemon in self.daemons_on(place).filter(|_| place.is_new) {
                 let free = !clash(&mine, &of(&daemon["spec"]));
-                assert!(free, "{} and daemon {} want one port", name(one.pod), name(&daemon));
+                ensure!(free, "{} and daemon {} want one port", name(one.pod), name(&daemon));
             }
         }
+        Ok(())
     }
 
     /// A claim that one pod at a time may use has no second.
-    fn judge_sole_claims(&self) {
+    fn judge_sole_claims(&self) -> Verdict {
         let mut users: BTreeMap<(&str, &str), &str> = BTreeMap::new();
         for seated in &self.pods {
             for volume in list(&seated.pod["spec"]["volumes"]) {
@@ -398,13 +534,14 @@ impl<'o> Outcome<'o> {
                     list(&claim["spec"]["accessModes"]).contains(&Value::from("ReadWriteOncePod"))
                 });
                 if let Some(other) = sole.then(|| users.insert(key, name(seated.pod))).flatten() {
-                    panic!("{} and {other} use {claim}, which takes one pod at a time", name(seated.pod));
+                    return Err(format!("{} and {other} use {claim}, which takes one pod at a time", name(seated.pod)));
                 }
             }
         }
+        Ok(())
     }
 
-    fn judge_volumes(&self, seated: &Seated<'_>) {
+    fn judge_volumes(&self, seated: &Seated<'_>) -> Verdict {
         let labels = &self.places[seated.node].labels;
         let find = |kind: &str, wanted: &str, space: Option<&str>| {
             self.objects.iter().find(|object| {
@@ -414,19 +551,18 @@ impl<'o> Outcome<'o> {
         for volume in list(&seated.pod["spec"]["volumes"]) {
             let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() else { continue };
             let found = find("PersistentVolumeClaim", claim, Some(namespace(seated.pod)));
-            let found = found.unwrap_or_else(|| panic!("{} is placed without its claim {claim}", name(seated.pod)));
+            let found = found.ok_or_else(|| format!("{} is placed without its claim {claim}", name(seated.pod)))?;
             if let Some(volume) = found["spec"]["volumeName"].as_str() {
                 let volume = find("PersistentVolume", volume, None);
-                let volume = volume.unwrap_or_else(|| panic!("{} is placed without its volume", name(seated.pod)));
+                let volume = volume.ok_or_else(|| format!("{} is placed without its volume", name(seated.pod)))?;
                 let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
-                assert!(terms.is_null() || terms_hold(terms, labels), "{} cannot reach {claim}", name(seated.pod));
+                ensure!(terms.is_null() || terms_hold(terms, labels), "{} cannot reach {claim}", name(seated.pod));
                 continue;
             }
             let class = found["spec"]["storageClassName"].as_str().and_then(|class| find("StorageClass", class, None));
-            let class = class.unwrap_or_else(|| panic!("{claim} has no class"));
-            assert_eq!(
-                class["volumeBindingMode"],
-                "WaitForFirstConsumer",
+            let class = class.ok_or_else(|| format!("{claim} has no class"))?;
+            ensure!(
+                class["volumeBindingMode"] == "WaitForFirstConsumer",
                 "{claim} must be bound before {}",
                 name(seated.pod)
             );
@@ -437,8 +573,9 @@ impl<'o> Outcome<'o> {
                     list(&expression["values"]).iter().any(|value| value.as_str() == label.map(String::as_str))
                 })
             };
-            assert!(allowed.is_empty() || allowed.iter().any(holds), "{claim} cannot be made for {}", name(seated.pod));
+            ensure!(allowed.is_empty() || allowed.iter().any(holds), "{claim} cannot be made for {}", name(seated.pod));
         }
+        Ok(())
     }
 }
 
