@@ -142,7 +142,7 @@ async fn play(client: &Client, number: u32, objects: &[Value], tally: &mut Tally
     let targets = real.make(&snapshot, &first, 0).await?;
     real.wait_to_be_scheduled(objects).await?;
     real.nominate(&targets).await?;
-    real.free(&planned).await?;
+    real.free(by_priority(objects, &planned)).await?;
     let mut left = real.unbound(&planned, &BTreeSet::new()).await?;
     let landed = real.bound().await?;
     let as_planned = planned.iter().filter(|pod| landed.get(*pod) == targets.get(*pod)).count();
@@ -174,7 +174,7 @@ async fn play(client: &Client, number: u32, objects: &[Value], tally: &mut Tally
         real.why(&left).await?
     );
     // pods alike take each other's places, so that those for which there is none come last
-    real.free(&refused).await?;
+    real.free(by_priority(objects, &refused)).await?;
     let lucky = real.judged(&refused).await?;
     let refused_still = real.without_room(&lucky).await?;
     anyhow::ensure!(refused_still.is_empty(), "refused, and bound by kube-scheduler: {}", refused_still.join("; "));
@@ -192,6 +192,19 @@ async fn play(client: &Client, number: u32, objects: &[Value], tally: &mut Tally
 fn placed(solution: &Solution) -> BTreeSet<String> {
     let on_new = solution.nodes.iter().flat_map(|node| &node.pods);
     solution.placements.iter().map(|placement| &placement.pod).chain(on_new).map(ToString::to_string).collect()
+}
+
+/// Some pods as kube-scheduler's queue has them: the highest priority first.
+fn by_priority(objects: &[Value], pods: &BTreeSet<String>) -> Vec<String> {
+    let text = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or("default").to_owned();
+    let urgent = |pod: &String| {
+        let mut found = objects.iter().filter(|object| object["kind"] == "Pod");
+        let found = found.find(|one| format!("{}/{}", text(one, "namespace"), text(one, "name")) == *pod);
+        found.and_then(|one| one["spec"]["priority"].as_i64()).unwrap_or(0)
+    };
+    let mut pods: Vec<String> = pods.iter().cloned().collect();
+    pods.sort_by_cached_key(|pod| (std::cmp::Reverse(urgent(pod)), pod.clone()));
+    pods
 }
 
 /// Takes away what the API server refuses (two constraints of one key), and gives each pod a claim of its own, as a StatefulSet does, where
@@ -530,7 +543,7 @@ impl Real {
     }
 
     /// Lets kube-scheduler look at some pods.
-    async fn free(&self, pods: &BTreeSet<String>) -> Result<()> {
+    async fn free(&self, pods: Vec<String>) -> Result<()> {
         for pod in pods {
             let (namespace, name) = pod.split_once('/').context("a namespace and a name")?;
             let free = Patch::Merge(json!({"spec": {"schedulingGates": null}}));

@@ -249,6 +249,23 @@ fn a_claim_for_one_pod_is_kept_for_the_first() {
     assert_eq!(answer(&objects, &["m5.large"]).1.placements.len(), 3);
 }
 
+/// A pod that lacks one of its claims keeps no other pod from the rest of them.
+#[test]
+fn who_lacks_a_claim_keeps_none() {
+    let mut objects = base(DRIVER);
+    objects.extend([exclusive("one"), exclusive("two")]);
+    objects.extend(node("n1", "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
+    objects.push(on_claim(running("old", "n1", "1900m", "1Mi"), "two"));
+    let both = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "one"}},
+        {"name": "w", "persistentVolumeClaim": {"claimName": "two"}}]);
+    objects.push(with(pending("a", "100m", "16Mi"), &[("spec.volumes", both)]));
+    objects.push(on_claim(pending("b", "100m", "16Mi"), "one"));
+    let (_, solution) = answer(&objects, &["m5.large"]);
+    assert_eq!(sizes(&solution), [1]);
+    assert_eq!(kept_for(&solution).len(), 1);
+    assert!(kept_for(&solution)[0].1.ends_with("kept for default/old"), "{:?}", kept_for(&solution));
+}
+
 /// A pod that moves takes its claim with it.
 #[test]
 fn a_pod_that_is_to_move_keeps_its_claim() {

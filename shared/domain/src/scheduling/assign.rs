@@ -18,7 +18,7 @@ use super::terms::{CounterId, Filter};
 use super::wants::{Asks, Rule, Wants};
 use super::{Hosts, InFlightNode, Misfit, Placement};
 use crate::api::labels;
-use crate::catalogue::{CapacityType, Price, TypeSet};
+use crate::catalogue::{CapacityType, Price, RankedOffering, TypeSet};
 use crate::cluster::{HostPort, MinValuesPolicy, PodKey, Spread};
 use crate::requirement::{Requirement, Requirements, ValueSet};
 
@@ -30,9 +30,9 @@ const MAX_PASSES: usize = 4;
 /// Names the pods of one kind that go to new nodes of one cell on one step of relaxation.
 pub(crate) type Batch = (usize, usize, usize);
 
-/// By label, the domains of nodes that are planned in pools which some pods do not tolerate. Their spreads look at those nodes all the same,
-/// unless they honor taints: a domain comes into being in which the pods cannot be.
-pub(crate) type Elsewhere = BTreeMap<KeyId, BTreeSet<ValueId>>;
+/// By the counter of a spread, the domains of nodes that are planned in pools which its pods do not tolerate. A spread looks at those nodes
+/// all the same, unless it honors taints: a domain comes into being in which the pods cannot be.
+pub(crate) type Elsewhere = BTreeMap<CounterId, BTreeSet<ValueId>>;
 
 /// A combination of domains in which pods of a kind may go.
 #[derive(Clone)]
@@ -215,30 +215,45 @@ impl<'r> Assignment<'r> {
         (0..self.problem.hosts.len()).filter(|host| counts(&self.problem.hosts[*host])).collect()
     }
 
-    /// Answers the domains of planned nodes that spreads of some pods see without their pods being able to go there.
+    /// Answers the domains of planned nodes that spreads reckon with by kube-scheduler's rules and did not in this round: those of nodes on
+    /// which their own pods cannot be. Only what is sure of a node counts, as of claims in flight.
     pub(crate) fn seen_elsewhere(&self, nodes: &[InFlightNode]) -> Elsewhere {
         let problem = self.problem;
         let mut seen = Elsewhere::new();
-        if problem.is_untainted() || self.steps.values().all(|step| step.universes.iter().all(|all| all.is_empty())) {
+        if problem.is_untainted() {
             return seen;
         }
-        for node in nodes {
-            let Some(pool) = problem.pools.iter().position(|state| state.pool.name == node.pool) else { continue };
-            let taints = &problem.pools[pool].pool.taints;
-            let shut_out = |kind: &Kind| {
-                let wants = kind.steps.last().into_iter().flat_map(|wants| &wants.domains);
-                let spreads = wants.filter(|rule| matches!(rule.asks, Asks::Spread { .. }));
-                let keys: SmallVec<[KeyId; 2]> = match bears_all(&kind.shape, taints, false) {
-                    Ok(()) => SmallVec::new(),
-                    Err(_) => spreads.filter_map(|rule| problem.domains.key(rule.counter)).collect(),
-                };
-                keys
-            };
-            for key in self.kinds.iter().flat_map(shut_out) {
-                let values = problem.pool_values[pool][key].iter().copied();
-                let name = &problem.domains.keys[key];
-                let has = |value: &ValueId| may_have(problem, pool, node, name, problem.domains.name(*value));
-                seen.entry(key).or_default().extend(values.filter(has));
+        for (pool, state) in problem.pools.iter().enumerate() {
+            let mut shut_out: BTreeMap<CounterId, Vec<&Arc<[ValueId]>>> = BTreeMap::new();
+            for ((kind, step), ready) in &self.steps {
+                if bears_all(&self.kinds[*kind].shape, &state.pool.taints, false).is_ok() {
+                    continue;
+                }
+                for (rule, universe) in self.wants(*kind, *step).domains.iter().zip(&ready.universes) {
+                    let filter = problem.terms.filter(rule.counter);
+                    let looks = filter.is_none_or(|filter| filter.tolerations.is_none());
+                    if looks && matches!(rule.asks, Asks::Spread { .. }) {
+                        let known = shut_out.entry(rule.counter).or_default();
+                        if !known.contains(&universe) {
+                            known.push(universe);
+                        }
+                    }
+                }
+            }
+            for node in nodes.iter().filter(|node| !shut_out.is_empty() && node.pool == state.pool.name) {
+                let labels = labels_of(state, node);
+                for (counter, universes) in &shut_out {
+                    let Some(key) = problem.domains.key(*counter) else { continue };
+                    let value = sure_value(node, &problem.domains.keys[key]);
+                    let mut values = problem.pool_values[pool][key].iter();
+                    let value = value.and_then(|value| values.find(|id| *problem.domains.name(**id) == value));
+                    let filter = problem.terms.filter(*counter).and_then(|filter| filter.alternatives.as_ref());
+                    let counts = || filter.is_none_or(|all| all.iter().any(|wanted| labels.may_satisfy(wanted)));
+                    let lacks = |value: &&ValueId| universes.iter().any(|universe| !universe.contains(value));
+                    if let Some(value) = value.filter(|value| lacks(value) && counts()) {
+                        seen.entry(*counter).or_default().insert(*value);
+                    }
+                }
             }
         }
         seen
@@ -723,11 +738,8 @@ impl<'r> Assignment<'r> {
         let mut values = self.domains((kind, false), key, alternatives, |host| {
             filter.is_none_or(|filter| filter_admits_host(filter, host))
         });
-        if filter.is_none_or(|filter| filter.tolerations.is_none()) {
-            let admitted = |value: &&ValueId| self.admits(key, alternatives, **value);
-            let more = self.elsewhere.get(&key).into_iter().flatten().filter(admitted).copied();
-            values.extend(more.filter(|value| !values.contains(value)).collect::<Vec<_>>());
-        }
+        let more = self.elsewhere.get(&rule.counter).into_iter().flatten().copied();
+        values.extend(more.filter(|value| !values.contains(value)).collect::<Vec<_>>());
         values.into()
     }
 
@@ -764,20 +776,24 @@ impl<'r> Assignment<'r> {
     }
 }
 
-/// Says whether a planned node may have a value of a label.
-fn may_have(problem: &Problem<'_>, pool: usize, node: &InFlightNode, key: &str, value: &str) -> bool {
-    let state = &problem.pools[pool];
-    node.requirements.admits(key, value)
-        && node.offerings.iter().any(|offering| match key {
-            labels::ZONE => *offering.zone.name == *value,
-            labels::ZONE_ID => *offering.zone.id == *value,
-            labels::CAPACITY_TYPE => offering.capacity_type.as_str() == value,
-            _ if state.catalogue.defines(key) => {
-                let kind = state.catalogue.get(&offering.instance_type).and_then(|kind| kind.labels.get(key));
-                kind.is_some_and(|values| values.iter().any(|own| **own == *value))
-            }
-            _ => true,
-        })
+/// What is known of the labels of a planned node.
+fn labels_of(state: &PoolState, node: &InFlightNode) -> HostLabels {
+    let mut types = TypeSet::with_capacity(state.catalogue.types().len());
+    types.extend(node.offerings.iter().filter_map(|offering| state.catalogue.position(&offering.instance_type)));
+    let requirements = node.requirements.and(&Requirements::from_labels(&node.labels));
+    HostLabels::Asked { requirements, catalogue: state.catalogue.clone(), types, market: state.market }
+}
+
+/// The value of a label that a planned node will have, whatever EC2 launches.
+fn sure_value(node: &InFlightNode, key: &str) -> Option<Arc<str>> {
+    let of = |offering: &RankedOffering| match key {
+        labels::ZONE => Some(offering.zone.name.clone()),
+        labels::ZONE_ID => Some(offering.zone.id.clone()),
+        labels::CAPACITY_TYPE => Some(offering.capacity_type.as_str().into()),
+        _ => node.requirements.single(key).cloned(),
+    };
+    let first = of(node.offerings.first()?)?;
+    node.offerings.iter().all(|offering| of(offering).is_some_and(|value| value == first)).then_some(first)
 }
 
 /// Labels whose domain must be known for every pod that is counted, since others must be near such pods or apart from them.

@@ -414,13 +414,14 @@ fn settle(requirements: &mut Requirements, state: &PoolState, wanted: &BTreeSet<
     requirements.extend(chosen);
 }
 
-/// A value for a requirement that names none: a number within its bounds, else `true`, else a number that it does not exclude.
+/// A value for a requirement that names none: a number within its bounds, else `true`, else a number that it does not exclude. No label has
+/// a sign.
 fn any_but_those(requirement: &Requirement) -> Option<Arc<str>> {
     let ValueSet::Except(excluded) = requirement.values() else { return None };
     let tries = i64::try_from(excluded.len()).ok()?;
     let numbers: Box<dyn Iterator<Item = i64>> = match (requirement.bounds().gte, requirement.bounds().lte) {
-        (Some(least), _) => Box::new((0..=tries).map(move |more| least.saturating_add(more))),
-        (None, Some(most)) => Box::new((0..=tries).map(move |less| most.saturating_sub(less))),
+        (Some(least), _) => Box::new((0..=tries).map(move |more| least.max(0).saturating_add(more))),
+        (None, Some(most)) => Box::new((0..=tries).map(move |less| most.saturating_sub(less)).filter(|n| *n >= 0)),
         (None, None) => Box::new(0..=tries),
     };
     let truth = requirement.bounds().gte.or(requirement.bounds().lte).is_none().then(|| Arc::from("true"));

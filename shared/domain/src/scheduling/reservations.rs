@@ -87,6 +87,10 @@ pub(super) fn count(snapshot: &Snapshot, problem: &Problem<'_>, mut solution: So
         let mut problem = ahead.problem();
         // what was refused may have had no room only beside nodes that are not made now
         let refused = std::mem::take(&mut solution.unschedulable);
+        // what is wrong with a volume stays wrong, and claims for one pod stay with the pod that they were kept for
+        let (hopeless, refused): (Vec<_>, Vec<_>) =
+            refused.into_iter().partition(|one| one.reasons.iter().any(|why| matches!(why, Refusal::Volume { .. })));
+        solution.unschedulable = hopeless;
         let again = others.iter().flat_map(|node| &node.pods).chain(refused.iter().map(|refused| &refused.pod));
         let again: FxHashSet<&PodKey> = again.collect();
         let mut pods = waiting_pods(&problem);

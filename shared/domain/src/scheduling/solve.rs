@@ -60,6 +60,8 @@ impl Hosts<'_> {
 /// Rounds of placing in which what did not fit on new nodes is placed otherwise in the next one. Batches that are short again after that
 /// get no new nodes at all, so that the rounds end.
 const PATIENT_ROUNDS: usize = 4;
+/// After so many, batches that are short for the first time get none either.
+const MOST_ROUNDS: usize = 12;
 
 /// Places pods on the hosts allowed and on new nodes.
 pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_>) -> Solution {
@@ -77,8 +79,8 @@ pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_
         let mut nodes = Vec::new();
         let misfits = launch(problem, &mut assignment.groups, &mut nodes);
         let seen = assignment.seen_elsewhere(&nodes);
-        if seen.iter().any(|(key, values)| !elsewhere.get(key).is_some_and(|known| known.is_superset(values))) {
-            seen.into_iter().for_each(|(key, values)| elsewhere.entry(key).or_default().extend(values));
+        if !seen.is_empty() {
+            seen.into_iter().for_each(|(counter, values)| elsewhere.entry(counter).or_default().extend(values));
             continue;
         }
         round += 1;
@@ -93,10 +95,10 @@ pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_
                 let kind = assignment.groups[at].kind;
                 earlier.insert(kind, turned_away(problem, &mut assignment, at, &misfits, &planned));
             }
-            let known = caps.clone();
-            let cap =
-                |batch: Batch, fit: u32| if round < PATIENT_ROUNDS || !known.contains_key(&batch) { fit } else { 0 };
-            caps.extend(short.into_iter().map(|(batch, fit)| (batch, cap(batch, fit))));
+            let patient = |batch: &Batch| round < PATIENT_ROUNDS || round < MOST_ROUNDS && !caps.contains_key(batch);
+            let capped: Vec<(Batch, u32)> =
+                short.into_iter().map(|(batch, fit)| (batch, if patient(&batch) { fit } else { 0 })).collect();
+            caps.extend(capped);
             continue;
         }
         solution.nodes = nodes;

@@ -31,6 +31,8 @@ struct Place {
     labels: Labels,
     taints: Vec<Value>,
     is_new: bool,
+    /// Labels of which it is open what the node will have.
+    open: BTreeSet<String>,
 }
 
 /// A pod on its node.
@@ -70,7 +72,7 @@ pub fn takes_one_more(
     outcomes(objects, snapshot, solution).all(|mut outcome| {
         let mut labels = labels.clone();
         labels.insert("kubernetes.io/hostname".to_owned(), "one-more".to_owned());
-        outcome.places.push(Place { labels, taints: taints_of(objects, pool), is_new: true });
+        outcome.places.push(Place { labels, taints: taints_of(objects, pool), is_new: true, open: BTreeSet::new() });
         let node = outcome.places.len() - 1;
         let accepted = outcome.accepts(pod, node, &possible);
         outcome.pods.push(Seated { pod, node, is_new: true });
@@ -87,7 +89,7 @@ fn possible(objects: &[Value], snapshot: &Snapshot) -> Vec<Place> {
         for (t, o) in types.flat_map(|t| t.offerings.iter().map(move |o| (t, o))) {
             let labels = labels_of(pool, t, &o.zone.name, &o.zone.id, o.capacity_type);
             if pool.requirements.iter().all(|r| labels.get(r.key()).is_none_or(|value| r.admits(value))) {
-                places.push(Place { labels, taints: taints.clone(), is_new: true });
+                places.push(Place { labels, taints: taints.clone(), is_new: true, open: BTreeSet::new() });
             }
         }
     }
@@ -246,11 +248,19 @@ impl<'o> Outcome<'o> {
         for node in of_kind("Node") {
             at.insert(name(node).to_owned(), places.len());
             let labels = strings(&node["metadata"]["labels"]);
-            places.push(Place { labels, taints: list(&node["spec"]["taints"]).to_vec(), is_new: false });
+            places.push(Place {
+                labels,
+                taints: list(&node["spec"]["taints"]).to_vec(),
+                is_new: false,
+                open: BTreeSet::new(),
+            });
         }
         let first = places.len();
         for (node, labels) in solution.nodes.iter().zip(picked) {
-            places.push(Place { labels, taints: taints_of(objects, &node.pool), is_new: true });
+            let all = choices(snapshot, node);
+            let varies = |key: &&String| all.iter().any(|other| other.get(*key) != labels.get(*key));
+            let open = labels.keys().filter(varies).cloned().collect();
+            places.push(Place { labels, taints: taints_of(objects, &node.pool), is_new: true, open });
         }
         let mut seats: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for placement in &solution.placements {
@@ -368,9 +378,11 @@ impl<'o> Outcome<'o> {
         let matching = |other: &Seated<'_>| {
             namespace(other.pod) == namespace(pod) && selects(&selector, &strings(&other.pod["metadata"]["labels"]))
         };
-        // every node that there is at the end was there before its pods were bound
+        // every node that there is at the end was there before its pods were bound; where it is open in which domain a node will be on
+        // which the pod cannot be, it is not foreseen
         let mut domains: BTreeMap<&str, i64> = BTreeMap::new();
-        for place in self.places.iter().filter(|place| counts(place)) {
+        let foreseen = |place: &&Place| !place.is_new || tolerates(pod, &place.taints) || !place.open.contains(key);
+        for place in self.places.iter().filter(|place| counts(place)).filter(foreseen) {
             if let Some(domain) = place.labels.get(key) {
                 domains.entry(domain).or_default();
             }
