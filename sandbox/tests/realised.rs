@@ -28,8 +28,8 @@ use proptest::test_runner::TestRunner;
 use sandbox::{Options, Sandbox, layout::Layout, tools::Tools};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use world::universe::{RUNTIME, SOLE, URGENT, a_cluster, a_crowded_cluster, csi_node};
-use world::{TYPES, catalogue, judge};
+use world::universe::{RUNTIME, SOLE, URGENT, a_cluster, a_crowded_cluster};
+use world::{TYPES, catalogue, csi_node, judge};
 
 /// Random clusters of one run.
 const CLUSTERS: u32 = 20;
@@ -91,11 +91,8 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
     let mut tally = Tally::default();
     let begin = Instant::now();
     for number in 0..clusters {
-        let drawn = match number % CROWDED {
-            0 => a_crowded_cluster().new_tree(&mut runner).expect("a cluster").current(),
-            _ => a_cluster().new_tree(&mut runner).expect("a cluster").current(),
-        };
-        let objects = bindable(drawn);
+        let any = if number % CROWDED == 0 { a_crowded_cluster().boxed() } else { a_cluster().boxed() };
+        let objects = bindable(any.new_tree(&mut runner).expect("a cluster").current());
         if only.is_some_and(|only| only != number) {
             continue;
         }
@@ -142,7 +139,7 @@ async fn play(client: &Client, number: u32, objects: &[Value], tally: &mut Tally
     let targets = real.make(&snapshot, &first, 0).await?;
     real.wait_to_be_scheduled(objects).await?;
     real.nominate(&targets).await?;
-    real.free(by_priority(objects, &planned)).await?;
+    real.free(by_priority(&snapshot, &planned)).await?;
     let mut left = real.unbound(&planned, &BTreeSet::new()).await?;
     let landed = real.bound().await?;
     let as_planned = planned.iter().filter(|pod| landed.get(*pod) == targets.get(*pod)).count();
@@ -174,7 +171,7 @@ async fn play(client: &Client, number: u32, objects: &[Value], tally: &mut Tally
         real.why(&left).await?
     );
     // pods alike take each other's places, so that those for which there is none come last
-    real.free(by_priority(objects, &refused)).await?;
+    real.free(by_priority(&snapshot, &refused)).await?;
     let lucky = real.judged(&refused).await?;
     let refused_still = real.without_room(&lucky).await?;
     anyhow::ensure!(refused_still.is_empty(), "refused, and bound by kube-scheduler: {}", refused_still.join("; "));
@@ -195,16 +192,11 @@ fn placed(solution: &Solution) -> BTreeSet<String> {
 }
 
 /// Some pods as kube-scheduler's queue has them: the highest priority first.
-fn by_priority(objects: &[Value], pods: &BTreeSet<String>) -> Vec<String> {
-    let text = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or("default").to_owned();
-    let urgent = |pod: &String| {
-        let mut found = objects.iter().filter(|object| object["kind"] == "Pod");
-        let found = found.find(|one| format!("{}/{}", text(one, "namespace"), text(one, "name")) == *pod);
-        found.and_then(|one| one["spec"]["priority"].as_i64()).unwrap_or(0)
-    };
-    let mut pods: Vec<String> = pods.iter().cloned().collect();
-    pods.sort_by_cached_key(|pod| (std::cmp::Reverse(urgent(pod)), pod.clone()));
-    pods
+fn by_priority(snapshot: &Snapshot, pods: &BTreeSet<String>) -> Vec<String> {
+    let named = snapshot.pods.iter().map(|pod| (std::cmp::Reverse(pod.priority), pod.key.to_string()));
+    let mut queue: Vec<_> = named.filter(|(_, pod)| pods.contains(pod)).collect();
+    queue.sort();
+    queue.into_iter().map(|(_, pod)| pod).collect()
 }
 
 /// Takes away what the API server refuses (two constraints of one key), and gives each pod a claim of its own, as a StatefulSet does, where
@@ -499,7 +491,7 @@ impl Real {
             self.node(self.realised(snapshot, node, &name)?).await?;
             let kind = node.offerings.first().and_then(|offering| self.catalogue.get(&offering.instance_type));
             if let Some(count) = kind.and_then(|kind| judge::told(snapshot, &kind.name).or(kind.attachable)) {
-                create(&self.drivers(), csi_node(&name, i32::try_from(count)?)).await?;
+                create(&self.drivers(), csi_node(&name, cluster::EBS_DRIVER, i32::try_from(count)?)).await?;
             }
             self.made.insert(name.clone(), node.price);
             targets.extend(node.pods.iter().map(|pod| (pod.to_string(), name.clone())));
@@ -637,7 +629,7 @@ impl Real {
             let read = cluster::Volume::from_kube(&volume).map_err(|error| anyhow::anyhow!("{error}"))?;
             snapshot.volumes.volumes.extend([read]);
         }
-        for class in Api::<StorageClass>::all(client.clone()).list(&all).await?.items {
+        for class in Api::<StorageClass>::all(client).list(&all).await?.items {
             let read = cluster::StorageClass::from_kube(&class).map_err(|error| anyhow::anyhow!("{error}"))?;
             snapshot.volumes.classes.extend([read]);
         }

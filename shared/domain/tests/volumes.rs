@@ -9,7 +9,7 @@ use karp_domain::catalogue::{CapacityType, InstanceType, NodeSettings, builtin_t
 use karp_domain::cluster::Snapshot;
 use karp_domain::scheduling::{Asked, Misfit, Refusal, Solution, Target, explain, solve};
 use serde_json::{Value, json};
-use world::{catalogue, class, judge, node, pending, pool, running, snapshot, with};
+use world::{catalogue, class, csi_node, judge, node, pending, pool, running, snapshot, with};
 
 const DRIVER: &str = "ebs.csi.aws.com";
 
@@ -78,11 +78,6 @@ fn sizes(solution: &Solution) -> Vec<usize> {
     sizes
 }
 
-fn csi(name: &str, driver: &str, count: i32) -> Value {
-    json!({"kind": "CSINode", "metadata": {"name": name},
-        "spec": {"drivers": [{"name": driver, "nodeID": name, "allocatable": {"count": count}}]}})
-}
-
 #[test]
 fn new_nodes_hold_no_more_pods_than_their_volumes_let_them() {
     let mut objects = base(DRIVER);
@@ -133,7 +128,7 @@ fn a_pod_with_more_volumes_than_any_type_attaches_is_refused() {
 fn nodes_teach_what_their_type_attaches() {
     let mut objects = base(DRIVER);
     objects.extend(node("n1", "default", "m7i.large", "us-east-1a", CapacityType::OnDemand));
-    objects.extend([csi("n1", DRIVER, 10), running("full", "n1", "1800m", "1Gi")]);
+    objects.extend([csi_node("n1", DRIVER, 10), running("full", "n1", "1800m", "1Gi")]);
     objects.extend((0..4).map(|at| with_volumes(pending(&format!("p{at}"), "300m", "16Mi"), 5)));
     let (_, solution) = answer(&objects, &["m7i.large"]);
     assert_eq!(sizes(&solution), [2, 2]);
@@ -147,7 +142,7 @@ fn drivers_that_ec2_knows_nothing_of_are_bounded_as_on_other_nodes() {
     objects.extend((0..4).map(|at| small(&format!("p{at}"), 3)));
     assert_eq!(sizes(&answer(&objects, &["m7i.large"]).1), [4], "nothing is known");
     objects.extend(node("n1", "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
-    objects.extend([csi("n1", other, 6), running("full", "n1", "3915m", "1Gi")]);
+    objects.extend([csi_node("n1", other, 6), running("full", "n1", "3915m", "1Gi")]);
     assert_eq!(sizes(&answer(&objects, &["m7i.large", "m7i.xlarge"]).1), [2, 2]);
 }
 
@@ -160,9 +155,9 @@ fn nodes_that_are_there_take_what_is_left_of_theirs() {
     let (_, solution) = answer(&objects, &["m7i.large"]);
     let on: Vec<&Target> = solution.placements.iter().map(|placement| &placement.target).collect();
     assert_eq!((on, sizes(&solution)), (vec![&Target::Node("n1".into())], vec![1]));
-    objects.push(csi("n1", DRIVER, 32));
+    objects.push(csi_node("n1", DRIVER, 32));
     assert_eq!(answer(&objects, &["m7i.large"]).1.placements.len(), 2);
-    objects.push(csi("n1", DRIVER, 29));
+    objects.push(csi_node("n1", DRIVER, 29));
     assert_eq!(answer(&objects, &["m7i.large"]).1.placements.len(), 0);
 }
 
@@ -173,7 +168,7 @@ fn a_claim_that_several_pods_name_counts_for_each() {
     let claim = json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"},
         "spec": {"storageClassName": "gp3"}, "status": {"phase": "Pending"}});
     let mut objects = base(DRIVER);
-    objects.push(claim);
+    objects.push(claim.clone());
     let volume = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
     let pod = |at| with(pending(&format!("p{at:02}"), "10m", "16Mi"), &[("spec.volumes", volume.clone())]);
     objects.extend((0..28).map(pod));
@@ -182,14 +177,10 @@ fn a_claim_that_several_pods_name_counts_for_each() {
     assert!(sizes(&solution).iter().all(|pods| *pods <= 25), "{:?}", sizes(&solution));
     // one runs on a node of its own, the other node is full
     let mut objects = base(DRIVER);
-    objects.push(with(
-        json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"},
-        "spec": {"storageClassName": "gp3"}}),
-        &[],
-    ));
+    objects.push(claim);
     objects.extend(node("n1", "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
     objects.extend(node("n2", "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
-    objects.extend([csi("n1", DRIVER, 1), csi("n2", DRIVER, 0)]);
+    objects.extend([csi_node("n1", DRIVER, 1), csi_node("n2", DRIVER, 0)]);
     objects.push(with(running("p00", "n1", "1900m", "16Mi"), &[("spec.volumes", volume.clone())]));
     objects.push(with(pending("p01", "100m", "16Mi"), &[("spec.volumes", volume)]));
     let (_, solution) = answer(&objects, &["m5.large", "m7i.large"]);
@@ -332,7 +323,7 @@ fn a_volume_on_two_nodes_is_counted_on_both() {
     for name in ["n1", "n2"] {
         objects.extend(node(name, "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
         let pod = running(&format!("on-{name}"), name, "10m", "16Mi");
-        objects.extend([csi(name, DRIVER, 3), with(pod, &[("spec.volumes", volume.clone())])]);
+        objects.extend([csi_node(name, DRIVER, 3), with(pod, &[("spec.volumes", volume.clone())])]);
     }
     objects.extend(["a", "b"].map(|name| small(name, 2)));
     assert_eq!(answer(&objects, &["m5.large"]).1.placements.len(), 2, "one of three is taken on each");
@@ -346,7 +337,7 @@ fn a_volume_on_two_nodes_is_counted_on_both() {
 fn types_without_nodes_attach_less_where_all_nodes_do() {
     let mut objects = base(DRIVER);
     objects.extend(node("n1", "default", "m5.large", "us-east-1a", CapacityType::OnDemand));
-    objects.extend([csi("n1", DRIVER, 5), running("full", "n1", "1900m", "1Gi"), small("p", 12)]);
+    objects.extend([csi_node("n1", DRIVER, 5), running("full", "n1", "1900m", "1Gi"), small("p", 12)]);
     let snapshot = snapshot(&objects, catalogue(&["m5.large", "m7i.large"]));
     // 20 fewer than EC2 says
     let misfit = Misfit::TooManyVolumes { driver: DRIVER.into(), wanted: 12, most: 11 };

@@ -37,10 +37,9 @@ impl<'a> Attach<'a> {
         let of_volumes = volumes.volumes.values().filter_map(|volume| volume.driver.as_ref());
         let mut used: BTreeSet<&Arc<str>> =
             of_volumes.chain(volumes.classes.values().map(|c| &c.provisioner)).collect();
-        let inline = |pod: &&'a Arc<Pod>| pod.claims.iter().find(|claim| matches!(claim, ClaimRef::Inline { .. }));
-        let of_pod =
-            |pod: &'a Arc<Pod>| inline(&pod).and_then(|claim| volumes.driver(&volumes.key_of(&pod.key, claim), claim));
-        used.extend(snapshot.pods.iter().find_map(of_pod));
+        let claims = snapshot.pods.iter().flat_map(|pod| pod.claims.iter().map(move |claim| (pod, claim)));
+        let inline = claims.filter(|(_, claim)| matches!(claim, ClaimRef::Inline { .. })).take(1);
+        used.extend(inline.filter_map(|(pod, claim)| volumes.driver(&volumes.key_of(&pod.key, claim), claim)));
         let bounded = |driver: &&Arc<str>| &***driver == EBS_DRIVER || attach.most.contains_key(&***driver);
         attach.drivers = used.into_iter().filter(bounded).cloned().collect();
         attach

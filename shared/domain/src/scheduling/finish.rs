@@ -419,14 +419,15 @@ fn settle(requirements: &mut Requirements, state: &PoolState, wanted: &BTreeSet<
 fn any_but_those(requirement: &Requirement) -> Option<Arc<str>> {
     let ValueSet::Except(excluded) = requirement.values() else { return None };
     let tries = i64::try_from(excluded.len()).ok()?;
-    let numbers: Box<dyn Iterator<Item = i64>> = match (requirement.bounds().gte, requirement.bounds().lte) {
-        (Some(least), _) => Box::new((0..=tries).map(move |more| least.max(0).saturating_add(more))),
-        (None, Some(most)) => Box::new((0..=tries).map(move |less| most.saturating_sub(less)).filter(|n| *n >= 0)),
-        (None, None) => Box::new(0..=tries),
+    let bounds = requirement.bounds();
+    let number = |at: i64| match (bounds.gte, bounds.lte) {
+        (Some(least), _) => least.max(0).saturating_add(at),
+        (None, Some(most)) => most.saturating_sub(at),
+        (None, None) => at,
     };
-    let truth = requirement.bounds().gte.or(requirement.bounds().lte).is_none().then(|| Arc::from("true"));
-    let mut values = truth.into_iter().chain(numbers.map(|number| number.to_string().into()));
-    values.find(|value| requirement.admits(value))
+    let word = bounds.is_none().then(|| "true".to_owned());
+    let numbers = (0..=tries).map(number).filter(|number| *number >= 0).map(|number| number.to_string());
+    word.into_iter().chain(numbers).map(Arc::from).find(|value| requirement.admits(value))
 }
 
 /// What daemons ask for on every one of these types at least.

@@ -31,8 +31,8 @@ pub(crate) fn take_away(
     if asking.is_empty() {
         return refused;
     }
-    let kind_of: FxHashMap<PodKey, usize> =
-        kinds.iter().enumerate().flat_map(|(at, kind)| kind.pods.iter().map(move |pod| (pod.clone(), at))).collect();
+    let kind_of: FxHashMap<&PodKey, usize> =
+        kinds.iter().enumerate().flat_map(|(at, kind)| kind.pods.iter().map(move |pod| (pod, at))).collect();
     let mut placeable: FxHashMap<usize, bool> = FxHashMap::default();
     let mut rivals = Vec::new();
     for (pod, claims) in asking {

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::catalogue::{CapacityType, InstanceType};
-use karp_domain::cluster::{ClaimRef, DaemonSet, EBS_DRIVER, MinValuesPolicy, Pod, PodKey, PodTerm, Pool, Snapshot};
+use karp_domain::cluster::{
+    ClaimRef, DaemonSet, EBS_DRIVER, HostPort, MinValuesPolicy, Pod, PodKey, PodTerm, Pool, Snapshot,
+};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirements;
 use karp_domain::resources::Resources;
@@ -47,13 +49,19 @@ fn bears(pod: &Pod, pool: &Pool) -> bool {
     pool.taints.iter().all(|taint| taint.admits(&pod.shape.tolerations))
 }
 
+/// The daemon sets that have a pod on a node with these labels.
+fn running_on<'s>(
+    snapshot: &'s Snapshot,
+    pool: &'s Pool,
+    labels: &'s BTreeMap<String, String>,
+) -> impl Iterator<Item = &'s DaemonSet> {
+    let runs = |d: &&DaemonSet| d.shape.alternatives.iter().any(|wanted| wanted.match_labels(labels));
+    snapshot.daemons.iter().map(|daemon| &**daemon).filter(|d| d.bears(&pool.taints)).filter(runs)
+}
+
 fn daemons_on(snapshot: &Snapshot, pool: &Pool, labels: &BTreeMap<String, String>) -> Resources {
     let mut total = Resources::new();
-    for daemon in snapshot.daemons.iter().filter(|d| d.bears(&pool.taints)) {
-        if daemon.shape.alternatives.iter().any(|wanted| wanted.match_labels(labels)) {
-            total.add(&daemon.shape.requests);
-        }
-    }
+    running_on(snapshot, pool, labels).for_each(|daemon| total.add(&daemon.shape.requests));
     total
 }
 
@@ -69,9 +77,7 @@ fn apart(snapshot: &Snapshot, pod: &Pod, daemon: &DaemonSet) -> bool {
 
 /// Whether a daemon that keeps a pod away will run on a node with these labels.
 fn is_repelled(snapshot: &Snapshot, pod: &Pod, pool: &Pool, labels: &BTreeMap<String, String>) -> bool {
-    let runs = |daemon: &DaemonSet| daemon.shape.alternatives.iter().any(|wanted| wanted.match_labels(labels));
-    let mut daemons = snapshot.daemons.iter().filter(|daemon| daemon.bears(&pool.taints));
-    daemons.any(|daemon| apart(snapshot, pod, daemon) && runs(daemon))
+    running_on(snapshot, pool, labels).any(|daemon| apart(snapshot, pod, daemon))
 }
 
 fn enough(wanted: &Resources, there: &Resources) -> bool {
@@ -227,19 +233,23 @@ fn in_use(snapshot: &Snapshot, pool: &Pool) -> Resources {
     used
 }
 
+/// What the planned nodes of a pool may have at most.
+fn planned_use(snapshot: &Snapshot, solution: &Solution, pool: &Pool) -> Resources {
+    let mut used = Resources::new();
+    for node in solution.nodes.iter().filter(|n| n.pool == pool.name) {
+        let catalogue = &snapshot.catalogues[&pool.class.name];
+        let mut most = Resources::new().with("nodes", Quantity::from_units(1));
+        node.offerings.iter().for_each(|o| most.raise(&catalogue.get(&o.instance_type).unwrap().capacity));
+        used.add(&most);
+    }
+    used
+}
+
 /// Panics if nodes that are there, claims in flight and planned nodes together pass a limit of their pool.
 pub fn judge_limits(snapshot: &Snapshot, solution: &Solution) {
     for pool in &snapshot.pools {
-        let catalogue = snapshot.catalogues.get(&pool.class.name);
-        let mut used = in_use(snapshot, pool);
-        let before = used.clone();
-        for node in solution.nodes.iter().filter(|n| n.pool == pool.name) {
-            let mut most = Resources::new().with("nodes", Quantity::from_units(1));
-            for offering in node.offerings.iter() {
-                most.raise(&catalogue.unwrap().get(&offering.instance_type).unwrap().capacity);
-            }
-            used.add(&most);
-        }
+        let before = in_use(snapshot, pool);
+        let used = before.plus(&planned_use(snapshot, solution, pool));
         for (name, limit) in pool.limits.iter() {
             let grown = used.get(name) > before.get(name);
             assert!(
@@ -289,13 +299,7 @@ fn own_nodes<'s>(
 /// Whether limits leave room for one more node of a pool.
 fn leaves_room(snapshot: &Snapshot, solution: &Solution, pool: &Pool, capacity: &Resources) -> bool {
     let one = Resources::new().with("nodes", Quantity::from_units(1));
-    let mut used = in_use(snapshot, pool).plus(capacity).plus(&one);
-    let catalogue = &snapshot.catalogues[&pool.class.name];
-    for node in solution.nodes.iter().filter(|n| n.pool == pool.name) {
-        let mut most = one.clone();
-        node.offerings.iter().for_each(|o| most.raise(&catalogue.get(&o.instance_type).unwrap().capacity));
-        used.add(&most);
-    }
+    let used = in_use(snapshot, pool).plus(&planned_use(snapshot, solution, pool)).plus(capacity).plus(&one);
     pool.limits.iter().all(|(name, limit)| used.get(name) <= limit)
 }
 
@@ -336,9 +340,8 @@ pub fn refused_for_others(
 
 /// Whether a daemon that takes a port of a pod will run on a node with these labels.
 fn meets_port(snapshot: &Snapshot, pod: &Pod, pool: &Pool, labels: &BTreeMap<String, String>) -> bool {
-    let runs = |daemon: &DaemonSet| daemon.shape.alternatives.iter().any(|wanted| wanted.match_labels(labels));
-    let mut daemons = snapshot.daemons.iter().filter(|daemon| daemon.bears(&pool.taints) && runs(daemon));
-    daemons.any(|daemon| pod.shape.ports.iter().any(|port| daemon.shape.ports.iter().any(|own| own.conflicts(port))))
+    let clashes = |port: &HostPort| pod.shape.ports.iter().any(|own| own.conflicts(port));
+    running_on(snapshot, pool, labels).any(|daemon| daemon.shape.ports.iter().any(clashes))
 }
 
 /// A refusal is justified when the pod alone fits no offering of any pool, or limits or `minValues` keep it out.

@@ -198,6 +198,12 @@ pub fn node(name: &str, pool: &str, instance_type: &str, zone: &str, capacity_ty
     [node, claim]
 }
 
+/// What a driver of volumes says that a node attaches.
+pub fn csi_node(node: &str, driver: &str, count: i32) -> Value {
+    json!({"kind": "CSINode", "metadata": {"name": node},
+        "spec": {"drivers": [{"name": driver, "nodeID": node, "allocatable": {"count": count}}]}})
+}
+
 pub fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }

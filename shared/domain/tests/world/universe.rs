@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{class, node, pending, pool, running, with};
+use super::{class, csi_node, node, pending, pool, running, with};
 use karp_domain::catalogue::CapacityType;
+use karp_domain::cluster::EBS_DRIVER;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -370,7 +371,7 @@ fn a_cluster_of(pods: impl Strategy<Value = Vec<(Value, usize)>>) -> impl Strate
         for (at, (kind, zone, busy, attaches)) in nodes.into_iter().enumerate() {
             let name = format!("n{at}");
             objects.extend(node(&name, "pool0", kind, zone, CapacityType::OnDemand));
-            objects.extend(attaches.map(|count| csi_node(&name, count)));
+            objects.extend(attaches.map(|count| csi_node(&name, EBS_DRIVER, count)));
             if let Some(pod) = busy {
                 let runs = running(&format!("busy{at}"), &name, "1", "1Gi");
                 let keep = [
@@ -386,12 +387,6 @@ fn a_cluster_of(pods: impl Strategy<Value = Vec<(Value, usize)>>) -> impl Strate
         objects.extend(daemon);
         objects
     })
-}
-
-/// What the driver of EBS says that a node attaches.
-pub fn csi_node(node: &str, count: i32) -> Value {
-    let driver = json!({"name": "ebs.csi.aws.com", "nodeID": node, "allocatable": {"count": count}});
-    json!({"kind": "CSINode", "metadata": {"name": node}, "spec": {"drivers": [driver]}})
 }
 
 /// The same objects in another order.
