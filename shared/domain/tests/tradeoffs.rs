@@ -275,3 +275,30 @@ fn what_the_settings_cost() {
         assert_eq!(solution.price(), free);
     }
 }
+
+/// However cheap small nodes are: where limits let a pool have few nodes, they are large enough for all.
+#[test]
+fn few_nodes_are_as_large_as_they_must_be() {
+    for (limits, crowd) in [
+        (json!({"nodes": 2}), [("250m", "1Gi", 29), ("50m", "64Mi", 19)]),
+        (json!({"nodes": 1}), [("250m", "1Gi", 9), ("50m", "64Mi", 30)]),
+        (json!({"cpu": "8"}), [("100m", "3Gi", 14), ("100m", "64Mi", 5)]),
+        (json!({"nodes": 60}), [("100m", "100Mi", 1000), ("200m", "300Mi", 1000)]),
+    ] {
+        let pods = crowd.map(|(cpu, memory, count)| (pending("p", cpu, memory), count));
+        let (_, solution) =
+            answer(&named(pods.to_vec(), vec![with(pool("p", json!([])), &[("spec.limits", limits.clone())])]));
+        assert!(solution.unschedulable.is_empty(), "{limits}: {:?}", solution.unschedulable);
+    }
+}
+
+/// A node that grew would need more of what limits leave for the types that `minValues` asks for: it stays as it is, and is made.
+#[test]
+fn nodes_do_not_outgrow_their_lists() {
+    let sizes = json!([{"key": "karpenter.k8s.aws/instance-cpu", "operator": "Exists", "minValues": 2},
+        {"key": "karpenter.k8s.aws/instance-category", "operator": "In", "values": ["m", "c"]}]);
+    let bounded = with(pool("p", sizes), &[("spec.limits", json!({"nodes": 1, "cpu": "8"}))]);
+    let (_, solution) = answer(&named(vec![(pending("p", "250m", "256Mi"), 40)], vec![bounded]));
+    let placed: usize = solution.nodes.iter().map(|node| node.pods.len()).sum();
+    assert!(placed >= 14, "{placed} placed, {} refused", solution.unschedulable.len());
+}

@@ -49,6 +49,36 @@ pub(crate) fn needs(problem: &Problem<'_>, groups: &[Group], drafts: &[Draft], l
     drafts.iter().map(of).collect()
 }
 
+/// Takes out drafts for which limits leave too few types for `minValues`, the last ones first, until the others have enough. What they were
+/// charged goes back to `left`.
+pub(crate) fn leave_short(
+    problem: &Problem<'_>,
+    groups: &[Group],
+    drafts: &mut Vec<Draft>,
+    left: &mut [Resources],
+) -> Vec<(Draft, Misfit)> {
+    let mut gone = Vec::new();
+    // one more may be enough for all others; twice as many each time, so that few questions are asked
+    let mut most = 1;
+    loop {
+        let listings = needs(problem, groups, drafts, &mut left.to_vec()).into_iter().enumerate().rev();
+        let short = listings.filter_map(|(at, listed)| match listed {
+            Listed::TooFew(misfit) => Some((at, misfit)),
+            Listed::Cheapest | Listed::These(_) => None,
+        });
+        let before = gone.len();
+        for (at, misfit) in short.take(most) {
+            let draft = drafts.remove(at);
+            left[draft.pool].add(&node_size(&problem.pools[draft.pool], draft.chosen));
+            gone.push((draft, misfit));
+        }
+        if gone.len() == before {
+            return gone;
+        }
+        most *= 2;
+    }
+}
+
 /// Says what each draft lists. `left` is what limits leave after every draft was charged as its chosen type: it is shared out so that drafts
 /// may also become larger types, and is never passed whatever EC2 chooses. What `minValues` needs comes before what is merely wished for.
 fn listings(problem: &Problem<'_>, groups: &[Group], drafts: &[Draft], left: &mut [Resources]) -> Vec<Listed> {

@@ -9,7 +9,7 @@ use crate::catalogue::Price;
 use crate::resources::Resources;
 
 /// Questions of what a draft costs that one plan may ask; larger plans are near their bound anyway.
-const MOST_QUESTIONS: usize = 4000;
+pub(crate) const MOST_QUESTIONS: usize = 4000;
 /// So few pods of a pool are put together in every way that there is.
 const FEW_PODS: usize = 6;
 /// Plans of more nodes are left as they are.
@@ -17,21 +17,6 @@ const MOST_NODES: usize = 40;
 
 /// A node less is worth so much of the price, in thousandths.
 const TRIFLE_PERMILLE: u64 = 5;
-
-/// The cheapest type for a draft.
-pub(crate) struct Best {
-    pub(crate) at: usize,
-    pub(crate) price: Price,
-}
-
-/// Answers the cheapest type that holds a draft's pods.
-pub(crate) fn best_type(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Option<Best> {
-    let state = &problem.pools[draft.pool];
-    let market = draft_market(problem, groups, draft);
-    let types = suitable(problem, groups, draft);
-    let priced = types.ones().filter_map(|at| Some(Best { at, price: state.catalogue.cheapest(at, market)? }));
-    priced.min_by_key(|best| (best.price, best.at != draft.chosen, best.at))
-}
 
 /// Improves drafts until no step helps or the questions are used up.
 pub(crate) fn improve(problem: &Problem<'_>, groups: &[Group], drafts: &mut Vec<Draft>, left: &mut [Resources]) {

@@ -1,40 +1,74 @@
-//! Pods that must share a node with others: they join new nodes on which those are, and the node grows as far as it must.
+//! Pods that join new nodes planned for others, which grow as far as they must: those that must share a node with others, and those that wait
+//! because limits allow no more nodes.
 
-use super::finish;
-use super::improve::{best_type, coherent};
-use super::packing::{Draft, Portion, node_size};
+use std::cmp::Reverse;
+
+use super::finish::{self, Listed};
+use super::improve::{MOST_QUESTIONS, coherent};
+use super::packing::{Draft, Portion, draft_market, node_size};
 use super::problem::Problem;
 use super::queue::Group;
 use crate::resources::Resources;
 
 /// Adds the groups that join to drafts that hold what they must be near, as many of their pods as go there.
 pub(crate) fn join(problem: &Problem<'_>, groups: &[Group], drafts: &mut [Draft], left: &mut [Resources]) {
+    let mut questions = usize::MAX;
     for (at, group) in groups.iter().enumerate().filter(|(_, group)| group.joins) {
-        let mut rest = group.units();
-        for draft in drafts.iter_mut() {
-            let ways = group.ways[draft.pool].as_ref().map_or(0, Vec::len);
-            for way in 0..ways {
-                // by halves: what fits is found in few steps, however many there are
-                let mut step = rest;
-                while step > 0 {
-                    if let Some(larger) = joined(problem, groups, draft, Portion { group: at, way, count: step }, left)
-                    {
-                        let state = &problem.pools[draft.pool];
-                        left[draft.pool].add(&node_size(state, draft.chosen));
-                        left[draft.pool].subtract(&node_size(state, larger.chosen));
-                        *draft = larger;
-                        rest -= step;
-                        step = step.min(rest);
-                    } else {
-                        step /= 2;
-                    }
+        add(problem, groups, (at, group.units()), drafts, left, &mut questions);
+    }
+}
+
+/// Adds what waits, by group, to drafts that have room or may grow, as far as the questions go that one plan may ask.
+pub(crate) fn top_up(
+    problem: &Problem<'_>,
+    groups: &[Group],
+    drafts: &mut [Draft],
+    left: &mut [Resources],
+    remaining: &mut [u32],
+) {
+    let mut waiting: Vec<usize> = (0..groups.len()).filter(|at| remaining[*at] > 0).collect();
+    waiting.sort_by_key(|at| Reverse(groups[*at].priority));
+    let mut questions = MOST_QUESTIONS;
+    for at in waiting {
+        remaining[at] = add(problem, groups, (at, remaining[at]), drafts, left, &mut questions);
+    }
+}
+
+/// Adds units of a group to drafts; answers how many are left.
+fn add(
+    problem: &Problem<'_>,
+    groups: &[Group],
+    (group, units): (usize, u32),
+    drafts: &mut [Draft],
+    left: &mut [Resources],
+    questions: &mut usize,
+) -> u32 {
+    let mut rest = units;
+    for draft in drafts.iter_mut() {
+        let ways = groups[group].ways[draft.pool].as_ref().map_or(0, Vec::len);
+        for way in 0..ways {
+            // by halves: what fits is found in few steps, however many there are
+            let mut step = rest;
+            while step > 0 && *questions > 0 {
+                *questions -= 1;
+                let more = Portion { group, way, count: step };
+                if let Some(larger) = joined(problem, groups, draft, more, left) {
+                    let state = &problem.pools[draft.pool];
+                    left[draft.pool].add(&node_size(state, draft.chosen));
+                    left[draft.pool].subtract(&node_size(state, larger.chosen));
+                    *draft = larger;
+                    rest -= step;
+                    step = step.min(rest);
+                } else {
+                    step /= 2;
                 }
             }
-            if rest == 0 {
-                break;
-            }
+        }
+        if rest == 0 {
+            break;
         }
     }
+    rest
 }
 
 /// The draft with more pods, as the cheapest type that holds them within limits.
@@ -48,13 +82,16 @@ fn joined(problem: &Problem<'_>, groups: &[Group], draft: &Draft, more: Portion,
     if !coherent(problem, groups, &larger) {
         return None;
     }
-    let best = best_type(problem, groups, &larger)?;
     let state = &problem.pools[draft.pool];
+    let market = draft_market(problem, groups, &larger);
     let room = left[draft.pool].plus(&node_size(state, draft.chosen));
-    if !state.pool.limits.is_empty() && !node_size(state, best.at).fits(&room) {
-        return None;
-    }
-    larger.chosen = best.at;
+    let allowed = |at: &usize| state.pool.limits.is_empty() || node_size(state, *at).fits(&room);
+    let types = finish::suitable(problem, groups, &larger);
+    let priced = types.ones().filter(allowed).filter_map(|at| Some((state.catalogue.cheapest(at, market)?, at)));
+    (_, larger.chosen) = priced.min_by_key(|(price, at)| (*price, *at != draft.chosen, *at))?;
     // who joins may leave too few types for `minValues`, and would take its hosts along
-    finish::min_values(problem, groups, &larger).is_ok().then_some(larger)
+    let mut after = left.to_vec();
+    after[draft.pool] = room.minus(&node_size(state, larger.chosen));
+    let listed = finish::needs(problem, groups, std::slice::from_ref(&larger), &mut after);
+    listed.iter().all(|listed| !matches!(listed, Listed::TooFew(_))).then_some(larger)
 }

@@ -19,6 +19,7 @@ mod queue;
 mod replicas;
 mod reservations;
 mod reserve;
+mod scarcity;
 mod share;
 mod sole;
 mod solution;

@@ -2,9 +2,10 @@
 
 use fixedbitset::FixedBitSet;
 
-use super::packing::{dollars, node_size};
+use super::packing::node_size;
 use super::problem::Problem;
 use super::queue::Group;
+use super::scarcity::Scarcity;
 use super::worth::{Value, Waiting, useful};
 use crate::catalogue::{CapacityType, Market, Price};
 use crate::resources::Resources;
@@ -12,12 +13,12 @@ use crate::resources::Resources;
 /// A type in a market.
 #[derive(Clone, Debug)]
 pub(super) struct Offer {
-    /// The most that its pods can be worth for its price.
+    /// The most that its pods can be worth for its cost.
     pub(super) bound: f64,
     pub(super) pool: usize,
     pub(super) at: usize,
     pub(super) market: Market,
-    price: f64,
+    cost: f64,
     /// The most that pods on it can be worth by their resources.
     room: f64,
 }
@@ -50,6 +51,7 @@ impl Offers {
         value: &Value,
         tier: &[usize],
         banned: &[FixedBitSet],
+        scarcity: &Scarcity,
     ) -> Self {
         let mine: Vec<usize> = value.classes.iter().flat_map(|c| c.groups.iter().map(|g| *g as usize)).collect();
         let ones = vec![1; groups.len()];
@@ -68,9 +70,10 @@ impl Offers {
                     let price = state.catalogue.cheapest(at, *market);
                     // a zone that costs no more than the cheapest one needs no offer of its own
                     let same = market != whole && price == state.catalogue.cheapest(at, *whole);
-                    if let Some(price) = price.filter(|_| !same).map(dollars) {
-                        let bound = (room + slots) / price;
-                        all.push(Offer { bound, pool: *pool, at, market: *market, price, room });
+                    if let Some(price) = price.filter(|_| !same) {
+                        let cost = scarcity.cost(*pool, at, price);
+                        let bound = (room + slots) / cost;
+                        all.push(Offer { bound, pool: *pool, at, market: *market, cost, room });
                     }
                 }
             }
@@ -97,7 +100,7 @@ impl Offers {
         }
         self.made_for = Some((waiting, share));
         for offer in &mut self.all {
-            offer.bound = (offer.room + self.slots).min(waiting) / offer.price;
+            offer.bound = (offer.room + self.slots).min(waiting) / offer.cost;
         }
         let fits = |offer: &Offer| {
             let state = &problem.pools[offer.pool];

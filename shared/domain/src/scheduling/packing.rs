@@ -11,6 +11,7 @@ use super::amounts::{Amounts, copies, fits, take};
 use super::offers::{Offer, Offers};
 use super::problem::{PoolState, Problem};
 use super::queue::Group;
+use super::scarcity::Scarcity;
 use super::wants::{Asks, Rule};
 use super::worth::{Value, Waiting};
 use crate::catalogue::{Market, Price};
@@ -43,6 +44,8 @@ struct Candidate {
     fill: SmallVec<[Portion; 8]>,
     value: f64,
     price: Price,
+    /// The price, and what the node takes of limits.
+    cost: f64,
 }
 
 /// A node while it is filled.
@@ -57,7 +60,7 @@ struct Filling<'f> {
 
 impl Candidate {
     fn ratio(&self) -> f64 {
-        self.value / dollars(self.price)
+        self.value / self.cost
     }
 }
 
@@ -87,6 +90,7 @@ pub(crate) struct Packer<'p> {
     /// Types that must not be planned as, by pool.
     pub(crate) banned: Vec<FixedBitSet>,
     pub(crate) drafts: Vec<Draft>,
+    scarcity: &'p Scarcity,
     tally: Tally,
     /// Units that wait, by class of the values at hand.
     class_left: Vec<u32>,
@@ -130,7 +134,7 @@ impl Tally {
 }
 
 impl<'p> Packer<'p> {
-    pub(crate) fn new(problem: &'p Problem<'p>, groups: &'p [Group]) -> Self {
+    pub(crate) fn new(problem: &'p Problem<'p>, groups: &'p [Group], scarcity: &'p Scarcity) -> Self {
         let left = problem.pools.iter().map(limits_left).collect();
         let banned = problem.pools.iter().map(|s| FixedBitSet::with_capacity(s.catalogue.types().len())).collect();
         let remaining = groups.iter().map(|group| if group.joins { 0 } else { group.units() }).collect();
@@ -142,6 +146,7 @@ impl<'p> Packer<'p> {
             left,
             banned,
             drafts: Vec::new(),
+            scarcity,
             tally,
             class_left: Vec::new(),
             open: Vec::new(),
@@ -157,8 +162,9 @@ impl<'p> Packer<'p> {
 
     /// Packs what the pools of `tier` can take.
     pub(crate) fn pack(&mut self, tier: &[usize]) {
-        while let Some(value) = Value::of(self.problem, self.groups, &self.remaining, tier, &self.banned) {
-            let mut offers = Offers::of(self.problem, self.groups, &value, tier, &self.banned);
+        while let Some(value) = Value::of(self.problem, self.groups, &self.remaining, tier, &self.banned, self.scarcity)
+        {
+            let mut offers = Offers::of(self.problem, self.groups, &value, tier, &self.banned, self.scarcity);
             self.class_left = value.class_counts(&self.remaining);
             self.open = (0..value.classes.len() as u32).collect();
             self.open.sort_by_key(|class| value.classes[*class as usize].rank);
@@ -264,7 +270,9 @@ impl<'p> Packer<'p> {
             Order::Aligned => self.fill_aligned(&mut node, value, &state.room[offer.at]),
         }
         let price = state.catalogue.cheapest(offer.at, node.market)?;
-        let candidate = Candidate { pool: offer.pool, chosen: offer.at, fill: node.fill, value: node.worth, price };
+        let cost = self.scarcity.cost(offer.pool, offer.at, price);
+        let candidate =
+            Candidate { pool: offer.pool, chosen: offer.at, fill: node.fill, value: node.worth, price, cost };
         (!candidate.fill.is_empty()).then_some(candidate)
     }
 
@@ -395,8 +403,10 @@ impl<'p> Packer<'p> {
                     ways.is_ok_and(|ways| ways[portion.way].types.contains(*at))
                 });
             let Some(price) = state.catalogue.cheapest(*at, market).filter(|_| holds) else { continue };
-            if price < candidate.price && node_size(state, *at).fits(&self.left[candidate.pool]) {
-                (candidate.chosen, candidate.price) = (*at, price);
+            let cost = self.scarcity.cost(candidate.pool, *at, price);
+            let cheaper = price < candidate.price && cost < candidate.cost;
+            if cheaper && node_size(state, *at).fits(&self.left[candidate.pool]) {
+                (candidate.chosen, candidate.price, candidate.cost) = (*at, price, cost);
             }
         }
         candidate

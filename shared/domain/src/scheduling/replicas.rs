@@ -108,6 +108,12 @@ fn grow(snapshot: &Snapshot, wanted: &[(Arc<str>, u64)], plan: &mut ReplicaPlan)
             Err(_) => {}
         }
     }
+    for (draft, misfit) in finish::leave_short(&problem, &[], &mut listed, &mut left) {
+        let pool = &problem.pools[draft.pool].pool.name;
+        if plan.short.iter().all(|(short, _)| short != pool) {
+            plan.short.push((pool.clone(), misfit));
+        }
+    }
     let mut nodes = finish::nodes(&problem, &mut [], &listed, &mut left, &mut []);
     let holds = hold(&problem, &mut nodes);
     let mut again: BTreeMap<Arc<str>, u64> = BTreeMap::new();

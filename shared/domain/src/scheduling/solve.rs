@@ -1,7 +1,7 @@
 //! The solver: existing hosts first, then new nodes, pool by pool in the order of their weights.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::SignedDuration;
@@ -12,14 +12,15 @@ use super::amounts::take;
 use super::assign::{Assignment, Batch, Elsewhere};
 use super::board::Board;
 use super::finish::Listed;
-use super::packing::{Draft, Packer, limits_left, node_size};
+use super::packing::{Draft, Packer, draft_market, limits_left, node_size};
 use super::problem::{Problem, Way};
 use super::queue::{Group, Kind, Ways, distinct_values, kinds, waiting_pods};
+use super::scarcity::Scarcity;
 use super::wants::Asks;
 use super::{
     InFlightNode, Misfit, Placement, Refusal, Solution, Unschedulable, finish, improve, join, reservations, share,
 };
-use crate::catalogue::TypeSet;
+use crate::catalogue::{Price, TypeSet};
 use crate::cluster::{MinValuesPolicy, Pod, Snapshot};
 use crate::resources::Resources;
 
@@ -146,8 +147,8 @@ fn short(
     short.map(|(batch, (_, drawn))| (batch, u32::try_from(drawn).unwrap_or(u32::MAX))).collect()
 }
 
-/// A pod that is nominated to an open host goes there: kube-scheduler keeps the room for it. Answers the hosts with those pods, without
-/// the pods that are to move, and the pods that are left to place.
+/// A pod that is nominated to an open host goes there: kube-scheduler keeps the room for it, and clears a nomination that does not come true
+/// (kubernetes#135007). Answers the hosts with those pods, without the pods that are to move, and the pods that are left to place.
 fn keep_nominations(
     problem: &Problem<'_>,
     pods: Vec<Arc<Pod>>,
@@ -178,7 +179,9 @@ fn keep_nominations(
 
 /// Plans new nodes; answers a misfit by group and pool for pods that a full pool or `minValues` kept out.
 fn launch(problem: &Problem<'_>, groups: &mut [Group], nodes: &mut Vec<InFlightNode>) -> Vec<Vec<Option<Misfit>>> {
-    let mut plan = Plan::of(problem, groups, &[(0..groups.len()).collect()]);
+    let prices = Scarcity::default();
+    let mut order = vec![(0..groups.len()).collect()];
+    let mut plan = Plan::of(problem, groups, &order, &prices);
     // nodes are chosen by what they hold for their price, which may leave those waiting that fit few types, or matter most
     let mut waiting = vec![false; groups.len()];
     for _ in 0..MOST_TURNS {
@@ -187,20 +190,40 @@ fn launch(problem: &Problem<'_>, groups: &mut [Group], nodes: &mut Vec<InFlightN
         if plan.waiting() == 0 || turns.len() < 2 {
             break;
         }
-        let other = Plan::of(problem, groups, &turns);
+        let other = Plan::of(problem, groups, &turns, &prices);
         if other.served(groups) <= plan.served(groups) {
             break;
         }
-        plan = other;
+        (plan, order) = (other, turns);
     }
-    plan.leave_short_lists(problem, groups);
+    // dearer types may take less of what limits leave
+    for factor in SCARCITY {
+        // who joins others later needs the room that nodes may still grow by
+        if groups.iter().any(|group| group.joins) || !plan.is_limited(problem, groups) {
+            break;
+        }
+        let worth: Price = plan.drafts.iter().filter_map(|draft| price(problem, groups, draft)).sum();
+        let other = Plan::of(problem, groups, &order, &Scarcity::of(problem, worth.scaled(factor, 1)));
+        if other.served(groups) > plan.served(groups) {
+            plan = other;
+        }
+    }
     join::join(problem, groups, &mut plan.drafts, &mut plan.left);
+    plan.top_up(problem, groups);
     *nodes = finish::nodes(problem, groups, &plan.drafts, &mut plan.left, &mut plan.misfits);
     plan.misfits
 }
 
+/// What a draft costs as the type that it is planned as.
+fn price(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Option<Price> {
+    problem.pools[draft.pool].catalogue.cheapest(draft.chosen, draft_market(problem, groups, draft))
+}
+
 /// Rounds of packing what waits into room that improvement made under limits.
 const MOST_REFILLS: usize = 4;
+/// All that the limits of a pool leave is worth so many times what the plan costs that left pods waiting: some, and then all but nothing else
+/// counts.
+const SCARCITY: [u64; 2] = [1, 100];
 /// How often nodes are planned again for those first that were left waiting.
 const MOST_TURNS: usize = 2;
 
@@ -223,9 +246,9 @@ struct Plan {
 
 impl Plan {
     /// Packs groups turn by turn.
-    fn of(problem: &Problem<'_>, groups: &[Group], turns: &[Vec<usize>]) -> Self {
+    fn of(problem: &Problem<'_>, groups: &[Group], turns: &[Vec<usize>], scarcity: &Scarcity) -> Self {
         let mut plan = Plan::default();
-        let mut packer = Packer::new(problem, groups);
+        let mut packer = Packer::new(problem, groups, scarcity);
         let all = std::mem::replace(&mut packer.remaining, vec![0; groups.len()]);
         for turn in turns {
             turn.iter().for_each(|group| packer.remaining[*group] = all[*group]);
@@ -233,22 +256,43 @@ impl Plan {
         }
         plan.take(packer);
         improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
-        // what was improved may have left room under a limit
-        for _ in 0..MOST_REFILLS {
-            let before = plan.drafts.len();
-            if plan.waiting() == 0 || problem.pools.iter().all(|state| state.pool.limits.is_empty()) {
-                break;
-            }
-            let mut packer = Packer::new(problem, groups);
-            packer.resume(plan.drafts.clone(), plan.left.clone(), plan.remaining.clone());
-            pack(&mut packer, &mut plan.misfits);
-            plan.take(packer);
-            if plan.drafts.len() == before {
-                break;
-            }
-            improve::improve(problem, groups, &mut plan.drafts, &mut plan.left);
+        if problem.pools.iter().any(|state| !state.pool.limits.is_empty()) {
+            plan.refill(problem, groups, scarcity);
         }
+        plan.leave_short_lists(problem, groups);
         plan
+    }
+
+    /// Makes nodes for what waits where improvement left room under limits.
+    fn refill(&mut self, problem: &Problem<'_>, groups: &[Group], scarcity: &Scarcity) {
+        for refill in 0..=MOST_REFILLS {
+            let before = self.waiting();
+            if before == 0 {
+                return;
+            }
+            let mut packer = Packer::new(problem, groups, scarcity);
+            packer.resume(self.drafts.clone(), self.left.clone(), self.remaining.clone());
+            pack(&mut packer, &mut self.misfits);
+            self.take(packer);
+            // what waits after the last one must have no room left
+            if self.waiting() == before || refill == MOST_REFILLS {
+                return;
+            }
+            improve::improve(problem, groups, &mut self.drafts, &mut self.left);
+        }
+    }
+
+    /// Puts what waits on nodes that may grow where limits allow no more of them; not where a list would become too short for `minValues`.
+    fn top_up(&mut self, problem: &Problem<'_>, groups: &[Group]) {
+        if !self.is_limited(problem, groups) {
+            return;
+        }
+        let before = (self.drafts.clone(), self.left.clone(), self.remaining.clone());
+        join::top_up(problem, groups, &mut self.drafts, &mut self.left, &mut self.remaining);
+        let listings = finish::needs(problem, groups, &self.drafts, &mut self.left.clone());
+        if listings.iter().any(|listed| matches!(listed, Listed::TooFew(_))) {
+            (self.drafts, self.left, self.remaining) = before;
+        }
     }
 
     /// How many pods wait, fewest last: of the highest priority first.
@@ -266,29 +310,29 @@ impl Plan {
         self.remaining = packer.remaining;
     }
 
-    /// Gives up drafts for which limits leave too few types for `minValues`; their pods go to other pools, where they can.
+    /// Gives up drafts for which limits leave too few types for `minValues`; their pods go to smaller nodes or to other pools, where they can.
     fn leave_short_lists(&mut self, problem: &Problem<'_>, groups: &[Group]) {
         let mut full: FxHashMap<usize, Misfit> = FxHashMap::default();
-        // pools that gave up a draft get no new ones, so that this ends
+        // types, by pool, of drafts that were given up: none so large is planned again, so that this ends
+        let mut too_large: BTreeSet<(usize, usize)> = BTreeSet::new();
         loop {
-            let listings = finish::needs(problem, groups, &self.drafts, &mut self.left.clone());
-            let before = self.drafts.len();
-            let mut kept = Vec::with_capacity(self.drafts.len());
-            for (draft, listed) in std::mem::take(&mut self.drafts).into_iter().zip(listings) {
-                let Listed::TooFew(misfit) = listed else {
-                    kept.push(draft);
-                    continue;
-                };
-                self.left[draft.pool].add(&node_size(&problem.pools[draft.pool], draft.chosen));
-                draft.fill.iter().for_each(|portion| self.remaining[portion.group] += portion.count);
-                full.entry(draft.pool).or_insert(misfit);
-            }
-            self.drafts = kept;
-            if self.drafts.len() == before {
+            let gone = finish::leave_short(problem, groups, &mut self.drafts, &mut self.left);
+            if gone.is_empty() {
                 break;
             }
-            let mut packer = Packer::new(problem, groups);
-            full.keys().for_each(|pool| packer.banned[*pool].insert_range(..));
+            for (draft, misfit) in gone {
+                draft.fill.iter().for_each(|portion| self.remaining[portion.group] += portion.count);
+                too_large.insert((draft.pool, draft.chosen));
+                full.entry(draft.pool).or_insert(misfit);
+            }
+            let prices = Scarcity::default();
+            let mut packer = Packer::new(problem, groups, &prices);
+            for (pool, chosen) in &too_large {
+                let state = &problem.pools[*pool];
+                let size = node_size(state, *chosen);
+                let as_large = (0..state.catalogue.types().len()).filter(|at| size.fits(&node_size(state, *at)));
+                packer.banned[*pool].extend(as_large);
+            }
             packer.resume(std::mem::take(&mut self.drafts), self.left.clone(), self.remaining.clone());
             pack(&mut packer, &mut self.misfits);
             self.take(packer);
@@ -299,6 +343,14 @@ impl Plan {
                 misfits[*pool].get_or_insert_with(|| misfit.clone());
             }
         }
+    }
+
+    /// Says whether pods wait that could be on nodes planned for pools with limits, were those larger.
+    fn is_limited(&self, problem: &Problem<'_>, groups: &[Group]) -> bool {
+        let limited = |pool: &usize| !problem.pools[*pool].pool.limits.is_empty();
+        let pools: BTreeSet<usize> = self.drafts.iter().map(|draft| draft.pool).filter(limited).collect();
+        let mut waiting = groups.iter().zip(&self.remaining).filter(|(_, left)| **left > 0);
+        !pools.is_empty() && waiting.any(|(group, _)| pools.iter().any(|pool| group.ways[*pool].is_ok()))
     }
 
     fn waiting(&self) -> u64 {
@@ -395,7 +447,7 @@ fn turned_away(
         *why = match (group.joins, &misfits[pool]) {
             (true, _) => Misfit::Topology { rule: near_rule(problem, group) },
             (false, Some(misfit)) => misfit.clone(),
-            (false, None) => limit_reached(problem, ways, pool, &planned[pool]).unwrap_or(Misfit::NoTypeHasAll),
+            (false, None) => closed(problem, ways, pool, planned).unwrap_or(Misfit::NoTypeHasAll),
         };
     }
     why
@@ -403,7 +455,7 @@ fn turned_away(
 
 /// What keeps a pool from growing for pods that fit it in these ways.
 fn closed(problem: &Problem<'_>, ways: &[Way], pool: usize, planned: &[Resources]) -> Option<Misfit> {
-    limit_reached(problem, ways, pool, &planned[pool]).or_else(|| too_few_values(problem, ways, pool))
+    limit_reached(problem, ways, pool, &planned[pool]).or_else(|| too_few_values(problem, ways, pool, &planned[pool]))
 }
 
 fn near_rule(problem: &Problem<'_>, group: &Group) -> String {
@@ -461,14 +513,17 @@ fn limit_reached(problem: &Problem<'_>, ways: &[Way], pool: usize, planned: &Res
     })
 }
 
-/// The `minValues` that keeps a pool from making any node for pods that fit it in these ways.
-fn too_few_values(problem: &Problem<'_>, ways: &[Way], pool: usize) -> Option<Misfit> {
+/// The `minValues` that keeps a pool, within what limits leave, from making any node for pods that fit it in these ways.
+fn too_few_values(problem: &Problem<'_>, ways: &[Way], pool: usize, planned: &Resources) -> Option<Misfit> {
     let state = &problem.pools[pool];
     if problem.snapshot.settings.min_values == MinValuesPolicy::BestEffort {
         return None;
     }
     let mut types = TypeSet::with_capacity(state.catalogue.types().len());
     ways.iter().for_each(|way| types.union_with(&way.types));
+    let left = limits_left(state).minus(planned);
+    let beyond: Vec<usize> = types.ones().filter(|at| !node_size(state, *at).fits(&left)).collect();
+    beyond.into_iter().for_each(|at| types.set(at, false));
     state.pool.min_values.iter().find_map(|(key, wanted)| {
         let possible = distinct_values(state, &types, key);
         (possible < *wanted).then(|| Misfit::MinValues { key: key.to_string(), wanted: *wanted, possible })

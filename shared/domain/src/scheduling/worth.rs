@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 
 use super::amounts::Amounts;
 use super::duals::worth;
-use super::packing::dollars;
 use super::problem::Problem;
 use super::queue::Group;
+use super::scarcity::Scarcity;
 use super::terms::CounterId;
 use super::wants::Asks;
 use crate::resources::MEMORY;
@@ -86,6 +86,7 @@ impl Value {
         remaining: &[u32],
         tier: &[usize],
         banned: &[FixedBitSet],
+        scarcity: &Scarcity,
     ) -> Option<Self> {
         let fits = |group: &Group| tier.iter().any(|pool| group.ways[*pool].is_ok());
         let mine: Vec<usize> = (0..groups.len()).filter(|g| remaining[*g] > 0 && fits(&groups[*g])).collect();
@@ -111,7 +112,7 @@ impl Value {
                 };
                 let mut row: Vec<f64> = (0..dims).map(share).collect();
                 row.push(if needed > 0 { 1.0 / f64::from(needed) } else { 0.0 });
-                offers.push((row, dollars(price)));
+                offers.push((row, scarcity.cost(*pool, at, price)));
             }
         }
         let mut wanted: Vec<f64> = demand.iter().map(|d| if *d > 0.0 { 1.0 } else { 0.0 }).collect();

@@ -283,7 +283,6 @@ fn own_nodes<'s>(
         if let Some(team) = team(pool, wanted) {
             labels.insert("team".into(), team);
         }
-        let daemons = daemons_on(snapshot, pool, &labels);
         let attaches = told(snapshot, &t.name).is_none_or(|most| volumes(snapshot, std::iter::once(pod)) <= most);
         let fits = pool_accepts(pool, &labels)
             && attaches
@@ -291,9 +290,30 @@ fn own_nodes<'s>(
             && bears(pod, pool)
             && !is_repelled(snapshot, pod, pool, &labels)
             && !meets_port(snapshot, pod, pool, &labels)
-            && enough(&pod.shape.requests.plus(&daemons), &t.allocatable());
+            && enough(&pod.shape.requests.plus(&daemons_somewhere(snapshot, pool, t, &labels)), &t.allocatable());
         fits.then_some((labels, &t.capacity))
     })
+}
+
+/// What daemons ask for that run on nodes of a type in some zone or capacity type: room is reckoned by type, as in Karpenter.
+fn daemons_somewhere(
+    snapshot: &Snapshot,
+    pool: &Pool,
+    t: &InstanceType,
+    labels: &BTreeMap<String, String>,
+) -> Resources {
+    let mut nodes =
+        t.offerings.iter().map(|o| labels_of(pool, t, &o.zone.name, &o.zone.id, o.capacity_type)).collect::<Vec<_>>();
+    nodes.retain(|labels| pool_accepts(pool, labels));
+    nodes.push(labels.clone());
+    let all: BTreeMap<&PodKey, &DaemonSet> = nodes
+        .iter()
+        .flat_map(|labels| running_on(snapshot, pool, labels))
+        .map(|daemon| (&daemon.key, daemon))
+        .collect();
+    let mut total = Resources::new();
+    all.values().for_each(|daemon| total.add(&daemon.shape.requests));
+    total
 }
 
 /// Whether limits leave room for one more node of a pool.
