@@ -53,6 +53,11 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     for gate in options.feature_gates.unknown() {
         tracing::warn!(gate, "unknown feature gate");
     }
+    if !options.ignore_dra_requests {
+        tracing::warn!(
+            "ignore-dra-requests=false has no effect: pods with resource claims are refused by name all the same"
+        );
+    }
     let reach = "no way to reach the API server (KUBECONFIG or in-cluster)";
     let mut config = Config::infer().await.context(reach)?;
     // the lease is written by a client of its own: all other writes are for the leader

@@ -1,5 +1,4 @@
-//! Packs the benchmark inputs and has an independent judge check the answers: where KARP_BENCH names the folder with the inputs and
-//! `check_solution.py`. KARP_BENCH_ONLY names one input. On small inputs made here, prices are held between the bounds and Karpenter's rule.
+//! Packs the measured benchmark inputs, where they are, and has the independent judge beside them check the answers. KARP_BENCH_ONLY names one input. On small inputs made here, prices are held between the bounds and Karpenter's rule.
 
 #[path = "../benches/baselines/mod.rs"]
 #[allow(dead_code, reason = "benchmarks use the rest")]
@@ -18,7 +17,7 @@ use self::inputs::{KINDS, Kind};
 #[test]
 fn the_judge_finds_no_fault() {
     let Some(folder) = inputs::folder() else {
-        eprintln!("skipped: KARP_BENCH does not name the benchmark inputs");
+        eprintln!("skipped: neither KARP_BENCH nor shared/bench beside the repository has the measured inputs");
         return;
     };
     let only = std::env::var("KARP_BENCH_ONLY").ok();

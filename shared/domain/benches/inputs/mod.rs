@@ -1,5 +1,5 @@
-//! What the benchmarks solve: Karpenter's own scheduling benchmark and pod mixes on EC2's instance types. `KARP_BENCH` names a folder with
-//! the inputs and their independent judge (`check_solution.py`); without it, inputs of the same kinds are made here, always the same ones.
+//! What the benchmarks solve: Karpenter's own scheduling benchmark and pod mixes on EC2's instance types. The measured inputs and their
+//! independent judge (`check_solution.py`) are used where they are ([`folder`]); else inputs of the same kinds are made, always the same.
 
 pub mod cluster;
 mod generate;
@@ -98,9 +98,11 @@ impl Kind {
     }
 }
 
-/// The folder that `KARP_BENCH` names.
+/// The folder that `KARP_BENCH` names, or `shared/bench` beside the repository where that is there; none where `KARP_BENCH` is empty.
 pub fn folder() -> Option<PathBuf> {
-    std::env::var_os("KARP_BENCH").map(PathBuf::from)
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/bench");
+    let folder = std::env::var_os("KARP_BENCH").map_or_else(beside, PathBuf::from);
+    folder.join("check_solution.py").is_file().then_some(folder)
 }
 
 /// The instance types, from the folder or made.
