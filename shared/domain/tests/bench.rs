@@ -1,4 +1,5 @@
-//! Packs the measured benchmark inputs, where they are, and has the independent judge beside them check the answers. KARP_BENCH_ONLY names one input. On small inputs made here, prices are held between the bounds and Karpenter's rule.
+//! Packs the measured benchmark inputs, where they are, and has the independent judge beside them check the answers. KARP_BENCH_ONLY
+//! names one input. On small inputs made here, prices are held between the bounds and Karpenter's rule.
 
 #[path = "../benches/baselines/mod.rs"]
 #[allow(dead_code, reason = "benchmarks use the rest")]

@@ -98,11 +98,13 @@ impl Kind {
     }
 }
 
-/// The folder that `KARP_BENCH` names, or `shared/bench` beside the repository where that is there; none where `KARP_BENCH` is empty.
+/// The folder that `KARP_BENCH` names (none when it is empty), else `shared/bench` beside the repository where that is there.
 pub fn folder() -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/bench");
-    let folder = std::env::var_os("KARP_BENCH").map_or_else(beside, PathBuf::from);
-    folder.join("check_solution.py").is_file().then_some(folder)
+    if let Some(named) = std::env::var_os("KARP_BENCH") {
+        return (!named.is_empty()).then(|| named.into());
+    }
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/bench");
+    beside.is_dir().then_some(beside)
 }
 
 /// The instance types, from the folder or made.

@@ -2,7 +2,7 @@
 //! such steps at its tail.
 
 use super::finish::{min_values, suitable};
-use super::packing::{Draft, Portion, draft_market, node_size, rules_hold};
+use super::packing::{Draft, Portion, draft_market, draft_price, node_size, rules_hold};
 use super::problem::Problem;
 use super::queue::Group;
 use crate::catalogue::Price;
@@ -45,8 +45,7 @@ struct Search<'s> {
 impl Search<'_> {
     fn price(&mut self, draft: &Draft) -> Option<Price> {
         self.questions += 1;
-        let state = &self.problem.pools[draft.pool];
-        state.catalogue.cheapest(draft.chosen, draft_market(self.problem, self.groups, draft))
+        draft_price(self.problem, self.groups, draft)
     }
 
     /// The cheapest form of a draft in the room that limits leave when the nodes that it stands for are gone.

@@ -470,6 +470,11 @@ pub(crate) fn limits_left(state: &PoolState) -> Resources {
     left
 }
 
+/// What a draft costs as the type that it is planned as.
+pub(crate) fn draft_price(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Option<Price> {
+    problem.pools[draft.pool].catalogue.cheapest(draft.chosen, draft_market(problem, groups, draft))
+}
+
 /// The market that the pods of a draft leave.
 pub(crate) fn draft_market(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Market {
     let state = &problem.pools[draft.pool];

@@ -12,7 +12,7 @@ use super::amounts::take;
 use super::assign::{Assignment, Batch, Elsewhere};
 use super::board::Board;
 use super::finish::Listed;
-use super::packing::{Draft, Packer, draft_market, limits_left, node_size};
+use super::packing::{Draft, Packer, draft_price, limits_left, node_size};
 use super::problem::{Problem, Way};
 use super::queue::{Group, Kind, Ways, distinct_values, kinds, waiting_pods};
 use super::scarcity::Scarcity;
@@ -202,7 +202,7 @@ fn launch(problem: &Problem<'_>, groups: &mut [Group], nodes: &mut Vec<InFlightN
         if groups.iter().any(|group| group.joins) || !plan.is_limited(problem, groups) {
             break;
         }
-        let worth: Price = plan.drafts.iter().filter_map(|draft| price(problem, groups, draft)).sum();
+        let worth: Price = plan.drafts.iter().filter_map(|draft| draft_price(problem, groups, draft)).sum();
         let other = Plan::of(problem, groups, &order, &Scarcity::of(problem, worth.scaled(factor, 1)));
         if other.served(groups) > plan.served(groups) {
             plan = other;
@@ -212,11 +212,6 @@ fn launch(problem: &Problem<'_>, groups: &mut [Group], nodes: &mut Vec<InFlightN
     plan.top_up(problem, groups);
     *nodes = finish::nodes(problem, groups, &plan.drafts, &mut plan.left, &mut plan.misfits);
     plan.misfits
-}
-
-/// What a draft costs as the type that it is planned as.
-fn price(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Option<Price> {
-    problem.pools[draft.pool].catalogue.cheapest(draft.chosen, draft_market(problem, groups, draft))
 }
 
 /// Rounds of packing what waits into room that improvement made under limits.
@@ -271,7 +266,7 @@ impl Plan {
                 return;
             }
             let mut packer = Packer::new(problem, groups, scarcity);
-            packer.resume(self.drafts.clone(), self.left.clone(), self.remaining.clone());
+            packer.resume(std::mem::take(&mut self.drafts), self.left.clone(), self.remaining.clone());
             pack(&mut packer, &mut self.misfits);
             self.take(packer);
             // what waits after the last one must have no room left
