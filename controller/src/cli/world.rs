@@ -8,7 +8,7 @@ use karp_domain::cluster::{self, Catalogues, Pool, Settings, Snapshot};
 use karp_domain::scheduling::with_room_taken;
 
 use crate::files::{self, BadInput, Objects, Offered, Unready};
-use crate::options::{MinValuesPolicy, PreferencePolicy};
+use crate::options::{FeatureGates, MinValuesPolicy, PreferencePolicy};
 
 /// How an answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -44,6 +44,9 @@ pub struct World {
     /// `karp.sh/price-tolerance`.
     #[arg(long, value_name = "PERCENT", default_value_t)]
     pub price_tolerance: cluster::PriceTolerance,
+    /// Feature gates as the controller has them: SpotToSpotConsolidation and NodeRepair matter here.
+    #[arg(long, value_name = "NAME=BOOL,...", default_value = "")]
+    pub feature_gates: FeatureGates,
     /// The moment to decide for, as 2026-11-21T12:00:00Z; now without it.
     #[arg(long, value_name = "TIME")]
     pub now: Option<Timestamp>,
@@ -94,6 +97,8 @@ impl World {
         let now = self.now.unwrap_or_else(Timestamp::now);
         let catalogues = offered.catalogues(&objects, now);
         let settings = Settings {
+            spot_to_spot: self.feature_gates.enabled("SpotToSpotConsolidation"),
+            repair: self.feature_gates.enabled("NodeRepair"),
             preferences: self.preference_policy.into(),
             min_values: self.min_values_policy.into(),
             max_pod_share: self.max_pod_share,

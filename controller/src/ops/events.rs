@@ -29,6 +29,7 @@ pub enum Reason {
     DisruptionTerminating,
     DisruptionWaitingReadiness,
     Unconsolidatable,
+    NodeRepairBlocked,
     Disrupted,
     Evicted,
     FailedDraining,
@@ -54,7 +55,7 @@ impl Reason {
     fn quiet(self) -> Duration {
         match self {
             Self::FailedScheduling => QUIET_FAILED_SCHEDULING,
-            Self::Unconsolidatable => QUIET_UNCONSOLIDATABLE,
+            Self::Unconsolidatable | Self::NodeRepairBlocked => QUIET_UNCONSOLIDATABLE,
             _ => QUIET,
         }
     }
@@ -67,6 +68,7 @@ impl Reason {
             | Self::InsufficientCapacityError
             | Self::NodeClassNotReady
             | Self::UnregisteredTaintMissing
+            | Self::NodeRepairBlocked
             | Self::SpotInterrupted
             | Self::InstanceStopping
             | Self::InstanceTerminating

@@ -31,6 +31,7 @@ labels!(/** Labels of a metric per pool and zone. */ PoolZoneLabels { nodepool, 
 labels!(/** Labels of created claims. */ CreatedLabels { reason, nodepool, min_values_relaxed });
 labels!(/** Labels of terminated claims. */ TerminatedLabels { nodepool, capacity_type, zone });
 labels!(/** Labels of disrupted claims. */ DisruptedLabels { reason, nodepool, capacity_type });
+labels!(/** Labels of claims whose nodes were ill. */ UnhealthyLabels { condition, nodepool, capacity_type, image_id });
 labels!(/** Labels of a pool's resource. */ PoolResourceLabels { resource_type, nodepool });
 labels!(/** Labels of a disruption decision. */ DecisionLabels { decision, reason, consolidation_type });
 labels!(/** Labels of a method that may time out or fail. */ ConsolidationLabels { consolidation_type });
@@ -65,6 +66,7 @@ pub struct Metrics {
     pub nodeclaims_created: Family<CreatedLabels, Counter>,
     pub nodeclaims_terminated: Family<TerminatedLabels, Counter>,
     pub nodeclaims_disrupted: Family<DisruptedLabels, Counter>,
+    pub nodeclaims_unhealthy_disrupted: Family<UnhealthyLabels, Counter>,
     pub nodes_created: Family<PoolZoneLabels, Counter>,
     pub nodes_terminated: Family<PoolZoneLabels, Counter>,
     pub nodes_drained: Family<PoolLabels, Counter>,
@@ -122,6 +124,7 @@ impl Metrics {
             nodeclaims_created: s.put("karpenter_nodeclaims_created", "NodeClaims created", Family::default()),
             nodeclaims_terminated: s.put("karpenter_nodeclaims_terminated", "NodeClaims that ended", Family::default()),
             nodeclaims_disrupted: s.put("karpenter_nodeclaims_disrupted", "NodeClaims disrupted", Family::default()),
+            nodeclaims_unhealthy_disrupted: s.put("karpenter_nodeclaims_unhealthy_disrupted", "NodeClaims disrupted because their nodes were ill", Family::default()),
             nodes_created: s.put("karpenter_nodes_created", "Nodes that registered", Family::default()),
             nodes_terminated: s.put("karpenter_nodes_terminated", "Nodes that ended", Family::default()),
             nodes_drained: s.put("karpenter_nodes_drained", "Nodes drained", Family::default()),

@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use karp_domain::api::conditions::{self, ConditionStatus};
-use karp_domain::api::labels;
+use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::Price;
 use karp_domain::cluster::{Pod, Reason as BudgetReason, Snapshot, allowed};
 use karp_domain::disruption::{
     Act, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict,
     plan_with, validate,
 };
+use karp_domain::lifecycle::Ailment;
 use karp_domain::scheduling::with_room_taken;
 use kube::ResourceExt;
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -22,7 +24,9 @@ use tracing::Instrument;
 use super::{Context, Error, interruption, node_claim, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
-use crate::ops::metrics::{AllowedLabels, ConsolidationLabels, DecisionLabels, PoolLabels, ReasonLabels};
+use crate::ops::metrics::{
+    AllowedLabels, ConsolidationLabels, DecisionLabels, PoolLabels, ReasonLabels, UnhealthyLabels,
+};
 use crate::ops::telemetry::pass_span;
 
 /// Plans are made no more often than this, whatever wakes.
@@ -180,7 +184,7 @@ fn kind(command: &Command) -> &'static str {
         (Cause::Empty, _) => "empty",
         (Cause::Underutilized, 1) => "single",
         (Cause::Underutilized, _) => "multi",
-        (Cause::Drifted | Cause::Expired, _) => "",
+        (Cause::Drifted | Cause::Expired | Cause::Expiring | Cause::Unhealthy, _) => "",
     }
 }
 
@@ -257,11 +261,54 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
             Reason::DisruptionTerminating,
             format!("Disrupting NodeClaim: {}", command.cause),
         );
-        if let Err(error) = node_claim::delete(&claim, context, &command.cause.as_str().to_ascii_lowercase()).await {
+        if let Err(error) = let_go(context, command, candidate, &claim).await {
             tracing::error!(NodeClaim.name = %candidate.claim, %error, "deleting nodeclaim");
         }
     }
     context.running.memory().succeeded(command, Timestamp::now());
+}
+
+/// Deletes a candidate's claim. One that is ill is given no time to drain: nobody knows whether its pods still run.
+async fn let_go(context: &Context, command: &Command, candidate: &Candidate, claim: &NodeClaim) -> Result<(), Error> {
+    let ailment = candidate.node.as_ref().filter(|_| command.cause == Cause::Unhealthy).and_then(|name| {
+        let status = context.stores.node(name)?.status.clone()?;
+        Ailment::of(&status.conditions.unwrap_or_default())
+    });
+    if command.cause == Cause::Unhealthy {
+        let now = Timestamp::now();
+        let set = claim.annotations().get(labels::TERMINATION_TIMESTAMP);
+        if set.and_then(|text| text.parse::<Timestamp>().ok()).is_none_or(|at| at > now) {
+            let stamp = json!({ "annotations": { (labels::TERMINATION_TIMESTAMP): format!("{now:.0}") } });
+            effect::write_metadata(&context.client, claim, stamp).await?;
+        }
+    }
+    let done = node_claim::delete(claim, context, &command.cause.as_str().to_ascii_lowercase()).await?;
+    if let Some(ailment) = ailment.filter(|_| done == effect::Outcome::Done) {
+        let capacity = claim.labels().get(labels::CAPACITY_TYPE).cloned().unwrap_or_default();
+        let image = claim.status.as_ref().and_then(|status| status.image_id.clone()).unwrap_or_default();
+        let labels = UnhealthyLabels::new(snake_case(ailment.condition), &*candidate.pool, capacity, image);
+        context.metrics.nodeclaims_unhealthy_disrupted.get_or_create(&labels).inc();
+        tracing::info!(
+            NodeClaim.name = %candidate.claim,
+            condition = ailment.condition,
+            status = ailment.status,
+            since = %ailment.since,
+            "repairing an unhealthy node: its NodeClaim is deleted"
+        );
+    }
+    Ok(())
+}
+
+/// `KernelReady` as Karpenter's metric labels have it: `kernel_ready`.
+fn snake_case(name: &str) -> String {
+    let mut all = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !all.is_empty() {
+            all.push('_');
+        }
+        all.push(letter.to_ascii_lowercase());
+    }
+    all
 }
 
 /// Returns how far each replacement is.
@@ -379,6 +426,7 @@ fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
 /// Returns the event that tells a reason to keep a node; none for what is plain or passes by itself.
 fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
     match reason {
+        KeepReason::TooManyUnhealthy { .. } => Some((Reason::NodeRepairBlocked, reason.to_string())),
         KeepReason::NodeProtected
         | KeepReason::PodProtected { .. }
         | KeepReason::PodBudget { .. }
@@ -422,6 +470,12 @@ mod tests {
         assert!(note.starts_with("Cannot consolidate Node: no cheaper node would do"), "{note}");
         assert_eq!(telling(&KeepReason::Settling { until: Timestamp::UNIX_EPOCH }), None);
         assert_eq!(telling(&KeepReason::NodeProtected).map(|told| told.0), Some(Reason::DisruptionBlocked));
+    }
+
+    #[test]
+    fn conditions_are_named_as_in_karpenters_metrics() {
+        assert_eq!(snake_case("Ready"), "ready");
+        assert_eq!(snake_case("AcceleratedHardwareReady"), "accelerated_hardware_ready");
     }
 
     #[test]

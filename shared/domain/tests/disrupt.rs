@@ -3,7 +3,7 @@
 mod world;
 
 use karp_domain::catalogue::{CapacityType, Price};
-use karp_domain::cluster::Snapshot;
+use karp_domain::cluster::{ExpirationGrace, Snapshot};
 use karp_domain::disruption::{
     Act, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict, plan_disruption,
     plan_with, validate,
@@ -175,6 +175,120 @@ fn expired_nodes_go_whatever_budgets_say() {
     *claim = with(claim.clone(), &[("spec.expireAfter", json!("30m"))]);
     let (_, plan) = plan(&objects);
     assert_eq!(plan.commands[0].cause, Cause::Expired);
+}
+
+const GRACE: &str = "metadata.annotations";
+
+/// Nodes n1 to nCOUNT of a pool, all expired at 11:30 by their age, each with a pod that fills it.
+fn aged(count: usize, grace: Option<&str>, budget: &str) -> Vec<Value> {
+    let budgets = json!([{"nodes": budget, "reasons": ["Drifted"]}, {"nodes": "100%"}]);
+    let mut default = with(pool("default", on_demand()), &[("spec.disruption.budgets", budgets)]);
+    if let Some(grace) = grace {
+        default = with(default, &[(GRACE, json!({"karp.sh/expiration-grace": grace}))]);
+    }
+    let mut objects = vec![class(), default];
+    for name in (1..=count).map(|at| format!("n{at}")) {
+        let [node, claim] = node(&name, "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand);
+        let old = with(claim, &[("spec.expireAfter", json!("30m"))]);
+        objects.extend([node, old, running(&format!("p-{name}"), &name, "3500m", "10Gi")]);
+    }
+    objects
+}
+
+#[test]
+fn nodes_with_grace_are_replaced_gently_one_after_the_other() {
+    let (_, forced) = plan(&aged(3, None, "1"));
+    assert_eq!(forced.commands.iter().filter(|command| command.cause == Cause::Expired).count(), 3);
+    let (_, gentle) = plan(&aged(3, Some("1h"), "1"));
+    let [command] = &gentle.commands[..] else { panic!("{:?}", gentle.commands) };
+    assert_eq!((command.cause, command.candidates.len(), command.replacements.len()), (Cause::Expiring, 1, 1));
+    let (_, held) = plan(&aged(3, Some("1h"), "0"));
+    assert!(held.commands.iter().all(|command| command.cause != Cause::Expiring));
+    assert!(matches!(keep(&held, "default-n1"), KeepReason::BudgetExhausted { .. }));
+    // when the grace is over they go by force, whatever budgets say
+    let (_, over) = plan(&aged(3, Some("30m"), "0"));
+    assert_eq!(over.commands.iter().filter(|command| command.cause == Cause::Expired).count(), 3);
+}
+
+#[test]
+fn a_node_with_grace_waits_for_pods_that_ask_for_it() {
+    let mut objects = aged(1, Some("1h"), "100%");
+    let mine = json!({"karpenter.sh/do-not-disrupt": "true"});
+    let pod = objects.pop().unwrap();
+    objects.push(with(pod, &[("metadata.annotations", mine)]));
+    let (_, waits) = plan(&objects);
+    assert!(waits.commands.is_empty() && matches!(keep(&waits, "default-n1"), KeepReason::PodProtected { .. }));
+}
+
+#[test]
+fn nodes_that_came_together_begin_to_leave_at_different_times() {
+    let grace: ExpirationGrace = "10h".parse().unwrap();
+    let mut begins: Vec<_> = (0..20).map(|at| grace.begin(&format!("uid-{at}"))).collect();
+    begins.sort();
+    begins.dedup();
+    assert!(begins.len() > 15, "{begins:?}");
+    assert!(
+        begins[0] < jiff::SignedDuration::from_hours(2)
+            && begins[begins.len() - 1] > jiff::SignedDuration::from_hours(3)
+    );
+    assert!(begins.iter().all(|begin| *begin < jiff::SignedDuration::from_hours(5)), "in the first half");
+    let early = snapshot(&aged(3, Some("10h"), "100%"), catalogue(TYPES));
+    let next = plan_disruption(&early).next_look.unwrap();
+    assert!(next > early.now);
+    assert!("-1h".parse::<ExpirationGrace>().is_err());
+    assert!("soon".parse::<ExpirationGrace>().unwrap_err().to_string().contains("such as 24h"));
+}
+
+/// Some nodes of a pool with a pod each; of them the first few are ill since the given minute of the hour before.
+fn ward(count: usize, ill: usize, condition: (&str, &str), minute: u32) -> Snapshot {
+    let mut objects =
+        vec![class(), with(pool("default", on_demand()), &[("spec.disruption.budgets", json!([{"nodes": "0"}]))])];
+    for at in 1..=count {
+        let name = format!("n{at}");
+        let [mut node, claim] = node(&name, "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand);
+        if at <= ill {
+            let told = json!({"type": condition.0, "status": condition.1, "lastTransitionTime": format!("2026-11-21T11:{minute:02}:00Z")});
+            let all = node["status"]["conditions"].as_array_mut().unwrap();
+            all.retain(|known| known["type"] != condition.0);
+            all.push(told);
+        }
+        objects.extend([node, claim, running(&format!("p-{name}"), &name, "3500m", "10Gi")]);
+    }
+    let mut snapshot = snapshot(&objects, catalogue(TYPES));
+    snapshot.settings.repair = true;
+    snapshot
+}
+
+#[test]
+fn a_node_that_is_ill_for_too_long_goes_whatever_budgets_say() {
+    let goes = |snapshot: &Snapshot| {
+        let plan = plan_disruption(snapshot);
+        plan.commands.iter().for_each(|command| assert_eq!(validate(command, snapshot), Ok(())));
+        plan.commands.iter().filter(|command| command.cause == Cause::Unhealthy).count()
+    };
+    assert_eq!(goes(&ward(10, 2, ("Ready", "Unknown"), 30)), 2);
+    assert_eq!(goes(&ward(10, 2, ("Ready", "False"), 31)), 0, "it is borne for 30 minutes");
+    assert_eq!(goes(&ward(10, 2, ("AcceleratedHardwareReady", "False"), 50)), 2);
+    assert_eq!(goes(&ward(10, 2, ("MemoryPressure", "True"), 0)), 0);
+    assert_eq!(goes(&ward(1, 1, ("KernelReady", "False"), 0)), 1, "one of a few may be ill");
+    let mut off = ward(10, 2, ("Ready", "Unknown"), 30);
+    off.settings.repair = false;
+    assert_eq!(goes(&off), 0);
+    let soon = ward(10, 2, ("Ready", "False"), 31);
+    assert!(plan_disruption(&soon).next_look.unwrap() <= soon.now + jiff::SignedDuration::from_mins(1));
+}
+
+#[test]
+fn none_is_repaired_while_too_many_are_ill() {
+    let snapshot = ward(10, 3, ("NetworkingReady", "False"), 0);
+    let plan = plan_disruption(&snapshot);
+    assert!(plan.commands.iter().all(|command| command.cause != Cause::Unhealthy));
+    let reason = keep(&plan, "default-n1");
+    assert_eq!(reason.to_string(), "more than 20% nodes are unhealthy in the nodepool (3 of 10)");
+    // a command that was made before the third one fell ill no longer holds
+    let two = ward(10, 2, ("NetworkingReady", "False"), 0);
+    let command = plan_disruption(&two).commands.into_iter().find(|command| command.cause == Cause::Unhealthy).unwrap();
+    assert!(validate(&command, &snapshot).is_err());
 }
 
 #[test]

@@ -391,7 +391,7 @@ fn go_time(at: Timestamp) -> [u8; 15] {
 }
 
 /// FNV-1 with 64 bits: multiply, then xor.
-fn fnv1(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte))
 }
 

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1 as core;
 
 use super::{Unreadable, UnreadableField};
 use crate::api::labels;
+use crate::lifecycle::Ailment;
 use crate::resources::Resources;
 use crate::taint::{Taint, TaintEffect};
 
@@ -32,6 +33,8 @@ pub struct Node {
     pub allocatable: Resources,
     /// Condition Ready.
     pub ready: Readiness,
+    /// What is wrong with it by its conditions, for however short.
+    pub ailment: Option<Ailment>,
     /// Cordoned.
     pub unschedulable: bool,
     /// Creation.
@@ -64,7 +67,8 @@ impl Node {
             None => Ok(Resources::new()),
         };
         let taints = spec.taints.iter().flatten().map(Taint::try_from).collect::<Result<Vec<_>, _>>();
-        let ready = status.conditions.iter().flatten().find(|c| c.type_ == "Ready");
+        let conditions = status.conditions.unwrap_or_default();
+        let ready = conditions.iter().find(|c| c.type_ == "Ready");
         let ready = match ready {
             Some(condition) if condition.status == "True" => Readiness::Ready,
             other => Readiness::NotReady(other.and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0)),
@@ -79,6 +83,7 @@ impl Node {
             capacity: amounts("status.capacity", status.capacity.as_ref())?,
             allocatable: amounts("status.allocatable", status.allocatable.as_ref())?,
             ready,
+            ailment: Ailment::of(&conditions),
             unschedulable: spec.unschedulable.unwrap_or(false),
             created: meta.creation_timestamp.as_ref().map(|t| t.0),
             deleting: meta.deletion_timestamp.as_ref().map(|t| t.0),

@@ -45,6 +45,8 @@ pub struct Snapshot {
 pub struct Settings {
     /// Feature gate `SpotToSpotConsolidation`.
     pub spot_to_spot: bool,
+    /// Feature gate `NodeRepair`.
+    pub repair: bool,
     /// A replacement must save at least this share of a node's price, in thousandths: a floor against flapping.
     pub saving_floor_permille: u64,
     /// A node that holds as many pods for its price as the nodes of its pool do on average is given up for at least this share of its price,
@@ -86,6 +88,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             spot_to_spot: false,
+            repair: false,
             saving_floor_permille: 50,
             eviction_floor_permille: 0,
             settle: SignedDuration::from_secs(20),

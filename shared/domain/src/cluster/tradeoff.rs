@@ -1,7 +1,12 @@
-//! What an operator trades price for: nodes that are not too large, and types to turn to.
+//! What an operator trades price for: nodes that are not too large, types to turn to, and time to leave.
 
 use std::fmt;
 use std::str::FromStr;
+
+use jiff::SignedDuration;
+
+use crate::api::go_duration;
+use crate::api::hash::fnv1;
 
 /// Holds the largest share of a pool's pods that one new node may hold, in percent from 1 to 100. The default, 100, bounds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,5 +92,37 @@ impl FromStr for PriceTolerance {
 impl fmt::Display for PriceTolerance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", self.0)
+    }
+}
+
+/// Holds how long after `expireAfter` a node may still be replaced gently: inside budgets, with its replacement first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExpirationGrace(SignedDuration);
+
+/// Reports text that is no length of time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no length of time, such as 24h or 90m")]
+pub struct ParseGraceError(String);
+
+impl ExpirationGrace {
+    /// Answers how long it is.
+    pub const fn length(self) -> SignedDuration {
+        self.0
+    }
+
+    /// Answers when within it the node of a claim begins to be replaced: by its UID some time in the first half, so that nodes that came
+    /// together do not leave together.
+    pub fn begin(self, uid: &str) -> SignedDuration {
+        let share = i32::try_from(fnv1(uid.as_bytes()) % 1000).unwrap_or_default();
+        (self.0 / 2000).saturating_mul(share)
+    }
+}
+
+impl FromStr for ExpirationGrace {
+    type Err = ParseGraceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let read = go_duration(text).filter(|length| !length.is_negative());
+        read.map(ExpirationGrace).ok_or_else(|| ParseGraceError(text.to_owned()))
     }
 }

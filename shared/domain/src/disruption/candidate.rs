@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::{Candidate, Cause, KeepReason};
+use super::{Candidate, Cause, KeepReason, Verdict};
 use crate::api::{conditions, labels};
 use crate::catalogue::{CapacityType, Price};
-use crate::cluster::{Claim, ClassRef, Host, Node, Owner, Pod, Pool, Readiness, Snapshot, allowed, blocking};
+use crate::cluster::{
+    Claim, ClassRef, ExpirationGrace, Host, Node, Owner, Pod, Pool, Readiness, Snapshot, allowed, blocking,
+};
+use crate::lifecycle::Ward;
 use crate::scheduling::{Problem, Target, solve_problem};
 
 /// A move that saves this share of a node's price, in thousandths, is worth any number of pods.
@@ -21,6 +24,8 @@ pub(super) struct Field<'a> {
     /// Nodes of each pool that count for its budgets, and those of them that are going or not ready.
     counts: BTreeMap<Arc<str>, Counts>,
     weights: BTreeMap<Arc<str>, Weight>,
+    /// Nodes by their pool, and all nodes under no pool.
+    wards: BTreeMap<Option<Arc<str>>, Ward>,
 }
 
 /// What the candidates of a pool cost, and what moving all their pods would.
@@ -87,12 +92,26 @@ impl<'a> Field<'a> {
             weight.price = weight.price + entry.candidate.price.unwrap_or_default();
             weight.disruption_milli += entry.disruption_cost_milli();
         }
-        Field { problem, entries, counts, weights }
+        let wards = wards(snapshot);
+        Field { problem, entries, counts, weights, wards }
     }
 
     /// Answers what the candidates of a pool weigh together.
     pub(super) fn weight(&self, pool: &str) -> Weight {
         self.weights.get(pool).copied().unwrap_or_default()
+    }
+
+    /// Answers what is to be done with a node that is ill: nothing as long as that is borne, or while too many others are.
+    pub(super) fn repair(&self, entry: &Entry) -> Option<Verdict> {
+        let snapshot = self.problem.snapshot;
+        let ailment = entry.node.as_ref().filter(|_| snapshot.settings.repair)?.ailment?;
+        if ailment.due > snapshot.now {
+            return None;
+        }
+        let pool = entry.claim.pool.clone();
+        let ward = self.wards.get(&pool).copied().unwrap_or_default();
+        let full = ward.is_full().then(|| Verdict::Keep(KeepReason::TooManyUnhealthy { pool, ward }));
+        Some(full.unwrap_or(Verdict::Delete(Cause::Unhealthy)))
     }
 
     /// Answers the least that giving up a candidate must save per hour.
@@ -153,6 +172,21 @@ fn entry(
     Entry { candidate, host: host_at, node: host.node.clone(), claim, pool, capacity_type, pods, present, nominated }
 }
 
+/// Counts nodes and those that are ill. One that has not been ready yet is not counted as ill: many start together.
+fn wards(snapshot: &Snapshot) -> BTreeMap<Option<Arc<str>>, Ward> {
+    let mut wards: BTreeMap<Option<Arc<str>>, Ward> = BTreeMap::new();
+    for node in &snapshot.nodes {
+        let ill = usize::from(node.ailment.is_some() && node.is_initialized());
+        let pool = node.pool().map(|pool| Some(pool.into()));
+        for key in pool.into_iter().chain([None]) {
+            let ward = wards.entry(key).or_default();
+            ward.nodes += 1;
+            ward.ill += ill;
+        }
+    }
+    wards
+}
+
 /// What a node costs by the present prices, whether or not its offering can be had now.
 fn price(snapshot: &Snapshot, claim: &Claim, host: &Host) -> Option<Price> {
     let catalogue = snapshot.catalogues.of(&claim.class.name, claim.pool.as_deref())?;
@@ -211,8 +245,29 @@ impl Entry {
     }
 
     /// Says whether the node no longer is what its pool and class say.
-    pub(super) fn is_drifted(&self) -> bool {
+    fn is_drifted(&self) -> bool {
         self.claim.since(conditions::DRIFTED).is_some()
+    }
+
+    /// Answers when the node goes by force because of its age.
+    pub(super) fn expires_at(&self) -> Option<Timestamp> {
+        let grace = self.grace().map_or(SignedDuration::ZERO, ExpirationGrace::length);
+        self.claim.expires_at()?.checked_add(grace).ok()
+    }
+
+    /// Answers when the node begins to be replaced gently because of its age.
+    pub(super) fn ages_at(&self) -> Option<Timestamp> {
+        self.claim.expires_at()?.checked_add(self.grace()?.begin(&self.candidate.uid)).ok()
+    }
+
+    fn grace(&self) -> Option<ExpirationGrace> {
+        self.pool.as_ref()?.expiration_grace
+    }
+
+    /// Answers why the node is not as its pool wants it any more.
+    pub(super) fn outdated(&self, now: Timestamp) -> Option<Cause> {
+        let aged = || self.ages_at().filter(|at| *at <= now).map(|_| Cause::Expiring);
+        self.is_drifted().then_some(Cause::Drifted).or_else(aged)
     }
 
     /// Answers why the node may not be consolidated yet, empty or not.

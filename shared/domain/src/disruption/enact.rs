@@ -203,6 +203,7 @@ fn joined(snapshot: &Snapshot, node: &InFlightNode, offering: &RankedOffering, n
         capacity,
         allocatable,
         ready: Readiness::Ready,
+        ailment: None,
         unschedulable: false,
         created: Some(now),
         deleting: None,

@@ -116,7 +116,7 @@ impl Execution {
     fn arrival(&self, pods: &[Arc<Pod>], now: Timestamp) -> Option<Failure> {
         let live = || pods.iter().filter(|pod| pod.holds_resources() && pod.deletes_at.is_none());
         match self.cause {
-            Cause::Expired => None,
+            Cause::Expired | Cause::Unhealthy => None,
             Cause::Empty => {
                 live().find(|pod| pod.is_reschedulable()).map(|pod| Failure::PodArrived { pod: pod.key.clone() })
             }
@@ -124,7 +124,7 @@ impl Execution {
                 live().find(|pod| pod.is_protected(now)).map(|pod| Failure::PodProtected { pod: pod.key.clone() })
             }
             // a drifted node with a grace period goes whatever its pods say; without one, the drain waits for them
-            Cause::Drifted => None,
+            Cause::Drifted | Cause::Expiring => None,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The plan: expired nodes go at once; then empty ones, then drifted ones, then those that could be cheaper, as budgets allow.
+//! The plan: expired nodes and those that are ill for too long go at once; then empty ones, then those that are not as their pool wants them,
+//! then those that could be cheaper, as budgets allow.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub fn plan_disruption(snapshot: &Snapshot) -> DisruptionPlan {
 /// Answers which nodes to take away or replace now, and why the others stay.
 ///
 /// A function of its input alone. At most one command of karp's own will comes out of a plan, since the next one depends on it;
-/// expired nodes come on top.
+/// nodes that go by force come on top.
 pub fn plan_with(snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
     plan_by(snapshot, memory, Method::Sets)
 }
@@ -45,9 +46,9 @@ pub enum Method {
 /// Answers what [`plan_with`] does, with cheaper nodes found in another way.
 pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> DisruptionPlan {
     let field = Field::new(snapshot);
-    let verdicts = field.entries.iter().map(|entry| first_verdict(snapshot, entry)).collect();
+    let verdicts = field.entries.iter().map(|entry| first_verdict(&field, entry)).collect();
     let mut planner = Planner { field: &field, memory, method, verdicts, resume: 0 };
-    let mut commands = planner.expired();
+    let mut commands = planner.by_force();
     let command = planner.emptiness().or_else(|| planner.drift()).or_else(|| planner.consolidate());
     commands.extend(command);
     let next_look = planner.next_look();
@@ -59,13 +60,17 @@ pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> Disrupti
     DisruptionPlan { verdicts: settled.collect(), commands, next_look, resume }
 }
 
-/// Expiry comes before everything, then what forbids a disruption.
-fn first_verdict(snapshot: &Snapshot, entry: &Entry) -> Option<Verdict> {
+/// Expiry and repair come before everything, then what forbids a disruption.
+fn first_verdict(field: &Field<'_>, entry: &Entry) -> Option<Verdict> {
+    let snapshot = field.problem.snapshot;
     let obstacle = entry.obstacle(snapshot);
-    if obstacle != Some(KeepReason::Leaving) && entry.claim.expires_at().is_some_and(|at| at <= snapshot.now) {
+    if obstacle == Some(KeepReason::Leaving) {
+        return obstacle.map(Verdict::Keep);
+    }
+    if entry.expires_at().is_some_and(|at| at <= snapshot.now) {
         return Some(Verdict::Delete(Cause::Expired));
     }
-    obstacle.map(Verdict::Keep)
+    field.repair(entry).or_else(|| obstacle.map(Verdict::Keep))
 }
 
 struct Planner<'p, 'a> {
@@ -99,10 +104,13 @@ impl Planner<'_, '_> {
         Some(KeepReason::PoolPaused { pool: pool.clone(), until })
     }
 
-    fn expired(&self) -> Vec<Command> {
-        let expired = Some(Verdict::Delete(Cause::Expired));
-        let gone = (0..self.field.entries.len()).filter(|at| self.verdicts[*at] == expired);
-        gone.map(|at| self.command(Cause::Expired, &[at], Move::default())).collect()
+    /// What goes whatever budgets and pods say.
+    fn by_force(&self) -> Vec<Command> {
+        let gone = self.verdicts.iter().enumerate().filter_map(|(at, verdict)| match verdict {
+            Some(Verdict::Delete(cause @ (Cause::Expired | Cause::Unhealthy))) => Some((at, *cause)),
+            _ => None,
+        });
+        gone.map(|(at, cause)| self.command(cause, &[at], Move::default())).collect()
     }
 
     /// All empty nodes that budgets allow, in one command.
@@ -115,7 +123,7 @@ impl Planner<'_, '_> {
                 continue;
             }
             let verdict = match entry.unsettled(self.now()) {
-                Some(_) if entry.is_drifted() => continue,
+                Some(_) if entry.outdated(self.now()).is_some() => continue,
                 Some(reason) => Verdict::Keep(reason),
                 None => match purse.spend(entry) {
                     Err(reason) => Verdict::Keep(reason),
@@ -130,17 +138,23 @@ impl Planner<'_, '_> {
         (!members.is_empty()).then(|| self.command(Cause::Empty, &members, Move::default()))
     }
 
-    /// The first drifted node whose pods fit elsewhere or on new nodes: empty ones first, then the longest drifted.
+    /// The first node that is not as its pool wants it any more whose pods fit elsewhere or on new nodes: empty ones first, then those of which
+    /// that has been so for longest.
     fn drift(&mut self) -> Option<Command> {
-        let mut drifted = self.open();
-        drifted.retain(|at| self.field.entries[*at].is_drifted());
-        let since = |at: &usize| self.field.entries[*at].claim.since(crate::api::conditions::DRIFTED);
-        drifted.sort_by_key(|at| (!self.field.entries[*at].pods.is_empty(), since(at), *at));
+        let now = self.now();
+        let entry = |at: usize| &self.field.entries[at];
+        let mut outdated: Vec<(usize, Cause)> =
+            self.open().into_iter().filter_map(|at| Some((at, entry(at).outdated(now)?))).collect();
+        let since = |at: usize, cause| match cause {
+            Cause::Drifted => entry(at).claim.since(crate::api::conditions::DRIFTED),
+            _ => entry(at).ages_at(),
+        };
+        outdated.sort_by_key(|(at, cause)| (!entry(*at).pods.is_empty(), since(*at, *cause), *at));
         let mut looked = 0;
-        for at in drifted {
+        for (at, cause) in outdated {
             let entry = &self.field.entries[at];
-            let held = self.paused(entry, Cause::Drifted);
-            let held = held.or_else(|| Purse::allows(self.field, Cause::Drifted, &[entry]).err());
+            let held = self.paused(entry, cause);
+            let held = held.or_else(|| Purse::allows(self.field, cause, &[entry]).err());
             let answer = match held {
                 Some(reason) => Err(reason),
                 None if looked == DRIFTED_AT_ONCE => continue,
@@ -149,9 +163,9 @@ impl Planner<'_, '_> {
                     move_away(self.field, &[entry])
                 }
             };
-            self.verdicts[at] = Some(outcome(Cause::Drifted, &answer));
+            self.verdicts[at] = Some(outcome(cause, &answer));
             if let Ok(change) = answer {
-                return Some(self.command(Cause::Drifted, &[at], change));
+                return Some(self.command(cause, &[at], change));
             }
         }
         None
@@ -162,9 +176,9 @@ impl Planner<'_, '_> {
         let resting = self.memory.resting(self.field);
         for at in self.open() {
             let entry = &self.field.entries[at];
-            // one that is drifted has been looked at as such, and goes for that
+            // one that is outdated has been looked at as such, and goes for that
             let reason = underutilized(self.field, entry).or_else(|| self.paused(entry, Cause::Underutilized));
-            let reason = reason.or_else(|| entry.is_drifted().then_some(KeepReason::AfterAnother));
+            let reason = reason.or_else(|| entry.outdated(self.now()).map(|_| KeepReason::AfterAnother));
             let reason = reason.or_else(|| resting.reason(entry));
             self.verdicts[at] = reason.map(Verdict::Keep);
         }
@@ -197,7 +211,12 @@ impl Planner<'_, '_> {
             )) => Some(*until),
             _ => None,
         });
-        let expiring = self.field.entries.iter().filter_map(|entry| entry.claim.expires_at()).filter(|at| *at > now);
+        let repair = self.field.problem.snapshot.settings.repair;
+        let of_entry = |entry: &Entry| {
+            let due = entry.node.as_ref().filter(|_| repair).and_then(|node| Some(node.ailment?.due));
+            [entry.expires_at(), entry.ages_at(), due]
+        };
+        let expiring = self.field.entries.iter().flat_map(of_entry).flatten().filter(|at| *at > now);
         let poll = (!self.field.entries.is_empty()).then(|| now.saturating_add(LOOK_AGAIN).unwrap_or(Timestamp::MAX));
         passing.chain(expiring).chain(poll).min()
     }
@@ -265,8 +284,8 @@ pub fn validate(command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
     let kept = |reason| Invalid::Kept { claim: first.clone(), reason };
     Purse::allows(&field, command.cause, &set).map_err(kept)?;
     let now_needed = match command.cause {
-        Cause::Expired | Cause::Empty => Vec::new(),
-        Cause::Drifted => move_away(&field, &set).map_err(kept)?.nodes,
+        Cause::Expired | Cause::Unhealthy | Cause::Empty => Vec::new(),
+        Cause::Drifted | Cause::Expiring => move_away(&field, &set).map_err(kept)?.nodes,
         Cause::Underutilized => cheaper(&field, &set).map_err(kept)?.nodes,
     };
     if covers(&now_needed, &command.replacements) { Ok(()) } else { Err(Invalid::OtherReplacement { claim: first }) }
@@ -274,14 +293,19 @@ pub fn validate(command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
 
 fn speaks_against(field: &Field<'_>, entry: &Entry, cause: Cause) -> Option<KeepReason> {
     let now = field.problem.snapshot.now;
-    if cause == Cause::Expired {
-        return entry.claim.expires_at().is_none_or(|at| at > now).then_some(KeepReason::Fine);
+    match cause {
+        Cause::Expired => return entry.expires_at().is_none_or(|at| at > now).then_some(KeepReason::Fine),
+        Cause::Unhealthy => match field.repair(entry) {
+            Some(Verdict::Keep(reason)) => return Some(reason),
+            found => return found.is_none().then_some(KeepReason::Fine),
+        },
+        Cause::Expiring | Cause::Empty | Cause::Drifted | Cause::Underutilized => {}
     }
     entry.obstacle(field.problem.snapshot).or_else(|| match cause {
-        Cause::Expired => None,
+        Cause::Expired | Cause::Unhealthy => None,
         Cause::Empty if !entry.pods.is_empty() => Some(KeepReason::NotEmpty),
         Cause::Empty => entry.unsettled(now),
-        Cause::Drifted => (!entry.is_drifted()).then_some(KeepReason::Fine),
+        Cause::Drifted | Cause::Expiring => (entry.outdated(now) != Some(cause)).then_some(KeepReason::Fine),
         Cause::Underutilized => underutilized(field, entry),
     })
 }

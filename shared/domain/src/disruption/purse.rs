@@ -20,6 +20,9 @@ impl<'f, 'a> Purse<'f, 'a> {
 
     /// Takes one node's worth; answers why not otherwise.
     pub(super) fn spend(&mut self, entry: &Entry) -> Result<(), KeepReason> {
+        if self.cause.budget().is_none() {
+            return Ok(());
+        }
         let Some(pool) = &entry.pool else { return Err(KeepReason::NoPool) };
         let spent = self.spent.entry(pool.name.clone()).or_default();
         match (*spent < self.field.budget(pool, self.cause), self.cause.budget()) {

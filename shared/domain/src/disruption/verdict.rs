@@ -9,6 +9,7 @@ use rustc_hash::FxHashSet;
 use super::Origin;
 use crate::catalogue::Price;
 use crate::cluster::{Pod, PodKey, Reason, Snapshot};
+use crate::lifecycle::Ward;
 use crate::scheduling::{InFlightNode, Placement, Refusal};
 
 /// Answers every node that karp made exactly once, and gathers what is to be done now into commands.
@@ -49,8 +50,12 @@ pub struct Candidate {
 /// Says why a node is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
-    /// It is older than `expireAfter`.
+    /// It is older than `expireAfter`, and its grace is over where the pool gives one.
     Expired,
+    /// It is older than `expireAfter`, and its pool gives it grace.
+    Expiring,
+    /// Its conditions have said for too long that it is ill.
+    Unhealthy,
     /// It holds no pods that need it.
     Empty,
     /// It is not what its pool and class say.
@@ -63,15 +68,16 @@ impl Cause {
     /// Answers the reason that budgets know it by; none for those that budgets do not hold back.
     pub const fn budget(self) -> Option<Reason> {
         match self {
-            Cause::Expired => None,
+            Cause::Expired | Cause::Unhealthy => None,
             Cause::Empty => Some(Reason::Empty),
-            Cause::Drifted => Some(Reason::Drifted),
+            // budgets know no other reason for a node that is not as its pool wants it any more
+            Cause::Drifted | Cause::Expiring => Some(Reason::Drifted),
             Cause::Underutilized => Some(Reason::Underutilized),
         }
     }
 
-    /// Says whether a command rests before it is carried out, to see whether it still holds then. A drifted node stays drifted, and an
-    /// expired one expired.
+    /// Says whether a command rests before it is carried out, to see whether it still holds then. A drifted node stays drifted, an
+    /// expired one expired, and one that is ill has been so for long.
     pub const fn rests(self) -> bool {
         matches!(self, Cause::Empty | Cause::Underutilized)
     }
@@ -79,7 +85,8 @@ impl Cause {
     /// Answers the name that conditions, events and metrics use.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Cause::Expired => "Expired",
+            Cause::Expired | Cause::Expiring => "Expired",
+            Cause::Unhealthy => "Unhealthy",
             Cause::Empty => "Empty",
             Cause::Drifted => "Drifted",
             Cause::Underutilized => "Underutilized",
@@ -160,6 +167,13 @@ pub enum KeepReason {
     NotInitialized,
     /// Its pool is gone, foreign or has a fixed number of replicas.
     NoPool,
+    /// Its conditions say that it is ill, and so do those of too many others: the fault is likely elsewhere.
+    TooManyUnhealthy {
+        /// The pool; none for claims that no pool made, which count with the whole cluster.
+        pool: Option<Arc<str>>,
+        /// How many are ill, of how many.
+        ward: Ward,
+    },
     /// Its owner asked that it is left alone.
     NodeProtected,
     /// A pod on it asked to be left alone.
@@ -261,6 +275,10 @@ impl fmt::Display for KeepReason {
             KeepReason::Leaving => f.write_str("it is going already"),
             KeepReason::NotInitialized => f.write_str("it is not initialized"),
             KeepReason::NoPool => f.write_str("its NodePool is gone, foreign or static"),
+            KeepReason::TooManyUnhealthy { pool, ward } => {
+                let of = if pool.is_some() { "nodepool" } else { "cluster" };
+                write!(f, "more than 20% nodes are unhealthy in the {of} ({} of {})", ward.ill, ward.nodes)
+            }
             KeepReason::NodeProtected => f.write_str("the node has karpenter.sh/do-not-disrupt"),
             KeepReason::PodProtected { pod } => write!(f, "pod {pod} has karpenter.sh/do-not-disrupt"),
             KeepReason::PodBudget { pod, budget } => write!(f, "PodDisruptionBudget {budget} protects pod {pod}"),

@@ -173,7 +173,8 @@ impl Replacement {
 /// The method that a command comes from.
 fn method(command: &Command) -> &'static str {
     match (command.cause, command.candidates.len()) {
-        (Cause::Expired, _) => "expiration",
+        (Cause::Expired | Cause::Expiring, _) => "expiration",
+        (Cause::Unhealthy, _) => "repair",
         (Cause::Empty, _) => "emptiness",
         (Cause::Drifted, _) => "drift",
         (Cause::Underutilized, 0 | 1) => "single-node-consolidation",
