@@ -125,6 +125,9 @@ pub struct Options {
     /// Leave pods with resource claims alone.
     #[arg(long, env = "IGNORE_DRA_REQUESTS", default_value = "true", value_parser = go_bool, num_args = 0..=1, default_missing_value = "true")]
     pub ignore_dra_requests: bool,
+    /// Tell of no single node and pod in the metrics: a large cluster has many.
+    #[arg(long, env = "DISABLE_CLUSTER_STATE_OBSERVABILITY", default_value = "false", value_parser = go_bool, num_args = 0..=1, default_missing_value = "true")]
+    pub disable_cluster_state_observability: bool,
     /// Feature gates: `Name=true,Other=false`.
     #[arg(long, env = "FEATURE_GATES", default_value = "")]
     pub feature_gates: FeatureGates,

@@ -1,12 +1,13 @@
 //! Puts the controller together: client, caches, servers, leadership, controllers, and a shutdown that ends them in order.
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use jiff::Timestamp;
 use kube::config::Kubeconfig;
 use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
@@ -45,6 +46,16 @@ pub fn run(options: Options) -> anyhow::Result<ExitCode> {
         tracing::error!(error = format!("{error:#}"), "controller ended");
         ExitCode::FAILURE
     }))
+}
+
+/// Lets the metrics tell what the cluster is like: those of the leader only, or sums over replicas would count everything twice.
+fn tell_state(context: &Context) {
+    let (stores, market) = (context.stores.clone(), context.market.clone());
+    let only_sums = context.options.disable_cluster_state_observability;
+    context.metrics.state.observe(move || {
+        let market = market.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        stores.observed(market, only_sums, Timestamp::now())
+    });
 }
 
 async fn control(options: Options) -> anyhow::Result<ExitCode> {
@@ -121,7 +132,9 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         unreadable: std::sync::Mutex::default(),
         evictions: std::sync::Mutex::default(),
         assumed: std::sync::Mutex::default(),
+        market: Arc::default(),
     });
+    tell_state(&context);
     context.take_over().await.context("cannot list nodeclaims")?;
     context.unavailable.recall().await;
     let mut tasks = JoinSet::new();

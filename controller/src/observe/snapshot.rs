@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
+use karp_domain::api::NodePool;
+use karp_domain::api::conditions::Condition;
 use karp_domain::cluster::{
     Catalogues, Claim, DaemonSet, LimitRange, Node, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable,
     Volume, VolumeClaim, Volumes,
@@ -13,6 +15,7 @@ use kube::{Resource, ResourceExt};
 
 use super::Stores;
 use crate::effect;
+use crate::ops::state::{Conditions, Observed};
 
 /// Names an object that is left out of a snapshot.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +55,27 @@ impl Stores {
 }
 
 impl Stores {
+    /// Gathers what the metrics tell of.
+    pub fn observed(&self, catalogues: Catalogues, only_sums: bool, now: Timestamp) -> Observed {
+        let (snapshot, _) = self.snapshot(catalogues, Settings::default(), now);
+        let mut conditions = Vec::new();
+        let mut tell = |kind, name: String, all: Option<&Vec<Condition>>| {
+            conditions.extend(all.map(|all| Conditions { kind, name, all: all.clone() }));
+        };
+        for claim in self.claims.state() {
+            tell("nodeclaim", claim.name_any(), claim.status.as_ref().map(|status| &status.conditions));
+        }
+        for pool in self.pools.state() {
+            tell("nodepool", pool.name_any(), pool.status.as_ref().map(|status| &status.conditions));
+        }
+        for class in self.classes.state() {
+            tell("ec2nodeclass", class.name_any(), class.status.as_ref().map(|status| &status.conditions));
+        }
+        let usage = |pool: Arc<NodePool>| Some((pool.name_any(), pool.status.as_ref()?.resources.clone()?));
+        let usage = self.pools.state().into_iter().filter_map(usage).collect();
+        Observed { snapshot, usage, conditions, only_sums }
+    }
+
     fn namespace_labels(&self) -> BTreeMap<Arc<str>, BTreeMap<String, String>> {
         let labels = |namespace: &Arc<Namespace>| {
             (namespace.name_any().into(), namespace.metadata.labels.clone().unwrap_or_default())

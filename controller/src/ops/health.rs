@@ -57,8 +57,15 @@ pub async fn serve(
     let metrics_routes = Router::new().route(
         "/metrics",
         get(move || {
-            let text = metrics.encode();
-            async move { ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text) }
+            let metrics = metrics.clone();
+            async move {
+                // a large cluster has many series: probes are answered meanwhile
+                let text = tokio::task::spawn_blocking(move || metrics.encode()).await;
+                let text = text.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()));
+                text.map(|text| {
+                    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+                })
+            }
         }),
     );
     let probe_routes = Router::new()

@@ -10,6 +10,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
+use super::state::State;
+
 /// A gauge of fractions or sums of money.
 pub type FloatGauge = Gauge<f64, AtomicU64>;
 
@@ -22,6 +24,10 @@ macro_rules! labels {
             /// Makes the label set from its values in order.
             #[allow(clippy::too_many_arguments)]
             pub fn new($($field: impl Into<String>),*) -> Self { Self { $($field: $field.into()),* } }
+
+            /// A label set in which each label has its own name for its value.
+            #[cfg(test)]
+            fn sample() -> Self { Self { $($field: stringify!($field).to_owned()),* } }
         }
     };
 }
@@ -32,10 +38,8 @@ labels!(/** Labels of created claims. */ CreatedLabels { reason, nodepool, min_v
 labels!(/** Labels of terminated claims. */ TerminatedLabels { nodepool, capacity_type, zone });
 labels!(/** Labels of disrupted claims. */ DisruptedLabels { reason, nodepool, capacity_type });
 labels!(/** Labels of claims whose nodes were ill. */ UnhealthyLabels { condition, nodepool, capacity_type, image_id });
-labels!(/** Labels of a pool's resource. */ PoolResourceLabels { resource_type, nodepool });
 labels!(/** Labels of a disruption decision. */ DecisionLabels { decision, reason, consolidation_type });
 labels!(/** Labels of a method that may time out or fail. */ ConsolidationLabels { consolidation_type });
-labels!(/** Labels of what a pool may lose. */ AllowedLabels { nodepool, reason });
 labels!(/** Labels of a disruption reason. */ ReasonLabels { reason });
 labels!(/** Labels of a controller. */ ControllerLabels { controller });
 labels!(/** Labels of an eviction answer. */ CodeLabels { code });
@@ -63,6 +67,8 @@ pub type SecondsFamily<L> = Family<L, Histogram, Seconds>;
 #[allow(missing_docs)] // each field is described where it is registered
 pub struct Metrics {
     registry: Registry,
+    /// What the cluster is like.
+    pub state: State,
     pub nodeclaims_created: Family<CreatedLabels, Counter>,
     pub nodeclaims_terminated: Family<TerminatedLabels, Counter>,
     pub nodeclaims_disrupted: Family<DisruptedLabels, Counter>,
@@ -71,9 +77,6 @@ pub struct Metrics {
     pub nodes_terminated: Family<PoolZoneLabels, Counter>,
     pub nodes_drained: Family<PoolLabels, Counter>,
     pub nodes_termination_duration: SecondsFamily<PoolLabels>,
-    pub nodepools_limit: Family<PoolResourceLabels, FloatGauge>,
-    pub nodepools_usage: Family<PoolResourceLabels, FloatGauge>,
-    pub nodepools_allowed_disruptions: Family<AllowedLabels, Gauge>,
     pub nodepools_cost: Family<PoolLabels, FloatGauge>,
     pub decision_evaluation: SecondsFamily<ReasonLabels>,
     pub decisions: Family<DecisionLabels, Counter>,
@@ -120,7 +123,10 @@ impl Metrics {
         let mut s = Shelf(Registry::default());
         s.0.register("karpenter_build", "Version and commit of the controller",
             Info::new(vec![("version", env!("CARGO_PKG_VERSION")), ("commit", super::telemetry::COMMIT)]));
+        let state = State::default();
+        s.0.register_collector(Box::new(state.clone()));
         Self {
+            state,
             nodeclaims_created: s.put("karpenter_nodeclaims_created", "NodeClaims created", Family::default()),
             nodeclaims_terminated: s.put("karpenter_nodeclaims_terminated", "NodeClaims that ended", Family::default()),
             nodeclaims_disrupted: s.put("karpenter_nodeclaims_disrupted", "NodeClaims disrupted", Family::default()),
@@ -129,9 +135,6 @@ impl Metrics {
             nodes_terminated: s.put("karpenter_nodes_terminated", "Nodes that ended", Family::default()),
             nodes_drained: s.put("karpenter_nodes_drained", "Nodes drained", Family::default()),
             nodes_termination_duration: s.seconds("karpenter_nodes_termination_duration_seconds", "From a Node's deletion to its end"),
-            nodepools_limit: s.put("karpenter_nodepools_limit", "Limits of the pools", Family::default()),
-            nodepools_usage: s.put("karpenter_nodepools_usage", "Capacity that the pools use", Family::default()),
-            nodepools_allowed_disruptions: s.put("karpenter_nodepools_allowed_disruptions", "Nodes that budgets let go now", Family::default()),
             nodepools_cost: s.put("karpenter_nodepools_cost_total", "Price per hour of the pool's nodes", Family::default()),
             decision_evaluation: s.seconds("karpenter_voluntary_disruption_decision_evaluation_duration_seconds", "Time to plan a disruption"),
             decisions: s.put("karpenter_voluntary_disruption_decisions", "Disruption decisions", Family::default()),
@@ -170,17 +173,58 @@ impl Metrics {
 mod tests {
     use super::*;
 
+    /// Every metric that there is, with a series each: what dashboards and alerts are written against.
+    #[test]
+    fn the_exposition_is_as_it_was() {
+        let m = Metrics::new();
+        let _ = m.nodeclaims_created.get_or_create(&CreatedLabels::sample()).inc();
+        let _ = m.nodeclaims_terminated.get_or_create(&TerminatedLabels::sample()).inc();
+        let _ = m.nodeclaims_disrupted.get_or_create(&DisruptedLabels::sample()).inc();
+        let _ = m.nodeclaims_unhealthy_disrupted.get_or_create(&UnhealthyLabels::sample()).inc();
+        let _ = m.nodes_created.get_or_create(&PoolZoneLabels::sample()).inc();
+        let _ = m.nodes_terminated.get_or_create(&PoolZoneLabels::sample()).inc();
+        let _ = m.nodes_drained.get_or_create(&PoolLabels::sample()).inc();
+        let _ = m.nodes_termination_duration.get_or_create(&PoolLabels::sample()).observe(0.004);
+        let _ = m.nodepools_cost.get_or_create(&PoolLabels::sample()).set(1.0);
+        let _ = m.decision_evaluation.get_or_create(&ReasonLabels::sample()).observe(0.004);
+        let _ = m.decisions.get_or_create(&DecisionLabels::sample()).inc();
+        let _ = m.eligible_nodes.get_or_create(&ReasonLabels::sample()).set(1);
+        let _ = m.failed_validations.get_or_create(&ConsolidationLabels::sample()).inc();
+        let _ = m.queue_failures.get_or_create(&DecisionLabels::sample()).inc();
+        let _ = m.scheduling_duration.get_or_create(&ControllerLabels::sample()).observe(0.004);
+        let _ = m.queue_depth.get_or_create(&ControllerLabels::sample()).set(1);
+        let _ = m.unschedulable_pods.get_or_create(&ControllerLabels::sample()).set(1);
+        let _ = m.ignored_pods.set(1);
+        let _ = m.unreadable_objects.get_or_create(&KindLabels::sample()).set(1);
+        let _ = m.eviction_requests.get_or_create(&CodeLabels::sample()).inc();
+        let _ = m.cluster_nodes.set(1);
+        let _ = m.cluster_synced.set(1);
+        let _ = m.cloud_duration.get_or_create(&CloudLabels::sample()).observe(0.004);
+        let _ = m.cloud_errors.get_or_create(&CloudErrorLabels::sample()).inc();
+        let _ = m.launch_failures.get_or_create(&LaunchFailureLabels::sample()).inc();
+        let _ = m.messages_received.get_or_create(&MessageLabels::sample()).inc();
+        let _ = m.messages_deleted.inc();
+        let _ = m.message_age.get_or_create(&ControllerLabels::sample()).observe(0.004);
+        let _ = m.leader.get_or_create(&LeaseLabels::sample()).set(1);
+        m.state.observe(super::super::state::sample);
+        let text = m.encode();
+        let mut lines: Vec<&str> =
+            text.lines().filter(|line| !line.contains("_bucket{") && !line.contains("karpenter_build")).collect();
+        lines.sort_unstable();
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+
     #[test]
     fn names_are_karpenters() {
         let metrics = Metrics::new();
         metrics.nodeclaims_created.get_or_create(&CreatedLabels::new("provisioned", "default", "false")).inc();
         metrics.cluster_synced.set(1);
-        metrics.nodepools_usage.get_or_create(&PoolResourceLabels::new("cpu", "default")).set(1.5);
+        metrics.nodepools_cost.get_or_create(&PoolLabels::new("default")).set(1.5);
         let text = metrics.encode();
         for line in [
             r#"karpenter_nodeclaims_created_total{reason="provisioned",nodepool="default",min_values_relaxed="false"} 1"#,
             "karpenter_cluster_state_synced 1",
-            r#"karpenter_nodepools_usage{resource_type="cpu",nodepool="default"} 1.5"#,
+            r#"karpenter_nodepools_cost_total{nodepool="default"} 1.5"#,
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
         }

@@ -4,4 +4,5 @@ pub mod events;
 pub mod health;
 pub mod leader;
 pub mod metrics;
+pub mod state;
 pub mod telemetry;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::Price;
-use karp_domain::cluster::{Pod, Reason as BudgetReason, Snapshot, allowed};
+use karp_domain::cluster::{Pod, Snapshot};
 use karp_domain::disruption::{
     Act, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict,
     plan_with, validate,
@@ -24,9 +24,7 @@ use tracing::Instrument;
 use super::{Context, Error, interruption, node_claim, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
-use crate::ops::metrics::{
-    AllowedLabels, ConsolidationLabels, DecisionLabels, PoolLabels, ReasonLabels, UnhealthyLabels,
-};
+use crate::ops::metrics::{ConsolidationLabels, DecisionLabels, PoolLabels, ReasonLabels, UnhealthyLabels};
 use crate::ops::telemetry::pass_span;
 
 /// Plans are made no more often than this, whatever wakes.
@@ -408,18 +406,12 @@ fn report(context: &Context, plan: &DisruptionPlan) {
     context.metrics.eligible_nodes.get_or_create(&ReasonLabels::new("all")).set(eligible);
 }
 
-/// Measures what each pool costs and may lose now.
+/// Measures what each pool costs.
 fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
     for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
-        let of_pool = || plan.verdicts.iter().map(|(candidate, _)| candidate).filter(|one| one.pool == pool.name);
-        let cost: Price = of_pool().filter_map(|candidate| candidate.price).sum();
+        let of_pool = plan.verdicts.iter().map(|(candidate, _)| candidate).filter(|one| one.pool == pool.name);
+        let cost: Price = of_pool.filter_map(|candidate| candidate.price).sum();
         context.metrics.nodepools_cost.get_or_create(&PoolLabels::new(&*pool.name)).set(cost.dollars());
-        let total = u32::try_from(of_pool().count()).unwrap_or(u32::MAX);
-        for reason in [BudgetReason::Underutilized, BudgetReason::Empty, BudgetReason::Drifted] {
-            let left = allowed(&pool.budgets, reason, total, snapshot.now).min(total);
-            let labels = AllowedLabels::new(&*pool.name, format!("{reason:?}"));
-            context.metrics.nodepools_allowed_disruptions.get_or_create(&labels).set(left.into());
-        }
     }
 }
 

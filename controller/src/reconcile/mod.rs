@@ -72,6 +72,8 @@ pub struct Context {
     pub plans: Plans,
     /// What was written and may not be seen yet.
     pub assumed: Mutex<Assumed>,
+    /// What could be bought when the last snapshot was made, before overlays.
+    pub market: Arc<Mutex<Catalogues>>,
     /// Held while a plan is made and carried out, so that no two launch for the same pods.
     pub planning: tokio::sync::Mutex<()>,
     /// Whether the nodes of each pool join.
@@ -122,6 +124,7 @@ impl Context {
             price_tolerance: self.options.price_tolerance,
             ..Settings::default()
         };
+        self.market.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&catalogues);
         self.confirm_assumed().await;
         let (mut snapshot, unreadable) = self.stores.snapshot(catalogues, settings, Timestamp::now());
         self.assumed().apply(&mut snapshot);

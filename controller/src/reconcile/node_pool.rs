@@ -20,7 +20,7 @@ use super::driver::Driver;
 use super::{Context, Error, unreadable};
 use crate::effect::{self, Effect};
 use crate::observe::Change;
-use crate::ops::metrics::{PoolLabels, PoolResourceLabels};
+use crate::ops::metrics::PoolLabels;
 
 /// Counters are looked at this often although nothing changed (Karpenter: 5 s).
 const RECOUNT: Duration = Duration::from_secs(60);
@@ -68,7 +68,6 @@ async fn reconcile(pool: Arc<NodePool>, context: Arc<Context>) -> Result<Action,
         pool = effect::write_metadata(&context.client, &pool, json!({ "annotations": hashes })).await?;
     }
     let status = status(&pool, &context, Timestamp::now());
-    measure(&pool, &status, &context);
     if pool.status.as_ref() != Some(&status) {
         let ready = |status: Option<&NodePoolStatus>| {
             status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
@@ -136,18 +135,6 @@ fn usage(pool: &NodePool, context: &Context) -> (Resources, i64) {
 fn claims_of(pool: &NodePool, context: &Context) -> Vec<Arc<NodeClaim>> {
     let name = pool.name_any();
     context.stores.claims.state_filter(|claim| claim.labels().get(labels::NODE_POOL) == Some(&name))
-}
-
-fn measure(pool: &NodePool, status: &NodePoolStatus, context: &Context) {
-    let name = pool.name_any();
-    for (resource, amount) in status.resources.iter().flat_map(Resources::iter) {
-        let labels = PoolResourceLabels::new(resource, &name);
-        context.metrics.nodepools_usage.get_or_create(&labels).set(amount.as_f64());
-    }
-    for (resource, amount) in pool.spec.limits.iter().flat_map(Resources::iter) {
-        let labels = PoolResourceLabels::new(resource, &name);
-        context.metrics.nodepools_limit.get_or_create(&labels).set(amount.as_f64());
-    }
 }
 
 /// Asks that the pool's claims end and lets the pool go after them.
