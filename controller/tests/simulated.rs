@@ -329,6 +329,88 @@ async fn overlays_decide_what_a_pool_buys() {
 }
 
 #[tokio::test]
+async fn the_tool_asks_a_live_cluster() {
+    let Some(stand) = stand("tool").await else { return };
+    stand.pool().await;
+    stand.deployment(2, "1").await;
+    until("two pods run", async || stand.running().await == 2).await;
+    let (name, pods) = (&stand.name, Api::<Pod>::namespaced(stand.client.clone(), &stand.name));
+    let huge = json!({
+        "metadata": { "name": "huge", "namespace": name },
+        "spec": {
+            "nodeSelector": { "karp-test": name },
+            "tolerations": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
+            "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": "10000" } },
+                "env": [{ "name": "PASSWORD", "value": "hunter2" }] }],
+        },
+    });
+    create::<Pod>(&pods, huge).await;
+
+    let node = stand.mine::<Node>().await.remove(0).name_any();
+    let (code, text) = karp(&["explain", "node", &node, "-o", "json"]);
+    let report: Value = serde_json::from_str(&text).expect("a report");
+    assert_eq!((code, &report["node"], &report["nodePool"]), (0, &json!(node), &json!(name)), "{text}");
+    assert!(report["nodeClaim"].is_string() && report["outcome"]["kind"].is_string(), "{text}");
+    let (code, text) = karp(&["explain", "node", &node]);
+    assert!(code == 0 && text.starts_with(&node), "{text}");
+
+    let key = format!("{name}/huge");
+    let (code, text) = karp(&["explain", "pod", &key]);
+    assert!(code == 2 && text.contains(&key) && text.contains(name.as_str()) && text.contains("cpu"), "{code}: {text}");
+
+    let file = std::env::temp_dir().join(format!("karp-{name}.json.gz"));
+    let path = file.to_str().expect("a path");
+    assert_eq!(karp(&["snapshot", "-o", path]).0, 0);
+    let (code, text) = karp(&["simulate", "-f", path, "-o", "json"]);
+    let answer: Value = serde_json::from_str(&text).expect("an answer");
+    let refused = answer["unschedulable"].as_array().expect("a list");
+    assert!(code == 2 && refused.iter().any(|one| one["pod"] == json!(key)), "{code}: {text}");
+    let packed = std::fs::read(&file).expect("the snapshot");
+    std::fs::remove_file(&file).expect("the snapshot goes");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&packed[..]), &mut text).expect("text");
+    assert!(text.contains(name.as_str()) && !text.contains("hunter2"), "a snapshot keeps no environment");
+    pods.delete("huge", &DeleteParams::default()).await.expect("the pod is deleted");
+    stand.leave().await;
+}
+
+/// Runs the tool against the test's cluster; returns its exit code and what it wrote.
+fn karp(arguments: &[&str]) -> (i32, String) {
+    let kubeconfig = std::env::var("KARP_TEST_KUBECONFIG").expect("a cluster");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_karp"));
+    let done = command.args(arguments).env("KUBECONFIG", kubeconfig).output().expect("the tool runs");
+    assert!(done.status.code().is_some_and(|code| code != 1), "{}", String::from_utf8_lossy(&done.stderr));
+    (done.status.code().unwrap_or(-1), String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+#[tokio::test]
+async fn a_node_that_is_ill_is_replaced_whatever_pods_and_budgets_say() {
+    let Some(stand) = stand_with("repair", "NodeRepair=true").await else { return };
+    stand.pool_of(json!({ "disruption": { "consolidateAfter": "Never", "budgets": [{ "nodes": "0" }] } })).await;
+    stand.deployment(1, "1").await;
+    until("the pod runs", async || stand.running().await == 1).await;
+    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
+    let pod = pods.list(&ListParams::default()).await.expect("pods").items.remove(0).name_any();
+    let mine = Patch::Merge(json!({ "metadata": { "annotations": { (labels::DO_NOT_DISRUPT): "true" } } }));
+    pods.patch(&pod, &PatchParams::default(), &mine).await.expect("the pod is annotated");
+
+    // what EKS's node monitoring agent would say, for long enough
+    let nodes: Api<Node> = Api::all(stand.client.clone());
+    let ill = stand.mine::<Node>().await.remove(0);
+    let since = jiff::Timestamp::now() - jiff::SignedDuration::from_mins(11);
+    let told = json!([{ "type": "AcceleratedHardwareReady", "status": "False", "reason": "NvidiaXIDError", "message": "xid 79",
+        "lastTransitionTime": format!("{since:.0}"), "lastHeartbeatTime": format!("{since:.0}") }]);
+    let told = Patch::Strategic(json!({ "status": { "conditions": told } }));
+    nodes.patch_status(&ill.name_any(), &PatchParams::default(), &told).await.expect("the condition is set");
+    until("another node has its pod", async || {
+        let all = stand.mine::<Node>().await;
+        stand.running().await == 1 && !all.is_empty() && all.iter().all(|node| node.uid() != ill.uid())
+    })
+    .await;
+    stand.leave().await;
+}
+
+#[tokio::test]
 async fn a_static_pool_has_its_replicas_whatever_pods_there_are() {
     let Some(stand) = stand_with("static", "StaticCapacity=true").await else { return };
     stand.pool_of(json!({ "replicas": 3 })).await;
