@@ -16,7 +16,7 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    kubeconfig,
+    audit, kubeconfig,
     pki::Pki,
     port::Ports,
     process::{Handle, Processes},
@@ -61,6 +61,11 @@ pub struct Plan {
     pub pki: Pki,
     port: u16,
     run_dir: PathBuf,
+}
+
+/// Where the API server of a sandbox logs what service accounts ask of it.
+pub fn audit_log(run_dir: &Path) -> PathBuf {
+    run_dir.join("audit.log")
 }
 
 impl Plan {
@@ -138,7 +143,8 @@ impl Plan {
             .arg("--kubelet-preferred-address-types=InternalIP")
             .arg(flag("--authentication-token-webhook-config-file", &webhook))
             .args(["--authentication-token-webhook-version=v1", "--authentication-token-webhook-cache-ttl=10s"])
-            .arg("--shutdown-watch-termination-grace-period=0s");
+            .arg("--shutdown-watch-termination-grace-period=0s")
+            .args(audit::arguments(&self.run_dir.join("audit-policy.json"), &audit_log(&self.run_dir))?);
         processes.start("kube-apiserver", &mut command)
     }
 

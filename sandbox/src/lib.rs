@@ -3,6 +3,7 @@
 //! Every listener is on 127.0.0.1 and on a free port, so several sandboxes run side by side. Whatever a sandbox starts is written
 //! down in its run directory and ended by process id.
 
+pub mod audit;
 pub mod by_hand;
 pub mod cargo;
 pub mod cli;

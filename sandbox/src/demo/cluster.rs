@@ -16,6 +16,8 @@ use kube::{
 };
 use serde_json::json;
 
+use crate::audit::Grants;
+
 /// The namespace of the demo's workload.
 const NAMESPACE: &str = "default";
 /// The workload's name, known from Karpenter's getting-started guide.
@@ -56,6 +58,14 @@ impl Cluster {
     /// Looks at the cluster behind a client.
     pub fn new(client: Client) -> Self {
         Self { client }
+    }
+
+    /// Reads what the controller's roles grant.
+    ///
+    /// # Errors
+    /// When the API server cannot be read, or the controller has no role.
+    pub async fn controller_grants(&self) -> Result<Grants> {
+        Grants::of(&self.client, "karpenter").await
     }
 
     /// Creates the workload with no replicas.

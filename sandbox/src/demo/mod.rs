@@ -6,9 +6,13 @@ mod memory;
 mod play;
 mod timeline;
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
+    audit::{Deeds, Grants},
+    control_plane::audit_log,
     layout::Layout,
     sandbox::{Options, Sandbox},
     tools::Tools,
@@ -52,7 +56,7 @@ pub async fn run(layout: &Layout, tools: &Tools) -> Result<()> {
 
 async fn play(sandbox: &Sandbox, timeline: &mut Timeline) -> Result<()> {
     let seed = Inventory::read(&sandbox.aws_endpoint).await?;
-    Play {
+    let grants = Play {
         cluster: Cluster::new(sandbox.client.clone()),
         aws: &sandbox.aws_endpoint,
         tofu: sandbox.workspace("quickstart")?,
@@ -60,7 +64,28 @@ async fn play(sandbox: &Sandbox, timeline: &mut Timeline) -> Result<()> {
         timeline,
     }
     .run()
-    .await
+    .await?;
+    judge_rights(&grants, &audit_log(&sandbox.run_dir), timeline)
+}
+
+/// The controller ran under the roles that were installed: nothing that it asked for was forbidden.
+fn judge_rights(grants: &Grants, log: &Path, timeline: &mut Timeline) -> Result<()> {
+    let text = std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
+    let deeds = Deeds::read(&text, &grants.username)?;
+    let told = |rights: Vec<String>| rights.join(", ");
+    if deeds.used.is_empty() {
+        bail!("the audit log tells nothing of {}", grants.username);
+    }
+    if !deeds.forbidden.is_empty() {
+        bail!("{} was forbidden: {}", grants.username, told(deeds.forbidden.into_iter().collect()));
+    }
+    let unused: Vec<String> = grants.rights.difference(&deeds.used).map(ToString::to_string).collect();
+    let used = grants.rights.len() - unused.len();
+    timeline.record(
+        "controller-rights",
+        format!("{used} of {} used, none forbidden; not used: {}", grants.rights.len(), told(unused)),
+    );
+    Ok(())
 }
 
 fn judge_memory(peak: Option<f64>, timeline: &mut Timeline) -> Result<()> {

@@ -10,7 +10,7 @@ use super::{
     inventory::Inventory,
     timeline::Timeline,
 };
-use crate::tofu::Workspace;
+use crate::{audit::Grants, tofu::Workspace};
 
 /// How long a node may take from pending pods to running pods.
 const SCALE_UP: Duration = Duration::from_secs(60);
@@ -36,11 +36,11 @@ pub struct Play<'a> {
 }
 
 impl Play<'_> {
-    /// Plays all of it.
+    /// Plays all of it; returns what the controller was granted.
     ///
     /// # Errors
     /// Names the step that failed and what it saw.
-    pub async fn run(&mut self) -> Result<()> {
+    pub async fn run(&mut self) -> Result<Grants> {
         self.apply().await.context("step 1, tofu apply of the quickstart")?;
         self.cluster.create_workload().await?;
         let first = self.scale_up(5).await.context("step 2, inflate 0 -> 5")?;
@@ -49,7 +49,9 @@ impl Play<'_> {
         self.plan_an_edit().await.context("step 5, tofu plan after an edit")?;
         self.scale_to_zero().await.context("step 6, inflate 2 -> 0")?;
         self.scale_up(3).await.context("step 7, inflate 0 -> 3")?;
-        self.destroy().await.context("step 8, tofu destroy with nodes running")
+        let grants = self.cluster.controller_grants().await.context("reading the controller's roles")?;
+        self.destroy().await.context("step 8, tofu destroy with nodes running")?;
+        Ok(grants)
     }
 
     async fn apply(&mut self) -> Result<()> {
