@@ -77,6 +77,9 @@ pub struct Metrics {
     pub nodes_terminated: Family<PoolZoneLabels, Counter>,
     pub nodes_drained: Family<PoolLabels, Counter>,
     pub nodes_termination_duration: SecondsFamily<PoolLabels>,
+    pub nodes_lifetime: SecondsFamily<PoolLabels>,
+    pub nodeclaims_termination_duration: SecondsFamily<PoolLabels>,
+    pub instance_termination_duration: SecondsFamily<PoolLabels>,
     pub nodepools_cost: Family<PoolLabels, FloatGauge>,
     pub decision_evaluation: SecondsFamily<ReasonLabels>,
     pub decisions: Family<DecisionLabels, Counter>,
@@ -89,6 +92,8 @@ pub struct Metrics {
     pub ignored_pods: Gauge,
     pub unreadable_objects: Family<KindLabels, Gauge>,
     pub eviction_requests: Family<CodeLabels, Counter>,
+    pub pods_bound: Histogram,
+    pub pods_startup: Histogram,
     pub cluster_nodes: Gauge,
     pub cluster_synced: Gauge,
     pub cloud_duration: SecondsFamily<CloudLabels>,
@@ -134,6 +139,9 @@ impl Metrics {
             nodes_created: s.put("karpenter_nodes_created", "Nodes that registered", Family::default()),
             nodes_terminated: s.put("karpenter_nodes_terminated", "Nodes that ended", Family::default()),
             nodes_drained: s.put("karpenter_nodes_drained", "Nodes drained", Family::default()),
+            nodes_lifetime: s.seconds("karpenter_nodes_lifetime_duration_seconds", "From a Node's creation to its end"),
+            nodeclaims_termination_duration: s.seconds("karpenter_nodeclaims_termination_duration_seconds", "From a NodeClaim's deletion to its end"),
+            instance_termination_duration: s.seconds("karpenter_nodeclaims_instance_termination_duration_seconds", "From the call that ends an instance to its end"),
             nodes_termination_duration: s.seconds("karpenter_nodes_termination_duration_seconds", "From a Node's deletion to its end"),
             nodepools_cost: s.put("karpenter_nodepools_cost_total", "Price per hour of the pool's nodes", Family::default()),
             decision_evaluation: s.seconds("karpenter_voluntary_disruption_decision_evaluation_duration_seconds", "Time to plan a disruption"),
@@ -146,6 +154,8 @@ impl Metrics {
             unschedulable_pods: s.put("karpenter_scheduler_unschedulable_pods_count", "Pods that no node could be planned for", Family::default()),
             ignored_pods: s.put("karpenter_scheduler_ignored_pods_count", "Pods that could not be read or are not provisionable", Gauge::default()),
             unreadable_objects: s.put("karp_unreadable_objects", "Objects other than pods that are left out because they cannot be read", Family::default()),
+            pods_bound: s.put("karpenter_pods_bound_duration_seconds", "From a pod's creation until it has a node", Seconds.new_metric()),
+            pods_startup: s.put("karpenter_pods_startup_duration_seconds", "From a pod's creation until it runs and is ready", Seconds.new_metric()),
             eviction_requests: s.put("karpenter_pods_eviction_requests", "Answers to evictions", Family::default()),
             cluster_nodes: s.put("karpenter_cluster_state_node_count", "Nodes known", Gauge::default()),
             cluster_synced: s.put("karpenter_cluster_state_synced", "1 when the caches are filled", Gauge::default()),
@@ -184,6 +194,9 @@ mod tests {
         let _ = m.nodes_created.get_or_create(&PoolZoneLabels::sample()).inc();
         let _ = m.nodes_terminated.get_or_create(&PoolZoneLabels::sample()).inc();
         let _ = m.nodes_drained.get_or_create(&PoolLabels::sample()).inc();
+        let _ = m.nodes_lifetime.get_or_create(&PoolLabels::sample()).observe(0.004);
+        let _ = m.nodeclaims_termination_duration.get_or_create(&PoolLabels::sample()).observe(0.004);
+        let _ = m.instance_termination_duration.get_or_create(&PoolLabels::sample()).observe(0.004);
         let _ = m.nodes_termination_duration.get_or_create(&PoolLabels::sample()).observe(0.004);
         let _ = m.nodepools_cost.get_or_create(&PoolLabels::sample()).set(1.0);
         let _ = m.decision_evaluation.get_or_create(&ReasonLabels::sample()).observe(0.004);
@@ -197,6 +210,8 @@ mod tests {
         let _ = m.ignored_pods.set(1);
         let _ = m.unreadable_objects.get_or_create(&KindLabels::sample()).set(1);
         let _ = m.eviction_requests.get_or_create(&CodeLabels::sample()).inc();
+        m.pods_bound.observe(0.004);
+        m.pods_startup.observe(0.004);
         let _ = m.cluster_nodes.set(1);
         let _ = m.cluster_synced.set(1);
         let _ = m.cloud_duration.get_or_create(&CloudLabels::sample()).observe(0.004);

@@ -1,12 +1,13 @@
-//! Stamps `status.lastPodEventTime` of claims: when a pod last came to the node or left it. Consolidation waits on it.
+//! What pods' changes tell: `status.lastPodEventTime` of claims, when a pod last came to the node or left it, on which consolidation waits;
+//! and how long pods waited for a node and until they ran.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use karp_domain::api::NodeClaim;
-use karp_domain::cluster::Owner;
+use karp_domain::cluster::{Owner, Phase, Pod, PodKey};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -21,23 +22,30 @@ const QUIET: Duration = Duration::from_secs(5);
 /// How often waiting stamps are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Stamps claims until `stop` is cancelled.
+/// Stamps claims and measures pods until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut changes = context.stores.changes();
     let mut stamps = Stamps::default();
+    let mut waits = Waits::default();
     let mut tick = tokio::time::interval(TICK);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             change = changes.recv() => match change {
-                Ok(Change::Pod { key, node: Some(node), moved: true, .. }) => {
+                Ok(Change::Pod { key, node, moved, .. }) => {
+                    let (pod, now) = (context.stores.pods.get(&key), Timestamp::now());
                     // Daemon pods come and go with their node: they make it neither busy nor quiet.
-                    let daemon = context.stores.pods.get(&key).is_some_and(|pod| pod.owner == Owner::DaemonSet);
-                    if !daemon {
-                        stamps.note(node, Timestamp::now());
+                    let daemon = pod.as_ref().is_some_and(|pod| pod.owner == Owner::DaemonSet);
+                    if let Some(node) = node.filter(|_| moved && !daemon) {
+                        stamps.note(node, now);
                     }
+                    let (bound, ready) = waits.note(&key, pod.as_deref(), now);
+                    bound.iter().for_each(|seconds| context.metrics.pods_bound.observe(*seconds));
+                    ready.iter().for_each(|seconds| context.metrics.pods_startup.observe(*seconds));
                 }
-                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                // who was deleted meanwhile is not known
+                Err(RecvError::Lagged(_)) => waits = Waits::default(),
+                Ok(_) => {}
                 Err(RecvError::Closed) => return,
             },
             _ = tick.tick() => {
@@ -56,6 +64,35 @@ async fn stamp(context: &Context, node: &str, at: Timestamp) {
     let patch = json!({ "metadata": { "uid": claim.uid() }, "status": { "lastPodEventTime": format!("{at:.0}") } });
     if let Err(error) = claims.patch_status(&claim.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
         tracing::debug!(NodeClaim.name = claim.name_any(), %error, "could not stamp the last pod event");
+    }
+}
+
+/// Knows the pods that were seen without a node, and those that were seen before they were ready. Others may have waited for long before this
+/// process began to look.
+#[derive(Default)]
+struct Waits {
+    unbound: HashSet<PodKey>,
+    unready: HashSet<PodKey>,
+}
+
+impl Waits {
+    /// Notes a pod as it is now; returns after how many seconds it was bound, and was ready, when it has just become so.
+    fn note(&mut self, key: &PodKey, pod: Option<&Pod>, now: Timestamp) -> (Option<f64>, Option<f64>) {
+        let Some(pod) = pod else {
+            self.unbound.remove(key);
+            self.unready.remove(key);
+            return (None, None);
+        };
+        let waited = pod.created.map(|created| now.duration_since(created).as_secs_f64().max(0.0));
+        if pod.node.is_none() {
+            self.unbound.insert(key.clone());
+        }
+        if pod.phase == Phase::Pending {
+            self.unready.insert(key.clone());
+        }
+        let bound = pod.node.is_some() && self.unbound.remove(key);
+        let ready = pod.phase == Phase::Running && pod.ready && self.unready.remove(key);
+        (waited.filter(|_| bound), waited.filter(|_| ready))
     }
 }
 
@@ -96,5 +133,29 @@ mod tests {
         assert!(stamps.ripe(start + Duration::from_secs(1)).is_empty());
         assert_eq!(stamps.ripe(start + QUIET), [("n".into(), at(3))]);
         assert!(stamps.ripe(start + 3 * QUIET).is_empty());
+    }
+
+    #[test]
+    fn waits_are_told_once_and_of_pods_that_were_seen_waiting() {
+        let pod = |node: Option<&str>, phase: &str, ready: &str| {
+            let object = json!({
+                "metadata": { "name": "p", "namespace": "default", "creationTimestamp": "1970-01-01T00:00:00Z" },
+                "spec": { "nodeName": node, "containers": [{ "name": "c" }] },
+                "status": { "phase": phase, "conditions": [{ "type": "Ready", "status": ready }] },
+            });
+            Pod::from_kube(&serde_json::from_value(object).expect("a pod")).expect("a readable pod")
+        };
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let (mut waits, key) = (Waits::default(), PodKey::new("default", "p"));
+        let runs = pod(Some("n"), "Running", "True");
+        assert_eq!(waits.note(&key, Some(&runs), at(5)), (None, None), "who knows for how long");
+        assert_eq!(waits.note(&key, Some(&pod(None, "Pending", "False")), at(6)), (None, None));
+        assert_eq!(waits.note(&key, Some(&pod(Some("n"), "Pending", "False")), at(7)), (Some(7.0), None));
+        assert_eq!(waits.note(&key, Some(&pod(Some("n"), "Running", "False")), at(8)), (None, None));
+        assert_eq!(waits.note(&key, Some(&runs), at(9)), (None, Some(9.0)));
+        assert_eq!(waits.note(&key, Some(&runs), at(10)), (None, None));
+        waits.note(&key, Some(&pod(None, "Pending", "False")), at(11));
+        assert_eq!(waits.note(&key, None, at(12)), (None, None));
+        assert!(waits.unbound.is_empty() && waits.unready.is_empty());
     }
 }

@@ -114,6 +114,10 @@ async fn leave(node: &Node, context: &Context, since: Timestamp) -> Result<Actio
         let took = Timestamp::now().duration_since(since).as_secs_f64().max(0.0);
         context.metrics.nodes_terminated.get_or_create(&PoolZoneLabels::new(&pool, zone)).inc();
         context.metrics.nodes_termination_duration.get_or_create(&PoolLabels::new(&pool)).observe(took);
+        if let Some(created) = node.creation_timestamp() {
+            let lived = Timestamp::now().duration_since(created.0).as_secs_f64().max(0.0);
+            context.metrics.nodes_lifetime.get_or_create(&PoolLabels::new(&pool)).observe(lived);
+        }
         tracing::info!(Node.name = node.name_any(), "deleted node");
     }
     Ok(Action::await_change())
@@ -304,6 +308,14 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         let labels =
             TerminatedLabels::new(node_claim::pool_of(claim), label(labels::CAPACITY_TYPE), label(labels::ZONE));
         context.metrics.nodeclaims_terminated.get_or_create(&labels).inc();
+        let (pool, now) = (PoolLabels::new(node_claim::pool_of(claim)), Timestamp::now());
+        let took = |since: Timestamp| now.duration_since(since).as_secs_f64().max(0.0);
+        context.metrics.nodeclaims_termination_duration.get_or_create(&pool).observe(took(asked));
+        let all = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        if let Some(ending) = conditions::get(all, conditions::INSTANCE_TERMINATING) {
+            let took = took(ending.last_transition_time);
+            context.metrics.instance_termination_duration.get_or_create(&pool).observe(took);
+        }
         let id = instances.first().map(String::as_str).unwrap_or_default();
         tracing::info!(NodeClaim.name = claim.name_any(), "provider-id" = id, "deleted nodeclaim");
     }
