@@ -331,7 +331,7 @@ async fn overlays_decide_what_a_pool_buys() {
 #[tokio::test]
 async fn the_tool_asks_a_live_cluster() {
     let Some(stand) = stand("tool").await else { return };
-    stand.pool().await;
+    stand.pool_of(json!({ "disruption": { "consolidateAfter": "Never", "budgets": [{ "nodes": "100%" }] } })).await;
     stand.deployment(2, "1").await;
     until("two pods run", async || stand.running().await == 2).await;
     let (name, pods) = (&stand.name, Api::<Pod>::namespaced(stand.client.clone(), &stand.name));
@@ -345,6 +345,13 @@ async fn the_tool_asks_a_live_cluster() {
         },
     });
     create::<Pod>(&pods, huge).await;
+    until("kube-scheduler has looked at it", async || {
+        let pod = pods.get("huge").await.expect("the pod");
+        pod.status
+            .and_then(|status| status.conditions)
+            .is_some_and(|all| all.iter().any(|one| one.type_ == "PodScheduled"))
+    })
+    .await;
 
     let node = stand.mine::<Node>().await.remove(0).name_any();
     let (code, text) = karp(&["explain", "node", &node, "-o", "json"]);
@@ -403,8 +410,16 @@ async fn a_node_that_is_ill_is_replaced_whatever_pods_and_budgets_say() {
     let told = Patch::Strategic(json!({ "status": { "conditions": told } }));
     nodes.patch_status(&ill.name_any(), &PatchParams::default(), &told).await.expect("the condition is set");
     until("another node has its pod", async || {
-        let all = stand.mine::<Node>().await;
-        stand.running().await == 1 && !all.is_empty() && all.iter().all(|node| node.uid() != ill.uid())
+        let all = pods.list(&ListParams::default()).await.expect("pods").items;
+        all.iter().any(|pod| {
+            let runs = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            runs && pod.metadata.deletion_timestamp.is_none() && node.is_some_and(|node| node != ill.name_any())
+        })
+    })
+    .await;
+    until("the node that was ill is gone", async || {
+        stand.mine::<Node>().await.iter().all(|node| node.uid() != ill.uid())
     })
     .await;
     stand.leave().await;

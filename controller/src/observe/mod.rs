@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, PersistentVolume, 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
-use karp_domain::cluster::PodKey;
+use karp_domain::cluster::{Pod, PodKey};
 use kube::Client;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::broadcast;
@@ -35,6 +35,8 @@ pub enum Change {
         node: Option<Arc<str>>,
         pending: bool,
         moved: bool,
+        /// The pod as it is; none when it is gone or cannot be read.
+        pod: Option<Arc<Pod>>,
     },
     Node(Arc<str>),
     Claim(Arc<str>),

@@ -115,7 +115,7 @@ pub fn start(feed: &Feed) -> PodCache {
                 let key = key(&pod.metadata);
                 live.remove(&key);
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
-                Some(Change::Pod { key, node, pending: false, moved: true })
+                Some(Change::Pod { key, node, pending: false, moved: true, pod: None })
             }
         };
         drop(live);
@@ -136,15 +136,15 @@ fn put(known: &mut Known, pod: &core::Pod) -> Change {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
     match Pod::from_kube(pod) {
         Ok(read) => {
-            let (pending, after) = (read.is_provisionable(), standing(&read));
+            let (pending, after, read) = (read.is_provisionable(), standing(&read), Arc::new(read));
             let moved = if known.is_listing() {
-                known.listed(key.clone(), Ok(Arc::new(read)));
+                known.listed(key.clone(), Ok(read.clone()));
                 false
             } else {
-                let before = known.put(key.clone(), Ok(Arc::new(read)));
+                let before = known.put(key.clone(), Ok(read.clone()));
                 before.and_then(Result::ok).is_none_or(|before| standing(&before) != after)
             };
-            Change::Pod { key, node, pending, moved }
+            Change::Pod { key, node, pending, moved, pod: Some(read) }
         }
         Err(why) => {
             let why = why.to_string();
@@ -161,7 +161,7 @@ fn put(known: &mut Known, pod: &core::Pod) -> Change {
             if !said {
                 tracing::warn!(Pod.namespace = %key.namespace, Pod.name = %key.name, error = why, "pod cannot be read, ignoring it");
             }
-            Change::Pod { key, node, pending: false, moved: false }
+            Change::Pod { key, node, pending: false, moved: false, pod: None }
         }
     }
 }

@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 use jiff::Timestamp;
 use karp_domain::api::conditions::{Condition, ConditionStatus};
 use karp_domain::api::labels;
-use karp_domain::cluster::{Node, Owner, Phase, Pod, Reason, Snapshot, allowed};
+use karp_domain::cluster::{Node, Owner, Phase, Pod, Snapshot};
+use karp_domain::disruption::allowed_disruptions;
 use karp_domain::resources::{CPU, MEMORY, Resources};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -242,12 +243,10 @@ fn of_pools(snapshot: &Snapshot, usage: &BTreeMap<String, Resources>) -> Vec<Gau
             used.amounts(&of, usage);
         }
         limits.amounts(&of, &pool.limits);
-        let nodes = snapshot.claims.iter().filter(|claim| claim.pool.as_ref() == Some(&pool.name)).count();
-        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
-        for reason in [Reason::Underutilized, Reason::Empty, Reason::Drifted] {
-            let left = allowed(&pool.budgets, reason, nodes, snapshot.now).min(nodes);
-            may_go.push(&of, vec![label("reason", format!("{reason:?}"))], left.into());
-        }
+    }
+    for (pool, reason, left) in allowed_disruptions(snapshot) {
+        let of = Arc::new(vec![label("nodepool", &*pool), label("reason", format!("{reason:?}"))]);
+        may_go.push(&of, Vec::new(), left.into());
     }
     vec![used, limits, may_go]
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::Price;
@@ -266,17 +266,20 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
     context.running.memory().succeeded(command, Timestamp::now());
 }
 
-/// Deletes a candidate's claim. One that is ill is given no time to drain: nobody knows whether its pods still run.
+/// What a node that is ill is given to drain: its pods are deleted within it, so that their owners replace them at once.
+const REPAIR_DRAIN: SignedDuration = SignedDuration::from_secs(10);
+
+/// Deletes a candidate's claim. One that is ill is given hardly any time to drain: nobody knows whether its pods still run.
 async fn let_go(context: &Context, command: &Command, candidate: &Candidate, claim: &NodeClaim) -> Result<(), Error> {
     let ailment = candidate.node.as_ref().filter(|_| command.cause == Cause::Unhealthy).and_then(|name| {
         let status = context.stores.node(name)?.status.clone()?;
         Ailment::of(&status.conditions.unwrap_or_default())
     });
     if command.cause == Cause::Unhealthy {
-        let now = Timestamp::now();
+        let end = Timestamp::now() + REPAIR_DRAIN;
         let set = claim.annotations().get(labels::TERMINATION_TIMESTAMP);
-        if set.and_then(|text| text.parse::<Timestamp>().ok()).is_none_or(|at| at > now) {
-            let stamp = json!({ "annotations": { (labels::TERMINATION_TIMESTAMP): format!("{now:.0}") } });
+        if set.and_then(|text| text.parse::<Timestamp>().ok()).is_none_or(|at| at > end) {
+            let stamp = json!({ "annotations": { (labels::TERMINATION_TIMESTAMP): format!("{end:.0}") } });
             effect::write_metadata(&context.client, claim, stamp).await?;
         }
     }

@@ -203,6 +203,7 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(node_class::run(context.clone(), stop.clone()));
     tasks.spawn(termination::run(context.clone(), stop.clone()));
     tasks.spawn(pod_events::run(context.clone(), stop.clone()));
+    tasks.spawn(pod_events::measure(context.clone(), stop.clone()));
     tasks.spawn(garbage::run(context.clone(), stop.clone()));
     tasks.spawn(disruption::run(context.clone(), stop.clone()));
     tasks.spawn(interruption::run(context.clone(), stop.clone()));

@@ -22,30 +22,23 @@ const QUIET: Duration = Duration::from_secs(5);
 /// How often waiting stamps are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Stamps claims and measures pods until `stop` is cancelled.
+/// Stamps claims until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut changes = context.stores.changes();
     let mut stamps = Stamps::default();
-    let mut waits = Waits::default();
     let mut tick = tokio::time::interval(TICK);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             change = changes.recv() => match change {
-                Ok(Change::Pod { key, node, moved, .. }) => {
-                    let (pod, now) = (context.stores.pods.get(&key), Timestamp::now());
+                Ok(Change::Pod { key, node: Some(node), moved: true, .. }) => {
                     // Daemon pods come and go with their node: they make it neither busy nor quiet.
-                    let daemon = pod.as_ref().is_some_and(|pod| pod.owner == Owner::DaemonSet);
-                    if let Some(node) = node.filter(|_| moved && !daemon) {
-                        stamps.note(node, now);
+                    let daemon = context.stores.pods.get(&key).is_some_and(|pod| pod.owner == Owner::DaemonSet);
+                    if !daemon {
+                        stamps.note(node, Timestamp::now());
                     }
-                    let (bound, ready) = waits.note(&key, pod.as_deref(), now);
-                    bound.iter().for_each(|seconds| context.metrics.pods_bound.observe(*seconds));
-                    ready.iter().for_each(|seconds| context.metrics.pods_startup.observe(*seconds));
                 }
-                // who was deleted meanwhile is not known
-                Err(RecvError::Lagged(_)) => waits = Waits::default(),
-                Ok(_) => {}
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
             _ = tick.tick() => {
@@ -53,6 +46,29 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
                     stamp(&context, &node, at).await;
                 }
             }
+        }
+    }
+}
+
+/// Measures how long pods wait until `stop` is cancelled. It waits for nothing else, so that it sees each change when it happens.
+pub async fn measure(context: Arc<Context>, stop: CancellationToken) {
+    let mut changes = context.stores.changes();
+    let mut waits = Waits::default();
+    loop {
+        let change = tokio::select! {
+            () = stop.cancelled() => return,
+            change = changes.recv() => change,
+        };
+        match change {
+            Ok(Change::Pod { key, pod, .. }) => {
+                let (bound, ready) = waits.note(&key, pod.as_deref(), Timestamp::now());
+                bound.iter().for_each(|seconds| context.metrics.pods_bound.observe(*seconds));
+                ready.iter().for_each(|seconds| context.metrics.pods_startup.observe(*seconds));
+            }
+            Ok(_) => {}
+            // who was deleted meanwhile is not known
+            Err(RecvError::Lagged(_)) => waits = Waits::default(),
+            Err(RecvError::Closed) => return,
         }
     }
 }

@@ -291,8 +291,9 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         None => Vec::new(),
     };
     let mut gone = true;
+    let mut told = None;
     if !instances.is_empty() {
-        mark(Some(claim), context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
+        told = mark(Some(claim), context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
     }
     for id in &instances {
         context.fence.check()?;
@@ -311,7 +312,8 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         let (pool, now) = (PoolLabels::new(node_claim::pool_of(claim)), Timestamp::now());
         let took = |since: Timestamp| now.duration_since(since).as_secs_f64().max(0.0);
         context.metrics.nodeclaims_termination_duration.get_or_create(&pool).observe(took(asked));
-        let all = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let status = told.as_ref().unwrap_or(claim).status.as_ref();
+        let all = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
         if let Some(ending) = conditions::get(all, conditions::INSTANCE_TERMINATING) {
             let took = took(ending.last_transition_time);
             context.metrics.instance_termination_duration.get_or_create(&pool).observe(took);

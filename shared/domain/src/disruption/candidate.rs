@@ -9,9 +9,9 @@ use super::{Candidate, Cause, KeepReason, Verdict};
 use crate::api::{conditions, labels};
 use crate::catalogue::{CapacityType, Price};
 use crate::cluster::{
-    Claim, ClassRef, ExpirationGrace, Host, Node, Owner, Pod, Pool, Readiness, Snapshot, allowed, blocking,
+    Claim, ClassRef, ExpirationGrace, Host, Node, Owner, Pod, Pool, Readiness, Reason, Snapshot, allowed, blocking,
 };
-use crate::lifecycle::Ward;
+use crate::lifecycle::{Ailment, Ward};
 use crate::scheduling::{Problem, Target, solve_problem};
 
 /// A move that saves this share of a node's price, in thousandths, is worth any number of pods.
@@ -110,8 +110,10 @@ impl<'a> Field<'a> {
         }
         let pool = entry.claim.pool.clone();
         let ward = self.wards.get(&pool).copied().unwrap_or_default();
-        let full = ward.is_full().then(|| Verdict::Keep(KeepReason::TooManyUnhealthy { pool, ward }));
-        Some(full.unwrap_or(Verdict::Delete(Cause::Unhealthy)))
+        Some(match ward.is_full() {
+            true => Verdict::Keep(KeepReason::TooManyUnhealthy { pool, ward }),
+            false => Verdict::Delete(Cause::Unhealthy),
+        })
     }
 
     /// Answers the least that giving up a candidate must save per hour.
@@ -128,10 +130,26 @@ impl<'a> Field<'a> {
     /// Answers how many more nodes of a pool may be disrupted for a cause now.
     pub(super) fn budget(&self, pool: &Pool, cause: Cause) -> u32 {
         let Some(reason) = cause.budget() else { return u32::MAX };
-        let none = Counts::default();
-        let counts = self.counts.get(&pool.name).unwrap_or(&none);
-        allowed(&pool.budgets, reason, counts.total, self.problem.snapshot.now).saturating_sub(counts.disrupting)
+        left(&self.counts, pool, reason, self.problem.snapshot.now)
     }
+}
+
+/// Answers how many more nodes of each pool budgets let go now, for each reason.
+pub fn allowed_disruptions(snapshot: &Snapshot) -> Vec<(Arc<str>, Reason, u32)> {
+    let mut counts = BTreeMap::new();
+    snapshot.hosts().iter().for_each(|host| count(&mut counts, host));
+    let of_pool = |pool: &Arc<Pool>| {
+        let reasons = [Reason::Underutilized, Reason::Empty, Reason::Drifted];
+        let total = counts.get(&pool.name).map_or(0, |counts: &Counts| counts.total);
+        reasons.map(|reason| (pool.name.clone(), reason, left(&counts, pool, reason, snapshot.now).min(total)))
+    };
+    snapshot.pools.iter().filter(|pool| pool.is_ours()).flat_map(of_pool).collect()
+}
+
+fn left(counts: &BTreeMap<Arc<str>, Counts>, pool: &Pool, reason: Reason, now: Timestamp) -> u32 {
+    let none = Counts::default();
+    let counts = counts.get(&pool.name).unwrap_or(&none);
+    allowed(&pool.budgets, reason, counts.total, now).saturating_sub(counts.disrupting)
 }
 
 fn is_ours(class: &ClassRef) -> bool {
@@ -172,11 +190,12 @@ fn entry(
     Entry { candidate, host: host_at, node: host.node.clone(), claim, pool, capacity_type, pods, present, nominated }
 }
 
-/// Counts nodes and those that are ill. One that has not been ready yet is not counted as ill: many start together.
+/// Counts nodes and those that are ill. One that has not been ready yet counts as ill only when that is not borne any more: many start together.
 fn wards(snapshot: &Snapshot) -> BTreeMap<Option<Arc<str>>, Ward> {
     let mut wards: BTreeMap<Option<Arc<str>>, Ward> = BTreeMap::new();
     for node in &snapshot.nodes {
-        let ill = usize::from(node.ailment.is_some() && node.is_initialized());
+        let counts = |ailment: Ailment| node.is_initialized() || ailment.due <= snapshot.now;
+        let ill = usize::from(node.ailment.is_some_and(counts));
         let pool = node.pool().map(|pool| Some(pool.into()));
         for key in pool.into_iter().chain([None]) {
             let ward = wards.entry(key).or_default();
@@ -251,6 +270,10 @@ impl Entry {
 
     /// Answers when the node goes by force because of its age.
     pub(super) fn expires_at(&self) -> Option<Timestamp> {
+        // its pool may give grace, and cannot be read now
+        if self.claim.pool.is_some() && self.pool.is_none() {
+            return None;
+        }
         let grace = self.grace().map_or(SignedDuration::ZERO, ExpirationGrace::length);
         self.claim.expires_at()?.checked_add(grace).ok()
     }

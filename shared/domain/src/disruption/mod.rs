@@ -11,6 +11,7 @@ mod sets;
 mod stable;
 mod verdict;
 
+pub use candidate::allowed_disruptions;
 pub use execution::{Act, Execution, Failure, Progress};
 pub use memory::{Memory, Origin};
 pub use plan::{Invalid, Method, plan_by, plan_disruption, plan_with, validate};

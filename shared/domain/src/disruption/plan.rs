@@ -53,10 +53,14 @@ pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> Disrupti
     commands.extend(command);
     let next_look = planner.next_look();
     let Planner { verdicts, resume, .. } = planner;
-    let settled =
-        field.entries.iter().zip(verdicts).map(|(entry, verdict)| {
-            (entry.candidate.clone(), verdict.unwrap_or(Verdict::Keep(KeepReason::AfterAnother)))
-        });
+    let settled = field.entries.iter().zip(verdicts).map(|(entry, verdict)| {
+        let verdict = match (verdict.unwrap_or(Verdict::Keep(KeepReason::AfterAnother)), field.repair(entry)) {
+            // of a node that stays, that it is ill matters most
+            (Verdict::Keep(reason), Some(held @ Verdict::Keep(_))) if reason != KeepReason::Leaving => held,
+            (verdict, _) => verdict,
+        };
+        (entry.candidate.clone(), verdict)
+    });
     DisruptionPlan { verdicts: settled.collect(), commands, next_look, resume }
 }
 
@@ -70,7 +74,10 @@ fn first_verdict(field: &Field<'_>, entry: &Entry) -> Option<Verdict> {
     if entry.expires_at().is_some_and(|at| at <= snapshot.now) {
         return Some(Verdict::Delete(Cause::Expired));
     }
-    field.repair(entry).or_else(|| obstacle.map(Verdict::Keep))
+    match field.repair(entry) {
+        Some(gone @ Verdict::Delete(_)) => Some(gone),
+        _ => obstacle.map(Verdict::Keep),
+    }
 }
 
 struct Planner<'p, 'a> {
