@@ -154,7 +154,7 @@ pub struct Options {
     #[arg(long, env = "DISABLE_LEADER_ELECTION", default_value = "false", value_parser = go_bool, num_args = 0..=1, default_missing_value = "true")]
     pub disable_leader_election: bool,
     /// Name of the lease.
-    #[arg(long, env = "LEADER_ELECTION_NAME", default_value = "karpenter-leader-election")]
+    #[arg(long, env = "LEADER_ELECTION_NAME", default_value = karp_kube::rbac::LEASE)]
     pub leader_election_name: String,
     /// Namespace of the lease; the controller's own when empty.
     #[arg(long, env = "LEADER_ELECTION_NAMESPACE", default_value = "")]

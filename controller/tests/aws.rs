@@ -13,10 +13,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
+use karp_kube::rbac::LEASE;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use support::stand::{Stand, instance_of, node_of};
+use support::stand::{Stand, instance_of, node_of, since};
 use support::{create, until};
 
 /// How long a call that is on its way when the controller crashes takes to arrive: longer than a lease lives.
@@ -27,11 +28,6 @@ const SOON: SignedDuration = SignedDuration::from_secs(10);
 const WATCH: Duration = Duration::from_secs(8);
 /// How long a controller may take to end.
 const END: Duration = Duration::from_secs(25);
-
-fn since(claim: &NodeClaim, kind: &str) -> Option<Timestamp> {
-    let condition = conditions::get(&claim.status.as_ref()?.conditions, kind)?;
-    (condition.status == conditions::ConditionStatus::True).then_some(condition.last_transition_time)
-}
 
 /// Asserts that the pool ever had one instance, and that its one claim stands for it.
 async fn exactly_one(stand: &Stand) {
@@ -421,7 +417,7 @@ async fn a_running_karpenter_is_never_doubled_and_an_end_gives_the_lease_back() 
     let held: Api<Lease> = Api::namespaced(stand.client.clone(), &rival);
     let spec = json!({ "holderIdentity": "karpenter-6f5d9", "leaseDurationSeconds": 3600,
         "renewTime": format!("{:.6}", Timestamp::now()), "acquireTime": format!("{:.6}", Timestamp::now()) });
-    create::<Lease>(&held, json!({ "metadata": { "name": "karpenter-leader-election" }, "spec": spec })).await;
+    create::<Lease>(&held, json!({ "metadata": { "name": LEASE }, "spec": spec })).await;
     stand.pool(&["spot"]).await;
     stand.start();
     stand.deployment(1, "500m").await;
@@ -440,11 +436,11 @@ async fn a_running_karpenter_is_never_doubled_and_an_end_gives_the_lease_back() 
     assert!(code.success() && begin.elapsed() < END, "while waiting: {code} after {:?}", begin.elapsed());
 
     stand.start();
-    held.delete("karpenter-leader-election", &DeleteParams::default()).await.expect("the rival leaves");
+    held.delete(LEASE, &DeleteParams::default()).await.expect("the rival leaves");
     stand.until_running(1).await;
     let leases: Api<Lease> = Api::namespaced(stand.client.clone(), &stand.name);
     let holder = async || {
-        let lease = leases.get("karpenter-leader-election").await.expect("the lease");
+        let lease = leases.get(LEASE).await.expect("the lease");
         lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty())
     };
     assert!(holder().await.is_some(), "it leads");

@@ -16,6 +16,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use support::account::account;
 use support::{Turn, client, create, install, until};
 
 /// A controller process and the names that this test uses, ended when dropped.
@@ -38,6 +39,11 @@ async fn stand(purpose: &str) -> Option<Stand> {
     stand_with(purpose, "").await
 }
 
+/// Each test has a lease of its own, so that none waits until a killed controller's has run out.
+fn lease(name: &str) -> String {
+    format!("karp-test-{name}")
+}
+
 /// Starts a controller with some feature gates against the cluster, or says why not.
 async fn stand_with(purpose: &str, gates: &str) -> Option<Stand> {
     let Ok(kubeconfig) = std::env::var("KARP_TEST_KUBECONFIG") else {
@@ -50,10 +56,11 @@ async fn stand_with(purpose: &str, gates: &str) -> Option<Stand> {
     install(&client).await;
     let namespace = json!({ "metadata": { "name": name } });
     create::<Namespace>(&Api::all(client.clone()), namespace).await;
+    let lease = lease(&name);
     let controller = Command::new(env!("CARGO_BIN_EXE_karp"))
         .args(["controller", "--cloud=simulated", "--metrics-port=0", "--health-probe-port=0"])
-        .args(["--leader-election-name", &format!("karp-test-{name}"), "--leader-election-namespace", &name])
-        .env("KUBECONFIG", &kubeconfig)
+        .args(["--leader-election-name", &lease, "--leader-election-namespace", &name])
+        .env("KUBECONFIG", account(&client, &kubeconfig, &name, &lease).await)
         .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
         .env("KARP_CONSOLIDATION_VALIDATION", "2s")
         .env("KARP_DISRUPTION_POLL", "2s")
@@ -244,14 +251,24 @@ async fn room_is_kept_for_a_buffer_as_long_as_it_is_there() {
     let buffer =
         json!({ "metadata": { "name": "room" }, "spec": { "podTemplateRef": { "name": "room" }, "replicas": 2 } });
     create::<CapacityBuffer>(&buffers, buffer).await;
-    let reason = async |kind: &str| -> Option<String> {
-        let status = buffers.get("room").await.ok()?.status?;
+    let told = async |buffer: &str, kind: &str| -> Option<String> {
+        let status = buffers.get(buffer).await.ok()?.status?;
         conditions::get(&status.conditions, kind).map(|condition| condition.reason.clone())
     };
+    let reason = async |kind: &str| told("room", kind).await;
     until("a missing template is told", async || {
         reason("ReadyForProvisioning").await.as_deref() == Some("PodTemplateNotFound")
     })
     .await;
+    // workloads are looked for in the same way
+    for kind in ["Deployment", "ReplicaSet", "StatefulSet"] {
+        let name = kind.to_lowercase();
+        let scalable = json!({ "apiGroup": "apps", "kind": kind, "name": "missing" });
+        let spec = json!({ "scalableRef": scalable, "percentage": 50 });
+        create::<CapacityBuffer>(&buffers, json!({ "metadata": { "name": name }, "spec": spec })).await;
+        until("a missing workload is told", async || told(&name, "ReadyForProvisioning").await.is_some()).await;
+        buffers.delete(&name, &DeleteParams::default()).await.expect("the buffer is deleted");
+    }
     let template = json!({ "metadata": { "name": "room" }, "template": { "spec": {
         "nodeSelector": { "karp-test": name },
         "tolerations": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
@@ -444,16 +461,17 @@ async fn a_static_pool_has_its_replicas_whatever_pods_there_are() {
 async fn a_second_controller_waits_for_the_lease_and_takes_it_when_it_is_released() {
     let Some(mut stand) = stand("lease").await else { return };
     let leases: Api<Lease> = Api::namespaced(stand.client.clone(), &stand.name);
-    let lease = format!("karp-test-{}", stand.name);
+    let lease = lease(&stand.name);
     let holder = async || -> Option<String> {
         leases.get_opt(&lease).await.ok()??.spec?.holder_identity.filter(|holder| !holder.is_empty())
     };
     until("the first leads", async || holder().await.is_some()).await;
     let first = holder().await;
+    let kubeconfig = std::env::var("KARP_TEST_KUBECONFIG").expect("a cluster");
     let mut second = Command::new(env!("CARGO_BIN_EXE_karp"))
         .args(["controller", "--cloud=simulated", "--metrics-port=0", "--health-probe-port=0"])
         .args(["--leader-election-name", &lease, "--leader-election-namespace", "default"])
-        .env("KUBECONFIG", std::env::var("KARP_TEST_KUBECONFIG").expect("a cluster"))
+        .env("KUBECONFIG", account(&stand.client, &kubeconfig, "default", &lease).await)
         .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
         .stdout(Stdio::null())
         .spawn()

@@ -4,7 +4,6 @@ pub mod aws_auth;
 pub mod controller;
 #[cfg(test)]
 pub mod coverage;
-pub mod rbac;
 pub mod spec;
 
 use karp_domain::quantity::Quantity;

@@ -5,11 +5,23 @@ use std::{collections::BTreeSet, fmt, path::Path};
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use kube::{Api, Client, api::ListParams};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::control_plane::audit_log;
 
 /// Every request of a service account, without bodies; nothing of anybody else.
 const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [
   {"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
+
+/// The service account that the controller runs under, in whichever namespace.
+pub const CONTROLLER: &str = "karpenter";
+
+/// What the controller needs and no log shows.
+const UNSEEN: [(&str, &str); 3] = [
+    ("create configmaps", "a server-side apply that makes an object needs it, and is logged as a patch"),
+    ("update nodeclaims/finalizers.karpenter.sh", "only the plugin OwnerReferencesPermissionEnforcement asks for it"),
+    ("update nodepools/finalizers.karpenter.sh", "only the plugin OwnerReferencesPermissionEnforcement asks for it"),
+];
 
 /// Writes the audit policy and returns its arguments for the API server, which then keeps its log in `log`.
 ///
@@ -21,7 +33,7 @@ pub fn arguments(policy: &Path, log: &Path) -> Result<[String; 2]> {
 }
 
 /// A verb on a kind of object.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Right {
     group: String,
     /// With the subresource, if any: `pods/eviction`.
@@ -36,9 +48,11 @@ impl fmt::Display for Right {
     }
 }
 
-/// What a service account did.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Deeds {
+/// What a service account was granted, and what it did.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rights {
+    /// What its roles grant.
+    pub granted: BTreeSet<Right>,
     /// What it was let do.
     pub used: BTreeSet<Right>,
     /// What it was forbidden, with the object's name.
@@ -73,80 +87,140 @@ struct ObjectRef {
 #[serde(default)]
 struct Status {
     code: u16,
+    details: Details,
 }
 
-impl Deeds {
-    /// Reads what the user of a name did out of an audit log; requests that are for no object (discovery) are left out.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Details {
+    causes: Vec<Cause>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Cause {
+    reason: String,
+}
+
+impl Status {
+    /// Nobody may make anything in a namespace that goes, whatever their rights.
+    fn is_forbidden(&self) -> bool {
+        self.code == 403 && self.details.causes.iter().all(|cause| cause.reason != "NamespaceTerminating")
+    }
+}
+
+impl Rights {
+    /// Reads what the controllers of a sandbox are granted, and what they did so far.
     ///
     /// # Errors
-    /// When a line is no audit event.
-    pub fn read(log: &str, username: &str) -> Result<Self> {
-        let mut deeds = Deeds::default();
+    /// When the API server or the audit log cannot be read, or knows no such controller.
+    pub async fn in_sandbox(client: &Client, run_dir: &Path) -> Result<Self> {
+        let mut rights = Self::granted(client, CONTROLLER).await?;
+        rights.add_deeds(&audit_log(run_dir), CONTROLLER)?;
+        Ok(rights)
+    }
+
+    /// Reads what is granted to service accounts of a name, in all namespaces.
+    ///
+    /// # Errors
+    /// When the API server cannot be read, or no role is bound to such an account.
+    pub async fn granted(client: &Client, account: &str) -> Result<Self> {
+        let all = ListParams::default();
+        let mut rights = Rights::default();
+        for binding in Api::<ClusterRoleBinding>::all(client.clone()).list(&all).await? {
+            if binds(binding.subjects.as_deref(), account) {
+                rights.grant(client, None, &binding.role_ref).await?;
+            }
+        }
+        for binding in Api::<RoleBinding>::all(client.clone()).list(&all).await? {
+            if binds(binding.subjects.as_deref(), account) {
+                rights.grant(client, binding.metadata.namespace.as_deref(), &binding.role_ref).await?;
+            }
+        }
+        anyhow::ensure!(!rights.granted.is_empty(), "no role is bound to a service account {account}");
+        Ok(rights)
+    }
+
+    async fn grant(&mut self, client: &Client, namespace: Option<&str>, role: &RoleRef) -> Result<()> {
+        // one that is gone goes with its namespace, as its binding will
+        let rules = match namespace.filter(|_| role.kind == "Role") {
+            Some(namespace) => Api::<Role>::namespaced(client.clone(), namespace)
+                .get_opt(&role.name)
+                .await?
+                .and_then(|role| role.rules),
+            None => Api::<ClusterRole>::all(client.clone()).get_opt(&role.name).await?.and_then(|role| role.rules),
+        };
+        self.granted.extend(rules.iter().flatten().flat_map(rights));
+        Ok(())
+    }
+
+    /// Adds what service accounts of a name did, by an audit log; requests that are for no object (discovery) are left out.
+    ///
+    /// # Errors
+    /// When the log cannot be read, a line is no audit event, or the log tells nothing of such an account.
+    pub fn add_deeds(&mut self, log: &Path, account: &str) -> Result<()> {
+        let log = std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
+        self.read(&log, account)?;
+        anyhow::ensure!(!self.used.is_empty(), "the audit log tells nothing of a service account {account}");
+        Ok(())
+    }
+
+    fn read(&mut self, log: &str, account: &str) -> Result<()> {
+        let account = format!(":{account}");
         // the last line may still be written
         let whole = log.rfind('\n').map_or("", |end| &log[..end]);
         for line in whole.lines() {
             let entry: Entry = serde_json::from_str(line).with_context(|| format!("no audit event: {line}"))?;
-            let Some(object) = entry.object_ref.filter(|_| entry.user.username == username) else { continue };
+            let object = entry.object_ref.filter(|_| entry.user.username.ends_with(&account));
+            let Some(object) = object else { continue };
             let subresource = if object.subresource.is_empty() { "" } else { "/" };
             let resource = format!("{}{subresource}{}", object.resource, object.subresource);
             let right = Right { group: object.api_group, resource, verb: entry.verb };
-            if entry.response_status.is_some_and(|status| status.code == 403) {
-                deeds.forbidden.insert(format!("{right} {}/{}", object.namespace, object.name));
+            if entry.response_status.is_some_and(|status| status.is_forbidden()) {
+                self.forbidden.insert(format!("{right} {}/{}", object.namespace, object.name));
             } else {
-                deeds.used.insert(right);
+                self.used.insert(right);
             }
         }
-        Ok(deeds)
-    }
-}
-
-/// What the roles of a service account grant.
-#[derive(Debug, Default)]
-pub struct Grants {
-    /// `system:serviceaccount:NAMESPACE:NAME`.
-    pub username: String,
-    /// Each verb on each kind.
-    pub rights: BTreeSet<Right>,
-}
-
-impl Grants {
-    /// Reads the roles that are bound to service accounts of a name.
-    ///
-    /// # Errors
-    /// When the API server cannot be read, or no role is bound to such an account.
-    pub async fn of(client: &Client, account: &str) -> Result<Self> {
-        let all = ListParams::default();
-        let mut grants = Grants::default();
-        for binding in Api::<ClusterRoleBinding>::all(client.clone()).list(&all).await? {
-            if grants.binds(binding.subjects.as_deref(), account) {
-                grants.add(client, None, &binding.role_ref).await?;
-            }
-        }
-        for binding in Api::<RoleBinding>::all(client.clone()).list(&all).await? {
-            if grants.binds(binding.subjects.as_deref(), account) {
-                grants.add(client, binding.metadata.namespace.as_deref(), &binding.role_ref).await?;
-            }
-        }
-        anyhow::ensure!(!grants.rights.is_empty(), "no role is bound to a service account {account}");
-        Ok(grants)
-    }
-
-    fn binds(&mut self, subjects: Option<&[Subject]>, account: &str) -> bool {
-        let found = subjects.into_iter().flatten().find(|one| one.kind == "ServiceAccount" && one.name == account);
-        if let Some(namespace) = found.and_then(|one| one.namespace.as_deref()) {
-            self.username = format!("system:serviceaccount:{namespace}:{account}");
-        }
-        found.is_some()
-    }
-
-    async fn add(&mut self, client: &Client, namespace: Option<&str>, role: &RoleRef) -> Result<()> {
-        let rules = match namespace.filter(|_| role.kind == "Role") {
-            Some(namespace) => Api::<Role>::namespaced(client.clone(), namespace).get(&role.name).await?.rules,
-            None => Api::<ClusterRole>::all(client.clone()).get(&role.name).await?.rules,
-        };
-        self.rights.extend(rules.iter().flatten().flat_map(rights));
         Ok(())
     }
+
+    /// Adds what was granted and done elsewhere.
+    pub fn add(&mut self, other: Self) {
+        self.granted.extend(other.granted);
+        self.used.extend(other.used);
+        self.forbidden.extend(other.forbidden);
+    }
+
+    /// Fails when something was forbidden.
+    ///
+    /// # Errors
+    /// Lists what it was.
+    pub fn judge_forbidden(&self) -> Result<()> {
+        let all: Vec<&str> = self.forbidden.iter().map(String::as_str).collect();
+        anyhow::ensure!(all.is_empty(), "the controller was forbidden: {}", all.join(", "));
+        Ok(())
+    }
+
+    /// Fails when something was granted that nothing used, but what no log can show.
+    ///
+    /// # Errors
+    /// Lists what it was.
+    pub fn judge_unused(&self) -> Result<()> {
+        let unseen = |right: &String| UNSEEN.iter().any(|(known, _)| known == right);
+        let unused: Vec<String> = self.unused().map(ToString::to_string).filter(|right| !unseen(right)).collect();
+        anyhow::ensure!(unused.is_empty(), "rights are granted that nothing used: {}", unused.join(", "));
+        Ok(())
+    }
+
+    /// Lists what was granted and not used.
+    pub fn unused(&self) -> impl Iterator<Item = &Right> {
+        self.granted.difference(&self.used)
+    }
+}
+
+fn binds(subjects: Option<&[Subject]>, account: &str) -> bool {
+    subjects.into_iter().flatten().any(|one| one.kind == "ServiceAccount" && one.name == account)
 }
 
 fn rights(rule: &PolicyRule) -> Vec<Right> {
@@ -176,18 +250,37 @@ mod tests {
         let eviction = json!({"resource": "pods", "subresource": "eviction", "namespace": "default", "name": "p"});
         let claims = json!({"resource": "nodeclaims", "apiGroup": "karpenter.sh"});
         let secret = json!({"resource": "secrets", "namespace": "kube-system", "name": "s"});
+        let leaving = json!({"kind": "Event", "verb": "create", "user": {"username": "system:serviceaccount:karp:karpenter"},
+            "objectRef": {"resource": "events", "namespace": "gone"},
+            "responseStatus": {"code": 403, "details": {"causes": [{"reason": "NamespaceTerminating"}]}}});
         let log = [
+            leaving.to_string(),
             line("system:serviceaccount:karp:karpenter", "create", eviction, 201),
             line("system:serviceaccount:karp:karpenter", "watch", claims.clone(), 200),
             line("system:serviceaccount:karp:karpenter", "get", secret, 403),
             line("system:serviceaccount:kube-system:other", "delete", claims, 200),
             json!({"verb": "get", "user": {"username": "system:serviceaccount:karp:karpenter"}, "requestURI": "/version"}).to_string(),
         ];
-        let deeds =
-            Deeds::read(&(log.join("\n") + "\n{\"verb\": "), "system:serviceaccount:karp:karpenter").expect("a log");
-        let used: Vec<String> = deeds.used.iter().map(ToString::to_string).collect();
-        assert_eq!(used, ["create pods/eviction", "watch nodeclaims.karpenter.sh"]);
-        assert_eq!(deeds.forbidden, BTreeSet::from(["get secrets kube-system/s".to_owned()]));
+        let mut rights = Rights::default();
+        rights.read(&(log.join("\n") + "\n{\"verb\": "), "karpenter").expect("a log");
+        let used: Vec<String> = rights.used.iter().map(ToString::to_string).collect();
+        assert_eq!(used, ["create events", "create pods/eviction", "watch nodeclaims.karpenter.sh"]);
+        assert_eq!(rights.forbidden, BTreeSet::from(["get secrets kube-system/s".to_owned()]));
+        let told = rights.judge_forbidden().expect_err("something was forbidden").to_string();
+        assert_eq!(told, "the controller was forbidden: get secrets kube-system/s");
+    }
+
+    #[test]
+    fn what_nothing_used_is_told_but_what_no_log_shows() {
+        let right =
+            |verb: &str| Right { group: String::new(), resource: "configmaps".to_owned(), verb: verb.to_owned() };
+        let granted = BTreeSet::from(["create", "get", "patch"].map(right));
+        let mut rights = Rights { granted, ..Rights::default() };
+        rights.add(Rights { used: BTreeSet::from([right("patch")]), ..Rights::default() });
+        let told = rights.judge_unused().expect_err("one is left over").to_string();
+        assert_eq!(told, "rights are granted that nothing used: get configmaps");
+        rights.used.insert(right("get"));
+        rights.judge_unused().expect("none is left over");
     }
 
     #[test]

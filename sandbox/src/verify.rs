@@ -14,7 +14,8 @@ use comfy_table::Table;
 use serde_json::Value;
 
 use crate::{
-    cargo,
+    audit::Rights,
+    cargo, demo,
     group::Group,
     layout::Layout,
     lives, process,
@@ -75,6 +76,8 @@ struct Verify {
     program: PathBuf,
     target: Option<PathBuf>,
     record: Record,
+    /// What the controllers under test were granted and did, once it is known.
+    rights: Option<Rights>,
 }
 
 impl Verify {
@@ -87,7 +90,7 @@ impl Verify {
         }
         let program = std::env::current_exe().context("finding the running program")?;
         let record = Record::begin(&layout.root);
-        Ok(Self { layout, deep, folder, program, target, record })
+        Ok(Self { layout, deep, folder, program, target, record, rights: None })
     }
 
     async fn all(&mut self) -> Result<()> {
@@ -106,13 +109,16 @@ impl Verify {
         }
         self.tests(&tools).await?;
         if !self.deep {
-            return self.demo("demo").await;
+            self.demo("demo").await?;
+            self.rights();
+            return Ok(());
         }
         self.figures().await?;
         for number in 1..=DEEP_DEMOS {
             self.demo(&format!("demo-{number}")).await?;
             self.record.demo(&self.layout.root.join("target/demo/timeline.json"))?;
         }
+        self.rights();
         self.demos_together().await
     }
 
@@ -155,6 +161,8 @@ impl Verify {
         let passed = self.cargo("tests", &["test", "--workspace", "--no-fail-fast"], &env).await?;
         let begin = Instant::now();
         let whole = sandbox.check();
+        let rights = Rights::in_sandbox(&sandbox.client, &sandbox.run_dir).await;
+        self.rights = rights.inspect_err(|error| eprintln!("error: {error:#}")).ok();
         if let Err(error) = &whole {
             eprintln!("error: the sandbox broke under the tests: {error:#}");
         }
@@ -179,6 +187,25 @@ impl Verify {
     async fn demo(&mut self, name: &str) -> Result<()> {
         self.step(name, self.sandbox("demo")).await?;
         Ok(())
+    }
+
+    /// Under the roles that are installed the controllers of edge tests and demo were forbidden nothing, and used all that is granted.
+    fn rights(&mut self) {
+        let begin = Instant::now();
+        let judged = self.judge_rights();
+        if let Err(error) = &judged {
+            eprintln!("error: {error:#}");
+        }
+        self.note("controller-rights", judged.is_ok(), begin);
+    }
+
+    fn judge_rights(&mut self) -> Result<()> {
+        let mut rights = self.rights.take().context("the edge tests left no audit log")?;
+        let path = self.layout.root.join(demo::RIGHTS);
+        let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        rights.add(serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?);
+        rights.judge_forbidden()?;
+        rights.judge_unused()
     }
 
     /// Two demos at the same time: neither may meet the other.

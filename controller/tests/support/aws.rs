@@ -53,8 +53,33 @@ impl Aws {
         aws
     }
 
+    /// Makes a profile whose instances may not join the cluster, and returns its name.
+    pub async fn stranger(&self) -> String {
+        let name = format!("{}-stranger", self.profile);
+        self.role(&name).await;
+        name
+    }
+
+    /// Ends an instance as somebody with the account's console does.
+    pub fn end_instance(&self, id: &str) {
+        let scope = format!("AWS4-HMAC-SHA256 Credential=test/20260101/{}/ec2/aws4_request", self.region);
+        let headers = [
+            ("Content-Type", "application/x-www-form-urlencoded".to_owned()),
+            ("Authorization", format!("{scope}, SignedHeaders=host, Signature=0")),
+        ];
+        let body = format!("Action=TerminateInstances&Version=2016-11-15&InstanceId.1={id}");
+        exchange(&self.endpoint, "POST", "/", &headers, &body);
+    }
+
     /// Lets instances of the profile join the cluster.
     async fn may_join(&self, name: &str) {
+        let arn = self.role(name).await;
+        let entry = self.clients.eks().create_access_entry().cluster_name(&self.cluster).principal_arn(arn);
+        entry.r#type("EC2_LINUX").send().await.expect("an access entry");
+    }
+
+    /// Makes a role and an instance profile with it; returns the role's ARN.
+    async fn role(&self, name: &str) -> String {
         let iam = aws_sdk_iam::Client::new(&self.clients.config_for(Service::Iam));
         let trust = json!({
             "Version": "2012-10-17",
@@ -65,8 +90,7 @@ impl Aws {
         iam.create_instance_profile().instance_profile_name(name).send().await.expect("a profile");
         let joined = iam.add_role_to_instance_profile().role_name(name).instance_profile_name(name).send();
         joined.await.expect("the role is put into the profile");
-        let entry = self.clients.eks().create_access_entry().cluster_name(&self.cluster).principal_arn(arn);
-        entry.r#type("EC2_LINUX").send().await.expect("an access entry");
+        arn
     }
 
     /// Sends EC2's warnings to the queue.

@@ -3,6 +3,7 @@
 // Each test file is a crate of its own and uses its part of this.
 #![allow(dead_code)]
 
+pub mod account;
 pub mod aws;
 pub mod stand;
 
@@ -66,10 +67,15 @@ where
 }
 
 /// Waits until something holds; panics with its name when it does not in time.
-pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
+    until_within(PATIENCE, what, holds).await;
+}
+
+/// The same with another patience.
+pub async fn until_within(patience: Duration, what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !holds().await {
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        assert!(start.elapsed() < patience, "{what}: not within {patience:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

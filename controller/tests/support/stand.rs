@@ -4,14 +4,17 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
+use karp_kube::rbac::LEASE;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::account::account;
 use super::aws::{Aws, exchange};
 use super::{Turn, client, create, install, until};
 
@@ -21,7 +24,8 @@ pub struct Stand {
     pub aws: Aws,
     /// Names pool, class, namespace, queue and profile.
     pub name: String,
-    kubeconfig: String,
+    /// Of the account that the controller runs under.
+    kubeconfig: PathBuf,
     controller: Option<Child>,
     starts: u32,
     _turn: Turn,
@@ -57,6 +61,7 @@ impl Stand {
         let name = format!("{purpose}-{}", std::process::id());
         let aws = Aws::prepare(endpoint, cluster, &name).await;
         create::<Namespace>(&Api::all(client.clone()), json!({ "metadata": { "name": name } })).await;
+        let kubeconfig = account(&client, &kubeconfig, &name, LEASE).await;
         let stand = Self { client, aws, name, kubeconfig, controller: None, starts: 0, _turn: turn };
         stand.class().await;
         Some(stand)
@@ -252,4 +257,10 @@ pub fn instance_of(claim: &NodeClaim) -> String {
 /// Returns the name of the node that a pod is bound to.
 pub fn node_of(pod: &Pod) -> String {
     pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_else(|| panic!("{} is unbound", pod.name_any()))
+}
+
+/// Returns since when a condition of a claim holds, if it does.
+pub fn since(claim: &NodeClaim, kind: &str) -> Option<Timestamp> {
+    let condition = conditions::get(&claim.status.as_ref()?.conditions, kind)?;
+    (condition.status == conditions::ConditionStatus::True).then_some(condition.last_transition_time)
 }

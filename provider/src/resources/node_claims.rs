@@ -8,14 +8,13 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
 use karp_kube::Error;
+use karp_kube::rbac::LEASE;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// The controller's lease.
-const LEASE: &str = "karpenter-leader-election";
 /// Nobody has renewed the lease for this long: no controller runs.
 pub const LEASE_PATIENCE: Duration = Duration::from_secs(90);
 /// So many names are shown; more would hide the point.

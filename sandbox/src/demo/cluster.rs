@@ -16,7 +16,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::audit::Grants;
+use crate::audit::{CONTROLLER, Rights};
 
 /// The namespace of the demo's workload.
 const NAMESPACE: &str = "default";
@@ -64,8 +64,8 @@ impl Cluster {
     ///
     /// # Errors
     /// When the API server cannot be read, or the controller has no role.
-    pub async fn controller_grants(&self) -> Result<Grants> {
-        Grants::of(&self.client, "karpenter").await
+    pub async fn controller_grants(&self) -> Result<Rights> {
+        Rights::granted(&self.client, CONTROLLER).await
     }
 
     /// Creates the workload with no replicas.

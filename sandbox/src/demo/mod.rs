@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    audit::{Deeds, Grants},
+    audit::CONTROLLER,
     control_plane::audit_log,
     layout::Layout,
     sandbox::{Options, Sandbox},
@@ -24,6 +24,9 @@ use self::{cluster::Cluster, inventory::Inventory, memory::Watch, play::Play, ti
 /// which the development build missed by 3 when it began to watch volumes and namespaces.
 const CONTROLLER_MEMORY: f64 = 66.0;
 
+/// Where the demo leaves what the controller was granted and did, in the checkout.
+pub const RIGHTS: &str = "target/demo/rights.json";
+
 /// Plays the demo on a fresh sandbox, which is ended afterwards whatever happens.
 ///
 /// # Errors
@@ -34,8 +37,11 @@ pub async fn run(layout: &Layout, tools: &Tools) -> Result<()> {
     let sandbox = Sandbox::start(layout, tools, Options::named(&name)).await?;
     timeline.record("sandbox", format!("{name}: API server, scheduler, emulated AWS on loopback"));
     let watch = Watch::start(&sandbox.products.karp, &sandbox.log_dir);
+    let rights = layout.root.join(RIGHTS);
+    // what an earlier demo left is not what this one did
+    let _ = std::fs::remove_file(&rights);
     let played = tokio::select! {
-        played = play(&sandbox, &mut timeline) => played,
+        played = play(&sandbox, &rights, &mut timeline) => played,
         broken = sandbox.broken() => Err(broken),
     };
     let peak = watch.stop().await;
@@ -54,9 +60,9 @@ pub async fn run(layout: &Layout, tools: &Tools) -> Result<()> {
     }
 }
 
-async fn play(sandbox: &Sandbox, timeline: &mut Timeline) -> Result<()> {
+async fn play(sandbox: &Sandbox, rights_file: &Path, timeline: &mut Timeline) -> Result<()> {
     let seed = Inventory::read(&sandbox.aws_endpoint).await?;
-    let grants = Play {
+    let mut rights = Play {
         cluster: Cluster::new(sandbox.client.clone()),
         aws: &sandbox.aws_endpoint,
         tofu: sandbox.workspace("quickstart")?,
@@ -65,27 +71,11 @@ async fn play(sandbox: &Sandbox, timeline: &mut Timeline) -> Result<()> {
     }
     .run()
     .await?;
-    judge_rights(&grants, &audit_log(&sandbox.run_dir), timeline)
-}
-
-/// The controller ran under the roles that were installed: nothing that it asked for was forbidden.
-fn judge_rights(grants: &Grants, log: &Path, timeline: &mut Timeline) -> Result<()> {
-    let text = std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
-    let deeds = Deeds::read(&text, &grants.username)?;
-    let told = |rights: Vec<String>| rights.join(", ");
-    if deeds.used.is_empty() {
-        bail!("the audit log tells nothing of {}", grants.username);
-    }
-    if !deeds.forbidden.is_empty() {
-        bail!("{} was forbidden: {}", grants.username, told(deeds.forbidden.into_iter().collect()));
-    }
-    let unused: Vec<String> = grants.rights.difference(&deeds.used).map(ToString::to_string).collect();
-    let used = grants.rights.len() - unused.len();
-    timeline.record(
-        "controller-rights",
-        format!("{used} of {} used, none forbidden; not used: {}", grants.rights.len(), told(unused)),
-    );
-    Ok(())
+    rights.add_deeds(&audit_log(&sandbox.run_dir), CONTROLLER)?;
+    let (granted, unused) = (rights.granted.len(), rights.unused().count());
+    timeline.record("controller-rights", format!("{} of {granted} used", granted - unused));
+    rights.judge_forbidden()?;
+    timeline::write_json(rights_file, &rights)
 }
 
 fn judge_memory(peak: Option<f64>, timeline: &mut Timeline) -> Result<()> {

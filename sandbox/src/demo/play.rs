@@ -10,7 +10,7 @@ use super::{
     inventory::Inventory,
     timeline::Timeline,
 };
-use crate::{audit::Grants, tofu::Workspace};
+use crate::{audit::Rights, tofu::Workspace};
 
 /// How long a node may take from pending pods to running pods.
 const SCALE_UP: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ impl Play<'_> {
     ///
     /// # Errors
     /// Names the step that failed and what it saw.
-    pub async fn run(&mut self) -> Result<Grants> {
+    pub async fn run(&mut self) -> Result<Rights> {
         self.apply().await.context("step 1, tofu apply of the quickstart")?;
         self.cluster.create_workload().await?;
         let first = self.scale_up(5).await.context("step 2, inflate 0 -> 5")?;

@@ -60,13 +60,21 @@ impl Timeline {
     /// # Errors
     /// When the file cannot be written.
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        // Two demos of one checkout may end at once: the file is one's or the other's, never a mix.
-        let fresh = path.with_extension(format!("json.{}", std::process::id()));
-        std::fs::write(&fresh, serde_json::to_string_pretty(&self.entries)? + "\n")?;
-        std::fs::rename(&fresh, path)?;
-        Ok(())
+        write_json(path, &self.entries)
     }
+}
+
+/// Writes a value as JSON, creating the folder when it is missing.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    // Two demos of one checkout may end at once: the file is one's or the other's, never a mix.
+    let fresh = path.with_extension(format!("json.{}", std::process::id()));
+    std::fs::write(&fresh, serde_json::to_string_pretty(value)? + "\n")?;
+    std::fs::rename(&fresh, path)?;
+    Ok(())
 }

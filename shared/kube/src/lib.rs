@@ -1,10 +1,11 @@
-//! What provider and controller both do with the API server: connect, apply, wait.
+//! What provider and controller both do with the API server: connect, apply, wait; and what the controller may do there.
 //!
 //! Nothing here knows AWS; a token comes from the caller.
 
 pub mod apply;
 pub mod client;
 mod error;
+pub mod rbac;
 pub mod wait;
 
 pub use error::{Error, FieldCause, FieldConflict};
