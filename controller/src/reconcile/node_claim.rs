@@ -1,13 +1,13 @@
 //! NodeClaim: from the wish to a node that pods run on, and the conditions that tell how far it is.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use karp_domain::api::conditions::{self, Condition, ConditionStatus};
 use karp_domain::api::hash::{self, NodeClassVersion};
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimStatus, labels};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimStatus, NodePool, labels};
 use karp_domain::cluster::{Claim, Node as ReadNode, Pool};
 use karp_domain::lifecycle::{self, Drift, Live, Next, Step};
 pub use karp_domain::lifecycle::{is_true, provider_id, since};
@@ -31,11 +31,29 @@ const UNREADABLE: &[&str] =
 
 /// Runs the controller until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let specs = Specs::default();
+    let pick = move |context: &Context, change: &Change| pick(&specs, context, change);
     let driver = Driver { name: "nodeclaim.lifecycle", store: context.stores.claims.clone(), pick };
     driver.run(context, stop, reconcile).await;
 }
 
-fn pick(context: &Context, change: &Change) -> Vec<ObjectRef<NodeClaim>> {
+/// Knows which spec of each pool was seen last: its status changes with each of its nodes, and changes none of them.
+#[derive(Default)]
+struct Specs(Mutex<BTreeMap<String, Option<i64>>>);
+
+impl Specs {
+    /// Says whether a pool's spec is another than the one that was seen last.
+    fn is_new(&self, pool: &NodePool) -> bool {
+        let generation = pool.metadata.generation;
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.insert(pool.name_any(), generation) != Some(generation)
+    }
+}
+
+fn pick(specs: &Specs, context: &Context, change: &Change) -> Vec<ObjectRef<NodeClaim>> {
+    let all = |wanted: &dyn Fn(&NodeClaim) -> bool| -> Vec<ObjectRef<NodeClaim>> {
+        context.stores.claims.state_filter(wanted).iter().map(|claim| ObjectRef::new(&claim.name_any())).collect()
+    };
     match change {
         Change::Claim(name) => vec![ObjectRef::new(name)],
         Change::Node(name) => match context.stores.node(name) {
@@ -48,20 +66,15 @@ fn pick(context: &Context, change: &Change) -> Vec<ObjectRef<NodeClaim>> {
                     claim.status.as_ref().and_then(|status| status.node_name.as_deref()) == Some(&**name)
                         || claim.metadata.deletion_timestamp.is_some()
                 };
-                context
-                    .stores
-                    .claims
-                    .state_filter(on_it)
-                    .iter()
-                    .map(|claim| ObjectRef::new(&claim.name_any()))
-                    .collect()
+                all(&on_it)
             }
         },
-        Change::Class(name) => {
-            let waiting =
-                |claim: &NodeClaim| claim.spec.node_class_ref.name == **name && !is_true(claim, conditions::LAUNCHED);
-            context.stores.claims.state_filter(waiting).iter().map(|claim| ObjectRef::new(&claim.name_any())).collect()
-        }
+        // those that wait for it are launched, the others may have drifted
+        Change::Class(name) => all(&|claim| claim.spec.node_class_ref.name == **name),
+        Change::Pool(name) => match context.stores.pool(name) {
+            Some(pool) if specs.is_new(&pool) => all(&|claim| pool_of(claim) == **name),
+            _ => Vec::new(),
+        },
         _ => Vec::new(),
     }
 }

@@ -1,12 +1,13 @@
 //! Launching by CreateFleet: the whole request is made, and its launch templates with it, before capacity is asked for.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use karp_aws::capacity_reservations::Taken;
 use karp_aws::fleet::{self, Choice, Override, Refusal};
 use karp_aws::instances;
 use karp_aws::launch_template::{Reservations, Spec};
-use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, labels};
+use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, conditions, labels};
 use karp_domain::catalogue::{
     CapacityType, Catalogue, Price, PriceSource, RankedOffering, Reservation, ReservationKind,
 };
@@ -21,10 +22,19 @@ use crate::cloud::{
     CloudError, Instance, LaunchError, LaunchOrder, Launched, Prepared, RESERVATION_FULL, Request, Template,
 };
 
+/// When a launch looks again whether its node class is resolved.
+const RESOLVES: Duration = Duration::from_secs(1);
+
 /// Makes the request, and the launch templates that it names.
 pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, LaunchError> {
     let not_ready = |message: &str| LaunchError::NodeClassNotReady(message.to_owned());
     let status = order.class.status.as_ref().ok_or_else(|| not_ready("its selectors are not resolved yet"))?;
+    // The claim is stamped with the hash of the spec: launched with an older spec's profile, it would never be found to have drifted.
+    let seen = conditions::get(&status.conditions, conditions::READY).and_then(|ready| ready.observed_generation);
+    if seen.is_some() && seen != order.class.metadata.generation {
+        let message = "the latest change of the node class is not resolved yet".to_owned();
+        return Err(CloudError::Retry { after: Some(RESOLVES), message }.into());
+    }
     let profile = status.instance_profile.as_deref().ok_or_else(|| not_ready("it has no instance profile"))?;
     let family = class::family(&order.class.spec).map_err(|error| not_ready(&error.to_string()))?;
     let Some(capacity_type) = order.offerings.first().map(|offering| offering.capacity_type) else {
