@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use support::stand::{Stand, instance_of, node_of, since};
 use support::{create, until, until_within};
 
-/// How long something that must not happen is watched for: three of the collector's passes.
-const WATCH: Duration = Duration::from_secs(30);
+/// How long something that must not happen is watched for: a pass of the collector and half of the next.
+const WATCH: Duration = Duration::from_secs(15);
 /// Kubernetes waits for a minute until it deletes the pods of a node that is gone.
 const ORPHANED: Duration = Duration::from_secs(180);
 /// Claims that a backup brings back: more than may be collected at once.

@@ -79,7 +79,9 @@ impl Collector for State {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Some(source) = self.0.get() else { return Ok(()) };
         for gauges in gauges(&source()) {
-            let mut family = encoder.encode_descriptor(&gauges.name, gauges.help, None, MetricType::Gauge)?;
+            // with the dot that the registry gives all others
+            let help = format!("{}.", gauges.help);
+            let mut family = encoder.encode_descriptor(&gauges.name, &help, None, MetricType::Gauge)?;
             for series in &gauges.series {
                 let labels = (series.of.as_slice(), series.more.as_slice());
                 ConstGauge::new(series.value).encode(family.encode_family(&labels)?)?;

@@ -98,6 +98,17 @@ async fn pass(context: &Arc<Context>, commands: &mut JoinSet<()>) -> Duration {
     report(context, &plan);
     measure(context, &snapshot, &plan);
     let mut acted = false;
+    for candidate in &plan.hurried {
+        let same = |claim: &Arc<NodeClaim>| claim.metadata.uid.as_deref() == Some(&*candidate.uid);
+        let Some(claim) = context.stores.claim(&candidate.claim).filter(same) else { continue };
+        if is_unreadable(context, candidate) {
+            continue;
+        }
+        // one that is written meanwhile is looked at again in the next pass
+        if let Err(error) = cut_short(context, &claim).await {
+            tracing::warn!(NodeClaim.name = %candidate.claim, %error, "could not cut the drain of an unhealthy node short");
+        }
+    }
     for command in plan.commands {
         if command.candidates.iter().any(|candidate| is_unreadable(context, candidate)) {
             continue;
@@ -276,12 +287,7 @@ async fn let_go(context: &Context, command: &Command, candidate: &Candidate, cla
         Ailment::of(&status.conditions.unwrap_or_default())
     });
     if command.cause == Cause::Unhealthy {
-        let end = Timestamp::now() + REPAIR_DRAIN;
-        let set = claim.annotations().get(labels::TERMINATION_TIMESTAMP);
-        if set.and_then(|text| text.parse::<Timestamp>().ok()).is_none_or(|at| at > end) {
-            let stamp = json!({ "annotations": { (labels::TERMINATION_TIMESTAMP): format!("{end:.0}") } });
-            effect::write_metadata(&context.client, claim, stamp).await?;
-        }
+        cut_short(context, claim).await?;
     }
     let done = node_claim::delete(claim, context, &command.cause.as_str().to_ascii_lowercase()).await?;
     if let Some(ailment) = ailment.filter(|_| done == effect::Outcome::Done) {
@@ -296,6 +302,17 @@ async fn let_go(context: &Context, command: &Command, candidate: &Candidate, cla
             since = %ailment.since,
             "repairing an unhealthy node: its NodeClaim is deleted"
         );
+    }
+    Ok(())
+}
+
+/// Sets the time by which a claim's node is drained, unless it is drained sooner anyway.
+async fn cut_short(context: &Context, claim: &NodeClaim) -> kube::Result<()> {
+    let end = Timestamp::now() + REPAIR_DRAIN;
+    let set = claim.annotations().get(labels::TERMINATION_TIMESTAMP);
+    if set.and_then(|text| text.parse::<Timestamp>().ok()).is_none_or(|at| at > end) {
+        let stamp = json!({ "annotations": { (labels::TERMINATION_TIMESTAMP): format!("{end:.0}") } });
+        effect::write_metadata(&context.client, claim, stamp).await?;
     }
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 mod world;
 
+use std::sync::Arc;
+
 use karp_domain::catalogue::{CapacityType, Price};
 use karp_domain::cluster::{ExpirationGrace, Snapshot};
 use karp_domain::disruption::{
@@ -276,6 +278,22 @@ fn a_node_that_is_ill_for_too_long_goes_whatever_budgets_say() {
     assert_eq!(goes(&off), 0);
     let soon = ward(10, 2, ("Ready", "False"), 31);
     assert!(plan_disruption(&soon).next_look.unwrap() <= soon.now + jiff::SignedDuration::from_mins(1));
+}
+
+#[test]
+fn a_drain_is_cut_short_where_its_node_falls_ill() {
+    let hurried = |ill: usize, left: bool, minute: u32| {
+        let mut snapshot = ward(10, ill, ("Ready", "Unknown"), minute);
+        let first = snapshot.claims.iter_mut().find(|claim| &*claim.name == "default-n1").unwrap();
+        Arc::make_mut(first).deleting = left.then_some(snapshot.now);
+        let plan = plan_disruption(&snapshot);
+        assert!(!left || keep(&plan, "default-n1") == KeepReason::Leaving);
+        plan.hurried.iter().map(|one| one.claim.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(hurried(1, true, 30), ["default-n1"]);
+    assert!(hurried(1, true, 31).is_empty(), "it is borne for 30 minutes");
+    assert!(hurried(1, false, 30).is_empty(), "it is repaired, which cuts its drain short anyway");
+    assert!(hurried(3, true, 30).is_empty(), "the fault may be elsewhere");
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use karp_domain::cluster::{Pod, PodBudget, Pool};
+use karp_domain::cluster::{Pod, PodBudget, Pool, Settings};
 use karp_domain::sim::{Faults, Report, Scenario, Workload, World, run};
 use serde_json::{Value, json};
 use world::{NOW, TYPES, at, catalogue, pending, pool, with};
@@ -166,6 +166,17 @@ fn a_paused_leader_does_no_harm() {
         };
         let report = play(seed, 60, faults, &[budget()]);
         assert!(report.takeovers > 2, "{report:?}");
+    }
+}
+
+/// Kubelets that stop answering: their nodes are replaced when that lasts, not sooner, and not while too many are silent.
+#[test]
+fn nodes_that_fall_ill_are_replaced() {
+    for seed in 0..4 {
+        let faults = Faults { ills_permille: 2, crash_permille: 5, scales_permille: 1, ..Faults::default() };
+        let world = a_world(&[budget()]).with_settings(Settings { repair: true, ..Settings::default() });
+        let report = run(&Scenario { seed, seconds: 3 * 3600, faults }, world);
+        assert!(report.violations.is_empty() && report.repairs > 0, "seed {seed}: {report:#?}");
     }
 }
 

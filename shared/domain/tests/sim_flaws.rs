@@ -9,9 +9,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::NodeClaim;
 use karp_domain::catalogue::{Catalogue, InstanceType, Price};
-use karp_domain::cluster::{Assumed, Node, Pod, PodBudget, Pool, Snapshot};
+use karp_domain::cluster::{Assumed, Node, Pod, PodBudget, Pool, Settings, Snapshot};
 use karp_domain::disruption::{
-    Act, Command, DisruptionPlan, Execution, Invalid, Memory, Progress, plan_with, validate,
+    Act, Candidate, Cause, Command, DisruptionPlan, Execution, Invalid, KeepReason, Memory, Progress, Verdict,
+    plan_with, validate,
 };
 use karp_domain::eviction::{self, Drain, Target};
 use karp_domain::fleet::{Extent, Lesson};
@@ -76,7 +77,8 @@ struct Case<'a> {
 impl Case<'_> {
     fn play(&self, decisions: &dyn Decisions, seed: u64) -> Report {
         let scenario = Scenario { seed, seconds: self.minutes * 60, faults: self.faults };
-        run_with(decisions, &scenario, cluster(&self.pool))
+        let settings = Settings { repair: self.faults.ills_permille > 0, ..Settings::default() };
+        run_with(decisions, &scenario, cluster(&self.pool).with_settings(settings))
     }
 
     /// Some of a few seeds show the flaw, and none of them shows one in karp.
@@ -115,6 +117,7 @@ const CALM: Faults = Faults {
     lost_reply_permille: 0,
     never_joins_permille: 0,
     ends_permille: 0,
+    ills_permille: 0,
     scales_permille: 0,
     deletes_permille: 0,
     forgets_permille: 0,
@@ -228,6 +231,90 @@ fn with_pools(snapshot: &Snapshot, change: impl Fn(&mut Pool)) -> Snapshot {
     let mut other = snapshot.clone();
     other.pools.iter_mut().for_each(|pool| change(Arc::make_mut(pool)));
     other
+}
+
+/// The same cluster, as somebody sees it who takes ill nodes for others.
+fn with_nodes(snapshot: &Snapshot, change: impl Fn(&mut Node)) -> Snapshot {
+    let mut other = snapshot.clone();
+    other.nodes.iter_mut().for_each(|node| change(Arc::make_mut(node)));
+    other
+}
+
+const ILL: Faults = Faults { ills_permille: 4, ..CALM };
+
+#[test]
+fn s3_nodes_repaired_at_once() {
+    struct Flaw;
+    fn hasty(snapshot: &Snapshot) -> Snapshot {
+        let hurry = |node: &mut Node| node.ailment.iter_mut().for_each(|ailment| ailment.due = ailment.since);
+        with_nodes(snapshot, hurry)
+    }
+    impl Decisions for Flaw {
+        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+            plan_with(&hasty(snapshot), memory)
+        }
+
+        fn validate(&self, command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
+            validate(command, &hasty(snapshot))
+        }
+    }
+    case("S-3", 120, ILL).catches(&Flaw);
+}
+
+#[test]
+fn s3_nodes_repaired_however_many_are_ill() {
+    struct Flaw;
+    /// Each node, as though all others were well.
+    fn one_by_one(snapshot: &Snapshot) -> impl Iterator<Item = Snapshot> {
+        snapshot.nodes.iter().filter(|node| node.ailment.is_some()).map(|ill| {
+            let of_others = |node: &mut Node| node.ailment = node.ailment.filter(|_| node.name == ill.name);
+            with_nodes(snapshot, of_others)
+        })
+    }
+    impl Decisions for Flaw {
+        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+            let mut plan = plan_with(snapshot, memory);
+            for alone in one_by_one(snapshot) {
+                let more = plan_with(&alone, memory).commands;
+                plan.commands.extend(more.into_iter().filter(|command| command.cause == Cause::Unhealthy));
+            }
+            plan
+        }
+
+        fn validate(&self, command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
+            let valid = validate(command, snapshot);
+            if command.cause == Cause::Unhealthy { Ok(()) } else { valid }
+        }
+    }
+    let half = Faults { ills_permille: 20, ..CALM };
+    case("S-3", 120, half).catches(&Flaw);
+}
+
+#[test]
+fn s3_drains_cut_short_of_nodes_that_are_well() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+            let mut plan = plan_with(snapshot, memory);
+            let leaving = |(candidate, verdict): &(Candidate, Verdict)| {
+                (*verdict == Verdict::Keep(KeepReason::Leaving)).then(|| candidate.clone())
+            };
+            plan.hurried = plan.verdicts.iter().filter_map(leaving).collect();
+            plan
+        }
+    }
+    case("S-3", 60, Faults { ills_permille: 1, ..CHANGING }).catches(&Flaw);
+}
+
+#[test]
+fn s7_nodes_that_stay_ill() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+            plan_with(&with_nodes(snapshot, |node| node.ailment = None), memory)
+        }
+    }
+    case("S-7", 120, ILL).catches(&Flaw);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::consolidation::{Move, cheaper, move_away};
 use super::memory::Origin;
 use super::purse::Purse;
 use super::sets::{Found, Search};
-use super::{Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
+use super::{Candidate, Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
 use crate::cluster::{ConsolidationPolicy, Snapshot};
 use crate::scheduling::InFlightNode;
 
@@ -61,7 +61,8 @@ pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> Disrupti
         };
         (entry.candidate.clone(), verdict)
     });
-    DisruptionPlan { verdicts: settled.collect(), commands, next_look, resume }
+    let verdicts = settled.collect();
+    DisruptionPlan { verdicts, commands, hurried: hurried(&field), next_look, resume }
 }
 
 /// Expiry and repair come before everything, then what forbids a disruption.
@@ -78,6 +79,13 @@ fn first_verdict(field: &Field<'_>, entry: &Entry) -> Option<Verdict> {
         Some(gone @ Verdict::Delete(_)) => Some(gone),
         _ => obstacle.map(Verdict::Keep),
     }
+}
+
+/// What falls ill on its way out waits for nobody any more, as what is repaired.
+fn hurried(field: &Field<'_>) -> Vec<Candidate> {
+    let is_due = |entry: &&Entry| matches!(field.repair(entry), Some(Verdict::Delete(_)));
+    let leaving = field.entries.iter().filter(|entry| entry.claim.deleting.is_some());
+    leaving.filter(is_due).map(|entry| entry.candidate.clone()).collect()
 }
 
 struct Planner<'p, 'a> {

@@ -19,6 +19,8 @@ pub struct DisruptionPlan {
     pub commands: Vec<Command>,
     /// The verdict on each candidate, ordered by claim.
     pub verdicts: Vec<(Candidate, Verdict)>,
+    /// Those that leave already and have been ill for too long: what they have left to drain is cut short.
+    pub hurried: Vec<Candidate>,
     /// When the plan may change although nothing in the cluster does.
     pub next_look: Option<Timestamp>,
     /// Where the next search for cheaper sets goes on; for [`super::Memory::examined`].

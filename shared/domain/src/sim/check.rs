@@ -8,11 +8,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 
 use super::account::{Action, THROTTLED};
+use super::world::is_ready;
 use super::{Violation, World};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::{Offering, Price, RankedOffering, Unavailable};
 use crate::cluster::{Node, Pod, PodKey, Readiness, Share, blocking};
-use crate::disruption::{Cause, Command};
+use crate::disruption::{Candidate, Cause, Command};
 use crate::lifecycle::{REGISTRATION_TIMEOUT, provider_id};
 use crate::scheduling::InFlightNode;
 
@@ -20,6 +21,9 @@ use crate::scheduling::InFlightNode;
 pub(super) const MOST_VIOLATIONS: usize = 20;
 /// An instance without a claim is ended within this time of its launch (with the two listings that it takes, and a crash between).
 const ORPHAN_LIMIT: SignedDuration = SignedDuration::from_mins(3);
+
+/// What is ill for less is not repaired; a second less, since a change shows in the next.
+const ILL_FOR_LONG: SignedDuration = SignedDuration::from_secs(30 * 60 - 1);
 
 /// kube-scheduler may place displaced pods otherwise than was planned, so that a move is made up for by a launch: so often at most.
 const MOST_RETURNS: u32 = 4;
@@ -100,6 +104,37 @@ pub(super) fn budgets_allow(world: &mut World, command: &Command) {
                     pool.name
                 ));
             }
+        }
+    }
+    broken.into_iter().for_each(|what| world.violate("S-3", what));
+}
+
+/// S-3: nodes are repaired after they were ill for half an hour, and while no more than a fifth of their pool, rounded up, is.
+pub(super) fn repairs_are_due(world: &mut World, command: &Command) {
+    if command.cause == Cause::Unhealthy {
+        ill_for_long(world, &command.candidates);
+    }
+}
+
+/// S-3: the same for nodes whose drain is cut short.
+pub(super) fn ill_for_long(world: &mut World, candidates: &[Candidate]) {
+    let mut broken = Vec::new();
+    for candidate in candidates {
+        let ours = |node: &&core::Node| {
+            let labels = node.metadata.labels.as_ref();
+            labels.and_then(|all| all.get(labels::NODE_POOL)).is_some_and(|pool| **pool == *candidate.pool)
+        };
+        let of_pool: Vec<&core::Node> = world.nodes.values().filter(ours).collect();
+        let ill = of_pool.iter().filter(|node| !is_ready(node)).count();
+        if ill > of_pool.len().div_ceil(5) {
+            broken.push(format!("{} is repaired while {ill} of {} are ill", candidate.claim, of_pool.len()));
+        }
+        let instance = world.claims.get(&*candidate.claim).and_then(provider_id).and_then(|id| world.instances.get(id));
+        // where the instance is gone already there is nothing left to harm
+        let Some(instance) = instance else { continue };
+        let since = instance.ill.map(|ill| ill.since).or(instance.ends);
+        if since.is_none_or(|since| world.now.duration_since(since) < ILL_FOR_LONG) {
+            broken.push(format!("{} is repaired, which has been ill since {since:?}", candidate.claim));
         }
     }
     broken.into_iter().for_each(|what| world.violate("S-3", what));

@@ -1,5 +1,6 @@
 //! EC2: instances that start, join or do not, end, and are listed; launches under one token give one instance.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -9,6 +10,7 @@ use serde_json::json;
 
 use super::World;
 use super::account::{Action, THROTTLED, Throttled};
+use super::world::is_ready;
 use crate::api::labels;
 use crate::catalogue::RankedOffering;
 use crate::lifecycle::Listed;
@@ -31,6 +33,16 @@ pub(super) struct Instance {
     joins: Option<Timestamp>,
     /// It was asked to end, and is gone then.
     pub(super) ends: Option<Timestamp>,
+    /// Its kubelet does not answer.
+    pub(super) ill: Option<Illness>,
+}
+
+/// A kubelet's silence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Illness {
+    pub(super) since: Timestamp,
+    /// Never, if none.
+    heals: Option<Timestamp>,
 }
 
 /// Says why a launch gave nothing that the caller knows of.
@@ -66,6 +78,7 @@ impl World {
             launched: self.now,
             joins,
             ends: None,
+            ill: None,
         };
         self.launches += 1;
         self.instances.insert(instance.id.clone(), instance.clone());
@@ -142,6 +155,7 @@ impl World {
             let unlucky = &ids[self.random.below(ids.len())];
             self.end(unlucky);
         }
+        self.fall_ill();
         for id in ids {
             let joins = self.instances.get_mut(&id).and_then(|instance| instance.joins.take_if(|at| *at <= now));
             let alive = self.instances.get(&id).filter(|instance| instance.ends.is_none()).cloned();
@@ -151,10 +165,7 @@ impl World {
                 self.nodes.insert(name, node);
             }
         }
-        let joined = |node: &core::Node| {
-            let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
-            self.instances.contains_key(id)
-        };
+        let joined = |node: &core::Node| id_of(node).is_some_and(|id| self.instances.contains_key(id));
         // the cloud's own controller deletes what has no instance any more; finalizers hold it
         let left: Vec<String> = self.nodes.iter().filter(|(_, node)| !joined(node)).map(|(n, _)| n.clone()).collect();
         for name in left {
@@ -167,11 +178,35 @@ impl World {
         }
         for node in self.nodes.values_mut() {
             let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
-            let alive = self.instances.get(&id).is_some_and(|instance| instance.ends.is_none());
-            let said = if alive { "True" } else { "Unknown" };
+            let answers =
+                self.instances.get(&id).is_some_and(|instance| instance.ends.is_none() && instance.ill.is_none());
+            let said = if answers { "True" } else { "Unknown" };
             for condition in node.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten()) {
-                said.clone_into(&mut condition.status);
+                if condition.status != said {
+                    said.clone_into(&mut condition.status);
+                    condition.last_transition_time = Some(Time(now));
+                }
             }
+        }
+    }
+
+    /// Kubelets that stop answering, and those that answer again.
+    fn fall_ill(&mut self) {
+        let now = self.now;
+        let answers: BTreeSet<&str> = self.nodes.values().filter(|node| is_ready(node)).filter_map(id_of).collect();
+        let well = |one: &&Instance| one.ill.is_none() && answers.contains(one.id.as_str());
+        let ids: Vec<String> = self.instances.values().filter(well).map(|one| one.id.clone()).collect();
+        for instance in self.instances.values_mut().filter(|one| one.ends.is_none()) {
+            instance.ill.take_if(|ill| ill.heals.is_some_and(|at| at <= now));
+        }
+        if ids.is_empty() || !self.random.happens(self.faults.ills_permille) {
+            return;
+        }
+        let other = self.instances.values().any(|one| one.ill.is_some_and(|ill| ill.heals.is_none()));
+        let minutes = 1 + self.random.below(40) as i64;
+        let heals = (other || self.random.happens(500)).then(|| now + SignedDuration::from_mins(minutes));
+        if let Some(unlucky) = self.instances.get_mut(&ids[self.random.below(ids.len())]) {
+            unlucky.ill = Some(Illness { since: now, heals });
         }
     }
 
@@ -188,6 +223,10 @@ impl World {
         });
         serde_json::from_value(node).unwrap_or_default()
     }
+}
+
+fn id_of(node: &core::Node) -> Option<&str> {
+    node.spec.as_ref()?.provider_id.as_deref()
 }
 
 pub(super) fn zone_of(instance: &Instance) -> Arc<str> {

@@ -13,13 +13,13 @@ use super::account::Action;
 use super::turns::Turns;
 use super::watch::View;
 use super::world::{World, is_ready};
-use super::writes::{Killed, delete_claim, effect, patch_node, set, taint, yes};
+use super::writes::{Killed, cut_short, delete_claim, effect, patch_node, set, taint, yes};
 use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 use crate::batch::{Batcher, Window};
 use crate::catalogue::Unavailable;
 use crate::cluster::{Assumed, Node, Pod, Snapshot};
-use crate::disruption::{Act, Command, Execution, Memory, Progress};
+use crate::disruption::{Act, Cause, Command, Execution, Memory, Progress};
 use crate::eviction::Answers;
 use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
 use crate::scheduling::InFlightNode;
@@ -236,6 +236,8 @@ impl Controller<'_> {
             world.violate("S-16", "another order of the same lists gives another command".to_owned());
         }
         self.memory.examined(plan.resume);
+        super::check::ill_for_long(world, &plan.hurried);
+        plan.hurried.iter().try_for_each(|candidate| cut_short(world, &candidate.claim))?;
         let look = world.now + LOOK_AGAIN;
         self.plans = plan.next_look.map_or(look, |at| at - SignedDuration::from_secs(world.skew)).min(look);
         for command in plan.commands {
@@ -259,7 +261,9 @@ impl Controller<'_> {
         }
         super::check::budgets_allow(world, &command);
         super::check::is_cheaper(world, &command);
+        super::check::repairs_are_due(world, &command);
         world.commands += 1;
+        world.repairs += u32::from(command.cause == Cause::Unhealthy);
         let mut replacements = Vec::new();
         for node in &command.replacements {
             replacements.push(self.create(world, node)?);
@@ -304,6 +308,9 @@ impl Controller<'_> {
         let (command, ..) = self.running.swap_remove(at);
         for candidate in &command.candidates {
             if act == Act::Delete {
+                if command.cause == Cause::Unhealthy {
+                    cut_short(world, &candidate.claim)?;
+                }
                 self.assumed.deleted(&candidate.claim);
                 delete_claim(world, &candidate.claim)?;
             } else if let Some(node) = &candidate.node {

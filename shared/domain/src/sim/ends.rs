@@ -12,7 +12,7 @@ use super::cloud::Instance;
 use super::controller::Controller;
 use super::launch::was_tried;
 use super::world::{World, is_ready};
-use super::writes::{Killed, call, effect, taint};
+use super::writes::{Killed, call, effect, stamped, taint};
 use crate::api::NodeClaim;
 use crate::cluster::Pod;
 use crate::eviction::{self, Answer, Drain};
@@ -112,7 +112,8 @@ impl Controller<'_> {
             let on_it = |pod: &&Pod| pod.node.as_deref() == Some(name);
             let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on_it).cloned().map(Arc::new).collect();
             let grace = claim.as_ref().and_then(|claim| claim.spec.grace());
-            let deadline = grace.map(|grace| since.saturating_add(grace).unwrap_or(Timestamp::MAX));
+            let granted = grace.map(|grace| since.saturating_add(grace).unwrap_or(Timestamp::MAX));
+            let deadline = granted.into_iter().chain(claim.as_ref().and_then(stamped)).min();
             until = deadline;
             let answers = self.answers.entry(id.clone()).or_default();
             let step = self.decisions.drain(&Drain { pods: &pods, deadline, answers }, world.clock());

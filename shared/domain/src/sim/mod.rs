@@ -44,6 +44,8 @@ pub struct Faults {
     pub never_joins_permille: u32,
     /// An instance ends by itself, in a second.
     pub ends_permille: u32,
+    /// A kubelet stops answering, in a second: for up to 40 min, or for good where all others answer or will again.
+    pub ills_permille: u32,
     /// A workload is scaled, in a second.
     pub scales_permille: u32,
     /// A user deletes a claim, in a second.
@@ -120,6 +122,8 @@ pub struct Report {
     pub evictions: u32,
     /// Disruption commands that were begun.
     pub commands: u32,
+    /// Those of them for nodes that were ill.
+    pub repairs: u32,
     /// Times the controller was killed.
     pub crashes: u32,
     /// Writes that were refused since the object had changed.
@@ -165,6 +169,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     report.violations = watch.violations;
     report.violations.append(&mut world.violations);
     (report.launches, report.evictions, report.commands) = (world.launches, world.evictions, world.commands);
+    report.repairs = world.repairs;
     (report.nodes, report.reordered) = (world.nodes.len(), world.reordered);
     (report.conflicts, report.takeovers) = (world.conflicts, world.takeovers);
     report.throttled = world.account.throttled;

@@ -52,6 +52,7 @@ pub struct World {
     pub(super) launches: u32,
     pub(super) evictions: u32,
     pub(super) commands: u32,
+    pub(super) repairs: u32,
     /// When karp last wrote anything.
     pub(super) written: Timestamp,
     pub(super) violations: Vec<Violation>,
@@ -89,6 +90,12 @@ impl World {
     pub fn new(now: Timestamp, catalogue: Catalogue, pools: Vec<Pool>, workloads: Vec<Workload>) -> Self {
         let pools = pools.into_iter().map(Arc::new).collect();
         World { now, written: now, catalogue: Arc::new(catalogue), pools, workloads, ..World::default() }
+    }
+
+    /// Sets what the controller is told beside its objects.
+    #[must_use]
+    pub fn with_settings(self, settings: Settings) -> Self {
+        World { settings, ..self }
     }
 
     pub(super) fn begin(&mut self, seed: u64) {
