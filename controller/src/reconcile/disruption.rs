@@ -1,10 +1,10 @@
 //! Disruption: plan, let the decision rest, check it on a fresh snapshot, launch what replaces the nodes, and let them go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::Price;
@@ -13,7 +13,7 @@ use karp_domain::disruption::{
     Act, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict,
     plan_with, validate,
 };
-use karp_domain::lifecycle::Ailment;
+use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
 use kube::ResourceExt;
 use serde_json::json;
@@ -277,9 +277,6 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
     context.running.memory().succeeded(command, Timestamp::now());
 }
 
-/// What a node that is ill is given to drain: its pods are deleted within it, so that their owners replace them at once.
-const REPAIR_DRAIN: SignedDuration = SignedDuration::from_secs(10);
-
 /// Deletes a candidate's claim. One that is ill is given hardly any time to drain: nobody knows whether its pods still run.
 async fn let_go(context: &Context, command: &Command, candidate: &Candidate, claim: &NodeClaim) -> Result<(), Error> {
     let ailment = candidate.node.as_ref().filter(|_| command.cause == Cause::Unhealthy).and_then(|name| {
@@ -306,14 +303,11 @@ async fn let_go(context: &Context, command: &Command, candidate: &Candidate, cla
     Ok(())
 }
 
-/// Sets the time by which a claim's node is drained, unless it is drained sooner anyway.
-async fn cut_short(context: &Context, claim: &NodeClaim) -> kube::Result<()> {
-    let end = Timestamp::now() + REPAIR_DRAIN;
-    let set = claim.annotations().get(labels::TERMINATION_TIMESTAMP);
-    if set.and_then(|text| text.parse::<Timestamp>().ok()).is_none_or(|at| at > end) {
-        let stamp = json!({ "annotations": { (labels::TERMINATION_TIMESTAMP): format!("{end:.0}") } });
-        effect::write_metadata(&context.client, claim, stamp).await?;
-    }
+/// Lets the drain of an ill node end soon.
+async fn cut_short(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
+    let Some(end) = lifecycle::cut_short(claim, Timestamp::now()) else { return Ok(()) };
+    let stamp = json!({ "annotations": BTreeMap::from([lifecycle::drain_by(end)]) });
+    effect::write_metadata(&context.client, claim, stamp).await?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! The end of nodes and claims: keep new pods off, drain, end the instance, and only then let the objects go. Each step is
 //! derived from what is there, so that it goes on after a crash, and each finalizer can always leave.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::cluster::{Node as ReadNode, Pod, Readiness};
 use karp_domain::eviction::{self, Answer, Answers, Drain, Step, Target};
+use karp_domain::lifecycle;
 use kube::api::ListParams;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -271,7 +273,7 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         && !claim.annotations().contains_key(labels::TERMINATION_TIMESTAMP)
     {
         let at = asked.saturating_add(grace).unwrap_or(Timestamp::MAX);
-        let stamp = json!({ "annotations": { (labels::TERMINATION_TIMESTAMP): format!("{at:.0}") } });
+        let stamp = json!({ "annotations": BTreeMap::from([lifecycle::drain_by(at)]) });
         effect::write_metadata(&context.client, claim, stamp).await?;
         return Ok(Action::requeue(Duration::ZERO));
     }

@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use karp_kube::apply::{self, Force, Manager};
 use karp_kube::rbac;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kube::config::Kubeconfig;
 use kube::{Api, Client};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{create, until};
@@ -31,18 +29,20 @@ pub async fn account(client: &Client, admin: &str, namespace: &str, lease: &str)
     // `--cloud=simulated` launches Node objects.
     let nodes = json!({ "apiGroups": [""], "resources": ["nodes"], "verbs": ["create"] });
     rules.as_array_mut().expect("a list of rules").push(nodes);
-    let subjects = json!([{ "kind": "ServiceAccount", "name": NAME, "namespace": namespace }]);
-    let bound = |kind: &str, role: &str| {
-        let reference = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role });
-        json!({ "roleRef": reference, "subjects": subjects })
-    };
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-    apply(&accounts, NAME, json!({})).await;
-    apply::<ClusterRole>(&Api::all(client.clone()), &everywhere, json!({ "rules": rules })).await;
-    apply::<ClusterRoleBinding>(&Api::all(client.clone()), &everywhere, bound("ClusterRole", &everywhere)).await;
-    let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
-    apply(&roles, NAME, json!({ "rules": named(rbac::lease_rules()) })).await;
-    apply::<RoleBinding>(&Api::namespaced(client.clone(), namespace), NAME, bound("Role", NAME)).await;
+    let here = json!({ "name": NAME, "namespace": namespace });
+    let cluster = json!({ "name": everywhere });
+    let objects = [
+        ("serviceaccounts", json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": here })),
+        ("clusterroles", rbac::role(&cluster, &rules)),
+        ("clusterrolebindings", rbac::binding(&cluster, (namespace, NAME))),
+        ("roles", rbac::role(&here, &named(rbac::lease_rules()))),
+        ("rolebindings", rbac::binding(&here, (namespace, NAME))),
+    ];
+    let manager = Manager { name: "karp-test", force: Force::Yes };
+    for (plural, object) in objects {
+        apply::json(client, manager, plural, &object).await.expect("the API server accepts it");
+    }
     // the authorizer learns of roles by a watch
     let user = format!("system:serviceaccount:{namespace}:{NAME}");
     for (resource, of, verb) in [("nodes", None, "create"), ("configmaps", Some(namespace), "create")] {
@@ -70,15 +70,4 @@ pub async fn account(client: &Client, admin: &str, namespace: &str, lease: &str)
     }
     std::fs::write(&path, written.to_string()).expect("the kubeconfig can be written");
     path
-}
-
-async fn apply<K>(api: &Api<K>, name: &str, mut object: Value)
-where
-    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
-{
-    object["apiVersion"] = json!(K::api_version(&()));
-    object["kind"] = json!(K::kind(&()));
-    object["metadata"] = json!({ "name": name });
-    let params = PatchParams::apply("karp-test").force();
-    api.patch(name, &params, &Patch::Apply(&object)).await.expect("the API server accepts it");
 }

@@ -5,6 +5,31 @@ use serde_json::{Value, json};
 /// The lease that one controller holds at a time, in its namespace.
 pub const LEASE: &str = "karpenter-leader-election";
 
+/// Names the API group of roles.
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// Gives a role of these rules: a Role where its metadata name a namespace, else a ClusterRole.
+pub fn role(metadata: &Value, rules: &Value) -> Value {
+    json!({ "apiVersion": format!("{GROUP}/v1"), "kind": kind_of_role(metadata), "metadata": metadata, "rules": rules })
+}
+
+/// Binds an account (its namespace and name) to the role that has the name of the binding: a Role where the metadata name a namespace, else
+/// a ClusterRole.
+pub fn binding(metadata: &Value, (namespace, account): (&str, &str)) -> Value {
+    let kind = kind_of_role(metadata);
+    json!({
+        "apiVersion": format!("{GROUP}/v1"),
+        "kind": format!("{kind}Binding"),
+        "metadata": metadata,
+        "roleRef": { "apiGroup": GROUP, "kind": kind, "name": metadata["name"] },
+        "subjects": [{ "kind": "ServiceAccount", "name": account, "namespace": namespace }],
+    })
+}
+
+fn kind_of_role(metadata: &Value) -> &'static str {
+    if metadata["namespace"].is_null() { "ClusterRole" } else { "Role" }
+}
+
 fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> Value {
     json!({ "apiGroups": groups, "resources": resources, "verbs": verbs })
 }

@@ -4,6 +4,11 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 
+use crate::api::{NodeClaim, labels};
+
+/// What a node that is ill is given to drain: its pods are deleted within it, so that their owners replace them at once.
+const DRAIN: SignedDuration = SignedDuration::from_secs(10);
+
 /// Of so many nodes in a hundred, rounded up, some may be ill at a time; where more are, none is repaired.
 const MOST_PERCENT: usize = 20;
 
@@ -45,6 +50,22 @@ impl Ailment {
         });
         told.min_by_key(|ailment| ailment.due)
     }
+}
+
+/// Reads by when a claim's node is drained, if that is written on the claim.
+pub fn drained_by(claim: &NodeClaim) -> Option<Timestamp> {
+    claim.metadata.annotations.as_ref()?.get(labels::TERMINATION_TIMESTAMP)?.parse().ok()
+}
+
+/// Gives the annotation that says by when a claim's node is drained.
+pub fn drain_by(at: Timestamp) -> (String, String) {
+    (labels::TERMINATION_TIMESTAMP.to_owned(), format!("{at:.0}"))
+}
+
+/// Answers by when the node of a claim is drained that is found ill now, unless it is drained sooner anyway.
+pub fn cut_short(claim: &NodeClaim, now: Timestamp) -> Option<Timestamp> {
+    let end = now + DRAIN;
+    drained_by(claim).is_none_or(|at| at > end).then_some(end)
 }
 
 /// Counts the nodes that stand or fall together: those of a pool, or of the cluster for claims that no pool made.

@@ -12,11 +12,11 @@ use super::cloud::Instance;
 use super::controller::Controller;
 use super::launch::was_tried;
 use super::world::{World, is_ready};
-use super::writes::{Killed, call, effect, stamped, taint};
+use super::writes::{Killed, call, effect, taint};
 use crate::api::NodeClaim;
 use crate::cluster::Pod;
 use crate::eviction::{self, Answer, Drain};
-use crate::lifecycle::provider_id;
+use crate::lifecycle::{self, provider_id};
 use crate::pace::THROTTLED_WAIT;
 
 /// Pause between questions whether an instance is gone.
@@ -113,7 +113,7 @@ impl Controller<'_> {
             let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on_it).cloned().map(Arc::new).collect();
             let grace = claim.as_ref().and_then(|claim| claim.spec.grace());
             let granted = grace.map(|grace| since.saturating_add(grace).unwrap_or(Timestamp::MAX));
-            let deadline = granted.into_iter().chain(claim.as_ref().and_then(stamped)).min();
+            let deadline = granted.into_iter().chain(claim.as_ref().and_then(lifecycle::drained_by)).min();
             until = deadline;
             let answers = self.answers.entry(id.clone()).or_default();
             let step = self.decisions.drain(&Drain { pods: &pods, deadline, answers }, world.clock());

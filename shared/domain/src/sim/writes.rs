@@ -1,6 +1,6 @@
 //! What a controller writes at the API server: it may be killed just after each.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::world::World;
 use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, NodeClaimStatus, labels};
+use crate::lifecycle;
 
 /// The controller was killed.
 pub(super) struct Killed;
@@ -79,20 +80,13 @@ pub(super) fn delete_claim(world: &mut World, name: &str) -> Result<(), Killed> 
     }
 }
 
-/// Lets the drain of a claim's node end within ten seconds, as `controller/src/reconcile/disruption.rs` does for what is ill.
+/// Lets the drain of an ill node end soon, as `controller/src/reconcile/disruption.rs` does.
 pub(super) fn cut_short(world: &mut World, name: &str) -> Result<(), Killed> {
-    let end = world.clock() + SignedDuration::from_secs(10);
-    let Some(claim) = world.claims.get_mut(name).filter(|claim| stamped(claim).is_none_or(|at| at > end)) else {
-        return Ok(());
-    };
-    let stamp = (labels::TERMINATION_TIMESTAMP.to_owned(), format!("{end:.0}"));
-    claim.metadata.annotations.get_or_insert_default().extend([stamp]);
+    let now = world.clock();
+    let Some(claim) = world.claims.get_mut(name) else { return Ok(()) };
+    let Some(end) = lifecycle::cut_short(claim, now) else { return Ok(()) };
+    claim.metadata.annotations.get_or_insert_default().extend([lifecycle::drain_by(end)]);
     effect(world)
-}
-
-/// By when a claim's node is drained, if that is written on it.
-pub(super) fn stamped(claim: &NodeClaim) -> Option<Timestamp> {
-    claim.metadata.annotations.as_ref()?.get(labels::TERMINATION_TIMESTAMP)?.parse().ok()
 }
 
 pub(super) fn taint(world: &mut World, name: &str, on: bool) -> Result<(), Killed> {
