@@ -454,6 +454,12 @@ async fn a_static_pool_has_its_replicas_whatever_pods_there_are() {
     let one = Patch::Merge(json!({ "spec": { "replicas": 1 } }));
     pools.patch(&stand.name, &PatchParams::default(), &one).await.expect("the pool is scaled");
     until("two of them go", async || nodes().await == 1).await;
+    until("the pool's conditions tell of its changed spec", async || {
+        let pool = pools.get(&stand.name).await.expect("the pool");
+        let all = pool.status.unwrap_or_default().conditions;
+        !all.is_empty() && all.iter().all(|condition| condition.observed_generation == pool.metadata.generation)
+    })
+    .await;
     stand.leave().await;
 }
 

@@ -101,7 +101,7 @@ fn status(class: &Ec2NodeClass, resolved: Resolved, now: Timestamp) -> Ec2NodeCl
     }
     conditions::set_ready(&mut conditions, &parts, now);
     // nothing is launched by what an earlier spec resolved to
-    conditions.iter_mut().for_each(|condition| condition.observed_generation = class.metadata.generation);
+    conditions::observe(&mut conditions, class.metadata.generation);
     Ec2NodeClassStatus {
         subnets: resolved.subnets,
         security_groups: resolved.security_groups,

@@ -111,6 +111,7 @@ fn status(pool: &NodePool, context: &Context, now: Timestamp) -> NodePoolStatus 
     let generation = class.as_ref().and_then(|class| class.metadata.generation).unwrap_or_default();
     context.health.tell(pool, generation, all, now);
     conditions::set_ready(all, conditions::NODE_POOL_READY, now);
+    conditions::observe(all, pool.metadata.generation);
     let (resources, nodes) = usage(pool, context);
     status.nodes = nodes;
     status.resources = Some(resources);

@@ -65,11 +65,13 @@ async fn tell(unread: &Unread, context: &Context) -> Result<(), Error> {
         "NodePool" => {
             set(&mut all, node_pool::INVALID, &unread.why, now);
             conditions::set_ready(&mut all, conditions::NODE_POOL_READY, now);
+            conditions::observe(&mut all, unread.metadata.generation);
             write::<NodePool>(unread, all, context).await
         }
         "EC2NodeClass" => {
             set(&mut all, node_class::INVALID, &unread.why, now);
             conditions::set_ready(&mut all, conditions::NODE_CLASS_READY_PARTS, now);
+            conditions::observe(&mut all, unread.metadata.generation);
             write::<Ec2NodeClass>(unread, all, context).await
         }
         "NodeClaim" => {

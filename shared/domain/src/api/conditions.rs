@@ -164,6 +164,11 @@ pub fn set(
     true
 }
 
+/// Says of all conditions which generation of their object they tell of.
+pub fn observe(conditions: &mut [Condition], generation: Option<i64>) {
+    conditions.iter_mut().for_each(|condition| condition.observed_generation = generation);
+}
+
 /// Takes a condition away; returns whether it was there.
 pub fn clear(conditions: &mut Vec<Condition>, kind: &str) -> bool {
     let before = conditions.len();
