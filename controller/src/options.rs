@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
-use karp_domain::cluster::{self, PodShare, PriceTolerance};
+use karp_domain::cluster::{self, ConsolidationFloor, PodShare, PriceTolerance};
 
 /// Says where instances come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -122,6 +122,10 @@ pub struct Options {
     /// `karp.sh/price-tolerance`.
     #[arg(long, env = "KARP_PRICE_TOLERANCE", default_value_t)]
     pub price_tolerance: PriceTolerance,
+    /// What share of its price a node full of pods must save to be given up by consolidation, one with fewer pods less, where the pool has no
+    /// annotation `karp.sh/consolidation-floor`; 0% moves pods for any saving of a twentieth.
+    #[arg(long, env = "KARP_CONSOLIDATION_FLOOR", default_value_t)]
+    pub consolidation_floor: ConsolidationFloor,
     /// Leave pods with resource claims alone.
     #[arg(long, env = "IGNORE_DRA_REQUESTS", default_value = "true", value_parser = go_bool, num_args = 0..=1, default_missing_value = "true")]
     pub ignore_dra_requests: bool,
@@ -317,6 +321,7 @@ mod tests {
         assert!(parse(&["--batch-max-duration=-1s"]).is_err());
         assert!(parse(&["--preference-policy=Sometimes"]).is_err());
         assert!(parse(&["--max-pod-share=0%"]).is_err() && parse(&["--max-pod-share=25%"]).is_ok());
+        assert!(parse(&["--consolidation-floor=101%"]).is_err() && parse(&["--consolidation-floor=0%"]).is_ok());
         assert!(parse(&["--price-tolerance=20"]).is_err() && parse(&["--price-tolerance=20%"]).is_ok());
         assert!(parse(&[]).expect("parses").check().is_err(), "aws needs a cluster name");
         assert!(parse(&["--cloud=simulated"]).expect("parses").check().is_ok());

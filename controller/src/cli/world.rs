@@ -44,6 +44,10 @@ pub struct World {
     /// `karp.sh/price-tolerance`.
     #[arg(long, value_name = "PERCENT", default_value_t)]
     pub price_tolerance: cluster::PriceTolerance,
+    /// What share of its price a node full of pods must save to be given up by consolidation, such as 25%, where the pool has no annotation
+    /// `karp.sh/consolidation-floor`.
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    pub consolidation_floor: cluster::ConsolidationFloor,
     /// Feature gates as the controller has them: SpotToSpotConsolidation and NodeRepair matter here.
     #[arg(long, value_name = "NAME=BOOL,...", default_value = "")]
     pub feature_gates: FeatureGates,
@@ -103,6 +107,7 @@ impl World {
             min_values: self.min_values_policy.into(),
             max_pod_share: self.max_pod_share,
             price_tolerance: self.price_tolerance,
+            consolidation_floor: self.consolidation_floor,
             ..Settings::default()
         };
         Ok(Question { objects, catalogues, settings, now })

@@ -122,6 +122,7 @@ impl Context {
             min_values: self.options.min_values_policy.into(),
             max_pod_share: self.options.max_pod_share,
             price_tolerance: self.options.price_tolerance,
+            consolidation_floor: self.options.consolidation_floor,
             ..Settings::default()
         };
         self.market.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&catalogues);

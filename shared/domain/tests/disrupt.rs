@@ -398,13 +398,41 @@ fn two_nodes_become_one_when_neither_could_go_alone() {
         objects.extend(node(n, "default", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand));
         objects.push(running(&format!("p-{n}"), n, "4500m", "1Gi"));
     }
-    let types = ["m7i.2xlarge", "c7i.4xlarge"];
-    let snapshot = snapshot(&objects, catalogue(&types));
+    let types = catalogue(&["m7i.2xlarge", "c7i.4xlarge"]);
+    // the floor per eviction is more than that saves
+    assert!(plan_disruption(&snapshot(&objects, types.clone())).commands.is_empty());
+    objects[1]["metadata"]["annotations"]["karp.sh/consolidation-floor"] = json!("0%");
+    let snapshot = snapshot(&objects, types);
     let plan = plan_disruption(&snapshot);
     let command = &plan.commands[0];
     assert_eq!((command.candidates.len(), command.replacements.len()), (2, 1));
     assert_eq!(command.replacements[0].instance_types().iter().map(|t| &**t).collect::<Vec<_>>(), ["c7i.4xlarge"]);
     assert_eq!(validate(command, &snapshot), Ok(()));
+}
+
+/// A type that is a ninth cheaper would do for nodes of fifteen small pods each as for one with a single large pod.
+#[test]
+fn the_more_pods_a_node_holds_the_more_must_be_saved() {
+    let planned = |objects: &[Value]| plan_disruption(&snapshot(objects, catalogue(&["m7i.4xlarge", "c7i.4xlarge"])));
+    let mut full = vec![class(), pool("default", on_demand())];
+    for name in ["full1", "full2"] {
+        full.extend(node(name, "default", "m7i.4xlarge", "us-east-1a", CapacityType::OnDemand));
+        full.extend((0..15).map(|n| running(&format!("{name}-{n}"), name, "800m", "1Gi")));
+    }
+    let plan = planned(&full);
+    assert!(plan.commands.is_empty() && plan.verdicts.len() == 2);
+    for (candidate, verdict) in &plan.verdicts {
+        let Verdict::Keep(KeepReason::TooLittleSaved { saving, least }) = verdict else { panic!("{verdict:?}") };
+        assert_eq!((*least, saving < least), (candidate.price.unwrap().scaled(45, 100), true));
+    }
+    let mut lone = full.clone();
+    lone.extend(node("lone", "default", "m7i.4xlarge", "us-east-1a", CapacityType::OnDemand));
+    lone.push(running("one", "lone", "12", "8Gi"));
+    let plan = planned(&lone);
+    let going: Vec<&str> = plan.commands.iter().flat_map(|c| &c.candidates).filter_map(|c| c.node.as_deref()).collect();
+    assert_eq!(going, ["lone"]);
+    full[1]["metadata"]["annotations"]["karp.sh/consolidation-floor"] = json!("5%");
+    assert!(!planned(&full).commands.is_empty());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use karp_domain::catalogue::{CapacityType, Price};
-use karp_domain::cluster::{Phase, Pod, PodKey, Snapshot};
+use karp_domain::cluster::{ConsolidationFloor, Phase, Pod, PodKey, Snapshot};
 use karp_domain::disruption::{Change, Method, Path, plan_disruption, until_stable};
 use karp_domain::quantity::Quantity;
 use karp_domain::resources::{CPU, MEMORY};
@@ -169,7 +169,7 @@ fn measure(name: &str, snapshot: &Snapshot) -> Figures {
     println!("{name}: a plan that finds nothing takes {last:.3} s");
     // Karpenter moves for any lower price
     let mut keen = snapshot.clone();
-    (keen.settings.saving_floor_permille, keen.settings.eviction_floor_permille) = (0, 0);
+    (keen.settings.saving_floor_permille, keen.settings.consolidation_floor) = (0, ConsolidationFloor::NONE);
     let (theirs, seconds) = timed(|| until_stable(&keen, Method::OneByOne));
     told("one by one", &theirs, seconds);
     Figures { over_fresh: ours.after.dollars() / fresh, evictions_ratio: per_dollar(&ours) / per_dollar(&theirs) }
@@ -202,13 +202,13 @@ fn keys(snapshot: &Snapshot) -> BTreeSet<PodKey> {
 
 #[test]
 fn a_way_is_cheap_and_disturbs_few() {
-    let mut snapshot = thinned(600);
-    // what decision 0007 proposes
-    snapshot.settings.eviction_floor_permille = 250;
-    let figures = measure("thinned", &snapshot);
-    assert!(figures.over_fresh <= 1.10, "{:.3} of a fresh packing", figures.over_fresh);
-    // the aim is 0.7; see decision 0007
-    assert!(figures.evictions_ratio < 0.9, "{:.3} of the evictions per dollar", figures.evictions_ratio);
+    // one small cluster says little: one move more or less is a tenth of all
+    let all = [600, 900, 1200].map(|pods| measure("thinned", &thinned(pods)));
+    for figures in &all {
+        assert!(figures.over_fresh <= 1.10, "{:.3} of a fresh packing", figures.over_fresh);
+    }
+    let mean = all.iter().map(|figures| figures.evictions_ratio).sum::<f64>() / all.len() as f64;
+    assert!(mean <= 0.75, "{mean:.3} of the evictions per dollar");
 }
 
 #[test]

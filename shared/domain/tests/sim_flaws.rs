@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::NodeClaim;
 use karp_domain::catalogue::{Catalogue, InstanceType, Price};
-use karp_domain::cluster::{Assumed, Node, Pod, PodBudget, Pool, Settings, Snapshot};
+use karp_domain::cluster::{Assumed, ConsolidationFloor, Node, Pod, PodBudget, Pool, Settings, Snapshot};
 use karp_domain::disruption::{
     Act, Candidate, Cause, Command, DisruptionPlan, Execution, Invalid, KeepReason, Memory, Progress, Verdict,
     plan_with, validate,
@@ -77,7 +77,10 @@ struct Case<'a> {
 impl Case<'_> {
     fn play(&self, decisions: &dyn Decisions, seed: u64) -> Report {
         let scenario = Scenario { seed, seconds: self.minutes * 60, faults: self.faults };
-        let settings = Settings { repair: self.faults.ills_permille > 0, ..Settings::default() };
+        // flaws show where much moves
+        let consolidation_floor = ConsolidationFloor::NONE;
+        let repair = self.faults.ills_permille > 0;
+        let settings = Settings { repair, consolidation_floor, ..Settings::default() };
         run_with(decisions, &scenario, cluster(&self.pool).with_settings(settings))
     }
 

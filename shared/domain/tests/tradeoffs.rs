@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::api::NodePool;
 use karp_domain::catalogue::{CapacityType, Catalogue, NodeSettings, Price};
-use karp_domain::cluster::{PodKey, PodShare, Pool, PriceTolerance, Snapshot};
+use karp_domain::cluster::{ConsolidationFloor, PodKey, PodShare, Pool, PriceTolerance, Snapshot};
 use karp_domain::scheduling::{InFlightNode, Misfit, Refusal, Solution, solve};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -49,6 +49,10 @@ fn percentages_are_read_or_named() {
         assert!(text.parse::<PodShare>().unwrap_err().to_string().contains("from 1% to 100%, such as 25%"), "{text}");
     }
     assert!("0%".parse::<PriceTolerance>().is_ok() && "10001%".parse::<PriceTolerance>().is_err());
+    assert!(
+        "0%".parse::<ConsolidationFloor>() == Ok(ConsolidationFloor::NONE)
+            && "101%".parse::<ConsolidationFloor>().is_err()
+    );
     let wrong: NodePool = serde_json::from_value(set(pool("p", json!([])), SHARE, "a quarter")).unwrap();
     let message = Pool::from_kube(&wrong).unwrap_err().to_string();
     assert_eq!(

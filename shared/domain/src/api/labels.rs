@@ -65,6 +65,8 @@ pub const PRICE_OVERLAY_APPLIED: &str = "karpenter.sh/price-overlay-applied";
 pub const MAX_POD_SHARE: &str = "karp.sh/max-pod-share";
 /// How much dearer than the cheapest the types may be that a new node may become, such as `20%`; on the NodePool.
 pub const PRICE_TOLERANCE: &str = "karp.sh/price-tolerance";
+/// What share of its price a node full of pods must save to be given up by consolidation, such as `25%`; on the NodePool.
+pub const CONSOLIDATION_FLOOR: &str = "karp.sh/consolidation-floor";
 /// How long after `expireAfter` a node may still be replaced gently, such as `24h`, before it goes by force; on the NodePool.
 pub const EXPIRATION_GRACE: &str = "karp.sh/expiration-grace";
 pub const EC2_NODE_CLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";

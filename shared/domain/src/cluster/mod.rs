@@ -33,7 +33,9 @@ pub use pod::{CRITICAL_PRIORITY, Digest, DoNotDisrupt, Owner, Phase, Pod, PodKey
 pub use pool::{NODE_CLASS_GROUP, Pool};
 pub use shape::{Feature, Shape, is_resized};
 pub use snapshot::{Host, MinValuesPolicy, PreferencePolicy, Settings, Snapshot};
-pub use tradeoff::{ExpirationGrace, ParseGraceError, ParsePercentageError, PodShare, PriceTolerance};
+pub use tradeoff::{
+    ConsolidationFloor, ExpirationGrace, ParseGraceError, ParsePercentageError, PodShare, PriceTolerance,
+};
 pub use volume::{ClaimRef, EBS_DRIVER, StorageClass, Volume, VolumeClaim, VolumeProblem, Volumes};
 pub use watched::Watched;
 

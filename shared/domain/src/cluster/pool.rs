@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Budget, ClassRef, ExpirationGrace, PodShare, PriceTolerance, Share, Unreadable, UnreadableField, Window};
+use super::{
+    Budget, ClassRef, ConsolidationFloor, ExpirationGrace, PodShare, PriceTolerance, Share, Unreadable,
+    UnreadableField, Window,
+};
 use crate::api::conditions::{self, READY};
 use crate::api::{self, ConsolidationPolicy, NodePool, labels};
 use crate::requirement::{Requirement, Requirements};
@@ -58,6 +61,8 @@ pub struct Pool {
     pub max_pod_share: Option<PodShare>,
     /// Annotation `karp.sh/price-tolerance`: how much dearer the types may be that a new node may become.
     pub price_tolerance: Option<PriceTolerance>,
+    /// Annotation `karp.sh/consolidation-floor`: what giving up a node must save for the pods that it evicts.
+    pub consolidation_floor: Option<ConsolidationFloor>,
     /// Annotation `karp.sh/expiration-grace`: how long after `expireAfter` a node may still be replaced gently.
     pub expiration_grace: Option<ExpirationGrace>,
     /// Condition Ready is not false.
@@ -103,6 +108,7 @@ impl Pool {
             replicas: pool.spec.replicas.map(|replicas| u64::try_from(replicas).unwrap_or(0)),
             max_pod_share: annotation(pool, labels::MAX_POD_SHARE)?,
             price_tolerance: annotation(pool, labels::PRICE_TOLERANCE)?,
+            consolidation_floor: annotation(pool, labels::CONSOLIDATION_FLOOR)?,
             expiration_grace: annotation(pool, labels::EXPIRATION_GRACE)?,
             ready: !conditions::is_false(status, READY),
             deleting: pool.metadata.deletion_timestamp.as_ref().map(|t| t.0),

@@ -7,7 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
 
 use super::{
-    Buffer, Catalogues, Claim, DaemonSet, Node, Pod, PodBudget, PodKey, PodShare, Pool, PriceTolerance, Volumes,
+    Buffer, Catalogues, Claim, ConsolidationFloor, DaemonSet, Node, Pod, PodBudget, PodKey, PodShare, Pool,
+    PriceTolerance, Volumes,
 };
 use crate::catalogue::{Overlay, OverlayConflict};
 
@@ -49,9 +50,8 @@ pub struct Settings {
     pub repair: bool,
     /// A replacement must save at least this share of a node's price, in thousandths: a floor against flapping.
     pub saving_floor_permille: u64,
-    /// A node that holds as many pods for its price as the nodes of its pool do on average is given up for at least this share of its price,
-    /// in thousandths; one that holds fewer for proportionally less.
-    pub eviction_floor_permille: u64,
+    /// What giving up a node must save for the pods that it evicts, where the pool says nothing.
+    pub consolidation_floor: ConsolidationFloor,
     /// A node to which a pod was nominated is left alone for this long after its last pod event.
     pub settle: SignedDuration,
     /// What to do with preferences of pods.
@@ -90,7 +90,7 @@ impl Default for Settings {
             spot_to_spot: false,
             repair: false,
             saving_floor_permille: 50,
-            eviction_floor_permille: 0,
+            consolidation_floor: ConsolidationFloor::default(),
             settle: SignedDuration::from_secs(20),
             preferences: PreferencePolicy::Respect,
             min_values: MinValuesPolicy::Strict,

@@ -1,4 +1,4 @@
-//! What an operator trades price for: nodes that are not too large, types to turn to, and time to leave.
+//! What an operator trades price for: nodes that are not too large, types to turn to, pods that stay where they are, and time to leave.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +15,11 @@ pub struct PodShare(u32);
 /// Holds how much dearer than the cheapest the types may be that a new node may become, in percent. The default is 100: up to twice the price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PriceTolerance(u32);
+
+/// Holds what share of its price a node that is full of pods must save to be given up, in percent from 0 to 100; one with fewer pods for its
+/// price must save proportionally less. The default is 45: decision 0007 tells what it costs and spares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConsolidationFloor(u32);
 
 /// Reports text that is no percentage in range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,6 +95,36 @@ impl FromStr for PriceTolerance {
 }
 
 impl fmt::Display for PriceTolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+impl ConsolidationFloor {
+    /// Asks nothing for the pods that a move evicts.
+    pub const NONE: ConsolidationFloor = ConsolidationFloor(0);
+
+    /// Answers the share in thousandths.
+    pub const fn permille(self) -> u64 {
+        self.0 as u64 * 10
+    }
+}
+
+impl Default for ConsolidationFloor {
+    fn default() -> Self {
+        ConsolidationFloor(45)
+    }
+}
+
+impl FromStr for ConsolidationFloor {
+    type Err = ParsePercentageError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        percentage(text, 0, 100, 25).map(ConsolidationFloor)
+    }
+}
+
+impl fmt::Display for ConsolidationFloor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", self.0)
     }

@@ -121,7 +121,9 @@ impl<'a> Field<'a> {
         let settings = &self.problem.snapshot.settings;
         let price = entry.candidate.price.unwrap_or_default();
         let weight = self.weight(&entry.candidate.pool);
-        let share = settings.eviction_floor_permille.saturating_mul(entry.disruption_cost_milli());
+        let own = entry.pool.as_ref().and_then(|pool| pool.consolidation_floor);
+        let floor = own.unwrap_or(settings.consolidation_floor);
+        let share = floor.permille().saturating_mul(entry.disruption_cost_milli());
         let pods = weight.price.scaled(share, weight.disruption_milli.saturating_mul(1000).max(1));
         let share = price.scaled(settings.saving_floor_permille.min(1000), 1000);
         share.max(pods.min(price.scaled(WORTH_ANY_PERMILLE, 1000)))
