@@ -2,6 +2,7 @@
 
 pub mod aws_auth;
 pub mod controller;
+pub mod controller_settings;
 #[cfg(test)]
 pub mod coverage;
 pub mod spec;

@@ -4,6 +4,7 @@ pub mod access_entry;
 pub mod aws_auth_entry;
 pub mod controller;
 pub mod controller_role;
+mod controller_schema;
 pub mod crds;
 pub mod custom_object;
 pub mod discovery_tags;

@@ -1,10 +1,12 @@
 //! The controller's objects, in the order in which they are applied.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use karp_kube::rbac;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use super::controller_settings::SETTINGS;
 
 /// The name of all objects, and of the controller in labels.
 pub const NAME: &str = "karpenter";
@@ -12,6 +14,8 @@ const METRICS_PORT: u16 = 8080;
 const PROBE_PORT: u16 = 8081;
 /// The user of the image.
 const USER: i64 = 65532;
+/// The path of ServiceMonitors, whose CRD is the Prometheus operator's.
+pub const SERVICE_MONITORS: &str = "servicemonitors";
 /// The controller ends within 25 s.
 const GRACE_SECONDS: i64 = 30;
 
@@ -38,6 +42,40 @@ pub struct Settings {
     pub node_selector: Option<BTreeMap<String, String>>,
     pub priority_class_name: Option<String>,
     pub labels: Option<BTreeMap<String, String>>,
+    /// What each of [`SETTINGS`] is; null where it is left out.
+    pub settings: Option<BTreeMap<String, Value>>,
+    pub annotations: Option<BTreeMap<String, String>>,
+    pub pod_annotations: Option<BTreeMap<String, String>>,
+    pub service_account_annotations: Option<BTreeMap<String, String>>,
+    pub image_pull_secrets: Option<BTreeSet<String>>,
+    pub tolerations: Option<Vec<Toleration>>,
+    pub more_pod_spec_json: Option<String>,
+    pub more_container_json: Option<String>,
+    pub service_monitor: Option<ServiceMonitor>,
+}
+
+/// A taint that the pods tolerate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all(serialize = "camelCase"))]
+pub struct Toleration {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub toleration_seconds: Option<i64>,
+}
+
+/// How Prometheus finds the controller.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceMonitor {
+    pub labels: Option<BTreeMap<String, String>>,
+    pub interval: Option<String>,
 }
 
 /// What the container asks for and may use.
@@ -78,6 +116,9 @@ impl Settings {
         ]);
         labels.extend(self.labels.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())));
         let mut metadata = json!({ "name": name, "labels": labels });
+        if let Some(annotations) = self.annotations.as_ref().filter(|annotations| !annotations.is_empty()) {
+            metadata["annotations"] = json!(annotations);
+        }
         if let Some(namespace) = namespace {
             metadata["namespace"] = json!(namespace);
         }
@@ -97,13 +138,17 @@ impl Settings {
         let mut objects = vec![self.service_account()];
         objects.extend(self.roles());
         objects.extend([self.service(), self.disruption_budget(), self.deployment()]);
+        objects.extend(self.service_monitor.as_ref().map(|monitor| self.monitor(monitor)));
         objects
     }
 
     fn service_account(&self) -> Object {
         let mut metadata = self.metadata(self.account(), Some(self.namespace()));
+        for (key, value) in self.service_account_annotations.iter().flatten() {
+            metadata["annotations"][key] = json!(value);
+        }
         if let Some(role) = &self.controller_role_arn {
-            metadata["annotations"] = json!({ "eks.amazonaws.com/role-arn": role });
+            metadata["annotations"]["eks.amazonaws.com/role-arn"] = json!(role);
         }
         Object {
             plural: "serviceaccounts",
@@ -112,39 +157,18 @@ impl Settings {
     }
 
     fn roles(&self) -> Vec<Object> {
-        const API: &str = "rbac.authorization.k8s.io/v1";
-        let subjects = json!([{ "kind": "ServiceAccount", "name": self.account(), "namespace": self.namespace() }]);
-        let reference =
-            |kind: &str, name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name });
-        let admin = format!("{NAME}-admin");
-        let mut admin_metadata = self.metadata(&admin, None);
-        admin_metadata["labels"]["rbac.authorization.k8s.io/aggregate-to-admin"] = json!("true");
-        let role = |metadata: Value, rules: Value| Object {
-            plural: if metadata["namespace"].is_null() { "clusterroles" } else { "roles" },
-            json: json!({
-                "apiVersion": API,
-                "kind": if metadata["namespace"].is_null() { "ClusterRole" } else { "Role" },
-                "metadata": metadata,
-                "rules": rules,
-            }),
-        };
-        let binding = |metadata: Value, role: Value| Object {
-            plural: if metadata["namespace"].is_null() { "clusterrolebindings" } else { "rolebindings" },
-            json: json!({
-                "apiVersion": API,
-                "kind": if metadata["namespace"].is_null() { "ClusterRoleBinding" } else { "RoleBinding" },
-                "metadata": metadata,
-                "roleRef": role,
-                "subjects": subjects,
-            }),
-        };
-        let here = Some(self.namespace());
+        let mut admin = self.metadata(&format!("{NAME}-admin"), None);
+        admin["labels"]["rbac.authorization.k8s.io/aggregate-to-admin"] = json!("true");
+        let everywhere = self.metadata(NAME, None);
+        let here = self.metadata(NAME, Some(self.namespace()));
+        let account = (self.namespace(), self.account());
+        let object = |plural, json| Object { plural, json };
         vec![
-            role(self.metadata(NAME, None), rbac::cluster_rules(|gate| self.gate(gate))),
-            binding(self.metadata(NAME, None), reference("ClusterRole", NAME)),
-            role(admin_metadata, rbac::admin_rules()),
-            role(self.metadata(NAME, here), rbac::lease_rules()),
-            binding(self.metadata(NAME, here), reference("Role", NAME)),
+            object("clusterroles", rbac::role(&everywhere, &rbac::cluster_rules(|gate| self.gate(gate)))),
+            object("clusterrolebindings", rbac::binding(&everywhere, account)),
+            object("clusterroles", rbac::role(&admin, &rbac::admin_rules())),
+            object("roles", rbac::role(&here, &rbac::lease_rules())),
+            object("rolebindings", rbac::binding(&here, account)),
         ]
     }
 
@@ -164,6 +188,30 @@ impl Settings {
         }
     }
 
+    fn monitor(&self, monitor: &ServiceMonitor) -> Object {
+        let mut metadata = self.metadata(NAME, Some(self.namespace()));
+        for (key, value) in monitor.labels.iter().flatten() {
+            metadata["labels"][key] = json!(value);
+        }
+        let mut endpoint = json!({ "port": "http-metrics", "path": "/metrics" });
+        if let Some(interval) = &monitor.interval {
+            endpoint["interval"] = json!(interval);
+        }
+        Object {
+            plural: SERVICE_MONITORS,
+            json: json!({
+                "apiVersion": "monitoring.coreos.com/v1",
+                "kind": "ServiceMonitor",
+                "metadata": metadata,
+                "spec": {
+                    "namespaceSelector": { "matchNames": [self.namespace()] },
+                    "selector": { "matchLabels": selector() },
+                    "endpoints": [endpoint],
+                },
+            }),
+        }
+    }
+
     fn disruption_budget(&self) -> Object {
         Object {
             plural: "poddisruptionbudgets",
@@ -177,6 +225,10 @@ impl Settings {
     }
 
     fn deployment(&self) -> Object {
+        let mut pods = json!({ "labels": self.pod_labels() });
+        if let Some(annotations) = self.pod_annotations.as_ref().filter(|annotations| !annotations.is_empty()) {
+            pods["annotations"] = json!(annotations);
+        }
         Object {
             plural: "deployments",
             json: json!({
@@ -188,7 +240,7 @@ impl Settings {
                     "revisionHistoryLimit": 10,
                     "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": 1 } },
                     "selector": { "matchLabels": selector() },
-                    "template": { "metadata": { "labels": self.pod_labels() }, "spec": self.pod() },
+                    "template": { "metadata": pods, "spec": self.pod() },
                 },
             }),
         }
@@ -211,9 +263,15 @@ impl Settings {
             // There is no cluster DNS before the first node; the controller needs only AWS's names, which the host resolves.
             "dnsPolicy": if self.on_fargate.unwrap_or(true) { "Default" } else { "ClusterFirst" },
             "nodeSelector": selector,
-            "tolerations": [{ "key": "CriticalAddonsOnly", "operator": "Exists" }],
+            "tolerations": match &self.tolerations {
+                Some(tolerations) => json!(tolerations),
+                None => json!([{ "key": "CriticalAddonsOnly", "operator": "Exists" }]),
+            },
             "containers": [self.container()],
         });
+        if let Some(secrets) = self.image_pull_secrets.as_ref().filter(|secrets| !secrets.is_empty()) {
+            pod["imagePullSecrets"] = secrets.iter().map(|name| json!({ "name": name })).collect();
+        }
         if !self.on_fargate.unwrap_or(true) {
             // A controller on a node of its own making could end its own node.
             let apart = json!({ "matchExpressions": [{ "key": "karpenter.sh/nodepool", "operator": "DoesNotExist" }] });
@@ -223,6 +281,7 @@ impl Settings {
                 "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [own] },
             });
         }
+        more(&mut pod, self.more_pod_spec_json.as_deref());
         pod
     }
 
@@ -269,6 +328,7 @@ impl Settings {
         if let Some(policy) = &self.image_pull_policy {
             container["imagePullPolicy"] = json!(policy);
         }
+        more(&mut container, self.more_container_json.as_deref());
         container
     }
 
@@ -292,11 +352,20 @@ impl Settings {
             let gates: Vec<String> = gates.iter().map(|(gate, on)| format!("{gate}={on}")).collect();
             plain.insert("FEATURE_GATES", gates.join(","));
         }
+        let settings = self.settings.iter().flatten();
+        plain.extend(settings.filter_map(|(name, value)| SETTINGS.iter().find(|one| one.name == name)?.told(value)));
         // The user's own environment wins.
         plain.extend(self.extra_env.iter().flatten().map(|(name, value)| (name.as_str(), value.clone())));
         let named = plain.into_iter().map(|(name, value)| json!({ "name": name, "value": value }));
         let told = [("SYSTEM_NAMESPACE", "metadata.namespace"), ("POD_NAME", "metadata.name")];
         named.chain(told.into_iter().map(|(name, path)| json!({ "name": name, "valueFrom": field(path) }))).collect()
+    }
+}
+
+/// Merges more of an object over it; validation has seen that it is JSON.
+fn more(object: &mut Value, text: Option<&str>) {
+    if let Some(patch) = text.and_then(|text| serde_json::from_str(text).ok()) {
+        json_patch::merge(object, &patch);
     }
 }
 
@@ -342,6 +411,69 @@ mod tests {
         assert_eq!(env["LOG_LEVEL"], "debug");
         assert!(!env.contains_key("CLUSTER_ENDPOINT"));
         assert_eq!(container["args"], json!(["controller"]));
+    }
+
+    #[test]
+    fn settings_reach_the_environment_and_the_users_own_wins() {
+        let told = BTreeMap::from([
+            ("batch_idle_duration".to_owned(), json!("2s")),
+            ("isolated_vpc".to_owned(), json!(true)),
+            ("reserved_enis".to_owned(), json!(1)),
+            ("price_tolerance".to_owned(), json!("20%")),
+            ("max_pod_share".to_owned(), Value::Null),
+        ]);
+        let own = BTreeMap::from([("KARP_PRICE_TOLERANCE".to_owned(), "5%".to_owned())]);
+        let all = Settings { settings: Some(told), extra_env: Some(own), ..settings() };
+        let container = &find(&all.objects(), "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        let value = |name: &str| {
+            let entry = container["env"].as_array().unwrap().iter().find(|entry| entry["name"] == name);
+            entry.map(|entry| entry["value"].as_str().unwrap().to_owned())
+        };
+        assert_eq!(value("BATCH_IDLE_DURATION").as_deref(), Some("2s"));
+        assert_eq!(value("ISOLATED_VPC").as_deref(), Some("true"));
+        assert_eq!(value("RESERVED_ENIS").as_deref(), Some("1"));
+        assert_eq!(value("KARP_PRICE_TOLERANCE").as_deref(), Some("5%"));
+        assert_eq!(value("KARP_MAX_POD_SHARE"), None);
+    }
+
+    #[test]
+    fn more_is_merged_over_what_karp_writes() {
+        let all = Settings {
+            more_pod_spec_json: Some(json!({ "dnsPolicy": "None", "securityContext": { "fsGroup": 1 } }).to_string()),
+            more_container_json: Some(json!({ "securityContext": { "privileged": false } }).to_string()),
+            tolerations: Some(vec![Toleration {
+                key: Some("a".into()),
+                toleration_seconds: Some(5),
+                ..Toleration::default()
+            }]),
+            image_pull_secrets: Some(BTreeSet::from(["s".to_owned()])),
+            pod_annotations: Some(BTreeMap::from([("a".into(), "b".into())])),
+            ..settings()
+        };
+        let template = &find(&all.objects(), "Deployment")["spec"]["template"];
+        let (pod, context) = (&template["spec"], &template["spec"]["containers"][0]["securityContext"]);
+        assert_eq!((&pod["dnsPolicy"], &pod["securityContext"]), (&json!("None"), &json!({ "fsGroup": 1 })));
+        assert!(context["privileged"] == false && context["runAsNonRoot"] == true);
+        assert_eq!(pod["tolerations"], json!([{ "key": "a", "tolerationSeconds": 5 }]));
+        assert_eq!(
+            (&pod["imagePullSecrets"], &template["metadata"]["annotations"]),
+            (&json!([{ "name": "s" }]), &json!({ "a": "b" }))
+        );
+    }
+
+    #[test]
+    fn prometheus_is_told_where_metrics_are_when_asked() {
+        assert!(settings().objects().iter().all(|object| object.plural != SERVICE_MONITORS));
+        let labels = Some(BTreeMap::from([("release".to_owned(), "prometheus".to_owned())]));
+        let all =
+            Settings { service_monitor: Some(ServiceMonitor { labels, interval: Some("30s".into()) }), ..settings() };
+        let objects = all.objects();
+        let (monitor, service) = (find(&objects, "ServiceMonitor"), find(&objects, "Service"));
+        assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+        assert_eq!(monitor["spec"]["endpoints"][0]["port"], service["spec"]["ports"][0]["name"]);
+        for (key, value) in monitor["spec"]["selector"]["matchLabels"].as_object().unwrap() {
+            assert_eq!(&service["metadata"]["labels"][key], value, "the Service has no label {key}");
+        }
     }
 
     #[test]

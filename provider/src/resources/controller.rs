@@ -9,15 +9,11 @@ use karp_kube::wait::{self, Until};
 use kube::api::{Api, DeleteParams};
 use kube::{Client, ResourceExt};
 use serde_json::Value as Json;
-use tfplugin::schema::validate;
-use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
-};
+use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
-use super::custom_object::{failure, force_conflicts, needs, waited};
-use super::node_pool_schema::same_amounts;
-use super::{inherit, node_claims};
-use crate::manifests::controller::{NAME, Object, Settings};
+use super::custom_object::{failure, needs, waited};
+use super::{controller_schema, inherit, node_claims};
+use crate::manifests::controller::{NAME, Object, SERVICE_MONITORS, Settings};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -52,7 +48,7 @@ impl Controller {
         for object in settings.objects() {
             let manager = Manager { name: FIELD_MANAGER, force };
             let applied = ctx.run(apply::json(&client, manager, object.plural, &object.json)).await?;
-            applied.map_err(|error| failure(format!("apply {}", called(&object.json)), error))?;
+            applied.map_err(|error| refused(&object, error))?;
             ctx.save(state.clone());
         }
         if planned.get("wait").as_bool() != Some(false) {
@@ -84,7 +80,13 @@ impl Resource for Controller {
              It cannot be destroyed while nodes live that only it can end.",
         )
         .timeouts(Timeouts { create: minutes(10), update: minutes(10), delete: minutes(10), ..Timeouts::default() });
-        operation(workload(identity(inherit::cluster_name(schema))))
+        controller_schema::operation(controller_schema::surroundings(controller_schema::workload(
+            controller_schema::identity(inherit::cluster_name(schema)),
+        )))
+    }
+
+    fn validate(&self, config: &Value) -> Diagnostics {
+        controller_schema::check(config)
     }
 
     async fn plan(&self, ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -137,8 +139,15 @@ impl Resource for Controller {
         session.refresh(ctx, needs(&session), &state, look).await
     }
 
-    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        self.apply(ctx, planned).await
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        let (before, after): (Settings, Settings) = (tfplugin::from_value(&prior)?, tfplugin::from_value(&planned)?);
+        let state = self.apply(ctx, planned).await?;
+        let kept: Vec<String> = jsons(&after).iter().map(called).collect();
+        let client = self.handle.session().kube().await?;
+        for object in before.objects().iter().filter(|object| !kept.contains(&called(&object.json))) {
+            remove(ctx, &client, object).await?;
+        }
+        Ok(state)
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
@@ -205,6 +214,17 @@ fn name_of(object: &Object) -> &str {
     object.json["metadata"]["name"].as_str().unwrap_or_default()
 }
 
+fn refused(object: &Object, error: karp_kube::Error) -> Failure {
+    let unknown = object.plural == SERVICE_MONITORS && matches!(error, karp_kube::Error::NotFound { .. });
+    let failure = failure(format!("apply {}", called(&object.json)), error);
+    if !unknown {
+        return failure;
+    }
+    failure
+        .at("service_monitor")
+        .with_fix("Install the CRDs of the Prometheus operator first, or leave `service_monitor` out.")
+}
+
 async fn find(client: &Client, object: &Object) -> Result<Option<Json>, Failure> {
     let api = apply::dynamic(client, object.plural, &object.json);
     let live = api.get_opt(name_of(object)).await;
@@ -265,119 +285,4 @@ async fn remove_namespace(ctx: &Context, client: &Client, settings: &Settings) -
     }
     let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
     wait::gone(&api, name, live.uid().as_deref(), &limit).await.map_err(|error| waited(&doing, error))
-}
-
-fn identity(schema: Schema) -> Schema {
-    schema
-        .attribute(
-            "id",
-            Attribute::string().computed().use_state_for_unknown().describe("The namespace and the Deployment's name."),
-        )
-        .attribute(
-            "cluster_endpoint",
-            Attribute::string()
-                .optional()
-                .describe("The endpoint that nodes join; the controller asks EKS when left out."),
-        )
-        .attribute(
-            "namespace",
-            Attribute::string()
-                .default(NAME)
-                .requires_replace()
-                .validate(validate::dns_label())
-                .describe("The controller's namespace. On Fargate a profile must select it."),
-        )
-        .attribute(
-            "create_namespace",
-            Attribute::bool()
-                .default(true)
-                .describe("Make the namespace where it is not there yet; only one so made is deleted again."),
-        )
-        .attribute(
-            "service_account",
-            Attribute::string()
-                .default(NAME)
-                .requires_replace()
-                .validate(validate::dns_subdomain())
-                .describe("The service account that the controller runs as."),
-        )
-        .attribute(
-            "controller_role_arn",
-            Attribute::string().optional().validate(validate::arn()).describe(
-                "The role that the service account is annotated with (IRSA). Leave it out with pod identity.",
-            ),
-        )
-        .attribute(
-            "interruption_queue",
-            Attribute::string().optional().describe("The name of the queue of interruption messages."),
-        )
-}
-
-fn workload(schema: Schema) -> Schema {
-    let amounts = |what: &str| Attribute::map(Type::String).optional().semantic_eq(same_amounts).describe(what);
-    schema
-        .attribute("image", Attribute::string().required().validate(validate::length(1, 1024)).describe("The controller's image."))
-        .attribute(
-            "image_pull_policy",
-            Attribute::string()
-                .optional()
-                .validate(validate::one_of(["Always", "IfNotPresent", "Never"]))
-                .describe("When the image is pulled."),
-        )
-        .attribute(
-            "replicas",
-            Attribute::number().default(2).validate(validate::between(0.0, 10.0)).describe("Replicas; one leads, the others stand by."),
-        )
-        .attribute("feature_gates", Attribute::map(Type::Bool).optional().describe("Feature gates, by Karpenter's names."))
-        .attribute(
-            "log_level",
-            Attribute::string()
-                .default("info")
-                .validate(validate::one_of(["debug", "info", "warn", "error"]))
-                .describe("The level of the log."),
-        )
-        .attribute(
-            "resources",
-            Attribute::nested_single([
-                ("requests", amounts("What is set aside for the controller.")),
-                ("limits", amounts("The most that it may use.")),
-            ])
-            .optional()
-            .describe("Resources of the container; 250m CPU and 256Mi memory are requested, and memory limited to 1Gi, when left out."),
-        )
-        .attribute("extra_env", Attribute::map(Type::String).optional().describe("Environment of the controller; it wins over what karp sets."))
-        .attribute("extra_args", Attribute::list(Type::String).optional().describe("Arguments after `controller`."))
-        .attribute(
-            "on_fargate",
-            Attribute::bool().default(true).describe(
-                "Run where there need be no node yet: names are resolved by the host (`dnsPolicy: Default`), because cluster DNS needs a \
-                 node. With `false` the controller keeps off nodes that it made itself, and replicas keep apart.",
-            ),
-        )
-        .attribute("node_selector", Attribute::map(Type::String).optional().describe("Labels of nodes that the controller may run on."))
-        .attribute(
-            "priority_class_name",
-            Attribute::string().default("system-cluster-critical").describe("The pods' priority class."),
-        )
-        .attribute("labels", Attribute::map(Type::String).optional().describe("More labels of all objects."))
-}
-
-fn operation(schema: Schema) -> Schema {
-    schema
-        .attribute("force_conflicts", force_conflicts())
-        .attribute(
-            "wait",
-            Attribute::bool().default(true).describe("Wait until the Deployment is rolled out, for at most `timeouts.create` or `timeouts.update`."),
-        )
-        .attribute(
-            "force",
-            Attribute::bool().optional().describe("Destroy the controller even though nodes live that only it can end."),
-        )
-        .attribute(
-            "manifest_digest",
-            Attribute::string().computed().describe(
-                "A digest of all objects. A difference means that an object was changed or removed by others, or that this version of \
-                 the provider writes it differently.",
-            ),
-        )
 }

@@ -1,0 +1,269 @@
+//! The attributes of `karp_controller`.
+
+use serde_json::{Map, Value as Json};
+use tfplugin::schema::validate::{self, Validator};
+use tfplugin::{Attribute, Diagnostics, Schema, Type, Value};
+
+use super::custom_object::force_conflicts;
+use super::node_pool_schema::same_amounts;
+use crate::manifests::controller::NAME;
+use crate::manifests::controller_settings::{Form, SETTINGS};
+
+/// Declares what the controller is and whom it serves.
+pub fn identity(schema: Schema) -> Schema {
+    schema
+        .attribute(
+            "id",
+            Attribute::string().computed().use_state_for_unknown().describe("The namespace and the Deployment's name."),
+        )
+        .attribute(
+            "cluster_endpoint",
+            Attribute::string()
+                .optional()
+                .describe("The endpoint that nodes join; the controller asks EKS when left out."),
+        )
+        .attribute(
+            "namespace",
+            Attribute::string()
+                .default(NAME)
+                .requires_replace()
+                .validate(validate::dns_label())
+                .describe("The controller's namespace. On Fargate a profile must select it."),
+        )
+        .attribute(
+            "create_namespace",
+            Attribute::bool()
+                .default(true)
+                .describe("Make the namespace where it is not there yet; only one so made is deleted again."),
+        )
+        .attribute(
+            "service_account",
+            Attribute::string()
+                .default(NAME)
+                .requires_replace()
+                .validate(validate::dns_subdomain())
+                .describe("The service account that the controller runs as."),
+        )
+        .attribute(
+            "controller_role_arn",
+            Attribute::string().optional().validate(validate::arn()).describe(
+                "The role that the service account is annotated with (IRSA). Leave it out with pod identity.",
+            ),
+        )
+        .attribute(
+            "interruption_queue",
+            Attribute::string().optional().describe("The name of the queue of interruption messages."),
+        )
+        .attribute(
+            "settings",
+            Attribute::nested_single(
+                SETTINGS.iter().map(|setting| (setting.name, form(setting.form).describe(setting.meaning))),
+            )
+            .optional()
+            .describe("How the controller works; each setting is one of Karpenter's chart, or karp's own."),
+        )
+}
+
+fn form(form: Form) -> Attribute {
+    match form {
+        Form::Flag => Attribute::bool().optional(),
+        Form::Share => {
+            Attribute::number().optional().validate(number("from 0 to less than 1", |n| (0.0..1.0).contains(&n)))
+        }
+        Form::Count(most) => {
+            let least_to_most = move |n: f64| n.fract() == 0.0 && (0.0..=f64::from(most)).contains(&n);
+            Attribute::number().optional().validate(number(format!("a whole number from 0 to {most}"), least_to_most))
+        }
+        Form::Length => Attribute::string().optional().validate(validate::duration()),
+        Form::Choice(words) => Attribute::string().optional().validate(validate::one_of(words)),
+        Form::Text(must, holds) => Attribute::string().optional().validate(validate::text(must, holds)),
+    }
+}
+
+fn number(must: impl Into<String>, holds: impl Fn(f64) -> bool + Send + Sync + 'static) -> Validator {
+    let must = must.into();
+    Validator::new(move |value| match value.as_f64() {
+        Some(number) if !holds(number) => Err(format!("must be {must}, not {number}")),
+        _ => Ok(()),
+    })
+}
+
+/// Declares what runs.
+pub fn workload(schema: Schema) -> Schema {
+    let amounts = |what: &str| Attribute::map(Type::String).optional().semantic_eq(same_amounts).describe(what);
+    schema
+        .attribute("image", Attribute::string().required().validate(validate::length(1, 1024)).describe("The controller's image."))
+        .attribute(
+            "image_pull_policy",
+            Attribute::string()
+                .optional()
+                .validate(validate::one_of(["Always", "IfNotPresent", "Never"]))
+                .describe("When the image is pulled."),
+        )
+        .attribute(
+            "replicas",
+            Attribute::number().default(2).validate(validate::between(0.0, 10.0)).describe("Replicas; one leads, the others stand by."),
+        )
+        .attribute("feature_gates", Attribute::map(Type::Bool).optional().describe("Feature gates, by Karpenter's names."))
+        .attribute(
+            "log_level",
+            Attribute::string()
+                .default("info")
+                .validate(validate::one_of(["debug", "info", "warn", "error"]))
+                .describe("The level of the log."),
+        )
+        .attribute(
+            "resources",
+            Attribute::nested_single([
+                ("requests", amounts("What is set aside for the controller.")),
+                ("limits", amounts("The most that it may use.")),
+            ])
+            .optional()
+            .describe("Resources of the container; 250m CPU and 256Mi memory are requested, and memory limited to 1Gi, when left out."),
+        )
+        .attribute("extra_env", map("Environment of the controller; it wins over what karp sets."))
+        .attribute("extra_args", Attribute::list(Type::String).optional().describe("Arguments after `controller`."))
+        .attribute(
+            "on_fargate",
+            Attribute::bool().default(true).describe(
+                "Run where there need be no node yet: names are resolved by the host (`dnsPolicy: Default`), because cluster DNS needs a \
+                 node. With `false` the controller keeps off nodes that it made itself, and replicas keep apart.",
+            ),
+        )
+        .attribute("node_selector", map("Labels of nodes that the controller may run on."))
+        .attribute(
+            "priority_class_name",
+            Attribute::string().default("system-cluster-critical").describe("The pods' priority class."),
+        )
+        .attribute("labels", map("More labels of all objects."))
+}
+
+/// Declares what else may be said of the controller's pods and of what is beside them.
+pub fn surroundings(schema: Schema) -> Schema {
+    let text = |what: &str| Attribute::string().optional().describe(what);
+    let json =
+        |what: &str| Attribute::string().optional().validate(json_object()).semantic_eq(same_json).describe(what);
+    schema
+        .attribute("annotations", map("Annotations of all objects."))
+        .attribute("pod_annotations", map("Annotations of the pods."))
+        .attribute("service_account_annotations", map("Annotations of the service account."))
+        .attribute(
+            "image_pull_secrets",
+            Attribute::set(Type::String).optional().describe("Names of Secrets in the namespace by which the image is pulled."),
+        )
+        .attribute(
+            "tolerations",
+            Attribute::nested_list([
+                ("key", text("The taint's key; any when left out.")),
+                (
+                    "operator",
+                    Attribute::string().optional().validate(validate::one_of(["Equal", "Exists"])).describe("`Equal` when left out."),
+                ),
+                ("value", text("The taint's value.")),
+                (
+                    "effect",
+                    Attribute::string()
+                        .optional()
+                        .validate(validate::one_of(["NoSchedule", "PreferNoSchedule", "NoExecute"]))
+                        .describe("The taint's effect; any when left out."),
+                ),
+                ("toleration_seconds", Attribute::number().optional().describe("For how long `NoExecute` is borne; for ever when left out.")),
+            ])
+            .optional()
+            .describe("Taints that the pods tolerate; `CriticalAddonsOnly` alone when left out."),
+        )
+        .attribute(
+            "more_pod_spec_json",
+            json(
+                "More of the pods' spec, as JSON under the names of the Kubernetes API: affinity, topology spread, DNS, volumes and the like. \
+                 It is merged over what karp writes: objects are merged, all else is put in its place.",
+            ),
+        )
+        .attribute(
+            "more_container_json",
+            json("More of the controller's container, in the same way: `envFrom`, `volumeMounts`, `securityContext` and the like."),
+        )
+        .attribute(
+            "service_monitor",
+            Attribute::nested_single([
+                ("labels", map("Labels by which a Prometheus chooses it.")),
+                ("interval", Attribute::string().optional().validate(validate::duration()).describe("How often it scrapes; Prometheus's own interval when left out.")),
+            ])
+            .optional()
+            .describe("Make a ServiceMonitor for the Prometheus operator, whose CRDs must be there. `{}` will do."),
+        )
+}
+
+fn map(what: &str) -> Attribute {
+    Attribute::map(Type::String).optional().describe(what)
+}
+
+fn object(text: &str) -> Option<Map<String, Json>> {
+    serde_json::from_str(text).ok()
+}
+
+fn json_object() -> Validator {
+    validate::text("must be a JSON object, as `jsonencode` gives it", |text| object(text).is_some())
+}
+
+fn same_json(prior: &Value, planned: &Value) -> bool {
+    let read = |value: &Value| value.as_str().and_then(object);
+    read(prior).is_some() && read(prior) == read(planned)
+}
+
+/// What has an attribute of its own: the JSON attribute, the field there, and the attribute.
+const GIVEN: [(&str, &str, &str); 11] = [
+    ("more_pod_spec_json", "containers", "more_container_json"),
+    ("more_pod_spec_json", "imagePullSecrets", "image_pull_secrets"),
+    ("more_pod_spec_json", "nodeSelector", "node_selector"),
+    ("more_pod_spec_json", "priorityClassName", "priority_class_name"),
+    ("more_pod_spec_json", "serviceAccountName", "service_account"),
+    ("more_pod_spec_json", "tolerations", "tolerations"),
+    ("more_container_json", "args", "extra_args"),
+    ("more_container_json", "env", "extra_env"),
+    ("more_container_json", "image", "image"),
+    ("more_container_json", "imagePullPolicy", "image_pull_policy"),
+    ("more_container_json", "resources", "resources"),
+];
+
+/// Checks what attributes say together.
+pub fn check(config: &Value) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    for (json, field, attribute) in GIVEN {
+        if config.get(json).as_str().and_then(object).is_some_and(|more| more.contains_key(field)) {
+            let detail = format!("Take {field:?} out of the JSON; `{attribute}` is there for it.");
+            found.error(json, format!("{field:?} cannot be given here"), detail);
+        }
+    }
+    let settings = config.get("settings");
+    let length = |name: &str| settings.get(name).as_str().and_then(validate::parse_duration);
+    if let (Some(idle), Some(most)) = (length("batch_idle_duration"), length("batch_max_duration"))
+        && idle > most
+    {
+        let detail =
+            "The first is how long no further pod must come, the second for how long pods are gathered in all.";
+        found.error("settings.batch_idle_duration", "batch_idle_duration is longer than batch_max_duration", detail);
+    }
+    found
+}
+
+/// Declares what the provider does beside.
+pub fn operation(schema: Schema) -> Schema {
+    schema
+        .attribute("force_conflicts", force_conflicts())
+        .attribute(
+            "wait",
+            Attribute::bool().default(true).describe("Wait until the Deployment is rolled out, for at most `timeouts.create` or `timeouts.update`."),
+        )
+        .attribute(
+            "force",
+            Attribute::bool().optional().describe("Destroy the controller even though nodes live that only it can end."),
+        )
+        .attribute(
+            "manifest_digest",
+            Attribute::string().computed().describe(
+                "A digest of all objects. A difference means that an object was changed or removed by others, or that this version of \
+                 the provider writes it differently.",
+            ),
+        )
+}
