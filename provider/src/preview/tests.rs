@@ -1,151 +1,172 @@
-//! Previews of named edits on forty nodes.
+//! Rules of the preview, one by one; whole texts are in `golden`.
 
+use jiff::Timestamp;
+use karp_domain::api::{NodeClaim, NodePool, labels};
+use karp_domain::cluster::{Node, Pool};
 use serde_json::{Value as Json, json};
 
+use super::forty::{Cluster, NODES, class, now, pod, pool, read};
 use super::*;
 
-fn pool(change: impl Fn(&mut Json)) -> NodePool {
-    let mut pool = json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default" }, "spec": {
-        "template": { "metadata": { "labels": { "team": "a" } }, "spec": {
-            "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
-            "requirements": [{ "key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["m7i", "c7i"] }],
-        } },
-        "disruption": { "budgets": [{ "nodes": "10%" }] },
-    } });
-    change(&mut pool);
-    serde_json::from_value(pool).expect("a pool")
+/// Changes one claim of the forty.
+fn edit(cluster: &mut Cluster, at: usize, change: impl Fn(&mut Json)) {
+    let mut claim = serde_json::to_value(&cluster.claims[at]).expect("an object");
+    change(&mut claim);
+    cluster.claims[at] = read(claim);
 }
 
-/// Forty nodes as `before` made them, every fourth of family c7i.
-fn claims(before: &NodePool) -> Vec<NodeClaim> {
-    (0..40)
-        .map(|at| {
-            let family = if at % 4 == 0 { "c7i" } else { "m7i" };
-            serde_json::from_value(json!({
-                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-                "metadata": { "name": format!("default-{at}"), "labels": {
-                    "karpenter.sh/nodepool": "default", "karpenter.k8s.aws/instance-family": family, "team": "a",
-                }, "annotations": {
-                    "karpenter.sh/nodepool-hash": hash::node_pool(&before.spec),
-                    "karpenter.sh/nodepool-hash-version": hash::NODE_POOL_VERSION,
-                } },
-                "spec": { "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" }, "requirements": [] },
-                "status": { "nodeName": format!("node-{at}") },
-            }))
-            .expect("a NodeClaim")
-        })
-        .collect()
+fn forty() -> Cluster {
+    Cluster::of(NODES, 1)
 }
 
-fn now() -> Timestamp {
-    "2026-11-21T12:00:00Z".parse().expect("a time")
+fn another_label() -> NodePool {
+    pool(|pool| pool["spec"]["template"]["metadata"]["labels"]["team"] = json!("b"))
 }
 
-fn preview(change: impl Fn(&mut Json)) -> Preview {
-    let (before, after) = (pool(|_| {}), pool(change));
-    let read = |pool: &NodePool| Pool::from_kube(pool).expect("readable");
-    Preview {
-        before: Some(offer(&read(&before).requirements)),
-        after: offer(&read(&after).requirements),
-        impact: Some(impact(&before, &after, &read(&after), &claims(&before), now())),
-        unseen: None,
-    }
+fn on_demand() -> NodePool {
+    let only = json!([{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] }]);
+    pool(|pool| pool["spec"]["template"]["spec"]["requirements"] = only.clone())
+}
+
+fn become_drifted(claim: &mut Json, reason: &str) {
+    let drifted =
+        json!({ "type": "Drifted", "status": "True", "reason": reason, "message": "", "lastTransitionTime": now() });
+    claim["status"]["conditions"].as_array_mut().expect("a list").push(drifted);
+}
+
+fn seen(cluster: &Cluster, after: &NodePool) -> Impact {
+    cluster.preview(after).impact.expect("nodes")
 }
 
 #[test]
-fn a_label_replaces_all_nodes_in_waves() {
-    let seen = preview(|pool| pool["spec"]["template"]["metadata"]["labels"]["team"] = json!("b"));
-    let impact = seen.impact.as_ref().expect("nodes");
-    assert_eq!((impact.drifting.len(), impact.at_once, impact.waves), (40, 4, Some(10)));
+fn more_room_replaces_nothing_and_is_told() {
+    let wider =
+        pool(|pool| pool["spec"]["template"]["spec"]["requirements"].as_array_mut().expect("a list").truncate(1));
+    let seen = forty().preview(&wider);
+    assert_eq!(seen.impact.as_ref().expect("nodes").drifting, []);
     let warning = seen.warning("default");
-    assert!(warning.summary.ends_with("types, 40 of 40 nodes will be replaced"), "{}", warning.summary);
-    assert!(
-        warning.detail.contains("node-0 (NodePoolDrifted)") && warning.detail.contains("10 waves"),
-        "{}",
-        warning.detail
+    assert!(warning.summary.ends_with("0 of 40 nodes will be replaced"), "{}", warning.summary);
+    assert!(warning.detail.contains("by this change (template.requirements)"), "{}", warning.detail);
+}
+
+#[test]
+fn what_has_drifted_already_is_told_apart_and_may_be_mended() {
+    let mut cluster = forty();
+    edit(&mut cluster, 1, |claim| become_drifted(claim, "AMIDrift"));
+    // These are not outside of the pool, and not made by another template than this one: the change mends them.
+    edit(&mut cluster, 2, |claim| become_drifted(claim, "RequirementsDrifted"));
+    let after = another_label();
+    let of_after = karp_domain::api::hash::node_pool(&after.spec);
+    edit(&mut cluster, 4, |claim| {
+        claim["metadata"]["annotations"][labels::NODE_POOL_HASH] = json!(of_after);
+        become_drifted(claim, "NodePoolDrifted");
+    });
+    let same = seen(&cluster, &pool(|pool| pool["spec"]["weight"] = json!(20)));
+    let told: Vec<_> = same.drifting.iter().map(|node| (&*node.name, &*node.reason, node.certainty)).collect();
+    let already = Certainty::Already;
+    assert_eq!(told, [("node-01", "AMIDrift", already), ("node-04", "NodePoolDrifted", already)]);
+    let label = seen(&cluster, &after);
+    assert_eq!(label.drifting.len(), NODES - 1, "made by the same template as will be");
+    let count = |of| label.drifting.iter().filter(|node| node.certainty == of).count();
+    assert_eq!((count(Certainty::Already), count(Certainty::Sure)), (2, NODES - 3));
+    let text = cluster.preview(&after).warning("default").detail;
+    assert!(text.contains("\n2 of them drifted before this change."), "{text}");
+}
+
+#[test]
+fn a_node_that_is_going_is_not_counted_twice() {
+    let mut cluster = forty();
+    edit(&mut cluster, 5, |claim| claim["metadata"]["deletionTimestamp"] = json!(now()));
+    edit(&mut cluster, 6, |claim| {
+        let going = json!({ "type": "DisruptionReason", "status": "True", "reason": "Underutilized", "message": "", "lastTransitionTime": now() });
+        claim["status"]["conditions"].as_array_mut().expect("a list").push(going);
+    });
+    let impact = seen(&cluster, &another_label());
+    assert_eq!((impact.total, impact.leaving, impact.drifting.len(), impact.waves), (40, 2, 38, Some(10)));
+    assert!(cluster.preview(&another_label()).warning("default").detail.contains("On their way out already: 2 nodes."));
+}
+
+#[test]
+fn all_that_blocks_a_node_is_named() {
+    let mut cluster = forty();
+    let peace = |object: &mut Json| object["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] = json!("true");
+    edit(&mut cluster, 7, peace);
+    edit(&mut cluster, 8, |claim| claim["status"]["conditions"] = json!([]));
+    // A daemon is asked, too; pods of a claim with a grace period are not.
+    cluster.around.pods.push(pod(9, "shop", "daemon", "database", "DaemonSet", &json!({})));
+    edit(&mut cluster, 17, |claim| claim["spec"]["terminationGracePeriod"] = json!("1h"));
+    let mut node = json!({ "metadata": { "name": "node-10" } });
+    peace(&mut node);
+    cluster.around.nodes.push(Node::from_kube(&read(node)).expect("readable"));
+    let impact = seen(&cluster, &another_label());
+    let blocked = |node: &Drifting| Some(format!("{}: {}", node.name, node.blocked_by.as_ref()?));
+    let blocked: Vec<String> = impact.drifting.iter().filter_map(blocked).collect();
+    assert_eq!(
+        blocked,
+        [
+            "node-03: PodDisruptionBudget shop/database (pod shop/database-0)",
+            "node-07: NodeClaim default-07 (karpenter.sh/do-not-disrupt)",
+            "node-08: its Node is not initialized yet",
+            "node-09: PodDisruptionBudget shop/database (pod shop/daemon)",
+            "node-10: Node node-10 (karpenter.sh/do-not-disrupt)",
+            "node-23: pod science/training-7 (karpenter.sh/do-not-disrupt)",
+            "default-39: it has no Node yet",
+        ]
     );
 }
 
 #[test]
-fn a_narrower_requirement_replaces_those_outside_of_it() {
-    let requirements = "/spec/template/spec/requirements/0/values";
-    let seen = preview(|pool| *pool.pointer_mut(requirements).expect("values") = json!(["m7i"]));
-    let impact = seen.impact.clone().expect("nodes");
-    assert_eq!((impact.drifting.len(), impact.waves), (10, Some(3)));
-    assert!(impact.drifting.iter().all(|node| node.reason == "RequirementsDrifted"));
-    assert!(seen.after.types < seen.before.as_ref().expect("types").types && seen.after.typical > seen.after.cheapest);
-}
-
-#[test]
-fn more_room_or_another_budget_replaces_nothing() {
-    let wider = preview(|pool| {
-        pool["spec"]["template"]["spec"]["requirements"][0]["values"] = json!(["m7i", "c7i", "r7i"]);
+fn what_nothing_replaces_is_not_counted() {
+    let fixed = pool(|pool| {
+        pool["spec"]["replicas"] = json!(40);
+        pool["spec"]["template"]["metadata"]["labels"]["team"] = json!("b");
     });
-    assert!(wider.tells() && wider.impact.expect("nodes").drifting.is_empty());
-    let same = preview(|pool| pool["spec"]["disruption"]["budgets"][0]["nodes"] = json!("1"));
-    assert!(!same.tells(), "{same:?}");
+    let seen = forty().preview(&fixed);
+    let warning = seen.warning("default");
+    assert!(warning.summary.ends_with("0 of 40 nodes will be replaced"), "{}", warning.summary);
+    assert!(warning.detail.contains("node-00: replicas of NodePool default"), "{}", warning.detail);
+    assert_eq!(seen.impact.expect("nodes").waves, None);
 }
 
 #[test]
-fn a_class_replaces_the_nodes_that_were_stamped_by_another_hash() {
-    let class = |more: Json| -> Ec2NodeClass {
-        let mut spec = json!({ "amiSelectorTerms": [{ "alias": "al2023@latest" }], "subnetSelectorTerms": [{ "id": "subnet-1" }],
-            "securityGroupSelectorTerms": [{ "id": "sg-1" }], "role": "nodes" });
-        spec.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
-        serde_json::from_value(json!({ "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass",
-            "metadata": { "name": "default" }, "spec": spec }))
-        .expect("a class")
-    };
-    let one = pool(|_| {});
-    let pools = [Pool::from_kube(&one).expect("readable")];
-    let mut claims = claims(&one);
-    for (at, claim) in claims.iter_mut().enumerate() {
-        let version = if at < 10 { "v4" } else { "v6" };
-        claim.annotations_mut().insert(labels::EC2_NODE_CLASS_HASH_VERSION.to_owned(), version.to_owned());
+fn a_class_goes_on_in_all_its_pools_at_once() {
+    let mut cluster = forty();
+    for at in 0..10 {
+        edit(&mut cluster, at, |claim| claim["metadata"]["labels"][labels::NODE_POOL] = json!("other"));
     }
-    let of = |after: Json| class_impact(&class(json!({})), &class(after), &pools, &claims, now());
-    let data = of(json!({ "userData": "x" }));
-    // A stamp of a version that karp does not compute says nothing.
-    assert_eq!((data.total, data.drifting.len(), data.at_once, data.waves), (40, 30, 4, Some(8)));
-    let selectors = of(json!({ "subnetSelectorTerms": [{ "id": "subnet-2" }] }));
-    assert_eq!(class_warning("default", Ok(selectors)), None);
-    let warning = class_warning("default", Ok(data)).expect("a warning");
-    assert_eq!(warning.summary, "EC2NodeClass \"default\": 30 of 40 nodes will be replaced");
-    assert!(warning.detail.contains("NodeClassDrift") && warning.detail.contains("8 waves"), "{}", warning.detail);
-}
-
-#[test]
-fn no_type_and_no_budget_are_told() {
-    let none = preview(|pool| {
-        pool["spec"]["template"]["spec"]["requirements"][0]["values"] = json!(["m99"]);
-        pool["spec"]["disruption"]["budgets"][0]["nodes"] = json!("0");
+    edit(&mut cluster, 10, |claim| claim["metadata"]["labels"][labels::NODE_POOL] = json!("gone"));
+    edit(&mut cluster, 11, |claim| {
+        claim["metadata"]["annotations"][labels::EC2_NODE_CLASS_HASH_VERSION] = json!("v4");
     });
-    let warning = none.warning("default");
-    assert!(warning.summary.contains("-> 0 types"), "{}", warning.summary);
-    assert!(warning.detail.contains("loosen") && warning.detail.contains("allow none"), "{}", warning.detail);
+    let other = pool(|pool| {
+        pool["metadata"]["name"] = json!("other");
+        pool["spec"]["disruption"]["budgets"] = json!([{ "nodes": "2" }]);
+    });
+    let pools = [pool(|_| {}), other].map(|pool| Pool::from_kube(&pool).expect("readable"));
+    let data = class(|class| class["spec"]["userData"] = json!("x"));
+    let impact = class_impact(&class(|_| {}), &data, &pools, &cluster.claims, now());
+    // A stamp of a version that karp does not compute says nothing, and what no pool made is replaced by none.
+    assert_eq!((impact.total, impact.drifting.len(), impact.replaced()), (40, 39, (38, 0)));
+    assert_eq!((impact.at_once, impact.waves), (3 + 2, Some(10)));
 }
 
 #[test]
-fn what_blocks_a_node_is_named() {
-    let mut seen = preview(|pool| pool["spec"]["template"]["metadata"]["labels"]["team"] = json!("b"));
-    let pod = |node: &str, name: &str, annotations: Json, app: &str| {
-        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "namespace": "web", "name": name,
-            "annotations": annotations, "labels": { "app": app } }, "spec": { "nodeName": node, "containers": [] },
-            "status": { "phase": "Running" } });
-        Pod::from_kube(&serde_json::from_value(pod).expect("a pod")).expect("readable")
-    };
-    let pods = [
-        pod("node-1", "keep", json!({ "karpenter.sh/do-not-disrupt": "true" }), "a"),
-        pod("node-2", "db-0", json!({}), "db"),
-        pod("node-3", "free", json!({}), "a"),
-    ];
-    let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "namespace": "web", "name": "db" },
-        "spec": { "selector": { "matchLabels": { "app": "db" } } }, "status": { "disruptionsAllowed": 0, "currentHealthy": 1,
-        "desiredHealthy": 1, "expectedPods": 1 } });
-    let budget = PodBudget::from_kube(&serde_json::from_value(budget).expect("a budget")).expect("readable");
-    let impact = seen.impact.as_mut().expect("nodes");
-    block(impact, &pods, &[Arc::new(budget)], now());
-    let blocked: Vec<&str> = impact.drifting.iter().filter_map(|node| node.blocked_by.as_deref()).collect();
-    assert_eq!(blocked, ["pod web/keep (karpenter.sh/do-not-disrupt)", "PodDisruptionBudget web/db (pod web/db-0)"]);
-    assert!(seen.warning("default").detail.contains("2 cannot be disrupted now: node-1 by pod web/keep"));
+fn what_could_not_be_looked_at_is_a_line_of_the_warning() {
+    let mut seen = forty().preview(&on_demand());
+    seen.impact.as_mut().expect("nodes").unchecked = Some("pods is forbidden".to_owned());
+    assert!(seen.warning("default").detail.ends_with("What blocks them could not be looked at: pods is forbidden"));
+    let unseen = Preview { impact: None, unseen: Some("it took too long".to_owned()), ..seen };
+    assert!(unseen.warning("default").detail.ends_with("Its nodes could not be looked at: it took too long"));
+    let class = class_warning("default", Err("it took too long".to_owned()));
+    assert_eq!(class.summary, "EC2NodeClass \"default\": its nodes could not be looked at");
+}
+
+#[test]
+fn budgets_hold_by_the_hour() {
+    let tuesday: Timestamp = "2026-11-24T10:00:00Z".parse().expect("a time");
+    let (before, after) = (pool(|_| {}), another_label());
+    let claims: Vec<NodeClaim> = forty().claims;
+    let at = |now| impact(&before, &after, &Pool::from_kube(&after).expect("readable"), &claims, now);
+    assert_eq!((at(now()).at_once, at(now()).waves), (4, Some(10)));
+    assert_eq!((at(tuesday).at_once, at(tuesday).waves), (0, None));
 }

@@ -51,12 +51,12 @@ impl NodeClass {
             looked.map_err(|error| failure("look at the nodes of the class", error))
         };
         let looked = match tokio::time::timeout(preview::PATIENCE, look).await {
-            Ok(Ok(impact)) => Ok(impact),
+            Ok(Ok(seen)) => Ok(seen),
             Ok(Err(failure)) if failure.kind == Kind::NotYetKnown => return None,
             Ok(Err(failure)) => Err(failure.to_string()),
             Err(_) => Err("the API server took too long".to_owned()),
         };
-        preview::class_warning(change.planned.get("name").as_str().unwrap_or_default(), looked)
+        Some(preview::class_warning(change.planned.get("name").as_str().unwrap_or_default(), looked))
     }
 }
 

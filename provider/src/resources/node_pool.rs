@@ -57,7 +57,7 @@ impl NodePool {
         }
         let look = async {
             let client = session.kube().await?;
-            preview::look(&client, &before, &after).await.map_err(|error| failure("look at the pool's nodes", error))
+            preview::glance(&client, &before, &after).await.map_err(|error| failure("look at the pool's nodes", error))
         };
         let (impact, unseen) = match tokio::time::timeout(preview::PATIENCE, look).await {
             Ok(Ok(impact)) => (Some(impact), None),
@@ -169,8 +169,7 @@ impl Resource for NodePool {
             change.replace("replicas");
         }
         let seen = self.preview(change).await;
-        let told = seen.filter(Preview::tells);
-        told.map(|seen| seen.warning(change.planned.get("name").as_str().unwrap_or_default())).into_iter().collect()
+        seen.map(|seen| seen.warning(change.planned.get("name").as_str().unwrap_or_default())).into_iter().collect()
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {

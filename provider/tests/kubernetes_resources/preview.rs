@@ -59,7 +59,9 @@ fn a_plan_tells_which_nodes_it_will_replace() {
     stand.write(&config(&pool, "[\"m7i\"]", "a", ""));
     let narrower = told(&stand.plan());
     assert!(narrower.len() == 1 && narrower[0].contains("1 of 3 nodes will be replaced"), "{narrower:?}");
-    assert!(narrower[0].contains("RequirementsDrifted") && narrower[0].contains("1 waves"), "{narrower:?}");
+    assert!(narrower[0].contains("RequirementsDrifted") && narrower[0].contains(": 1 wave."), "{narrower:?}");
+    assert!(narrower[0].contains("karpenter.k8s.aws/instance-family=c7i"), "{narrower:?}");
+    assert!(narrower[0].contains("it has no Node yet"), "{narrower:?}");
     stand.write(&config(&pool, both, "b", ""));
     let label = told(&stand.plan());
     assert!(label.len() == 1 && label[0].contains("3 of 3 nodes") && label[0].contains("3 waves"), "{label:?}");

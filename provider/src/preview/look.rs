@@ -1,0 +1,126 @@
+//! What the API server tells of the nodes that a change concerns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::policy::v1 as policy;
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
+use karp_domain::cluster::{Node, Pod, PodBudget, Pool};
+use karp_kube::Error;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use tokio::time::Instant;
+
+use super::{Impact, Offer, Surroundings, block, class_impact, class_offer, impact};
+use crate::resources::listed;
+
+/// A plan does not wait longer than this for the cluster.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+/// What blocks nodes is left out of a plan after this long; the rest of [`PATIENCE`] is for connecting.
+const GLANCE: Duration = Duration::from_millis(1_500);
+/// Pods that can block a node: on one, and not ended.
+const PODS_ON_NODES: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
+
+/// All that is known before a class is changed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClassPreview {
+    /// What its pools may launch now; nothing without pools.
+    pub before: Option<Offer>,
+    /// What they may launch then.
+    pub after: Offer,
+    /// What becomes of its nodes.
+    pub impact: Impact,
+}
+
+/// Looks at the pool's nodes, and at what blocks those that drift, however long it takes.
+pub async fn look(client: &Client, before: &NodePool, after: &NodePool) -> Result<Impact, Error> {
+    let now = Timestamp::now();
+    let mut impact = of_pool(client, before, after, now).await?;
+    if !impact.drifting.is_empty() {
+        block(&mut impact, &surroundings(client, &label(labels::NODE_POOL, after)).await?, now);
+    }
+    Ok(impact)
+}
+
+/// Looks at the pool's nodes as a plan does: what blocks them is left out where it cannot be had in time.
+pub async fn glance(client: &Client, before: &NodePool, after: &NodePool) -> Result<Impact, Error> {
+    let (now, until) = (Timestamp::now(), Instant::now() + GLANCE);
+    let mut impact = of_pool(client, before, after, now).await?;
+    glance_around(client, &mut impact, &label(labels::NODE_POOL, after), now, until).await;
+    Ok(impact)
+}
+
+/// Looks at the nodes of a class as a plan does.
+pub async fn look_at_class(
+    client: &Client,
+    before: &Ec2NodeClass,
+    after: &Ec2NodeClass,
+) -> Result<ClassPreview, Error> {
+    let (now, until) = (Timestamp::now(), Instant::now() + GLANCE);
+    let all = ListParams::default();
+    let (claims, pools) = futures::try_join!(listed::<NodeClaim>(client, &all), listed::<NodePool>(client, &all))?;
+    let pools: Vec<Pool> = pools.iter().filter_map(|pool| Pool::from_kube(pool).ok()).collect();
+    let mut seen = ClassPreview::of(before, after, &pools, &claims, now);
+    glance_around(client, &mut seen.impact, &label(labels::EC2_NODE_CLASS, after), now, until).await;
+    Ok(seen)
+}
+
+impl ClassPreview {
+    /// Tells what a change of a class does to the nodes that live.
+    pub fn of(
+        before: &Ec2NodeClass,
+        after: &Ec2NodeClass,
+        pools: &[Pool],
+        claims: &[NodeClaim],
+        now: Timestamp,
+    ) -> Self {
+        let name = after.name_any();
+        let own = || pools.iter().filter(|pool| pool.is_ours() && *pool.class.name == *name);
+        Self {
+            before: own().next().map(|_| class_offer(own(), &before.spec)),
+            after: class_offer(own(), &after.spec),
+            impact: class_impact(before, after, pools, claims, now),
+        }
+    }
+}
+
+fn label(key: &str, object: &impl ResourceExt) -> String {
+    format!("{key}={}", object.name_any())
+}
+
+async fn of_pool(client: &Client, before: &NodePool, after: &NodePool, now: Timestamp) -> Result<Impact, Error> {
+    let pool =
+        Pool::from_kube(after).map_err(|error| Error::Invalid { causes: Vec::new(), message: error.to_string() })?;
+    let params = ListParams::default().labels(&label(labels::NODE_POOL, after));
+    let claims = listed::<NodeClaim>(client, &params).await?;
+    Ok(impact(before, after, &pool, &claims, now))
+}
+
+async fn glance_around(client: &Client, impact: &mut Impact, nodes: &str, now: Timestamp, until: Instant) {
+    if impact.drifting.is_empty() {
+        return;
+    }
+    match tokio::time::timeout_at(until, surroundings(client, nodes)).await {
+        Ok(Ok(around)) => block(impact, &around, now),
+        Ok(Err(error)) => impact.unchecked = Some(error.to_string()),
+        Err(_) => impact.unchecked = Some("the API server took too long".to_owned()),
+    }
+}
+
+async fn surroundings(client: &Client, nodes: &str) -> Result<Surroundings, Error> {
+    // From the API server's memory: a plan needs no newer answer.
+    let params = ListParams::default().match_any();
+    let (of_nodes, of_pods) = (params.clone().labels(nodes), params.clone().fields(PODS_ON_NODES));
+    let all = (Api::<core::Node>::all(client.clone()), Api::<core::Pod>::all(client.clone()));
+    let budgets = Api::<policy::PodDisruptionBudget>::all(client.clone());
+    let (nodes, pods, budgets) =
+        futures::try_join!(all.0.list_metadata(&of_nodes), all.1.list(&of_pods), budgets.list(&params))?;
+    let node = |metadata| Node::from_kube(&core::Node { metadata, ..core::Node::default() }).ok();
+    Ok(Surroundings {
+        nodes: nodes.items.into_iter().filter_map(|found| node(found.metadata)).collect(),
+        pods: pods.items.iter().filter_map(|pod| Pod::from_kube(pod).ok()).collect(),
+        budgets: budgets.items.iter().filter_map(|budget| PodBudget::from_kube(budget).ok().map(Arc::new)).collect(),
+    })
+}

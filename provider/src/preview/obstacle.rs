@@ -1,0 +1,87 @@
+//! What keeps a node that drifts: the rules by which the controller chooses candidates (`karp_domain::disruption`), told before they apply.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use karp_domain::api::{NodeClaim, conditions, labels};
+use karp_domain::cluster::{Node, Owner, Pod, PodBudget, Pool, blocking};
+use kube::ResourceExt;
+
+use super::{Drifting, Impact};
+
+/// What is around the drifting nodes and may forbid to disrupt them.
+#[derive(Debug, Default)]
+pub struct Surroundings {
+    /// The Nodes; of each, what its metadata say.
+    pub nodes: Vec<Node>,
+    /// The pods on them, and others.
+    pub pods: Vec<Pod>,
+    /// All PodDisruptionBudgets.
+    pub budgets: Vec<Arc<PodBudget>>,
+}
+
+/// Notes what a claim alone tells against disrupting its node.
+pub fn look_at_claim(claim: &NodeClaim, pool: Option<&Pool>, node: &mut Drifting) {
+    let status = claim.status.as_ref();
+    let initialized = status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::INITIALIZED));
+    let why = match pool {
+        None => Some("it belongs to no NodePool".to_owned()),
+        Some(pool) if pool.is_static() => Some(format!("replicas of NodePool {}", pool.name)),
+        Some(_) => None,
+    };
+    node.stays = why.is_some();
+    node.forced = claim.spec.grace().is_some();
+    node.blocked_by = why.or_else(|| match status.and_then(|status| status.node_name.as_ref()) {
+        None => Some("it has no Node yet".to_owned()),
+        Some(_) if !initialized => Some("its Node is not initialized yet".to_owned()),
+        Some(_) if asks_for_peace(claim.annotations()) => Some(told_of("NodeClaim", &claim.name_any())),
+        Some(_) => None,
+    });
+}
+
+/// Finds what else forbids to disrupt the drifting nodes now: Nodes and pods that say so, and budgets without allowance.
+pub fn block(impact: &mut Impact, around: &Surroundings, now: Timestamp) {
+    let peaceful: BTreeSet<&str> =
+        around.nodes.iter().filter(|node| node.is_protected()).map(|node| &*node.name).collect();
+    let mut on: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    for pod in around.pods.iter().filter(|pod| pod.holds_resources() && pod.deletes_at.is_none()) {
+        if let Some(node) = &pod.node {
+            on.entry(node).or_default().push(pod);
+        }
+    }
+    let mut budgets: BTreeMap<&str, Vec<Arc<PodBudget>>> = BTreeMap::new();
+    for budget in &around.budgets {
+        budgets.entry(&budget.key.namespace).or_default().push(Arc::clone(budget));
+    }
+    for node in impact.drifting.iter_mut().filter(|node| node.blocked_by.is_none()) {
+        if peaceful.contains(node.name.as_str()) {
+            node.blocked_by = Some(told_of("Node", &node.name));
+        } else if !node.forced {
+            let mut pods = on.get(node.name.as_str()).into_iter().flatten();
+            node.blocked_by = pods.find_map(|pod| {
+                let own = budgets.get(&*pod.key.namespace).map(Vec::as_slice).unwrap_or_default();
+                pod_obstacle(pod, own, now)
+            });
+        }
+    }
+}
+
+fn pod_obstacle(pod: &Pod, budgets: &[Arc<PodBudget>], now: Timestamp) -> Option<String> {
+    if pod.is_protected(now) {
+        return Some(told_of("pod", &pod.key.to_string()));
+    }
+    // These are never evicted.
+    if pod.owner == Owner::Node || labels::disrupted_taint().tolerated_by(&pod.shape.tolerations) {
+        return None;
+    }
+    blocking(budgets, pod).map(|budget| format!("PodDisruptionBudget {} (pod {})", budget.key, pod.key))
+}
+
+fn asks_for_peace(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(labels::DO_NOT_DISRUPT).is_some_and(|value| value == "true")
+}
+
+fn told_of(kind: &str, name: &str) -> String {
+    format!("{kind} {name} ({})", labels::DO_NOT_DISRUPT)
+}

@@ -1,0 +1,209 @@
+//! The words of a plan's warning: name and counts in the summary, a few lines below.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use karp_domain::catalogue::Price;
+use tfplugin::Diagnostic;
+
+use super::{Certainty, ClassPreview, Impact, Offer, Preview};
+
+/// So many names of one kind are shown.
+const SHOWN: usize = 5;
+const NO_NODE: &str = "No node can be made, so that one that drifts stays unless its pods fit on others";
+const PRICES: &str = "Prices are karp's estimates for us-east-1.";
+/// Attributes by which nodes are consolidated.
+const CONSOLIDATION: [&str; 2] = ["disruption.consolidate_after", "disruption.consolidation_policy"];
+
+impl Preview {
+    /// Writes the warning of a plan that makes or changes a pool.
+    pub fn warning(&self, pool: &str) -> Diagnostic {
+        let fate = self.impact.as_ref().map(|impact| format!(", {}", fate(impact, self.after.types > 0)));
+        let summary =
+            format!("NodePool {pool:?}: {}{}", types(self.before.as_ref(), &self.after), fate.unwrap_or_default());
+        let mut lines = vec![format!("It may launch {}. {PRICES}", launches(self.before.as_ref(), &self.after))];
+        if self.after.types == 0 {
+            lines.push(format!("{NO_NODE}: loosen `template.requirements`."));
+        }
+        if let Some(impact) = &self.impact {
+            lines.extend(of_nodes(impact, self.after.types > 0));
+            if impact.changed.iter().any(|field| CONSOLIDATION.contains(&field.as_str())) {
+                lines.push("Which nodes will be consolidated by the new rules is not foreseen here.".to_owned());
+            }
+        }
+        lines.extend(self.unseen.as_ref().map(|why| format!("Its nodes could not be looked at: {why}")));
+        Diagnostic::warning(summary, lines.join("\n"))
+    }
+}
+
+/// Writes the warning of a plan that changes a class.
+pub fn class_warning(class: &str, looked: Result<ClassPreview, String>) -> Diagnostic {
+    let seen = match looked {
+        Ok(seen) => seen,
+        Err(why) => {
+            return Diagnostic::warning(format!("EC2NodeClass {class:?}: its nodes could not be looked at"), why);
+        }
+    };
+    let (before, can_launch) = (seen.before.as_ref(), seen.after.types > 0);
+    let types = before.map(|before| format!("{}, ", types(Some(before), &seen.after)));
+    let fate = fate(&seen.impact, can_launch || before.is_none());
+    let summary = format!("EC2NodeClass {class:?}: {}{fate}", types.unwrap_or_default());
+    let mut lines = vec![match before {
+        Some(before) => format!("Its pools may launch {}. {PRICES}", launches(Some(before), &seen.after)),
+        None => "No NodePool uses it.".to_owned(),
+    }];
+    if before.is_some() && !can_launch {
+        lines.push(format!("{NO_NODE}: no type has all that the class and its pools ask for."));
+    }
+    lines.extend(of_nodes(&seen.impact, can_launch || before.is_none()));
+    Diagnostic::warning(summary, lines.join("\n"))
+}
+
+fn types(before: Option<&Offer>, after: &Offer) -> String {
+    match before {
+        Some(before) if before.types != after.types => format!("{} -> {} types", before.types, after.types),
+        _ => plural(after.types, "type"),
+    }
+}
+
+fn launches(before: Option<&Offer>, after: &Offer) -> String {
+    match before {
+        Some(before) if before != after => format!("{}; before, {}", told(after), told(before)),
+        _ => told(after),
+    }
+}
+
+fn told(offer: &Offer) -> String {
+    let price = |price: Option<Price>| price.map_or_else(|| "?".to_owned(), |price| format!("${:.4}", price.dollars()));
+    let (cheapest, typical) = (price(offer.cheapest), price(offer.typical));
+    match offer.types {
+        0 => "no instance type".to_owned(),
+        1 => format!("1 instance type, at {cheapest} per hour"),
+        types => format!("{types} instance types, the cheapest at {cheapest} and a typical one at {typical} per hour"),
+    }
+}
+
+/// Says in a few words what becomes of the nodes.
+fn fate(impact: &Impact, can_launch: bool) -> String {
+    if impact.total == 0 {
+        return "no nodes".to_owned();
+    }
+    let (count, end) = match impact.replaced() {
+        (sure, 0) => (sure.to_string(), if sure == 0 { "" } else { pace(impact) }),
+        (0, possible) => (format!("up to {possible}"), pace(impact)),
+        (sure, possible) => (format!("{sure} to {}", sure + possible), pace(impact)),
+    };
+    let verb = if can_launch { "will be replaced" } else { "drift and cannot be replaced" };
+    format!("{count} of {} nodes {verb}{end}", impact.total)
+}
+
+const fn pace(impact: &Impact) -> &'static str {
+    if impact.at_once == 0 { ", none now" } else { "" }
+}
+
+fn of_nodes(impact: &Impact, can_launch: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    let drifts = !impact.drifting.is_empty();
+    if drifts {
+        lines.extend(those(impact, "Drifting", |certainty| certainty != Certainty::Possible));
+        lines.extend(selected(impact));
+        lines.extend(already(impact));
+    } else if impact.total > 0 {
+        let nodes = plural(impact.total as usize, "node");
+        lines.push(format!("None of its {nodes} drifts by this change ({}).", impact.changed.join(", ")));
+    }
+    lines.extend(budgets(impact, drifts).filter(|_| can_launch));
+    lines.extend(blocked(impact));
+    if impact.leaving > 0 {
+        lines.push(format!("On their way out already: {}.", plural(impact.leaving as usize, "node")));
+    }
+    if !impact.over_limit.is_empty() {
+        let over = impact.over_limit.join(", ");
+        lines.push(format!(
+            "Its nodes have more than `limits` allow ({over}): none can be launched until some are gone."
+        ));
+    }
+    lines.extend(impact.unchecked.as_ref().map(|why| format!("What blocks them could not be looked at: {why}")));
+    lines
+}
+
+/// Names nodes, and why they drift.
+fn those(impact: &Impact, verb: &str, of: impl Fn(Certainty) -> bool) -> Option<String> {
+    let nodes: Vec<_> = impact.drifting.iter().filter(|node| of(node.certainty)).collect();
+    let mut reasons: BTreeMap<&str, (usize, BTreeSet<&str>)> = BTreeMap::new();
+    for node in &nodes {
+        let (count, because) = reasons.entry(&node.reason).or_default();
+        *count += 1;
+        because.extend(node.because.iter().map(String::as_str));
+    }
+    let reason = |(reason, (count, because)): (&&str, &(usize, BTreeSet<&str>))| match because.is_empty() {
+        true => format!("{count} by {reason}"),
+        false => format!("{count} by {reason} ({})", joined(because)),
+    };
+    let reasons: Vec<String> = reasons.iter().map(reason).collect();
+    let names = some(nodes.iter().map(|node| node.name.as_str()), ", ");
+    (!nodes.is_empty()).then(|| format!("{verb}: {}: {names}.", reasons.join(", ")))
+}
+
+/// Tells of nodes that drift where a selector finds something else than it did.
+fn selected(impact: &Impact) -> Vec<String> {
+    let Some(line) = those(impact, "Perhaps drifting", |certainty| certainty == Certainty::Possible) else {
+        return Vec::new();
+    };
+    let why = "They drift where the changed selectors find something else than the nodes have, which the controller finds out.";
+    vec![line, why.to_owned()]
+}
+
+fn already(impact: &Impact) -> Option<String> {
+    let count = impact.drifting.iter().filter(|node| node.certainty == Certainty::Already).count();
+    (count > 0).then(|| format!("{count} of them drifted before this change."))
+}
+
+fn budgets(impact: &Impact, drifts: bool) -> Option<String> {
+    let before = impact.at_once_before.filter(|before| *before != impact.at_once);
+    let (sure, possible) = impact.replaced();
+    if (!drifts || sure + possible == 0) && before.is_none() {
+        return None;
+    }
+    let before = before.map_or_else(String::new, |before| format!(" (before, {before})"));
+    let most = format!("At most {} may be replaced at a time under the budgets that hold now{before}", impact.at_once);
+    Some(match impact.waves {
+        _ if impact.at_once == 0 => format!("The budgets that hold now let none go{before}."),
+        Some(0) => format!("{most}."),
+        Some(waves) => format!("{most}: {}.", plural(waves as usize, "wave")),
+        None => format!("{most}; those of one pool let none go."),
+    })
+}
+
+fn blocked(impact: &Impact) -> Option<String> {
+    let of = |node: &super::Drifting| Some(format!("{}: {}", node.name, node.blocked_by.as_ref()?));
+    let blocked: Vec<String> = impact.drifting.iter().filter_map(of).collect();
+    let shown = some(blocked.iter().map(String::as_str), "; ");
+    (!blocked.is_empty()).then(|| format!("{} cannot be disrupted now: {shown}.", blocked.len()))
+}
+
+/// Lists attributes, and labels each with all its values.
+fn joined(because: &BTreeSet<&str>) -> String {
+    let mut values: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for one in because {
+        let (name, value) = one.split_once('=').map_or((*one, None), |(name, value)| (name, Some(value)));
+        values.entry(name).or_default().extend(value);
+    }
+    let told = values.iter().map(|(name, values)| match values.is_empty() {
+        true => (*name).to_owned(),
+        false => format!("{name}={}", some(values.iter().copied(), "|")),
+    });
+    some(told.collect::<Vec<_>>().iter().map(String::as_str), ", ")
+}
+
+fn some<'a>(all: impl ExactSizeIterator<Item = &'a str>, between: &str) -> String {
+    let more = all.len().saturating_sub(SHOWN);
+    let mut shown: Vec<String> = all.take(SHOWN).map(str::to_owned).collect();
+    if more > 0 {
+        shown.push(format!("{more} more"));
+    }
+    shown.join(between)
+}
+
+fn plural(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
