@@ -253,7 +253,7 @@ impl Provider for Karp {
             "offline_plan",
             Attribute::bool().optional().describe(
                 "Plan from the state alone: nothing is refreshed from AWS or the API server. Changes made elsewhere stay unseen until \
-                 the next plan without it.",
+                 the next plan without it, and what was just imported or moved cannot be planned.",
             ),
         )
         .attribute(

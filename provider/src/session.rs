@@ -22,6 +22,8 @@ use crate::report::{Failure, Kind};
 
 /// An EKS token is good for 15 minutes; a client with one is replaced well before.
 const KUBE_CLIENT_AGE: Duration = Duration::from_secs(10 * 60);
+/// What each object has of these, it has as soon as it was looked at.
+const TOLD: [&str; 6] = ["arn", "requirements", "role_arn", "subnet_selector_terms", "template", "url"];
 
 /// The AWS clients.
 pub struct Aws {
@@ -199,16 +201,16 @@ impl Session {
         Value::object(all)
     }
 
-    /// Completes the state of an import, which has no `tags_all` yet, by what the object's tags tell: its cluster (else the provider's)
-    /// and its own tags. Any other state comes back as it is.
+    /// Completes the state of an import or a move by what the object's tags tell: its cluster (else the provider's) and, where no
+    /// `tags_all` says which are its own yet, its tags. Any other state comes back as it is.
     pub fn recover(&self, state: Value, actual: &Tags, tags_all: Option<&Tags>) -> Value {
-        if tags_all.is_some() {
-            return state;
-        }
         let mut state = state;
         if state.get("cluster_name").is_null() {
             let cluster = actual.get(CLUSTER_KEY).map(String::as_str).or(self.cluster_name());
             state.set("cluster_name", cluster);
+        }
+        if tags_all.is_some() {
+            return state;
         }
         let own = |(key, value): &(&String, &String)| {
             *key != CLUSTER_KEY && !key.starts_with("aws:") && self.model.default_tags.get(*key) != Some(*value)
@@ -221,7 +223,7 @@ impl Session {
     }
 
     /// Refreshes a resource by `look`, under the rules for a plan: unknown configuration keeps the prior state with one warning, an
-    /// unreachable AWS or API server is one error, `offline_plan` looks at nothing.
+    /// unreachable AWS or API server is one error, `offline_plan` looks at nothing, and so cannot take in what was never looked at.
     pub async fn refresh<F>(
         &self,
         ctx: &Context,
@@ -232,6 +234,9 @@ impl Session {
     where
         F: Future<Output = Result<Option<Value>, Failure>>,
     {
+        if self.model.offline_plan && is_bare(prior) {
+            return Err(unread(prior).into());
+        }
         if self.model.offline_plan || self.down.get().is_some() {
             return Ok(Some(prior.clone()));
         }
@@ -348,8 +353,23 @@ impl Session {
     }
 }
 
+/// Says whether a state holds no more than where to find the object, as an import or a `moved` block begins with.
+pub fn is_bare(state: &Value) -> bool {
+    let untold = |name| state.as_map().is_some_and(|map| map.get(name).is_some_and(Value::is_null));
+    TOLD.into_iter().any(untold)
+}
+
+fn unread(prior: &Value) -> Diagnostic {
+    let id = prior.get("id").as_str().unwrap_or_default();
+    Diagnostic::error(
+        format!("{id:?} cannot be read offline"),
+        "It was imported or moved here, and nothing is known of it to plan from. Plan and apply once without `offline_plan` in the \
+         provider block; then it can be planned offline too.",
+    )
+}
+
 /// Gives the part of the ARN in state at a position, where it is not empty: 3 is the region, 4 the account.
-fn part_of_arn(prior: &Value, position: usize) -> Option<&str> {
+pub fn part_of_arn(prior: &Value, position: usize) -> Option<&str> {
     prior.get("arn").as_str()?.split(':').nth(position).filter(|part| !part.is_empty())
 }
 

@@ -19,6 +19,13 @@ pub fn parts(role: &str, policy: &str) -> BTreeMap<String, String> {
     parts.map(|(position, text)| (format!("{role}-{}", position + 1), text)).collect()
 }
 
+/// Says whether a policy is called as a part of the role's: others on it are not karp's to delete.
+pub fn is_part(role: &str, arn: &str) -> bool {
+    let name = arn.rsplit('/').next().unwrap_or_default();
+    let number = name.strip_prefix(role).and_then(|rest| rest.strip_prefix('-'));
+    arn.contains(":policy/") && number.is_some_and(|number| number.parse::<u8>().is_ok())
+}
+
 /// Creates a policy, or gives an existing one a new default version when its text differs; gives its ARN.
 pub async fn ensure(
     iam: &Client,
@@ -123,4 +130,20 @@ async fn prune(iam: &Client, arn: &str, most: usize) -> Result<(), Failure> {
         call.send().await.map_err(|e| Failure::aws(format!("delete version {id} of {arn}"), e))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_part;
+
+    #[test]
+    fn only_policies_called_after_the_role_are_its_parts() {
+        let arn = |name: &str| format!("arn:aws:iam::111122223333:policy/{name}");
+        assert!(is_part("R", &arn("R-1")) && is_part("R", &arn("path/R-12")));
+        for other in
+            [arn("R"), arn("R-x"), arn("RR-1"), arn("KarpenterController-prod"), "arn:aws:iam::aws:role/R-1".into()]
+        {
+            assert!(!is_part("R", &other), "{other}");
+        }
+    }
 }

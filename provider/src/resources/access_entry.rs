@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Value, async_trait};
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait,
+};
 
-use super::inherit;
+use super::{identity, inherit, moved};
 use crate::aws::tags::{Change, Tags, owned_part};
 use crate::aws::wait::settle;
 use crate::provider::{Handle, Part};
@@ -58,6 +60,7 @@ impl Resource for AccessEntry {
         );
         let schema = inherit::adopt(inherit::tags(schema));
         inherit::id_and_arn(schema, "`cluster_name:principal_arn`.")
+            .identity(identity::of_cluster("principal_arn", "The ARN of the nodes' role."))
             .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
             .attribute(
                 "principal_arn",
@@ -134,12 +137,22 @@ impl Resource for AccessEntry {
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
         match id.split_once(':') {
-            Some((cluster, principal)) if principal.starts_with("arn:") => {
-                Ok(Value::object([("id", id), ("cluster_name", cluster), ("principal_arn", principal)]))
-            }
+            Some((cluster, principal)) if principal.starts_with("arn:") => Ok(bare(cluster, principal)),
             _ => Err(Diagnostic::error("The import id is malformed", "Write `cluster_name:principal_arn`.").into()),
         }
     }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        moved::from_aws(source, "aws_eks_access_entry", |old| {
+            Ok(old.tagged(bare(old.text("cluster_name")?, old.text("principal_arn")?)))
+        })
+    }
+}
+
+/// Gives the state with which an import begins.
+fn bare(cluster: &str, principal: &str) -> Value {
+    let id = format!("{cluster}:{principal}");
+    Value::object([("id", id.as_str()), ("cluster_name", cluster), ("principal_arn", principal)])
 }
 
 fn id_of(model: &Model) -> String {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use karp_domain::iam::INLINE_POLICY_LIMIT;
 use serde::Deserialize;
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait};
+use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Type, Value, async_trait};
 
 use super::iam_role::{self, Purpose};
 use crate::aws::Origin;
@@ -175,7 +175,8 @@ impl Resource for ControllerRole {
         let inline = BTreeSet::from([POLICY.to_owned()]);
         let read = iam_role::read(&session, ctx, &state, &inline, |state, found| {
             let inline = found.inline.get(POLICY);
-            let state = complete(state, &found.trust, inline.is_some());
+            let managed = found.attached.iter().any(|arn| managed_policy::is_part(&found.name, arn));
+            let state = complete(state, &found.trust, managed && inline.is_none());
             if state.get("policy_mode").as_str() == Some("managed") {
                 return state;
             }
@@ -252,6 +253,10 @@ impl Resource for ControllerRole {
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
         Ok(iam_role::import(id))
     }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        iam_role::take_over(source)
+    }
 }
 
 /// Adds the attributes that say whose role it is.
@@ -315,11 +320,11 @@ async fn known(session: &Session, planned: &Value) -> Result<Documents, Diagnost
 }
 
 /// Completes the state of an import by the trust policy: who gets the role, and where its policy is kept.
-fn complete(state: Value, trust: &str, has_inline: bool) -> Value {
+fn complete(state: Value, trust: &str, managed: bool) -> Value {
     if !state.get("auth").is_null() {
         return state;
     }
-    let state = state.with("policy_mode", if has_inline { "inline" } else { "managed" });
+    let state = state.with("policy_mode", if managed { "managed" } else { "inline" });
     let trust: serde_json::Value = serde_json::from_str(trust).unwrap_or_default();
     let statement = &trust["Statement"][0];
     let Some(provider) = statement["Principal"]["Federated"].as_str() else {
@@ -412,9 +417,11 @@ fn planned_arns(planned: &Value, policy: &str) -> Value {
     Value::canonical_set(names.map(|name| Value::from(format!("arn:{partition}:iam::{account}:policy{path}{name}"))))
 }
 
-/// Gives those of the role's policies that are made by karp.
+/// Gives those of the role's policies that are made by karp; a role that was imported or moved here may have others.
 fn own_policies(model: &Model) -> BTreeSet<String> {
-    if model.is_managed() { model.policy_arns.clone().unwrap_or_default() } else { BTreeSet::new() }
+    let role = model.name.as_deref().unwrap_or_default();
+    let kept = model.policy_arns.iter().flatten().filter(|_| model.is_managed());
+    kept.filter(|arn| managed_policy::is_part(role, arn)).cloned().collect()
 }
 
 /// Says what the role is for; with `managed`, the policies are written first.

@@ -14,6 +14,7 @@ use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Schema, Value};
 
+use super::{identity, inherit};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
@@ -58,8 +59,14 @@ fn spec_attributes(schema: &Schema) -> Attributes {
 pub fn named(schema: Schema, what: &str) -> Schema {
     let name = Attribute::string().required().requires_replace().validate(validate::dns_subdomain());
     schema
+        .identity(identity::of_object())
         .attribute("id", Attribute::string().computed().use_state_for_unknown().describe(format!("The {what}'s name.")))
         .attribute("name", name.describe(format!("The {what}'s name.")))
+}
+
+/// Gives the state with which an import begins.
+pub fn bare(name: &str, wait_for_ready: bool) -> Value {
+    Value::object([("id", name), ("name", name)]).with("wait_for_ready", wait_for_ready)
 }
 
 /// Declares whether an apply waits for the controller's word.
@@ -203,12 +210,13 @@ impl CustomKind {
         })
     }
 
-    /// Plans `id`, which is the name.
-    pub fn plan_id(change: &mut PlannedChange) {
+    /// Plans `id`, which is the name; refuses to plan from what was never read.
+    pub fn plan_id(change: &mut PlannedChange) -> Diagnostics {
         if change.is_create() && change.planned.get("name").is_known() {
             let name = change.planned.get("name").clone();
             change.planned.set("id", name);
         }
+        inherit::check_read(change)
     }
 
     async fn settle(&self, ctx: &Context, client: &Client, state: &Value) -> Result<(), Diagnostics> {

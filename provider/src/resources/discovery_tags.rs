@@ -7,9 +7,10 @@ use aws_sdk_ec2::types::{Filter, Tag};
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Type, Value, async_trait,
 };
 
+use super::moved;
 use crate::aws::wait::settle;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -143,15 +144,24 @@ impl Resource for DiscoveryTags {
             )
             .into());
         };
-        let model = Model {
-            id: Some(id.to_owned()),
-            resource_ids: ids.split('+').map(str::to_owned).collect(),
-            key: key.to_owned(),
-            value: value.to_owned(),
-            on_conflict: Some("error".to_owned()),
-        };
-        Ok(tfplugin::to_value(&model)?)
+        known(key, value, ids.split('+').map(str::to_owned).collect())
     }
+
+    /// An `aws_ec2_tag` is the tag of one resource; the others join it by the next apply.
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        moved::from_aws(source, "aws_ec2_tag", |old| {
+            // a tag may have no value
+            let value = source.text("value").unwrap_or_default();
+            known(old.text("key")?, value, BTreeSet::from([old.text("resource_id")?.to_owned()]))
+        })
+    }
+}
+
+/// Gives the state with which an import begins: all of it.
+fn known(key: &str, value: &str, resource_ids: BTreeSet<String>) -> Result<Value, Diagnostics> {
+    let (key, value) = (key.to_owned(), value.to_owned());
+    let model = Model { id: None, resource_ids, key, value, on_conflict: Some("error".to_owned()) };
+    Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), ..model })?)
 }
 
 impl DiscoveryTags {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait};
+use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Type, Value, async_trait};
 
 use super::iam_role::{self, Purpose};
 use crate::aws::policies;
@@ -81,6 +81,10 @@ impl Resource for FargatePodExecutionRole {
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
         Ok(iam_role::import(id))
+    }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        iam_role::take_over(source)
     }
 }
 

@@ -8,11 +8,12 @@ use aws_sdk_eks::types::{FargateProfile as SdkProfile, FargateProfileSelector, F
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
+    async_trait,
 };
 
 use super::access_entry::retag;
-use super::inherit;
+use super::{identity, inherit, moved};
 use crate::aws::tags::{Change, Tags, owned_part};
 use crate::aws::wait::until;
 use crate::provider::{Handle, Part};
@@ -75,6 +76,7 @@ impl Resource for FargateProfile {
              one profile of a cluster at a time; karp queues them.",
         );
         inherit::id_and_arn(inherit::tags(schema), "`cluster_name:name`.")
+            .identity(identity::of_cluster("name", "The profile's name."))
             .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
             .attribute(
                 "name",
@@ -165,12 +167,22 @@ impl Resource for FargateProfile {
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
         match id.split_once(':') {
-            Some((cluster, name)) if !cluster.is_empty() && !name.is_empty() => {
-                Ok(Value::object([("id", id), ("cluster_name", cluster), ("name", name)]))
-            }
+            Some((cluster, name)) if !cluster.is_empty() && !name.is_empty() => Ok(bare(cluster, name)),
             _ => Err(Diagnostic::error("The import id is malformed", "Write `cluster_name:name`.").into()),
         }
     }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        moved::from_aws(source, "aws_eks_fargate_profile", |old| {
+            Ok(old.tagged(bare(old.text("cluster_name")?, old.text("fargate_profile_name")?)))
+        })
+    }
+}
+
+/// Gives the state with which an import begins.
+fn bare(cluster: &str, name: &str) -> Value {
+    let id = format!("{cluster}:{name}");
+    Value::object([("id", id.as_str()), ("cluster_name", cluster), ("name", name)])
 }
 
 fn id_of(model: &Model) -> String {

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Schema, Type, Value};
+use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Schema, Type, Value};
 
-use super::inherit;
+use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::names::LONGEST_ROLE;
 use crate::aws::role::{self, Found, Owned, Wanted};
@@ -45,6 +45,7 @@ pub struct Purpose {
 pub fn schema(description: &str, prefix: &str, role_description: &str) -> Schema {
     let schema = inherit::adopt(inherit::tags(inherit::cluster_name(Schema::new(description))));
     inherit::id_and_arn(schema, "The role's name.")
+        .identity(identity::of_account())
         .attribute("name", inherit::name_attribute(prefix, LONGEST_ROLE))
         .attribute(
             "path",
@@ -196,6 +197,11 @@ pub async fn delete(aws: &Aws, ctx: &Context, prior: &Value) -> Result<(), Diagn
 /// Gives the state with which an import begins.
 pub fn import(name: &str) -> Value {
     Value::object([("id", name), ("name", name)])
+}
+
+/// Takes over an `aws_iam_role`.
+pub fn take_over(source: &Moved) -> Result<Option<Value>, Diagnostics> {
+    moved::from_aws(source, "aws_iam_role", |old| Ok(old.tagged(import(old.text("name")?))))
 }
 
 /// Makes a set of strings.

@@ -1,10 +1,10 @@
 //! What resources take over from the provider block or derive from the cluster's name: `cluster_name`, `name`, `tags_all`, `adopt`.
 
 use tfplugin::schema::validate::{self, Validator};
-use tfplugin::{Attribute, Diagnostics, PlannedChange, Schema, Type, Value};
+use tfplugin::{Attribute, Diagnostic, Diagnostics, PlannedChange, Schema, Type, Value};
 
 use crate::aws::names;
-use crate::session::Session;
+use crate::session::{self, Session};
 
 /// Adds `cluster_name`, which the provider block gives when the resource does not.
 pub fn cluster_name(schema: Schema) -> Schema {
@@ -69,9 +69,24 @@ pub fn aws_name(longest: usize) -> Validator {
     )
 }
 
+/// Refuses to change an object that was imported or moved here and was not looked at since: what is not known of it would seem to differ,
+/// and an attribute that cannot be changed would replace it.
+pub fn check_read(change: &PlannedChange) -> Diagnostics {
+    if !change.is_update() || !session::is_bare(&change.prior) {
+        return Diagnostics::new();
+    }
+    let id = change.prior.get("id").as_str().unwrap_or_default();
+    Diagnostic::error(
+        format!("{id:?} was not looked at yet"),
+        "It was imported or moved here, and nothing is known of it to plan from. Plan and apply once without `-refresh=false` and \
+         `offline_plan`, and with a provider block whose values are known before the apply.",
+    )
+    .into()
+}
+
 /// Plans `cluster_name`; says so when neither the resource nor the provider block has it.
 pub fn plan_cluster_name(session: &Session, change: &mut PlannedChange) -> Diagnostics {
-    let mut found = Diagnostics::new();
+    let mut found = check_read(change);
     if change.is_destroy() || !change.config.get("cluster_name").is_null() {
         return found;
     }
@@ -116,7 +131,8 @@ pub fn plan_cluster_member(session: &Session, change: &mut PlannedChange, comput
     if change.is_destroy() {
         return found;
     }
-    if change.is_update() && change.changed("cluster_name") {
+    // An import may not have found out which cluster it belongs to.
+    if change.is_update() && !change.prior.get("cluster_name").is_null() && change.changed("cluster_name") {
         change.replace("cluster_name");
     }
     plan_tags(session, change);

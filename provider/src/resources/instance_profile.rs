@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Value, async_trait};
+use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait};
 
-use super::{iam_role, inherit};
+use super::{iam_role, identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::names::LONGEST_PROFILE;
 use crate::aws::profile::{self, Found};
@@ -60,6 +60,7 @@ impl Resource for InstanceProfile {
         );
         let schema = inherit::adopt(inherit::tags(inherit::cluster_name(schema)));
         inherit::id_and_arn(schema, "The instance profile's name.")
+            .identity(identity::of_account())
             .attribute("name", inherit::name_attribute(PREFIX, LONGEST_PROFILE))
             .attribute(
                 "path",
@@ -156,6 +157,10 @@ impl Resource for InstanceProfile {
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
         Ok(iam_role::import(id))
+    }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        moved::from_aws(source, "aws_iam_instance_profile", |old| Ok(old.tagged(iam_role::import(old.text("name")?))))
     }
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Type, Value, async_trait,
 };
 
-use super::inherit;
+use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::names::LONGEST_QUEUE;
 use crate::aws::queue::{self, EVENTS, Event, Queue};
@@ -67,6 +67,7 @@ impl Resource for InterruptionQueue {
         let schema = inherit::adopt(inherit::tags(inherit::cluster_name(schema)));
         let events = Value::canonical_set(EVENTS.map(|event| Value::from(event.name)));
         inherit::id_and_arn(schema, "The queue's URL.")
+            .identity(identity::of_world("url", "The queue's URL."))
             .attribute("url", Attribute::string().computed().use_state_for_unknown().describe("The queue's URL."))
             .attribute("name", queue_name())
             .attribute(
@@ -192,8 +193,21 @@ impl Resource for InterruptionQueue {
         if !id.contains("://") {
             return Err(Diagnostic::error("The import id is malformed", "Write the queue's URL.").into());
         }
-        Ok(Value::object([("id", id), ("url", id)]))
+        Ok(bare(id))
     }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        moved::from_aws(source, "aws_sqs_queue", |old| {
+            // states from before the attribute `url` have it as the id
+            let url = old.text("url").or_else(|_| old.text("id"))?;
+            Ok(old.tagged(bare(url)))
+        })
+    }
+}
+
+/// Gives the state with which an import begins.
+fn bare(url: &str) -> Value {
+    Value::object([("id", url), ("url", url)])
 }
 
 fn queue_name() -> Attribute {

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use karp_domain::api::{Ec2NodeClass, validate as rules};
 use serde_json::{Value as Json, json};
-use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
+use tfplugin::{
+    Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
+};
 
 use super::custom_object::{CustomKind, CustomObject, adopt, failure, force_conflicts, named, wait_for_ready};
-use super::{kubelet, node_class_schema};
+use super::{custom_object, kubelet, moved, node_class_schema};
 use crate::preview;
 use crate::provider::Handle;
 use crate::report::Kind;
@@ -93,8 +95,11 @@ impl Resource for NodeClass {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        CustomKind::plan_id(change);
-        self.preview(change).await.into_iter().collect()
+        let mut found = CustomKind::plan_id(change);
+        if !found.has_errors() {
+            found.extend(self.preview(change).await);
+        }
+        found
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
@@ -116,7 +121,11 @@ impl Resource for NodeClass {
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
-        Ok(Value::object([("id", id), ("name", id)]).with("wait_for_ready", true))
+        Ok(custom_object::bare(id, true))
+    }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        Ok(moved::object_name(source, &KIND, self.type_name())?.map(|name| custom_object::bare(&name, true)))
     }
 }
 

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use karp_domain::api::validate as rules;
 use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
+use tfplugin::{
+    Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
+};
 
 use super::custom_object::{CustomKind, CustomObject, adopt, force_conflicts, named};
 use super::node_pool_schema::{same_amounts, selecting_requirements};
+use super::{custom_object, moved};
 use crate::provider::Handle;
 
 const KIND: CustomKind = CustomKind {
@@ -81,8 +84,7 @@ impl Resource for NodeOverlay {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        CustomKind::plan_id(change);
-        Diagnostics::new()
+        CustomKind::plan_id(change)
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
@@ -102,7 +104,11 @@ impl Resource for NodeOverlay {
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
-        Ok(Value::object([("id", id), ("name", id)]).with("wait_for_ready", false))
+        Ok(custom_object::bare(id, false))
+    }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        Ok(moved::object_name(source, &KIND, self.type_name())?.map(|name| custom_object::bare(&name, false)))
     }
 }
 

@@ -8,11 +8,13 @@ use karp_domain::cluster::Pool;
 use karp_kube::wait::{self, Look, Until};
 use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
+use tfplugin::{
+    Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
+};
 
 use super::custom_object::{CustomKind, CustomObject, adopt, failure, force_conflicts, named, wait_for_ready, waited};
-use super::node_claims;
 use super::node_pool_schema::{disruption, same_amounts, template};
+use super::{custom_object, moved, node_claims};
 use crate::manifests::spec::Attributes;
 use crate::preview::{self, Offer, Preview};
 use crate::provider::Handle;
@@ -163,13 +165,17 @@ impl Resource for NodePool {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        CustomKind::plan_id(change);
+        let mut found = CustomKind::plan_id(change);
+        if found.has_errors() {
+            return found;
+        }
         // The API keeps a pool static or dynamic for life.
         if change.is_update() && change.prior.get("replicas").is_null() != change.planned.get("replicas").is_null() {
             change.replace("replicas");
         }
         let seen = self.preview(change).await;
-        seen.map(|seen| seen.warning(change.planned.get("name").as_str().unwrap_or_default())).into_iter().collect()
+        found.extend(seen.map(|seen| seen.warning(change.planned.get("name").as_str().unwrap_or_default())));
+        found
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
@@ -202,10 +208,17 @@ impl Resource for NodePool {
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
-        Ok(Value::object([("id", Value::from(id)), ("name", Value::from(id))])
-            .with("wait_for_ready", true)
-            .with("drain_on_destroy", true))
+        Ok(bare(id))
     }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        Ok(moved::object_name(source, &KIND, self.type_name())?.map(|name| bare(&name)))
+    }
+}
+
+/// Gives the state with which an import begins.
+fn bare(name: &str) -> Value {
+    custom_object::bare(name, true).with("drain_on_destroy", true)
 }
 
 /// Reads attributes as a NodePool; nothing while a part of them is not known.

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Value, async_trait};
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait,
+};
 
-use super::inherit;
+use super::{identity, inherit, moved};
 use crate::aws::role::{from_iam_tags, iam_tags};
 use crate::aws::tags::{Change, Tags, owned_part};
 use crate::provider::{Handle, Part};
@@ -61,7 +63,14 @@ impl Resource for OidcProvider {
              already is adopted, and then left in place when this resource is destroyed.",
         );
         inherit::id_and_arn(inherit::tags(schema), "The ARN.")
-            .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
+            .identity(identity::of_world("arn", "The ARN."))
+            // the plan replaces it where the cluster changes, but not where an import did not find out which it is
+            .attribute(
+                "cluster_name",
+                inherit::cluster_name_attribute().describe(
+                    "The EKS cluster; the provider block's `cluster_name` when left out. A change replaces the resource.",
+                ),
+            )
             .attribute("url", Attribute::string().computed().use_state_for_unknown().describe("The issuer's URL."))
             .attribute(
                 "adopt",
@@ -171,9 +180,17 @@ impl Resource for OidcProvider {
         if !id.contains(":oidc-provider/") {
             return Err(Diagnostic::error("The import id is malformed", "Write the ARN of the OIDC provider.").into());
         }
-        // Imported means wanted as one's own: destroying the resource then deletes it.
-        Ok(Value::object([("id", Value::from(id)), ("arn", Value::from(id)), ("adopted", Value::from(false))]))
+        Ok(bare(id))
     }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        moved::from_aws(source, "aws_iam_openid_connect_provider", |old| Ok(old.tagged(bare(old.text("arn")?))))
+    }
+}
+
+/// Gives the state with which an import begins. Imported means wanted as one's own: destroying the resource then deletes it.
+fn bare(arn: &str) -> Value {
+    Value::object([("id", arn), ("arn", arn)]).with("adopted", false)
 }
 
 fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Value, async_trait};
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait,
+};
 
-use super::inherit;
+use super::{identity, inherit, moved};
 use crate::aws::pod_identity::{self, Subject};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -69,6 +71,7 @@ impl Resource for PodIdentityAssociation {
              for roles that are made elsewhere. It waits until EKS knows a role that was created a moment ago.",
         );
         inherit::adopt(schema)
+            .identity(identity::of_association())
             .attribute(
                 "id",
                 Attribute::string().computed().use_state_for_unknown().describe("`cluster_name,association_id`."),
@@ -155,9 +158,21 @@ impl Resource for PodIdentityAssociation {
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
         match id.split_once(',') {
             Some((cluster, association)) if !cluster.is_empty() && association.starts_with("a-") => {
-                Ok(Value::object([("id", id), ("cluster_name", cluster), ("association_id", association)]))
+                Ok(bare(cluster, association))
             }
             _ => Err(Diagnostic::error("The import id is malformed", "Write `cluster_name,association_id`.").into()),
         }
     }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        moved::from_aws(source, "aws_eks_pod_identity_association", |old| {
+            Ok(bare(old.text("cluster_name")?, old.text("association_id")?))
+        })
+    }
+}
+
+/// Gives the state with which an import begins.
+fn bare(cluster: &str, association: &str) -> Value {
+    let id = format!("{cluster},{association}");
+    Value::object([("id", id.as_str()), ("cluster_name", cluster), ("association_id", association)])
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use aws_sdk_iam::types::DeletionTaskStatusType;
 use serde::{Deserialize, Serialize};
-use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, Resource, Schema, Value, async_trait};
+use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, Moved, Resource, Schema, Value, async_trait};
 
+use super::moved;
 use crate::aws::wait::{settle, until};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -119,10 +120,32 @@ impl Resource for SpotServiceLinkedRole {
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
         if id == SERVICE || id.contains(&format!(":role{PATH}")) {
-            return Ok(Value::object([("id", SERVICE)]));
+            return Ok(bare());
         }
         Err(Diagnostic::error("The import id is malformed", "Write `spot.amazonaws.com`, or the role's ARN.").into())
     }
+
+    fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
+        moved::from_aws(source, "aws_iam_service_linked_role", |old| {
+            match old.text("aws_service_name")? {
+            // The configuration that hands it over made it, so that `delete_on_destroy` may end it.
+            SERVICE => Ok(bare().with("adopted", false)),
+            other => Err(Diagnostic::error(
+                "Another service's role",
+                format!(
+                    "This aws_iam_service_linked_role is that of {other:?}, and a karp_spot_service_linked_role is that of {SERVICE:?}: \
+                     take the moved block away, and leave the role where it is."
+                ),
+            )
+            .into()),
+        }
+        })
+    }
+}
+
+/// Gives the state with which an import begins.
+fn bare() -> Value {
+    Value::object([("id", SERVICE)])
 }
 
 /// Finds the role by its path: that is the service's own, whatever the role is called.

@@ -73,13 +73,14 @@ impl Sandbox {
         config.replace("SUBNETS", &format!("{:?}", self.subnet_ids))
     }
 
-    async fn iam(&self) -> aws_sdk_iam::Client {
+    /// A client of the emulator's IAM.
+    pub async fn iam(&self) -> aws_sdk_iam::Client {
         aws_sdk_iam::Client::new(&self.clients().await.config_for(Service::Iam))
     }
 }
 
 /// A name of this run alone.
-fn unique(test: &str) -> String {
+pub fn unique(test: &str) -> String {
     format!("t{}-{test}", std::process::id())
 }
 

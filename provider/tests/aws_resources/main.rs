@@ -4,5 +4,8 @@ mod account;
 mod bad_input;
 mod halfway;
 mod life;
+mod moved;
+#[path = "../support/others.rs"]
+mod others;
 mod stand;
 mod teardown;

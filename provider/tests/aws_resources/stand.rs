@@ -10,6 +10,8 @@ use karp_aws::config::{AccessKeys, Clients, Service, Settings};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::others::{self, Left};
+
 /// The tests inject faults into one emulator: each takes its turn.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -146,6 +148,11 @@ impl Run {
 }
 
 impl Stand<'_> {
+    /// Puts into the folder's state what other providers left.
+    pub fn hand_over(&self, left: &[Left]) {
+        others::leave(self.dir.path(), left);
+    }
+
     /// Replaces the configuration.
     pub fn write(&self, config: &str) {
         let head = "terraform {\n  required_providers {\n    karp = {\n      source = \"karp/karp\"\n    }\n  }\n}\n";

@@ -1,6 +1,9 @@
 //! The Kubernetes resources under real OpenTofu, on the sandbox's API server (`KARP_TEST_KUBECONFIG`, `KARP_TEST_TOOLS`).
 
 mod entries;
+mod moved;
+#[path = "../support/others.rs"]
+mod others;
 mod preview;
 mod stand;
 

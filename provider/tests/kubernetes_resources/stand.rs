@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::others::{self, Left};
+
 /// The API server as the tests find it.
 pub struct Cluster {
     kubeconfig: String,
@@ -114,6 +116,11 @@ impl Run {
 }
 
 impl Stand<'_> {
+    /// Puts into the folder's state what other providers left.
+    pub fn hand_over(&self, left: &[Left]) {
+        others::leave(self.dir.path(), left);
+    }
+
     /// Replaces the configuration.
     pub fn write(&self, config: &str) {
         let head = "terraform {\n  required_providers {\n    karp = {\n      source = \"karp/karp\"\n    }\n  }\n}\n";
