@@ -4,6 +4,7 @@ mod crds;
 mod explain;
 mod instance_types;
 mod live;
+mod migrate;
 mod simulate;
 mod snapshot;
 mod text;
@@ -39,6 +40,10 @@ enum Command {
     Crds,
     /// Write what a live cluster's decisions depend on, readable by every -f: no environment, secrets or foreign annotations.
     Snapshot(Box<snapshot::Options>),
+    /// Write Terraform for a cluster that runs Karpenter, or for its manifests, and list the workloads that use its old keys.
+    ///
+    /// Exits with 0, with 2 when some of it could not be converted and the rest is written, with 1 when the input cannot be used.
+    Migrate(Box<migrate::Options>),
     /// Print the version.
     Version,
 }
@@ -52,6 +57,7 @@ impl Cli {
             Command::Explain(options) => explain::run(&options),
             Command::InstanceTypes(options) => instance_types::run(&options).map(|()| ExitCode::SUCCESS),
             Command::Snapshot(options) => snapshot::run(&options).map(|()| ExitCode::SUCCESS),
+            Command::Migrate(options) => migrate::run(&options),
             Command::Crds => crds::print().map(|()| ExitCode::SUCCESS),
             Command::Version => {
                 println!("karp {} ({})", env!("CARGO_PKG_VERSION"), crate::ops::telemetry::COMMIT);

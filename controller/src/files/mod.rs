@@ -4,6 +4,7 @@ mod adopt;
 mod buffers;
 mod catalogue;
 mod expand;
+mod manifest;
 mod object;
 mod redact;
 mod source;
@@ -29,6 +30,7 @@ pub use adopt::adopt;
 pub use buffers::{Unready, unready};
 pub use catalogue::{Known, Offered, zones_for};
 pub use expand::{admit, ensure_pool, expand, workloads};
+pub use manifest::{Manifest, manifests};
 pub use redact::Redact;
 pub use world::snapshot;
 

@@ -1,0 +1,123 @@
+//! The whole of the HCL: settings, provider, resources, and what is imported.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::attributes::Kind;
+use super::hcl::{Block, Value};
+use super::objects::Item;
+
+/// The first Terraform that has import blocks.
+const TERRAFORM: &str = ">= 1.5";
+
+/// Writes everything.
+pub fn write(items: &[Item], cluster: Option<&str>) -> String {
+    let names = addresses(items);
+    let class = |name: &str| names.get(&(Kind::Class, name)).map(|address| format!("{address}.name"));
+    let mut blocks = vec![settings(), provider(cluster)];
+    blocks.extend(cluster.is_none().then(placeholder));
+    for item in items {
+        let address = &names[&(item.kind, item.name.as_str())];
+        let label = address.rsplit_once('.').map_or(address.as_str(), |(_, label)| label);
+        let mut resource = Block::new("resource", &[item.kind.resource(), label]);
+        resource.comments.clone_from(&item.notes);
+        resource.attributes = item.kind.attributes(&item.name, &item.spec, class);
+        blocks.push(resource);
+        if item.exists {
+            let import = Block::new("import", &[]).set("to", Value::Bare(address.clone()));
+            blocks.push(import.set("id", Value::text(&item.name)));
+        }
+    }
+    let mut out = header(items);
+    for block in blocks {
+        out.push('\n');
+        block.write(&mut out);
+    }
+    out
+}
+
+fn header(items: &[Item]) -> String {
+    let imported = items.iter().filter(|item| item.exists).count();
+    format!(
+        "# Written by `karp migrate` {}. The plan of it is: {imported} to import, {} to add, 0 to change, 0 to destroy.\n",
+        env!("CARGO_PKG_VERSION"),
+        items.len() - imported
+    )
+}
+
+fn settings() -> Block {
+    let version = env!("CARGO_PKG_VERSION").rsplit_once('.').map_or("0", |(minor, _)| minor);
+    let karp = vec![
+        ("source".to_owned(), Value::text("karp/karp")),
+        ("version".to_owned(), Value::text(format!("~> {version}"))),
+    ];
+    Block::new("terraform", &[])
+        .set("required_version", Value::text(TERRAFORM))
+        .with(Block::new("required_providers", &[]).set("karp", Value::Object(karp)))
+}
+
+fn provider(cluster: Option<&str>) -> Block {
+    let name = cluster.map_or_else(|| Value::Bare("var.cluster_name".to_owned()), Value::text);
+    Block::new("provider", &["karp"]).set("cluster_name", name)
+}
+
+fn placeholder() -> Block {
+    let mut variable = Block::new("variable", &["cluster_name"])
+        .set("type", Value::Bare("string".to_owned()))
+        .set("description", Value::text("The EKS cluster."));
+    variable.comments = vec!["PLACEHOLDER: give it a value, or write the file anew with --cluster-name.".to_owned()];
+    variable
+}
+
+/// Gives every item its address, by kind and name.
+fn addresses(items: &[Item]) -> BTreeMap<(Kind, &str), String> {
+    let mut taken = BTreeSet::new();
+    let mut all = BTreeMap::new();
+    for item in items {
+        let label = label(&item.name);
+        let mut address = format!("{}.{label}", item.kind.resource());
+        let mut number = 2;
+        while !taken.insert(address.clone()) {
+            address = format!("{}.{label}_{number}", item.kind.resource());
+            number += 1;
+        }
+        all.insert((item.kind, item.name.as_str()), address);
+    }
+    all
+}
+
+/// Makes a name of Terraform's of an object's: letters, digits and underscores, no digit first.
+fn label(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+    let label: String = name.chars().map(plain).collect();
+    if label.starts_with(|c: char| c.is_ascii_alphabetic()) { label } else { format!("_{label}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn item(kind: Kind, name: &str) -> Item {
+        let spec = json!({ "template": { "spec": { "requirements": [], "nodeClassRef": { "name": "a.b" } } } });
+        Item { kind, name: name.to_owned(), was: String::new(), spec, exists: true, notes: Vec::new() }
+    }
+
+    #[test]
+    fn names_are_valid_and_each_is_given_once() {
+        let names = ["a-b", "a.b", "a-b-2", "1a"];
+        let items: Vec<Item> = names.iter().map(|name| item(Kind::Pool, name)).collect();
+        let addresses = addresses(&items);
+        let labels: Vec<&str> =
+            names.iter().map(|name| addresses[&(Kind::Pool, *name)].trim_start_matches("karp_node_pool.")).collect();
+        assert_eq!(labels, ["a_b", "a_b_2", "a_b_2_2", "_1a"]);
+    }
+
+    #[test]
+    fn a_pool_refers_to_a_class_that_is_written_too() {
+        let alone = write(&[item(Kind::Pool, "p")], Some("prod"));
+        assert!(alone.contains("node_class_ref = { name = \"a.b\" }"), "{alone}");
+        let both = write(&[item(Kind::Class, "a.b"), item(Kind::Pool, "p")], Some("prod"));
+        assert!(both.contains("node_class_ref = { name = karp_node_class.a_b.name }"), "{both}");
+    }
+}

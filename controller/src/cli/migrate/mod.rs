@@ -1,0 +1,86 @@
+//! `karp migrate`: Terraform for a cluster that runs Karpenter, or for its manifests.
+
+mod attributes;
+mod document;
+mod hcl;
+mod live;
+mod objects;
+mod report;
+mod workloads;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use self::objects::{Inputs, Source};
+use super::live::Cluster;
+use crate::files::{self, BadInput};
+
+/// The exit code when some objects could not be converted, and the others are written.
+const NOT_ALL_CONVERTED: u8 = 2;
+
+/// Holds the options of `karp migrate`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Files and directories with manifests (YAML or JSON, also .gz) in place of a live cluster; - is standard input.
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", num_args = 1.., conflicts_with = "context")]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    cluster: Cluster,
+    /// File to write the HCL to; standard output without it.
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The EKS cluster for the provider block; without it a variable stands in its place.
+    #[arg(long, value_name = "NAME")]
+    cluster_name: Option<String>,
+    /// Write no import blocks for what files have of today's version: no cluster has it yet.
+    #[arg(long, requires = "files")]
+    no_import: bool,
+    /// The nodes' IAM role, for older classes that name none.
+    #[arg(long, value_name = "NAME")]
+    role: Option<String>,
+    /// The nodes' instance profile, for older classes that name none (`aws.defaultInstanceProfile` of Karpenter's old settings).
+    #[arg(long, value_name = "NAME", conflicts_with = "role")]
+    instance_profile: Option<String>,
+    /// Print kubectl commands that give workloads today's keys. On standard output they take the place of the HCL.
+    #[arg(long)]
+    patch: bool,
+}
+
+/// Converts and writes; exit code 0 when all of it was converted, 2 when some was not.
+///
+/// # Errors
+/// When the input cannot be used, the cluster does not answer, or the file cannot be written.
+pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let (manifests, source) = match (options.files.is_empty(), options.no_import) {
+        (true, _) => (live::manifests(&options.cluster)?, Source::Cluster),
+        (false, false) => (files::manifests(&options.files)?, Source::Files),
+        (false, true) => (files::manifests(&options.files)?, Source::NewFiles),
+    };
+    let inputs = Inputs { role: options.role.clone(), instance_profile: options.instance_profile.clone(), source };
+    let conversion = objects::convert(&manifests, &inputs);
+    if conversion.items.is_empty() && !conversion.refused.is_empty() {
+        return Err(BadInput(conversion.refused).into());
+    }
+    let findings = workloads::find(&manifests);
+    if conversion.items.is_empty() && findings.is_empty() {
+        let kinds = "NodePool, EC2NodeClass, NodeOverlay, Provisioner or AWSNodeTemplate";
+        anyhow::bail!("there is no {kinds}, and no workload uses an old key: nothing to migrate");
+    }
+    let hcl = document::write(&conversion.items, options.cluster_name.as_deref());
+    if let Some(path) = &options.output {
+        std::fs::write(path, &hcl).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+    }
+    let shown = match (options.patch, &options.output) {
+        (true, _) => report::patches(&findings),
+        (false, None) => hcl,
+        (false, Some(_)) => String::new(),
+    };
+    anstream::eprint!("{}", report::tell(&conversion, &findings));
+    let mut out = std::io::stdout().lock();
+    out.write_all(shown.as_bytes())?;
+    out.flush()?;
+    Ok(if conversion.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL_CONVERTED) })
+}

@@ -1,0 +1,107 @@
+//! `karp migrate` on files, run as a user runs it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/migrate").join(name)
+}
+
+/// Runs `karp migrate -f` on fixtures.
+fn migrate(files: &[&str], more: &[&str]) -> Output {
+    let mut karp = Command::new(env!("CARGO_BIN_EXE_karp"));
+    karp.args(["migrate", "-f"]).args(files.iter().map(|file| fixture(file))).args(more);
+    karp.env("RUST_BACKTRACE", "0").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap().replace(fixture("").to_str().unwrap(), "")
+}
+
+/// Both streams and the code, as a person would review them.
+fn seen(output: &Output) -> String {
+    let code = output.status.code().unwrap();
+    format!("exit code {code}\n--- stdout\n{}--- stderr\n{}", text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn what_is_of_today_is_imported() {
+    let output = migrate(&["today.yaml"], &["--cluster-name", "prod"]);
+    insta::assert_snapshot!(seen(&output));
+}
+
+#[test]
+fn older_apis_are_converted() {
+    let output = migrate(&["older.yaml"], &["--role", "KarpenterNodeRole-prod"]);
+    insta::assert_snapshot!(seen(&output));
+}
+
+#[test]
+fn what_cannot_be_converted_is_told_with_its_place_and_the_rest_is_written() {
+    let output = migrate(&["refused.yaml", "older.yaml"], &["--cluster-name", "prod"]);
+    assert_eq!(output.status.code(), Some(2));
+    insta::assert_snapshot!(text(&output.stderr));
+    let output = migrate(&["refused.yaml"], &[]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""));
+    assert!(text(&output.stderr).contains("refused.yaml:2: NodePool default-np: spec."), "{}", text(&output.stderr));
+}
+
+#[test]
+fn workloads_with_old_keys_are_listed_and_get_patches() {
+    let output = migrate(&["workloads.yaml", "older.yaml"], &["--role", "r", "--patch"]);
+    insta::assert_snapshot!(seen(&output));
+    assert!(!seen(&output).contains("hunter2"));
+}
+
+#[test]
+fn what_no_cluster_has_is_not_imported() {
+    let output = migrate(&["today.yaml"], &["--no-import"]);
+    assert!(text(&output.stdout).contains("variable \"cluster_name\""));
+    assert!(!text(&output.stdout).contains("import {"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn the_file_that_is_asked_for_is_written() {
+    let path = std::env::temp_dir().join(format!("karp-migrate-{}.tf", std::process::id()));
+    let output = migrate(&["today.yaml"], &["-o", path.to_str().unwrap()]);
+    let written = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), ""));
+    assert_eq!(written, text(&migrate(&["today.yaml"], &[]).stdout));
+}
+
+#[test]
+fn input_that_cannot_be_used_is_told_by_file_and_line() {
+    for (content, expected) in [
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\nmetadata: {name: b}\n", ":5: kind is missing"),
+        ("apiVersion: v1\nkind: [\n", ":2: "),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n", "nothing to migrate"),
+    ] {
+        let path = std::env::temp_dir().join(format!("karp-migrate-bad-{}.yaml", std::process::id()));
+        std::fs::write(&path, content).unwrap();
+        let mut karp = Command::new(env!("CARGO_BIN_EXE_karp"));
+        let output = karp.args(["migrate", "-f"]).arg(&path).env("RUST_BACKTRACE", "0").output().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(expected), "{told}");
+    }
+}
+
+/// What is written needs no `tofu fmt`; skipped where `KARP_TEST_TOOLS` names no folder with `tofu`.
+#[test]
+fn what_is_written_is_laid_out_as_tofu_would() {
+    let tofu = PathBuf::from(std::env::var("KARP_TEST_TOOLS").unwrap_or_default()).join("tofu");
+    if !tofu.is_file() {
+        eprintln!("skipped: KARP_TEST_TOOLS names no folder with tofu");
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("karp-migrate-fmt-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    for (file, more) in [("today.yaml", &[][..]), ("older.yaml", &["--role", "r"])] {
+        std::fs::write(dir.join("main.tf"), migrate(&[file], more).stdout).unwrap();
+        let output = Command::new(&tofu).args(["fmt", "-check", "-diff"]).current_dir(&dir).output().unwrap();
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}

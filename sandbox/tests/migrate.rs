@@ -1,0 +1,162 @@
+//! What `karp migrate` writes of a live cluster is imported by real OpenTofu without a difference: against a running sandbox.
+//!
+//! `cargo verify` names it in `KARP_TEST_*`; by hand: `cargo sandbox up`, then `eval "$(cargo sandbox env)"`.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use sandbox::tofu::Workspace;
+use serde_json::{Value, json};
+
+/// CRDs stay: other tests may be using them.
+const CRDS: &str = "terraform {\n  required_providers {\n    karp = {\n      source = \"karp/karp\"\n    }\n  }\n}\n\n\
+                    provider \"karp\" {\n  cluster_name = \"CLUSTER\"\n}\n\nresource \"karp_crds\" \"this\" {}\n";
+
+struct Stand {
+    kubeconfig: String,
+    tools: PathBuf,
+    karp: PathBuf,
+    cluster: String,
+    /// What tofu and its provider are told of the sandbox's AWS.
+    env: BTreeMap<String, String>,
+}
+
+/// Finds the sandbox; says what is missing and gives nothing when something is.
+fn stand() -> Option<Stand> {
+    let value = |name: &str| {
+        let value = std::env::var(name).ok().filter(|value| !value.is_empty());
+        if value.is_none() {
+            eprintln!("skipped: {name} is not set");
+        }
+        value
+    };
+    let (endpoint, region) = (value("KARP_TEST_AWS_ENDPOINT")?, value("KARP_TEST_REGION")?);
+    let karp = PathBuf::from(value("KARP_TEST_KARP")?);
+    if !karp.is_file() {
+        eprintln!("skipped: {} is not built", karp.display());
+        return None;
+    }
+    let env = [
+        ("AWS_ENDPOINT_URL", endpoint.as_str()),
+        ("AWS_REGION", &region),
+        ("AWS_ACCESS_KEY_ID", "sandbox"),
+        ("AWS_SECRET_ACCESS_KEY", "sandbox"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("AWS_CONFIG_FILE", "/dev/null"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "/dev/null"),
+        ("TF_CLI_CONFIG_FILE", &value("KARP_TEST_TFRC")?),
+    ];
+    Some(Stand {
+        kubeconfig: value("KARP_TEST_KUBECONFIG")?,
+        tools: value("KARP_TEST_TOOLS")?.into(),
+        karp,
+        cluster: value("KARP_TEST_CLUSTER")?,
+        env: env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+    })
+}
+
+impl Stand {
+    fn kubectl(&self, arguments: &[&str], input: &Value) {
+        let mut command = Command::new(self.tools.join("kubectl"));
+        command.args(["--kubeconfig", &self.kubeconfig]).args(arguments);
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.to_string().as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "kubectl {arguments:?}");
+    }
+
+    /// Makes a working folder with one file of configuration, and installs the provider in it.
+    async fn workspace(&self, folder: &Path, config: &str) -> Workspace {
+        let source = folder.join("source");
+        std::fs::create_dir_all(&source).unwrap();
+        std::fs::write(source.join("main.tf"), config).unwrap();
+        let tofu = self.tools.join("tofu");
+        let workspace = Workspace::copy(tofu, &source, folder.join("work"), self.env.clone()).unwrap();
+        workspace.run(&["init", "-no-color"]).await.unwrap().success().unwrap();
+        workspace
+    }
+
+    /// Writes HCL of all that the cluster has.
+    fn migrate(&self) -> String {
+        let mut command = Command::new(&self.karp);
+        command.args(["migrate", "--cluster-name", &self.cluster]).env("KUBECONFIG", &self.kubeconfig);
+        let output = command.output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{told}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+/// Objects that say much, some of it in odd ways: what is empty, what is the default, amounts that are numbers, texts with templates.
+fn objects(name: &str) -> [Value; 3] {
+    let class = json!({ "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": { "name": name }, "spec": {
+        "instanceProfile": "profile",
+        "amiFamily": "AL2023",
+        "amiSelectorTerms": [{ "tags": { "team": "${a} %{b}" } }, { "id": "ami-0123456789abcdef0" }],
+        "subnetSelectorTerms": [{ "tags": { "karpenter.sh/discovery": "demo" } }],
+        "securityGroupSelectorTerms": [{ "id": "sg-0123456789abcdef0" }],
+        "associatePublicIPAddress": false,
+        "blockDeviceMappings": [{ "deviceName": "/dev/xvda", "rootVolume": true, "ebs": { "volumeSize": "50Gi", "kmsKeyID": "k", "iops": 3000 } }],
+        "kubelet": { "maxPods": 58, "clusterDNS": ["10.0.0.10"], "cpuCFSQuota": true, "imageGCHighThresholdPercent": 85,
+            "imageGCLowThresholdPercent": 80, "systemReserved": { "cpu": "100m" }, "topologyManagerPolicy": "restricted" },
+        "metadataOptions": { "httpPutResponseHopLimit": 2 },
+        "tags": {},
+        "userData": "#!/bin/bash\n  echo \"${HOME}\" 100%{x} \\n\n \n\tend",
+    } });
+    let pool = json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": name }, "spec": {
+        "template": {
+            "metadata": { "labels": { "team": "a" }, "annotations": {} },
+            "spec": {
+                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": name },
+                "requirements": [
+                    { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"] },
+                    { "key": "karpenter.k8s.aws/instance-family", "operator": "Exists", "values": [], "minValues": 2 },
+                ],
+                "startupTaints": [{ "key": "a.b/c", "effect": "NoExecute" }],
+                "expireAfter": "720h",
+            },
+        },
+        "disruption": { "consolidateAfter": "30s", "budgets": [{ "reasons": ["Drifted"], "schedule": "0 9 * * *", "duration": "8h" }] },
+        "limits": { "cpu": 1000, "memory": "1000Gi", "nodes": "10" },
+        "weight": 3,
+    } });
+    let overlay = json!({ "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": { "name": name }, "spec": {
+        "requirements": [{ "key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["m7i"] }],
+        "capacity": { "smarter-devices/fuse": 1 },
+    } });
+    [class, pool, overlay]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
+    let Some(stand) = stand() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let crds = stand.workspace(&folder.path().join("crds"), &CRDS.replace("CLUSTER", &stand.cluster)).await;
+    crds.run(&["apply", "-auto-approve", "-no-color"]).await.unwrap().success().unwrap();
+    let plain = format!("migrate-{}", std::process::id());
+    let objects = objects(&plain);
+    let defaults = json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": format!("{plain}.b") },
+        "spec": { "template": { "spec": { "requirements": [{ "key": "kubernetes.io/arch", "operator": "Exists" }], "nodeClassRef":
+            { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": plain } } } } });
+    let all = json!({ "apiVersion": "v1", "kind": "List", "items": [objects[0], objects[1], objects[2], defaults] });
+    stand.kubectl(&["create", "-f", "-"], &all);
+
+    let written = stand.migrate();
+    let label = plain.replace('-', "_");
+    assert!(written.contains(&format!("node_class_ref = {{ name = karp_node_class.{label}.name }}")), "{written}");
+    let imports = written.matches("import {\n").count();
+    assert!(imports >= 4 && imports == written.matches("resource \"").count(), "{written}");
+    let workspace = stand.workspace(&folder.path().join("migrated"), &written).await;
+    let laid_out = workspace.run(&["fmt", "-check", "-diff", "-no-color"]).await.unwrap();
+    let plan = workspace.run(&["plan", "-no-color", "-out=plan"]).await.unwrap();
+    let applied = workspace.run(&["apply", "-no-color", "plan"]).await.unwrap();
+    let second = workspace.run(&["plan", "-no-color", "-detailed-exitcode"]).await.unwrap();
+    stand.kubectl(&["delete", "--wait=false", "-f", "-"], &all);
+
+    let only_imports = format!("Plan: {imports} to import, 0 to add, 0 to change, 0 to destroy.");
+    assert!(plan.output.contains(&only_imports), "{}\n{written}", plan.output);
+    assert_eq!(laid_out.code, 0, "{}", laid_out.output);
+    applied.success().unwrap();
+    assert_eq!(second.code, 0, "{}\n{written}", second.output);
+}
