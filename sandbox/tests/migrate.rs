@@ -137,7 +137,7 @@ async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
     let plain = format!("migrate-{}", std::process::id());
     let objects = objects(&plain);
     let defaults = json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": format!("{plain}.b") },
-        "spec": { "template": { "spec": { "requirements": [{ "key": "kubernetes.io/arch", "operator": "Exists" }], "nodeClassRef":
+        "spec": { "template": { "spec": { "requirements": [], "nodeClassRef":
             { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": plain } } } } });
     let all = json!({ "apiVersion": "v1", "kind": "List", "items": [objects[0], objects[1], objects[2], defaults] });
     stand.kubectl(&["create", "-f", "-"], &all);

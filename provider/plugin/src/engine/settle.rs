@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::codec::CodecError;
 use crate::engine::plan::means_the_same;
-use crate::schema::{Attribute, Kind, Nesting, Promise, Schema};
+use crate::schema::{Attribute, Kind, Mode, Nesting, Promise, Schema};
 use crate::{AttributePath, Type, Value};
 
 /// Settles an answer. `reference` is the plan after an apply, the state before a read, null for an import.
@@ -73,7 +73,7 @@ fn settle_attribute(
         // "none" and "empty" are the same to most APIs, but not to Terraform
         return Ok(if value.is_null() && is_empty(reference) { reference.clone() } else { value });
     }
-    if reference.is_null() && is_empty(&value) && !attribute.is_computed() {
+    if reference.is_null() && is_empty(&value) && attribute.mode == Mode::Optional {
         return Ok(Value::Null);
     }
     let value = match &attribute.kind {

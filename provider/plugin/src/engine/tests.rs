@@ -224,6 +224,16 @@ fn answers_are_settled_against_the_plan() {
 }
 
 #[test]
+fn what_is_empty_is_null_only_where_the_user_may_leave_it_out() {
+    let text = || Attribute::list(Type::String);
+    let schema = Schema::new("").attribute("must", text().required()).attribute("may", text().optional());
+    let answer = || v(json!({ "must": [], "may": [] }));
+    assert_eq!(settle(&schema, &Value::Null, answer()).unwrap(), v(json!({ "must": [], "may": null })));
+    let written = v(json!({ "must": ["a"], "may": [] }));
+    assert_eq!(settle(&schema, &written, answer()).unwrap(), answer());
+}
+
+#[test]
 fn answers_outside_the_schema_are_told() {
     let schema = schema();
     let told = |answer: Json| settle(&schema, &Value::Null, v(answer)).unwrap_err().to_string();
