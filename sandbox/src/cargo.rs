@@ -16,6 +16,22 @@ pub fn command(layout: &Layout, arguments: &[&str]) -> Command {
     command
 }
 
+/// The same command at the lowest priority: it takes only what others leave of the processors.
+pub fn gently(command: &Command) -> Command {
+    let mut gentle = Command::new("nice");
+    gentle.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        gentle.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => gentle.env(name, value),
+            None => gentle.env_remove(name),
+        };
+    }
+    gentle
+}
+
 /// Builds the controller and the provider where `layout` expects them; cargo shows its own progress.
 ///
 /// # Errors
@@ -28,4 +44,17 @@ pub async fn build_products(layout: &Layout) -> Result<()> {
         bail!("`cargo build {}` failed ({status})", PRODUCTS.join(" "));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_gently_is_the_same_command() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $GREETING $PWD $(nice)"]).env("GREETING", "hi").current_dir("/");
+        let output = gently(&command).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "hi / 19\n");
+    }
 }

@@ -11,6 +11,9 @@ pub(crate) const COUNT: &str = "KARP_SIM_SEEDS";
 /// The seed of the first one; the others count up from it.
 pub(crate) const FIRST: &str = "KARP_SIM_SEED";
 
+/// The test that plays them, in the build that all tests share.
+pub(crate) const TEST: [&str; 5] = ["test", "--workspace", "--test", "sim", "mixed_faults"];
+
 /// Answers the seed that belongs to what is committed.
 pub(crate) fn first(layout: &Layout) -> u64 {
     u64::from(record::seed(&layout.root) as u32)

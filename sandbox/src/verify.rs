@@ -30,9 +30,11 @@ const FOREIGN_TO_DOMAIN: [&str; 3] = ["tokio", "hyper", "aws"];
 /// Lines of a failed step's log that are shown: a failing test's report, not a whole build.
 const SHOWN_LINES: usize = 200;
 /// What makes tests run at length: property test cases (256 otherwise), and whatever else a test does more of.
-const DEEP: [(&str, &str); 3] = [("PROPTEST_CASES", "4096"), ("KARP_DEEP", "1"), (lives::COUNT, "1500")];
-/// Lives that the simulator plays otherwise, always the same.
+const DEEP: [(&str, &str); 2] = [("PROPTEST_CASES", "4096"), ("KARP_DEEP", "1")];
+/// Lives that the simulator plays beside the other tests, always the same.
 const LIVES: &str = "300";
+/// The same with `--deep`, from what is committed.
+const DEEP_LIVES: &str = "1500";
 /// From what property tests draw their cases: from what is committed, so that the same files are judged alike each time and every change
 /// draws others. `--deep` draws at random.
 const SEED: &str = "PROPTEST_RNG_SEED";
@@ -144,21 +146,28 @@ impl Verify {
         };
         self.note("sandbox", true, begin);
         let mut env = sandbox.test_env();
+        let seed = record::seed(&self.layout.root);
+        let mut lives = BTreeMap::from([(lives::COUNT.to_owned(), LIVES.to_owned())]);
         if self.deep {
-            let life = lives::first(&self.layout);
-            println!("  simulated lives begin with {}={life}", lives::FIRST);
-            env.insert(lives::FIRST.to_owned(), life.to_string());
-            let seed = record::seed(&self.layout.root);
+            let first = lives::first(&self.layout);
+            println!("  simulated lives begin with {}={first}", lives::FIRST);
+            lives.insert(lives::FIRST.to_owned(), first.to_string());
+            lives.insert(lives::COUNT.to_owned(), DEEP_LIVES.to_owned());
             println!("  deep property tests draw by {DEEP_SEED}={seed}");
             env.insert(DEEP_SEED.to_owned(), seed.to_string());
             env.extend(DEEP.map(|(name, value)| (name.to_owned(), value.to_owned())));
         } else {
-            let seed = record::seed(&self.layout.root);
             println!("  property tests draw by {SEED}={seed}");
             env.insert(SEED.to_owned(), seed.to_string());
-            env.insert(lives::COUNT.to_owned(), LIVES.to_owned());
         }
-        let passed = self.cargo("tests", &["test", "--workspace", "--no-fail-fast"], &env).await?;
+        // Edge tests wait more than they work: the simulator, which only works, takes what they leave of the processors.
+        let many = self.command_of_cargo(&lives::TEST, &lives);
+        let all = self.command_of_cargo(&["test", "--workspace", "--no-fail-fast"], &env);
+        let (tests, lives) = tokio::join!(self.play("tests", all), self.play("lives", cargo::gently(&many)));
+        let (tests, lives) = (tests?, lives?);
+        let passed = tests.passed && lives.passed;
+        self.keep(tests);
+        self.keep(lives);
         let begin = Instant::now();
         let whole = sandbox.check();
         let rights = Rights::in_sandbox(&sandbox.client, &sandbox.run_dir).await;
@@ -211,21 +220,9 @@ impl Verify {
     /// Two demos at the same time: neither may meet the other.
     async fn demos_together(&mut self) -> Result<()> {
         let begin = Instant::now();
-        let limit = self.limit();
-        let one = async |side: &str| {
-            let log = self.folder.join(format!("demo-{side}.log"));
-            let mut step = Step::begin(format!("demo-{side}"));
-            let passed = run_logged(&mut step, self.sandbox("demo"), &log, limit).await?;
-            if passed {
-                step.end();
-            } else {
-                drop(step);
-                eprintln!("{}", process::last_lines(&log, SHOWN_LINES));
-            }
-            anyhow::Ok(passed)
-        };
-        let (left, right) = tokio::join!(one("left"), one("right"));
-        let passed = left? && right?;
+        let (left, right) = (self.sandbox("demo"), self.sandbox("demo"));
+        let (left, right) = tokio::join!(self.play("demo-left", left), self.play("demo-right", right));
+        let passed = left?.passed && right?.passed;
         self.note("demos-together", passed, begin);
         Ok(())
     }
@@ -266,10 +263,15 @@ impl Verify {
     }
 
     async fn cargo(&mut self, name: &str, arguments: &[&str], env: &BTreeMap<String, String>) -> Result<bool> {
+        let command = self.command_of_cargo(arguments, env);
+        self.step(name, command).await
+    }
+
+    fn command_of_cargo(&self, arguments: &[&str], env: &BTreeMap<String, String>) -> std::process::Command {
         let mut command = cargo::command(&self.layout, arguments);
         self.in_target(&mut command);
         command.envs(env);
-        self.step(name, command).await
+        command
     }
 
     fn in_target(&self, command: &mut std::process::Command) {
@@ -279,6 +281,14 @@ impl Verify {
     }
 
     async fn step(&mut self, name: &str, command: std::process::Command) -> Result<bool> {
+        let record = self.play(name, command).await?;
+        let passed = record.passed;
+        self.keep(record);
+        Ok(passed)
+    }
+
+    /// Runs a step; those that run side by side are kept when all have ended.
+    async fn play(&self, name: &str, command: std::process::Command) -> Result<StepRecord> {
         let (begin, log) = (Instant::now(), self.folder.join(format!("{name}.log")));
         let mut step = Step::begin(name);
         let passed = run_logged(&mut step, command, &log, self.limit()).await;
@@ -289,12 +299,15 @@ impl Verify {
             drop(step);
             eprintln!("{}", process::last_lines(&log, SHOWN_LINES));
         }
-        self.note(name, passed, begin);
-        Ok(passed)
+        Ok(StepRecord { step: name.to_owned(), passed, seconds: rounded(begin) })
     }
 
     fn note(&mut self, step: &str, passed: bool, begin: Instant) {
-        self.record.steps.push(StepRecord { step: step.to_owned(), passed, seconds: rounded(begin) });
+        self.keep(StepRecord { step: step.to_owned(), passed, seconds: rounded(begin) });
+    }
+
+    fn keep(&mut self, record: StepRecord) {
+        self.record.steps.push(record);
         if self.deep
             && let Err(error) = self.record.write(&self.layout.root.join(RECORD))
         {
