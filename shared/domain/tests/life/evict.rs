@@ -1,0 +1,156 @@
+//! How a node is emptied: four waves, budgets' refusals, deadlines, and pods that never go.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use karp_domain::cluster::Pod;
+use karp_domain::eviction::{Answer, Answers, Block, Drain, Step, Wait, next};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::world::{NOW, at, running, with};
+
+fn pod(name: &str, more: &[(&str, Value)]) -> Arc<Pod> {
+    Arc::new(Pod::from_kube(&serde_json::from_value(with(running(name, "n1", "1", "1Gi"), more)).unwrap()).unwrap())
+}
+
+fn owned_by(kind: &str) -> (&'static str, Value) {
+    ("metadata.ownerReferences", json!([{"apiVersion": "v1", "kind": kind, "name": "o", "uid": "o"}]))
+}
+
+fn critical() -> (&'static str, Value) {
+    ("spec.priority", json!(2_000_000_000))
+}
+
+fn going(ends: &str) -> (&'static str, Value) {
+    ("metadata.deletionTimestamp", json!(ends))
+}
+
+fn step(pods: &[Arc<Pod>], deadline: Option<&str>, now: Timestamp) -> Step {
+    next(&Drain { pods, deadline: deadline.map(at), answers: &Answers::default() }, now)
+}
+
+fn wait(pods: &[Arc<Pod>], deadline: Option<&str>, now: &str) -> Wait {
+    match step(pods, deadline, at(now)) {
+        Step::Wait(wait) => wait,
+        Step::Drained => panic!("drained"),
+    }
+}
+
+fn evicted(wait: &Wait) -> Vec<&str> {
+    wait.evict.iter().map(|target| &*target.uid).collect()
+}
+
+#[test]
+fn a_wave_starts_when_the_one_before_is_gone() {
+    let all = [
+        pod("plain", &[]),
+        pod("daemon", &[owned_by("DaemonSet")]),
+        pod("critical", &[critical()]),
+        pod("critical-daemon", &[critical(), owned_by("DaemonSet")]),
+    ];
+    for left in 0..4 {
+        assert_eq!(evicted(&wait(&all[left..], None, NOW)), [&*all[left].uid]);
+    }
+    // one that is still on its way out holds the next wave back
+    let going = pod("plain", &[going("2026-11-21T12:00:30Z")]);
+    let found = wait(&[going, all[1].clone()], None, NOW);
+    assert_eq!((evicted(&found).len(), found.terminating), (0, 1));
+    assert_eq!(step(&[], None, at(NOW)), Step::Drained);
+}
+
+#[test]
+fn some_pods_do_not_hold_a_node() {
+    let tolerant = ("spec.tolerations", json!([{"key": "karpenter.sh/disrupted", "operator": "Exists"}]));
+    let mirror = ("metadata.annotations", json!({"kubernetes.io/config.mirror": "x"}));
+    let done = ("status.phase", json!("Succeeded"));
+    let stuck = going("2026-11-21T11:58:59Z");
+    for (name, more) in
+        [("tolerant", tolerant), ("mirror", mirror), ("node", owned_by("Node")), ("done", done), ("stuck", stuck)]
+    {
+        assert_eq!(step(&[pod(name, &[more])], None, at(NOW)), Step::Drained, "{name}");
+    }
+    let late = going("2026-11-21T11:59:01Z");
+    assert!(matches!(step(&[pod("late", &[late])], None, at(NOW)), Step::Wait(_)), "not stuck yet");
+}
+
+#[test]
+fn a_pod_that_asked_to_be_left_alone_is_waited_for_and_named() {
+    let shy = pod("shy", &[("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": "true"}))]);
+    let found = wait(std::slice::from_ref(&shy), None, NOW);
+    assert_eq!((evicted(&found).len(), &found.blocked[..]), (0, &[(shy.key.clone(), Block::Protected)][..]));
+}
+
+#[test]
+fn a_refused_eviction_is_not_repeated_at_once() {
+    let pods = [pod("p", &[])];
+    let mut answers = Answers::default();
+    let mut now = at(NOW);
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        answers.note(&pods[0].uid, Answer::Budget, now);
+        let Step::Wait(found) = next(&Drain { pods: &pods, deadline: None, answers: &answers }, now) else { panic!() };
+        assert_eq!(found.blocked, [(pods[0].key.clone(), Block::Budget)]);
+        let again = found.next_look.unwrap();
+        pauses.push(again.duration_since(now).as_millis());
+        now = again;
+        let due = matches!(next(&Drain { pods: &pods, deadline: None, answers: &answers }, now), Step::Wait(w) if w.evict.len() == 1);
+        assert!(due || pauses.last() == Some(&5000), "looked at every 5 s at least");
+        now += SignedDuration::from_secs(10);
+    }
+    assert_eq!(pauses[..4], [500, 1000, 2000, 4000]);
+}
+
+#[test]
+fn a_deadline_is_kept_whatever_budgets_and_pods_say() {
+    let shy = pod("shy", &[("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": "true"}))]);
+    let daemon = pod("daemon", &[owned_by("DaemonSet"), ("spec.terminationGracePeriodSeconds", json!(120))]);
+    let pods = [shy, daemon];
+    let deadline = Some("2026-11-21T12:05:00Z");
+    let early = wait(&pods, deadline, NOW);
+    assert!(early.delete.is_empty());
+    // the daemon's two minutes begin while the wave before it still waits
+    let found = wait(&pods, deadline, "2026-11-21T12:03:00Z");
+    assert_eq!(found.delete.iter().map(|d| (&*d.pod.name, d.grace_seconds)).collect::<Vec<_>>(), [("daemon", 120)]);
+    let found = wait(&pods, deadline, "2026-11-21T12:04:45Z");
+    assert_eq!(found.delete.iter().map(|d| d.grace_seconds).collect::<Vec<_>>(), [15, 15]);
+    assert_eq!(step(&pods, deadline, at("2026-11-21T12:05:00Z")), Step::Drained);
+}
+
+proptest! {
+    #[test]
+    fn drains_keep_their_promises(kinds in prop::collection::vec(0_usize..7, 0..30), left in prop::option::of(0_i64..400)) {
+        let make = |at: usize, kind: usize| {
+            let name = format!("p{at}");
+            match kind {
+                0 => pod(&name, &[]),
+                1 => pod(&name, &[owned_by("DaemonSet")]),
+                2 => pod(&name, &[critical()]),
+                3 => pod(&name, &[("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": "true"}))]),
+                4 => pod(&name, &[going("2026-11-21T12:00:20Z")]),
+                // a minute after its grace, to the second
+                5 => pod(&name, &[going("2026-11-21T11:59:00Z")]),
+                _ => pod(&name, &[owned_by("Node")]),
+            }
+        };
+        let pods: Vec<_> = kinds.iter().enumerate().map(|(at, kind)| make(at, *kind)).collect();
+        let now = at(NOW);
+        let deadline = left.map(|seconds| now + SignedDuration::from_secs(seconds));
+        let found = next(&Drain { pods: &pods, deadline, answers: &Answers::default() }, now);
+        if let Step::Wait(wait) = found {
+            prop_assert!(wait.next_look.is_some_and(|look| look > now));
+            prop_assert!(deadline.is_none_or(|deadline| wait.next_look.unwrap() <= deadline));
+            for target in &wait.evict {
+                let pod = pods.iter().find(|pod| pod.uid == target.uid).unwrap();
+                prop_assert!(!pod.is_protected(now) && pod.deletes_at.is_none());
+            }
+            prop_assert!(wait.delete.is_empty() || deadline.is_some(), "nothing is forced without a deadline");
+            for forced in &wait.delete {
+                prop_assert!(forced.grace_seconds >= 1 && forced.grace_seconds <= left.unwrap().max(1));
+            }
+        } else {
+            let must_stay = kinds.iter().any(|kind| *kind < 5);
+            prop_assert!(!must_stay || left == Some(0));
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What becomes of nodes: how they join, when they are given up, and how they are emptied.
+
+#[path = "../world/mod.rs"]
+mod world;
+
+mod disrupt;
+mod disrupt_path;
+mod evict;
+mod lifecycle;
+mod pace;

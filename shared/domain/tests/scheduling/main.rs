@@ -1,0 +1,20 @@
+//! What `solve` promises: where pods go, which nodes are bought for them, and which are kept free.
+
+#[path = "../deep/mod.rs"]
+mod deep;
+#[path = "../world/mod.rs"]
+mod world;
+
+mod bench;
+mod daemons;
+mod outlook;
+mod overlays;
+mod pods;
+mod properties;
+mod reservations;
+mod reserve;
+mod scenarios;
+mod solve;
+mod topology;
+mod tradeoffs;
+mod volumes;

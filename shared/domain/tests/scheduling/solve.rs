@@ -1,0 +1,471 @@
+//! What `solve` promises, case by case and for random clusters.
+
+use std::sync::Arc;
+
+use karp_domain::api::labels;
+use karp_domain::catalogue::{CapacityType, Price};
+use karp_domain::cluster::{Feature, MinValuesPolicy, Snapshot};
+use karp_domain::scheduling::{Misfit, Refusal, Solution, Target, solve};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::world::{self, TYPES, catalogue, class, judge, node, pending, pool, running, snapshot, universe, with};
+
+fn answer(objects: &[Value]) -> (Snapshot, Solution) {
+    let snapshot = snapshot(objects, catalogue(TYPES));
+    let solution = solve(&snapshot);
+    judge::judge(&snapshot, &solution);
+    (snapshot, solution)
+}
+
+fn on_demand() -> Value {
+    json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}])
+}
+
+fn misfit(solution: &Solution) -> &Misfit {
+    match &solution.unschedulable[0].reasons[0] {
+        Refusal::Pool { misfit, .. } => misfit,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn five_pods_get_one_cheap_node() {
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.extend((0..5).map(|n| pending(&format!("inflate-{n}"), "1", "1Gi")));
+    let (_, solution) = answer(&objects);
+    assert!(solution.unschedulable.is_empty());
+    let pods: usize = solution.nodes.iter().map(|node| node.pods.len()).sum();
+    assert_eq!(pods, 5);
+    assert!(solution.nodes.iter().all(|node| node.capacity_type() == Some(CapacityType::Spot)));
+    assert!(solution.price() < Price::from_dollars(0.09).unwrap(), "{}", solution.price());
+}
+
+/// The words that people and their alerts search events for, each with what it is about.
+#[test]
+fn events_say_why_in_karpenters_words() {
+    let taint = ("spec.template.spec.taints", json!([{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]));
+    let limit = ("spec.limits", json!({"nodes": "0"}));
+    let arm = json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]);
+    let selects =
+        |key: &str, value: &str| with(pending("p", "1", "1Gi"), &[("spec.nodeSelector", json!({key: value}))]);
+    let nowhere = json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1z"]}]);
+    let small = || pending("p", "1", "1Gi");
+    let open = || pool("general", json!([]));
+    for (pool, pod, said) in [
+        (with(open(), &[taint]), small(), "did not tolerate taint (gpu=yes:NoSchedule)"),
+        (pool("general", arm), selects("kubernetes.io/arch", "amd64"), "incompatible requirements, "),
+        (open(), selects("node.kubernetes.io/instance-type", "m9z.large"), "no instance type met all requirements, "),
+        (open(), pending("p", "500", "1Gi"), "no instance type has enough resources, cpu: 500 asked"),
+        (pool("general", nowhere), small(), "no instance type has the required offering, "),
+        (
+            with(open(), &[limit]),
+            small(),
+            "all available instance types exceed limits for nodepool: \"general\", limit nodes",
+        ),
+    ] {
+        let solution = solve(&snapshot(&[class(), pool, pod], catalogue(TYPES)));
+        let event = solution.unschedulable[0].event();
+        let rest = event.strip_prefix("incompatible with nodepool \"general\", ").unwrap_or_else(|| panic!("{event}"));
+        assert!(rest.starts_with(said), "{event}");
+    }
+    let solution = solve(&snapshot(&[class(), small()], catalogue(TYPES)));
+    assert_eq!(solution.unschedulable[0].event(), "no nodepools found");
+}
+
+#[test]
+fn pods_go_to_nodes_that_are_there_first() {
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.extend(node("n1", "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
+    objects.extend([running("busy", "n1", "2", "2Gi"), pending("p1", "1500m", "1Gi"), pending("p2", "1500m", "1Gi")]);
+    let (_, solution) = answer(&objects);
+    assert_eq!(solution.placements.len(), 1);
+    assert_eq!(solution.placements[0].target, Target::Node("n1".into()));
+    assert_eq!(solution.nodes.len(), 1);
+}
+
+#[test]
+fn a_claim_in_flight_keeps_its_pods() {
+    let objects = vec![class(), pool("default", json!([])), pending("p1", "1", "1Gi"), pending("p2", "1", "1Gi")];
+    let (first, solution) = answer(&objects);
+    let claims = solution.nodes.iter().enumerate().map(|(at, planned)| {
+        let requirements = karp_domain::api::requirement_specs(&planned.requirements);
+        json!({
+            "kind": "NodeClaim", "apiVersion": "karpenter.sh/v1",
+            "metadata": {"name": format!("default-{at}"), "uid": "x", "labels": {"karpenter.sh/nodepool": "default"},
+                "creationTimestamp": world::NOW},
+            "spec": {"requirements": requirements, "resources": {"requests": planned.requests},
+                "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}},
+        })
+    });
+    let mut second = snapshot(&claims.collect::<Vec<_>>(), catalogue(TYPES));
+    second.pods = first.pods.clone();
+    second.pools = first.pools.clone();
+    second.catalogues = first.catalogues;
+    let again = solve(&second);
+    assert!(again.nodes.is_empty(), "{} more nodes", again.nodes.len());
+    assert!(again.placements.iter().all(|p| matches!(p.target, Target::Claim(_))));
+    assert_eq!(again.placements.len(), 2);
+}
+
+#[test]
+fn heavier_pools_come_first_and_limits_turn_pods_over() {
+    let first = with(pool("first", on_demand()), &[("spec.weight", json!(10)), ("spec.limits", json!({"nodes": 1}))]);
+    let mut objects = vec![class(), first, pool("second", on_demand())];
+    objects.extend((0..40).map(|n| pending(&format!("p{n:02}"), "3", "3Gi")));
+    let (_, solution) = answer(&objects);
+    assert!(solution.unschedulable.is_empty());
+    assert_eq!(solution.nodes.iter().filter(|node| &*node.pool == "first").count(), 1);
+    assert!(solution.nodes.iter().any(|node| &*node.pool == "second"));
+}
+
+#[test]
+fn limits_hold_and_are_named() {
+    let limited = with(pool("default", on_demand()), &[("spec.limits", json!({"cpu": "8"}))]);
+    let mut objects = vec![class(), limited];
+    objects.extend((0..20).map(|n| pending(&format!("p{n:02}"), "1", "1Gi")));
+    let (_, solution) = answer(&objects);
+    assert!(!solution.nodes.is_empty());
+    assert!(matches!(misfit(&solution), Misfit::Limit { resource, .. } if resource == "cpu"));
+}
+
+/// A claim in flight counts as the largest that it may become, even where its class is gone.
+#[test]
+fn claims_of_a_class_that_is_gone_count_against_limits() {
+    let limited = with(pool("default", on_demand()), &[("spec.limits", json!({"cpu": "12"}))]);
+    let claim = json!({
+        "kind": "NodeClaim", "apiVersion": "karpenter.sh/v1",
+        "metadata": {"name": "default-1", "uid": "x", "labels": {"karpenter.sh/nodepool": "default"}, "creationTimestamp": world::NOW},
+        "spec": {"requirements": [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large", "m7i.2xlarge"]}],
+            "resources": {"requests": {"cpu": "1"}},
+            "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "gone"}},
+    });
+    let (_, solution) = answer(&[class(), limited, claim, pending("p", "7", "1Gi")]);
+    assert!(solution.nodes.is_empty());
+    let reached = "pool default: limit cpu 12 reached (8 in use)";
+    assert_eq!(solution.unschedulable[0].to_string(), reached);
+}
+
+/// The node carries a value for what its pod asks for, though nothing but exclusions are said.
+#[test]
+fn a_label_of_which_only_exclusions_are_known_gets_a_value() {
+    let team = |operator: &str, values: Value| json!({"key": "team", "operator": operator, "values": values});
+    let cases = [
+        (json!([team("Exists", json!([])), team("NotIn", json!(["true"]))]), "0"),
+        (json!([team("Exists", json!([])), team("NotIn", json!(["true", "0"]))]), "1"),
+        (json!([team("Gt", json!(["4"])), team("NotIn", json!(["5", "6"]))]), "7"),
+        (json!([team("Lt", json!(["4"])), team("NotIn", json!(["3"]))]), "2"),
+        (json!([team("Exists", json!([]))]), "true"),
+    ];
+    for (asked, value) in cases {
+        let asks = json!({"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": asked}]}});
+        let pod = with(pending("p", "1", "1Gi"), &[("spec.affinity.nodeAffinity", asks)]);
+        let open = pool("default", json!([{"key": "team", "operator": "Exists"}]));
+        let (_, solution) = answer(&[class(), open, pod]);
+        let labels = solution.nodes[0].requirements.settled_labels();
+        assert_eq!(labels.get("team").map(String::as_str), Some(value), "{asked}");
+    }
+}
+
+#[test]
+fn each_refusal_says_why() {
+    let cases = [
+        (pending("big", "500", "1Gi"), "pool default: cpu: 500 asked, the largest type has 95690m left for pods"),
+        (
+            with(pending("arch", "1", "1Gi"), &[("spec.nodeSelector", json!({"kubernetes.io/arch": "riscv64"}))]),
+            "pool default: no instance type has kubernetes.io/arch In [riscv64]",
+        ),
+        (
+            with(pending("label", "1", "1Gi"), &[("spec.nodeSelector", json!({"team": "a"}))]),
+            "pool default: label \"team\" is wanted but nothing defines it",
+        ),
+        (
+            with(
+                pending("gpu", "1", "1Gi"),
+                &[("spec.containers", json!([{"name": "c", "resources": {"limits": {"amd.com/gpu": "1"}}}]))],
+            ),
+            "pool default: amd.com/gpu: 1 asked, the largest type has 0 left for pods",
+        ),
+    ];
+    for (pod, expected) in cases {
+        let (_, solution) = answer(&[class(), pool("default", json!([])), pod]);
+        assert_eq!(solution.unschedulable[0].to_string(), expected);
+    }
+}
+
+#[test]
+fn what_is_never_placed_is_refused_by_name() {
+    let claims = json!([{"name": "gpu", "resourceClaimName": "gpu"}]);
+    let pod = with(pending("claims", "1", "1Gi"), &[("spec.resourceClaims", claims)]);
+    let (_, solution) = answer(&[class(), pool("default", json!([])), pod]);
+    assert_eq!(solution.unschedulable[0].reasons, [Refusal::NeverPlaced { feature: Feature::ResourceClaims }]);
+}
+
+#[test]
+fn pods_that_need_on_demand_do_not_draw_others_onto_it() {
+    let bound = json!({"karpenter.sh/capacity-type": "on-demand"});
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.push(with(pending("precious", "1500m", "1Gi"), &[("spec.nodeSelector", bound)]));
+    objects.extend((0..20).map(|n| pending(&format!("p{n:02}"), "1500m", "1Gi")));
+    let (_, solution) = answer(&objects);
+    let dear: Vec<_> = solution.nodes.iter().filter(|n| n.capacity_type() == Some(CapacityType::OnDemand)).collect();
+    assert_eq!(dear.len(), 1);
+    assert!(dear[0].pods.len() <= 2, "{:?}", dear[0].pods);
+}
+
+#[test]
+fn plain_pods_never_buy_gpus_or_metal() {
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.extend((0..60).map(|n| pending(&format!("p{n:02}"), "2", "4Gi")));
+    let (_, solution) = answer(&objects);
+    for node in &solution.nodes {
+        assert!(!node.instance_types().iter().any(|t| t.starts_with("g5") || t.ends_with("metal")), "{node:?}");
+    }
+}
+
+#[test]
+fn min_values_hold() {
+    let families =
+        |least: u32| json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "Exists", "minValues": least}]);
+    let (_, solution) = answer(&[class(), pool("default", families(4)), pending("p", "1", "1Gi")]);
+    let mut kept: Vec<&str> = Vec::new();
+    let types = solution.nodes[0].instance_types();
+    types.iter().for_each(|t| kept.push(t.split('.').next().unwrap()));
+    kept.sort_unstable();
+    kept.dedup();
+    assert!(kept.len() >= 4, "{kept:?}");
+    let (_, solution) = answer(&[class(), pool("default", families(40)), pending("p", "1", "1Gi")]);
+    assert!(matches!(misfit(&solution), Misfit::MinValues { wanted: 40, .. }), "{}", solution.unschedulable[0]);
+}
+
+#[test]
+fn min_values_are_lowered_and_noted_when_asked_for() {
+    let key = "karpenter.k8s.aws/instance-family";
+    let families = json!([{"key": key, "operator": "Exists", "minValues": 40}]);
+    let mut snapshot = snapshot(&[class(), pool("default", families), pending("p", "1", "1Gi")], catalogue(TYPES));
+    snapshot.settings.min_values = MinValuesPolicy::BestEffort;
+    let solution = solve(&snapshot);
+    judge::judge(&snapshot, &solution);
+    let [node] = &*solution.nodes else { panic!("{:?}", solution.unschedulable) };
+    assert_eq!(node.annotations[labels::MIN_VALUES_RELAXED], "true");
+    let lowered = node.requirements.get(key).and_then(|requirement| requirement.min_values()).unwrap();
+    assert!((2..40).contains(&lowered), "{lowered}");
+}
+
+#[test]
+fn foreign_pools_are_never_used() {
+    let auto = with(pool("auto", json!([])), &[("spec.template.spec.nodeClassRef.group", json!("eks.amazonaws.com"))]);
+    let (_, solution) = answer(&[class(), auto, pending("p", "1", "1Gi")]);
+    assert_eq!(solution.unschedulable[0].reasons, [Refusal::NoPools]);
+}
+
+/// The cheapest way to pack a few pods: every partition into nodes, every node on its cheapest type.
+fn exhaustive(snapshot: &Snapshot) -> Option<Price> {
+    let catalogue = &snapshot.catalogues["default"];
+    let pods: Vec<_> = snapshot.pods.iter().map(|pod| &pod.shape.requests).collect();
+    let mut bins: Vec<usize> = Vec::new();
+    fn cost(
+        catalogue: &karp_domain::catalogue::Catalogue,
+        pods: &[&karp_domain::resources::Resources],
+        bins: &[usize],
+    ) -> Option<Price> {
+        let count = bins.iter().max()? + 1;
+        let mut total = Price::ZERO;
+        for bin in 0..count {
+            let mut sum = karp_domain::resources::Resources::new();
+            pods.iter().zip(bins).filter(|(_, b)| **b == bin).for_each(|(pod, _)| sum.add(pod));
+            let fitting = catalogue.types().iter().filter(|t| sum.fits(&t.allocatable()));
+            total = total + fitting.filter_map(|t| t.cheapest()).min()?;
+        }
+        Some(total)
+    }
+    fn search(
+        catalogue: &karp_domain::catalogue::Catalogue,
+        pods: &[&karp_domain::resources::Resources],
+        bins: &mut Vec<usize>,
+        best: &mut Option<Price>,
+    ) {
+        if bins.len() == pods.len() {
+            let found = cost(catalogue, pods, bins);
+            *best = match (*best, found) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            return;
+        }
+        let next = bins.iter().max().map_or(0, |m| m + 1);
+        for bin in 0..=next {
+            bins.push(bin);
+            search(catalogue, pods, bins, best);
+            bins.pop();
+        }
+    }
+    let mut best = None;
+    search(catalogue, &pods, &mut bins, &mut best);
+    best
+}
+
+fn a_pod() -> impl Strategy<Value = Value> {
+    let cpu = prop::sample::select(vec!["50m", "250m", "900m", "1", "1900m", "3500m", "7", "40", "200"]);
+    let memory = prop::sample::select(vec!["64Mi", "700Mi", "2Gi", "3500Mi", "14Gi", "100Gi"]);
+    let selector = prop::sample::select(vec![
+        json!({}),
+        json!({}),
+        json!({}),
+        json!({"topology.kubernetes.io/zone": "us-east-1b"}),
+        json!({"kubernetes.io/arch": "arm64"}),
+        json!({"karpenter.sh/capacity-type": "on-demand"}),
+        json!({"team": "a"}),
+        json!({"team": "b"}),
+        json!({"karpenter.k8s.aws/instance-family": "m7i"}),
+    ]);
+    let affinity = prop::sample::select(vec![
+        json!([]),
+        json!([]),
+        json!([]),
+        json!([{"matchExpressions": [{"key": "karpenter.k8s.aws/instance-cpu", "operator": "Gt", "values": ["3"]}]}]),
+        json!([{"matchExpressions": [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1x"]}]},
+               {"matchExpressions": [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1a", "us-east-1c"]}]}]),
+        json!([{"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}]),
+        json!([{"matchExpressions": [{"key": "karpenter.k8s.aws/instance-category", "operator": "NotIn", "values": ["c", "t"]}]}]),
+    ]);
+    let tolerates = any::<bool>();
+    let priority = prop::sample::select(vec![0, 0, 0, 100]);
+    (cpu, memory, selector, affinity, tolerates, priority).prop_map(
+        |(cpu, memory, selector, affinity, tolerates, priority)| {
+            let mut more = vec![("spec.nodeSelector", selector), ("spec.priority", json!(priority))];
+            if affinity.as_array().is_some_and(|terms| !terms.is_empty()) {
+                let path =
+                    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+                more.push((path, affinity));
+            }
+            if tolerates {
+                more.push(("spec.tolerations", json!([{"key": "dedicated", "operator": "Exists"}])));
+            }
+            with(pending("p", cpu, memory), &more)
+        },
+    )
+}
+
+fn a_pool() -> impl Strategy<Value = Value> {
+    let requirement = prop::sample::select(vec![
+        json!([]),
+        json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]),
+        json!([{"key": "karpenter.k8s.aws/instance-category", "operator": "In", "values": ["c", "m"]}, {"key": "team", "operator": "In", "values": ["a", "b"]}]),
+        json!([{"key": "topology.kubernetes.io/zone", "operator": "NotIn", "values": ["us-east-1b"]}, {"key": "team", "operator": "Exists"}]),
+        json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]),
+        json!([{"key": "karpenter.k8s.aws/instance-cpu", "operator": "Lt", "values": ["9"]}]),
+    ]);
+    let limits = prop::sample::select(vec![
+        json!({}),
+        json!({}),
+        json!({"cpu": "12"}),
+        json!({"nodes": 2}),
+        json!({"memory": "40Gi", "cpu": "30"}),
+    ]);
+    (requirement, limits, 0_i32..3, any::<bool>()).prop_map(|(requirement, limits, weight, tainted)| {
+        let mut more = vec![("spec.limits", limits)];
+        if weight > 0 {
+            more.push(("spec.weight", json!(weight)));
+        }
+        if tainted {
+            more.push((
+                "spec.template.spec.taints",
+                json!([{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]),
+            ));
+        }
+        with(pool("pool", requirement), &more)
+    })
+}
+
+fn daemon() -> Value {
+    json!({"kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "kube-system"}, "spec": {"selector": {}, "template": {"spec":
+        {"containers": [{"name": "c", "resources": {"requests": {"cpu": "150m", "memory": "100Mi"}}}]}}}})
+}
+
+fn a_cluster() -> impl Strategy<Value = Vec<Value>> {
+    let pods = prop::collection::vec((a_pod(), 1_usize..8), 0..8);
+    let pools = prop::collection::vec(a_pool(), 0..4);
+    let types = prop::sample::select(vec!["m7i.large", "m7i.2xlarge", "c6g.2xlarge"]);
+    let nodes = prop::collection::vec((types, prop::sample::select(vec!["a", "b", "c"]), any::<bool>()), 0..3);
+    (pods, pools, nodes, any::<bool>()).prop_map(|(pods, pools, nodes, daemons)| {
+        let mut objects = universe::named(pods, pools);
+        for (at, (kind, zone, busy)) in nodes.into_iter().enumerate() {
+            let name = format!("n{at}");
+            objects.extend(node(&name, "pool0", kind, &format!("us-east-1{zone}"), CapacityType::OnDemand));
+            if busy {
+                objects.push(running(&format!("busy{at}"), &name, "1", "1Gi"));
+            }
+        }
+        objects.extend(daemons.then(daemon));
+        objects
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_answer_is_valid_and_every_refusal_justified(objects in a_cluster()) {
+        answer(&objects);
+    }
+
+    #[test]
+    fn some_offerings_may_be_gone(objects in a_cluster(), gone in prop::collection::vec(any::<prop::sample::Index>(), 0..40)) {
+        let all = catalogue(TYPES);
+        let names: Vec<String> = all.types().iter().flat_map(|t| t.offerings.iter().map(|o| format!("{} {} {}", t.name, o.zone.name, o.capacity_type))).collect();
+        let gone: Vec<&String> = gone.iter().map(|index| index.get(&names)).collect();
+        let left = all.without(|kind, o| gone.contains(&&format!("{kind} {} {}", o.zone.name, o.capacity_type)));
+        let snapshot = snapshot(&objects, left);
+        judge::judge(&snapshot, &solve(&snapshot));
+    }
+
+    #[test]
+    fn the_order_of_the_input_does_not_matter(objects in a_cluster(), seed in any::<u64>()) {
+        let one = snapshot(&objects, catalogue(TYPES));
+        let mut shuffled = objects;
+        let mut state = seed | 1;
+        for at in (1..shuffled.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            shuffled.swap(at, (state >> 33) as usize % (at + 1));
+        }
+        let mut names = TYPES.to_vec();
+        names.rotate_left(seed as usize % TYPES.len());
+        let other = snapshot(&shuffled, catalogue(&names));
+        prop_assert_eq!(solve(&one), solve(&other));
+        prop_assert_eq!(solve(&one), solve(&one));
+    }
+
+    #[test]
+    fn a_bad_pod_takes_nothing_from_the_others(objects in a_cluster()) {
+        let (_, before) = answer(&objects);
+        let mut more = objects;
+        more.push(with(pending("bad", "1", "1Gi"), &[("spec.nodeSelector", json!({"nowhere": "x"}))]));
+        let (_, after) = answer(&more);
+        let refused = |s: &Solution| s.unschedulable.iter().filter(|u| &*u.pod.name != "bad").count();
+        prop_assert_eq!(refused(&before), refused(&after));
+    }
+
+    #[test]
+    fn tiny_clusters_cost_little_more_than_the_best_packing(sizes in prop::collection::vec((1_i64..36, 1_i64..120), 1..6)) {
+        let mut objects = vec![class(), pool("default", json!([]))];
+        objects.extend(sizes.iter().enumerate().map(|(n, (cpu, memory))| pending(&format!("p{n}"), &format!("{}m", cpu * 100), &format!("{}Mi", memory * 128))));
+        let plain: Vec<&str> = TYPES.iter().copied().filter(|t| !t.starts_with("g5") && !t.ends_with("metal")).collect();
+        let snapshot = snapshot(&objects, catalogue(&plain));
+        let best = exhaustive(&snapshot).unwrap();
+        let solution = solve(&snapshot);
+        judge::judge(&snapshot, &solution);
+        prop_assert!(solution.unschedulable.is_empty());
+        // greedy: within a third of the best on the tiniest inputs, where a single odd node weighs most
+        prop_assert!(solution.price() <= best.scaled(4, 3), "{} against {best}", solution.price());
+        prop_assert!(solution.price() >= best, "cheaper than the best: {} against {best}", solution.price());
+    }
+}
+
+#[test]
+fn equal_shapes_share_memory_and_answer() {
+    let one = snapshot(&[pending("a", "1", "1Gi"), pending("b", "1000m", "1024Mi")], catalogue(TYPES));
+    assert_eq!(one.pods[0].shape, one.pods[1].shape);
+    assert!(!Arc::ptr_eq(&one.pods[0].shape, &one.pods[1].shape));
+}
