@@ -1,4 +1,4 @@
-//! The command line of `cargo demo`, `cargo verify` and `cargo sandbox`.
+//! The command line of `cargo demo`, `cargo verify`, `cargo release-artifacts` and `cargo sandbox`.
 
 use std::{path::Path, process::ExitCode, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     by_hand, cargo, demo, figures,
     group::Group,
     layout::Layout,
-    lives, oracle,
+    lives, oracle, release,
     sandbox::{Options, Sandbox},
     tools::Tools,
     verify,
@@ -69,6 +69,8 @@ enum Command {
     },
     /// Print what Go's libraries answer into shared/domain/tests/vectors, for the domain's tests
     Oracle,
+    /// Make what a release publishes: zips, checksums, the controller's image, bills of materials
+    ReleaseArtifacts(release::Request),
     /// Measure what is promised, and print it as JSON
     #[command(hide = true)]
     Figures,
@@ -142,6 +144,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Down { which, .. } => by_hand::down(&layout, &which.name)?,
         Command::Env { which } => by_hand::env(&layout, &which.name)?,
         Command::Oracle => oracle::run(&layout)?,
+        Command::ReleaseArtifacts(request) => interruptible(release::run(&layout, request))?,
         Command::Figures => {
             let figures = interruptible(async {
                 let tools = Tools::built(&layout)?.context("the tools are not built")?;
@@ -237,6 +240,8 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
         assert!(Cli::try_parse_from(["sandbox", "up", "--name", "two-1"]).is_ok());
+        let binaries = "x86_64-unknown-linux-musl=dist";
+        assert!(Cli::try_parse_from(["sandbox", "release-artifacts", "--out", "o", "--binaries", binaries]).is_ok());
         for bad in ["", "Upper", "-x", "a/b", "a_b", &"x".repeat(31)] {
             assert!(name(bad).is_err(), "{bad}");
         }

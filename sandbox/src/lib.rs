@@ -27,6 +27,7 @@ pub mod process_kubelet;
 pub mod products;
 pub mod progress;
 pub mod record;
+pub mod release;
 pub mod sandbox;
 pub mod state;
 pub mod tofu;
