@@ -14,13 +14,17 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
     match cli::Cli::try_parse() {
-        Ok(cli) => cli.run(),
+        // with its causes, and without the trace that RUST_BACKTRACE would add: it is told to an operator
+        Ok(cli) => cli.run().unwrap_or_else(|error| {
+            eprintln!("Error: {error:#}");
+            ExitCode::FAILURE
+        }),
         Err(told) => {
-            told.print()?;
+            told.print().ok();
             // clap's own code for a bad command line, 2, says here that some pods are not placed
-            Ok(if told.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+            if told.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
         }
     }
 }

@@ -139,6 +139,13 @@ resource "karp_controller" "this" {
   depends_on = [karp_crds.this, karp_fargate_profile.controller, karp_access_entry.nodes]
 }
 
+# Destroyed after class and pool, before the controller: it ends what is left of the nodes, also where no controller runs any more.
+resource "karp_teardown" "this" {
+  cluster_name = local.cluster_name
+
+  depends_on = [karp_controller.this, karp_discovery_tags.this, karp_instance_profile.this]
+}
+
 # --- what it may launch -----------------------------------------------------------------------------------------------------------
 
 resource "karp_node_class" "default" {
@@ -149,7 +156,7 @@ resource "karp_node_class" "default" {
   subnet_selector_terms         = [{ tags = { "karpenter.sh/discovery" = local.cluster_name } }]
   security_group_selector_terms = [{ tags = { "karpenter.sh/discovery" = local.cluster_name } }]
 
-  depends_on = [karp_controller.this, karp_discovery_tags.this]
+  teardown = karp_teardown.this.id
 }
 
 resource "karp_node_pool" "default" {
@@ -172,7 +179,8 @@ resource "karp_node_pool" "default" {
     budgets              = [{ nodes = "100%" }]
   }
 
-  limits = { cpu = var.cpu_limit }
+  limits   = { cpu = var.cpu_limit }
+  teardown = karp_teardown.this.id
 }
 
 output "interruption_queue_url" {

@@ -13,8 +13,8 @@ use karp_domain::catalogue::Price;
 use serde::Serialize;
 
 pub use impact::{class_impact, impact};
-pub use look::{ClassPreview, PATIENCE, glance, look, look_at_class};
-pub use obstacle::{Surroundings, block};
+pub use look::{ClassPreview, PATIENCE, glance, held, look, look_at_class};
+pub use obstacle::{Surroundings, block, obstacles};
 pub use offer::{class_offer, offer};
 pub use told::class_warning;
 

@@ -230,9 +230,9 @@ impl Kind {
                 Some("AWS limits how often this may be called: apply again, with a lower `-parallelism`.")
             }
             Self::Unsettled | Self::TimedOut | Self::Interrupted => {
-                Some("Apply again: what exists by now is kept in the state, and the next apply continues from there.")
+                Some("Run this again: what exists by now is kept in the state.")
             }
-            Self::InUse => Some("Remove what still uses it first, then apply again."),
+            Self::InUse => Some("Remove what still uses it first, then run this again."),
             Self::Unconfigured => Some("Set the missing argument in the provider block or on the resource."),
             Self::NotYetKnown => Some("It must be known when this is applied."),
             Self::Missing | Self::Invalid | Self::Elsewhere | Self::NoCluster | Self::Unexpected => None,

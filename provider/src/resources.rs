@@ -7,6 +7,7 @@ pub mod controller_role;
 mod controller_schema;
 pub mod crds;
 pub mod custom_object;
+mod departure;
 pub mod discovery_tags;
 pub mod fargate_pod_execution_role;
 pub mod fargate_profile;

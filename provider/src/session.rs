@@ -87,6 +87,7 @@ pub struct Session {
     /// The failure that concerns all resources, once it was shown.
     down: OnceLock<Failure>,
     warned: AtomicBool,
+    controller_missed: AtomicBool,
 }
 
 impl Session {
@@ -273,6 +274,16 @@ impl Session {
             }
             Err(failure) => Err(failure.into()),
         }
+    }
+
+    /// Notes that a controller was waited for in vain.
+    pub fn miss_controller(&self) {
+        self.controller_missed.store(true, Ordering::Relaxed);
+    }
+
+    /// Says whether a controller was waited for in vain: the next one that needs it looks, and waits no longer.
+    pub fn misses_controller(&self) -> bool {
+        self.controller_missed.load(Ordering::Relaxed)
     }
 
     /// Says whether an object that lives in the cluster may be taken for gone when EKS has no such cluster.

@@ -15,5 +15,5 @@ resource "karp_node_class" "default" {
     more_json = jsonencode({ topologyManagerPolicy = "restricted" })
   }
 
-  depends_on = [karp_controller.this]
+  teardown = karp_teardown.this.id
 }

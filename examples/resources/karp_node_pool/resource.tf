@@ -17,4 +17,7 @@ resource "karp_node_pool" "default" {
   }
 
   limits = { cpu = "200" }
+
+  # Destroyed before it, and left to it where no controller is at work any more.
+  teardown = karp_teardown.this.id
 }

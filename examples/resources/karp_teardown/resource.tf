@@ -12,5 +12,5 @@ resource "karp_node_pool" "default" {
     node_class_ref = { name = "default" }
     requirements   = [{ key = "kubernetes.io/arch", operator = "In", values = ["amd64"] }]
   }
-  depends_on = [karp_teardown.this]
+  teardown = karp_teardown.this.id
 }

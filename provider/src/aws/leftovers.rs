@@ -89,7 +89,9 @@ impl fmt::Display for Leftovers {
         let told = self.0.iter().filter(|(_, left)| !left.is_empty()).map(|(what, left)| {
             let names: Vec<&str> = left.iter().take(SHOWN).map(|left| left.id.as_str()).collect();
             let more = if left.len() > SHOWN { ", …" } else { "" };
-            format!("{} {} ({}{more})", left.len(), what.name().replace('_', " "), names.join(", "))
+            let what = what.name().replace('_', " ");
+            let what = if left.len() == 1 { what.trim_end_matches('s') } else { &what };
+            format!("{} {what} ({}{more})", left.len(), names.join(", "))
         });
         let told: Vec<String> = told.collect();
         f.write_str(if told.is_empty() { "nothing" } else { "" })?;

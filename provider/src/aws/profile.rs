@@ -92,7 +92,7 @@ pub async fn unlink_role(iam: &Client, role: &str, cluster: Option<&str>) -> Res
                 format!("delete role {role:?}"),
                 format!("instance profile {name:?} holds it and does not belong to this cluster"),
             )
-            .with_fix(format!("Take the role out of instance profile {name:?}, then apply again.")));
+            .with_fix(format!("Take the role out of instance profile {name:?}, then run this again.")));
         }
         remove_role(iam, &name, role).await?;
         if profile.tags.contains_key(NODE_CLASS_KEY) {

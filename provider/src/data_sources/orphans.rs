@@ -115,6 +115,6 @@ mod tests {
         let known =
             Known { instances: ["i-1".to_owned()].into(), classes: ["a".to_owned(), "uid-a".to_owned()].into() };
         let told = orphaned(there, &known).to_string();
-        assert_eq!(told, "1 instances (i-2), 1 volumes (vol-1), 1 launch templates (lt-2), 1 instance profiles (p-2)");
+        assert_eq!(told, "1 instance (i-2), 1 volume (vol-1), 1 launch template (lt-2), 1 instance profile (p-2)");
     }
 }

@@ -13,13 +13,15 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 
-use super::{Impact, Offer, Surroundings, block, class_impact, class_offer, impact};
+use super::{Impact, Offer, Surroundings, block, class_impact, class_offer, impact, obstacles};
 use crate::resources::listed;
 
 /// A plan does not wait longer than this for the cluster.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// What blocks nodes is left out of a plan after this long; the rest of [`PATIENCE`] is for connecting.
 const GLANCE: Duration = Duration::from_millis(1_500);
+/// So many things that hold nodes are named.
+const SHOWN: usize = 3;
 /// Pods that can block a node: on one, and not ended.
 const PODS_ON_NODES: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
 
@@ -65,6 +67,14 @@ pub async fn look_at_class(
     let mut seen = ClassPreview::of(before, after, &pools, &claims, now);
     glance_around(client, &mut seen.impact, &label(labels::EC2_NODE_CLASS, after), now, until).await;
     Ok(seen)
+}
+
+/// Tells what holds pods on the nodes of a selector; empty where nothing does.
+pub async fn held(client: &Client, nodes: &str) -> Result<String, Error> {
+    let found = obstacles(&surroundings(client, nodes).await?, Timestamp::now());
+    let more = if found.len() > SHOWN { ", …" } else { "" };
+    let shown: Vec<String> = found.into_iter().take(SHOWN).collect();
+    Ok(shown.join(", ") + more)
 }
 
 impl ClassPreview {

@@ -40,6 +40,15 @@ pub fn look_at_claim(claim: &NodeClaim, pool: Option<&Pool>, node: &mut Drifting
     });
 }
 
+/// Finds what keeps pods on the nodes: pods that say so, and budgets without allowance.
+pub fn obstacles(around: &Surroundings, now: Timestamp) -> BTreeSet<String> {
+    let nodes: BTreeSet<&str> = around.nodes.iter().map(|node| &*node.name).collect();
+    let budgets = around.by_namespace();
+    let here = |pod: &&Pod| pod.node.as_deref().is_some_and(|node| nodes.contains(node));
+    let stays = |pod: &&Pod| pod.holds_resources() && pod.deletes_at.is_none();
+    around.pods.iter().filter(here).filter(stays).filter_map(|pod| obstacle_of(pod, &budgets, now)).collect()
+}
+
 /// Finds what else forbids to disrupt the drifting nodes now: Nodes and pods that say so, and budgets without allowance.
 pub fn block(impact: &mut Impact, around: &Surroundings, now: Timestamp) {
     let peaceful: BTreeSet<&str> =
@@ -50,24 +59,29 @@ pub fn block(impact: &mut Impact, around: &Surroundings, now: Timestamp) {
             on.entry(node).or_default().push(pod);
         }
     }
-    let mut budgets: BTreeMap<&str, Vec<Arc<PodBudget>>> = BTreeMap::new();
-    for budget in &around.budgets {
-        budgets.entry(&budget.key.namespace).or_default().push(Arc::clone(budget));
-    }
+    let budgets = around.by_namespace();
     for node in impact.drifting.iter_mut().filter(|node| node.blocked_by.is_none()) {
         if peaceful.contains(node.name.as_str()) {
             node.blocked_by = Some(told_of("Node", &node.name));
         } else if !node.forced {
             let mut pods = on.get(node.name.as_str()).into_iter().flatten();
-            node.blocked_by = pods.find_map(|pod| {
-                let own = budgets.get(&*pod.key.namespace).map(Vec::as_slice).unwrap_or_default();
-                pod_obstacle(pod, own, now)
-            });
+            node.blocked_by = pods.find_map(|pod| obstacle_of(pod, &budgets, now));
         }
     }
 }
 
-fn pod_obstacle(pod: &Pod, budgets: &[Arc<PodBudget>], now: Timestamp) -> Option<String> {
+impl Surroundings {
+    fn by_namespace(&self) -> BTreeMap<&str, Vec<Arc<PodBudget>>> {
+        let mut budgets: BTreeMap<&str, Vec<Arc<PodBudget>>> = BTreeMap::new();
+        for budget in &self.budgets {
+            budgets.entry(&budget.key.namespace).or_default().push(Arc::clone(budget));
+        }
+        budgets
+    }
+}
+
+fn obstacle_of(pod: &Pod, budgets: &BTreeMap<&str, Vec<Arc<PodBudget>>>, now: Timestamp) -> Option<String> {
+    let budgets = budgets.get(&*pod.key.namespace).map(Vec::as_slice).unwrap_or_default();
     if pod.is_protected(now) {
         return Some(told_of("pod", &pod.key.to_string()));
     }

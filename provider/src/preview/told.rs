@@ -108,8 +108,11 @@ fn of_nodes(impact: &Impact, can_launch: bool) -> Vec<String> {
         lines.extend(selected(impact));
         lines.extend(already(impact));
     } else if impact.total > 0 {
-        let nodes = plural(impact.total as usize, "node");
-        lines.push(format!("None of its {nodes} drifts by this change ({}).", impact.changed.join(", ")));
+        let none = match impact.total {
+            1 => "Its node does not drift".to_owned(),
+            total => format!("None of its {total} nodes drifts"),
+        };
+        lines.push(format!("{none} by this change ({}).", impact.changed.join(", ")));
     }
     lines.extend(budgets(impact, drifts).filter(|_| can_launch));
     lines.extend(blocked(impact));

@@ -161,7 +161,7 @@ impl Resource for Crds {
             gone.map_err(|error| {
                 waited(&format!("delete CRD {name}"), error).with_fix(
                     "Its objects go first, and one with a finalizer waits for the controller: look at them with `kubectl get \
-                     nodepools,nodeclaims,ec2nodeclasses`, then apply again.",
+                     nodepools,nodeclaims,ec2nodeclasses`, then run this again.",
                 )
             })?;
         }

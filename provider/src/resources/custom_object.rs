@@ -1,5 +1,7 @@
 //! The life of a cluster-scoped custom object: what `karp_node_class`, `karp_node_pool` and `karp_node_overlay` have in common.
 
+use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +14,9 @@ use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Schema, Value};
+use tfplugin::{Attribute, AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Schema, Type, Value};
 
+use super::departure::{Departure, End};
 use super::{identity, inherit};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
@@ -27,7 +30,21 @@ const CRD_PATIENCE: Duration = Duration::from_secs(60);
 /// A controller that runs answers within seconds; one that has not after this long is told of, and the apply goes on.
 const READY_PATIENCE: Duration = Duration::from_secs(120);
 /// Attributes that are the resource's own and not of the object's spec.
-const OWN: [&str; 7] = ["id", "name", "adopt", "force_conflicts", "wait_for_ready", "drain_on_destroy", "timeouts"];
+const OWN: [&str; 9] = [
+    "id",
+    "name",
+    "annotations",
+    "adopt",
+    "force_conflicts",
+    "wait_for_ready",
+    "drain_on_destroy",
+    "teardown",
+    "timeouts",
+];
+/// What to do about an object that stays although nothing of karp's holds it.
+pub const STAYS: &str = "A finalizer keeps it that karp did not set: look who put it there, then run this again.";
+/// A controller that is started again after a failure is at work within this time.
+const CONTROLLER_GRACE: Duration = Duration::from_secs(90);
 /// What is kept of the time limit to report and to store state.
 const RESERVE: Duration = Duration::from_secs(3);
 
@@ -74,6 +91,21 @@ pub fn wait_for_ready() -> Attribute {
     Attribute::bool().default(true).describe(
         "Wait, for at most two minutes and within `timeouts`, until the controller says that the object is ready. One that does not \
          become so is a warning: it is applied, and the controller goes on with it.",
+    )
+}
+
+/// Declares the object's annotations.
+pub fn annotations(examples: &str) -> Attribute {
+    Attribute::map(Type::String).optional().describe(format!(
+        "Annotations of the object, such as {examples}. Those that others put there are left alone, and an import takes none over."
+    ))
+}
+
+/// Declares who ends what is left where no controller runs.
+pub fn teardown() -> Attribute {
+    Attribute::string().optional().describe(
+        "The `id` of the cluster's `karp_teardown`. Where no controller is at work at destroy, what only a controller can end is left to \
+         it with a warning, instead of an error; it also puts the two in order.",
     )
 }
 
@@ -163,8 +195,9 @@ impl CustomObject {
             let client = session.kube().await?;
             let live = self.kind.find(&client, state.get("name").as_str().unwrap_or_default()).await?;
             let scope = if state.get(always).is_null() { Scope::All } else { Scope::Known };
-            // An object on its way out is gone as far as a plan is concerned.
-            let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
+            if let Some(live) = live.as_ref().filter(|live| live.metadata.deletion_timestamp.is_some()) {
+                ctx.warn(self.kind.leaving(live));
+            }
             Ok(live.map(|live| self.kind.state(&self.spec, &state, &live, scope)))
         };
         session.refresh(ctx, needs(&session), &state, look).await
@@ -179,15 +212,69 @@ impl CustomObject {
     }
 
     /// Deletes the object of a state, and waits until it is gone; `fix` says what to do about one that stays.
-    pub async fn delete(&self, ctx: &Context, prior: &Value, fix: Option<&str>) -> Result<(), Failure> {
+    pub async fn delete(&self, ctx: &Context, prior: &Value, fix: &str) -> Result<(), Failure> {
         let client = self.session().kube().await?;
         let name = prior.get("name").as_str().unwrap_or_default();
-        let Some(uid) = self.kind.delete(&client, name).await? else { return Ok(()) };
-        let gone = self.kind.wait_gone(ctx, &client, name, &uid).await;
-        gone.map_err(|failure| match fix {
-            Some(fix) => failure.with_fix(fix),
-            None => failure,
-        })
+        match self.kind.delete(&client, name).await? {
+            Some(uid) => self.wait_gone(ctx, prior, &uid, fix).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the object of a state is gone, which only a controller does to one with its finalizer.
+    pub async fn wait_gone(&self, ctx: &Context, prior: &Value, uid: &str, fix: &str) -> Result<(), Failure> {
+        let name = prior.get("name").as_str().unwrap_or_default();
+        let doing = format!("delete {} {name:?}", self.kind.kind);
+        let look = |client: Client| async move {
+            let live = self.kind.api(&client, name).get_opt(name).await?;
+            Ok(match live.filter(|live| live.uid().as_deref() == Some(uid)) {
+                Some(live) => {
+                    Look::NotYet(format!("{name} is still there (finalizers: {})", live.finalizers().join(", ")))
+                }
+                None => Look::Done(()),
+            })
+        };
+        self.depart(ctx, prior, &doing, fix, look).await
+    }
+
+    /// Waits until nothing is left to see. Where no controller is at work, what is left is an error, or left to the cluster's teardown.
+    pub async fn depart<L>(
+        &self,
+        ctx: &Context,
+        prior: &Value,
+        doing: &str,
+        fix: &str,
+        look: impl Fn(Client) -> L,
+    ) -> Result<(), Failure>
+    where
+        L: Future<Output = Result<Look<()>, karp_kube::Error>>,
+    {
+        let session = self.session();
+        let connect = || async { session.kube().await.map(Some) };
+        let grace = if session.misses_controller() { Duration::ZERO } else { CONTROLLER_GRACE };
+        let departure = Departure { doing, patience: Duration::MAX, grace };
+        let end = departure.watch(ctx, connect, look).await?;
+        if let End::Abandoned(_) = end {
+            session.miss_controller();
+        }
+        match end {
+            End::Gone => Ok(()),
+            End::Late(seen) => Err(Failure::new(Kind::TimedOut, doing, seen).with_fix(fix)),
+            End::Abandoned(seen) if !prior.get("teardown").is_null() => {
+                ctx.warn(Diagnostic::warning(
+                    format!("No controller is at work to {doing}"),
+                    format!("karp_teardown ends what is left, without a drain; seen last: {seen}"),
+                ));
+                Ok(())
+            }
+            End::Abandoned(seen) => {
+                let what = format!("no controller has renewed its lease for 90 seconds; left: {seen}");
+                Err(Failure::new(Kind::InUse, doing, what).with_fix(
+                    "Only a controller can end this, and none is at work: start it again (see the Deployment `karpenter`), then run this \
+                     again. Where the whole cluster goes, set `teardown` to the id of a karp_teardown before the destroy.",
+                ))
+            }
+        }
     }
 }
 
@@ -202,10 +289,21 @@ impl CustomKind {
     /// Writes the object that attributes describe; the paths of unknown attributes are noted.
     pub fn object(&self, attributes: &Attributes, value: &Value, unknown: &mut Vec<AttributePath>) -> Json {
         let fields = spec::fields(attributes, value, &AttributePath::root(), unknown);
+        let mut metadata = json!({ "name": value.get("name").as_str().unwrap_or_default() });
+        let annotations = value.get("annotations");
+        if !annotations.is_null() {
+            metadata["annotations"] = match tfplugin::from_value::<BTreeMap<String, String>>(annotations) {
+                Ok(annotations) => json!(annotations),
+                Err(_) => {
+                    unknown.push(AttributePath::root().attribute("annotations"));
+                    json!({})
+                }
+            };
+        }
         json!({
             "apiVersion": self.api_version,
             "kind": self.kind,
-            "metadata": { "name": value.get("name").as_str().unwrap_or_default() },
+            "metadata": metadata,
             "spec": (self.to_spec)(fields),
         })
     }
@@ -244,6 +342,12 @@ impl CustomKind {
     async fn origin(&self, session: &Session, client: &Client, planned: &Value) -> Result<Origin, Failure> {
         let name = planned.get("name").as_str().unwrap_or_default();
         match self.find(client, name).await? {
+            Some(live) if live.metadata.deletion_timestamp.is_some() => {
+                let doing = format!("create {} {name:?}", self.kind);
+                let what = format!("an object of this name is on its way out ({})", waits_for(&live));
+                let fix = "Wait until it is gone (only a controller that runs ends it), then run this again.";
+                Err(Failure::new(Kind::InUse, doing, what).at("name").with_fix(fix))
+            }
             Some(_) if planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing) => Ok(Origin::Adopted),
             Some(_) => {
                 let doing = format!("create {} {name:?}", self.kind);
@@ -322,6 +426,7 @@ impl CustomKind {
 
     /// Reads the object into state: the fields that state has, or all of them for an import.
     pub fn state(&self, attributes: &Attributes, prior: &Value, live: &DynamicObject, scope: Scope) -> Value {
+        let theirs = live.annotations();
         let live = live.data.get("spec").cloned().unwrap_or_default();
         let live = match scope {
             Scope::Known => live,
@@ -332,6 +437,10 @@ impl CustomKind {
             for (name, value) in read {
                 state.set(name, value);
             }
+        }
+        if let Some(own) = prior.get("annotations").as_map() {
+            let kept = own.keys().filter_map(|key| Some((key.clone(), theirs.get(key)?.clone())));
+            state.set("annotations", Value::object(kept.collect::<BTreeMap<_, _>>()));
         }
         state
     }
@@ -345,12 +454,21 @@ impl CustomKind {
         }
     }
 
-    /// Waits until the object is gone.
-    pub async fn wait_gone(&self, ctx: &Context, client: &Client, name: &str, uid: &str) -> Result<(), Failure> {
-        let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
-        let gone = wait::gone(&self.api(client, name), name, Some(uid), &limit).await;
-        gone.map_err(|error| waited(&format!("delete {} {name:?}", self.kind), error))
+    /// Tells of an object that is deleted and not gone.
+    fn leaving(&self, live: &DynamicObject) -> Diagnostic {
+        Diagnostic::warning(
+            format!("{} {:?} is on its way out", self.kind, live.name_any()),
+            format!(
+                "It was deleted, and stays in the state until it is gone ({}). Plan again then: it is created anew where it is still \
+                 configured.",
+                waits_for(live)
+            ),
+        )
     }
+}
+
+fn waits_for(live: &DynamicObject) -> String {
+    format!("finalizers: {}", live.finalizers().join(", "))
 }
 
 fn diagnostic(kind: &str, violation: &Violation, path: AttributePath) -> Diagnostic {
@@ -358,7 +476,8 @@ fn diagnostic(kind: &str, violation: &Violation, path: AttributePath) -> Diagnos
         ViolationKind::Missing => format!("{kind}: a value is missing"),
         _ => format!("{kind}: the API server would refuse this"),
     };
-    Diagnostic::error(summary, format!("{}: {}", violation.path, violation.message)).at(path)
+    let place = if path.is_root() { violation.path.clone() } else { path.to_string() };
+    Diagnostic::error(summary, format!("{place}: {}", violation.message)).at(path)
 }
 
 /// Reads the root condition of a status; one of an older generation does not count.

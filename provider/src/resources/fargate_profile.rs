@@ -14,6 +14,8 @@ use tfplugin::{
 
 use super::access_entry::retag;
 use super::{identity, inherit, moved};
+use crate::aws::Origin;
+use crate::aws::role::check_adoptable;
 use crate::aws::tags::{Change, Tags, owned_part};
 use crate::aws::wait::until;
 use crate::provider::{Handle, Part};
@@ -38,6 +40,7 @@ struct Model {
     pod_execution_role_arn: Option<String>,
     subnet_ids: BTreeSet<String>,
     selectors: Vec<Selector>,
+    adopt: Option<bool>,
     tags: Option<BTreeMap<String, String>>,
     tags_all: Option<Tags>,
     timeouts: Option<BTreeMap<String, Option<String>>>,
@@ -75,7 +78,7 @@ impl Resource for FargateProfile {
             "A Fargate profile: pods that match run on Fargate, so that the controller has a place before there are nodes. EKS changes \
              one profile of a cluster at a time; karp queues them.",
         );
-        inherit::id_and_arn(inherit::tags(schema), "`cluster_name:name`.")
+        inherit::id_and_arn(inherit::adopt(inherit::tags(schema)), "`cluster_name:name`.")
             .identity(identity::of_cluster("name", "The profile's name."))
             .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
             .attribute(
@@ -124,9 +127,12 @@ impl Resource for FargateProfile {
         let model = resolve(&session, &planned)?;
         let lock = session.cluster_lock(model.cluster_name.as_deref().unwrap_or_default());
         let _turn = ctx.run(lock.lock()).await?;
-        let arn = create(aws, ctx, &model).await?;
+        let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
+        let (arn, origin) = create(aws, ctx, &model, adopt).await?;
         let state = tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model.clone() })?;
-        ctx.save(state.clone());
+        if origin == Origin::Made {
+            ctx.save(state.clone());
+        }
         wait_active(aws, ctx, &model).await?;
         Ok(state)
     }
@@ -136,6 +142,13 @@ impl Resource for FargateProfile {
         let model: Model = tfplugin::from_value(&state)?;
         let look = async {
             let Some(found) = find(session.aws().await?, &model).await? else { return Ok(None) };
+            if is_leaving(&found) {
+                ctx.warn(Diagnostic::warning(
+                    format!("Fargate profile {:?} is on its way out", id_of(&model)),
+                    "EKS is deleting it, and it stays in the state until it is gone. Plan again then: it is created anew where it is still \
+                     configured.",
+                ));
+            }
             let state = tfplugin::to_value(&render(&model, &found));
             let state = state.map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))?;
             Ok(Some(session.recover(state, &tags_of(&found), model.tags_all.as_ref())))
@@ -235,7 +248,35 @@ fn render(model: &Model, found: &SdkProfile) -> Model {
     }
 }
 
-async fn create(aws: &Aws, ctx: &Context, model: &Model) -> Result<String, Failure> {
+fn is_leaving(found: &SdkProfile) -> bool {
+    found.status() == Some(&FargateProfileStatus::Deleting)
+}
+
+/// Takes over a profile that exists already, if it is what is wanted and serves no other cluster. EKS cannot change one but for its tags.
+async fn take(aws: &Aws, model: &Model, found: &SdkProfile, doing: &str) -> Result<String, Failure> {
+    let there = render(model, found);
+    let wanted = model.tags_all.clone().unwrap_or_default();
+    let differing: Vec<&'static str> = [
+        ("pod_execution_role_arn", there.pod_execution_role_arn != model.pod_execution_role_arn),
+        ("subnet_ids", there.subnet_ids != model.subnet_ids),
+        ("selectors", there.selectors != model.selectors),
+    ]
+    .into_iter()
+    .filter_map(|(name, differs)| differs.then_some(name))
+    .collect();
+    if let Some(first) = differing.first() {
+        let what = format!("it exists with another value of {}", differing.join(", "));
+        let fix = "Write what it has, choose another name, or delete it.";
+        return Err(Failure::new(Kind::Exists, doing, what).at(first).with_fix(fix));
+    }
+    let tags = tags_of(found);
+    check_adoptable(doing, &tags, &wanted)?;
+    let arn = there.arn.unwrap_or_default();
+    retag(aws, &arn, &Change::between(&wanted, &tags, &Tags::new())).await?;
+    Ok(arn)
+}
+
+async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<(String, Origin), Failure> {
     let doing = format!("create Fargate profile {}", id_of(model));
     let selectors = model.selectors.iter().map(|selector| {
         let labels = selector.labels.clone().map(|labels| labels.into_iter().collect());
@@ -254,15 +295,18 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model) -> Result<String, Failu
         let failure = match call.clone().send().await {
             Ok(answer) => {
                 let arn = answer.fargate_profile().and_then(|profile| profile.fargate_profile_arn());
-                return Ok(Some(arn.unwrap_or_default().to_owned()));
+                return Ok(Some((arn.unwrap_or_default().to_owned(), Origin::Made)));
             }
             Err(e) => Failure::aws(&doing, e),
         };
         match failure.kind {
-            Kind::InUse if find(aws, model).await?.is_some() => Err(failure
-                .of_kind(Kind::Exists)
-                .at("name")
-                .with_fix("Import it with `import { ... }`, or choose another name.")),
+            Kind::InUse => match find(aws, model).await? {
+                // one that goes makes room; none is another profile of the cluster that changes
+                None => Ok(None),
+                Some(found) if is_leaving(&found) => Ok(None),
+                Some(found) if adopt => Ok(Some((take(aws, model, &found, &doing).await?, Origin::Adopted))),
+                Some(_) => Err(failure.of_kind(Kind::Exists).at("name")),
+            },
             Kind::Missing => Err(failure.of_kind(Kind::NoCluster).at("cluster_name").with_fix(format!(
                 "There is no such cluster in region {}: check `cluster_name` and `region`.",
                 aws.region()

@@ -82,6 +82,39 @@ fn is_ours(claim: &NodeClaim) -> bool {
     claim.spec.node_class_ref.group == labels::AWS_GROUP
 }
 
+/// Pools and classes that are deleted and wait for a controller to take them away.
+pub struct Leaving {
+    pools: Vec<String>,
+    classes: Vec<String>,
+}
+
+impl Leaving {
+    /// Tells whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.pools.is_empty() && self.classes.is_empty()
+    }
+}
+
+impl fmt::Display for Leaving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [("NodePool", &self.pools), ("EC2NodeClass", &self.classes)];
+        let told = kinds.into_iter().filter(|(_, names)| !names.is_empty()).map(|(kind, names)| counted(kind, names));
+        f.write_str(&told.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Lists the pools and classes of controllers on EC2 that are deleted and not gone.
+pub async fn leaving(client: &Client) -> Result<Leaving, Error> {
+    let mut pools = listed::<NodePool>(client, &ListParams::default()).await?;
+    pools.retain(|pool| pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP);
+    let classes = listed::<Ec2NodeClass>(client, &ListParams::default()).await?;
+    let is_deleted = |metadata: &kube::core::ObjectMeta| metadata.deletion_timestamp.is_some();
+    Ok(Leaving {
+        pools: names(pools.iter().filter(|pool| is_deleted(&pool.metadata))),
+        classes: names(classes.iter().filter(|class| is_deleted(&class.metadata))),
+    })
+}
+
 /// Lets go of what no controller will end any more: NodeClaims and Nodes, whose instances must have ended, are deleted without karp's
 /// finalizers; pools and classes that wait for their deletion lose theirs. Says what it was; nothing where nothing was left.
 pub async fn release(client: &Client) -> Result<Option<String>, Error> {
@@ -93,19 +126,14 @@ pub async fn release(client: &Client) -> Result<Option<String>, Error> {
         let_go(&Api::<Node>::all(client.clone()), name).await?;
     }
     let mut told = if left.is_empty() { Vec::new() } else { vec![left.to_string()] };
-    let pools = listed::<NodePool>(client, &ListParams::default()).await?;
-    let pools = pools.iter().filter(|pool| pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP);
-    let pools = names(pools.filter(|pool| pool.metadata.deletion_timestamp.is_some()));
-    for name in &pools {
+    let leaving = leaving(client).await?;
+    for name in &leaving.pools {
         let_go(&Api::<NodePool>::all(client.clone()), name).await?;
     }
-    let classes = listed::<Ec2NodeClass>(client, &ListParams::default()).await?;
-    let classes = names(classes.iter().filter(|class| class.metadata.deletion_timestamp.is_some()));
-    for name in &classes {
+    for name in &leaving.classes {
         let_go(&Api::<Ec2NodeClass>::all(client.clone()), name).await?;
     }
-    told.extend((!pools.is_empty()).then(|| counted("NodePool", &pools)));
-    told.extend((!classes.is_empty()).then(|| counted("EC2NodeClass", &classes)));
+    told.extend((!leaving.is_empty()).then(|| leaving.to_string()));
     Ok((!told.is_empty()).then(|| told.join(", ")))
 }
 

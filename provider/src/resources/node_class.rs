@@ -9,7 +9,9 @@ use tfplugin::{
     Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
 };
 
-use super::custom_object::{CustomKind, CustomObject, adopt, failure, force_conflicts, named, wait_for_ready};
+use super::custom_object::{
+    CustomKind, CustomObject, adopt, annotations, failure, force_conflicts, named, teardown, wait_for_ready,
+};
 use super::{custom_object, kubelet, moved, node_class_schema};
 use crate::preview;
 use crate::provider::Handle;
@@ -70,7 +72,9 @@ Schema::new(
     )
     .timeouts(Timeouts { delete: Duration::from_secs(30 * 60), ..Timeouts::default() }),
 "node class")
+    .attribute("annotations", annotations("those that a policy of your own looks at"))
     .attribute("wait_for_ready", wait_for_ready())
+    .attribute("teardown", teardown())
     .attribute("adopt", adopt("EC2NodeClass"))
     .attribute("force_conflicts", force_conflicts());
     node_class_schema::attributes()
@@ -116,8 +120,8 @@ impl Resource for NodeClass {
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let fix = "The controller takes a node class away once no NodeClaim uses it: look at those with `kubectl get nodeclaims -o wide`, \
-                   and at the controller's logs; then apply again.";
-        Ok(self.0.delete(ctx, &prior, Some(fix)).await?)
+                   and at the controller's logs; then run this again.";
+        Ok(self.0.delete(ctx, &prior, fix).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {

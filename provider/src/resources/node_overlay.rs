@@ -100,7 +100,7 @@ impl Resource for NodeOverlay {
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
-        Ok(self.0.delete(ctx, &prior, None).await?)
+        Ok(self.0.delete(ctx, &prior, custom_object::STAYS).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {

@@ -5,14 +5,19 @@ use std::time::Duration;
 
 use karp_domain::api::{self, labels, validate as rules};
 use karp_domain::cluster::Pool;
-use karp_kube::wait::{self, Look, Until};
+use karp_domain::cron::Cron;
+use karp_kube::wait::Look;
+use kube::Client;
 use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
 use tfplugin::{
-    Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
+    Attribute, AttributePath, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type,
+    Value, async_trait,
 };
 
-use super::custom_object::{CustomKind, CustomObject, adopt, failure, force_conflicts, named, wait_for_ready, waited};
+use super::custom_object::{
+    CustomKind, CustomObject, adopt, annotations, failure, force_conflicts, named, teardown, wait_for_ready,
+};
 use super::node_pool_schema::{disruption, same_amounts, template};
 use super::{custom_object, moved, node_claims};
 use crate::manifests::spec::Attributes;
@@ -31,8 +36,6 @@ const KIND: CustomKind = CustomKind {
     from_spec,
     locate,
 };
-/// Progress of a drain is logged this often.
-const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// A node pool.
 pub struct NodePool(CustomObject);
@@ -70,48 +73,21 @@ impl NodePool {
         Some(Preview { before: offer_of(&before), impact, unseen, ..new })
     }
 
-    /// Waits until no NodeClaim and no Node of the pool is left, saying now and then how far it is.
-    async fn drain(&self, ctx: &Context, name: &str) -> Result<(), Failure> {
-        let session = self.0.session();
-        let doing = format!("drain the nodes of NodePool {name:?}");
-        let limit = Until::after(ctx.remaining().saturating_sub(Duration::from_secs(5)), ctx.stop());
-        let started = tokio::time::Instant::now();
-        loop {
-            // Asked anew each round: a token lives 15 minutes, a drain may take an hour.
-            let client = session.kube().await?;
-            let selector = format!("{}={name}", labels::NODE_POOL);
-            let round =
-                Until { deadline: limit.deadline.min(tokio::time::Instant::now() + REPORT_EVERY), ..limit.clone() };
-            let mut first = true;
-            let waited_for = wait::until(&round, || {
-                let delete = std::mem::take(&mut first);
-                let (client, selector) = (client.clone(), selector.clone());
-                async move {
-                    let left = node_claims::left(&client, &selector, delete).await?;
-                    Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
-                }
-            });
-            match waited_for.await {
-                Ok(()) => return Ok(()),
-                Err(wait::WaitError::TimedOut { seen }) if tokio::time::Instant::now() < limit.deadline => {
-                    tracing::info!(node_pool = name, left = %seen, "draining");
-                    if started.elapsed() > node_claims::LEASE_PATIENCE && !node_claims::controller_lives(&client).await
-                    {
-                        let what = format!("no controller renews its lease; left: {seen}");
-                        return Err(Failure::new(Kind::InUse, doing, what).with_fix(
-                            "The controller drains and ends the nodes, and none is running: start it again (see the Deployment \
-                             `karpenter`), then apply again.",
-                        ));
-                    }
-                }
-                Err(error) => {
-                    return Err(waited(&doing, error).with_fix(
-                        "Pods that may not be evicted (PodDisruptionBudgets, karpenter.sh/do-not-disrupt) keep their node: move them, or \
-                         set `timeouts = { delete = \"2h\" }`, and apply again; the drain goes on meanwhile.",
-                    ));
-                }
+    /// Waits until no NodeClaim and no Node of the pool is left.
+    async fn drain(&self, ctx: &Context, prior: &Value, name: &str) -> Result<(), Failure> {
+        let selector = &format!("{}={name}", labels::NODE_POOL);
+        let look = |client: Client| async move {
+            let left = node_claims::left(&client, selector, true).await?;
+            if left.is_empty() {
+                return Ok(Look::Done(()));
             }
-        }
+            let held = preview::held(&client, selector).await?;
+            Ok(Look::NotYet(if held.is_empty() { left.to_string() } else { format!("{left}; held by {held}") }))
+        };
+        let doing = format!("drain the nodes of NodePool {name:?}");
+        let fix = "Pods that may not be evicted (PodDisruptionBudgets, karpenter.sh/do-not-disrupt) keep their node: move them, or set \
+                   `timeouts = { delete = \"2h\" }`, and run this again; the drain goes on meanwhile.";
+        self.0.depart(ctx, prior, &doing, fix, look).await
     }
 }
 
@@ -138,7 +114,9 @@ Schema::new(
         Attribute::number().optional().validate(validate::between(1.0, 100.0)).describe("Pools with a higher weight are tried first."),
     )
     .attribute("replicas", Attribute::number().optional().describe("A fixed number of nodes; makes the pool static."))
+    .attribute("annotations", annotations("`karp.sh/consolidation-floor` and `karp.sh/expiration-grace`"))
     .attribute("wait_for_ready", wait_for_ready())
+    .attribute("teardown", teardown())
     .attribute(
         "drain_on_destroy",
         Attribute::bool().default(true).describe(
@@ -161,7 +139,8 @@ impl Resource for NodePool {
     }
 
     fn validate(&self, config: &Value) -> Diagnostics {
-        self.0.check(config)
+        let found = self.0.check(config);
+        if found.is_empty() { check_schedules(config) } else { found }
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -200,9 +179,9 @@ impl Resource for NodePool {
             node_claims::left(&client, &selector, true).await.map_err(|e| failure("end its NodeClaims", e))?;
             return Ok(());
         }
-        self.drain(ctx, name).await?;
+        self.drain(ctx, &prior, name).await?;
         match uid {
-            Some(uid) => Ok(KIND.wait_gone(ctx, &self.0.session().kube().await?, name, &uid).await?),
+            Some(uid) => Ok(self.0.wait_gone(ctx, &prior, &uid, custom_object::STAYS).await?),
             None => Ok(()),
         }
     }
@@ -219,6 +198,22 @@ impl Resource for NodePool {
 /// Gives the state with which an import begins.
 fn bare(name: &str) -> Value {
     custom_object::bare(name, true).with("drain_on_destroy", true)
+}
+
+/// Refuses a schedule that the API takes, and that nobody could follow: its budget would never let a node go.
+fn check_schedules(config: &Value) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    for (at, budget) in config.get("disruption").get("budgets").as_list().iter().enumerate() {
+        if let Some(schedule) = budget.get("schedule").as_str()
+            && let Err(error) = schedule.parse::<Cron>()
+        {
+            let path =
+                AttributePath::root().attribute("disruption").attribute("budgets").index(at).attribute("schedule");
+            let detail = format!("{path}: {error}");
+            found.push(Diagnostic::error("The schedule cannot be read", detail).at(path));
+        }
+    }
+    found
 }
 
 /// Reads attributes as a NodePool; nothing while a part of them is not known.
@@ -386,6 +381,17 @@ mod tests {
     fn every_field_of_the_api_is_a_typed_attribute() {
         let schema = merged(coverage::spec_schema(KIND.crd));
         assert_eq!(coverage::differences(&schema, pool().0.spec()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn annotations_reach_the_api_and_those_of_others_stay_out_of_state() {
+        let own = config().with("annotations", Value::object([("karp.sh/consolidation-floor", "30%")]));
+        let mut object = KIND.object(pool().0.spec(), &own, &mut Vec::new());
+        assert_eq!(object["metadata"]["annotations"]["karp.sh/consolidation-floor"], "30%");
+        object["metadata"]["annotations"]["theirs"] = json!("x");
+        let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
+        let state = KIND.state(pool().0.spec(), &own, &live, Scope::Known);
+        assert_eq!(state.get("annotations"), own.get("annotations"));
     }
 
     #[test]

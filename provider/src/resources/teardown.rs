@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use karp_domain::api::NodePool;
 use karp_kube::Error;
-use karp_kube::wait::{self, Look, Until, WaitError};
+use karp_kube::wait::Look;
 use kube::Client;
 use kube::api::{Api, DeleteParams};
 use serde::{Deserialize, Serialize};
@@ -15,14 +15,15 @@ use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
 };
 
-use super::custom_object::{failure, waited};
+use super::custom_object::failure;
+use super::departure::{Departure, End};
 use super::{inherit, node_claims};
 use crate::aws::leftovers::{self, Leftovers, What};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
 
-/// Progress is logged this often.
-const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// A controller that lives takes pools and classes away within seconds once nothing uses them.
+const SEE_OFF: Duration = Duration::from_secs(120);
 
 /// The end of a cluster's nodes.
 pub struct Teardown {
@@ -65,29 +66,25 @@ impl Teardown {
     }
 
     /// Ends all NodeClaims and waits until they and their Nodes are gone, or until nobody works on them or the patience is over.
-    async fn drain(&self, ctx: &Context, name: &str, patience: Duration) -> Result<bool, Failure> {
+    async fn drain(&self, ctx: &Context, name: &str, patience: Duration) -> Result<End, Failure> {
         let doing = format!("drain the nodes of cluster {name:?}");
-        let limit = Until::after(ctx.remaining().min(patience), ctx.stop());
-        loop {
-            // Asked anew each round: a token lives 15 minutes, a drain may take an hour.
-            let Some(client) = self.cluster(name).await? else { return Ok(true) };
-            let now = tokio::time::Instant::now();
-            let round = Until { deadline: limit.deadline.min(now + REPORT_EVERY), ..limit.clone() };
-            let waited_for = wait::until(&round, || async {
-                let left = node_claims::left_of_all(&client, true).await?;
-                Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
-            });
-            let seen = match waited_for.await {
-                Ok(()) => return Ok(true),
-                Err(WaitError::TimedOut { seen }) => seen,
-                Err(error) => return Err(waited(&doing, error)),
-            };
-            tracing::info!(cluster = name, left = %seen, "draining");
-            let over = tokio::time::Instant::now() >= limit.deadline;
-            if over || !node_claims::controller_lives(&client).await {
-                return Ok(false);
-            }
-        }
+        let departure = Departure { doing: &doing, patience, grace: Duration::ZERO };
+        let look = |client: Client| async move {
+            let left = node_claims::left_of_all(&client, true).await?;
+            Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
+        };
+        departure.watch(ctx, || self.cluster(name), look).await
+    }
+
+    /// Waits for the pools and classes that a controller which lives is about to take away.
+    async fn see_off(&self, ctx: &Context, name: &str) -> Result<End, Failure> {
+        let doing = format!("see off the pools and classes of cluster {name:?}");
+        let departure = Departure { doing: &doing, patience: SEE_OFF, grace: Duration::ZERO };
+        let look = |client: Client| async move {
+            let left = node_claims::leaving(&client).await?;
+            Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
+        };
+        departure.watch(ctx, || self.cluster(name), look).await
     }
 }
 
@@ -167,10 +164,10 @@ impl Resource for Teardown {
         let patience = validate::parse_duration(&model.drain_timeout).unwrap_or_default();
         let drained = self.drain(ctx, name, patience).await?;
         let kinds = model.kinds();
-        if !drained && !kinds.contains(&What::Instances) {
+        if drained != End::Gone && !kinds.contains(&What::Instances) {
             // Nothing else may go while the nodes may still need it.
             let doing = format!("tear down the nodes of cluster {name:?}");
-            let fix = "Start the controller again, or add `instances` to `sweep`; then apply again.";
+            let fix = "Start the controller again, or add `instances` to `sweep`; then run this again.";
             let stays = Failure::new(Kind::InUse, doing, "the nodes did not drain, and may not be ended");
             return Err(stays.with_fix(fix).into());
         }
@@ -178,11 +175,17 @@ impl Resource for Teardown {
             true => Leftovers::default(),
             false => leftovers::sweep(self.handle.session().aws().await?, ctx, name, &kinds).await?,
         };
-        let released = self.release(name, drained).await?;
+        let why = match drained {
+            End::Gone => "No controller took these away",
+            End::Late(_) => "These did not drain within `drain_timeout`: pods that may not be evicted keep their node",
+            End::Abandoned(_) => "No controller was at work to drain these",
+        };
+        let released = match drained {
+            End::Gone if self.see_off(ctx, name).await? == End::Gone => None,
+            _ => self.release(name).await?,
+        };
         if !swept.is_empty() || released.is_some() {
-            let nodes = released.map_or_else(String::new, |left| {
-                format!("\n\nNo controller ended these, so they were let go of: {left}.")
-            });
+            let nodes = released.map_or_else(String::new, |left| format!("\n\n{why}, so they were let go of: {left}."));
             let detail = format!("Ended in AWS: {swept}.{nodes}");
             ctx.warn(Diagnostic::warning(format!("Something was left of the nodes of {name}"), detail));
         }
@@ -198,13 +201,10 @@ impl Resource for Teardown {
 }
 
 impl Teardown {
-    /// Takes away what waits for a controller that does not run; the instances have just been ended.
-    async fn release(&self, name: &str, drained: bool) -> Result<Option<String>, Failure> {
+    /// Takes away what waits for a controller that does not do it; the instances have just been ended.
+    async fn release(&self, name: &str) -> Result<Option<String>, Failure> {
         let doing = format!("let go of the nodes of cluster {name:?}");
         let Some(client) = self.cluster(name).await? else { return Ok(None) };
-        if drained && node_claims::controller_lives(&client).await {
-            return Ok(None);
-        }
         node_claims::release(&client).await.map_err(|error| failure(doing, error))
     }
 }

@@ -16,12 +16,30 @@ fn diagnostic(diagnostic: Diagnostic) -> tf::Diagnostic {
         Severity::Error => tf::diagnostic::Severity::Error,
         Severity::Warning => tf::diagnostic::Severity::Warning,
     };
-    tf::Diagnostic {
-        severity: severity.into(),
-        summary: diagnostic.summary,
-        detail: diagnostic.detail,
-        attribute: (!diagnostic.path.is_root()).then(|| path(&diagnostic.path)),
+    let shown = shown(&diagnostic.path);
+    let whole = diagnostic.path.to_string();
+    let detail = if shown == diagnostic.path || diagnostic.detail.contains(&whole) {
+        diagnostic.detail
+    } else {
+        format!("{whole}: {}", diagnostic.detail)
+    };
+    let attribute = (!shown.is_root()).then(|| path(&shown));
+    tf::Diagnostic { severity: severity.into(), summary: diagnostic.summary, detail, attribute }
+}
+
+/// Cuts a path to what core can point at: an attribute, and one element of it. What lies deeper it would show at the head of the block, or
+/// at a namesake there.
+fn shown(path: &AttributePath) -> AttributePath {
+    let mut shown = AttributePath::root();
+    for (depth, step) in path.steps().iter().take(2).enumerate() {
+        shown = match (depth, step) {
+            (0, Step::Attribute(name)) => shown.attribute(name),
+            (1, Step::Key(key)) => shown.key(key),
+            (1, Step::Index(index)) => shown.index(*index),
+            _ => return shown,
+        };
     }
+    shown
 }
 
 /// The protocol cannot name an element of a set: a path ends before it.
@@ -198,5 +216,26 @@ fn one_attribute(name: &str, attribute: &Attribute) -> tf::schema::Attribute {
         deprecated: attribute.deprecated.is_some(),
         deprecation_message: attribute.deprecated.clone().unwrap_or_default(),
         write_only: attribute.write_only,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_is_pointed_to_what_it_finds_and_told_the_rest() {
+        let told = |path: AttributePath| {
+            let sent = diagnostic(Diagnostic::error("No", "It is bad.").at(path));
+            (sent.attribute.as_ref().map(read_path).unwrap_or_default().to_string(), sent.detail)
+        };
+        let root = AttributePath::root;
+        let limits = root().attribute("limits");
+        assert_eq!(told(limits.clone()), ("limits".to_owned(), "It is bad.".to_owned()));
+        assert_eq!(told(limits.key("cpu")).1, "It is bad.");
+        let budget = root().attribute("disruption").attribute("budgets").index(0);
+        assert_eq!(told(budget), ("disruption".to_owned(), "disruption.budgets[0]: It is bad.".to_owned()));
+        let tag = root().attribute("terms").index(1).attribute("tags");
+        assert_eq!(told(tag), ("terms[1]".to_owned(), "terms[1].tags: It is bad.".to_owned()));
     }
 }

@@ -302,6 +302,9 @@ impl Misfit {
             Misfit::Requirement { .. } | Misfit::NoInstanceType { .. } => {
                 format!("change the pod's node selector or node affinity, or the requirements of pool {pool}")
             }
+            Misfit::TooBig { resource, largest, .. } if largest.is_zero() => {
+                format!("let pool {pool} have types with {resource}")
+            }
             Misfit::TooBig { resource, largest, .. } => {
                 format!("ask for at most {largest} of {resource}, or let pool {pool} have larger types")
             }
