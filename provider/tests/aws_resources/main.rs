@@ -1,11 +1,14 @@
 //! The AWS resources under real OpenTofu, on the sandbox's AWS (`KARP_TEST_AWS_ENDPOINT`, `KARP_TEST_TOOLS`).
 
 mod account;
+mod agent;
 mod bad_input;
 mod halfway;
 mod life;
+mod many;
 mod moved;
 #[path = "../support/others.rs"]
 mod others;
 mod stand;
+mod stopped;
 mod teardown;

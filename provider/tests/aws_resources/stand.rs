@@ -1,9 +1,12 @@
 //! What the edge tests share: real OpenTofu on the built provider, and the sandbox's AWS.
 
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
-use std::process::Command;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use karp_aws::config::{AccessKeys, Clients, Service, Settings};
@@ -14,6 +17,8 @@ use crate::others::{self, Left};
 
 /// The tests inject faults into one emulator: each takes its turn.
 static TURN: Mutex<()> = Mutex::new(());
+/// A call of the emulator's log that was seen already.
+static LAST_CALL: AtomicU64 = AtomicU64::new(0);
 
 /// The sandbox as the tests find it.
 pub struct Sandbox {
@@ -21,7 +26,7 @@ pub struct Sandbox {
     pub region: String,
     pub cluster: String,
     pub subnet_ids: Vec<String>,
-    tofu: PathBuf,
+    pub tofu: PathBuf,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -52,6 +57,24 @@ impl Sandbox {
     /// Asks the emulator's own door.
     pub fn door(&self, method: &str, path: &str, body: &str) -> Value {
         http(&self.endpoint, method, path, body)
+    }
+
+    /// What exists in the emulator's AWS.
+    pub fn what_exists(&self) -> Value {
+        self.door("GET", "/_karp/inventory", "")
+    }
+
+    /// The calls that the emulator answered after the one of this number, oldest first.
+    pub fn calls(&self, since: u64) -> Vec<Value> {
+        self.door("GET", &format!("/_karp/calls?since={since}"), "").as_array().cloned().unwrap_or_default()
+    }
+
+    /// The number of the last call. Asks from the last one that was asked for: the whole log is long.
+    pub fn last_call(&self) -> u64 {
+        let known = LAST_CALL.load(Ordering::Relaxed);
+        let last = self.calls(known).last().and_then(|call| call["number"].as_u64()).unwrap_or(known);
+        LAST_CALL.fetch_max(last, Ordering::Relaxed);
+        last
     }
 
     /// Makes clients of the emulator, to look and to meddle.
@@ -115,6 +138,11 @@ pub struct Run {
 }
 
 impl Run {
+    fn read(code: Option<i32>, text: String) -> Self {
+        let events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Self { code: code.unwrap_or(-1), text, events }
+    }
+
     /// The errors that were shown.
     pub fn errors(&self) -> Vec<&Value> {
         self.of("error")
@@ -147,6 +175,39 @@ impl Run {
     }
 }
 
+/// A run of OpenTofu that goes on.
+pub struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// The process id, which is also that of its group.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Says whether it has ended.
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Waits until it ends.
+    pub fn end(mut self) -> Run {
+        let status = self.child.wait().unwrap();
+        Run::read(status.code(), std::fs::read_to_string(&self.log).unwrap())
+    }
+}
+
+impl Drop for Running {
+    /// A test that fails leaves no OpenTofu behind; the provider ends with it.
+    fn drop(&mut self) {
+        if !self.is_over() {
+            let _ = self.child.kill().and_then(|()| self.child.wait());
+        }
+    }
+}
+
 impl Stand<'_> {
     /// Puts into the folder's state what other providers left.
     pub fn hand_over(&self, left: &[Left]) {
@@ -160,8 +221,12 @@ impl Stand<'_> {
         std::fs::write(self.dir.path().join("main.tf"), format!("{head}{config}")).unwrap();
     }
 
-    /// Runs OpenTofu, whatever it comes to.
-    pub fn tofu(&self, arguments: &[&str]) -> Run {
+    /// The working folder.
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.sandbox.tofu);
         command.args(arguments).current_dir(self.dir.path());
         for (name, _) in std::env::vars() {
@@ -171,10 +236,23 @@ impl Stand<'_> {
         }
         command.env("TF_CLI_CONFIG_FILE", self.dir.path().join("tofu.rc")).env("TF_IN_AUTOMATION", "1");
         command.env("HOME", self.dir.path()).env("AWS_EC2_METADATA_DISABLED", "true");
-        let output = command.output().unwrap();
+        command
+    }
+
+    /// Runs OpenTofu, whatever it comes to.
+    pub fn tofu(&self, arguments: &[&str]) -> Run {
+        let output = self.command(arguments).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        let events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        Run { code: output.status.code().unwrap_or(-1), text, events }
+        Run::read(output.status.code(), text)
+    }
+
+    /// Begins a run of OpenTofu in a process group of its own, as a shell does.
+    pub fn begin(&self, arguments: &[&str]) -> Running {
+        let log = self.dir.path().join("run.log");
+        let file = File::create(&log).unwrap();
+        let mut command = self.command(arguments);
+        command.stdout(file.try_clone().unwrap()).stderr(file).process_group(0);
+        Running { child: command.spawn().unwrap(), log }
     }
 
     /// Plans.

@@ -1,0 +1,291 @@
+//! Runs that are stopped: by Ctrl-C, after which OpenTofu ends within seconds with state of all that exists, and by the death of the
+//! provider's process at random moments. Either way the next apply comes to an empty plan, and the destroy leaves nothing.
+//!
+//! What a process that was killed had asked for and not heard of is in no state: `adopt_existing` takes it over.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::stand::{Run, Running, Sandbox, Stand};
+
+const RESOURCES: &str = r#"
+resource "karp_node_role" "this" {
+  name = "NAME-node"
+}
+resource "karp_instance_profile" "this" {
+  name      = "NAME"
+  role_name = karp_node_role.this.name
+}
+resource "karp_interruption_queue" "this" {
+  name = "NAME"
+}
+resource "karp_fargate_pod_execution_role" "this" {
+  name = "NAME-fargate"
+}
+resource "karp_fargate_profile" "this" {
+  name                   = "NAME"
+  pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
+  subnet_ids             = SUBNETS
+  selectors              = [{ namespace = "NAME" }]
+}
+"#;
+/// Each resource with its place in the emulator's inventory.
+const KEPT: [(&str, &str, &str); 5] = [
+    ("karp_node_role.this", "roles", "NAME-node"),
+    ("karp_instance_profile.this", "instance_profiles", "NAME"),
+    ("karp_interruption_queue.this", "queues", "NAME"),
+    ("karp_fargate_pod_execution_role.this", "roles", "NAME-fargate"),
+    ("karp_fargate_profile.this", "fargate_profiles", "CLUSTER/NAME"),
+];
+const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
+const DESTROY: [&str; 3] = ["destroy", "-json", "-auto-approve"];
+/// How soon OpenTofu ends after Ctrl-C when the provider waits for something.
+const SOON: Duration = Duration::from_secs(5);
+/// How long a call or a Fargate profile may take to be seen.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Seconds that a Fargate profile takes to come or to go: long enough to be stopped in the middle.
+const FARGATE_SECONDS: f64 = 4.0;
+/// The same when nobody asked for more.
+const USUAL_FARGATE_SECONDS: f64 = 0.5;
+/// Kills are spread over so many calls to AWS: a whole apply makes some 50.
+const CALLS: u64 = 45;
+/// Runs that are killed side by side.
+const AT_ONCE: u64 = 2;
+
+/// Whom Ctrl-C reaches.
+#[derive(Debug, Clone, Copy)]
+enum Reach {
+    /// The whole process group, as from a terminal.
+    Group,
+    /// OpenTofu alone, as from a supervisor.
+    Alone,
+}
+
+/// While it lives, Fargate profiles take their time.
+struct Slow<'a>(&'a Sandbox);
+
+impl<'a> Slow<'a> {
+    fn fargate(sandbox: &'a Sandbox) -> Self {
+        sandbox.door("POST", "/_karp/settings", &json!({ "fargate_seconds": FARGATE_SECONDS }).to_string());
+        Self(sandbox)
+    }
+}
+
+impl Drop for Slow<'_> {
+    fn drop(&mut self) {
+        self.0.door("POST", "/_karp/settings", &json!({ "fargate_seconds": USUAL_FARGATE_SECONDS }).to_string());
+    }
+}
+
+/// Sends a signal to a process, or to the group of a negative id; says whether there was one.
+fn signal(name: &str, id: i64) -> bool {
+    let output = Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).output().unwrap();
+    output.status.success()
+}
+
+fn unique(test: &str) -> String {
+    format!("s{}-{test}", std::process::id())
+}
+
+impl Sandbox {
+    fn resources(&self, name: &str, provider: &str) -> String {
+        let subnets = format!("{:?}", self.subnet_ids);
+        self.provider(provider) + &RESOURCES.replace("NAME", name).replace("SUBNETS", &subnets)
+    }
+
+    fn has(&self, kind: &str, what: &str) -> bool {
+        self.what_exists()[kind].as_array().is_some_and(|all| all.iter().any(|one| one == what))
+    }
+
+    /// Waits until an action was answered.
+    fn await_call(&self, action: &str, since: u64) {
+        let begin = Instant::now();
+        while !self.calls(since).iter().any(|call| call["action"] == action) {
+            assert!(begin.elapsed() < PATIENCE, "{action} was not called");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn await_profile_gone(&self, name: &str) {
+        let begin = Instant::now();
+        while self.has("fargate_profiles", &format!("{}/{name}", self.cluster)) {
+            assert!(begin.elapsed() < PATIENCE, "the Fargate profile {name} stays");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Begins a run and presses Ctrl-C once an action was called.
+    fn interrupt(&self, stand: &Stand<'_>, arguments: &[&str], action: &str, reach: Reach) -> Run {
+        let since = self.last_call();
+        let running = stand.begin(arguments);
+        self.await_call(action, since);
+        let pressed = Instant::now();
+        let pid = i64::from(running.pid());
+        assert!(signal("INT", if matches!(reach, Reach::Group) { -pid } else { pid }), "{reach:?}: it ended before");
+        let run = running.end();
+        assert!(pressed.elapsed() < SOON, "{reach:?}: it ended after {:?}: {}", pressed.elapsed(), run.text);
+        assert_eq!(run.code, 1, "{reach:?}: {}", run.text);
+        run
+    }
+
+    /// Holds that state has what exists, and nothing else.
+    fn assert_kept(&self, stand: &Stand<'_>, name: &str) {
+        for (address, kind, what) in KEPT {
+            let exists = self.has(kind, &what.replace("NAME", name).replace("CLUSTER", &self.cluster));
+            let known = stand.attribute(address, "id").is_string();
+            assert_eq!(known, exists, "{address}: in state, and in AWS; {}", stand.state());
+        }
+    }
+}
+
+/// Holds that a run says that it was stopped, and what it was doing.
+fn assert_says_stopped(run: &Run, doing: &str) {
+    let errors = run.errors();
+    let summary = |error: &&&serde_json::Value| error["summary"].as_str().unwrap_or_default().contains(doing);
+    let told = errors.iter().find(summary).unwrap_or_else(|| panic!("{}", run.text));
+    assert!(told["summary"].as_str().unwrap().starts_with("Interrupted"), "{}", run.text);
+    assert!(told["detail"].as_str().unwrap().contains("Terraform asked to stop"), "{}", run.text);
+}
+
+#[test]
+fn an_apply_that_is_interrupted_ends_soon_and_the_next_one_completes_it() {
+    let Some(sandbox) = Sandbox::find("interrupted_apply") else { return };
+    let before = sandbox.what_exists();
+    for reach in [Reach::Group, Reach::Alone] {
+        let name = unique(&format!("apply-{reach:?}").to_lowercase());
+        let stand = sandbox.stand(&sandbox.resources(&name, ""));
+        let slow = Slow::fargate(&sandbox);
+        let run = sandbox.interrupt(&stand, &APPLY, "CreateFargateProfile", reach);
+        drop(slow);
+        assert_says_stopped(&run, &format!("wait for Fargate profile {}:{name} to become ACTIVE", sandbox.cluster));
+        sandbox.assert_kept(&stand, &name);
+        stand.apply();
+        stand.assert_empty_plan();
+        stand.destroy();
+        assert_eq!(sandbox.what_exists(), before, "{reach:?}: something is left");
+    }
+}
+
+#[test]
+fn a_destroy_that_is_interrupted_ends_soon_and_can_be_undone_or_completed() {
+    let Some(sandbox) = Sandbox::find("interrupted_destroy") else { return };
+    let before = sandbox.what_exists();
+    let name = unique("destroy");
+    let stand = sandbox.stand(&sandbox.resources(&name, ""));
+    stand.apply();
+    for reach in [Reach::Group, Reach::Alone] {
+        let slow = Slow::fargate(&sandbox);
+        let run = sandbox.interrupt(&stand, &DESTROY, "DeleteFargateProfile", reach);
+        drop(slow);
+        assert_says_stopped(&run, &format!("wait for Fargate profile {}:{name} to be gone", sandbox.cluster));
+        sandbox.assert_kept(&stand, &name);
+        // A profile that EKS is deleting still counts as there.
+        sandbox.await_profile_gone(&name);
+        if matches!(reach, Reach::Group) {
+            stand.apply();
+            stand.assert_empty_plan();
+        }
+    }
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+#[test]
+fn what_a_call_in_flight_makes_is_kept() {
+    let Some(sandbox) = Sandbox::find("in_flight") else { return };
+    let before = sandbox.what_exists();
+    let name = unique("flight");
+    let stand = sandbox.stand(&sandbox.resources(&name, ""));
+    sandbox.door("POST", "/_karp/delay", &json!({ "action": "CreateRole", "seconds": 2.0 }).to_string());
+    // The queue's first call comes while the roles are being created.
+    sandbox.interrupt(&stand, &APPLY, "GetQueueUrl", Reach::Group);
+    sandbox.door("POST", "/_karp/reset-faults", "{}");
+    sandbox.assert_kept(&stand, &name);
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+/// Draws the next number of a seed (SplitMix64).
+fn draw(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mixed = (*seed ^ (*seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// The providers that an OpenTofu has started: its children.
+fn providers(running: &Running) -> Vec<i64> {
+    let is_ours = |folder: &std::path::Path| {
+        let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        let command = std::fs::read_to_string(folder.join("cmdline")).unwrap_or_default();
+        parent == Some(running.pid()) && command.contains("terraform-provider-karp")
+    };
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    let ours = all.filter(|folder| is_ours(folder));
+    ours.filter_map(|folder| folder.file_name()?.to_str()?.parse().ok()).collect()
+}
+
+/// Runs OpenTofu and kills the provider after so many calls that name the resources, and a pause. Says whether the run came to grief.
+fn kill(sandbox: &Sandbox, stand: &Stand<'_>, arguments: &[&str], name: &str, (calls, pause): (u64, Duration)) -> bool {
+    let (mut since, mut seen) = (sandbox.last_call(), 0);
+    let mut running = stand.begin(arguments);
+    while !running.is_over() {
+        for call in sandbox.calls(since) {
+            since = call["number"].as_u64().unwrap();
+            seen += u64::from(call.to_string().contains(name));
+        }
+        if seen >= calls {
+            std::thread::sleep(pause);
+            for provider in providers(&running) {
+                signal("KILL", provider);
+            }
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    running.end().code != 0
+}
+
+/// Kills the provider in an apply and in a destroy, each at a moment that the seed tells. Gives how many of the two came to grief.
+fn survives(sandbox: &Sandbox, seed: u64) -> u64 {
+    let name = unique(&format!("kill{seed}x"));
+    let config = sandbox.resources(&name, "  adopt_existing = true");
+    let stand = sandbox.stand(&config);
+    let mut seed = seed;
+    let mut moment = || (1 + draw(&mut seed) % CALLS, Duration::from_millis(draw(&mut seed) % 40));
+    let applying = kill(sandbox, &stand, &APPLY, &name, moment());
+    stand.apply();
+    stand.assert_empty_plan();
+    let destroying = kill(sandbox, &stand, &DESTROY, &name, moment());
+    stand.destroy();
+    let left = sandbox.what_exists().to_string();
+    assert!(!left.contains(&name), "{name}: something is left: {left}");
+    u64::from(applying) + u64::from(destroying)
+}
+
+#[test]
+fn a_provider_that_is_killed_loses_nothing() {
+    let Some(sandbox) = Sandbox::find("killed") else { return };
+    let before = sandbox.what_exists();
+    let seeds = if std::env::var_os("KARP_DEEP").is_some() { 200 } else { 10 };
+    let (next, grief) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                let drawn = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+                for seed in drawn.take_while(|seed| *seed < seeds) {
+                    grief.fetch_add(survives(&sandbox, seed), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let grief = grief.into_inner();
+    assert!(grief >= seeds, "only {grief} of {} runs were cut off", 2 * seeds);
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}

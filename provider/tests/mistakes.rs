@@ -1,0 +1,219 @@
+//! Mistakes that users make, one in each file of `mistakes/`: each is refused before anything is called, in words that say what is
+//! expected, and at the attribute that holds it. A file begins with `# expect: PATH | WORDS`; the path `resource` is the whole block, and
+//! one that begins with `provider.` is in the provider block. Skipped, with a line that says so, where `KARP_TEST_TOOLS` names no folder
+//! with `tofu`.
+
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Runs of OpenTofu at a time: each keeps about one processor busy.
+const AT_ONCE: usize = 3;
+/// What a diagnostic by the rules of the API is headed with.
+const BY_THE_API: &str = "the API server would refuse this";
+
+/// One file, and what it says of itself.
+struct Mistake {
+    name: String,
+    text: String,
+    path: String,
+    words: String,
+}
+
+impl Mistake {
+    fn read(file: &Path) -> Self {
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(file).unwrap();
+        let first = text.lines().next().and_then(|line| line.strip_prefix("# expect: "));
+        let Some((path, words)) = first.and_then(|rest| rest.split_once(" | ")) else {
+            panic!("{name} does not begin with `# expect: PATH | WORDS`")
+        };
+        let (path, words) = (path.to_owned(), words.to_owned());
+        Self { name, text, path, words }
+    }
+
+    /// The attributes of the path, outermost first, without the places in lists.
+    fn attributes(&self) -> Vec<&str> {
+        let path = self.path.strip_prefix("provider.").unwrap_or(&self.path);
+        let steps = path.split('.').filter(|step| *step != "resource");
+        steps.map(|step| step.split('[').next().unwrap_or_default()).collect()
+    }
+
+    /// The lines, counted from 1, of the block and of each attribute of the path.
+    fn lines(&self) -> Vec<u64> {
+        let line = |at: usize| self.text[..at].matches('\n').count() as u64 + 1;
+        let block = if self.path.starts_with("provider.") { "provider \"karp\"" } else { "resource \"karp_" };
+        let mut at = self.text.find(block).unwrap();
+        let mut lines = vec![line(at)];
+        for name in self.attributes() {
+            // The block's own attributes are indented by two.
+            let before = if lines.len() == 1 { "\n  " } else { "" };
+            at = written(&self.text, at, before, name).unwrap_or_else(|| panic!("{}: there is no {name}", self.name));
+            lines.push(line(at));
+        }
+        lines
+    }
+
+    /// Says whether a diagnostic is shown where the mistake is. OpenTofu can point into a block's own attributes; for one that is nested
+    /// deeper it may show the head of the block instead, and then the words must name the attribute.
+    fn is_placed(&self, error: &Value, said: &str) -> bool {
+        let line = |edge: &str| error["range"][edge]["line"].as_u64().unwrap_or_default();
+        let (start, end, lines, names) = (line("start"), line("end"), self.lines(), self.attributes());
+        let aim = lines.last().copied().unwrap_or_default();
+        if error["range"]["filename"] != self.name.as_str() {
+            return false;
+        }
+        let Some(leaf) = names.get(1..).and_then(<[&str]>::last) else { return start == aim };
+        let inside = lines[1] <= start && start <= aim && aim <= end;
+        inside || (start == lines[0] && [leaf, camel(leaf).as_str()].iter().any(|name| said.contains(name)))
+    }
+
+    /// Says what is wrong with how OpenTofu told of the mistake.
+    fn judge(&self, errors: &[Value]) -> Result<(), String> {
+        let text = |error: &Value, part: &str| error[part].as_str().unwrap_or_default().to_owned();
+        let told: Vec<String> = errors.iter().map(|e| text(e, "summary") + "\n" + &text(e, "detail")).collect();
+        // The schema and the rules of the API may both refuse one value, at one place.
+        let by_both =
+            |one: &Value, two: &Value| one["range"] == two["range"] && text(two, "summary").contains(BY_THE_API);
+        let counted = match errors {
+            [_] => true,
+            [one, two] => by_both(one, two),
+            _ => false,
+        };
+        let name = &self.name;
+        if !counted {
+            return Err(format!("{name}: {} errors: {told:#?}", errors.len()));
+        }
+        if let Some((error, said)) = errors.iter().zip(&told).find(|(error, said)| !self.is_placed(error, said)) {
+            return Err(format!("{name}: not at {} but at {}: {said}", self.path, error["range"]));
+        }
+        if !told.iter().any(|said| said.contains(&self.words)) {
+            return Err(format!("{name}: not {:?} but {told:#?}", self.words));
+        }
+        Ok(())
+    }
+}
+
+/// Finds where an attribute is given a value, right after `before`.
+fn written(text: &str, from: usize, before: &str, name: &str) -> Option<usize> {
+    let in_word = |c: char| c.is_alphanumeric() || c == '_';
+    let found = text[from..].match_indices(name).map(|(at, _)| from + at);
+    let mut given = found.filter(|at| {
+        let after = text[at + name.len()..].trim_start_matches(' ');
+        after.starts_with('=') && text[..*at].ends_with(before) && !text[..*at].ends_with(in_word)
+    });
+    given.next()
+}
+
+/// An attribute's name as the API spells it.
+fn camel(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |all, word| all + &word[..1].to_uppercase() + &word[1..])
+}
+
+/// OpenTofu, the built provider, and an address at which somebody would notice a call.
+struct Stand {
+    tofu: PathBuf,
+    dir: TempDir,
+    nobody: TcpListener,
+}
+
+impl Stand {
+    fn new() -> Option<Self> {
+        let tofu = PathBuf::from(std::env::var("KARP_TEST_TOOLS").unwrap_or_default()).join("tofu");
+        if !tofu.is_file() {
+            eprintln!("skipped: KARP_TEST_TOOLS names no folder with tofu");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let binary = PathBuf::from(env!("CARGO_BIN_EXE_terraform-provider-karp"));
+        let folder = binary.parent().unwrap();
+        let rc = format!(
+            "provider_installation {{\n  dev_overrides {{\n    \"registry.opentofu.org/karp/karp\" = {folder:?}\n  }}\n  direct {{}}\n}}\n"
+        );
+        std::fs::write(dir.path().join("tofu.rc"), rc).unwrap();
+        let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        nobody.set_nonblocking(true).unwrap();
+        Some(Self { tofu, dir, nobody })
+    }
+
+    /// The provider block of a file that has none.
+    fn provider(&self) -> String {
+        let address = self.nobody.local_addr().unwrap();
+        let services = ["ec2", "eks", "events", "iam", "pricing", "sqs", "ssm", "sts"];
+        let endpoints = services.map(|service| format!("    {service} = \"http://{address}\"\n")).concat();
+        format!(
+            "provider \"karp\" {{\n  region = \"eu-west-1\"\n  cluster_name = \"prod\"\n  access_key = \"none\"\n  secret_key = \"none\"\n  \
+             endpoints = {{\n{endpoints}  }}\n  kubernetes = {{\n    host = \"https://{address}\"\n    token = \"none\"\n  }}\n}}\n"
+        )
+    }
+
+    fn tofu(&self, folder: &Path, arguments: &[&str]) -> String {
+        let mut command = Command::new(&self.tofu);
+        command.args(arguments).current_dir(folder);
+        for (name, _) in std::env::vars() {
+            if ["AWS_", "TF_", "KARP_CLUSTER"].iter().any(|prefix| name.starts_with(prefix)) {
+                command.env_remove(name);
+            }
+        }
+        command.env("TF_CLI_CONFIG_FILE", self.dir.path().join("tofu.rc")).env("TF_IN_AUTOMATION", "1");
+        command.env("HOME", folder).env("AWS_EC2_METADATA_DISABLED", "true");
+        String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+    }
+
+    /// The errors that OpenTofu shows for a file: those of validate, or of plan where validate finds none.
+    fn errors(&self, mistake: &Mistake) -> Vec<Value> {
+        let folder = self.dir.path().join(mistake.name.trim_end_matches(".tf"));
+        std::fs::create_dir(&folder).unwrap();
+        let mut head =
+            "terraform {\n  required_providers {\n    karp = { source = \"karp/karp\" }\n  }\n}\n".to_owned();
+        if !mistake.text.contains("provider \"karp\"") {
+            head += &self.provider();
+        }
+        std::fs::write(folder.join("versions.tf"), head).unwrap();
+        std::fs::write(folder.join(&mistake.name), &mistake.text).unwrap();
+        let of_error = |found: &Value| found["severity"] == "error";
+        let validated: Value = serde_json::from_str(&self.tofu(&folder, &["validate", "-json"])).unwrap();
+        let all = validated["diagnostics"].as_array().cloned().unwrap_or_default();
+        let errors: Vec<Value> = all.into_iter().filter(of_error).collect();
+        if !errors.is_empty() {
+            return errors;
+        }
+        let planned = self.tofu(&folder, &["plan", "-json"]);
+        let events = planned.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        events.map(|event| event["diagnostic"].clone()).filter(of_error).collect()
+    }
+}
+
+#[test]
+fn each_mistake_is_refused_at_its_attribute_and_nobody_is_called() {
+    let Some(stand) = Stand::new() else { return };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mistakes");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 20, "{files:?}");
+    let mistakes: Vec<Mistake> = files.iter().map(|file| Mistake::read(file)).collect();
+    let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(mistake) = mistakes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(why) = mistake.judge(&stand.errors(mistake)) {
+                        wrong.lock().unwrap().push(why);
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), mistakes.len(), wrong.join("\n"));
+    let called = stand.nobody.accept();
+    assert!(matches!(&called, Err(error) if error.kind() == ErrorKind::WouldBlock), "somebody was called: {called:?}");
+}

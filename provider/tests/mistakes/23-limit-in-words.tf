@@ -1,0 +1,12 @@
+# expect: limits | "many" does not match
+resource "karp_node_pool" "it" {
+  name   = "it"
+  limits = { cpu = "many" }
+
+  template = {
+    node_class_ref = { name = "default" }
+    requirements = [
+      { key = "kubernetes.io/arch", operator = "In", values = ["amd64"] },
+    ]
+  }
+}

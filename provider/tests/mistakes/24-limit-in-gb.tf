@@ -1,0 +1,12 @@
+# expect: limits | "100GB" does not match
+resource "karp_node_pool" "it" {
+  name   = "it"
+  limits = { memory = "100GB" }
+
+  template = {
+    node_class_ref = { name = "default" }
+    requirements = [
+      { key = "kubernetes.io/arch", operator = "In", values = ["amd64"] },
+    ]
+  }
+}

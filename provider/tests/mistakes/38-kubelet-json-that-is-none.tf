@@ -1,0 +1,11 @@
+# expect: kubelet.more_json | must be a JSON object, as `jsonencode` gives it
+resource "karp_node_class" "it" {
+  name = "it"
+  role = "KarpNodeRole-prod"
+
+  ami_selector_terms            = [{ alias = "al2023@latest" }]
+  subnet_selector_terms         = [{ tags = { "karpenter.sh/discovery" = "prod" } }]
+  security_group_selector_terms = [{ tags = { "karpenter.sh/discovery" = "prod" } }]
+
+  kubelet = { more_json = "{topologyManagerPolicy: restricted}" }
+}
