@@ -1,7 +1,7 @@
 //! Plans become real: what the engine plans for random clusters is made on a control plane, and kube-scheduler has the last word.
 //!
 //! Skipped when the tools are not built: `cargo sandbox up` builds them. `KARP_DEEP=1` makes ten times as many clusters,
-//! `KARP_ONLY=N` plays only the one of that number.
+//! `KARP_ONLY=N` plays only the one of that number, and prints its objects.
 
 #[path = "../../shared/domain/tests/deep/mod.rs"]
 mod deep;
@@ -95,6 +95,9 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
         let objects = bindable(any.new_tree(&mut runner).expect("a cluster").current());
         if only.is_some_and(|only| only != number) {
             continue;
+        }
+        if only.is_some() {
+            println!("{}", serde_json::to_string(&objects)?);
         }
         if let Err(error) = play(&client, number, &objects, &mut tally).await {
             let file = sandbox.log_dir.join(format!("cluster-{number}.json"));

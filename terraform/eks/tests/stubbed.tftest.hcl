@@ -1,0 +1,69 @@
+# Run on a copy of the root whose modules are the stubs beside this file: see sandbox/tests/use_cases.rs. It holds what the root tells them.
+
+provider "karp" {
+  region       = "eu-west-1"
+  access_key   = "none"
+  secret_key   = "none"
+  offline_plan = true
+}
+
+variables {
+  name   = "prod"
+  region = "eu-west-1"
+}
+
+run "subnets_are_tagged_and_placed" {
+  command = plan
+
+  assert {
+    condition = module.vpc.given.tags.private == tomap({
+      "karpenter.sh/discovery"          = "prod"
+      "kubernetes.io/cluster/prod"      = "shared"
+      "kubernetes.io/role/internal-elb" = "1"
+    })
+    error_message = "Private subnets are found by karp and by internal load balancers."
+  }
+
+  assert {
+    condition = module.vpc.given.tags.public == tomap({
+      "kubernetes.io/cluster/prod" = "shared"
+      "kubernetes.io/role/elb"     = "1"
+    })
+    error_message = "Public subnets are found by load balancers, and by karp never."
+  }
+
+  assert {
+    condition = join(" ", concat(module.vpc.given.cidrs.private, module.vpc.given.cidrs.public)) == join(" ", [
+      "10.0.0.0/20", "10.0.16.0/20", "10.0.32.0/20", "10.0.240.0/24", "10.0.241.0/24", "10.0.242.0/24",
+    ])
+    error_message = "Three zones by default, large subnets for nodes and small ones for load balancers."
+  }
+
+  assert {
+    condition     = output.node_pool_names == { default = "default" }
+    error_message = "There is a pool."
+  }
+}
+
+run "six_zones_fit" {
+  command = plan
+
+  variables {
+    availability_zones = [for letter in ["a", "b", "c", "d", "e", "f"] : "eu-west-1${letter}"]
+  }
+
+  assert {
+    condition     = length(module.vpc.given.cidrs.private) == 6 && module.vpc.given.cidrs.private[5] == "10.0.80.0/20"
+    error_message = "The address plan has room for six zones."
+  }
+}
+
+run "one_zone_is_too_few" {
+  command = plan
+
+  variables {
+    availability_zones = ["eu-west-1a"]
+  }
+
+  expect_failures = [var.availability_zones]
+}

@@ -1,0 +1,64 @@
+# The controller, and what clears up after it.
+
+resource "karp_crds" "this" {
+  keep_on_destroy = var.keep_crds_on_destroy
+}
+
+resource "karp_controller" "this" {
+  cluster_name        = var.cluster_name
+  cluster_endpoint    = var.controller.cluster_endpoint
+  namespace           = var.namespace
+  create_namespace    = var.controller.create_namespace
+  service_account     = var.service_account
+  image               = var.controller_image
+  image_pull_policy   = var.controller.image_pull_policy
+  image_pull_secrets  = var.controller.image_pull_secrets
+  replicas            = var.controller_replicas
+  on_fargate          = local.on_fargate
+  controller_role_arn = local.irsa ? karp_controller_role.this.arn : null
+  interruption_queue  = local.queue_name
+
+  feature_gates = var.feature_gates
+  settings      = var.controller_settings
+  log_level     = var.controller.log_level
+  extra_args    = var.controller.extra_args
+  extra_env     = var.controller.extra_env
+
+  annotations                 = var.controller.annotations
+  labels                      = var.controller.labels
+  pod_annotations             = var.controller.pod_annotations
+  service_account_annotations = var.controller.service_account_annotations
+  node_selector               = var.controller.node_selector
+  priority_class_name         = var.controller.priority_class_name
+  resources                   = var.controller.resources
+  tolerations                 = var.controller.tolerations
+  service_monitor             = var.controller.service_monitor
+  more_container_json         = var.controller.more_container_json
+  more_pod_spec_json          = var.controller.more_pod_spec_json
+  force_conflicts             = var.controller.force_conflicts
+  timeouts                    = var.controller.timeouts
+  wait                        = var.controller.wait
+
+  # All of this must be there when it starts, and until the last node is gone at destroy.
+  depends_on = [
+    karp_access_entry.node,
+    karp_aws_auth_entry.node,
+    karp_controller_role.this,
+    karp_crds.this,
+    karp_discovery_tags.this,
+    karp_fargate_profile.this,
+    karp_instance_profile.this,
+    karp_spot_service_linked_role.this,
+  ]
+}
+
+# Destroyed after pools and classes and before the controller: it waits until the nodes are gone, and ends what is left of them in AWS.
+resource "karp_teardown" "this" {
+  cluster_name  = var.cluster_name
+  drain_timeout = var.teardown.drain_timeout
+  force         = var.teardown.force
+  sweep         = var.teardown.sweep
+  timeouts      = var.teardown.timeouts
+
+  depends_on = [karp_controller.this]
+}

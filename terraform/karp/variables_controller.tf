@@ -1,0 +1,160 @@
+variable "controller_on" {
+  description = <<-EOT
+    Where the controller runs: on "fargate", so that the cluster needs no other node, or on "nodes" that others keep, such as a managed
+    node group.
+  EOT
+  type        = string
+  default     = "fargate"
+  nullable    = false
+
+  validation {
+    condition     = contains(["fargate", "nodes"], var.controller_on)
+    error_message = "controller_on is \"fargate\" or \"nodes\"."
+  }
+}
+
+variable "namespace" {
+  description = "The controller's namespace. On Fargate, all of its pods run there."
+  type        = string
+  default     = "karpenter"
+  nullable    = false
+
+  validation {
+    condition     = can(regex("^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", var.namespace))
+    error_message = "namespace has up to 63 lower-case letters, digits and hyphens."
+  }
+
+  validation {
+    condition     = var.controller_on != "fargate" || !contains(["default", "kube-system"], var.namespace)
+    error_message = "On Fargate, take a namespace of the controller's own: the profile moves every pod of the namespace to Fargate."
+  }
+}
+
+variable "service_account" {
+  description = "The controller's service account."
+  type        = string
+  default     = "karpenter"
+  nullable    = false
+}
+
+variable "fargate_profile_name" {
+  description = "The controller's Fargate profile."
+  type        = string
+  default     = "karpenter"
+  nullable    = false
+}
+
+variable "fargate_iam_role_name" {
+  description = "The pod execution role; KarpFargateRole- and the cluster's name when null, shortened with a digest to 64 characters."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = can(regex("^[\\w+=,.@-]{1,64}$", coalesce(var.fargate_iam_role_name, "unset")))
+    error_message = "fargate_iam_role_name has up to 64 letters, digits and characters of +=,.@_-."
+  }
+}
+
+variable "controller_image" {
+  description = "The controller's image."
+  type        = string
+  default     = "ghcr.io/karp/karp:0.1.0"
+  nullable    = false
+}
+
+variable "controller_replicas" {
+  description = "Replicas of the controller; one leads, the others stand by."
+  type        = number
+  default     = 2
+  nullable    = false
+
+  validation {
+    condition     = var.controller_replicas >= 1 && floor(var.controller_replicas) == var.controller_replicas
+    error_message = "controller_replicas is a whole number of at least 1."
+  }
+}
+
+variable "feature_gates" {
+  description = "Feature gates, by Karpenter's names."
+  type        = map(bool)
+  default     = {}
+  nullable    = false
+}
+
+variable "controller_settings" {
+  description = "How the controller works: the settings of karp_controller, each with the provider's default."
+  type = object({
+    ami_refresh_interval                = optional(string)
+    batch_idle_duration                 = optional(string)
+    batch_max_duration                  = optional(string)
+    cluster_ca_bundle                   = optional(string)
+    consolidation_floor                 = optional(string)
+    disable_cluster_state_observability = optional(bool)
+    disable_dry_run                     = optional(bool)
+    eks_control_plane                   = optional(bool)
+    ignore_dra_requests                 = optional(bool)
+    isolated_vpc                        = optional(bool)
+    max_pod_share                       = optional(string)
+    min_values_policy                   = optional(string)
+    preference_policy                   = optional(string)
+    price_tolerance                     = optional(string)
+    reserved_enis                       = optional(number)
+    subnet_refresh_interval             = optional(string)
+    vm_memory_overhead_percent          = optional(number)
+  })
+  default = null
+}
+
+variable "controller" {
+  description = "The rest of karp_controller, each with the provider's default: log level, resources, placement, metadata and more."
+  type = object({
+    annotations                 = optional(map(string))
+    cluster_endpoint            = optional(string)
+    create_namespace            = optional(bool)
+    extra_args                  = optional(list(string))
+    extra_env                   = optional(map(string))
+    force_conflicts             = optional(bool)
+    image_pull_policy           = optional(string)
+    image_pull_secrets          = optional(set(string))
+    labels                      = optional(map(string))
+    log_level                   = optional(string)
+    more_container_json         = optional(string)
+    more_pod_spec_json          = optional(string)
+    node_selector               = optional(map(string))
+    pod_annotations             = optional(map(string))
+    priority_class_name         = optional(string)
+    resources                   = optional(object({ limits = optional(map(string)), requests = optional(map(string)) }))
+    service_account_annotations = optional(map(string))
+    service_monitor             = optional(object({ interval = optional(string), labels = optional(map(string)) }))
+    timeouts                    = optional(object({ create = optional(string), update = optional(string), delete = optional(string) }))
+    tolerations = optional(list(object({
+      effect             = optional(string)
+      key                = optional(string)
+      operator           = optional(string)
+      toleration_seconds = optional(number)
+      value              = optional(string)
+    })))
+    wait = optional(bool)
+  })
+  default  = {}
+  nullable = false
+}
+
+variable "keep_crds_on_destroy" {
+  description = "Leave the custom resource definitions at destroy. With false, every NodePool and EC2NodeClass goes with them."
+  type        = bool
+  default     = false
+  nullable    = false
+}
+
+variable "teardown" {
+  description = "How destroy clears up: how long nodes may drain, whether NodePools made elsewhere go too, what is ended in AWS."
+  type = object({
+    drain_timeout = optional(string)
+    force         = optional(bool)
+    sweep         = optional(set(string))
+    timeouts      = optional(object({ delete = optional(string) }))
+  })
+  default  = {}
+  nullable = false
+}
