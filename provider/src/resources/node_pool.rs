@@ -78,16 +78,21 @@ impl NodePool {
         let selector = &format!("{}={name}", labels::NODE_POOL);
         let look = |client: Client| async move {
             let left = node_claims::left(&client, selector, true).await?;
-            if left.is_empty() {
-                return Ok(Look::Done(()));
-            }
-            let held = preview::held(&client, selector).await?;
-            Ok(Look::NotYet(if held.is_empty() { left.to_string() } else { format!("{left}; held by {held}") }))
+            Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
         };
         let doing = format!("drain the nodes of NodePool {name:?}");
         let fix = "Pods that may not be evicted (PodDisruptionBudgets, karpenter.sh/do-not-disrupt) keep their node: move them, or set \
                    `timeouts = { delete = \"2h\" }`, and run this again; the drain goes on meanwhile.";
-        self.0.depart(ctx, prior, &doing, fix, look).await
+        let Err(mut late) = self.0.depart(ctx, prior, &doing, fix, look).await else { return Ok(()) };
+        if late.kind == Kind::TimedOut {
+            // Looked for at the end only: it takes a list of all pods.
+            let holders = async { preview::held(&self.0.session().kube().await.ok()?, selector).await.ok() };
+            let held = tokio::time::timeout(preview::PATIENCE, holders).await.ok().flatten().unwrap_or_default();
+            if !held.is_empty() {
+                late.message = format!("{}; held by {held}", late.message);
+            }
+        }
+        Err(late)
     }
 }
 
