@@ -364,7 +364,16 @@ mod tests {
     #[test]
     fn every_field_of_the_api_becomes_a_documented_attribute_and_every_attribute_is_reached() {
         // the resource's own
-        let own = ["adopt", "force_conflicts", "wait_for_ready", "drain_on_destroy", "id"];
+        let own = [
+            "adopt",
+            "annotations",
+            "annotations.key",
+            "drain_on_destroy",
+            "force_conflicts",
+            "id",
+            "teardown",
+            "wait_for_ready",
+        ];
         for kind in [Kind::Class, Kind::Pool, Kind::Overlay] {
             let mut full = sample(kind.schema());
             if kind == Kind::Class {
