@@ -3,6 +3,9 @@
 //! one that begins with `provider.` is in the provider block. Skipped, with a line that says so, where `KARP_TEST_TOOLS` names no folder
 //! with `tofu`.
 
+#[path = "support/rc.rs"]
+mod rc;
+
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -133,12 +136,7 @@ impl Stand {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
-        let binary = PathBuf::from(env!("CARGO_BIN_EXE_terraform-provider-karp"));
-        let folder = binary.parent().unwrap();
-        let rc = format!(
-            "provider_installation {{\n  dev_overrides {{\n    \"registry.opentofu.org/karp/karp\" = {folder:?}\n  }}\n  direct {{}}\n}}\n"
-        );
-        std::fs::write(dir.path().join("tofu.rc"), rc).unwrap();
+        rc::write(dir.path());
         let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         nobody.set_nonblocking(true).unwrap();
         Some(Self { tofu, dir, nobody })

@@ -1,6 +1,9 @@
 //! The documented examples of functions and offline data sources under real OpenTofu, without any cloud. Skipped, with a line that says
 //! so, where `KARP_TEST_TOOLS` names no folder with `tofu`.
 
+#[path = "support/rc.rs"]
+mod rc;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -17,12 +20,7 @@ impl Stand {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
-        let binary = PathBuf::from(env!("CARGO_BIN_EXE_terraform-provider-karp"));
-        let folder = binary.parent().unwrap();
-        let rc = format!(
-            "provider_installation {{\n  dev_overrides {{\n    \"registry.opentofu.org/karp/karp\" = {folder:?}\n  }}\n  direct {{}}\n}}\n"
-        );
-        std::fs::write(dir.path().join("tofu.rc"), rc).unwrap();
+        rc::write(dir.path());
         Some(Self { tofu, dir })
     }
 

@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod by_hand;
 pub mod cargo;
+mod checkout;
 pub mod cli;
 pub mod context;
 pub mod control_plane;

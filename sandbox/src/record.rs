@@ -1,12 +1,14 @@
 //! The record of `cargo verify --deep`, `target/deep/record.json`: on what machine which commit was verified, what each step came to,
 //! and the figures that were measured. It is written after every step, so that an interrupted run leaves what it knows.
 
-use std::{collections::BTreeMap, path::Path, process::Command, time::Instant};
+use std::{collections::BTreeMap, path::Path, time::Instant};
 
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::checkout;
 
 /// What became of one step.
 #[derive(Debug, Clone, Serialize)]
@@ -44,7 +46,7 @@ impl Record {
     /// Begins the record of a checkout.
     pub fn begin(root: &Path) -> Self {
         Self {
-            commit: commit(root).unwrap_or_else(|| "unknown".to_owned()),
+            commit: checkout::commit(root).unwrap_or_else(|| "unknown".to_owned()),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             began: Timestamp::now(),
             seconds: 0.0,
@@ -94,20 +96,9 @@ pub fn rounded(begin: Instant) -> f64 {
     (begin.elapsed().as_secs_f64() * 10.0).round() / 10.0
 }
 
-fn commit(root: &Path) -> Option<String> {
-    let git = |arguments: &[&str]| -> Option<String> {
-        let answer = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
-        answer.status.success().then(|| String::from_utf8_lossy(&answer.stdout).trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "HEAD"])?;
-    let clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
-    Some(if clean { commit } else { format!("{commit}-dirty") })
-}
-
 /// Answers a number for what is committed, the same for the same files; 0 where git does not tell.
 pub(crate) fn seed(root: &Path) -> u64 {
-    let answer = Command::new("git").arg("-C").arg(root).args(["rev-parse", "HEAD^{tree}"]).output();
-    let tree = answer.map(|answer| String::from_utf8_lossy(&answer.stdout).trim().to_owned()).unwrap_or_default();
+    let tree = checkout::git(root, &["rev-parse", "HEAD^{tree}"]).unwrap_or_default();
     tree.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default()
 }
 

@@ -45,8 +45,7 @@ pub fn obstacles(around: &Surroundings, now: Timestamp) -> BTreeSet<String> {
     let nodes: BTreeSet<&str> = around.nodes.iter().map(|node| &*node.name).collect();
     let budgets = around.by_namespace();
     let here = |pod: &&Pod| pod.node.as_deref().is_some_and(|node| nodes.contains(node));
-    let stays = |pod: &&Pod| pod.holds_resources() && pod.deletes_at.is_none();
-    around.pods.iter().filter(here).filter(stays).filter_map(|pod| obstacle_of(pod, &budgets, now)).collect()
+    around.staying().filter(here).filter_map(|pod| obstacle_of(pod, &budgets, now)).collect()
 }
 
 /// Finds what else forbids to disrupt the drifting nodes now: Nodes and pods that say so, and budgets without allowance.
@@ -54,7 +53,7 @@ pub fn block(impact: &mut Impact, around: &Surroundings, now: Timestamp) {
     let peaceful: BTreeSet<&str> =
         around.nodes.iter().filter(|node| node.is_protected()).map(|node| &*node.name).collect();
     let mut on: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
-    for pod in around.pods.iter().filter(|pod| pod.holds_resources() && pod.deletes_at.is_none()) {
+    for pod in around.staying() {
         if let Some(node) = &pod.node {
             on.entry(node).or_default().push(pod);
         }
@@ -71,6 +70,11 @@ pub fn block(impact: &mut Impact, around: &Surroundings, now: Timestamp) {
 }
 
 impl Surroundings {
+    /// The pods that do not go by themselves.
+    fn staying(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.iter().filter(|pod| pod.holds_resources() && pod.deletes_at.is_none())
+    }
+
     fn by_namespace(&self) -> BTreeMap<&str, Vec<Arc<PodBudget>>> {
         let mut budgets: BTreeMap<&str, Vec<Arc<PodBudget>>> = BTreeMap::new();
         for budget in &self.budgets {

@@ -17,7 +17,7 @@ use tfplugin::schema::validate;
 use tfplugin::{Attribute, AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Schema, Type, Value};
 
 use super::departure::{Departure, End};
-use super::{identity, inherit};
+use super::{identity, inherit, node_claims};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
@@ -43,8 +43,6 @@ const OWN: [&str; 9] = [
 ];
 /// What to do about an object that stays although nothing of karp's holds it.
 pub const STAYS: &str = "A finalizer keeps it that karp did not set: look who put it there, then run this again.";
-/// A controller that is started again after a failure is at work within this time.
-const CONTROLLER_GRACE: Duration = Duration::from_secs(90);
 /// What is kept of the time limit to report and to store state.
 const RESERVE: Duration = Duration::from_secs(3);
 
@@ -225,15 +223,7 @@ impl CustomObject {
     pub async fn wait_gone(&self, ctx: &Context, prior: &Value, uid: &str, fix: &str) -> Result<(), Failure> {
         let name = prior.get("name").as_str().unwrap_or_default();
         let doing = format!("delete {} {name:?}", self.kind.kind);
-        let look = |client: Client| async move {
-            let live = self.kind.api(&client, name).get_opt(name).await?;
-            Ok(match live.filter(|live| live.uid().as_deref() == Some(uid)) {
-                Some(live) => {
-                    Look::NotYet(format!("{name} is still there (finalizers: {})", live.finalizers().join(", ")))
-                }
-                None => Look::Done(()),
-            })
-        };
+        let look = |client: Client| async move { wait::is_gone(&self.kind.api(&client, name), name, Some(uid)).await };
         self.depart(ctx, prior, &doing, fix, look).await
     }
 
@@ -251,7 +241,7 @@ impl CustomObject {
     {
         let session = self.session();
         let connect = || async { session.kube().await.map(Some) };
-        let grace = if session.misses_controller() { Duration::ZERO } else { CONTROLLER_GRACE };
+        let grace = if session.misses_controller() { Duration::ZERO } else { node_claims::LEASE_PATIENCE };
         let departure = Departure { doing, patience: Duration::MAX, grace };
         let end = departure.watch(ctx, connect, look).await?;
         if let End::Abandoned(_) = end {

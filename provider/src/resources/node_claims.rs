@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// Nobody has renewed the lease for this long: no controller runs.
+/// Nobody has renewed the lease for this long: no controller runs. One that is started again is at work within this time.
 pub const LEASE_PATIENCE: Duration = Duration::from_secs(90);
 /// So many names are shown; more would hide the point.
 const SHOWN: usize = 5;
@@ -105,8 +105,7 @@ impl fmt::Display for Leaving {
 
 /// Lists the pools and classes of controllers on EC2 that are deleted and not gone.
 pub async fn leaving(client: &Client) -> Result<Leaving, Error> {
-    let mut pools = listed::<NodePool>(client, &ListParams::default()).await?;
-    pools.retain(|pool| pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP);
+    let pools = our_pools(client).await?;
     let classes = listed::<Ec2NodeClass>(client, &ListParams::default()).await?;
     let is_deleted = |metadata: &kube::core::ObjectMeta| metadata.deletion_timestamp.is_some();
     Ok(Leaving {
@@ -175,9 +174,14 @@ where
 
 /// Names the NodePools that the controller acts on and that nobody has deleted yet.
 pub async fn pools(client: &Client) -> Result<Vec<String>, Error> {
-    let pools = listed::<NodePool>(client, &ListParams::default()).await?;
-    let ours = pools.iter().filter(|pool| pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP);
-    Ok(names(ours.filter(|pool| pool.metadata.deletion_timestamp.is_none())))
+    let pools = our_pools(client).await?;
+    Ok(names(pools.iter().filter(|pool| pool.metadata.deletion_timestamp.is_none())))
+}
+
+async fn our_pools(client: &Client) -> Result<Vec<NodePool>, Error> {
+    let mut pools = listed::<NodePool>(client, &ListParams::default()).await?;
+    pools.retain(|pool| pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP);
+    Ok(pools)
 }
 
 /// Names the NodeClaims that the controller is responsible for.

@@ -2,7 +2,7 @@
 //! was there before and was only taken over is never destroyed for it.
 
 use karp_aws::config::Service;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::stand::{Sandbox, Stand};
 
@@ -15,10 +15,6 @@ impl Sandbox {
         let rule = json!([{ "action": action, "code": "AccessDeniedException", "message": "not you", "status": 400,
             "times": 1, "after": after }]);
         self.door("POST", "/_karp/fail", &rule.to_string());
-    }
-
-    fn inventory(&self) -> Value {
-        self.door("GET", "/_karp/inventory", "")
     }
 }
 
@@ -44,7 +40,7 @@ fn apply_denied(stand: &Stand<'_>, sandbox: &Sandbox, action: &str, after: u32) 
 /// applying again ends on an empty plan, after which destroying leaves nothing either.
 fn recovers(test: &str, address: &str, text: &str, denied: &[(&str, u32)]) {
     let Some(sandbox) = Sandbox::find(test) else { return };
-    let before = sandbox.inventory();
+    let before = sandbox.what_exists();
     for (number, (action, after)) in denied.iter().enumerate() {
         for gives_up in [true, false] {
             let name = unique(&format!("{test}{number}{}", u8::from(gives_up)));
@@ -56,7 +52,7 @@ fn recovers(test: &str, address: &str, text: &str, denied: &[(&str, u32)]) {
                 stand.assert_empty_plan();
             }
             stand.destroy();
-            assert_eq!(sandbox.inventory(), before, "{action}: something is left");
+            assert_eq!(sandbox.what_exists(), before, "{action}: something is left");
         }
     }
 }
@@ -150,7 +146,7 @@ async fn discovery_tags() {
 /// Holds that what another made is not destroyed because taking it over failed, and that the next apply takes it over.
 fn is_spared(test: &str, address: &str, text: &str, more: &str, action: &str, identity: &str) {
     let Some(sandbox) = Sandbox::find(test) else { return };
-    let (before, name) = (sandbox.inventory(), unique(test));
+    let (before, name) = (sandbox.what_exists(), unique(test));
     let owner = sandbox.stand(&config(text, &name, &sandbox));
     owner.apply();
     let was = owner.attribute(address, identity);
@@ -163,7 +159,7 @@ fn is_spared(test: &str, address: &str, text: &str, more: &str, action: &str, id
     assert_eq!(other.attribute(address, identity), was, "it is another one now");
     other.destroy();
     owner.destroy();
-    assert_eq!(sandbox.inventory(), before, "something is left");
+    assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
 #[test]

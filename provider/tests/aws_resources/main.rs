@@ -9,6 +9,8 @@ mod many;
 mod moved;
 #[path = "../support/others.rs"]
 mod others;
+#[path = "../support/rc.rs"]
+mod rc;
 mod stand;
 mod stopped;
 mod teardown;

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::others::{self, Left};
+use crate::rc;
 
 /// The tests inject faults into one emulator: each takes its turn.
 static TURN: Mutex<()> = Mutex::new(());
@@ -92,12 +93,7 @@ impl Sandbox {
     /// Makes a working folder with a configuration; `PROVIDER` in it stands for a usual provider block.
     pub fn stand(&self, config: &str) -> Stand<'_> {
         let dir = tempfile::tempdir().unwrap();
-        let binary = PathBuf::from(env!("CARGO_BIN_EXE_terraform-provider-karp"));
-        let folder = binary.parent().unwrap();
-        let rc = format!(
-            "provider_installation {{\n  dev_overrides {{\n    \"registry.opentofu.org/karp/karp\" = {folder:?}\n  }}\n  direct {{}}\n}}\n"
-        );
-        std::fs::write(dir.path().join("tofu.rc"), rc).unwrap();
+        rc::write(dir.path());
         let stand = Stand { sandbox: self, dir };
         stand.write(config);
         stand

@@ -5,6 +5,8 @@ mod moved;
 #[path = "../support/others.rs"]
 mod others;
 mod preview;
+#[path = "../support/rc.rs"]
+mod rc;
 mod stand;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

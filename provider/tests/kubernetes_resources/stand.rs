@@ -8,6 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::others::{self, Left};
+use crate::rc;
 
 /// The API server as the tests find it.
 pub struct Cluster {
@@ -63,12 +64,7 @@ impl Cluster {
     /// Makes a working folder with a configuration; `KUBECONFIG` in it stands for the file's path.
     pub fn stand(&self, config: &str) -> Stand<'_> {
         let dir = tempfile::tempdir().unwrap();
-        let binary = PathBuf::from(env!("CARGO_BIN_EXE_terraform-provider-karp"));
-        let folder = binary.parent().unwrap();
-        let rc = format!(
-            "provider_installation {{\n  dev_overrides {{\n    \"registry.opentofu.org/karp/karp\" = {folder:?}\n  }}\n  direct {{}}\n}}\n"
-        );
-        std::fs::write(dir.path().join("tofu.rc"), rc).unwrap();
+        rc::write(dir.path());
         let stand = Stand { cluster: self, dir };
         stand.write(config);
         stand

@@ -1,9 +1,11 @@
 //! What a release is of: version, commit and time. There is no other time in its files, so that they can be made again.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
+
+use crate::checkout;
 
 /// A time that whoever builds again asks for, in seconds since 1970 (<https://reproducible-builds.org/specs/source-date-epoch/>).
 const EPOCH: &str = "SOURCE_DATE_EPOCH";
@@ -28,18 +30,17 @@ impl Origin {
         let time = match std::env::var(EPOCH) {
             Ok(given) => seconds(&given).with_context(|| format!("{EPOCH}={given}"))?,
             Err(_) => {
-                let told = git(root, &["log", "-1", "--no-show-signature", "--format=%ct"]).with_context(|| {
-                    format!("git does not tell the commit's time: set {EPOCH} to seconds since 1970")
-                })?;
+                let told =
+                    checkout::git(root, &["log", "-1", "--no-show-signature", "--format=%ct"]).with_context(|| {
+                        format!("git does not tell the commit's time: set {EPOCH} to seconds since 1970")
+                    })?;
                 seconds(&told)?
             }
         };
-        let dirty =
-            git(root, &["status", "--porcelain", "--untracked-files=no"]).is_some_and(|files| !files.is_empty());
-        if dirty {
+        let revision = checkout::commit(root);
+        if revision.as_ref().is_some_and(|commit| commit.ends_with("-dirty")) {
             eprintln!("warning: files differ from the commit; its name gets the suffix -dirty");
         }
-        let revision = git(root, &["rev-parse", "HEAD"]).map(|commit| if dirty { commit + "-dirty" } else { commit });
         Ok(Self { version: env!("CARGO_PKG_VERSION").to_owned(), time, revision })
     }
 }
@@ -48,11 +49,6 @@ fn seconds(text: &str) -> Result<Timestamp> {
     let seconds: i64 = text.trim().parse().with_context(|| format!("{text:?} is no number of seconds since 1970"))?;
     ensure!(seconds >= 0, "{seconds} is before 1970, which archives cannot say");
     Timestamp::from_second(seconds).with_context(|| format!("{seconds} is no time"))
-}
-
-fn git(root: &Path, arguments: &[&str]) -> Option<String> {
-    let answer = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
-    answer.status.success().then(|| String::from_utf8_lossy(&answer.stdout).trim().to_owned())
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
 };
-use sandbox::{Options, Sandbox, layout::Layout};
+use sandbox::Sandbox;
 use serde_json::json;
 
-use crate::{Workload, inventory, tools};
+use crate::{Workload, in_a_sandbox, inventory};
 
 /// Each of the pods fills one node.
 const NODES: usize = 20;
@@ -30,21 +30,7 @@ resource "karp_node_pool" "default" {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_destroy_ends_twenty_nodes_though_the_controller_crashes() -> Result<()> {
-    rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
-    let layout = Layout::here()?;
-    let Some(tools) = tools(&layout)? else { return Ok(()) };
-    let sandbox = Sandbox::start(&layout, &tools, Options::named(format!("alone-{}", std::process::id()))).await?;
-    let played = tokio::select! {
-        played = play(&sandbox) => played,
-        broken = sandbox.broken() => Err(broken),
-    };
-    match played {
-        Ok(()) => sandbox.stop().await,
-        Err(error) => {
-            let logs = sandbox.stop_keeping_logs().await;
-            panic!("{error:#}; logs: {}", logs.display());
-        }
-    }
+    in_a_sandbox("alone", async |_, sandbox| play(sandbox).await).await
 }
 
 async fn play(sandbox: &Sandbox) -> Result<()> {

@@ -141,14 +141,14 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
 
 // --- use cases -------------------------------------------------------------------------------------------------------------------------
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_use_case_is_applied_used_and_destroyed_without_a_trace() -> Result<()> {
+/// Plays in a sandbox of its own, and panics with the place of its logs where that fails.
+async fn in_a_sandbox(name: &str, play: impl AsyncFnOnce(&Layout, &Sandbox) -> Result<()>) -> Result<()> {
     rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
     let layout = Layout::here()?;
     let Some(tools) = tools(&layout)? else { return Ok(()) };
-    let sandbox = Sandbox::start(&layout, &tools, Options::named(format!("cases-{}", std::process::id()))).await?;
+    let sandbox = Sandbox::start(&layout, &tools, Options::named(format!("{name}-{}", std::process::id()))).await?;
     let played = tokio::select! {
-        played = play_all(&layout, &sandbox) => played,
+        played = play(&layout, &sandbox) => played,
         broken = sandbox.broken() => Err(broken),
     };
     match played {
@@ -158,6 +158,11 @@ async fn each_use_case_is_applied_used_and_destroyed_without_a_trace() -> Result
             panic!("{error:#}; logs: {}", logs.display());
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_use_case_is_applied_used_and_destroyed_without_a_trace() -> Result<()> {
+    in_a_sandbox("cases", play_all).await
 }
 
 async fn play_all(layout: &Layout, sandbox: &Sandbox) -> Result<()> {

@@ -115,16 +115,24 @@ pub async fn gone<K>(api: &Api<K>, name: &str, uid: Option<&str>, limit: &Until)
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    until(limit, || async {
-        Ok(match api.get_opt(name).await? {
-            Some(object) if uid.is_none() || object.uid().as_deref() == uid => {
-                let finalizers = object.finalizers().join(", ");
-                Look::NotYet(format!("{name} is still there (finalizers: {finalizers})"))
-            }
-            _ => Look::Done(()),
-        })
+    until(limit, || is_gone(api, name, uid)).await
+}
+
+/// Looks once whether an object is gone, as [`gone`] does.
+///
+/// # Errors
+/// When the API server cannot be asked.
+pub async fn is_gone<K>(api: &Api<K>, name: &str, uid: Option<&str>) -> Result<Look<()>, Error>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    Ok(match api.get_opt(name).await? {
+        Some(object) if uid.is_none() || object.uid().as_deref() == uid => {
+            let finalizers = object.finalizers().join(", ");
+            Look::NotYet(format!("{name} is still there (finalizers: {finalizers})"))
+        }
+        _ => Look::Done(()),
     })
-    .await
 }
 
 /// Waits until a Deployment's newest version is rolled out and available.
