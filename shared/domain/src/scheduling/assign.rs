@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::amounts::{Amounts, copies};
@@ -82,6 +82,8 @@ pub(crate) struct Assignment<'r> {
     /// How many pods of each kind have been dealt with.
     cursor: Vec<usize>,
     targets: Vec<KeyId>,
+    /// The counters of spreads that also count pods which go by none of them: the domain of such a pod must be known, too.
+    careless: &'r FxHashSet<CounterId>,
     pub(crate) placements: Vec<Placement>,
     pub(crate) groups: Vec<Group>,
     pub(crate) batches: Vec<Batch>,
@@ -113,6 +115,7 @@ impl<'r> Assignment<'r> {
         kinds: &'r [Kind],
         hosts: &'r Hosts<'r>,
         (caps, elsewhere): (&'r FxHashMap<Batch, u32>, &'r Elsewhere),
+        careless: &'r FxHashSet<CounterId>,
         ways: &'r mut Ways,
         board: Board,
     ) -> Self {
@@ -127,6 +130,7 @@ impl<'r> Assignment<'r> {
             steps: FxHashMap::default(),
             cursor: vec![0; kinds.len()],
             targets: targets(problem, kinds),
+            careless,
             placements: Vec::new(),
             groups: Vec::new(),
             batches: Vec::new(),
@@ -216,7 +220,7 @@ impl<'r> Assignment<'r> {
     }
 
     /// Answers the domains of planned nodes that spreads reckon with by kube-scheduler's rules and did not in this round: those of nodes on
-    /// which their own pods cannot be. Only what is sure of a node counts, as of claims in flight.
+    /// which their own pods cannot be. A node that is open between domains, all of which would be new, stands for the first of them.
     pub(crate) fn seen_elsewhere(&self, nodes: &[InFlightNode]) -> Elsewhere {
         let problem = self.problem;
         let mut seen = Elsewhere::new();
@@ -244,13 +248,16 @@ impl<'r> Assignment<'r> {
                 let labels = labels_of(state, node);
                 for (counter, universes) in &shut_out {
                     let Some(key) = problem.domains.key(*counter) else { continue };
-                    let value = sure_value(node, &problem.domains.keys[key]);
-                    let mut values = problem.pool_values[pool][key].iter();
-                    let value = value.and_then(|value| values.find(|id| *problem.domains.name(**id) == value));
+                    let names = possible_values(node, &problem.domains.keys[key]);
+                    let ids = problem.pool_values[pool][key].iter();
+                    let values: Vec<ValueId> =
+                        ids.filter(|id| names.contains(problem.domains.name(**id))).copied().collect();
                     let filter = problem.terms.filter(*counter).and_then(|filter| filter.alternatives.as_ref());
                     let counts = || filter.is_none_or(|all| all.iter().any(|wanted| labels.may_satisfy(wanted)));
-                    let lacks = |value: &&ValueId| universes.iter().any(|universe| !universe.contains(value));
-                    if let Some(value) = value.filter(|value| lacks(value) && counts()) {
+                    let lacks_all = |universe: &&&Arc<[ValueId]>| values.iter().all(|value| !universe.contains(value));
+                    let first =
+                        values.first().filter(|_| universes.iter().any(|universe| lacks_all(&universe)) && counts());
+                    if let Some(value) = first {
                         seen.entry(*counter).or_default().insert(*value);
                     }
                 }
@@ -626,6 +633,8 @@ impl<'r> Assignment<'r> {
         keys.extend(counted.filter(|key| self.targets.contains(key)));
         keys.sort_unstable();
         keys.dedup();
+        let loose = self.loose_keys(kind, &keys);
+        keys.extend(&loose);
         let near = wants.hosts.iter().any(|rule| rule.asks == Asks::Near);
         let sides = self.sides(kind, wants);
         let listed = near || !keys.is_empty() || sides.len() > 1;
@@ -654,14 +663,32 @@ impl<'r> Assignment<'r> {
         let known = cells.iter().enumerate().rev().filter(|_| !order.is_empty());
         let at: FxHashMap<Pins, usize> = known.map(|(at, cell)| (cell.pins.clone(), at)).collect();
         for host in order.iter().copied().filter(|host| self.suits(kind, step, *host)) {
-            let pins: Option<Pins> =
-                keys.iter().map(|key| domains.host(*key, host).map(|value| (*key, value))).collect();
+            // a host without a label that is only counted by is as good as any
+            let spare = |at: usize| values[at].1.first().filter(|_| loose.contains(&keys[at])).copied();
+            let value = |at: usize| domains.host(keys[at], host).or_else(|| spare(at)).map(|value| (keys[at], value));
+            let pins: Option<Pins> = (0..keys.len()).map(value).collect();
             if let Some(at) = pins.and_then(|pins| at.get(&pins)) {
                 cells[*at].hosts.push(host);
             }
         }
         let universes = wants.domains.iter().map(|rule| self.universe(kind, rule)).collect();
         Step { cells, universes }
+    }
+
+    /// The labels, but for `known` ones, by which a kind is counted by spreads that it does not go by itself, where every node that may be made
+    /// for it has them.
+    fn loose_keys(&self, kind: usize, known: &[KeyId]) -> SmallVec<[KeyId; 2]> {
+        let problem = self.problem;
+        let everywhere = |key: &KeyId| {
+            let mut growing = (0..problem.pools.len()).filter(|pool| problem.grows(*pool));
+            growing.all(|pool| !problem.pool_values[pool][*key].is_empty())
+        };
+        let counted = self.kinds[kind].counting.iter().filter(|id| self.careless.contains(id));
+        let keys = counted.filter_map(|id| problem.domains.key(*id));
+        let mut keys: SmallVec<[KeyId; 2]> = keys.filter(|key| !known.contains(key) && everywhere(key)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
     }
 
     fn cell(&mut self, wants: &Wants, pins: Pins) -> Option<Cell> {
@@ -784,16 +811,15 @@ fn labels_of(state: &PoolState, node: &InFlightNode) -> HostLabels {
     HostLabels::Asked { requirements, catalogue: state.catalogue.clone(), types, market: state.market }
 }
 
-/// The value of a label that a planned node will have, whatever EC2 launches.
-fn sure_value(node: &InFlightNode, key: &str) -> Option<Arc<str>> {
+/// The values of a label that a planned node may have, by what EC2 launches.
+fn possible_values(node: &InFlightNode, key: &str) -> BTreeSet<Arc<str>> {
     let of = |offering: &RankedOffering| match key {
         labels::ZONE => Some(offering.zone.name.clone()),
         labels::ZONE_ID => Some(offering.zone.id.clone()),
         labels::CAPACITY_TYPE => Some(offering.capacity_type.as_str().into()),
         _ => node.requirements.single(key).cloned(),
     };
-    let first = of(node.offerings.first()?)?;
-    node.offerings.iter().all(|offering| of(offering).is_some_and(|value| value == first)).then_some(first)
+    node.offerings.iter().filter_map(of).collect()
 }
 
 /// Labels whose domain must be known for every pod that is counted, since others must be near such pods or apart from them.

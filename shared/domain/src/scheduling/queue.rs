@@ -90,8 +90,12 @@ type Claimed = Option<(Vec<Requirements>, Amounts)>;
 type Gathered<'p> = (&'p Arc<Pod>, ClassId, Claimed, Vec<PodKey>);
 
 /// Gathers pods into kinds: highest priority first, then the largest by CPU and memory, then by name; kinds that mind a count of other
-/// pods come after those. Pods that can never be placed are answered with the reason.
-pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>], ways: &mut Ways) -> (Vec<Kind>, Vec<(PodKey, Refusal)>) {
+/// pods come after those. Pods that can never be placed are answered with the reason, and the counters of the others with what `careless` says.
+pub(crate) fn kinds(
+    problem: &Problem<'_>,
+    pods: &[Arc<Pod>],
+    ways: &mut Ways,
+) -> (Vec<Kind>, Vec<(PodKey, Refusal)>, FxHashSet<CounterId>) {
     let mut refused = Vec::new();
     let mut at: FxHashMap<(Hashed<'_, Shape>, i32, ClassId, Claimed), usize> = FxHashMap::default();
     let mut kinds: Vec<Gathered<'_>> = Vec::new();
@@ -124,7 +128,7 @@ pub(crate) fn kinds(problem: &Problem<'_>, pods: &[Arc<Pod>], ways: &mut Ways) -
     refused.extend(sole::take_away(problem, pods, &mut kinds, ways));
     let careless = careless(problem, &kinds, ways);
     kinds.sort_by_cached_key(|kind| order(kind, &careless));
-    (kinds, refused)
+    (kinds, refused, careless)
 }
 
 /// The counters by which some pods spread, or want to be near their like, that also count waiting pods which do not. Whoever goes by them

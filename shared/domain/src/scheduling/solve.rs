@@ -69,13 +69,14 @@ pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_
     let mut solution = Solution::default();
     let (board, pods) = keep_nominations(problem, pods, hosts, &mut solution);
     let mut ways = Ways::default();
-    let (kinds, refused) = kinds(problem, &pods, &mut ways);
+    let (kinds, refused, careless) = kinds(problem, &pods, &mut ways);
     let mut caps: FxHashMap<Batch, u32> = FxHashMap::default();
     let mut elsewhere = Elsewhere::new();
     let mut earlier: FxHashMap<usize, Vec<Misfit>> = FxHashMap::default();
     let mut round = 0;
     loop {
-        let mut assignment = Assignment::new(problem, &kinds, hosts, (&caps, &elsewhere), &mut ways, board.clone());
+        let rounds = (&caps, &elsewhere);
+        let mut assignment = Assignment::new(problem, &kinds, hosts, rounds, &careless, &mut ways, board.clone());
         assignment.run();
         let mut nodes = Vec::new();
         let misfits = launch(problem, &mut assignment.groups, &mut nodes);

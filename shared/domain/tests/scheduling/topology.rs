@@ -472,6 +472,53 @@ fn who_spreads_reckons_with_those_who_do_not() {
     assert_eq!(places.len(), 3, "{:?}", answer.places);
 }
 
+/// Whoever binds first, the zones of pods that a spread counts are those that it reckoned with.
+#[test]
+fn pods_that_a_spread_counts_have_a_zone() {
+    let mut objects = web(3, &[(SPREAD, spread(ZONE, 1, "DoNotSchedule"))]);
+    objects.push(app(pending("plain", "100m", "100Mi"), "web", &[]));
+    objects.push(app(pending("other", "100m", "100Mi"), "other", &[]));
+    let answer = Answer::of(&objects);
+    let mut zones = answer.zones("web-");
+    *zones.entry(answer.zone("plain")).or_default() += 1;
+    assert!(zones.len() == 3 && zones.values().all(|count| *count <= 2), "{zones:?}");
+}
+
+/// A node without the label is as good as any for pods that are only counted by it.
+#[test]
+fn pods_that_a_spread_counts_may_be_where_it_does_not_look() {
+    let bare = json!({
+        "kind": "Node", "metadata": {"name": "bare", "labels": {HOST: "bare"}},
+        "status": {
+            "capacity": {"cpu": "4", "memory": "8Gi", "pods": "20"}, "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "20"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    });
+    let mut objects = web(1, &[(SPREAD, spread(ZONE, 1, "DoNotSchedule"))]);
+    objects.extend([bare, app(pending("plain", "1", "1Gi"), "web", &[])]);
+    assert_eq!(Answer::of(&objects).place("plain"), "bare");
+}
+
+/// A node behind a taint opens a zone for kube-scheduler, in which a spread's own pods cannot be, whichever it comes to be.
+#[test]
+fn a_spread_reckons_with_a_zone_that_is_still_open() {
+    let zones = |zones: Value| json!([{"key": ZONE, "operator": "In", "values": zones}]);
+    let taint = json!([{"key": "team", "value": "red", "effect": "NoSchedule"}]);
+    let tolerates = [("spec.tolerations", json!([{"key": "team", "operator": "Exists"}]))];
+    let refused = |more: &[Value]| {
+        let behind = pool("behind", zones(json!(["us-east-1b", "us-east-1c"])));
+        let behind = with(behind, &[("spec.template.spec.taints", taint.clone())]);
+        let mut all = vec![class(), pool("near", zones(json!(["us-east-1a"]))), behind];
+        all.extend(web(2, &[(SPREAD, spread(ZONE, 1, "DoNotSchedule"))]));
+        all.extend_from_slice(more);
+        solve(&snapshot(&all, catalogue(TYPES))).unschedulable.len()
+    };
+    assert_eq!(refused(&[]), 0, "one zone is all there is");
+    let selector = ("spec.nodeSelector", json!({"karpenter.sh/nodepool": "behind"}));
+    let more = [tolerates[0].clone(), selector];
+    assert_eq!(refused(&[app(pending("red", "1", "1Gi"), "red", &more)]), 1, "the second one would be two above none");
+}
+
 #[test]
 fn pools_that_cannot_grow_change_nothing_for_others() {
     let red = |name: &str, cpu: &str, more: &[(&str, Value)]| app(pending(name, cpu, "64Mi"), "red", more);
