@@ -106,7 +106,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     tracing::info!("leading");
 
     let namespace = lease_namespace(&client, &options);
-    let cloud = cloud(&client, &options, &namespace).await?;
+    let cloud = cloud(&client, &options, &namespace, &fence).await?;
     let unavailable = Unavailable::new(Some(Store::new(client.clone(), &namespace)));
     let work = stop.child_token();
     let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).ok();
@@ -114,7 +114,6 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         events: Events::new(client.clone(), instance),
         client,
         evictor,
-        fence,
         stores,
         cloud,
         unavailable,
@@ -231,10 +230,15 @@ async fn hold(election: &mut Option<Election>, stop: &CancellationToken) -> bool
     }
 }
 
-async fn cloud(client: &Client, options: &Options, namespace: &str) -> anyhow::Result<Arc<dyn CloudProvider>> {
+async fn cloud(
+    client: &Client,
+    options: &Options,
+    namespace: &str,
+    fence: &Fence,
+) -> anyhow::Result<Arc<dyn CloudProvider>> {
     Ok(match options.cloud {
         CloudKind::Simulated => Arc::new(Simulated::new(client.clone())),
-        CloudKind::Aws => Arc::new(Aws::new(options, client.clone(), namespace).await?),
+        CloudKind::Aws => Arc::new(Aws::new(options, client.clone(), namespace, fence.permit()).await?),
     })
 }
 

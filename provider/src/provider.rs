@@ -158,8 +158,8 @@ impl Model {
                 }),
                 assume_roles: block.assume_role.unwrap_or_default().into_iter().map(RoleBlock::into_settings).collect(),
                 endpoints: endpoints(block.endpoints.unwrap_or_default()),
-                max_attempts: None,
                 program: Some("terraform-provider-karp"),
+                ..Settings::default()
             },
             cluster_name,
             kubernetes: block.kubernetes,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use http::{Method, Request};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use karp_aws::change::Permit;
 use karp_domain::lease::{Elector, Move, RENEW_DEADLINE, RETRY_PERIOD};
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::client::ClientBuilder;
@@ -17,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 use tower::filter::{FilterLayer, Predicate};
 
-/// Refuses what a process would write that does not lead any more, though it may not know that yet: it was paused, or cut off. Cheap to
-/// clone.
+/// Refuses what a process would write that does not lead any more, though it may not know that yet: it was paused, or cut off. The clients
+/// of the API server and of EC2 ask it by themselves, just before they send. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Fence {
     start: Instant,
@@ -58,6 +59,12 @@ impl Fence {
     fn check_at(&self, now: Duration) -> Result<(), NotLeading> {
         let until = self.until.load(Ordering::Acquire);
         if now.as_millis() < u128::from(until) { Ok(()) } else { Err(NotLeading) }
+    }
+
+    /// Makes what EC2's clients ask before each attempt to change something.
+    pub fn permit(&self) -> Permit {
+        let fence = self.clone();
+        Permit::new(move || fence.check().is_ok())
     }
 
     /// Makes a client whose writes are fenced.

@@ -83,9 +83,6 @@ async fn pass(context: &Context, collector: &mut Collector) {
                 continue;
             }
         }
-        if context.fence.check().is_err() {
-            return;
-        }
         match context.cloud.terminate(&provider_id).await {
             Ok(_) => tracing::info!("provider-id" = provider_id, "garbage collected cloudprovider instance"),
             Err(error) => tracing::error!("provider-id" = provider_id, %error, "ending an unclaimed instance"),

@@ -63,7 +63,6 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     };
     let stamp = json!({ "annotations": { (ATTEMPT): attempt.to_string(), (DIGEST): prepared.digest } });
     let claim = &effect::write_metadata(&context.client, claim, stamp).await?;
-    context.fence.check()?;
     match timed(context, "Create", context.cloud.launch(&prepared)).await {
         Ok(launched) => {
             remember(context, &launched.refused);
@@ -157,7 +156,6 @@ async fn find(claim: &NodeClaim, context: &Context) -> Result<Option<Instance>, 
             "provider-id" = extra.provider_id,
             "ending a second instance"
         );
-        context.fence.check()?;
         context.cloud.terminate(&extra.provider_id).await?;
     }
     Ok(first)

@@ -38,7 +38,6 @@ use crate::effect::{self, Effect, Outcome};
 use crate::observe::unread::Guarded;
 use crate::observe::{LeftOut, Stores};
 use crate::ops::events::{Events, Reason};
-use crate::ops::leader::{Fence, NotLeading};
 use crate::ops::metrics::{KindLabels, Metrics};
 use crate::options::Options;
 
@@ -48,8 +47,6 @@ pub struct Context {
     pub client: Client,
     /// The API server without retries, for evictions: too many requests is what a budget answers.
     pub evictor: Client,
-    /// Whether this process leads: the clients ask by themselves, what is asked of the cloud asks here.
-    pub fence: Fence,
     /// What is known.
     pub stores: Stores,
     /// Where instances come from.
@@ -280,9 +277,6 @@ pub enum Error {
     /// An object cannot be read.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    /// Another may act by now.
-    #[error(transparent)]
-    NotLeading(#[from] NotLeading),
 }
 
 impl Error {

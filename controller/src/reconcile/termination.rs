@@ -96,7 +96,6 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     let claim = mark(claim.as_ref(), &context, conditions::VOLUMES_DETACHED, Mark::Done).await?;
     if !id.is_empty() {
         mark(claim.as_ref(), &context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
-        context.fence.check()?;
         let asked = context.cloud.terminate(&id).await.inspect_err(|error| {
             let note = format!("Failed to terminate instance: {error}");
             context.events.publish(&effect::reference(&*node), Reason::FailedTermination, note);
@@ -298,7 +297,6 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         told = mark(Some(claim), context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
     }
     for id in &instances {
-        context.fence.check()?;
         gone &= context.cloud.terminate(id).await? == Termination::Gone;
     }
     if !gone {

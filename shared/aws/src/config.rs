@@ -1,5 +1,6 @@
 //! Where AWS is and as whom to call it: one loader for the provider and the controller.
 
+use crate::change::Permit;
 use crate::error::Error;
 use crate::pace::Pace;
 use aws_config::BehaviorVersion;
@@ -25,7 +26,7 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(150);
 /// Attempts for each call when nothing is configured: enough for a throttle of some seconds, short enough to say what is wrong.
 const DEFAULT_MAX_ATTEMPTS: u32 = 5;
 /// The longest wait between two attempts.
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
+pub(crate) const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// The AWS services that karp calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,8 +126,16 @@ pub struct Settings {
     pub endpoints: BTreeMap<Service, String>,
     /// Attempts per call, the first included.
     pub max_attempts: Option<u32>,
+    /// Whether EC2 may be asked to change anything: asked before each attempt.
+    pub permit: Permit,
     /// What the user agent calls this program: letters, digits and dashes.
     pub program: Option<&'static str>,
+}
+
+impl Settings {
+    fn max_attempts(&self) -> u32 {
+        self.max_attempts.unwrap_or(DEFAULT_MAX_ATTEMPTS).max(1)
+    }
 }
 
 /// The clients of the services, all built from one configuration; cheap to clone.
@@ -141,6 +150,7 @@ struct Inner {
     region: String,
     credentials: SharedCredentialsProvider,
     ec2: aws_sdk_ec2::Client,
+    ec2_once: aws_sdk_ec2::Client,
     eks: aws_sdk_eks::Client,
     iam: aws_sdk_iam::Client,
     sqs: aws_sdk_sqs::Client,
@@ -148,6 +158,8 @@ struct Inner {
     pricing: aws_sdk_pricing::Client,
     sts: aws_sdk_sts::Client,
     pace: Pace,
+    permit: Permit,
+    max_attempts: u32,
 }
 
 impl Clients {
@@ -168,10 +180,13 @@ impl Clients {
             .credentials_provider()
             .ok_or_else(|| Error::configuration("the AWS SDK was built without a credentials provider"))?;
         let of = |service| for_service(&config, &settings.endpoints, service);
+        let ec2 = aws_sdk_ec2::Client::new(&of(Service::Ec2));
+        let once = ec2.config().to_builder().retry_config(RetryConfig::disabled()).build();
         let pricing = of(Service::Pricing).into_builder().region(Region::new(pricing_region(&region))).build();
         Ok(Self {
             inner: Arc::new(Inner {
-                ec2: aws_sdk_ec2::Client::new(&of(Service::Ec2)),
+                ec2,
+                ec2_once: aws_sdk_ec2::Client::from_conf(once),
                 eks: aws_sdk_eks::Client::new(&of(Service::Eks)),
                 iam: aws_sdk_iam::Client::new(&of(Service::Iam)),
                 sqs: aws_sdk_sqs::Client::new(&of(Service::Sqs)),
@@ -183,6 +198,8 @@ impl Clients {
                 credentials,
                 config,
                 pace: Pace::ec2(),
+                permit: settings.permit.clone(),
+                max_attempts: settings.max_attempts(),
             }),
         })
     }
@@ -209,6 +226,11 @@ impl Clients {
     #[must_use]
     pub fn ec2(&self) -> &aws_sdk_ec2::Client {
         &self.inner.ec2
+    }
+
+    /// Returns an EC2 client that makes each call once, for [`Clients::change`].
+    pub(crate) fn ec2_once(&self) -> &aws_sdk_ec2::Client {
+        &self.inner.ec2_once
     }
 
     /// Returns the EKS client.
@@ -253,6 +275,16 @@ impl Clients {
         &self.inner.pace
     }
 
+    /// Returns whether anything may be changed.
+    pub(crate) fn permit(&self) -> &Permit {
+        &self.inner.permit
+    }
+
+    /// Returns how often a call is attempted, the first time included.
+    pub(crate) fn max_attempts(&self) -> u32 {
+        self.inner.max_attempts
+    }
+
     /// Asks STS who the caller is: the cheapest call that proves credentials and reachability.
     ///
     /// # Errors
@@ -291,9 +323,7 @@ pub struct CallerIdentity {
 }
 
 async fn base_config(settings: &Settings) -> Result<SdkConfig, Error> {
-    let retry = RetryConfig::standard()
-        .with_max_attempts(settings.max_attempts.unwrap_or(DEFAULT_MAX_ATTEMPTS).max(1))
-        .with_max_backoff(MAX_BACKOFF);
+    let retry = RetryConfig::standard().with_max_attempts(settings.max_attempts()).with_max_backoff(MAX_BACKOFF);
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .operation_attempt_timeout(ATTEMPT_TIMEOUT)

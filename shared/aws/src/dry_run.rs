@@ -23,7 +23,6 @@ const NO_SUBNET: &str = "subnet-1234567890abcdef0";
 /// # Errors
 /// [`Error::NotAuthorized`] when it may not, and any other failure of the call.
 pub async fn create_fleet(clients: &Clients, tags: &BTreeMap<String, String>) -> Result<(), Error> {
-    clients.pace().create_fleet.take().await;
     let template =
         ec2::FleetLaunchTemplateSpecificationRequest::builder().launch_template_id(NO_TEMPLATE).version("1").build();
     let place = ec2::FleetLaunchTemplateOverridesRequest::builder()
@@ -38,11 +37,11 @@ pub async fn create_fleet(clients: &Clients, tags: &BTreeMap<String, String>) ->
         .total_target_capacity(1)
         .default_target_capacity_type(ec2::DefaultTargetCapacityType::OnDemand)
         .build();
-    let call = clients.ec2().create_fleet().dry_run(true).r#type(ec2::FleetType::Instant);
+    let call = clients.ec2_once().create_fleet().dry_run(true).r#type(ec2::FleetType::Instant);
     let call = call.launch_template_configs(config).target_capacity_specification(capacity);
     let kinds = [ec2::ResourceType::Instance, ec2::ResourceType::Volume, ec2::ResourceType::Fleet];
-    let answer = call.set_tag_specifications(Some(tagged(&kinds, tags))).send().await;
-    outcome(answer.map(drop).map_err(|error| Error::from_sdk(CREATE_FLEET, error)))
+    let call = call.set_tag_specifications(Some(tagged(&kinds, tags)));
+    outcome(clients.change(CREATE_FLEET, &clients.pace().create_fleet, || call.clone().send()).await.map(drop))
 }
 
 /// Asks whether the caller may make a launch template.
@@ -50,9 +49,8 @@ pub async fn create_fleet(clients: &Clients, tags: &BTreeMap<String, String>) ->
 /// # Errors
 /// [`Error::NotAuthorized`] when it may not, and any other failure of the call.
 pub async fn create_launch_template(clients: &Clients, spec: &Spec) -> Result<(), Error> {
-    clients.pace().mutate.take().await;
-    let answer = launch_template::call(clients, &spec.name(), spec).dry_run(true).send().await;
-    outcome(answer.map(drop).map_err(|error| Error::from_sdk(CREATE_LAUNCH_TEMPLATE, error)))
+    let call = launch_template::call(clients, &spec.name(), spec).dry_run(true);
+    outcome(clients.change(CREATE_LAUNCH_TEMPLATE, &clients.pace().mutate, || call.clone().send()).await.map(drop))
 }
 
 /// Asks whether the caller may run an instance of a template's content.
@@ -61,7 +59,6 @@ pub async fn create_launch_template(clients: &Clients, spec: &Spec) -> Result<()
 /// [`Error::NotAuthorized`] when it may not; [`Error::InvalidRequest`] or [`Error::NotFound`] when a part of the content is not there or
 /// does not go with another; any other failure of the call.
 pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, subnet: &str) -> Result<(), Error> {
-    clients.pace().run.take().await;
     let (ipv4_prefixes, ipv6_prefixes) = spec.interface.prefix_counts();
     let interface = ec2::InstanceNetworkInterfaceSpecification::builder()
         .device_index(0)
@@ -77,8 +74,8 @@ pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, 
         .build();
     let kinds = [ec2::ResourceType::Instance, ec2::ResourceType::Volume, ec2::ResourceType::NetworkInterface];
     let placement = |group: &String| ec2::Placement::builder().group_id(group).build();
-    let answer = clients
-        .ec2()
+    let call = clients
+        .ec2_once()
         .run_instances()
         .dry_run(true)
         .min_count(1)
@@ -92,10 +89,8 @@ pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, 
         .set_block_device_mappings(Some(spec.block_devices.iter().map(device).collect()))
         .metadata_options(metadata(&spec.metadata))
         .monitoring(ec2::RunInstancesMonitoringEnabled::builder().enabled(spec.detailed_monitoring).build())
-        .set_tag_specifications(Some(tagged(&kinds, &spec.tags)))
-        .send()
-        .await;
-    outcome(answer.map(drop).map_err(|error| Error::from_sdk(RUN_INSTANCES, error)))
+        .set_tag_specifications(Some(tagged(&kinds, &spec.tags)));
+    outcome(clients.change(RUN_INSTANCES, &clients.pace().run, || call.clone().send()).await.map(drop))
 }
 
 fn outcome(answer: Result<(), Error>) -> Result<(), Error> {

@@ -19,6 +19,9 @@ pub enum Error {
     /// The call rate was exceeded: wait, then the same call again.
     #[error("{action}: {code}: {message}")]
     Throttled { action: &'static str, code: String, message: String },
+    /// This process may not change anything now, since another may lead: nothing was sent.
+    #[error("{action}: this process does not lead any more: nothing was asked of AWS")]
+    Barred { action: &'static str },
     /// The named thing does not exist: create it, or take its absence as the answer.
     #[error("{action}: {code}: {message}")]
     NotFound { action: &'static str, code: String, message: String },
@@ -92,7 +95,7 @@ impl Error {
             | Self::NotFound { .. }
             | Self::AlreadyExists { .. }
             | Self::TokenReused { .. } => Retry::Resolve,
-            Self::Throttled { .. } | Self::InUse { .. } => Retry::After(THROTTLED_WAIT),
+            Self::Throttled { .. } | Self::Barred { .. } | Self::InUse { .. } => Retry::After(THROTTLED_WAIT),
             Self::Unreachable { .. } | Self::Unexpected { .. } | Self::Malformed { .. } => Retry::After(OUTAGE_WAIT),
             Self::NotAuthorized { .. }
             | Self::Credentials { .. }
@@ -117,7 +120,8 @@ impl Error {
             | Self::NotAuthorized { code, .. }
             | Self::InvalidRequest { code, .. }
             | Self::Unexpected { code, .. } => Some(code),
-            Self::Credentials { .. }
+            Self::Barred { .. }
+            | Self::Credentials { .. }
             | Self::Unreachable { .. }
             | Self::NotImplemented { .. }
             | Self::Malformed { .. }
@@ -135,6 +139,16 @@ impl Error {
     #[must_use]
     pub const fn outcome_unknown(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Malformed { .. } | Self::Unexpected { .. })
+    }
+
+    /// Says whether the same call may succeed in a moment: it was one too many, or EC2 or something on the way to it is not well.
+    #[must_use]
+    pub const fn may_pass(&self) -> bool {
+        match self {
+            Self::Throttled { .. } | Self::Unreachable { .. } | Self::Malformed { .. } => true,
+            Self::NotImplemented { status, .. } => *status >= 500,
+            _ => false,
+        }
     }
 
     /// Classifies an SDK error of `action`, written as in IAM: `ec2:CreateFleet`.

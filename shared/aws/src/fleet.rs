@@ -153,13 +153,12 @@ pub async fn create(clients: &Clients, request: &Request) -> Result<Answer, Erro
         let message = format!("{overrides} overrides: a request has 1 to {MAX_OVERRIDES}");
         return Err(Error::InvalidRequest { action: CREATE, code: "Overrides".into(), message });
     }
-    clients.pace().create_fleet.take().await;
     let capacity = ec2::TargetCapacitySpecificationRequest::builder()
         .total_target_capacity(count)
         .default_target_capacity_type(target(request))
         .build();
     let mut call = clients
-        .ec2()
+        .ec2_once()
         .create_fleet()
         .r#type(ec2::FleetType::Instant)
         .client_token(&request.client_token)
@@ -193,7 +192,7 @@ pub async fn create(clients: &Clients, request: &Request) -> Result<Answer, Erro
         // a block is what its launch template names: there is nothing to choose
         _ => call,
     };
-    let answer = call.send().await.map_err(|error| Error::from_sdk(CREATE, error))?;
+    let answer = clients.change(CREATE, &clients.pace().create_fleet, || call.clone().send()).await?;
     Ok(read(answer, request.capacity_type))
 }
 

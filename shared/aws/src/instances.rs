@@ -154,15 +154,13 @@ pub async fn terminate(clients: &Clients, ids: &[String]) -> Vec<(String, Result
 /// # Errors
 /// [`Error::NotFound`] when a resource is not there (yet), and any failure of the call.
 pub async fn tag(clients: &Clients, ids: &[String], tags: &BTreeMap<String, String>) -> Result<(), Error> {
-    clients.pace().tag.take().await;
-    let call = clients.ec2().create_tags().set_resources(Some(ids.to_vec())).set_tags(Some(write_tags(tags)));
-    call.send().await.map(drop).map_err(|error| Error::from_sdk(TAG, error))
+    let call = clients.ec2_once().create_tags().set_resources(Some(ids.to_vec())).set_tags(Some(write_tags(tags)));
+    clients.change(TAG, &clients.pace().tag, || call.clone().send()).await.map(drop)
 }
 
 async fn terminate_batch(clients: &Clients, ids: &[String]) -> Result<(), Error> {
-    clients.pace().terminate.take().await;
-    let call = clients.ec2().terminate_instances().set_instance_ids(Some(ids.to_vec()));
-    call.send().await.map(drop).map_err(|error| Error::from_sdk(TERMINATE, error))
+    let call = clients.ec2_once().terminate_instances().set_instance_ids(Some(ids.to_vec()));
+    clients.change(TERMINATE, &clients.pace().terminate, || call.clone().send()).await.map(drop)
 }
 
 async fn describe_filtered(clients: &Clients, filters: Vec<ec2::Filter>) -> Result<Vec<Instance>, Error> {

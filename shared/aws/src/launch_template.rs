@@ -315,9 +315,8 @@ pub async fn list(clients: &Clients, tags: &BTreeMap<String, String>) -> Result<
 /// # Errors
 /// Any other failure of the call.
 pub async fn delete(clients: &Clients, id: &str) -> Result<(), Error> {
-    clients.pace().mutate.take().await;
-    let answer = clients.ec2().delete_launch_template().launch_template_id(id).send().await;
-    match answer.map_err(|error| Error::from_sdk(DELETE, error)) {
+    let call = clients.ec2_once().delete_launch_template().launch_template_id(id);
+    match clients.change(DELETE, &clients.pace().mutate, || call.clone().send()).await {
         Ok(_) => Ok(()),
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
@@ -368,8 +367,8 @@ fn adopt(found: Template, spec: &Spec) -> Result<Template, Error> {
 }
 
 async fn create(clients: &Clients, name: &str, spec: &Spec) -> Result<Template, Error> {
-    clients.pace().mutate.take().await;
-    let answer = call(clients, name, spec).send().await.map_err(|error| Error::from_sdk(CREATE, error))?;
+    let call = call(clients, name, spec);
+    let answer = clients.change(CREATE, &clients.pace().mutate, || call.clone().send()).await?;
     let made = answer.launch_template.and_then(read);
     made.ok_or_else(|| Error::malformed(CREATE, "the answer holds no launch template"))
 }
@@ -380,7 +379,7 @@ pub(crate) fn call(clients: &Clients, name: &str, spec: &Spec) -> CreateLaunchTe
         .resource_type(ec2::ResourceType::LaunchTemplate)
         .set_tags(Some(write_tags(&spec.tags)))
         .build();
-    let call = clients.ec2().create_launch_template().launch_template_name(name);
+    let call = clients.ec2_once().create_launch_template().launch_template_name(name);
     call.launch_template_data(data(spec)).tag_specifications(own_tags)
 }
 

@@ -4,6 +4,7 @@
 //! subject module is awaited; [`config::Clients::load`] only reads the environment and the shared configuration files.
 
 pub mod capacity_reservations;
+pub mod change;
 pub mod config;
 pub mod dry_run;
 pub mod eks;

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use karp_domain::pace::{Bucket, Rate};
 
-/// Gates for the groups of EC2 calls. The account's other callers share its rates, so the SDK's few retries stay on behind these; they pass no
-/// gate themselves.
+/// Gates for the groups of EC2 calls. Each attempt of a call that changes something passes one (`change`); reading calls pass one as they
+/// begin, and the SDK's few retries of these are extra.
 #[derive(Debug)]
 pub struct Pace {
     /// `CreateFleet`, dry runs of it too.
@@ -46,7 +46,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    fn new(rate: Rate) -> Self {
+    pub(crate) fn new(rate: Rate) -> Self {
         Self { start: Instant::now(), bucket: Mutex::new(Bucket::new(rate)) }
     }
 

@@ -29,7 +29,8 @@ pub fn reason(error: &Error) -> &'static str {
         Error::Throttled { .. } => "RequestLimitExceeded",
         Error::InsufficientCapacity { .. } => "InsufficientCapacity",
         Error::NotImplemented { .. } => "NotImplemented",
-        Error::NotFound { .. }
+        Error::Barred { .. }
+        | Error::NotFound { .. }
         | Error::AlreadyExists { .. }
         | Error::InUse { .. }
         | Error::TokenReused { .. }

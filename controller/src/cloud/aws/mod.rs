@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use karp_aws::capacity_reservations::Found;
+use karp_aws::change::Permit;
 use karp_aws::images::Image;
 use karp_aws::parameters::Parameters;
 use karp_aws::placement_groups::{self, PlacementGroup};
@@ -101,12 +102,12 @@ pub struct Aws {
 }
 
 impl Aws {
-    /// Makes the provider; nothing is asked of AWS but, in the background, what the region offers.
+    /// Makes the provider, which changes nothing without `permit`; nothing is asked of AWS but, in the background, what the region offers.
     ///
     /// # Errors
     /// [`Error::Configuration`] when there is no region, or the price file cannot be used.
-    pub async fn new(options: &Options, client: Client, namespace: &str) -> Result<Self, Error> {
-        let settings = Settings { program: Some("karp-controller"), ..Settings::default() };
+    pub async fn new(options: &Options, client: Client, namespace: &str, permit: Permit) -> Result<Self, Error> {
+        let settings = Settings { program: Some("karp-controller"), permit, ..Settings::default() };
         let clients = Clients::load(&settings).await?;
         let prices = PriceList::new(clients.clone(), options.isolated_vpc, Some(Store::new(client.clone(), namespace)));
         let memory = Memory::new(Some(Store::new(client, namespace)));
