@@ -10,8 +10,8 @@ use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::Price;
 use karp_domain::cluster::{Pod, Snapshot};
 use karp_domain::disruption::{
-    Act, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict,
-    plan_with, validate,
+    Act, Begun, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict,
+    begun, plan_with, validate,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
@@ -65,6 +65,7 @@ impl Running {
 /// Plans and carries out disruption until `stop` is cancelled; commands that run are then left to the next leader.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut commands = JoinSet::new();
+    resume(&context, &mut commands).await;
     let mut pause = LEAST_PAUSE;
     loop {
         tokio::select! {
@@ -81,8 +82,34 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         };
         pause = next.clamp(LEAST_PAUSE, context.options.disruption_poll.max(LEAST_PAUSE));
     }
-    // What is not done is rolled back or repeated by the next leader, from the taints that it finds.
+    // What is not done is gone on with or taken back by the next leader, from the claims and taints that it finds.
     commands.abort_all();
+}
+
+/// Goes on with the commands that the process before this one had begun, so that their nodes are not replaced once more.
+async fn resume(context: &Arc<Context>, commands: &mut JoinSet<()>) {
+    let planning = context.planning.lock().await;
+    let snapshot = context.snapshot().await;
+    for Begun { command, replacements, planned } in begun(&snapshot) {
+        if command.candidates.iter().any(|candidate| context.running.contains(&candidate.claim)) {
+            continue;
+        }
+        tracing::info!(
+            reason = command.cause.as_str().to_ascii_lowercase(),
+            NodeClaims = provisioning::listing(command.candidates.iter().map(|candidate| &candidate.claim)),
+            replacements = provisioning::listing(&replacements),
+            "going on with the disruption of node(s) that was begun before"
+        );
+        context.running.add(&command);
+        match taint(context, &command).await {
+            Ok(()) => spawn_finish(context, command, replacements, planned, commands),
+            Err(failure) => {
+                roll_back(context, &command, &[], &failure).await;
+                context.running.remove(&command);
+            }
+        }
+    }
+    drop(planning);
 }
 
 /// Makes one plan and starts its commands; returns when to look again.
@@ -167,15 +194,26 @@ async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<
     }
     drop(planning);
     tell_waiting(context, &command, &replacements);
+    spawn_finish(context, command, replacements, Timestamp::now(), commands);
+    true
+}
+
+/// Lets the rest of a command run by itself; it has waited for its replacements since then.
+fn spawn_finish(
+    context: &Arc<Context>,
+    command: Command,
+    replacements: Vec<Arc<str>>,
+    since: Timestamp,
+    commands: &mut JoinSet<()>,
+) {
     let context = context.clone();
     let span = tracing::Span::current();
     let finish = async move {
-        finish(&context, &command, &replacements).await;
+        finish(&context, &command, &replacements, since).await;
         context.running.remove(&command);
         context.disrupt.notify_one();
     };
     commands.spawn(finish.instrument(span));
-    true
 }
 
 /// Tells on the replacements and on the nodes that they replace that the one waits for the other.
@@ -248,8 +286,8 @@ async fn mark(context: &Context, candidate: &Candidate, command: &Command) -> Re
 }
 
 /// Waits for the replacements and lets the candidates go, or takes everything back.
-async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>]) {
-    let execution = Execution::new(command.cause, Timestamp::now());
+async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>], since: Timestamp) {
+    let execution = Execution::new(command.cause, since);
     loop {
         let now = Timestamp::now();
         match execution.next(&progress(context, replacements), &pods_on(context, command), now) {

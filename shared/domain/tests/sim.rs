@@ -82,6 +82,17 @@ fn a_killed_controller_loses_nothing() {
     }
 }
 
+/// Nodes that are replaced while the controller is killed: whoever comes next goes on with the replacements that are there.
+#[test]
+fn a_replacement_that_was_begun_is_gone_on_with() {
+    let mut resumed = 0;
+    for seed in 0..4 {
+        let faults = Faults { drifts_permille: 10, crash_permille: 40, ..Faults::default() };
+        resumed += play(seed, 60, faults, &[budget()]).resumed;
+    }
+    assert!(resumed > 0);
+}
+
 #[test]
 fn a_failing_cloud_is_survived() {
     for seed in 0..2 {
@@ -210,6 +221,7 @@ fn mixed_faults_under_many_seeds() {
         lost_reply_permille: 50,
         ends_permille: 1,
         scales_permille: 3,
+        drifts_permille: 1,
         deletes_permille: 1,
         forgets_permille: 1,
         unlisted_permille: 20,

@@ -11,7 +11,7 @@ use karp_domain::api::NodeClaim;
 use karp_domain::catalogue::{Catalogue, InstanceType, Price};
 use karp_domain::cluster::{Assumed, ConsolidationFloor, Node, Pod, PodBudget, Pool, Settings, Snapshot};
 use karp_domain::disruption::{
-    Act, Candidate, Cause, Command, DisruptionPlan, Execution, Invalid, KeepReason, Memory, Progress, Verdict,
+    Act, Begun, Candidate, Cause, Command, DisruptionPlan, Execution, Invalid, KeepReason, Memory, Progress, Verdict,
     plan_with, validate,
 };
 use karp_domain::eviction::{self, Drain, Target};
@@ -122,6 +122,7 @@ const CALM: Faults = Faults {
     ends_permille: 0,
     ills_permille: 0,
     scales_permille: 0,
+    drifts_permille: 0,
     deletes_permille: 0,
     forgets_permille: 0,
     unlisted_permille: 0,
@@ -446,6 +447,17 @@ fn s9_moves_after_prices_that_swing() {
         }
     }
     case("S-9", 60, CALM).catches(&Flaw);
+}
+
+#[test]
+fn s9_nodes_replaced_once_more_after_a_restart() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn begun(&self, _: &Snapshot) -> Vec<Begun> {
+            Vec::new()
+        }
+    }
+    case("S-9", 60, Faults { drifts_permille: 10, crash_permille: 50, ..CALM }).catches_this(&Flaw);
 }
 
 #[test]

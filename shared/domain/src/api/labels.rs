@@ -69,6 +69,8 @@ pub const PRICE_TOLERANCE: &str = "karp.sh/price-tolerance";
 pub const CONSOLIDATION_FLOOR: &str = "karp.sh/consolidation-floor";
 /// How long after `expireAfter` a node may still be replaced gently, such as `24h`, before it goes by force; on the NodePool.
 pub const EXPIRATION_GRACE: &str = "karp.sh/expiration-grace";
+/// Which nodes a new one is launched to replace; on its NodeClaim.
+pub const REPLACES: &str = "karp.sh/replaces";
 pub const EC2_NODE_CLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
 pub const EC2_NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
 pub const TAGGED: &str = "karpenter.k8s.aws/tagged";

@@ -154,7 +154,7 @@ fn left(counts: &BTreeMap<Arc<str>, Counts>, pool: &Pool, reason: Reason, now: T
     allowed(&pool.budgets, reason, counts.total, now).saturating_sub(counts.disrupting)
 }
 
-fn is_ours(class: &ClassRef) -> bool {
+pub(super) fn is_ours(class: &ClassRef) -> bool {
     &*class.group == crate::cluster::NODE_CLASS_GROUP
 }
 

@@ -11,7 +11,7 @@ use crate::cluster::{Pod, PodKey};
 
 /// Replacements that are not initialized after this long are given up. They have [`crate::lifecycle::REGISTRATION_TIMEOUT`] to join, and
 /// then start (Karpenter: 10 min and more, by the number of commands).
-const REPLACEMENT_LIMIT: SignedDuration = SignedDuration::from_mins(20);
+pub(super) const REPLACEMENT_LIMIT: SignedDuration = SignedDuration::from_mins(20);
 /// How long a taint may take to come back by watch, and pods that were on their way with it.
 const SETTLE: SignedDuration = SignedDuration::from_secs(1);
 /// Pause between looks.
@@ -86,7 +86,7 @@ impl fmt::Display for Failure {
 }
 
 impl Execution {
-    /// Begins to wait, at the time at which the last candidate was tainted.
+    /// Begins to wait, at the time at which the last candidate was tainted; at that of its plan, for one that an earlier process began.
     pub fn new(cause: Cause, tainted: Timestamp) -> Self {
         Execution { cause, tainted }
     }

@@ -1,5 +1,6 @@
 //! Disruption: which nodes to take away or replace, when, and why the others stay.
 
+mod begun;
 mod candidate;
 mod consolidation;
 mod enact;
@@ -11,6 +12,7 @@ mod sets;
 mod stable;
 mod verdict;
 
+pub use begun::{Begun, begun};
 pub use candidate::allowed_disruptions;
 pub use execution::{Act, Execution, Failure, Progress};
 pub use memory::{Memory, Origin};

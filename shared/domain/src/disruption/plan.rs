@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::begun::Purpose;
 use super::candidate::{Entry, Field};
 use super::consolidation::{Move, cheaper, move_away};
 use super::memory::Origin;
@@ -105,7 +106,16 @@ impl Planner<'_, '_> {
         let entries = || members.iter().map(|at| &self.field.entries[*at]);
         let candidates = entries().map(|entry| entry.candidate.clone()).collect();
         let origin = (cause == Cause::Underutilized).then(|| Origin::of(self.field, entries()));
-        Command { cause, candidates, placements: change.placements, replacements: change.nodes, origin }
+        let uid = |entry: &Entry| (entry.candidate.claim.to_string(), entry.candidate.uid.to_string());
+        let purpose = Purpose {
+            cause,
+            candidates: entries().map(uid).collect(),
+            replacements: change.nodes.len(),
+            planned: self.now(),
+        };
+        let mut replacements = change.nodes;
+        replacements.iter_mut().for_each(|node| node.annotations.extend([purpose.annotation()]));
+        Command { cause, candidates, placements: change.placements, replacements, origin }
     }
 
     /// The candidates without a verdict yet, in order.

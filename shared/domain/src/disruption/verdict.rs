@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
 
 use super::Origin;
 use crate::catalogue::Price;
@@ -50,7 +51,7 @@ pub struct Candidate {
 }
 
 /// Says why a node is taken away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Cause {
     /// It is older than `expireAfter`, and its grace is over where the pool gives one.
     Expired,
@@ -113,7 +114,7 @@ pub struct Command {
     /// Where the pods of the candidates go that fit on what is there; the others are on the replacements, or wait when the candidate is
     /// past its time.
     pub placements: Vec<Placement>,
-    /// Nodes to launch first.
+    /// Nodes to launch first; their claims say what they are made for, for [`super::begun`].
     pub replacements: Vec<InFlightNode>,
     /// What it begins from, where it is made to save; for [`super::Memory::succeeded`].
     pub origin: Option<Origin>,

@@ -13,7 +13,7 @@ use super::{Violation, World};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::{Offering, Price, RankedOffering, Unavailable};
 use crate::cluster::{Node, Pod, PodKey, Readiness, Share, blocking};
-use crate::disruption::{Candidate, Cause, Command};
+use crate::disruption::{Begun, Candidate, Cause, Command, begun};
 use crate::lifecycle::{REGISTRATION_TIMEOUT, provider_id};
 use crate::scheduling::InFlightNode;
 
@@ -107,6 +107,21 @@ pub(super) fn budgets_allow(world: &mut World, command: &Command) {
         }
     }
     broken.into_iter().for_each(|what| world.violate("S-3", what));
+}
+
+/// S-9: a node whose replacements are there is not replaced once more, whichever process had them made.
+pub(super) fn is_replaced_once(world: &mut World, command: &Command) {
+    if command.replacements.is_empty() {
+        return;
+    }
+    let stands = |begun: &Begun| !begun.replacements.iter().any(|claim| world.given_up.contains(&**claim));
+    let begun: Vec<Begun> = begun(&world.snapshot()).into_iter().filter(stands).collect();
+    for Begun { command: other, replacements, .. } in begun {
+        let both = other.candidates.iter().find(|one| command.candidates.iter().any(|new| new.claim == one.claim));
+        if let Some(Candidate { claim, .. }) = both {
+            world.violate("S-9", format!("{claim} is replaced once more, beside {replacements:?}"));
+        }
+    }
 }
 
 /// S-3: nodes are repaired after they were ill for half an hour, and while no more than a fifth of their pool, rounded up, is.

@@ -19,7 +19,7 @@ use crate::api::{NodeClaim, labels};
 use crate::batch::{Batcher, Window};
 use crate::catalogue::Unavailable;
 use crate::cluster::{Assumed, Node, Pod, Snapshot};
-use crate::disruption::{Act, Cause, Command, Execution, Memory, Progress};
+use crate::disruption::{Act, Begun, Candidate, Cause, Command, Execution, Memory, Progress};
 use crate::eviction::Answers;
 use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
 use crate::scheduling::InFlightNode;
@@ -46,6 +46,8 @@ pub(super) struct Controller<'d> {
     plans: Timestamp,
     resting: Option<(Command, Timestamp)>,
     running: Vec<(Command, Vec<String>, Execution)>,
+    /// What an earlier process began has been looked for.
+    resumed: bool,
     pub(super) answers: BTreeMap<String, Answers>,
 }
 
@@ -67,6 +69,7 @@ impl<'d> Controller<'d> {
             plans: Timestamp::MIN,
             resting: None,
             running: Vec::new(),
+            resumed: false,
             answers: BTreeMap::new(),
         }
     }
@@ -214,6 +217,10 @@ impl Controller<'_> {
     }
 
     fn disrupt(&mut self, world: &mut World) -> Result<(), Killed> {
+        if !self.resumed {
+            self.resumed = true;
+            self.resume(world)?;
+        }
         self.take_back_stale_taints(world)?;
         for at in (0..self.running.len()).rev() {
             self.execute(world, at)?;
@@ -250,10 +257,41 @@ impl Controller<'_> {
         Ok(())
     }
 
+    /// Says whether a command for one of the same nodes runs.
+    fn is_busy(&self, command: &Command) -> bool {
+        let busy = |one: &Candidate| {
+            self.running.iter().any(|(other, ..)| other.candidates.iter().any(|c| c.claim == one.claim))
+        };
+        command.candidates.iter().any(busy)
+    }
+
+    /// Goes on with what an earlier process began.
+    fn resume(&mut self, world: &mut World) -> Result<(), Killed> {
+        for Begun { command, replacements, planned } in self.decisions.begun(&self.snapshot(world)) {
+            if self.is_busy(&command) {
+                continue;
+            }
+            world.resumed += 1;
+            let execution = Execution::new(command.cause, planned);
+            let replacements = replacements.iter().map(ToString::to_string).collect();
+            self.running.push((command.clone(), replacements, execution));
+            self.taint(world, &command)?;
+        }
+        Ok(())
+    }
+
+    fn taint(&mut self, world: &mut World, command: &Command) -> Result<(), Killed> {
+        for candidate in &command.candidates {
+            if let Some(node) = candidate.node.as_deref() {
+                self.assumed.tainted(&candidate.claim);
+                taint(world, node, true)?;
+            }
+        }
+        Ok(())
+    }
+
     fn begin(&mut self, world: &mut World, command: Command) -> Result<(), Killed> {
-        let busy =
-            |claim: &str| self.running.iter().any(|(other, ..)| other.candidates.iter().any(|c| &*c.claim == claim));
-        if command.candidates.iter().any(|candidate| busy(&candidate.claim)) {
+        if self.is_busy(&command) {
             return Ok(());
         }
         if self.decisions.validate(&command, &self.snapshot(world)).is_err() {
@@ -262,18 +300,14 @@ impl Controller<'_> {
         super::check::budgets_allow(world, &command);
         super::check::is_cheaper(world, &command);
         super::check::repairs_are_due(world, &command);
+        super::check::is_replaced_once(world, &command);
         world.commands += 1;
         world.repairs += u32::from(command.cause == Cause::Unhealthy);
         let mut replacements = Vec::new();
         for node in &command.replacements {
             replacements.push(self.create(world, node)?);
         }
-        for candidate in &command.candidates {
-            if let Some(node) = candidate.node.as_deref() {
-                self.assumed.tainted(&candidate.claim);
-                taint(world, node, true)?;
-            }
-        }
+        self.taint(world, &command)?;
         let execution = Execution::new(command.cause, world.clock());
         self.running.push((command, replacements, execution));
         Ok(())
@@ -305,7 +339,10 @@ impl Controller<'_> {
         if matches!(act, Act::Wait { .. }) {
             return Ok(());
         }
-        let (command, ..) = self.running.swap_remove(at);
+        let (command, replacements, _) = self.running.swap_remove(at);
+        if act != Act::Delete {
+            world.given_up.extend(replacements);
+        }
         for candidate in &command.candidates {
             if act == Act::Delete {
                 if command.cause == Cause::Unhealthy {
@@ -411,6 +448,7 @@ fn create(world: &mut World, node: &InFlightNode) -> NodeClaim {
     claim.metadata.creation_timestamp = Some(Time(world.now));
     claim.metadata.finalizers = Some(vec![labels::TERMINATION_FINALIZER.to_owned()]);
     claim.metadata.labels = Some(node.claim_labels());
+    claim.metadata.annotations = Some(node.annotations.clone());
     world.claims.insert(name, claim.clone());
     claim
 }

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::NodeClaim;
 use crate::cluster::{Assumed, Node, Pod, Snapshot};
-use crate::disruption::{self, Act, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
+use crate::disruption::{self, Act, Begun, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
 use crate::eviction::{self, Drain};
 use crate::fleet::{self, Lesson};
 use crate::lease::Elector;
@@ -45,6 +45,11 @@ pub trait Decisions {
     /// When the command no longer holds.
     fn validate(&self, command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
         disruption::validate(command, snapshot)
+    }
+
+    /// Finds the commands that an earlier process began: [`disruption::begun`].
+    fn begun(&self, snapshot: &Snapshot) -> Vec<Begun> {
+        disruption::begun(snapshot)
     }
 
     /// Answers what to do with a command that was begun: [`Execution::next`].

@@ -48,6 +48,8 @@ pub struct Faults {
     pub ills_permille: u32,
     /// A workload is scaled, in a second.
     pub scales_permille: u32,
+    /// A node is no longer what its pool asks for, in a second.
+    pub drifts_permille: u32,
     /// A user deletes a claim, in a second.
     pub deletes_permille: u32,
     /// Somebody takes a claim's finalizers away, so that it goes at once, in a second.
@@ -124,6 +126,8 @@ pub struct Report {
     pub commands: u32,
     /// Those of them for nodes that were ill.
     pub repairs: u32,
+    /// Commands that another process had begun.
+    pub resumed: u32,
     /// Times the controller was killed.
     pub crashes: u32,
     /// Writes that were refused since the object had changed.
@@ -169,7 +173,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     report.violations = watch.violations;
     report.violations.append(&mut world.violations);
     (report.launches, report.evictions, report.commands) = (world.launches, world.evictions, world.commands);
-    report.repairs = world.repairs;
+    (report.repairs, report.resumed) = (world.repairs, world.resumed);
     (report.nodes, report.reordered) = (world.nodes.len(), world.reordered);
     (report.conflicts, report.takeovers) = (world.conflicts, world.takeovers);
     report.throttled = world.account.throttled;

@@ -1,6 +1,6 @@
 //! The world: what the API server holds, and everybody but karp who changes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use super::random::Random;
 use super::watch::Past;
 use super::{Faults, Skew, Violation};
 use crate::api::NodeClaim;
+use crate::api::conditions::{self, ConditionStatus};
 use crate::catalogue::Catalogue;
 use crate::cluster::{Claim, Node, Phase, Pod, PodBudget, PodKey, Pool, Readiness, Settings, Snapshot};
 use crate::eviction::Answer;
@@ -53,6 +54,9 @@ pub struct World {
     pub(super) evictions: u32,
     pub(super) commands: u32,
     pub(super) repairs: u32,
+    pub(super) resumed: u32,
+    /// Replacements whose command was taken back.
+    pub(super) given_up: BTreeSet<String>,
     /// When karp last wrote anything.
     pub(super) written: Timestamp,
     pub(super) violations: Vec<Violation>,
@@ -154,6 +158,16 @@ impl World {
             let unlucky = &names[self.random.below(names.len())];
             if let Some(claim) = self.claims.get_mut(unlucky) {
                 claim.metadata.deletion_timestamp.get_or_insert(Time(now));
+            }
+        }
+        if !names.is_empty() && self.random.happens(self.faults.drifts_permille) {
+            let drifted = &names[self.random.below(names.len())];
+            let status = self.claims.get_mut(drifted).and_then(|claim| claim.status.as_mut());
+            if let Some(status) =
+                status.filter(|status| conditions::is_true(&status.conditions, conditions::INITIALIZED))
+            {
+                let yes = ConditionStatus::True;
+                conditions::set(&mut status.conditions, conditions::DRIFTED, yes, "NodePoolDrifted", "", now);
             }
         }
         if !names.is_empty() && self.random.happens(self.faults.forgets_permille) {

@@ -1,0 +1,94 @@
+//! Commands that a process began which is gone. What a replacement is made for is written on its claim, so that the next process goes on with
+//! the command instead of replacing the same nodes once more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::candidate::is_ours;
+use super::execution::REPLACEMENT_LIMIT;
+use super::{Candidate, Cause, Command};
+use crate::api::labels;
+use crate::cluster::{Claim, Node, Snapshot};
+
+/// Says what replacements are made for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Purpose {
+    pub(super) cause: Cause,
+    /// UIDs of the candidates, by their claim.
+    pub(super) candidates: BTreeMap<String, String>,
+    /// How many replacements there are to be.
+    pub(super) replacements: usize,
+    /// When it was planned: tells this command from an earlier one for the same nodes.
+    pub(super) planned: Timestamp,
+}
+
+impl Purpose {
+    /// Returns the annotation that says it.
+    pub(super) fn annotation(&self) -> (String, String) {
+        // a plain struct of strings, a number and a time always serialises
+        (labels::REPLACES.to_owned(), serde_json::to_string(self).unwrap_or_default())
+    }
+}
+
+/// A command whose replacements are all there, and that nobody has carried out yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Begun {
+    /// The command, with the candidates that are left; what it was to launch is launched.
+    pub command: Command,
+    /// The replacements' claims.
+    pub replacements: Vec<Arc<str>>,
+    /// When it was planned.
+    pub planned: Timestamp,
+}
+
+/// Finds the commands that an earlier process began and that may still be carried out, the latest first. One that lacks a replacement, or has
+/// waited for them for too long, is not among them: its nodes are looked at anew.
+pub fn begun(snapshot: &Snapshot) -> Vec<Begun> {
+    let mut replacements: BTreeMap<&str, Vec<Arc<str>>> = BTreeMap::new();
+    for claim in live(snapshot) {
+        if let Some(purpose) = claim.annotations.get(labels::REPLACES) {
+            replacements.entry(purpose).or_default().push(claim.name.clone());
+        }
+    }
+    let mut found: Vec<Begun> =
+        replacements.into_iter().filter_map(|(purpose, claims)| one(snapshot, purpose, claims)).collect();
+    found.sort_by_key(|one| std::cmp::Reverse(one.planned));
+    found
+}
+
+fn one(snapshot: &Snapshot, purpose: &str, mut replacements: Vec<Arc<str>>) -> Option<Begun> {
+    // what somebody else wrote there says nothing
+    let Purpose { cause, candidates, replacements: wanted, planned } = serde_json::from_str(purpose).ok()?;
+    if replacements.len() != wanted || snapshot.now.duration_since(planned) >= REPLACEMENT_LIMIT {
+        return None;
+    }
+    let is_meant = |claim: &&Arc<Claim>| candidates.get(&*claim.name).is_some_and(|uid| **uid == *claim.uid);
+    let mut candidates: Vec<Candidate> =
+        live(snapshot).filter(is_meant).map(|claim| candidate(snapshot, claim)).collect();
+    if candidates.is_empty() {
+        return None;
+    }
+    candidates.sort();
+    replacements.sort();
+    let command = Command { cause, candidates, placements: Vec::new(), replacements: Vec::new(), origin: None };
+    Some(Begun { command, replacements, planned })
+}
+
+/// The claims of karp's nodes that are not on their way out.
+fn live(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<Claim>> {
+    snapshot.claims.iter().filter(|claim| claim.deleting.is_none() && is_ours(&claim.class))
+}
+
+fn candidate(snapshot: &Snapshot, claim: &Claim) -> Candidate {
+    let on = |node: &&Arc<Node>| node.provider_id.is_some() && node.provider_id == claim.provider_id;
+    Candidate {
+        claim: claim.name.clone(),
+        uid: claim.uid.clone(),
+        node: snapshot.nodes.iter().find(on).map(|node| node.name.clone()),
+        pool: claim.pool.clone().unwrap_or_else(|| "".into()),
+        price: None,
+    }
+}
