@@ -78,6 +78,8 @@ pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, 
         .ec2_once()
         .run_instances()
         .dry_run(true)
+        .set_cpu_options(spec.nested_vms.map(cpu))
+        .set_enclave_options(spec.enclaves.then(enclaves))
         .min_count(1)
         .max_count(1)
         .instance_type(ec2::InstanceType::from(instance_type))
@@ -105,6 +107,14 @@ fn tagged(kinds: &[ec2::ResourceType], tags: &BTreeMap<String, String>) -> Vec<e
         ec2::TagSpecification::builder().resource_type(kind.clone()).set_tags(Some(write_tags(tags))).build()
     };
     kinds.iter().map(one).collect()
+}
+
+fn cpu(nested_vms: bool) -> ec2::CpuOptionsRequest {
+    ec2::CpuOptionsRequest::builder().nested_virtualization(launch_template::nested(nested_vms)).build()
+}
+
+fn enclaves() -> ec2::EnclaveOptionsRequest {
+    ec2::EnclaveOptionsRequest::builder().enabled(true).build()
 }
 
 fn device(device: &BlockDevice) -> ec2::BlockDeviceMapping {
@@ -145,5 +155,14 @@ mod tests {
         assert!(answer(WOULD_SUCCEED).is_ok());
         assert!(matches!(answer("UnauthorizedOperation"), Err(Error::NotAuthorized { .. })));
         assert!(answer("InvalidParameterValue").is_err());
+    }
+
+    #[test]
+    fn a_dry_run_asks_for_the_processor_that_the_template_names() {
+        use ec2::NestedVirtualizationSpecification::{Disabled, Enabled};
+        for (wanted, said) in [(true, Enabled), (false, Disabled)] {
+            assert_eq!(cpu(wanted).nested_virtualization(), Some(&said));
+        }
+        assert_eq!(enclaves().enabled(), Some(true));
     }
 }

@@ -447,9 +447,13 @@ fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
 }
 
 fn cpu(nested_vms: bool) -> ec2::LaunchTemplateCpuOptionsRequest {
+    ec2::LaunchTemplateCpuOptionsRequest::builder().nested_virtualization(nested(nested_vms)).build()
+}
+
+/// Returns EC2's word for whether instances may run virtual machines.
+pub(crate) fn nested(nested_vms: bool) -> ec2::NestedVirtualizationSpecification {
     use ec2::NestedVirtualizationSpecification::{Disabled, Enabled};
-    let said = if nested_vms { Enabled } else { Disabled };
-    ec2::LaunchTemplateCpuOptionsRequest::builder().nested_virtualization(said).build()
+    if nested_vms { Enabled } else { Disabled }
 }
 
 fn enclaves() -> ec2::LaunchTemplateEnclaveOptionsRequest {
