@@ -145,6 +145,8 @@ pub struct Instance {
     pub capacity_type: CapacityType,
     /// The capacity reservation that it takes its capacity from.
     pub reservation: Option<Taken>,
+    /// The partition of its placement group, where it has one and the cloud tells it.
+    pub partition: Option<i32>,
     /// Machine image.
     pub image_id: String,
     /// It has ended or will end whatever happens.

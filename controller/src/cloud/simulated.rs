@@ -65,6 +65,7 @@ fn instance(node: &Node) -> Instance {
         zone: label(labels::ZONE),
         capacity_type: label(labels::CAPACITY_TYPE).parse().unwrap_or(CapacityType::OnDemand),
         reservation: None,
+        partition: None,
         image_id: IMAGE.to_owned(),
         ending: false,
         launched_at: node.creation_timestamp().map(|time| time.0),

@@ -25,6 +25,7 @@ const NOMINATE_FOR: Duration = Duration::from_secs(30);
 
 /// Gives the node of a launched claim what the claim says, and opens it.
 pub async fn register(claim: &NodeClaim, node: &Node, context: &Context) -> Result<Action, Error> {
+    let claim = &located(claim, context).await?;
     let registered = node.labels().get(labels::REGISTERED).is_some_and(|value| value == "true");
     if !registered {
         effect::edit_node(&context.client, &node.name_any(), |node| Some(lifecycle::adopt(claim, node))).await?;
@@ -47,6 +48,18 @@ pub async fn register(claim: &NodeClaim, node: &Node, context: &Context) -> Resu
         "registered nodeclaim"
     );
     Ok(Action::requeue(Duration::ZERO))
+}
+
+/// Labels a claim with the partition of its placement group, where EC2 chose it: answers to launches do not tell, instances that run do.
+async fn located(claim: &NodeClaim, context: &Context) -> Result<NodeClaim, Error> {
+    let has = |key: &str| claim.labels().contains_key(key);
+    let asked = has(labels::PLACEMENT_GROUP_ID) && !has(labels::PLACEMENT_GROUP_PARTITION);
+    let Some(id) = node_claim::provider_id(claim).filter(|_| asked) else { return Ok(claim.clone()) };
+    let Some(partition) = context.cloud.get(id).await?.and_then(|instance| instance.partition) else {
+        return Ok(claim.clone());
+    };
+    let label = json!({ "labels": { (labels::PLACEMENT_GROUP_PARTITION): partition.to_string() } });
+    Ok(effect::write_metadata(&context.client, claim, label).await?)
 }
 
 /// Tells that a node has joined without the taint that keeps pods off until it is registered.

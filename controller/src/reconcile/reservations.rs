@@ -152,6 +152,7 @@ mod tests {
             zone: "a".to_owned(),
             capacity_type,
             reservation: None,
+            partition: None,
             image_id: String::new(),
             ending,
             launched_at: None,

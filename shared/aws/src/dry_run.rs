@@ -2,7 +2,7 @@
 
 use crate::config::Clients;
 use crate::error::Error;
-use crate::launch_template::{self, BlockDevice, MetadataOptions, Spec};
+use crate::launch_template::{self, BlockDevice, MetadataOptions, Placement, Spec};
 use crate::selector::write_tags;
 use aws_sdk_ec2::types as ec2;
 use base64::Engine;
@@ -73,7 +73,9 @@ pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, 
         .delete_on_termination(true)
         .build();
     let kinds = [ec2::ResourceType::Instance, ec2::ResourceType::Volume, ec2::ResourceType::NetworkInterface];
-    let placement = |group: &String| ec2::Placement::builder().group_id(group).build();
+    let placement = |place: &Placement| {
+        ec2::Placement::builder().group_id(&place.group).set_partition_number(place.partition).build()
+    };
     let call = clients
         .ec2_once()
         .run_instances()
@@ -87,7 +89,7 @@ pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, 
         .iam_instance_profile(ec2::IamInstanceProfileSpecification::builder().name(&spec.instance_profile).build())
         .user_data(STANDARD.encode(&spec.user_data))
         .network_interfaces(interface)
-        .set_placement(spec.placement_group.as_ref().map(placement))
+        .set_placement(spec.placement.as_ref().map(placement))
         .set_block_device_mappings(Some(spec.block_devices.iter().map(device).collect()))
         .metadata_options(metadata(&spec.metadata))
         .monitoring(ec2::RunInstancesMonitoringEnabled::builder().enabled(spec.detailed_monitoring).build())

@@ -63,6 +63,8 @@ pub struct Instance {
     pub capacity_type: CapacityType,
     /// The capacity reservation that it was launched for and still takes its capacity from.
     pub reservation: Option<Taken>,
+    /// The partition of its placement group, where that has partitions.
+    pub partition: Option<i32>,
     /// When it was launched, by EC2's clock.
     pub launched_at: Option<Timestamp>,
     /// Its private DNS name; empty until it has one.
@@ -199,17 +201,22 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
     };
     let groups = instance.security_groups.unwrap_or_default();
     let profile = instance.iam_instance_profile.and_then(|profile| profile.arn);
+    let (zone, partition) = match instance.placement {
+        Some(placement) => (placement.availability_zone.unwrap_or_default(), placement.partition_number),
+        None => Default::default(),
+    };
     let mut security_group_ids: Vec<String> = groups.into_iter().filter_map(|group| group.group_id).collect();
     security_group_ids.sort();
     Ok(Instance {
         id,
         state,
         instance_type: instance.instance_type.map_or_else(String::new, |kind| kind.as_str().to_owned()),
-        zone: instance.placement.and_then(|placement| placement.availability_zone).unwrap_or_default(),
+        zone,
         subnet_id: instance.subnet_id.unwrap_or_default(),
         image_id: instance.image_id.unwrap_or_default(),
         capacity_type,
         reservation,
+        partition: partition.filter(|number| *number > 0),
         launched_at: instance.launch_time.and_then(|time| Timestamp::from_second(time.secs()).ok()),
         private_dns_name: instance.private_dns_name.unwrap_or_default(),
         security_group_ids,
@@ -283,6 +290,20 @@ mod tests {
         assert!(named("cr-1") && !named("cr-2"), "it asked for this one");
         let block = of(Some("cr-1"), Open, Some(ec2::InstanceLifecycleType::CapacityBlock));
         assert_eq!(block, (CapacityType::Reserved, Some((ReservationKind::CapacityBlock, false))));
+    }
+
+    #[test]
+    fn an_instance_tells_its_partition_where_it_has_one() {
+        let of = |number: Option<i32>| {
+            let placement = ec2::Placement::builder().availability_zone("a").set_partition_number(number).build();
+            let state = ec2::InstanceState::builder().name(ec2::InstanceStateName::Running).build();
+            let instance = ec2::Instance::builder().instance_id("i-1").state(state).placement(placement).build();
+            let read = read(instance).expect("an instance");
+            (read.zone, read.partition)
+        };
+        assert_eq!(of(Some(3)), ("a".to_owned(), Some(3)));
+        assert_eq!(of(Some(0)), ("a".to_owned(), None));
+        assert_eq!(of(None), ("a".to_owned(), None));
     }
 
     #[test]

@@ -38,9 +38,9 @@ pub struct Spec {
     pub detailed_monitoring: bool,
     /// Whether the primary interface gets a public address; the subnet decides when absent.
     pub associate_public_ip: Option<bool>,
-    /// The placement group's id, if the instances go into one.
+    /// Where in a placement group the instances go, if they go into one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub placement_group: Option<String>,
+    pub placement: Option<Placement>,
     /// What the primary network interface has beyond its security groups.
     #[serde(skip_serializing_if = "Interface::is_plain")]
     pub interface: Interface,
@@ -56,6 +56,15 @@ pub struct Spec {
     /// Tags of the template, and of the network interfaces and spot requests that come of it. They must hold the cluster's ownership
     /// tag, since the controller's policy is scoped by it.
     pub tags: BTreeMap<String, String>,
+}
+
+/// A place in a placement group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Placement {
+    /// The group's id.
+    pub group: String,
+    /// The partition, where EC2 is not to choose it.
+    pub partition: Option<i32>,
 }
 
 /// Says which capacity reservations instances may take.
@@ -427,9 +436,12 @@ fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
             .set_tags(Some(write_tags(&spec.tags)))
             .build()
     };
-    let placement = |group: &String| ec2::LaunchTemplatePlacementRequest::builder().group_id(group).build();
+    let placement = |place: &Placement| {
+        let request = ec2::LaunchTemplatePlacementRequest::builder().group_id(&place.group);
+        request.set_partition_number(place.partition).build()
+    };
     ec2::RequestLaunchTemplateData::builder()
-        .set_placement(spec.placement_group.as_ref().map(placement))
+        .set_placement(spec.placement.as_ref().map(placement))
         .image_id(&spec.image_id)
         .iam_instance_profile(profile)
         .user_data(STANDARD.encode(&spec.user_data))
@@ -505,7 +517,7 @@ mod tests {
             metadata: MetadataOptions::default(),
             detailed_monitoring: false,
             associate_public_ip: None,
-            placement_group: None,
+            placement: None,
             interface: Interface::default(),
             nested_vms: None,
             enclaves: false,
@@ -522,7 +534,7 @@ mod tests {
 
     #[test]
     fn every_part_of_the_content_changes_the_name() {
-        let changes: [fn(&mut Spec); 21] = [
+        let changes: [fn(&mut Spec); 22] = [
             |spec| spec.image_id.push('x'),
             |spec| spec.instance_profile.push('x'),
             |spec| spec.user_data.push('x'),
@@ -531,7 +543,8 @@ mod tests {
             |spec| spec.metadata.hop_limit = 2,
             |spec| spec.detailed_monitoring = true,
             |spec| spec.associate_public_ip = Some(false),
-            |spec| spec.placement_group = Some("pg-1".into()),
+            |spec| spec.placement = Some(Placement { group: "pg-1".into(), partition: None }),
+            |spec| spec.placement = Some(Placement { group: "pg-1".into(), partition: Some(2) }),
             |spec| spec.interface.ipv6 = true,
             |spec| spec.interface.prefixes = Some(1),
             |spec| spec.interface.connection_tracking = Some(ConnectionTracking::default()),

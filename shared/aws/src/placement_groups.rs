@@ -14,6 +14,8 @@ pub struct PlacementGroup {
     pub name: String,
     /// `cluster`, `partition` or `spread`.
     pub strategy: String,
+    /// How many partitions it has; none where its strategy is another.
+    pub partitions: i32,
     /// Whether instances may be put in it.
     pub available: bool,
 }
@@ -49,6 +51,7 @@ fn read(group: aws_sdk_ec2::types::PlacementGroup) -> Option<PlacementGroup> {
         id: group.group_id?,
         name: group.group_name.unwrap_or_default(),
         strategy: group.strategy.map(|strategy| strategy.as_str().to_owned()).unwrap_or_default(),
+        partitions: group.partition_count.unwrap_or_default(),
         available: group.state.is_some_and(|state| state.as_str() == "available"),
     })
 }

@@ -80,7 +80,7 @@ impl Aws {
             metadata: MetadataOptions::default(),
             detailed_monitoring: false,
             associate_public_ip: None,
-            placement_group: None,
+            placement: None,
             interface: Interface::default(),
             nested_vms: None,
             enclaves: false,

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use karp_aws::launch_template::{
-    BlockDevice, ConnectionTracking, Interface, InterfaceKind, MetadataOptions, MoreInterface, Spec,
+    BlockDevice, ConnectionTracking, Interface, InterfaceKind, MetadataOptions, MoreInterface, Placement, Spec,
 };
-use karp_aws::placement_groups::PlacementGroup;
 use karp_aws::selector::Term;
 use karp_aws::{Error, images};
 use karp_domain::api::{
@@ -143,14 +142,14 @@ pub fn interface(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, prefixes: bool
 }
 
 /// Returns what every launch template of a class says, whatever image, type and pool it is for.
-pub fn template(spec: &Ec2NodeClassSpec, family: AmiFamily, placement: Option<PlacementGroup>) -> Spec {
+pub fn template(spec: &Ec2NodeClassSpec, family: AmiFamily, placement: Option<Placement>) -> Spec {
     let Demands { nested_vms, enclaves, .. } = Demands::from_class(spec);
     Spec {
         block_devices: block_devices(spec, family),
         metadata: metadata(spec),
         detailed_monitoring: spec.detailed_monitoring.unwrap_or(false),
         associate_public_ip: spec.associate_public_ip_address,
-        placement_group: placement.map(|group| group.id),
+        placement,
         nested_vms,
         enclaves,
         ..Spec::default()

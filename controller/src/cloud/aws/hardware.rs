@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use karp_aws::placement_groups::PlacementGroup;
 use karp_domain::api::{Ami, AmiFamily, Ec2NodeClassSpec, labels};
 use karp_domain::catalogue::{Demands, InstanceFacts, InstanceType, NodeSettings, Offering, SeenMemory};
 
@@ -14,6 +15,8 @@ pub struct Hardware {
     pub family: Option<AmiFamily>,
     /// Its images, the first that fits is booted; none where nobody has looked them up yet.
     pub images: Option<Vec<Ami>>,
+    /// The placement group that its nodes are in; none where it selects none or nobody has looked it up yet.
+    pub group: Option<PlacementGroup>,
     /// What it asks of the hardware.
     pub demands: Demands,
     /// What of a node is for its pods.
@@ -26,6 +29,7 @@ impl Hardware {
         Hardware {
             family: class::family(spec).ok(),
             images: None,
+            group: None,
             demands: Demands::from_class(spec),
             settings: NodeSettings::from_class(spec),
         }
@@ -48,6 +52,9 @@ impl Hardware {
         };
         let mut made = InstanceType::measured(facts, &self.settings, seen, sold());
         add_image_labels(&mut made, &node);
+        if let Some(group) = &self.group {
+            add_group_labels(&mut made, group);
+        }
         Some(made)
     }
 }
@@ -58,6 +65,15 @@ fn add_image_labels(made: &mut InstanceType, node: &BTreeMap<String, String>) {
         if let Some(value) = node.get(label) {
             made.labels.insert(label.into(), vec![value.as_str().into()]);
         }
+    }
+}
+
+/// What the placement group says of a node: which it is, and in which partition it may be.
+fn add_group_labels(made: &mut InstanceType, group: &PlacementGroup) {
+    made.labels.insert(labels::PLACEMENT_GROUP_ID.into(), vec![group.id.as_str().into()]);
+    if group.partitions > 0 {
+        let all = (1..=group.partitions).map(|number| number.to_string().into());
+        made.labels.insert(labels::PLACEMENT_GROUP_PARTITION.into(), all.collect());
     }
 }
 
@@ -87,6 +103,27 @@ mod tests {
         let windows = hardware(&json!({"amiSelectorTerms": [{"alias": "windows2022@latest"}]}));
         let labels = made(&windows, "m7i.large").expect("a type").labels;
         assert_eq!((&*labels[labels::OS][0], &*labels[labels::WINDOWS_BUILD][0]), ("windows", "10.0.20348"));
+    }
+
+    #[test]
+    fn nodes_are_in_the_classes_placement_group() {
+        let labels = |strategy: &str, partitions| {
+            let group = PlacementGroup {
+                id: "pg-1".into(),
+                name: "g".into(),
+                strategy: strategy.into(),
+                partitions,
+                available: true,
+            };
+            let hardware = Hardware { group: Some(group), ..hardware(&json!({})) };
+            let labels = made(&hardware, "m7i.large").expect("a type").labels;
+            let of = |key: &str| labels.get(key).map(|values| values.join(" "));
+            (of(labels::PLACEMENT_GROUP_ID), of(labels::PLACEMENT_GROUP_PARTITION))
+        };
+        assert_eq!(labels("cluster", 0), (Some("pg-1".to_owned()), None));
+        assert_eq!(labels("partition", 3), (Some("pg-1".to_owned()), Some("1 2 3".to_owned())));
+        let plain = made(&hardware(&json!({})), "m7i.large").expect("a type");
+        assert!(!plain.labels.contains_key(labels::PLACEMENT_GROUP_ID));
     }
 
     #[test]

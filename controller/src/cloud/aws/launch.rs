@@ -6,8 +6,9 @@ use std::time::Duration;
 use karp_aws::capacity_reservations::Taken;
 use karp_aws::fleet::{self, Choice, Override, Refusal};
 use karp_aws::instances;
-use karp_aws::launch_template::{Reservations, Spec};
-use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, conditions, labels};
+use karp_aws::launch_template::{Placement, Reservations, Spec};
+use karp_aws::placement_groups::PlacementGroup;
+use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, conditions, labels, requirements};
 use karp_domain::catalogue::{
     CapacityType, Catalogue, Price, PriceSource, RankedOffering, Reservation, ReservationKind,
 };
@@ -51,6 +52,7 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
     if placement.is_none() && order.class.spec.placement_group_selector.is_some() {
         return Err(not_ready("its placement group is not there"));
     }
+    let placement = placement.map(|group| place(group, order.claim));
     let common = class::template(&order.class.spec, family, placement);
     let mut choices = Vec::new();
     let mut templates = BTreeMap::new();
@@ -142,12 +144,24 @@ pub async fn launch(
         zone: launched.zone.clone(),
         capacity_type: launched.capacity_type,
         reservation,
+        // EC2 chooses it, and tells when asked for the instance
+        partition: None,
         image_id: template.map(|template| template.image.clone()).unwrap_or_default(),
         ending: false,
         launched_at: None,
         claim: request.tags.get(CLAIM_TAG).cloned(),
     };
     Ok(Launched { instance, refused: failure::unavailable(&answer.refused, refused_of) })
+}
+
+/// Says where in the group a claim's instance goes. EC2 can be told one partition or none: a claim that may not be in all of them gets the
+/// first that it may be in.
+fn place(group: PlacementGroup, claim: &NodeClaim) -> Placement {
+    let wanted = requirements(&claim.spec.requirements).unwrap_or_default();
+    let admits = |number: &i32| wanted.admits(labels::PLACEMENT_GROUP_PARTITION, &number.to_string());
+    let free = (1..=group.partitions).all(|number| admits(&number));
+    let partition = if free { None } else { (1..=group.partitions).find(admits) };
+    Placement { group: group.id, partition }
 }
 
 /// Finds the launch template of a type in a zone. EC2 may leave the zone out: then there is none where several reservations may be meant.
@@ -285,7 +299,7 @@ fn kubelet(class: &Ec2NodeClass) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
-    use karp_domain::api::AmiRequirement;
+    use karp_domain::api::{AmiRequirement, RequirementSpec};
     use karp_domain::catalogue::{
         CapacityReservation, InstanceType, NodeSettings, Price, PriceSource, Zone, builtin_type, reserved_offerings,
     };
@@ -342,6 +356,31 @@ mod tests {
         let catalogue = Catalogue::estimated(facts, &[], settings);
         let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings, catalogue: &catalogue };
         sorted(&order, images, AmiFamily::Al2023, subnets, settings.tells_pods())
+    }
+
+    #[test]
+    fn a_claim_that_may_not_be_in_every_partition_names_one() {
+        let partition = |operator: Operator, values: &[&str]| {
+            let mut claim = NodeClaim::new("c", karp_domain::api::NodeClaimSpec::default());
+            claim.spec.requirements = vec![RequirementSpec {
+                key: labels::PLACEMENT_GROUP_PARTITION.to_owned(),
+                operator,
+                values: values.iter().map(|value| (*value).to_owned()).collect(),
+                min_values: None,
+            }];
+            let group = PlacementGroup {
+                id: "pg-1".into(),
+                name: "g".into(),
+                strategy: "partition".into(),
+                partitions: 3,
+                available: true,
+            };
+            place(group, &claim).partition
+        };
+        assert_eq!(partition(Operator::In, &["1", "2", "3"]), None);
+        assert_eq!(partition(Operator::Exists, &[]), None, "EC2 chooses");
+        assert_eq!(partition(Operator::In, &["3"]), Some(3));
+        assert_eq!(partition(Operator::NotIn, &["1"]), Some(2));
     }
 
     #[test]

@@ -108,10 +108,10 @@ impl Market {
         Ok(catalogue)
     }
 
-    /// Says whether the last catalogue of a class was of nodes in a placement group of strategy `cluster`, if there is one.
-    pub fn in_cluster_group(&self, class: &str) -> Option<bool> {
+    /// Returns what the nodes of a class's last catalogue were taken to be, if there is one.
+    pub fn hardware(&self, class: &str) -> Option<Hardware> {
         let catalogues = self.catalogues.lock().unwrap_or_else(PoisonError::into_inner);
-        catalogues.get(class).map(|made| made.of.hardware.demands.cluster_group)
+        catalogues.get(class).map(|made| made.of.hardware.clone())
     }
 
     /// Forgets a class that is gone.

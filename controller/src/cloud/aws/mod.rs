@@ -215,11 +215,12 @@ impl Aws {
         // without a family nothing can be told to boot
         hardware.family = Some(self::class::family(&class.spec)?);
         hardware.images = Some(images);
-        hardware.demands.cluster_group = match self.placement_group(class).await {
-            Ok(group) => group.is_some_and(|group| group.is_cluster()),
+        hardware.group = match self.placement_group(class).await {
+            Ok(group) => group,
             // what was known before is as good until EC2 answers again
-            Err(error) => self.market.in_cluster_group(&class.name_any()).ok_or(error)?,
+            Err(error) => self.market.hardware(&class.name_any()).ok_or(error)?.group,
         };
+        hardware.demands.cluster_group = hardware.group.as_ref().is_some_and(PlacementGroup::is_cluster);
         Ok(Key { hardware, zones, reservations, generation: (0, 0) })
     }
 
@@ -296,6 +297,7 @@ fn read(instance: &instances::Instance) -> Instance {
         zone: instance.zone.clone(),
         capacity_type: instance.capacity_type,
         reservation: instance.reservation.clone(),
+        partition: instance.partition,
         image_id: instance.image_id.clone(),
         ending: instance.state.is_ending(),
         launched_at: instance.launched_at,

@@ -239,6 +239,7 @@ mod tests {
             image_id: "ami-1".into(),
             capacity_type: CapacityType::Spot,
             reservation: None,
+            partition: None,
             launched_at: None,
             private_dns_name: String::new(),
             security_group_ids: vec!["sg-1".into(), "sg-2".into()],

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use karp_aws::launch_template::Spec;
+use karp_aws::launch_template::{Placement, Spec};
 use karp_aws::{Error, dry_run};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimSpec, conditions};
 use karp_domain::catalogue::CapacityType;
@@ -80,6 +80,8 @@ async fn rights(
     };
     let Some(instance_type) = aws.plain_type(class, resolved).await? else { return Ok(()) };
     let family = class::family(&class.spec)?;
+    let group = aws.placement_group(class).await?;
+    let placement = group.map(|group| Placement { group: group.id, partition: None });
     let image = class::image_for_type(&resolved.amis, family, &instance_type).unwrap_or(image);
     let spec = Spec {
         image_id: image.id.clone(),
@@ -88,7 +90,7 @@ async fn rights(
         security_group_ids: resolved.security_groups.iter().map(|group| group.id.clone()).collect(),
         interface: class::interface(&class.spec, cluster, class::wants_prefixes(&class.spec), 0),
         tags: class::tags(&aws.cluster_name, class, NO_POOL),
-        ..class::template(&class.spec, family, aws.placement_group(class).await?)
+        ..class::template(&class.spec, family, placement)
     };
     let question = (spec.name(), instance_type.clone(), subnet.id.clone());
     let answer = aws
