@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use karp_domain::api::NodePool;
+use karp_domain::orphans::What;
 use karp_kube::Error;
 use karp_kube::wait::Look;
 use kube::Client;
@@ -18,7 +19,7 @@ use tfplugin::{
 use super::custom_object::failure;
 use super::departure::{Departure, End};
 use super::{inherit, node_claims};
-use crate::aws::leftovers::{self, Leftovers, What};
+use crate::aws::leftovers::{self, Leftovers};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
 

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 const DESCRIBE: &str = "ec2:DescribeInstances";
 const TERMINATE: &str = "ec2:TerminateInstances";
 const TAG: &str = "ec2:CreateTags";
+/// The tag of an instance, and of its volumes, that names the NodeClaim which it was launched for.
+pub const CLAIM_TAG: &str = "karpenter.sh/nodeclaim";
 /// A page of DescribeInstances; EC2 allows up to 1,000 and answers big pages slowly.
 const PAGE: i32 = 500;
 /// Values that one filter takes (EC2's bound is 200).

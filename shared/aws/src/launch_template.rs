@@ -8,6 +8,7 @@ use aws_sdk_ec2::operation::create_launch_template::builders::CreateLaunchTempla
 use aws_sdk_ec2::types as ec2;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
 use karp_domain::user_data::LIMIT_BYTES;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -275,6 +276,8 @@ pub struct Template {
     pub name: String,
     /// Its tags.
     pub tags: BTreeMap<String, String>,
+    /// When it was made.
+    pub created_at: Option<Timestamp>,
 }
 
 impl Spec {
@@ -397,6 +400,7 @@ fn read(template: ec2::LaunchTemplate) -> Option<Template> {
         id: template.launch_template_id?,
         name: template.launch_template_name?,
         tags: read_tags(template.tags),
+        created_at: template.create_time.and_then(|time| Timestamp::from_second(time.secs()).ok()),
     })
 }
 
@@ -636,9 +640,9 @@ mod tests {
 
     #[test]
     fn a_template_of_somebody_else_is_not_adopted() {
-        let found = Template { id: "lt-1".into(), name: spec().name(), tags: BTreeMap::new() };
+        let found = Template { id: "lt-1".into(), name: spec().name(), tags: BTreeMap::new(), created_at: None };
         assert!(matches!(adopt(found, &spec()), Err(Error::AlreadyExists { .. })));
-        let ours = Template { id: "lt-1".into(), name: spec().name(), tags: spec().tags };
+        let ours = Template { id: "lt-1".into(), name: spec().name(), tags: spec().tags, created_at: None };
         assert!(adopt(ours, &spec()).is_ok());
     }
 }

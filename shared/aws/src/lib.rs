@@ -15,6 +15,7 @@ pub mod instance_profiles;
 pub mod instance_types;
 pub mod instances;
 pub mod launch_template;
+pub mod leftovers;
 pub mod pace;
 pub mod parameters;
 pub mod placement_groups;

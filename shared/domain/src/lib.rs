@@ -14,6 +14,7 @@ pub mod iam;
 pub mod interruption;
 pub mod lease;
 pub mod lifecycle;
+pub mod orphans;
 pub mod pace;
 pub mod price_file;
 pub mod quantity;

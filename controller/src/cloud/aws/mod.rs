@@ -24,6 +24,7 @@ use async_trait::async_trait;
 use karp_aws::capacity_reservations::Found;
 use karp_aws::change::Permit;
 use karp_aws::images::Image;
+use karp_aws::instances::CLAIM_TAG;
 use karp_aws::parameters::Parameters;
 use karp_aws::placement_groups::{self, PlacementGroup};
 use karp_aws::queue::Queue;
@@ -58,8 +59,6 @@ use reservations::Reservations;
 pub use reservations::offered;
 use templates::Templates;
 
-/// The tag that names an instance's claim.
-const CLAIM_TAG: &str = "karpenter.sh/nodeclaim";
 /// How long the cluster's description is good: its version changes with an upgrade, nothing else does.
 const CLUSTER_LIFETIME: Duration = Duration::from_secs(300);
 /// How long a listed instance serves the drift check, which looks at every claim in turn.

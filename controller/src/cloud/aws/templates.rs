@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn template(name: &str) -> Template {
-        Template { id: format!("lt-{name}"), name: name.to_owned(), tags: BTreeMap::new() }
+        Template { id: format!("lt-{name}"), name: name.to_owned(), tags: BTreeMap::new(), created_at: None }
     }
 
     #[test]
