@@ -246,7 +246,7 @@ fn go_bool(text: &str) -> Result<bool, String> {
 }
 
 /// Parses a Go duration such as `1m30s` or `500ms`; negative ones are refused.
-fn go_duration(text: &str) -> Result<Duration, String> {
+pub fn go_duration(text: &str) -> Result<Duration, String> {
     let parsed: SignedDuration = text.parse().map_err(|error| format!("{text:?} is not a duration: {error}"))?;
     Duration::try_from(parsed).map_err(|_| format!("{text:?} is negative"))
 }

@@ -38,18 +38,28 @@ impl Cluster {
     /// # Errors
     /// When there is no cluster to ask, or it does not answer.
     pub fn objects(&self) -> anyhow::Result<Objects> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(async {
-            let config = match &self.context {
-                Some(context) => {
-                    let options = KubeConfigOptions { context: Some(context.clone()), ..KubeConfigOptions::default() };
-                    Config::from_kubeconfig(&options).await?
-                }
-                None => Config::infer().await?,
-            };
-            objects(&Client::try_from(config)?).await
+        runtime()?.block_on(async { objects(&Client::try_from(self.config().await?)?).await })
+    }
+
+    /// Says how the cluster is reached.
+    ///
+    /// # Errors
+    /// When there is no cluster to ask.
+    pub async fn config(&self) -> anyhow::Result<Config> {
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        Ok(match &self.context {
+            Some(_) => Config::from_kubeconfig(&options).await?,
+            None => Config::infer().await?,
         })
     }
+}
+
+/// Makes the runtime on which a subcommand asks.
+///
+/// # Errors
+/// When the system gives no threads.
+pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
 async fn objects(client: &Client) -> anyhow::Result<Objects> {
@@ -192,20 +202,31 @@ fn named<K: Resource<DynamicType = ()>>(listed: kube::Result<Vec<Found<K>>>) -> 
     listed.map_err(|error| anyhow::anyhow!("{} cannot be listed: {error}", K::plural(&())))
 }
 
-/// Lists a kind page by page; nothing when the cluster does not know the kind.
+/// Lists a kind; nothing when the cluster does not know the kind.
 async fn pages<K>(client: &Client) -> kube::Result<Vec<Found<K>>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Redact,
+{
+    match every(client, found).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// Lists a kind page by page, and keeps of each object what is wanted.
+///
+/// # Errors
+/// When it cannot be listed, with code 404 when the cluster does not know the kind.
+pub async fn every<K, T>(client: &Client, keep: fn(K) -> T) -> kube::Result<Vec<T>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
 {
     let api = Api::<K>::all(client.clone());
     let mut all = Vec::new();
     let mut page = ListParams::default().limit(PAGE);
     loop {
-        let listed = match api.list(&page).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(all),
-            listed => listed?,
-        };
-        all.extend(listed.items.into_iter().map(found));
+        let listed = api.list(&page).await?;
+        all.extend(listed.items.into_iter().map(keep));
         match listed.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
             None => return Ok(all),

@@ -5,6 +5,7 @@ mod explain;
 mod instance_types;
 mod live;
 mod migrate;
+mod orphans;
 mod simulate;
 mod snapshot;
 mod text;
@@ -44,6 +45,10 @@ enum Command {
     ///
     /// Exits with 0, with 2 when some of it could not be converted and the rest is written, with 1 when the input cannot be used.
     Migrate(Box<migrate::Options>),
+    /// List what controllers made in AWS for the cluster's nodes and nothing in the cluster accounts for: what, how old, why, what ends it.
+    ///
+    /// Exits with 0 when there is nothing, 2 when there is something, 1 when that is not known.
+    Orphans(Box<orphans::Options>),
     /// Print the version.
     Version,
 }
@@ -58,6 +63,7 @@ impl Cli {
             Command::InstanceTypes(options) => instance_types::run(&options).map(|()| ExitCode::SUCCESS),
             Command::Snapshot(options) => snapshot::run(&options).map(|()| ExitCode::SUCCESS),
             Command::Migrate(options) => migrate::run(&options),
+            Command::Orphans(options) => orphans::run(&options),
             Command::Crds => crds::print().map(|()| ExitCode::SUCCESS),
             Command::Version => {
                 println!("karp {} ({})", env!("CARGO_PKG_VERSION"), crate::ops::telemetry::COMMIT);

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, presets};
+use jiff::SignedDuration;
 use serde::Serialize;
 
 use super::world::Output;
@@ -46,6 +47,25 @@ pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
+/// Says an age as kubectl does: two units while the second tells something, `8m30s`, `3h`, `2d5h`.
+pub fn age(age: SignedDuration) -> String {
+    let seconds = age.as_secs().max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let two = |more: i64, unit: &str, less: i64, lesser: &str| match less {
+        0 => format!("{more}{unit}"),
+        _ => format!("{more}{unit}{less}{lesser}"),
+    };
+    match () {
+        () if seconds < 120 => format!("{seconds}s"),
+        () if minutes < 10 => two(minutes, "m", seconds % 60, "s"),
+        () if minutes < 180 => format!("{minutes}m"),
+        () if hours < 8 => two(hours, "h", minutes % 60, "m"),
+        () if hours < 48 => format!("{hours}h"),
+        () if days < 8 => two(days, "d", hours % 24, "h"),
+        () => format!("{days}d"),
+    }
+}
+
 /// Begins a table without lines.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
@@ -59,5 +79,18 @@ pub fn align(table: &mut Table, columns: &[usize]) {
         if let Some(column) = table.column_mut(*column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_told_as_kubectl_tells_them() {
+        let told = [0, 119, 120, 510, 600, 10_799, 10_800, 12_600, 28_800, 172_799, 190_800, 691_200]
+            .map(|seconds| age(SignedDuration::from_secs(seconds)));
+        let wanted = ["0s", "119s", "2m", "8m30s", "10m", "179m", "3h", "3h30m", "8h", "47h", "2d5h", "8d"];
+        assert_eq!(told, wanted);
     }
 }

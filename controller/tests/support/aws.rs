@@ -24,6 +24,14 @@ pub struct Aws {
     clients: Clients,
 }
 
+/// A thing that EC2 makes for a node.
+pub enum Thing<'a> {
+    Instance { image: &'a str },
+    NetworkInterface,
+    Volume,
+    LaunchTemplate { name: &'a str, image: &'a str },
+}
+
 impl Aws {
     /// Makes profile, access entry, queue and the rule that feeds it, all under this name.
     pub async fn prepare(endpoint: String, cluster: String, name: &str) -> Self {
@@ -62,13 +70,66 @@ impl Aws {
 
     /// Ends an instance as somebody with the account's console does.
     pub fn end_instance(&self, id: &str) {
+        self.ec2(&format!("Action=TerminateInstances&InstanceId.1={id}"));
+    }
+
+    /// Makes a thing in EC2 with these tags, as controllers and the network plugin do; returns its id.
+    pub fn plant(&self, thing: &Thing<'_>, tags: &[(&str, &str)]) -> String {
+        let subnet = self.seed["subnet_ids"][0].as_str().expect("a subnet");
+        let (kind, id, call) = match thing {
+            Thing::Instance { image } => {
+                let how = "InstanceType=m5.large&MinCount=1&MaxCount=1";
+                ("instance", "instanceId", format!("RunInstances&ImageId={image}&SubnetId={subnet}&{how}"))
+            }
+            Thing::NetworkInterface => {
+                ("network-interface", "networkInterfaceId", format!("CreateNetworkInterface&SubnetId={subnet}"))
+            }
+            Thing::Volume => ("volume", "volumeId", format!("CreateVolume&AvailabilityZone={}a&Size=1", self.region)),
+            Thing::LaunchTemplate { name, image } => {
+                let data = format!("LaunchTemplateName={name}&LaunchTemplateData.ImageId={image}");
+                ("launch-template", "launchTemplateId", format!("CreateLaunchTemplate&{data}"))
+            }
+        };
+        let mut call = format!("Action={call}&TagSpecification.1.ResourceType={kind}");
+        for (at, (key, value)) in tags.iter().enumerate() {
+            let tag = format!("TagSpecification.1.Tag.{}", at + 1);
+            call += &format!("&{tag}.Key={key}&{tag}.Value={value}");
+        }
+        let answer = self.ec2(&call);
+        let (_, rest) = answer.split_once(&format!("<{id}>")).unwrap_or_else(|| panic!("{call}: {answer}"));
+        rest.split('<').next().expect("an id").to_owned()
+    }
+
+    /// Makes an instance profile on the path of a node class's own; returns its name.
+    pub async fn plant_profile(&self, cluster: &str, name: &str, class_uid: &str) -> String {
+        let path = format!("/karpenter/{}/{cluster}/{class_uid}/", self.region);
+        let call = self.clients.iam().create_instance_profile().instance_profile_name(name).path(path);
+        call.send().await.expect("a profile");
+        name.to_owned()
+    }
+
+    /// Ends what was planted, by its id.
+    pub async fn uproot(&self, id: &str) {
+        match id.split('-').next() {
+            Some("i") => self.end_instance(id),
+            Some("eni") => drop(self.ec2(&format!("Action=DeleteNetworkInterface&NetworkInterfaceId={id}"))),
+            Some("vol") => drop(self.ec2(&format!("Action=DeleteVolume&VolumeId={id}"))),
+            Some("lt") => drop(self.ec2(&format!("Action=DeleteLaunchTemplate&LaunchTemplateId={id}"))),
+            _ => {
+                let call = self.clients.iam().delete_instance_profile().instance_profile_name(id);
+                call.send().await.expect("it is deleted");
+            }
+        }
+    }
+
+    /// Calls EC2 by its query API, as anybody with the account's credentials may.
+    fn ec2(&self, call: &str) -> String {
         let scope = format!("AWS4-HMAC-SHA256 Credential=test/20260101/{}/ec2/aws4_request", self.region);
         let headers = [
             ("Content-Type", "application/x-www-form-urlencoded".to_owned()),
             ("Authorization", format!("{scope}, SignedHeaders=host, Signature=0")),
         ];
-        let body = format!("Action=TerminateInstances&Version=2016-11-15&InstanceId.1={id}");
-        exchange(&self.endpoint, "POST", "/", &headers, &body);
+        exchange(&self.endpoint, "POST", "/", &headers, &format!("{call}&Version=2016-11-15"))
     }
 
     /// Lets instances of the profile join the cluster.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -72,26 +72,16 @@ impl Stand {
         assert!(self.controller.is_none(), "one at a time");
         self.starts += 1;
         let log = File::create(self.log_file()).expect("a log");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_karp"));
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("AWS_")) {
-            command.env_remove(name);
-        }
+        let mut command = self.karp();
         command
             .args(["controller", "--metrics-port=0", "--health-probe-port=0"])
             .args(["--cluster-name", &self.aws.cluster, "--interruption-queue", &self.aws.queue])
             .args(["--leader-election-namespace", &self.name])
             .env("KUBECONFIG", &self.kubeconfig)
-            .env("AWS_ENDPOINT_URL", &self.aws.endpoint)
-            .env("AWS_REGION", &self.aws.region)
-            .env("AWS_ACCESS_KEY_ID", "test")
-            .env("AWS_SECRET_ACCESS_KEY", "test")
-            .env("AWS_CONFIG_FILE", "/dev/null")
-            .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
             .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
             .env("KARP_RESERVATION_POLL", "5s")
             .stdout(log.try_clone().expect("the log"))
-            .stderr(log)
-            .stdin(Stdio::null());
+            .stderr(log);
         self.controller = Some(command.spawn().expect("the controller starts"));
     }
 
@@ -116,6 +106,31 @@ impl Stand {
         let mut controller = self.controller.take().expect("it runs");
         Command::new("kill").args(["-TERM", &controller.id().to_string()]).status().expect("kill runs");
         controller.wait().expect("it ends")
+    }
+
+    /// Runs the operator's tool as the cluster's administrator.
+    pub fn tool(&self, arguments: &[&str]) -> Output {
+        let mut command = self.karp();
+        command.args(arguments);
+        command.env("KUBECONFIG", std::env::var("KARP_TEST_KUBECONFIG").expect("the sandbox's kubeconfig"));
+        command.output().expect("the tool runs")
+    }
+
+    /// The program, with the emulated AWS around it.
+    fn karp(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_karp"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("AWS_")) {
+            command.env_remove(name);
+        }
+        command
+            .env("AWS_ENDPOINT_URL", &self.aws.endpoint)
+            .env("AWS_REGION", &self.aws.region)
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "test")
+            .env("AWS_CONFIG_FILE", "/dev/null")
+            .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+            .stdin(Stdio::null());
+        command
     }
 
     /// Returns the controller's metrics as text.

@@ -1,11 +1,10 @@
 //! What a live cluster has of Karpenter's objects, of every version that it serves, and of workloads.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use kube::config::KubeConfigOptions;
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
 use serde_json::{Value as Json, json};
 
-use super::super::live::Cluster;
+use super::super::live::{Cluster, runtime};
 use super::objects::of_cluster;
 use crate::files::Manifest;
 
@@ -49,15 +48,7 @@ const PODS: [&str; 3] = ["", "spec/template/", "spec/jobTemplate/spec/template/"
 /// # Errors
 /// When there is no cluster to ask, or it does not answer.
 pub fn manifests(cluster: &Cluster) -> anyhow::Result<Vec<Manifest>> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        let options = KubeConfigOptions { context: cluster.context.clone(), ..KubeConfigOptions::default() };
-        let config = match &cluster.context {
-            Some(_) => Config::from_kubeconfig(&options).await?,
-            None => Config::infer().await?,
-        };
-        read(&Client::try_from(config)?).await
-    })
+    runtime()?.block_on(async { read(&Client::try_from(cluster.config().await?)?).await })
 }
 
 async fn read(client: &Client) -> anyhow::Result<Vec<Manifest>> {
