@@ -229,8 +229,16 @@ impl Kind {
             Self::Throttled => {
                 Some("AWS limits how often this may be called: apply again, with a lower `-parallelism`.")
             }
-            Self::Unsettled | Self::TimedOut | Self::Interrupted => {
-                Some("Run this again: what exists by now is kept in the state.")
+            Self::Unsettled => Some(
+                "AWS still answers so after a minute, which is too long for something that is merely new: check that what the answer names \
+                 exists and is right, then apply again. What exists by now is kept in the state.",
+            ),
+            Self::TimedOut => Some(
+                "Look at what holds it up, then apply again; where it only needs longer, raise the limit in `timeouts`. What exists by now \
+                 is kept in the state.",
+            ),
+            Self::Interrupted => {
+                Some("Nothing is wrong with it: apply again to go on. What exists by now is kept in the state.")
             }
             Self::InUse => Some("Remove what still uses it first, then run this again."),
             Self::Unconfigured => Some("Set the missing argument in the provider block or on the resource."),

@@ -4,6 +4,7 @@ mod moved;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 use tfplugin::testing::Core;
@@ -48,6 +49,13 @@ async fn names_and_tags_are_known_at_plan() {
     let name = call("role_name", vec![text("KarpNodeRole-"), text(&"x".repeat(90))]).await.unwrap();
     assert_eq!(name.as_str().unwrap().len(), 64);
     assert_eq!(call("role_name", vec![text("R-"), text("")]).await.unwrap_err().argument, Some(1));
+}
+
+#[test]
+fn every_resource_has_limits_that_the_user_may_set() {
+    for resource in crate::resources::all(&Arc::default()) {
+        assert!(resource.schema().attributes.contains_key("timeouts"), "{}", resource.type_name());
+    }
 }
 
 #[tokio::test]

@@ -33,7 +33,8 @@ impl From<Interrupted> for Diagnostics {
             Interrupted::TimedOut { limit } => (
                 "Timed out",
                 format!(
-                    "It took longer than {}. Raise the limit with the attribute \"timeouts\", or apply again.",
+                    "It took longer than {}. Look at what holds it up; where it only needs longer, raise the limit in `timeouts`. What \
+                     exists by now is kept in the state, and the next apply goes on from there.",
                     humane(limit)
                 ),
             ),
@@ -42,7 +43,8 @@ impl From<Interrupted> for Diagnostics {
     }
 }
 
-fn humane(limit: Duration) -> String {
+/// Writes a limit as people do: `20m`, `90s`.
+pub(crate) fn humane(limit: Duration) -> String {
     let seconds = limit.as_secs();
     match seconds {
         0 => format!("{}ms", limit.as_millis()),

@@ -132,7 +132,7 @@ async fn delete_interface(aws: &Aws, ctx: &Context, id: String) -> Result<(), Fa
             },
         }
     };
-    settle_within(ctx.stop(), ctx.remaining().min(DETACH), call).await
+    settle_within(ctx, DETACH, &doing, call).await
 }
 
 async fn delete_volume(aws: &Aws, id: String) -> Result<(), Failure> {

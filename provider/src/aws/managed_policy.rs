@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_iam::Client;
 use karp_domain::iam::MANAGED_POLICY_LIMIT;
-use tokio_util::sync::CancellationToken;
+use tfplugin::Context;
 
 use super::document;
-use super::wait::settle;
+use super::wait::{in_time, settle};
 use crate::report::{Failure, Kind};
 
 /// IAM keeps at most five versions of a policy.
@@ -27,14 +27,9 @@ pub fn is_part(role: &str, arn: &str) -> bool {
 }
 
 /// Creates a policy, or gives an existing one a new default version when its text differs; gives its ARN.
-pub async fn ensure(
-    iam: &Client,
-    stop: &CancellationToken,
-    path: &str,
-    name: &str,
-    text: &str,
-) -> Result<String, Failure> {
+pub async fn ensure(iam: &Client, ctx: &Context, path: &str, name: &str, text: &str) -> Result<String, Failure> {
     let doing = format!("create policy {name:?}");
+    in_time(ctx, &doing)?;
     match iam.create_policy().path(path).policy_name(name).policy_document(text).send().await {
         Ok(answer) => {
             let arn = answer.policy().and_then(|policy| policy.arn());
@@ -54,9 +49,10 @@ pub async fn ensure(
     })?;
     if read(iam, &arn).await?.as_deref() != Some(text) {
         prune(iam, &arn, MOST_VERSIONS - 1).await?;
-        settle(stop, || async {
+        let doing = format!("write a version of {arn}");
+        settle(ctx, &doing, || async {
             let call = iam.create_policy_version().policy_arn(&arn).policy_document(text).set_as_default(true);
-            call.send().await.map_err(|e| Failure::aws(format!("write a version of {arn}"), e))
+            call.send().await.map_err(|e| Failure::aws(&doing, e))
         })
         .await?;
     }
@@ -73,8 +69,9 @@ pub async fn read_joined(iam: &Client, arns: &BTreeSet<String>) -> Result<Option
 }
 
 /// Deletes policies with all versions; those that are gone already are fine.
-pub async fn delete_all(iam: &Client, arns: &BTreeSet<String>) -> Result<(), Failure> {
+pub async fn delete_all(iam: &Client, ctx: &Context, arns: &BTreeSet<String>) -> Result<(), Failure> {
     for arn in arns {
+        in_time(ctx, &format!("delete policy {arn}"))?;
         if let Err(failure) = prune(iam, arn, 1).await {
             if failure.is_missing() {
                 continue;

@@ -1,6 +1,6 @@
 //! EKS pod identity associations: which role the pods of a service account get.
 
-use tokio_util::sync::CancellationToken;
+use tfplugin::Context;
 
 use super::wait::settle;
 use crate::report::{Failure, Kind};
@@ -80,14 +80,9 @@ pub async fn find_by_role(
 }
 
 /// Makes the association, or points an existing one at the role; gives its id.
-pub async fn ensure(
-    aws: &Aws,
-    stop: &CancellationToken,
-    subject: &Subject<'_>,
-    role_arn: &str,
-) -> Result<String, Failure> {
+pub async fn ensure(aws: &Aws, ctx: &Context, subject: &Subject<'_>, role_arn: &str) -> Result<String, Failure> {
     let doing = format!("associate {subject} with role {role_arn}");
-    settle(stop, || async {
+    settle(ctx, &doing, || async {
         if let Some(found) = find(aws, subject).await? {
             if found.role_arn != role_arn {
                 let call =

@@ -2,9 +2,11 @@
 
 use aws_sdk_iam::Client;
 use aws_sdk_iam::types::InstanceProfile;
+use tfplugin::Context;
 
 use super::role::from_iam_tags;
 use super::tags::{CLUSTER_KEY, Tags};
+use super::wait::in_time;
 use crate::report::{Failure, Kind};
 
 /// Controllers tag the instance profiles that they make with the node class; those end with the cluster's node role.
@@ -70,7 +72,7 @@ pub async fn delete(iam: &Client, profile: &str) -> Result<(), Failure> {
 
 /// Takes a role that is about to be deleted out of the cluster's instance profiles, and deletes those that a controller made. A
 /// profile of someone else is an error that names it.
-pub async fn unlink_role(iam: &Client, role: &str, cluster: Option<&str>) -> Result<(), Failure> {
+pub async fn unlink_role(iam: &Client, ctx: &Context, role: &str, cluster: Option<&str>) -> Result<(), Failure> {
     let doing = format!("list the instance profiles of role {role:?}");
     let mut pages = iam.list_instance_profiles_for_role().role_name(role).into_paginator().items().send();
     let mut names = Vec::new();
@@ -84,6 +86,7 @@ pub async fn unlink_role(iam: &Client, role: &str, cluster: Option<&str>) -> Res
         }
     }
     for name in names {
+        in_time(ctx, &format!("take role {role:?} out of instance profile {name:?}"))?;
         // The list carries no tags.
         let Some(profile) = find(iam, &name).await? else { continue };
         if !is_owned(&profile.tags, cluster) {

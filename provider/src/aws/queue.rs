@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aws_sdk_eventbridge::types::{RuleState, Tag as RuleTag, Target};
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
+use tfplugin::Context;
 
 use super::document::{canonical, canonical_value};
 use super::names::{self, LONGEST_ROLE};
@@ -103,12 +103,12 @@ pub async fn url_of(aws: &Aws, name: &str) -> Result<Option<String>, Failure> {
 }
 
 /// Creates the bare queue; SQS refuses a name that was deleted less than 60 s ago, which is waited for.
-pub async fn create(aws: &Aws, stop: &CancellationToken, name: &str, wanted: &Queue) -> Result<String, Failure> {
+pub async fn create(aws: &Aws, ctx: &Context, name: &str, wanted: &Queue) -> Result<String, Failure> {
+    let doing = format!("create queue {name:?}");
     let tags = wanted.tags.clone().into_iter().collect();
     let call = aws.sqs().create_queue().queue_name(name).set_attributes(Some(settings(wanted))).set_tags(Some(tags));
-    let answer = settle(stop, || async {
-        call.clone().send().await.map_err(|e| Failure::aws(format!("create queue {name:?}"), e).at("name"))
-    });
+    let answer =
+        settle(ctx, &doing, || async { call.clone().send().await.map_err(|e| Failure::aws(&doing, e).at("name")) });
     let url = answer.await?.queue_url().unwrap_or_default().to_owned();
     Ok(url)
 }

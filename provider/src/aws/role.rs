@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_iam::Client;
 use aws_sdk_iam::types::{Role, Tag};
-use tokio_util::sync::CancellationToken;
+use tfplugin::Context;
 
 use super::tags::{self, CLUSTER_KEY, Tags};
-use super::wait::settle;
+use super::wait::{in_time, settle};
 use super::{Origin, document};
 use crate::report::{Failure, Kind};
 
@@ -77,7 +77,7 @@ pub fn check_adoptable(doing: &str, actual: &Tags, wanted: &Tags) -> Result<(), 
 }
 
 /// Creates the bare role, or finds the one to adopt. Policies follow with [`converge`], after the new role is [`shown`].
-pub async fn create(iam: &Client, stop: &CancellationToken, wanted: &Wanted) -> Result<(Found, Origin), Failure> {
+pub async fn create(iam: &Client, ctx: &Context, wanted: &Wanted) -> Result<(Found, Origin), Failure> {
     let doing = format!("create role {:?}", wanted.name);
     let call = || async {
         iam.create_role()
@@ -96,7 +96,7 @@ pub async fn create(iam: &Client, stop: &CancellationToken, wanted: &Wanted) -> 
                 })
             })
     };
-    match settle(stop, call).await {
+    match settle(ctx, &doing, call).await {
         Ok(answer) => {
             let role =
                 answer.role().ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "IAM answered without it"))?;
@@ -133,14 +133,12 @@ fn bare(role: &Role, wanted: &Wanted) -> Found {
 }
 
 /// Waits until IAM shows a new role.
-pub async fn shown(iam: &Client, stop: &CancellationToken, name: &str) -> Result<(), Failure> {
-    settle(stop, || async {
+pub async fn shown(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failure> {
+    let doing = format!("create role {name:?}");
+    settle(ctx, &doing, || async {
         match find(iam, name, &BTreeSet::new()).await? {
             Some(_) => Ok(()),
-            None => {
-                let doing = format!("create role {name:?}");
-                Err(Failure::new(Kind::Unsettled, doing, "IAM does not show the new role yet"))
-            }
+            None => Err(Failure::new(Kind::Unsettled, &doing, "IAM does not show the new role yet")),
         }
     })
     .await
@@ -188,19 +186,19 @@ pub async fn find(iam: &Client, name: &str, inline: &BTreeSet<String>) -> Result
 /// Brings an existing role to what is wanted; takes off only what is `owned` and wanted no more.
 pub async fn converge(
     iam: &Client,
-    stop: &CancellationToken,
+    ctx: &Context,
     found: &Found,
     wanted: &Wanted,
     owned: &Owned,
 ) -> Result<(), Failure> {
     let name = &wanted.name;
     if found.trust != wanted.trust {
-        settle(stop, || async {
+        let doing = format!("set the trust policy of role {name:?}");
+        settle(ctx, &doing, || async {
             let call = iam.update_assume_role_policy().role_name(name).policy_document(&wanted.trust);
-            call.send().await.map_err(|e| {
-                Failure::aws(format!("set the trust policy of role {name:?}"), e)
-                    .unsettled_if(|f| f.message.contains("Invalid principal"))
-            })
+            call.send()
+                .await
+                .map_err(|e| Failure::aws(&doing, e).unsettled_if(|f| f.message.contains("Invalid principal")))
         })
         .await?;
     }
@@ -211,9 +209,10 @@ pub async fn converge(
     converge_boundary(iam, found, wanted).await?;
     converge_tags(iam, found, wanted, owned).await?;
     for arn in wanted.attached.difference(&found.attached) {
-        settle(stop, || async {
+        let doing = format!("attach policy {arn} to role {name:?}");
+        settle(ctx, &doing, || async {
             iam.attach_role_policy().role_name(name).policy_arn(arn).send().await.map_err(|e| {
-                Failure::aws(format!("attach policy {arn} to role {name:?}"), e)
+                Failure::aws(&doing, e)
                     .with_fix("Check that the policy exists: its ARN is given in full, partition and path included.")
             })
         })
@@ -223,9 +222,10 @@ pub async fn converge(
         detach(iam, name, arn).await?;
     }
     for (policy, text) in wanted.inline.iter().filter(|(policy, text)| found.inline.get(*policy) != Some(text)) {
-        settle(stop, || async {
+        let doing = format!("write policy {policy:?} of role {name:?}");
+        settle(ctx, &doing, || async {
             let call = iam.put_role_policy().role_name(name).policy_name(policy).policy_document(text);
-            call.send().await.map_err(|e| Failure::aws(format!("write policy {policy:?} of role {name:?}"), e))
+            call.send().await.map_err(|e| Failure::aws(&doing, e))
         })
         .await?;
     }
@@ -236,12 +236,14 @@ pub async fn converge(
 }
 
 /// Deletes a role with all that hangs on it except instance profiles. A role that is gone already is fine.
-pub async fn delete(iam: &Client, stop: &CancellationToken, name: &str) -> Result<(), Failure> {
+pub async fn delete(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failure> {
+    let doing = format!("delete role {name:?}");
     let attachments = match attached(iam, name).await {
         Err(failure) if failure.is_missing() => return Ok(()),
         other => other?,
     };
     for arn in attachments {
+        in_time(ctx, &doing)?;
         detach(iam, name, &arn).await?;
     }
     let mut pages = iam.list_role_policies().role_name(name).into_paginator().items().send();
@@ -250,12 +252,13 @@ pub async fn delete(iam: &Client, stop: &CancellationToken, name: &str) -> Resul
         policies.push(policy.map_err(|e| Failure::aws(format!("list the policies of role {name:?}"), e))?);
     }
     for policy in policies {
+        in_time(ctx, &doing)?;
         delete_inline(iam, name, &policy).await?;
     }
-    settle(stop, || async {
+    settle(ctx, &doing, || async {
         match iam.delete_role().role_name(name).send().await {
             Ok(_) => Ok(()),
-            Err(e) => match Failure::aws(format!("delete role {name:?}"), e) {
+            Err(e) => match Failure::aws(&doing, e) {
                 failure if failure.is_missing() => Ok(()),
                 failure => Err(failure),
             },

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use tfplugin::Context;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -13,33 +14,48 @@ pub const SETTLE_LIMIT: Duration = Duration::from_secs(65);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Repeats `call` while it answers [`Kind::Unsettled`], with growing pauses, for at most [`SETTLE_LIMIT`].
-pub async fn settle<T, F, Fut>(stop: &CancellationToken, call: F) -> Result<T, Failure>
+/// Repeats `call` while it answers [`Kind::Unsettled`], with growing pauses, for at most [`SETTLE_LIMIT`] and never past the operation's
+/// own limit. A call that is under way is never cut off: it may make something that no state would know of.
+pub async fn settle<T, F, Fut>(ctx: &Context, doing: &str, call: F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Failure>>,
 {
-    settle_within(stop, SETTLE_LIMIT, call).await
+    settle_within(ctx, SETTLE_LIMIT, doing, call).await
 }
 
 /// Repeats `call` while it answers "not settled yet", for at most `limit`.
-pub async fn settle_within<T, F, Fut>(stop: &CancellationToken, limit: Duration, mut call: F) -> Result<T, Failure>
+pub async fn settle_within<T, F, Fut>(ctx: &Context, limit: Duration, doing: &str, mut call: F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Failure>>,
 {
+    in_time(ctx, doing)?;
     let deadline = Instant::now() + limit;
     let mut pause = FIRST_PAUSE;
     loop {
         match call().await {
             Err(failure) if failure.kind == Kind::Unsettled && Instant::now() + pause < deadline => {
-                tracing::debug!(doing = failure.doing, answer = failure.message, "not settled yet");
-                rest(stop, pause, &failure.doing).await?;
+                tracing::debug!(doing, answer = failure.message, "not settled yet");
+                if ctx.remaining() <= pause {
+                    return Err(late(ctx, doing, &format!("; the last answer was: {}", failure.message)));
+                }
+                rest(ctx.stop(), pause, doing).await?;
                 pause = (pause * 3 / 2).min(LONGEST_PAUSE);
             }
             answer => return answer,
         }
     }
+}
+
+/// Refuses to begin one more step of an operation whose time is over. What the steps before it made is in state by then.
+pub fn in_time(ctx: &Context, doing: &str) -> Result<(), Failure> {
+    if ctx.remaining().is_zero() { Err(late(ctx, doing, "")) } else { Ok(()) }
+}
+
+fn late(ctx: &Context, doing: &str, more: &str) -> Failure {
+    let limit = ctx.limit().as_secs_f64();
+    Failure::new(Kind::TimedOut, doing, format!("the operation's limit of {limit} s is over{more}"))
 }
 
 /// Repeats `probe` until it answers a value. `doing` names the wait in the diagnostic of a timeout.
@@ -80,9 +96,9 @@ mod tests {
 
     #[tokio::test]
     async fn settling_ends_with_the_answer_or_the_limit() {
-        let stop = CancellationToken::new();
+        let ctx = Context::new(CancellationToken::new(), Duration::from_secs(600));
         let mut calls = 0;
-        let answer = settle(&stop, || {
+        let answer = settle(&ctx, "x", || {
             calls += 1;
             let done = calls == 2;
             async move { if done { Ok(7) } else { Err(Failure::new(Kind::Unsettled, "x", "soon")) } }
@@ -92,8 +108,24 @@ mod tests {
         let started = Instant::now();
         let limit = Duration::from_millis(400);
         let never = || async { Err::<(), _>(Failure::new(Kind::Unsettled, "x", "soon")) };
-        assert_eq!(settle_within(&stop, limit, never).await.unwrap_err().kind, Kind::Unsettled);
+        assert_eq!(settle_within(&ctx, limit, "x", never).await.unwrap_err().kind, Kind::Unsettled);
         assert!(started.elapsed() <= limit);
+    }
+
+    #[tokio::test]
+    async fn the_operations_limit_ends_it_with_the_last_answer() {
+        let limit = Duration::from_millis(400);
+        let ctx = Context::new(CancellationToken::new(), limit);
+        let started = Instant::now();
+        let never = || async { Err::<(), _>(Failure::new(Kind::Unsettled, "x", "no such role")) };
+        let late = settle(&ctx, "create x", never).await.unwrap_err();
+        assert_eq!((late.kind, late.doing.as_str()), (Kind::TimedOut, "create x"));
+        assert!(late.message.contains("0.4 s") && late.message.contains("no such role"), "{}", late.message);
+        assert!(started.elapsed() <= limit);
+
+        let over = Context::new(CancellationToken::new(), Duration::ZERO);
+        let unasked = || async { panic!("there is no time to ask") };
+        assert_eq!(settle::<(), _, _>(&over, "x", unasked).await.unwrap_err().kind, Kind::TimedOut);
     }
 
     #[tokio::test]

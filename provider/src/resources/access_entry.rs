@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
 };
 
 use super::{identity, inherit, moved};
@@ -80,6 +80,7 @@ impl Resource for AccessEntry {
                         "What joins: `EC2_LINUX`, `EC2_WINDOWS`, `FARGATE_LINUX`, `HYBRID_LINUX` or `EC2` (Auto Mode).",
                     ),
             )
+            .timeouts(Timeouts::default())
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -183,7 +184,7 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
             })
         })
     };
-    match settle(ctx.stop(), call).await {
+    match settle(ctx, &doing, call).await {
         Ok(answer) => {
             Ok(answer.access_entry().and_then(|entry| entry.access_entry_arn()).unwrap_or_default().to_owned())
         }

@@ -10,7 +10,7 @@ use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Type, Value, async_trait};
+use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
 
 use super::custom_object::{failure, needs, waited};
 use crate::manifests::FIELD_MANAGER;
@@ -120,6 +120,7 @@ impl Resource for AwsAuthEntry {
                 "Take over an entry of this role that exists already; the provider block's `adopt_existing` when left out.",
             ),
         )
+        .timeouts(Timeouts::default())
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {

@@ -223,7 +223,7 @@ impl Resource for ControllerRole {
         let state = iam_role::update(&session, ctx, &prior, planned, &purpose, owned).await?;
         ctx.save(state.clone());
         let dropped: BTreeSet<String> = own_policies(&before).difference(&purpose.attached).cloned().collect();
-        managed_policy::delete_all(aws.iam(), &dropped).await?;
+        managed_policy::delete_all(aws.iam(), ctx, &dropped).await?;
         let moved = before.uses_pod_identity() && (!model.uses_pod_identity() || before.subject() != model.subject());
         if moved && let Some(id) = &before.association_id {
             pod_identity::delete(aws, &before.subject(), id).await?;
@@ -247,7 +247,7 @@ impl Resource for ControllerRole {
             pod_identity::delete(aws, &model.subject(), id).await?;
         }
         iam_role::delete(aws, ctx, &prior).await?;
-        Ok(managed_policy::delete_all(aws.iam(), &policies).await?)
+        Ok(managed_policy::delete_all(aws.iam(), ctx, &policies).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -434,7 +434,7 @@ async fn purpose(aws: &Aws, ctx: &Context, model: &Model, documents: &Documents)
     let mut attached = BTreeSet::new();
     let path = model.path.as_deref().unwrap_or("/");
     for (name, text) in managed_policy::parts(model.name.as_deref().unwrap_or_default(), &documents.policy) {
-        attached.insert(managed_policy::ensure(aws.iam(), ctx.stop(), path, &name, &text).await?);
+        attached.insert(managed_policy::ensure(aws.iam(), ctx, path, &name, &text).await?);
     }
     Ok(Purpose { trust, attached, ..Purpose::default() })
 }
@@ -448,6 +448,6 @@ async fn associate(aws: &Aws, ctx: &Context, model: &Model, state: Value) -> Res
     if role.is_empty() {
         return Err(Failure::new(Kind::Unexpected, "associate the controller's role", "its ARN is not known").into());
     }
-    let id = pod_identity::ensure(aws, ctx.stop(), &model.subject(), &role).await?;
+    let id = pod_identity::ensure(aws, ctx, &model.subject(), &role).await?;
     Ok(state.with("association_id", id))
 }

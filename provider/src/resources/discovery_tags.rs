@@ -7,11 +7,12 @@ use aws_sdk_ec2::types::{Filter, Tag};
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Type, Value, async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
+    async_trait,
 };
 
 use super::moved;
-use crate::aws::wait::settle;
+use crate::aws::wait::{in_time, settle};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::Aws;
@@ -81,6 +82,7 @@ impl Resource for DiscoveryTags {
                 "What to do where the key holds another value already, as of another cluster: `error` or `overwrite`.",
             ),
         )
+        .timeouts(Timeouts::default())
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -125,14 +127,14 @@ impl Resource for DiscoveryTags {
         let ours = if before.value == model.value { BTreeSet::new() } else { before.resource_ids.clone() };
         let state = self.converge(aws, ctx, model, Some(&ours)).await?;
         ctx.save(state.clone());
-        untag(aws, &before.key, &before.value, &dropped).await?;
+        untag(aws, ctx, &before.key, &before.value, &dropped).await?;
         Ok(state)
     }
 
-    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let model: Model = tfplugin::from_value(&prior)?;
         let session = self.handle.session();
-        Ok(untag(session.aws().await?, &model.key, &model.value, &model.resource_ids).await?)
+        Ok(untag(session.aws().await?, ctx, &model.key, &model.value, &model.resource_ids).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -202,14 +204,13 @@ impl DiscoveryTags {
         let mut tagged = BTreeSet::new();
         for ids in missing.chunks(BATCH) {
             let tag = Tag::builder().key(&model.key).value(&model.value).build();
-            settle(ctx.stop(), || async {
+            let doing = format!("tag {} with {}", ids.join(", "), model.key);
+            settle(ctx, &doing, || async {
                 aws.clients().pace().tag.take().await;
                 let call = aws.ec2().create_tags().set_resources(Some(ids.to_vec())).tags(tag.clone());
                 call.send().await.map_err(|e| {
                     // A subnet that was made a moment ago is "not found" for a while.
-                    Failure::aws(format!("tag {} with {}", ids.join(", "), model.key), e)
-                        .at("resource_ids")
-                        .unsettled_if(|f| f.kind == Kind::Missing)
+                    Failure::aws(&doing, e).at("resource_ids").unsettled_if(|f| f.kind == Kind::Missing)
                 })
             })
             .await?;
@@ -249,12 +250,14 @@ async fn values(aws: &Aws, key: &str, ids: &BTreeSet<String>) -> Result<BTreeMap
 }
 
 /// Removes the tag where it holds karp's value; a resource that is gone is fine.
-async fn untag(aws: &Aws, key: &str, value: &str, ids: &BTreeSet<String>) -> Result<(), Failure> {
+async fn untag(aws: &Aws, ctx: &Context, key: &str, value: &str, ids: &BTreeSet<String>) -> Result<(), Failure> {
     for id in ids {
+        let doing = format!("remove tag {key} from {id}");
+        in_time(ctx, &doing)?;
         // With the value given, EC2 leaves a tag alone that has another one by now.
         let tag = Tag::builder().key(key).value(value).build();
         if let Err(e) = aws.ec2().delete_tags().resources(id).tags(tag).send().await {
-            let failure = Failure::aws(format!("remove tag {key} from {id}"), e);
+            let failure = Failure::aws(doing, e);
             if !failure.is_missing() {
                 return Err(failure);
             }

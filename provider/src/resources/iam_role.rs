@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Schema, Type, Value};
+use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Schema, Timeouts, Type, Value};
 
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
@@ -77,6 +77,7 @@ pub fn schema(description: &str, prefix: &str, role_description: &str) -> Schema
                 "The managed policies that karp keeps attached. Policies that others attach are left alone until the role is deleted.",
             ),
         )
+        .timeouts(Timeouts::default())
 }
 
 /// Plans what all roles share, then what the role is for: `None` while that is not known.
@@ -118,10 +119,10 @@ pub async fn create(session: &Session, ctx: &Context, planned: Value, purpose: &
 pub async fn begin(session: &Session, ctx: &Context, planned: &Value, trust: &str) -> Result<Begun, Diagnostics> {
     let aws = session.aws().await?;
     let wanted = wanted(session, planned, &Purpose { trust: trust.to_owned(), ..Purpose::default() })?;
-    let (found, origin) = role::create(aws.iam(), ctx.stop(), &wanted).await?;
+    let (found, origin) = role::create(aws.iam(), ctx, &wanted).await?;
     if origin == Origin::Made {
         ctx.save(render(planned, &found, &found.tags, &found.attached));
-        role::shown(aws.iam(), ctx.stop(), &found.name).await?;
+        role::shown(aws.iam(), ctx, &found.name).await?;
     }
     Ok(Begun { found, origin })
 }
@@ -136,7 +137,7 @@ pub async fn finish(
 ) -> Result<Value, Diagnostics> {
     let aws = session.aws().await?;
     let wanted = wanted(session, &planned, purpose)?;
-    role::converge(aws.iam(), ctx.stop(), &begun.found, &wanted, &Owned::default()).await?;
+    role::converge(aws.iam(), ctx, &begun.found, &wanted, &Owned::default()).await?;
     Ok(render(&planned, &converged(begun.found, &wanted), &wanted.tags, &wanted.attached))
 }
 
@@ -184,14 +185,14 @@ pub async fn update(
         attached: before.policy_arns.unwrap_or_default(),
         inline: owned_inline,
     };
-    role::converge(aws.iam(), ctx.stop(), &found, &wanted, &owned).await?;
+    role::converge(aws.iam(), ctx, &found, &wanted, &owned).await?;
     Ok(render(&planned, &converged(found, &wanted), &wanted.tags, &wanted.attached))
 }
 
 /// Deletes the role, with its policies.
 pub async fn delete(aws: &Aws, ctx: &Context, prior: &Value) -> Result<(), Diagnostics> {
     let model: Model = tfplugin::from_value(prior)?;
-    Ok(role::delete(aws.iam(), ctx.stop(), &model.name.unwrap_or_default()).await?)
+    Ok(role::delete(aws.iam(), ctx, &model.name.unwrap_or_default()).await?)
 }
 
 /// Gives the state with which an import begins.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait};
+use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
 use super::{iam_role, identity, inherit, moved};
 use crate::aws::Origin;
@@ -86,6 +86,7 @@ impl Resource for InstanceProfile {
                     .use_state_for_unknown()
                     .describe("The id by which IAM tells profiles of equal names apart."),
             )
+            .timeouts(Timeouts::default())
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -217,13 +218,12 @@ async fn converge(aws: &Aws, ctx: &Context, found: &Found, model: &Model, owned:
         if let Some(old) = &found.role {
             profile::remove_role(iam, name, old).await?;
         }
-        settle(ctx.stop(), || async {
+        let doing = format!("put role {role:?} into instance profile {name:?}");
+        settle(ctx, &doing, || async {
             let call = iam.add_role_to_instance_profile().instance_profile_name(name).role_name(&role);
             call.send().await.map_err(|e| {
                 // A profile or role that was made a second ago may be unknown where this call lands.
-                Failure::aws(format!("put role {role:?} into instance profile {name:?}"), e)
-                    .at("role_name")
-                    .unsettled_if(|f| f.is_missing())
+                Failure::aws(&doing, e).at("role_name").unsettled_if(|f| f.is_missing())
             })
         })
         .await?;

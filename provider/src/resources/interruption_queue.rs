@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Type, Value, async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
+    async_trait,
 };
 
 use super::{identity, inherit, moved};
@@ -15,6 +16,7 @@ use crate::aws::names::LONGEST_QUEUE;
 use crate::aws::queue::{self, EVENTS, Event, Queue};
 use crate::aws::role::check_adoptable;
 use crate::aws::tags::{Tags, owned_part};
+use crate::aws::wait::in_time;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -101,6 +103,7 @@ impl Resource for InterruptionQueue {
                     .describe("The EventBridge rule of each event. A rule that is gone, disabled or changed is written again."),
             )
             .attribute("policy", Attribute::string().computed().describe("The queue's policy, JSON in canonical form."))
+            .timeouts(Timeouts::default())
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -177,15 +180,17 @@ impl Resource for InterruptionQueue {
         finish(aws, ctx, &name, model, found, &before).await
     }
 
-    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let session = self.handle.session();
         let aws = session.aws().await?;
         let model: Model = tfplugin::from_value(&prior)?;
         let name = model.name.clone().unwrap_or_default();
         // Also events without a working rule: a half-made or damaged one must not stay.
         for event in model.events.unwrap_or_default().iter().filter_map(|event| Event::named(event)) {
+            in_time(ctx, &format!("delete the rules of queue {name:?}"))?;
             queue::delete_rule(aws, event, &name).await?;
         }
+        in_time(ctx, &format!("delete queue {name:?}"))?;
         Ok(queue::delete(aws, &model.url.unwrap_or_default()).await?)
     }
 
@@ -273,7 +278,7 @@ async fn create_or_adopt(
             (url, Origin::Adopted)
         }
         None => {
-            let url = queue::create(aws, ctx.stop(), name, &wanted).await?;
+            let url = queue::create(aws, ctx, name, &wanted).await?;
             ctx.save(tfplugin::to_value(&partial(model, &Queue { url: url.clone(), ..Queue::default() }))?);
             (url, Origin::Made)
         }
@@ -313,8 +318,9 @@ async fn finish(
         Ok(())
     };
     save(&state)?;
-    let mut rules = BTreeMap::new();
+    let (mut rules, doing) = (BTreeMap::new(), format!("write the rules of queue {name:?}"));
     for event in events.iter().filter_map(|event| Event::named(event)) {
+        in_time(ctx, &doing)?;
         queue::put_rule(aws, event, name, &found.arn, &wanted.tags, &owned).await?;
         rules.insert(event.name.to_owned(), event.rule_name(name));
         state.rules = Some(rules.clone());
@@ -323,6 +329,7 @@ async fn finish(
     for event in
         before.events.iter().flatten().filter(|event| !events.contains(*event)).filter_map(|event| Event::named(event))
     {
+        in_time(ctx, &doing)?;
         queue::delete_rule(aws, event, name).await?;
     }
     Ok(tfplugin::to_value(&state)?)

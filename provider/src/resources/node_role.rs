@@ -93,7 +93,7 @@ impl Resource for NodeRole {
         let session = self.handle.session();
         let aws = session.aws().await?;
         let name = prior.get("name").as_str().unwrap_or_default();
-        profile::unlink_role(aws.iam(), name, prior.get("cluster_name").as_str()).await?;
+        profile::unlink_role(aws.iam(), ctx, name, prior.get("cluster_name").as_str()).await?;
         iam_role::delete(aws, ctx, &prior).await
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
 };
 
 use super::{identity, inherit, moved};
@@ -85,6 +85,7 @@ impl Resource for OidcProvider {
                     .use_state_for_unknown()
                     .describe("Whether the provider existed before: then destroying this resource leaves it in place."),
             )
+            .timeouts(Timeouts::default())
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {

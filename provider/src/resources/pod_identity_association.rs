@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
 };
 
 use super::{identity, inherit, moved};
@@ -90,6 +90,7 @@ impl Resource for PodIdentityAssociation {
                     .validate(validate::arn())
                     .describe("The role; a change points the association at it."),
             )
+            .timeouts(Timeouts::default())
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -113,7 +114,7 @@ impl Resource for PodIdentityAssociation {
             let message = format!("its pods have the role {} already", found.role_arn);
             return Err(Failure::new(Kind::Exists, doing, message).at("service_account").into());
         }
-        let association = pod_identity::ensure(aws, ctx.stop(), &model.subject(), model.role_arn()).await?;
+        let association = pod_identity::ensure(aws, ctx, &model.subject(), model.role_arn()).await?;
         Ok(tfplugin::to_value(&model.associated(association))?)
     }
 
@@ -144,7 +145,7 @@ impl Resource for PodIdentityAssociation {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&planned)?;
         let aws = session.aws().await?;
-        let association = pod_identity::ensure(aws, ctx.stop(), &model.subject(), model.role_arn()).await?;
+        let association = pod_identity::ensure(aws, ctx, &model.subject(), model.role_arn()).await?;
         Ok(tfplugin::to_value(&model.associated(association))?)
     }
 

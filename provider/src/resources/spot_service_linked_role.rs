@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aws_sdk_iam::types::DeletionTaskStatusType;
 use serde::{Deserialize, Serialize};
-use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, Moved, Resource, Schema, Value, async_trait};
+use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, Moved, Resource, Schema, Timeouts, Value, async_trait};
 
 use super::moved;
 use crate::aws::wait::{settle, until};
@@ -79,6 +79,7 @@ impl Resource for SpotServiceLinkedRole {
                  too, so that it stays by default; AWS refuses to delete it while spot instances or requests exist.",
             ),
         )
+        .timeouts(Timeouts::default())
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
@@ -171,7 +172,7 @@ async fn make(aws: &Aws, ctx: &Context) -> Result<(Found, bool), Failure> {
                     let unsettled = || Failure::new(Kind::Unsettled, &doing, "it exists, and IAM does not list it yet");
                     find(aws).await?.ok_or_else(unsettled)
                 };
-                Ok((settle(ctx.stop(), look).await?, true))
+                Ok((settle(ctx, &doing, look).await?, true))
             }
             failure => Err(failure),
         },

@@ -230,6 +230,26 @@ fn a_role_that_eks_does_not_know_yet_is_waited_for() {
 }
 
 #[test]
+fn a_wait_ends_at_the_limit_that_the_user_set() {
+    let Some(sandbox) = Sandbox::find("limit") else { return };
+    let name = unique("limit");
+    let entry = "resource \"karp_access_entry\" \"this\" {\n  principal_arn = karp_node_role.this.arn\n  \
+                 timeouts = { create = \"2s\" }\n}\n";
+    let stand = sandbox.stand(&(node_role(&name, "") + entry));
+    let fault = r#"[{"action": "CreateAccessEntry", "code": "InvalidParameterException", "status": 400, "times": 1000,
+                     "message": "The specified principalArn is invalid: invalid principal."}]"#;
+    sandbox.door("POST", "/_karp/fail", fault);
+    let error = stand.apply_failing().one_error();
+    sandbox.door("POST", "/_karp/reset-faults", "{}");
+    for told in ["Gave up waiting", "limit of 2 s", "invalid principal", "`timeouts`"] {
+        assert!(error.contains(told), "{told}: {error}");
+    }
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.destroy();
+}
+
+#[test]
 fn an_existing_role_is_adopted_only_when_asked_and_ours() {
     let Some(sandbox) = Sandbox::find("adopt") else { return };
     let name = unique("adopt");

@@ -8,6 +8,8 @@ pub mod validate;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::context::humane;
+
 pub use attribute::{Attribute, Kind, Mode, Nesting, OnChange, Promise, SemanticEq, object_type};
 pub use identity::{Identity, IdentityAttribute};
 pub use types::Type;
@@ -114,18 +116,19 @@ impl Schema {
         self.rule(Rule::Together(names.map(String::from).to_vec()))
     }
 
-    /// Adds the attribute `timeouts = { create, read, update, delete }` with these defaults; `Context::timeout` answers from it.
+    /// Adds the attribute `timeouts = { create, read, update, delete }` with these defaults; `Context::limit` answers from it.
     #[must_use]
     pub fn timeouts(mut self, defaults: Timeouts) -> Self {
         self.timeouts = defaults;
-        let limit = |operation: &str| {
-            Attribute::string()
-                .optional()
-                .validate(validate::duration())
-                .describe(format!("How long {operation} may take, such as `20m`."))
+        let limit = |(operation, default): (&'static str, Duration)| {
+            let default = humane(default);
+            let attribute = Attribute::string().optional().validate(validate::duration());
+            let text = format!("How long {operation} may take, such as `90s` or `20m`; `{default}` when left out.");
+            (operation, attribute.describe(text))
         };
-        let names = ["create", "read", "update", "delete"];
-        let attributes = names.map(|name| (name, limit(name)));
+        let Timeouts { create, read, update, delete } = defaults;
+        let limits = [("create", create), ("read", read), ("update", update), ("delete", delete)];
+        let attributes = limits.map(limit);
         let timeouts = Attribute::nested_single(attributes).optional().describe("Limits of the operations.");
         self.attribute("timeouts", timeouts)
     }
