@@ -25,7 +25,8 @@ const KUBE_CLIENT_AGE: Duration = Duration::from_secs(10 * 60);
 /// What each object has of these, it has as soon as it was looked at.
 const TOLD: [&str; 6] = ["arn", "requirements", "role_arn", "subnet_selector_terms", "template", "url"];
 
-/// The AWS clients.
+/// The AWS clients of one region; cheap to clone.
+#[derive(Clone)]
 pub struct Aws {
     clients: Clients,
     iam: Iam,
@@ -80,6 +81,8 @@ impl Aws {
 pub struct Session {
     model: Model,
     aws: OnceCell<Aws>,
+    /// The clients of other regions than the provider block's, by region.
+    elsewhere: Mutex<BTreeMap<String, Aws>>,
     identity: OnceCell<CallerIdentity>,
     clusters: Mutex<BTreeMap<String, Arc<OnceCell<Arc<karp_aws::eks::Cluster>>>>>,
     kube: tokio::sync::Mutex<Option<(kube::Client, Instant)>>,
@@ -136,6 +139,19 @@ impl Session {
         self.aws.get_or_try_init(build).await
     }
 
+    /// Returns the AWS clients of the region that an object lives in: its own `region`, else that of its ARN, else the provider block's.
+    /// Contacts nothing.
+    pub async fn aws_of(&self, object: &Value) -> Result<Aws, Failure> {
+        let home = self.aws().await?;
+        let region = region_of(object).unwrap_or(home.region());
+        if region == home.region() {
+            return Ok(home.clone());
+        }
+        let mut elsewhere = lock(&self.elsewhere);
+        let there = elsewhere.entry(region.to_owned()).or_insert_with(|| Aws::new(home.clients().in_region(region)));
+        Ok(there.clone())
+    }
+
     /// Returns who calls AWS: asked once.
     pub async fn identity(&self) -> Result<&CallerIdentity, Failure> {
         let aws = self.aws().await?;
@@ -183,8 +199,8 @@ impl Session {
     }
 
     /// Gives the lock under which a cluster's Fargate profiles are changed: EKS allows one such operation at a time.
-    pub fn cluster_lock(&self, cluster: &str) -> Arc<tokio::sync::Mutex<()>> {
-        Arc::clone(lock(&self.cluster_locks).entry(cluster.to_owned()).or_default())
+    pub fn cluster_lock(&self, region: &str, cluster: &str) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(lock(&self.cluster_locks).entry(format!("{region}/{cluster}")).or_default())
     }
 
     /// Gives all tags of an object: the provider's defaults, then its own, then the one that names its cluster. Unknown when any part
@@ -248,7 +264,7 @@ impl Session {
         let looked = async {
             self.check_region(prior).await?;
             match look.await? {
-                Some(state) => Ok(Some(state)),
+                Some(state) => self.without_own_region(prior, state).await.map(Some),
                 None => self.check_account(prior).await.map(|()| None),
             }
         };
@@ -291,18 +307,29 @@ impl Session {
         self.model.missing_cluster == MissingCluster::Forget && needs.contains(&Part::ClusterName)
     }
 
-    /// Refuses to look for an object in another region than its own, where it would only seem to be gone.
+    /// Takes the provider's own region out of what was imported or moved here: identities and states of hashicorp/aws always name one, and
+    /// few configurations do.
+    async fn without_own_region(&self, prior: &Value, state: Value) -> Result<Value, Failure> {
+        match prior.get("region").as_str().filter(|_| is_bare(prior)) {
+            Some(region) if region == self.aws().await?.region() => Ok(state.with("region", Value::Null)),
+            _ => Ok(state),
+        }
+    }
+
+    /// Refuses to believe in a provider block of another region than that of an object which names none of its own.
     async fn check_region(&self, prior: &Value) -> Result<(), Failure> {
         let Some(region) = part_of_arn(prior, 3) else { return Ok(()) };
-        let actual = self.aws().await?.region();
-        if region == actual {
+        if !prior.get("region").is_null() || region == self.aws().await?.region() {
             return Ok(());
         }
-        Err(Self::wrong_place(
-            prior,
-            format!("it lives in region {region:?}, and the provider is configured for {actual:?}"),
-            "region",
-        ))
+        let actual = self.aws().await?.region();
+        let what = format!("it lives in region {region:?}, and the provider is configured for {actual:?}");
+        let fix = format!(
+            "Check `region` of the provider block: state was left as it was. To keep the object there under a provider block of another \
+             region, set `region = {region:?}` on the resource and apply that before the provider block changes. To move it, destroy it there \
+             first."
+        );
+        Err(Self::wrong_place(prior, what, fix))
     }
 
     /// Refuses to believe that an object is gone when it belongs to another account.
@@ -313,14 +340,14 @@ impl Session {
             return Ok(());
         }
         let what = format!("it lives in account {account}, and the credentials are those of account {actual}");
-        Err(Self::wrong_place(prior, what, "profile"))
+        let fix =
+            "Check `profile` of the provider block: state was left as it was. To move on purpose, destroy there first.";
+        Err(Self::wrong_place(prior, what, fix))
     }
 
-    fn wrong_place(prior: &Value, what: String, argument: &str) -> Failure {
+    fn wrong_place(prior: &Value, what: String, fix: impl Into<String>) -> Failure {
         let arn = prior.get("arn").as_str().unwrap_or_default();
-        Failure::new(Kind::Elsewhere, format!("read {arn}"), what).with_fix(format!(
-            "Check `{argument}` of the provider block: state was left as it was. To move on purpose, destroy there first."
-        ))
+        Failure::new(Kind::Elsewhere, format!("read {arn}"), what).with_fix(fix)
     }
 
     fn warn_unknown(&self, ctx: &Context, argument: &str) {
@@ -382,6 +409,11 @@ fn unread(prior: &Value) -> Diagnostic {
 /// Gives the part of the ARN in state at a position, where it is not empty: 3 is the region, 4 the account.
 pub fn part_of_arn(prior: &Value, position: usize) -> Option<&str> {
     prior.get("arn").as_str()?.split(':').nth(position).filter(|part| !part.is_empty())
+}
+
+/// Gives the region that an object names as its own, or that its ARN tells.
+pub fn region_of(object: &Value) -> Option<&str> {
+    object.get("region").as_str().or_else(|| part_of_arn(object, 3))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -1,6 +1,7 @@
 //! The provider through the in-process stand-in for core: functions, data sources, and a cluster that is gone.
 
 mod moved;
+mod region;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

@@ -22,9 +22,27 @@ pub fn fit(prefix: &str, name: &str, longest: usize) -> String {
     format!("{kept}-{}", &digest[..DIGEST_LENGTH])
 }
 
+/// Says whether this is how AWS writes its regions: `eu-west-1`, `us-gov-east-1`, `eusc-de-east-1`.
+pub fn is_region(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let all = |part: &str, test: fn(&u8) -> bool| !part.is_empty() && part.bytes().all(|byte| test(&byte));
+    let Some((number, words)) = parts.split_last() else { return false };
+    words.len() >= 2 && words.iter().all(|word| all(word, u8::is_ascii_lowercase)) && all(number, u8::is_ascii_digit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regions_are_told_from_other_text() {
+        for region in ["eu-west-1", "us-gov-east-1", "us-isob-east-1", "eusc-de-east-1", "ap-southeast-2"] {
+            assert!(is_region(region), "{region}");
+        }
+        for other in ["", "eu", "eu-west", "eu-west-1a", "EU-west-1", "west-1", "eu--1", "example.com"] {
+            assert!(!is_region(other), "{other}");
+        }
+    }
 
     #[test]
     fn names_fit_and_stay_apart() {

@@ -18,6 +18,7 @@ pub struct Subject<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub id: String,
+    pub arn: String,
     pub role_arn: String,
 }
 
@@ -49,8 +50,8 @@ pub async fn find_by_id(aws: &Aws, cluster: &str, id: &str) -> Result<Option<(St
     match call.send().await {
         Ok(answer) => Ok(answer.association().map(|found| {
             let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
-            let role_arn = text(found.role_arn());
-            (text(found.namespace()), text(found.service_account()), Found { id: id.to_owned(), role_arn })
+            let (arn, role_arn) = (text(found.association_arn()), text(found.role_arn()));
+            (text(found.namespace()), text(found.service_account()), Found { id: id.to_owned(), arn, role_arn })
         })),
         Err(e) => match Failure::aws(&doing, e) {
             failure if failure.is_missing() => Ok(None),
@@ -79,8 +80,8 @@ pub async fn find_by_role(
     Ok(None)
 }
 
-/// Makes the association, or points an existing one at the role; gives its id.
-pub async fn ensure(aws: &Aws, ctx: &Context, subject: &Subject<'_>, role_arn: &str) -> Result<String, Failure> {
+/// Makes the association, or points an existing one at the role.
+pub async fn ensure(aws: &Aws, ctx: &Context, subject: &Subject<'_>, role_arn: &str) -> Result<Found, Failure> {
     let doing = format!("associate {subject} with role {role_arn}");
     settle(ctx, &doing, || async {
         if let Some(found) = find(aws, subject).await? {
@@ -89,15 +90,17 @@ pub async fn ensure(aws: &Aws, ctx: &Context, subject: &Subject<'_>, role_arn: &
                     aws.eks().update_pod_identity_association().cluster_name(subject.cluster).association_id(&found.id);
                 call.role_arn(role_arn).send().await.map_err(|e| new_role(Failure::aws(&doing, e)))?;
             }
-            return Ok(found.id);
+            return Ok(Found { role_arn: role_arn.to_owned(), ..found });
         }
         let call =
             aws.eks().create_pod_identity_association().cluster_name(subject.cluster).namespace(subject.namespace);
         let answer = call.service_account(subject.service_account).role_arn(role_arn).send().await;
         let answer = answer.map_err(|e| new_role(Failure::aws(&doing, e)))?;
-        let id = answer.association().and_then(|made| made.association_id());
-        id.map(str::to_owned)
-            .ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "EKS answered without an association id"))
+        let made = answer.association().and_then(|made| Some((made.association_id()?, made.association_arn()?)));
+        let made = made.map(|(id, arn)| (id.to_owned(), arn.to_owned()));
+        let (id, arn) =
+            made.ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "EKS answered without an association's id"))?;
+        Ok(Found { id, arn, role_arn: role_arn.to_owned() })
     })
     .await
 }

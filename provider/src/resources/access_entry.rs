@@ -58,7 +58,7 @@ impl Resource for AccessEntry {
             "An access entry of the cluster: nodes with this role may join. It waits until EKS knows a role that was created a moment \
              ago.",
         );
-        let schema = inherit::adopt(inherit::tags(schema));
+        let schema = inherit::region(inherit::adopt(inherit::tags(schema)));
         inherit::id_and_arn(schema, "`cluster_name:principal_arn`.")
             .identity(identity::of_cluster("principal_arn", "The ARN of the nodes' role."))
             .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
@@ -84,12 +84,14 @@ impl Resource for AccessEntry {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        inherit::plan_cluster_member(&self.handle.session(), change, &["id", "arn"])
+        let session = self.handle.session();
+        inherit::plan_region(&session, change).await;
+        inherit::plan_cluster_member(&session, change, &["id", "arn"])
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&planned).await?;
         let model = resolve(&session, &planned)?;
         let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
         let arn = create(aws, ctx, &model, adopt).await?;
@@ -100,7 +102,7 @@ impl Resource for AccessEntry {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&state)?;
         let look = async {
-            let Some(found) = find(session.aws().await?, &model).await? else { return Ok(None) };
+            let Some(found) = find(&session.aws_of(&state).await?, &model).await? else { return Ok(None) };
             let tags = owned_part(&found.tags, model.tags_all.as_ref());
             let state = state.clone().with("arn", found.arn).with("type", found.r#type);
             let state = state.with("id", id_of(&model)).with("tags_all", tags);
@@ -111,7 +113,7 @@ impl Resource for AccessEntry {
 
     async fn update(&self, _ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&prior).await?;
         let before: Model = tfplugin::from_value(&prior)?;
         let model = resolve(&session, &planned)?;
         let arn = model.arn.clone().or(before.arn).unwrap_or_default();
@@ -124,7 +126,7 @@ impl Resource for AccessEntry {
 
     async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = session.aws_of(&prior).await?;
         let model: Model = tfplugin::from_value(&prior)?;
         let call = aws.eks().delete_access_entry().set_cluster_name(model.cluster_name.clone());
         match call.set_principal_arn(model.principal_arn.clone()).send().await {
@@ -137,15 +139,22 @@ impl Resource for AccessEntry {
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        let (id, region) = inherit::id_and_region(id);
         match id.split_once(':') {
-            Some((cluster, principal)) if principal.starts_with("arn:") => Ok(bare(cluster, principal)),
-            _ => Err(Diagnostic::error("The import id is malformed", "Write `cluster_name:principal_arn`.").into()),
+            Some((cluster, principal)) if principal.starts_with("arn:") => {
+                Ok(bare(cluster, principal).with("region", region))
+            }
+            _ => {
+                let detail = "Write `cluster_name:principal_arn`, or `cluster_name:principal_arn@REGION`.";
+                Err(Diagnostic::error("The import id is malformed", detail).into())
+            }
         }
     }
 
     fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
         moved::from_aws(source, "aws_eks_access_entry", |old| {
-            Ok(old.tagged(bare(old.text("cluster_name")?, old.text("principal_arn")?)))
+            let bare = bare(old.text("cluster_name")?, old.text("principal_arn")?);
+            Ok(old.tagged(bare.with("region", old.region())))
         })
     }
 }

@@ -448,6 +448,6 @@ async fn associate(aws: &Aws, ctx: &Context, model: &Model, state: Value) -> Res
     if role.is_empty() {
         return Err(Failure::new(Kind::Unexpected, "associate the controller's role", "its ARN is not known").into());
     }
-    let id = pod_identity::ensure(aws, ctx, &model.subject(), &role).await?;
-    Ok(state.with("association_id", id))
+    let found = pod_identity::ensure(aws, ctx, &model.subject(), &role).await?;
+    Ok(state.with("association_id", found.id))
 }

@@ -11,7 +11,7 @@ use tfplugin::{
     async_trait,
 };
 
-use super::moved;
+use super::{inherit, moved};
 use crate::aws::wait::{in_time, settle};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -50,10 +50,12 @@ impl Resource for DiscoveryTags {
     }
 
     fn schema(&self) -> Schema {
-        Schema::new(
+        let schema = Schema::new(
             "The tag by which node classes find subnets and security groups. karp owns this one tag on these resources and no other; \
-             where a module manages their tags too, let that module ignore this key.",
-        )
+             where a module manages their tags too, let that module ignore this key. The provider block's \
+             `ignore_tags` does not concern it.",
+        );
+        inherit::region(schema)
         .attribute("id", Attribute::string().computed().describe("`key,value,id1+id2+…`, as import takes it."))
         .attribute(
             "resource_ids",
@@ -91,20 +93,21 @@ impl Resource for DiscoveryTags {
                 .map_or(Value::Unknown, |model| Value::from(id_of(&model)));
             change.planned.set("id", id);
         }
+        inherit::plan_region(&self.handle.session(), change).await;
         Diagnostics::new()
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let model: Model = tfplugin::from_value(&planned)?;
         let session = self.handle.session();
-        self.converge(session.aws().await?, ctx, model, None).await
+        self.converge(&session.aws_of(&planned).await?, ctx, model, None).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let model: Model = tfplugin::from_value(&state)?;
         let session = self.handle.session();
         let look = async {
-            let actual = values(session.aws().await?, &model.key, &model.resource_ids).await?;
+            let actual = values(&session.aws_of(&state).await?, &model.key, &model.resource_ids).await?;
             let tagged: BTreeSet<String> =
                 actual.into_iter().filter(|(_, value)| *value == model.value).map(|(id, _)| id).collect();
             if tagged.is_empty() {
@@ -121,7 +124,7 @@ impl Resource for DiscoveryTags {
         let before: Model = tfplugin::from_value(&prior)?;
         let model: Model = tfplugin::from_value(&planned)?;
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&prior).await?;
         let dropped: BTreeSet<String> = before.resource_ids.difference(&model.resource_ids).cloned().collect();
         // With the value changed, what karp tagged before is no conflict.
         let ours = if before.value == model.value { BTreeSet::new() } else { before.resource_ids.clone() };
@@ -134,19 +137,24 @@ impl Resource for DiscoveryTags {
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let model: Model = tfplugin::from_value(&prior)?;
         let session = self.handle.session();
-        Ok(untag(session.aws().await?, ctx, &model.key, &model.value, &model.resource_ids).await?)
+        Ok(untag(&session.aws_of(&prior).await?, ctx, &model.key, &model.value, &model.resource_ids).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        let (id, region) = inherit::id_and_region(id);
         let parts: Vec<&str> = id.splitn(3, ',').collect();
         let [key, value, ids] = parts[..] else {
             return Err(Diagnostic::error(
                 "The import id is malformed",
-                "Write `key,value,id1+id2`, such as `karpenter.sh/discovery,prod,subnet-0123+sg-0456`.",
+                "Write `key,value,id1+id2`, such as `karpenter.sh/discovery,prod,subnet-0123+sg-0456`; with `@REGION` behind it \
+                 where that is not the provider block's.",
             )
             .into());
         };
-        known(key, value, ids.split('+').map(str::to_owned).collect())
+        let state = known(key, value, ids.split('+').map(str::to_owned).collect())?;
+        // All is known of it at once, so that no first look takes the provider's own region out.
+        let own = if region.is_some() { self.handle.session().region().await } else { None };
+        Ok(state.with("region", region.filter(|region| Some(*region) != own.as_deref())))
     }
 
     /// An `aws_ec2_tag` is the tag of one resource; the others join it by the next apply.
@@ -154,7 +162,10 @@ impl Resource for DiscoveryTags {
         moved::from_aws(source, "aws_ec2_tag", |old| {
             // a tag may have no value
             let value = source.text("value").unwrap_or_default();
-            known(old.text("key")?, value, BTreeSet::from([old.text("resource_id")?.to_owned()]))
+            let state = known(old.text("key")?, value, BTreeSet::from([old.text("resource_id")?.to_owned()]))?;
+            let session = self.handle.session();
+            let own = session.model().aws.region.as_deref();
+            Ok(state.with("region", old.region().filter(|region| Some(*region) != own)))
         })
     }
 }

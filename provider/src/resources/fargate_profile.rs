@@ -78,7 +78,7 @@ impl Resource for FargateProfile {
             "A Fargate profile: pods that match run on Fargate, so that the controller has a place before there are nodes. EKS changes \
              one profile of a cluster at a time; karp queues them.",
         );
-        inherit::id_and_arn(inherit::adopt(inherit::tags(schema)), "`cluster_name:name`.")
+        inherit::id_and_arn(inherit::region(inherit::adopt(inherit::tags(schema))), "`cluster_name:name`.")
             .identity(identity::of_cluster("name", "The profile's name."))
             .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
             .attribute(
@@ -118,14 +118,16 @@ impl Resource for FargateProfile {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        inherit::plan_cluster_member(&self.handle.session(), change, &["id", "arn"])
+        let session = self.handle.session();
+        inherit::plan_region(&session, change).await;
+        inherit::plan_cluster_member(&session, change, &["id", "arn"])
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&planned).await?;
         let model = resolve(&session, &planned)?;
-        let lock = session.cluster_lock(model.cluster_name.as_deref().unwrap_or_default());
+        let lock = session.cluster_lock(aws.region(), model.cluster_name.as_deref().unwrap_or_default());
         let _turn = ctx.run(lock.lock()).await?;
         let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
         let (arn, origin) = create(aws, ctx, &model, adopt).await?;
@@ -141,7 +143,7 @@ impl Resource for FargateProfile {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&state)?;
         let look = async {
-            let Some(found) = find(session.aws().await?, &model).await? else { return Ok(None) };
+            let Some(found) = find(&session.aws_of(&state).await?, &model).await? else { return Ok(None) };
             if is_leaving(&found) {
                 ctx.warn(Diagnostic::warning(
                     format!("Fargate profile {:?} is on its way out", id_of(&model)),
@@ -158,7 +160,7 @@ impl Resource for FargateProfile {
 
     async fn update(&self, _ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&prior).await?;
         let before: Model = tfplugin::from_value(&prior)?;
         let model = resolve(&session, &planned)?;
         let arn = before.arn.unwrap_or_default();
@@ -170,24 +172,31 @@ impl Resource for FargateProfile {
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&prior).await?;
         let model: Model = tfplugin::from_value(&prior)?;
-        let lock = session.cluster_lock(model.cluster_name.as_deref().unwrap_or_default());
+        let lock = session.cluster_lock(aws.region(), model.cluster_name.as_deref().unwrap_or_default());
         let _turn = ctx.run(lock.lock()).await?;
         delete(aws, ctx, &model).await?;
         Ok(())
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        let (id, region) = inherit::id_and_region(id);
         match id.split_once(':') {
-            Some((cluster, name)) if !cluster.is_empty() && !name.is_empty() => Ok(bare(cluster, name)),
-            _ => Err(Diagnostic::error("The import id is malformed", "Write `cluster_name:name`.").into()),
+            Some((cluster, name)) if !cluster.is_empty() && !name.is_empty() => {
+                Ok(bare(cluster, name).with("region", region))
+            }
+            _ => {
+                let detail = "Write `cluster_name:name`, or `cluster_name:name@REGION`.";
+                Err(Diagnostic::error("The import id is malformed", detail).into())
+            }
         }
     }
 
     fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
         moved::from_aws(source, "aws_eks_fargate_profile", |old| {
-            Ok(old.tagged(bare(old.text("cluster_name")?, old.text("fargate_profile_name")?)))
+            let bare = bare(old.text("cluster_name")?, old.text("fargate_profile_name")?);
+            Ok(old.tagged(bare.with("region", old.region())))
         })
     }
 }

@@ -3,7 +3,7 @@
 use tfplugin::Value;
 use tfplugin::schema::Identity;
 
-use crate::session::part_of_arn;
+use crate::session::{part_of_arn, region_of};
 
 /// Where the versions of identities begin. OpenTofu keeps the identity that the other provider gave when a `moved` block hands a resource
 /// over, and has it brought to karp's shape only where karp's version is the higher one; theirs are at 0 and 1 so far.
@@ -24,14 +24,18 @@ pub fn of_account() -> Identity {
 /// Gives the identity of an object of an EKS cluster; `attribute` tells those of one cluster apart.
 pub fn of_cluster(attribute: &str, description: &str) -> Identity {
     let identity = identity(&format!("{{cluster_name}}:{{{attribute}}}")).required("cluster_name", CLUSTER);
-    region(account(identity.required(attribute, description)))
+    of_region(identity.required(attribute, description))
 }
 
 /// Gives the identity of a pod identity association, whose import id has a comma.
 pub fn of_association() -> Identity {
-    identity("{cluster_name},{association_id}")
-        .required("cluster_name", CLUSTER)
-        .required("association_id", "The association's id.")
+    let identity = identity("{cluster_name},{association_id}").required("cluster_name", CLUSTER);
+    of_region(identity.required("association_id", "The association's id."))
+}
+
+/// Gives the identity of a queue.
+pub fn of_queue() -> Identity {
+    of_region(of_world("url", "The queue's URL."))
 }
 
 /// Gives the identity of what one attribute names in the whole world.
@@ -48,6 +52,8 @@ fn account(identity: Identity) -> Identity {
     identity.optional("account_id", "The AWS account.", |state| Value::from(part_of_arn(state, 4)))
 }
 
-fn region(identity: Identity) -> Identity {
-    identity.optional("region", "The AWS region.", |state| Value::from(part_of_arn(state, 3)))
+/// Adds account and region, which an import may give; the region then says where to look.
+fn of_region(identity: Identity) -> Identity {
+    let region = "The AWS region; the provider block's when left out.";
+    account(identity).optional("region", region, |state| Value::from(region_of(state))).ending('@', "region")
 }

@@ -33,6 +33,26 @@ pub fn tags(schema: Schema) -> Schema {
         )
 }
 
+/// Adds `region`.
+pub fn region(schema: Schema) -> Schema {
+    let region = validate::text("must be an AWS region such as \"eu-west-1\"", names::is_region);
+    schema.attribute(
+        "region",
+        Attribute::string().optional().validate(region).describe(
+            "The AWS region of the object; the provider block's `region` when left out. Where that is another region than the object's, \
+             it is replaced; writing down the region that it is in changes nothing in AWS. An import takes it as `@REGION` behind the id.",
+        ),
+    )
+}
+
+/// Splits an import id from the region behind it: `ID@REGION`.
+pub fn id_and_region(id: &str) -> (&str, Option<&str>) {
+    match id.rsplit_once('@') {
+        Some((id, region)) if names::is_region(region) => (id, Some(region)),
+        _ => (id, None),
+    }
+}
+
 /// Adds `id` and `arn`.
 pub fn id_and_arn(schema: Schema, id: &str) -> Schema {
     schema
@@ -122,6 +142,23 @@ pub fn plan_tags(session: &Session, change: &mut PlannedChange) {
     if !change.is_destroy() {
         let all = session.tags_all(change.planned.get("tags"), change.planned.get("cluster_name"));
         change.planned.set("tags_all", all);
+    }
+}
+
+/// Plans `region`: where it comes to another region than the object's, that is a replacement. Comes before what a replacement leaves open.
+pub async fn plan_region(session: &Session, change: &mut PlannedChange) {
+    if !change.is_update() || !change.changed("region") {
+        return;
+    }
+    let own = session.region().await;
+    let goal = match change.planned.get("region") {
+        Value::Null => own.clone(),
+        region => region.as_str().map(str::to_owned),
+    };
+    let home = session::region_of(&change.prior).map(str::to_owned).or(own);
+    // Not known is not the same.
+    if goal.is_none() || goal != home {
+        change.replace("region");
     }
 }
 

@@ -12,7 +12,7 @@ use tfplugin::{
 
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
-use crate::aws::names::LONGEST_QUEUE;
+use crate::aws::names::{LONGEST_QUEUE, is_region};
 use crate::aws::queue::{self, EVENTS, Event, Queue};
 use crate::aws::role::check_adoptable;
 use crate::aws::tags::{Tags, owned_part};
@@ -66,10 +66,10 @@ impl Resource for InterruptionQueue {
             "The SQS queue on which the controller hears of interruptions, with its policy and the EventBridge rules that feed it, as \
              one resource.",
         );
-        let schema = inherit::adopt(inherit::tags(inherit::cluster_name(schema)));
+        let schema = inherit::region(inherit::adopt(inherit::tags(inherit::cluster_name(schema))));
         let events = Value::canonical_set(EVENTS.map(|event| Value::from(event.name)));
         inherit::id_and_arn(schema, "The queue's URL.")
-            .identity(identity::of_world("url", "The queue's URL."))
+            .identity(identity::of_queue())
             .attribute("url", Attribute::string().computed().use_state_for_unknown().describe("The queue's URL."))
             .attribute("name", queue_name())
             .attribute(
@@ -114,6 +114,7 @@ impl Resource for InterruptionQueue {
         }
         inherit::plan_name(change, PREFIX, LONGEST_QUEUE);
         inherit::plan_tags(&session, change);
+        inherit::plan_region(&session, change).await;
         inherit::reopen_on_replace(change, &["id", "arn", "url"]);
         let rules = rules(change.planned.get("name"), change.planned.get("events"));
         change.planned.set("rules", rules);
@@ -124,7 +125,7 @@ impl Resource for InterruptionQueue {
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&planned).await?;
         let model = resolve(&session, &planned)?;
         let name = model.name.clone().unwrap_or_default();
         let (found, origin) = create_or_adopt(&session, aws, ctx, &name, &model).await?;
@@ -135,7 +136,7 @@ impl Resource for InterruptionQueue {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&state)?;
         let look = async {
-            let aws = session.aws().await?;
+            let aws = &session.aws_of(&state).await?;
             let url = model.url.clone().or(model.id.clone()).unwrap_or_default();
             let Some(found) = queue::find(aws, &url).await? else { return Ok(None) };
             let name = url.rsplit('/').next().unwrap_or_default().to_owned();
@@ -165,7 +166,7 @@ impl Resource for InterruptionQueue {
 
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&prior).await?;
         let before: Model = tfplugin::from_value(&prior)?;
         let model = resolve(&session, &planned)?;
         let name = model.name.clone().unwrap_or_default();
@@ -182,7 +183,7 @@ impl Resource for InterruptionQueue {
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&prior).await?;
         let model: Model = tfplugin::from_value(&prior)?;
         let name = model.name.clone().unwrap_or_default();
         // Also events without a working rule: a half-made or damaged one must not stay.
@@ -195,24 +196,28 @@ impl Resource for InterruptionQueue {
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
-        if !id.contains("://") {
-            return Err(Diagnostic::error("The import id is malformed", "Write the queue's URL.").into());
+        let (url, region) = inherit::id_and_region(id);
+        if !url.contains("://") {
+            let detail = "Write the queue's URL, or `URL@REGION`.";
+            return Err(Diagnostic::error("The import id is malformed", detail).into());
         }
-        Ok(bare(id))
+        Ok(bare(url, region))
     }
 
     fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
         moved::from_aws(source, "aws_sqs_queue", |old| {
             // states from before the attribute `url` have it as the id
             let url = old.text("url").or_else(|_| old.text("id"))?;
-            Ok(old.tagged(bare(url)))
+            Ok(old.tagged(bare(url, old.region())))
         })
     }
 }
 
-/// Gives the state with which an import begins.
-fn bare(url: &str) -> Value {
-    Value::object([("id", url), ("url", url)])
+/// Gives the state with which an import begins. A queue's URL tells its region, except at emulators and private endpoints.
+fn bare(url: &str, region: Option<&str>) -> Value {
+    let host = url.split_once("://").and_then(|(_, rest)| rest.strip_prefix("sqs."));
+    let told = host.and_then(|host| host.split('.').next()).filter(|region| is_region(region));
+    Value::object([("id", url), ("url", url)]).with("region", region.or(told))
 }
 
 fn queue_name() -> Attribute {

@@ -35,6 +35,11 @@ impl Old<'_> {
         found.ok_or_else(|| incomplete(&self.0.type_name, attribute).into())
     }
 
+    /// Gives the region of the object, which hashicorp/aws keeps since its version 6.
+    pub fn region(&self) -> Option<&str> {
+        self.0.text("region").filter(|text| !text.is_empty())
+    }
+
     /// Carries over which tags the configuration wrote. An import takes all tags of an object for its own; here those of others are known
     /// apart, and no plan takes them away. What `default_tags` of the other provider added counts as theirs too.
     pub fn tagged(&self, state: Value) -> Value {

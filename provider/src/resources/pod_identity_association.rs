@@ -9,7 +9,7 @@ use tfplugin::{
 };
 
 use super::{identity, inherit, moved};
-use crate::aws::pod_identity::{self, Subject};
+use crate::aws::pod_identity::{self, Found, Subject};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 
@@ -22,6 +22,7 @@ pub struct PodIdentityAssociation {
 #[serde(default)]
 struct Model {
     id: Option<String>,
+    arn: Option<String>,
     association_id: Option<String>,
     cluster_name: Option<String>,
     namespace: Option<String>,
@@ -43,9 +44,9 @@ impl Model {
         self.role_arn.as_deref().unwrap_or_default()
     }
 
-    fn associated(self, association: String) -> Self {
-        let cluster = self.cluster_name.as_deref().unwrap_or_default();
-        Self { id: Some(format!("{cluster},{association}")), association_id: Some(association), ..self }
+    fn associated(self, found: Found) -> Self {
+        let id = format!("{},{}", self.subject().cluster, found.id);
+        Self { id: Some(id), arn: Some(found.arn), association_id: Some(found.id), ..self }
     }
 }
 
@@ -70,12 +71,8 @@ impl Resource for PodIdentityAssociation {
             "Gives the pods of a service account a role by EKS Pod Identity. `karp_controller_role` makes its own association; this one is \
              for roles that are made elsewhere. It waits until EKS knows a role that was created a moment ago.",
         );
-        inherit::adopt(schema)
+        inherit::id_and_arn(inherit::region(inherit::adopt(schema)), "`cluster_name,association_id`.")
             .identity(identity::of_association())
-            .attribute(
-                "id",
-                Attribute::string().computed().use_state_for_unknown().describe("`cluster_name,association_id`."),
-            )
             .attribute(
                 "association_id",
                 Attribute::string().computed().use_state_for_unknown().describe("The association's id."),
@@ -94,17 +91,19 @@ impl Resource for PodIdentityAssociation {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        let found = inherit::plan_cluster_name(&self.handle.session(), change);
+        let session = self.handle.session();
+        let found = inherit::plan_cluster_name(&session, change);
         if change.is_update() && change.changed("cluster_name") {
             change.replace("cluster_name");
         }
-        inherit::reopen_on_replace(change, &["id", "association_id"]);
+        inherit::plan_region(&session, change).await;
+        inherit::reopen_on_replace(change, &["id", "arn", "association_id"]);
         found
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&planned).await?;
         let model: Model = tfplugin::from_value(&planned)?;
         let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
         if let Some(found) = pod_identity::find(aws, &model.subject()).await?
@@ -122,7 +121,7 @@ impl Resource for PodIdentityAssociation {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&state)?;
         let look = async {
-            let aws = session.aws().await?;
+            let aws = &session.aws_of(&state).await?;
             let found = match &model.association_id {
                 // an import knows the id alone
                 Some(id) if model.namespace.is_none() => {
@@ -134,17 +133,17 @@ impl Resource for PodIdentityAssociation {
             };
             let Some((namespace, service_account, found)) = found else { return Ok(None) };
             let id = format!("{},{}", model.subject().cluster, found.id);
-            let state = state.clone().with("id", id).with("association_id", found.id);
+            let state = state.clone().with("id", id).with("arn", found.arn).with("association_id", found.id);
             let state = state.with("namespace", namespace).with("service_account", service_account);
             Ok(Some(state.with("role_arn", found.role_arn)))
         };
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }
 
-    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&planned)?;
-        let aws = session.aws().await?;
+        let aws = &session.aws_of(&prior).await?;
         let association = pod_identity::ensure(aws, ctx, &model.subject(), model.role_arn()).await?;
         Ok(tfplugin::to_value(&model.associated(association))?)
     }
@@ -153,21 +152,25 @@ impl Resource for PodIdentityAssociation {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&prior)?;
         let id = model.association_id.as_deref().unwrap_or_default();
-        Ok(pod_identity::delete(session.aws().await?, &model.subject(), id).await?)
+        Ok(pod_identity::delete(&session.aws_of(&prior).await?, &model.subject(), id).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        let (id, region) = inherit::id_and_region(id);
         match id.split_once(',') {
             Some((cluster, association)) if !cluster.is_empty() && association.starts_with("a-") => {
-                Ok(bare(cluster, association))
+                Ok(bare(cluster, association).with("region", region))
             }
-            _ => Err(Diagnostic::error("The import id is malformed", "Write `cluster_name,association_id`.").into()),
+            _ => {
+                let detail = "Write `cluster_name,association_id`, or `cluster_name,association_id@REGION`.";
+                Err(Diagnostic::error("The import id is malformed", detail).into())
+            }
         }
     }
 
     fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
         moved::from_aws(source, "aws_eks_pod_identity_association", |old| {
-            Ok(bare(old.text("cluster_name")?, old.text("association_id")?))
+            Ok(bare(old.text("cluster_name")?, old.text("association_id")?).with("region", old.region()))
         })
     }
 }

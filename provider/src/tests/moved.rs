@@ -81,7 +81,7 @@ fn sources() -> Vec<(Moved, &'static str, String)> {
     ]
 }
 
-async fn imported(type_name: &str, id: &str) -> Value {
+pub(super) async fn imported(type_name: &str, id: &str) -> Value {
     let kinds: Vec<Box<dyn Resource>> = crate::resources::all(&Arc::default());
     let kind = kinds.into_iter().find(|kind| kind.type_name() == type_name).unwrap();
     let ctx = Context::new(CancellationToken::new(), Duration::from_secs(1));
@@ -97,13 +97,28 @@ async fn what_is_taken_over_is_what_an_import_begins_with() {
         assert_eq!(taken.state, core.config(target, &imported(target, &id).await), "{target}");
         assert_eq!(is_bare(&taken.state), target != "karp_discovery_tags", "{target}");
         if let Some(identity) = &core.schema(target).identity {
-            assert_eq!(identity.import_id(&taken.identity).unwrap(), id, "{target}: the identity means the import id");
+            let meant = imported(target, &identity.import_id(&taken.identity).unwrap()).await;
+            assert_eq!(meant, imported(target, &id).await, "{target}: the identity means the import id");
         }
     }
     let role = json!({ "aws_service_name": "spot.amazonaws.com" });
     let taken = core.take_over("karp_spot_service_linked_role", &aws("aws_iam_service_linked_role", role)).await;
     let spot = imported("karp_spot_service_linked_role", "spot.amazonaws.com").await.with("adopted", false);
     assert_eq!(taken.expect_state(), core.config("karp_spot_service_linked_role", &spot));
+}
+
+#[tokio::test]
+async fn the_region_that_hashicorp_aws_kept_comes_along() {
+    let core = Core::new(Karp::default());
+    let entry = json!({ "cluster_name": "prod", "principal_arn": ROLE_ARN, "region": "us-west-2" });
+    let taken = core.take_over("karp_access_entry", &aws("aws_eks_access_entry", entry)).await.expect_state();
+    assert_eq!(taken.get("region").as_str(), Some("us-west-2"));
+    let own = configured(json!({})).await;
+    for (region, kept) in [("eu-west-1", None), ("us-west-2", Some("us-west-2"))] {
+        let tag = json!({ "resource_id": "subnet-1", "key": "k", "value": "prod", "region": region });
+        let taken = own.take_over("karp_discovery_tags", &aws("aws_ec2_tag", tag)).await.expect_state();
+        assert_eq!(taken.get("region").as_str(), kept, "the provider's own region is left out");
+    }
 }
 
 #[tokio::test]
@@ -177,7 +192,7 @@ fn serve(answer: fn(&str) -> String) -> String {
     format!("http://{address}")
 }
 
-async fn configured(more: Json) -> Core {
+pub(super) async fn configured(more: Json) -> Core {
     let core = Core::new(Karp::default());
     let mut block =
         json!({ "region": "eu-west-1", "access_key": "test", "secret_key": "test", "cluster_name": "prod" });

@@ -11,6 +11,7 @@ mod moved;
 mod others;
 #[path = "../support/rc.rs"]
 mod rc;
+mod region;
 mod stand;
 mod stopped;
 mod teardown;

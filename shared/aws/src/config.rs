@@ -179,11 +179,31 @@ impl Clients {
         let credentials = config
             .credentials_provider()
             .ok_or_else(|| Error::configuration("the AWS SDK was built without a credentials provider"))?;
-        let of = |service| for_service(&config, &settings.endpoints, service);
+        let attempts = (settings.permit.clone(), settings.max_attempts());
+        Ok(Self::build(config, settings.endpoints.clone(), region, credentials, attempts))
+    }
+
+    /// Returns clients that call another region with the same credentials. Contacts nothing.
+    #[must_use]
+    pub fn in_region(&self, region: &str) -> Self {
+        let inner = &self.inner;
+        let config = inner.config.to_builder().region(Region::new(region.to_owned())).build();
+        let attempts = (inner.permit.clone(), inner.max_attempts);
+        Self::build(config, inner.endpoints.clone(), region.to_owned(), inner.credentials.clone(), attempts)
+    }
+
+    fn build(
+        config: SdkConfig,
+        endpoints: BTreeMap<Service, String>,
+        region: String,
+        credentials: SharedCredentialsProvider,
+        (permit, max_attempts): (Permit, u32),
+    ) -> Self {
+        let of = |service| for_service(&config, &endpoints, service);
         let ec2 = aws_sdk_ec2::Client::new(&of(Service::Ec2));
         let once = ec2.config().to_builder().retry_config(RetryConfig::disabled()).build();
         let pricing = of(Service::Pricing).into_builder().region(Region::new(pricing_region(&region))).build();
-        Ok(Self {
+        Self {
             inner: Arc::new(Inner {
                 ec2,
                 ec2_once: aws_sdk_ec2::Client::from_conf(once),
@@ -193,15 +213,15 @@ impl Clients {
                 ssm: aws_sdk_ssm::Client::new(&of(Service::Ssm)),
                 pricing: aws_sdk_pricing::Client::new(&pricing),
                 sts: aws_sdk_sts::Client::new(&of(Service::Sts)),
-                endpoints: settings.endpoints.clone(),
+                endpoints,
                 region,
                 credentials,
                 config,
                 pace: Pace::ec2(),
-                permit: settings.permit.clone(),
-                max_attempts: settings.max_attempts(),
+                permit,
+                max_attempts,
             }),
-        })
+        }
     }
 
     /// Returns the configuration for a client of `service`, with its endpoint override in place.
@@ -473,5 +493,11 @@ mod tests {
         assert_eq!(clients.config_for(Service::Iam).endpoint_url(), Some("http://127.0.0.1:9/"));
         assert_ne!(clients.config_for(Service::Ec2).endpoint_url(), Some("http://127.0.0.1:9/"));
         assert_eq!(clients.region(), "eu-west-1");
+
+        let there = clients.in_region("us-west-2");
+        assert_eq!((there.region(), clients.region()), ("us-west-2", "eu-west-1"));
+        let sqs = there.config_for(Service::Sqs);
+        assert_eq!(sqs.region().map(ToString::to_string).as_deref(), Some("us-west-2"));
+        assert_eq!(there.config_for(Service::Iam).endpoint_url(), Some("http://127.0.0.1:9/"));
     }
 }

@@ -12,6 +12,7 @@ pub struct Identity {
     /// The attributes by name.
     pub attributes: BTreeMap<String, IdentityAttribute>,
     id: String,
+    ending: Option<(char, String)>,
 }
 
 /// One text of an identity.
@@ -33,7 +34,7 @@ enum Source {
 impl Identity {
     /// Starts an identity. `id` is the import id with the attributes in braces, such as `{cluster_name}:{name}`.
     pub fn new(id: impl Into<String>) -> Self {
-        Self { version: 0, attributes: BTreeMap::new(), id: id.into() }
+        Self { version: 0, attributes: BTreeMap::new(), id: id.into(), ending: None }
     }
 
     /// Sets the version of its shape.
@@ -61,6 +62,13 @@ impl Identity {
     ) -> Self {
         let source = Source::State(source);
         self.with(name.into(), IdentityAttribute { required: false, description: description.into(), source })
+    }
+
+    /// Lets the import id end with an optional attribute behind a mark, as in `ID@REGION`, where an import gives it.
+    #[must_use]
+    pub fn ending(mut self, mark: char, name: impl Into<String>) -> Self {
+        self.ending = Some((mark, name.into()));
+        self
     }
 
     fn with(mut self, name: String, attribute: IdentityAttribute) -> Self {
@@ -98,6 +106,12 @@ impl Identity {
                 return Err(Diagnostic::error("The identity is incomplete", detail).into());
             }
             id = id.replace(&format!("{{{name}}}"), text);
+        }
+        if let Some((mark, name)) = &self.ending
+            && let Some(text) = identity.get(name).as_str().filter(|text| !text.is_empty())
+        {
+            id.push(*mark);
+            id.push_str(text);
         }
         Ok(id)
     }

@@ -1,0 +1,89 @@
+//! Objects that live in another region than the provider block's. Each test ends on an empty plan, or with nothing left.
+
+use crate::life::unique;
+use crate::stand::Sandbox;
+
+const QUEUE: &str = "karp_interruption_queue.this";
+
+fn queue(name: &str, region: Option<&str>) -> String {
+    let region = region.map_or_else(String::new, |region| format!("  region = {region:?}\n"));
+    format!("resource \"karp_interruption_queue\" \"this\" {{\n  name = {name:?}\n{region}}}\n")
+}
+
+fn provider_block(text: &str) -> String {
+    format!("PROVIDER\n{text}")
+}
+
+#[tokio::test]
+async fn a_queue_lives_in_a_region_of_its_own() {
+    let Some(sandbox) = Sandbox::find("region") else { return };
+    let other = if sandbox.region == "us-west-2" { "eu-west-1" } else { "us-west-2" };
+    let (name, before) = (unique("region"), sandbox.what_exists());
+    let sqs = sandbox.clients().await.in_region(other).sqs().clone();
+    let stand = sandbox.stand(&provider_block(&queue(&name, Some(other))));
+    stand.apply();
+    stand.assert_empty_plan();
+    let arn = stand.attribute(QUEUE, "arn");
+    assert!(arn.as_str().is_some_and(|arn| arn.contains(other)), "{arn}");
+    let url = sqs.get_queue_url().queue_name(&name).send().await.unwrap().queue_url.unwrap();
+    assert_eq!(sandbox.what_exists(), before, "the provider's own region has nothing of it");
+
+    // An import finds it there, by id and by identity.
+    let by_id = format!("  id = \"{url}@{other}\"\n");
+    let by_identity = format!("  identity = {{\n    url = {url:?}\n    region = {other:?}\n  }}\n");
+    for how in [by_id, by_identity] {
+        let import = format!("import {{\n  to = {QUEUE}\n{how}}}\n");
+        let second = sandbox.stand(&provider_block(&(queue(&name, Some(other)) + &import)));
+        let run = second.plan();
+        let quiet = |(action, _): &(String, String)| action == "import" || action == "noop";
+        assert!(run.errors().is_empty() && run.changes().iter().all(quiet), "{how}: {}", run.text);
+        second.apply();
+        second.assert_empty_plan();
+    }
+
+    // Without a region of its own it moves to the provider's.
+    stand.write(&provider_block(&queue(&name, None)));
+    let run = stand.plan();
+    assert_eq!(run.changes(), [("replace".to_owned(), QUEUE.to_owned())], "{}", run.text);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert!(sqs.get_queue_url().queue_name(&name).send().await.is_err(), "the old queue is left");
+
+    // To write down where it is replaces nothing; then the provider block may look elsewhere.
+    stand.write(&provider_block(&queue(&name, Some(&sandbox.region))));
+    let run = stand.plan();
+    assert_eq!(run.changes(), [("update".to_owned(), QUEUE.to_owned())], "{}", run.text);
+    stand.apply();
+    stand.assert_empty_plan();
+    let elsewhere = sandbox.provider(&format!("  region = {other:?}"));
+    stand.write(&(elsewhere.clone() + &queue(&name, Some(&sandbox.region))));
+    stand.assert_empty_plan();
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+#[tokio::test]
+async fn discovery_tags_reach_subnets_of_another_region() {
+    let Some(sandbox) = Sandbox::find("region_tags") else { return };
+    let other = if sandbox.region == "us-west-2" { "eu-west-1" } else { "us-west-2" };
+    let ec2 = sandbox.clients().await.in_region(other).ec2().clone();
+    let vpc = ec2.create_vpc().cidr_block("10.99.0.0/24").send().await.unwrap().vpc.unwrap().vpc_id.unwrap();
+    let subnet = ec2.create_subnet().vpc_id(&vpc).cidr_block("10.99.0.0/26").send().await.unwrap();
+    let subnet = subnet.subnet.unwrap().subnet_id.unwrap();
+    let key = format!("karp.test/{}", unique("region"));
+    let tags = format!(
+        "resource \"karp_discovery_tags\" \"this\" {{\n  resource_ids = [{subnet:?}]\n  key = {key:?}\n  value = \"x\"\n  region = {other:?}\n}}\n"
+    );
+    let stand = sandbox.stand(&provider_block(&tags));
+    stand.apply();
+    stand.assert_empty_plan();
+    let import = format!("import {{\n  to = karp_discovery_tags.this\n  id = \"{key},x,{subnet}@{other}\"\n}}\n");
+    let second = sandbox.stand(&provider_block(&(tags + &import)));
+    second.apply();
+    second.assert_empty_plan();
+    stand.destroy();
+    let left = ec2.describe_subnets().subnet_ids(&subnet).send().await.unwrap().subnets.unwrap_or_default();
+    assert!(left[0].tags().is_empty(), "{left:?}");
+    ec2.delete_subnet().subnet_id(&subnet).send().await.unwrap();
+    ec2.delete_vpc().vpc_id(&vpc).send().await.unwrap();
+}
