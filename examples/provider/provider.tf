@@ -14,4 +14,7 @@ provider "karp" {
   default_tags = {
     tags = { team = "platform" }
   }
+  ignore_tags = {
+    key_prefixes = ["cost/"]
+  }
 }

@@ -10,7 +10,7 @@ use tfplugin::{
     Attribute, DataSource, Diagnostics, EphemeralResource, Function, Provider, Resource, Schema, Type, Value,
 };
 
-use crate::aws::tags::Tags;
+use crate::aws::tags::{CLUSTER_KEY, Ignored, Tags};
 use crate::cluster_token::ClusterToken;
 use crate::session::Session;
 use crate::{data_sources, functions, resources};
@@ -27,19 +27,19 @@ pub enum Part {
     ClusterName,
     /// All that it takes to call the API server other than by EKS.
     Kubernetes,
-    /// The tags that every object gets.
-    DefaultTags,
+    /// The tags that every object gets, and those that none of them is looked at for.
+    Tags,
 }
 
 impl Part {
-    const ALL: [Self; 4] = [Self::Aws, Self::ClusterName, Self::Kubernetes, Self::DefaultTags];
+    const ALL: [Self; 4] = [Self::Aws, Self::ClusterName, Self::Kubernetes, Self::Tags];
 
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Aws => &["region", "profile", "access_key", "secret_key", "token", "assume_role", "endpoints"],
             Self::ClusterName => &["cluster_name"],
             Self::Kubernetes => &["kubernetes"],
-            Self::DefaultTags => &["default_tags"],
+            Self::Tags => &["default_tags", "ignore_tags"],
         }
     }
 }
@@ -62,6 +62,7 @@ pub struct Model {
     pub cluster_name: Option<String>,
     pub kubernetes: Option<Kubernetes>,
     pub default_tags: Tags,
+    pub ignore_tags: Ignored,
     pub offline_plan: bool,
     pub adopt_existing: bool,
     pub missing_cluster: MissingCluster,
@@ -106,6 +107,7 @@ struct Block {
     assume_role: Option<Vec<RoleBlock>>,
     endpoints: Option<BTreeMap<String, Option<String>>>,
     default_tags: Option<TagsBlock>,
+    ignore_tags: Option<Ignored>,
     cluster_name: Option<String>,
     kubernetes: Option<Kubernetes>,
     offline_plan: Option<bool>,
@@ -164,6 +166,7 @@ impl Model {
             cluster_name,
             kubernetes: block.kubernetes,
             default_tags: block.default_tags.and_then(|block| block.tags).unwrap_or_default(),
+            ignore_tags: block.ignore_tags.unwrap_or_default(),
             offline_plan: block.offline_plan.unwrap_or_default(),
             adopt_existing: block.adopt_existing.unwrap_or_default(),
             missing_cluster: block.missing_cluster.unwrap_or_default(),
@@ -243,6 +246,7 @@ impl Provider for Karp {
                 .optional()
                 .describe("Tags that every AWS object of this provider gets; a resource's own `tags` win."),
         )
+        .attribute("ignore_tags", ignore_tags())
         .attribute(
             "cluster_name",
             text("The EKS cluster: the default of every resource's `cluster_name`, and the cluster whose API server is called; else \
@@ -295,6 +299,7 @@ impl Provider for Karp {
                 "Set `host`, or `config_path` to a kubeconfig; or leave `kubernetes` out, and karp asks EKS for `cluster_name`.",
             );
         }
+        found.extend(check_ignored(config));
         found
     }
 
@@ -327,6 +332,51 @@ impl Provider for Karp {
 
 fn text(description: &str) -> Attribute {
     Attribute::string().optional().describe(description)
+}
+
+fn ignore_tags() -> Attribute {
+    let texts = |description: &str| {
+        Attribute::set(Type::String)
+            .optional()
+            // AWS's own limit of a key.
+            .validate(validate::each(validate::length(1, 128)))
+            .describe(description)
+    };
+    Attribute::nested_single([
+        ("keys", texts("Keys of tags.")),
+        ("key_prefixes", texts("How the keys of tags begin, such as `kubernetes.io/`.")),
+    ])
+    .optional()
+    .describe(
+        "Tags that others put on this provider's AWS objects, such as those of a cost tool: they are neither read into the state nor \
+         planned nor removed, on no resource. `karp_discovery_tags` keeps its tag all the same.",
+    )
+}
+
+/// Refuses to ignore the tag that proves whose an object is, and tells of tags that are given and ignored in one block.
+fn check_ignored(config: &Value) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    let block = config.get("ignore_tags");
+    let Ok(ignored) = tfplugin::from_value::<Option<Ignored>>(block).map(Option::unwrap_or_default) else {
+        return found;
+    };
+    if ignored.covers(CLUSTER_KEY) {
+        found.error(
+            "ignore_tags",
+            "karp's own tag cannot be ignored",
+            format!("By {CLUSTER_KEY} karp knows which cluster an object serves: choose keys and prefixes that leave it out."),
+        );
+    }
+    let given = config.get("default_tags").get("tags").as_map().into_iter().flatten();
+    let both: Vec<&str> = given.map(|(key, _)| key.as_str()).filter(|key| ignored.covers(key)).collect();
+    if !both.is_empty() {
+        found.warning(
+            "default_tags",
+            "Default tags are ignored",
+            format!("`ignore_tags` covers {}, so that no object gets it from here.", both.join(", ")),
+        );
+    }
+    found
 }
 
 fn assume_role() -> Attribute {
@@ -394,7 +444,7 @@ mod tests {
         let model = Model::read(&config).unwrap();
         assert_eq!(model.aws.region.as_deref(), Some("eu-west-1"));
         assert_eq!(model.unknown(Part::ClusterName), Some("cluster_name"));
-        assert_eq!(model.unknown(Part::DefaultTags), Some("default_tags"));
+        assert_eq!(model.unknown(Part::Tags), Some("default_tags"));
         assert_eq!(model.unknown(Part::Aws), None);
     }
 
@@ -405,6 +455,25 @@ mod tests {
         let model = Model::read(&Value::object([("endpoints", endpoints)])).unwrap();
         assert_eq!(model.aws.endpoints[&Service::EventBridge], "http://127.0.0.1:2");
         assert_eq!(model.aws.endpoints.len(), 2);
+    }
+
+    #[test]
+    fn tags_are_ignored_as_the_block_says() {
+        let read = |config: &Value| Model::read(config).unwrap().ignore_tags;
+        let keys = |keys: Value| Value::object([("ignore_tags", Value::Null.with("keys", keys))]);
+        let one = keys(Value::from(vec!["cost"])).with("default_tags", Value::Null);
+        assert!(read(&one).covers("cost") && !read(&one).covers("team"));
+        assert!(Karp::default().validate(&one).is_empty());
+
+        let unknown = Model::read(&keys(Value::Unknown)).unwrap();
+        assert_eq!(unknown.unknown(Part::Tags), Some("ignore_tags"));
+        assert!(Karp::default().validate(&keys(Value::Unknown)).is_empty());
+
+        let own = Karp::default().validate(&keys(Value::from(vec![CLUSTER_KEY])));
+        assert!(own.has_errors() && own.to_string().contains("ignore_tags"), "{own}");
+        let tags = Value::object([("tags", Value::object([("cost", "1")]))]);
+        let both = Karp::default().validate(&one.with("default_tags", tags));
+        assert!(!both.has_errors() && both.to_string().contains("Default tags are ignored"), "{both}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use karp_aws::config::{CallerIdentity, Clients, Service};
 use tfplugin::{Context, Diagnostic, Diagnostics, Value};
 use tokio::sync::OnceCell;
 
-use crate::aws::tags::{CLUSTER_KEY, Tags};
+use crate::aws::tags::{self, CLUSTER_KEY, Tags};
 use crate::cluster;
 use crate::provider::{MissingCluster, Model, Part};
 use crate::report::{Failure, Kind};
@@ -203,19 +203,31 @@ impl Session {
         Arc::clone(lock(&self.cluster_locks).entry(format!("{region}/{cluster}")).or_default())
     }
 
-    /// Gives all tags of an object: the provider's defaults, then its own, then the one that names its cluster. Unknown when any part
-    /// is.
+    /// Gives all tags of an object: the provider's defaults, then its own without what is ignored, then the one that names its cluster.
+    /// Unknown when any part is.
     pub fn tags_all(&self, own: &Value, cluster_name: &Value) -> Value {
-        if !own.whole_known() || !cluster_name.is_known() || self.model.unknown(Part::DefaultTags).is_some() {
+        if !own.whole_known() || !cluster_name.is_known() || self.model.unknown(Part::Tags).is_some() {
             return Value::Unknown;
         }
         let mut all: Tags = self.model.default_tags.clone();
         let own = own.as_map().into_iter().flatten();
         all.extend(own.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))));
+        all.retain(|key, _| !self.model.ignore_tags.covers(key));
         if let Some(name) = cluster_name.as_str() {
             all.insert(CLUSTER_KEY.to_owned(), name.to_owned());
         }
         Value::object(all)
+    }
+
+    /// Gives the part of an object's tags that karp keeps, where the state says that these are karp's; an import says nothing yet.
+    pub fn owned_part(&self, actual: &Tags, owned: Option<&Tags>) -> Tags {
+        tags::owned_part(actual, owned, &self.model.ignore_tags)
+    }
+
+    /// Gives the tags that a state says are karp's to take away: what the provider block ignores by now is not.
+    pub fn owned(&self, prior: &Value) -> Tags {
+        let all = tfplugin::from_value::<Option<Tags>>(prior.get("tags_all")).ok().flatten().unwrap_or_default();
+        self.owned_part(&all, Some(&all))
     }
 
     /// Completes the state of an import or a move by what the object's tags tell: its cluster (else the provider's) and, where no
@@ -230,9 +242,10 @@ impl Session {
             return state;
         }
         let own = |(key, value): &(&String, &String)| {
-            *key != CLUSTER_KEY && !key.starts_with("aws:") && self.model.default_tags.get(*key) != Some(*value)
+            *key != CLUSTER_KEY && self.model.default_tags.get(*key) != Some(*value)
         };
-        let own: Tags = actual.iter().filter(own).map(|(key, value)| (key.clone(), value.clone())).collect();
+        let kept = self.owned_part(actual, None);
+        let own: Tags = kept.iter().filter(own).map(|(key, value)| (key.clone(), value.clone())).collect();
         if !own.is_empty() {
             state.set("tags", own);
         }

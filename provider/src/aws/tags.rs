@@ -2,11 +2,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Deserialize;
+
 /// Tag key and value, ordered by key.
 pub type Tags = BTreeMap<String, String>;
 
 /// Names the cluster that an object serves; also the proof of ownership that adoption looks at.
 pub const CLUSTER_KEY: &str = "karp.sh/cluster";
+
+/// Tags that belong to others although karp keeps the object: never read, planned, or removed.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Ignored {
+    keys: Option<BTreeSet<String>>,
+    key_prefixes: Option<BTreeSet<String>>,
+}
+
+impl Ignored {
+    /// Says whether a key is ignored.
+    pub fn covers(&self, key: &str) -> bool {
+        self.keys.as_ref().is_some_and(|keys| keys.contains(key))
+            || self.key_prefixes.iter().flatten().any(|prefix| key.starts_with(prefix.as_str()))
+    }
+}
 
 /// What has to change so that the tags of an object become the wanted ones.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,9 +42,10 @@ impl Change {
     }
 }
 
-/// Gives the part of `actual` that karp owns: the keys in `owned`. An import owns everything but AWS's own keys.
-pub fn owned_part(actual: &Tags, owned: Option<&Tags>) -> Tags {
+/// Gives the part of `actual` that karp owns: the keys in `owned`. An import owns everything but AWS's own keys; what is ignored, nobody.
+pub fn owned_part(actual: &Tags, owned: Option<&Tags>, ignored: &Ignored) -> Tags {
     let keep = |key: &String| match owned {
+        _ if ignored.covers(key) => false,
         Some(owned) => owned.contains_key(key),
         None => !key.starts_with("aws:"),
     };
@@ -55,7 +74,21 @@ mod tests {
     #[test]
     fn reading_shows_owned_keys_only() {
         let actual = tags(&[("a", "1"), ("foreign", "y"), ("aws:x", "z")]);
-        assert_eq!(owned_part(&actual, Some(&tags(&[("a", "0"), ("b", "0")]))), tags(&[("a", "1")]));
-        assert_eq!(owned_part(&actual, None), tags(&[("a", "1"), ("foreign", "y")]));
+        let none = Ignored::default();
+        assert_eq!(owned_part(&actual, Some(&tags(&[("a", "0"), ("b", "0")])), &none), tags(&[("a", "1")]));
+        assert_eq!(owned_part(&actual, None, &none), tags(&[("a", "1"), ("foreign", "y")]));
+    }
+
+    #[test]
+    fn what_is_ignored_is_nobodys() {
+        let set = |text: &str| Some(BTreeSet::from([text.to_owned()]));
+        let ignored = Ignored { keys: set("cost"), key_prefixes: set("kubernetes.io/") };
+        for (key, covered) in [("cost", true), ("cost-centre", false), ("kubernetes.io/role/elb", true), ("io", false)]
+        {
+            assert_eq!(ignored.covers(key), covered, "{key}");
+        }
+        let actual = tags(&[("a", "1"), ("cost", "2"), ("kubernetes.io/x", "3")]);
+        assert_eq!(owned_part(&actual, None, &ignored), tags(&[("a", "1")]));
+        assert_eq!(owned_part(&actual, Some(&actual), &ignored), tags(&[("a", "1")]));
     }
 }

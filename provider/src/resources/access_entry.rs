@@ -10,7 +10,7 @@ use tfplugin::{
 };
 
 use super::{identity, inherit, moved};
-use crate::aws::tags::{Change, Tags, owned_part};
+use crate::aws::tags::{Change, Tags};
 use crate::aws::wait::settle;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -103,7 +103,7 @@ impl Resource for AccessEntry {
         let model: Model = tfplugin::from_value(&state)?;
         let look = async {
             let Some(found) = find(&session.aws_of(&state).await?, &model).await? else { return Ok(None) };
-            let tags = owned_part(&found.tags, model.tags_all.as_ref());
+            let tags = session.owned_part(&found.tags, model.tags_all.as_ref());
             let state = state.clone().with("arn", found.arn).with("type", found.r#type);
             let state = state.with("id", id_of(&model)).with("tags_all", tags);
             Ok(Some(session.recover(state, &found.tags, model.tags_all.as_ref())))
@@ -118,7 +118,7 @@ impl Resource for AccessEntry {
         let model = resolve(&session, &planned)?;
         let arn = model.arn.clone().or(before.arn).unwrap_or_default();
         let wanted = model.tags_all.clone().unwrap_or_default();
-        let owned = before.tags_all.unwrap_or_default();
+        let owned = session.owned(&prior);
         let actual = find(aws, &model).await?.map(|found| found.tags).unwrap_or_default();
         retag(aws, &arn, &Change::between(&wanted, &actual, &owned)).await?;
         Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)

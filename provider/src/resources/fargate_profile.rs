@@ -16,7 +16,7 @@ use super::access_entry::retag;
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::role::check_adoptable;
-use crate::aws::tags::{Change, Tags, owned_part};
+use crate::aws::tags::{Change, Tags};
 use crate::aws::wait::until;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -151,9 +151,10 @@ impl Resource for FargateProfile {
                      configured.",
                 ));
             }
-            let state = tfplugin::to_value(&render(&model, &found));
+            let tags = tags_of(&found);
+            let state = tfplugin::to_value(&render(&model, &found, session.owned_part(&tags, model.tags_all.as_ref())));
             let state = state.map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))?;
-            Ok(Some(session.recover(state, &tags_of(&found), model.tags_all.as_ref())))
+            Ok(Some(session.recover(state, &tags, model.tags_all.as_ref())))
         };
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }
@@ -166,7 +167,7 @@ impl Resource for FargateProfile {
         let arn = before.arn.unwrap_or_default();
         let actual = find(aws, &model).await?.map(|found| tags_of(&found)).unwrap_or_default();
         let wanted = model.tags_all.clone().unwrap_or_default();
-        retag(aws, &arn, &Change::between(&wanted, &actual, &before.tags_all.unwrap_or_default())).await?;
+        retag(aws, &arn, &Change::between(&wanted, &actual, &session.owned(&prior))).await?;
         Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)
     }
 
@@ -223,7 +224,7 @@ fn tags_of(found: &SdkProfile) -> Tags {
 }
 
 /// Puts what EKS describes into the state; the user's spelling of equal selectors stays.
-fn render(model: &Model, found: &SdkProfile) -> Model {
+fn render(model: &Model, found: &SdkProfile, tags: Tags) -> Model {
     let mut selectors: Vec<Selector> = found
         .selectors()
         .iter()
@@ -252,7 +253,7 @@ fn render(model: &Model, found: &SdkProfile) -> Model {
         pod_execution_role_arn: found.pod_execution_role_arn().map(str::to_owned),
         subnet_ids: found.subnets().iter().cloned().collect(),
         selectors,
-        tags_all: Some(owned_part(&tags_of(found), model.tags_all.as_ref())),
+        tags_all: Some(tags),
         ..model.clone()
     }
 }
@@ -263,7 +264,8 @@ fn is_leaving(found: &SdkProfile) -> bool {
 
 /// Takes over a profile that exists already, if it is what is wanted and serves no other cluster. EKS cannot change one but for its tags.
 async fn take(aws: &Aws, model: &Model, found: &SdkProfile, doing: &str) -> Result<String, Failure> {
-    let there = render(model, found);
+    let tags = tags_of(found);
+    let there = render(model, found, tags.clone());
     let wanted = model.tags_all.clone().unwrap_or_default();
     let differing: Vec<&'static str> = [
         ("pod_execution_role_arn", there.pod_execution_role_arn != model.pod_execution_role_arn),
@@ -278,7 +280,6 @@ async fn take(aws: &Aws, model: &Model, found: &SdkProfile, doing: &str) -> Resu
         let fix = "Write what it has, choose another name, or delete it.";
         return Err(Failure::new(Kind::Exists, doing, what).at(first).with_fix(fix));
     }
-    let tags = tags_of(found);
     check_adoptable(doing, &tags, &wanted)?;
     let arn = there.arn.unwrap_or_default();
     retag(aws, &arn, &Change::between(&wanted, &tags, &Tags::new())).await?;

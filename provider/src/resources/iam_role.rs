@@ -10,7 +10,7 @@ use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::names::LONGEST_ROLE;
 use crate::aws::role::{self, Found, Owned, Wanted};
-use crate::aws::tags::{Tags, owned_part};
+use crate::aws::tags::Tags;
 use crate::provider::Part;
 use crate::session::{Aws, Session};
 
@@ -85,9 +85,9 @@ pub fn plan(session: &Session, change: &mut PlannedChange, prefix: &str) -> Diag
     if change.is_destroy() {
         return Diagnostics::new();
     }
-    let found = inherit::plan_cluster_name(session, change);
+    let mut found = inherit::plan_cluster_name(session, change);
     inherit::plan_name(change, prefix, LONGEST_ROLE);
-    inherit::plan_tags(session, change);
+    found.extend(inherit::plan_tags(session, change));
     inherit::reopen_on_replace(change, &COMPUTED);
     found
 }
@@ -153,7 +153,7 @@ pub async fn read(
     let name = model.name.clone().unwrap_or_default();
     let look = async {
         let Some(found) = role::find(session.aws().await?.iam(), &name, inline).await? else { return Ok(None) };
-        let tags = owned_part(&found.tags, model.tags_all.as_ref());
+        let tags = session.owned_part(&found.tags, model.tags_all.as_ref());
         let attached = match &model.policy_arns {
             Some(owned) => found.attached.intersection(owned).cloned().collect(),
             None => found.attached.clone(),
@@ -180,11 +180,8 @@ pub async fn update(
     let Some(found) = role::find(aws.iam(), &wanted.name, &names).await? else {
         return Err(gone(&wanted.name));
     };
-    let owned = Owned {
-        tags: before.tags_all.unwrap_or_default(),
-        attached: before.policy_arns.unwrap_or_default(),
-        inline: owned_inline,
-    };
+    let owned =
+        Owned { tags: session.owned(prior), attached: before.policy_arns.unwrap_or_default(), inline: owned_inline };
     role::converge(aws.iam(), ctx, &found, &wanted, &owned).await?;
     Ok(render(&planned, &converged(found, &wanted), &wanted.tags, &wanted.attached))
 }

@@ -27,8 +27,8 @@ pub fn tags(schema: Schema) -> Schema {
         .attribute(
             "tags_all",
             Attribute::map(Type::String).computed().describe(
-                "All tags that karp keeps on the object: `default_tags`, `tags`, and `karp.sh/cluster` with the cluster's name. Tags \
-                 that others put there are left alone.",
+                "All tags that karp keeps on the object: `default_tags` and `tags` without those that `ignore_tags` covers, and \
+                 `karp.sh/cluster` with the cluster's name. Tags that others put there are left alone.",
             ),
         )
 }
@@ -137,12 +137,28 @@ pub fn plan_name(change: &mut PlannedChange, prefix: &str, longest: usize) {
     }
 }
 
-/// Plans `tags_all`.
-pub fn plan_tags(session: &Session, change: &mut PlannedChange) {
-    if !change.is_destroy() {
-        let all = session.tags_all(change.planned.get("tags"), change.planned.get("cluster_name"));
-        change.planned.set("tags_all", all);
+/// Plans `tags_all`; says so when the provider block ignores what the user wrote here.
+pub fn plan_tags(session: &Session, change: &mut PlannedChange) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    if change.is_destroy() {
+        return found;
     }
+    let all = session.tags_all(change.planned.get("tags"), change.planned.get("cluster_name"));
+    change.planned.set("tags_all", all);
+    let ignored = &session.model().ignore_tags;
+    let written = change.config.get("tags").as_map().into_iter().flatten().map(|(key, _)| key.as_str());
+    let both: Vec<&str> = written.filter(|key| ignored.covers(key)).collect();
+    if !both.is_empty() {
+        found.warning(
+            "tags",
+            "Tags are ignored",
+            format!(
+                "`ignore_tags` of the provider block covers {}: karp does not put it on the object.",
+                both.join(", ")
+            ),
+        );
+    }
+    found
 }
 
 /// Plans `region`: where it comes to another region than the object's, that is a replacement. Comes before what a replacement leaves open.
@@ -164,7 +180,7 @@ pub async fn plan_region(session: &Session, change: &mut PlannedChange) {
 
 /// Plans an object that belongs to one cluster for life and takes its own name from elsewhere; `computed` is what a replacement leaves open.
 pub fn plan_cluster_member(session: &Session, change: &mut PlannedChange, computed: &[&str]) -> Diagnostics {
-    let found = plan_cluster_name(session, change);
+    let mut found = plan_cluster_name(session, change);
     if change.is_destroy() {
         return found;
     }
@@ -172,7 +188,7 @@ pub fn plan_cluster_member(session: &Session, change: &mut PlannedChange, comput
     if change.is_update() && !change.prior.get("cluster_name").is_null() && change.changed("cluster_name") {
         change.replace("cluster_name");
     }
-    plan_tags(session, change);
+    found.extend(plan_tags(session, change));
     reopen_on_replace(change, computed);
     found
 }

@@ -12,7 +12,7 @@ use crate::aws::Origin;
 use crate::aws::names::LONGEST_PROFILE;
 use crate::aws::profile::{self, Found};
 use crate::aws::role::{check_adoptable, iam_tags};
-use crate::aws::tags::{Change, Tags, owned_part};
+use crate::aws::tags::{Change, Tags};
 use crate::aws::wait::settle;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -91,9 +91,9 @@ impl Resource for InstanceProfile {
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
         let session = self.handle.session();
-        let found = inherit::plan_cluster_name(&session, change);
+        let mut found = inherit::plan_cluster_name(&session, change);
         inherit::plan_name(change, PREFIX, LONGEST_PROFILE);
-        inherit::plan_tags(&session, change);
+        found.extend(inherit::plan_tags(&session, change));
         inherit::reopen_on_replace(change, &["id", "arn", "unique_id"]);
         found
     }
@@ -120,7 +120,7 @@ impl Resource for InstanceProfile {
                 return Ok(None);
             };
             let actual = std::mem::take(&mut found.tags);
-            found.tags = owned_part(&actual, model.tags_all.as_ref());
+            found.tags = session.owned_part(&actual, model.tags_all.as_ref());
             let state = tfplugin::to_value(&render(&model, &found));
             let state = state.map_err(|e| Failure::new(Kind::Unexpected, "write the state", e.to_string()))?;
             Ok(Some(session.recover(state, &actual, model.tags_all.as_ref())))
@@ -131,7 +131,6 @@ impl Resource for InstanceProfile {
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let aws = session.aws().await?;
-        let before: Model = tfplugin::from_value(&prior)?;
         let model = resolve(&session, &planned)?;
         let name = model.name.clone().unwrap_or_default();
         let Some(found) = profile::find(aws.iam(), &name).await? else {
@@ -140,7 +139,7 @@ impl Resource for InstanceProfile {
                 .with_fix("Plan again.")
                 .into());
         };
-        converge(aws, ctx, &found, &model, &before.tags_all.unwrap_or_default()).await?;
+        converge(aws, ctx, &found, &model, &session.owned(&prior)).await?;
         let now = Found { role: model.role_name.clone(), tags: model.tags_all.clone().unwrap_or_default(), ..found };
         Ok(tfplugin::to_value(&render(&model, &now))?)
     }

@@ -15,7 +15,7 @@ use crate::aws::Origin;
 use crate::aws::names::{LONGEST_QUEUE, is_region};
 use crate::aws::queue::{self, EVENTS, Event, Queue};
 use crate::aws::role::check_adoptable;
-use crate::aws::tags::{Tags, owned_part};
+use crate::aws::tags::Tags;
 use crate::aws::wait::in_time;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -108,12 +108,12 @@ impl Resource for InterruptionQueue {
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
         let session = self.handle.session();
-        let found = inherit::plan_cluster_name(&session, change);
+        let mut found = inherit::plan_cluster_name(&session, change);
         if change.is_destroy() {
             return found;
         }
         inherit::plan_name(change, PREFIX, LONGEST_QUEUE);
-        inherit::plan_tags(&session, change);
+        found.extend(inherit::plan_tags(&session, change));
         inherit::plan_region(&session, change).await;
         inherit::reopen_on_replace(change, &["id", "arn", "url"]);
         let rules = rules(change.planned.get("name"), change.planned.get("events"));
@@ -154,7 +154,7 @@ impl Resource for InterruptionQueue {
                 events: Some(events),
                 rules: Some(rules),
                 policy: Some(found.policy),
-                tags_all: Some(owned_part(&found.tags, model.tags_all.as_ref())),
+                tags_all: Some(session.owned_part(&found.tags, model.tags_all.as_ref())),
                 ..model.clone()
             };
             let state = tfplugin::to_value(&now);
@@ -177,7 +177,7 @@ impl Resource for InterruptionQueue {
                 .with_fix("Plan again.")
                 .into());
         };
-        let before = Before { model: before, origin: Origin::Made };
+        let before = Before { model: Model { tags_all: Some(session.owned(&prior)), ..before }, origin: Origin::Made };
         finish(aws, ctx, &name, model, found, &before).await
     }
 

@@ -11,7 +11,7 @@ use tfplugin::{
 
 use super::{identity, inherit, moved};
 use crate::aws::role::{from_iam_tags, iam_tags};
-use crate::aws::tags::{Change, Tags, owned_part};
+use crate::aws::tags::{Change, Tags};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -127,7 +127,7 @@ impl Resource for OidcProvider {
         let look = async {
             let arn = model.arn.clone().or(model.id.clone()).unwrap_or_default();
             let Some(found) = find(session.aws().await?, &arn).await? else { return Ok(None) };
-            let tags = owned_part(&found.tags, model.tags_all.as_ref());
+            let tags = session.owned_part(&found.tags, model.tags_all.as_ref());
             let state = state.clone().with("id", &arn).with("arn", &arn).with("tags_all", tags);
             let state =
                 state.with("url", format!("https://{}", found.issuer)).with("adopt", model.adopt.unwrap_or(true));
@@ -151,7 +151,7 @@ impl Resource for OidcProvider {
             )
             .into());
         };
-        converge(aws, &arn, &found, &model, &before.tags_all.unwrap_or_default()).await?;
+        converge(aws, &arn, &found, &model, &session.owned(&prior)).await?;
         let (url, adopted) = (before.url, before.adopted);
         Ok(tfplugin::to_value(&Model { id: Some(arn.clone()), arn: Some(arn), url, adopted, ..model })?)
     }
@@ -163,7 +163,7 @@ impl Resource for OidcProvider {
         let arn = model.arn.clone().unwrap_or_default();
         if model.adopted == Some(true) {
             if let Some(found) = find(aws, &arn).await? {
-                let owned = model.tags_all.unwrap_or_default();
+                let owned = session.owned(&prior);
                 retag(aws, &arn, Change::between(&Tags::new(), &found.tags, &owned)).await?;
             }
             return Ok(());

@@ -279,6 +279,24 @@ async fn a_moved_role_keeps_the_tags_of_others() {
 }
 
 #[tokio::test]
+async fn ignored_tags_are_neither_taken_in_nor_planned() {
+    let ignore = json!({ "keys": ["foreign"], "key_prefixes": ["cost/"] });
+    let core = configured(json!({ "endpoints": { "iam": serve(iam) }, "ignore_tags": ignore })).await;
+    let state = core.import("karp_node_role", "nodes").await.expect_state();
+    let own = Value::object([("own", "1")]);
+    assert_eq!((state.get("tags"), state.get("tags_all")), (&own, &own));
+
+    let config = json!({ "name": "nodes", "path": "/karpenter/", "tags": { "own": "1", "cost/centre": "7" } });
+    let plan = core.plan("karp_node_role", &state, &Value::from(config)).await;
+    let told = plan.diagnostics.to_string();
+    assert!(
+        !plan.diagnostics.has_errors() && told.contains("Tags are ignored") && told.contains("cost/centre"),
+        "{told}"
+    );
+    assert_eq!(plan.planned.get("tags_all"), &own.with("karp.sh/cluster", "prod"));
+}
+
+#[tokio::test]
 async fn what_was_never_looked_at_is_not_planned_from() {
     let core = configured(json!({ "offline_plan": true })).await;
     for (source, target, _) in sources() {

@@ -4,6 +4,7 @@ mod account;
 mod agent;
 mod bad_input;
 mod halfway;
+mod ignored;
 mod life;
 mod many;
 mod moved;

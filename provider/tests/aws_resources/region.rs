@@ -56,7 +56,7 @@ async fn a_queue_lives_in_a_region_of_its_own() {
     stand.apply();
     stand.assert_empty_plan();
     let elsewhere = sandbox.provider(&format!("  region = {other:?}"));
-    stand.write(&(elsewhere.clone() + &queue(&name, Some(&sandbox.region))));
+    stand.write(&(elsewhere + &queue(&name, Some(&sandbox.region))));
     stand.assert_empty_plan();
     stand.destroy();
     assert_eq!(sandbox.what_exists(), before, "something is left");
