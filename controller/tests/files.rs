@@ -251,7 +251,7 @@ fn overlays_in_files_change_prices_and_capacities() {
     let odds =
         "NodeOverlay other: has the weight of paid, and both speak of m7i.2xlarge; set spec.weight of one of them";
     assert!(report.contains(odds), "{report}");
-    let signless = r#"NodeOverlay signless: spec.priceAdjustment: "5" does not match"#;
+    let signless = r#"NodeOverlay signless: spec.priceAdjustment: "5" is not an amount or a share with its sign"#;
     assert!(report.contains(signless), "{report}");
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use karp_domain::api::validate::{Violation, ViolationKind};
+use karp_domain::api::words;
 use karp_kube::apply::{self, Force, Manager};
 use karp_kube::wait::{self, Look, Until, WaitError};
 use kube::api::{Api, DeleteParams};
@@ -381,8 +382,8 @@ impl CustomKind {
             return Failure::new(Kind::Invalid, doing, message).into();
         }
         let show = |cause: &karp_kube::FieldCause| {
-            let violation =
-                Violation { path: cause.field.clone(), kind: ViolationKind::Rule, message: cause.message.clone() };
+            let message = words::without_pattern(&cause.message);
+            let violation = Violation { path: cause.field.clone(), kind: ViolationKind::Rule, message };
             diagnostic(self.kind, &violation, spec::path_of(&(self.locate)(&cause.field)))
         };
         causes.iter().map(show).collect()

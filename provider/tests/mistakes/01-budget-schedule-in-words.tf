@@ -1,4 +1,4 @@
-# expect: disruption.budgets[0].schedule | "every night" does not match
+# expect: disruption.budgets[0].schedule | "every night" is not a schedule in UTC, which has five fields
 resource "karp_node_pool" "it" {
   name = "it"
 

@@ -1,4 +1,4 @@
-# expect: disruption.budgets[0].duration | "90s" does not match
+# expect: disruption.budgets[0].duration | "90s" is not a duration in hours (h) and whole minutes (m), such as 8h or 1h30m
 resource "karp_node_pool" "it" {
   name = "it"
 

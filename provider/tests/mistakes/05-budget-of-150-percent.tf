@@ -1,4 +1,4 @@
-# expect: disruption.budgets[0].nodes | "150%" does not match
+# expect: disruption.budgets[0].nodes | "150%" is not a number of nodes, or a share of them from 0% to 100%
 resource "karp_node_pool" "it" {
   name = "it"
 

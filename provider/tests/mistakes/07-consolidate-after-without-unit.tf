@@ -1,4 +1,4 @@
-# expect: disruption.consolidate_after | "30" does not match
+# expect: disruption.consolidate_after | or Never, such as 90s, 720h or Never; did you mean 30s or 30m?
 resource "karp_node_pool" "it" {
   name = "it"
 

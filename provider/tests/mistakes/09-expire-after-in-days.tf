@@ -1,4 +1,4 @@
-# expect: template.expire_after | "30d" does not match
+# expect: template.expire_after | did you mean 720h?
 resource "karp_node_pool" "it" {
   name = "it"
 

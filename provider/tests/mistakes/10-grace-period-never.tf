@@ -1,4 +1,4 @@
-# expect: template.termination_grace_period | "Never" does not match
+# expect: template.termination_grace_period | "Never" is not a duration in hours (h), minutes (m) and seconds (s), such as 90s
 resource "karp_node_pool" "it" {
   name = "it"
 

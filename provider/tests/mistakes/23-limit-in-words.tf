@@ -1,4 +1,4 @@
-# expect: limits | "many" does not match
+# expect: limits | "many" is not a quantity
 resource "karp_node_pool" "it" {
   name   = "it"
   limits = { cpu = "many" }

@@ -1,4 +1,4 @@
-# expect: limits | "100GB" does not match
+# expect: limits | did you mean 100Gi or 100G?
 resource "karp_node_pool" "it" {
   name   = "it"
   limits = { memory = "100GB" }

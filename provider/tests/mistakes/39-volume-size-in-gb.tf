@@ -1,4 +1,4 @@
-# expect: block_device_mappings[0].ebs.volume_size | "20GB" does not match
+# expect: block_device_mappings[0].ebs.volume_size | did you mean 20Gi or 20G?
 resource "karp_node_class" "it" {
   name = "it"
   role = "KarpNodeRole-prod"

@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use super::rules;
+
 pub const READY: &str = "Ready";
 
 /// Condition types of a NodeClaim.
@@ -95,14 +97,14 @@ impl JsonSchema for Condition {
                 "type": {
                     "type": "string",
                     "maxLength": 316,
-                    "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+                    "pattern": rules::CONDITION_TYPE
                 },
                 "status": { "type": "string", "enum": ["True", "False", "Unknown"] },
                 "lastTransitionTime": { "type": "string", "format": "date-time" },
                 "reason": {
                     "type": "string",
                     "maxLength": 1024,
-                    "pattern": "^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?|)$"
+                    "pattern": rules::CONDITION_REASON
                 },
                 "message": { "type": "string", "maxLength": 32768 },
                 "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0 }

@@ -14,6 +14,7 @@ mod node_pool;
 mod rules;
 mod shared;
 pub mod validate;
+pub mod words;
 
 pub use capacity_buffer::{
     ACTIVE_CAPACITY, CapacityBuffer, CapacityBufferSpec, CapacityBufferStatus, PodTemplateReference, ScalableReference,

@@ -122,7 +122,7 @@ pub struct SubnetSelectorTerm {
     pub tags: StringMap,
     /// Id of the subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"subnet-[0-9a-z]+"))]
+    #[schemars(regex(pattern = rules::SUBNET_ID))]
     pub id: Option<String>,
 }
 
@@ -136,7 +136,7 @@ pub struct SecurityGroupSelectorTerm {
     pub tags: StringMap,
     /// Id of the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"sg-[0-9a-z]+"))]
+    #[schemars(regex(pattern = rules::SECURITY_GROUP_ID))]
     pub id: Option<String>,
     /// Name of the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,7 +158,7 @@ pub struct AmiSelectorTerm {
     pub tags: StringMap,
     /// Id of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"ami-[0-9a-z]+"))]
+    #[schemars(regex(pattern = rules::IMAGE_ID))]
     pub id: Option<String>,
     /// Name of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -182,11 +182,11 @@ pub struct CapacityReservationSelectorTerm {
     pub tags: StringMap,
     /// Id of the reservation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^cr-[0-9a-z]+$"))]
+    #[schemars(regex(pattern = rules::RESERVATION_ID))]
     pub id: Option<String>,
     /// Account that owns the reservation.
     #[serde(default, rename = "ownerID", skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^[0-9]{12}$"))]
+    #[schemars(regex(pattern = rules::ACCOUNT_ID))]
     pub owner_id: Option<String>,
     /// Which instances the reservation takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -211,7 +211,7 @@ pub struct PlacementGroupSelector {
     pub name: Option<String>,
     /// Id of the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^pg-[0-9a-z]+$"))]
+    #[schemars(regex(pattern = rules::PLACEMENT_GROUP_ID))]
     pub id: Option<String>,
 }
 
@@ -453,7 +453,7 @@ pub struct SecurityGroup {
 #[serde(rename_all = "camelCase")]
 pub struct CapacityReservation {
     /// Id of the reservation.
-    #[schemars(regex(pattern = r"^cr-[0-9a-z]+$"))]
+    #[schemars(regex(pattern = rules::RESERVATION_ID))]
     pub id: String,
     /// Zone of the reserved capacity.
     pub availability_zone: String,
@@ -461,7 +461,7 @@ pub struct CapacityReservation {
     pub instance_type: String,
     /// Account that owns the reservation.
     #[serde(rename = "ownerID")]
-    #[schemars(regex(pattern = r"^[0-9]{12}$"))]
+    #[schemars(regex(pattern = rules::ACCOUNT_ID))]
     pub owner_id: String,
     /// Which instances the reservation takes.
     pub instance_match_criteria: InstanceMatchCriteria,

@@ -41,7 +41,7 @@ pub struct NodeOverlaySpec {
     pub price_adjustment: Option<String>,
     /// The price per hour, instead of the known one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^\d+(\.\d+)?$"))]
+    #[schemars(regex(pattern = rules::PRICE))]
     pub price: Option<String>,
     /// Extended resources that the instance types have besides what is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

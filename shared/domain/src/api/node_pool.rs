@@ -205,17 +205,15 @@ pub struct Budget {
     pub reasons: Option<Vec<BudgetReason>>,
     /// A number of nodes or a percentage of the pool's nodes.
     #[serde(default = "default_budget_nodes")]
-    #[schemars(regex(pattern = r"^((100|[0-9]{1,2})%|[0-9]+)$"))]
+    #[schemars(regex(pattern = rules::BUDGET_NODES))]
     pub nodes: String,
     /// When the budget begins to hold, as a cron expression in UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(
-        pattern = r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$"
-    ))]
+    #[schemars(regex(pattern = rules::BUDGET_SCHEDULE))]
     pub schedule: Option<String>,
     /// How long the budget holds from each start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$"))]
+    #[schemars(regex(pattern = rules::BUDGET_DURATION))]
     pub duration: Option<String>,
 }
 

@@ -13,11 +13,27 @@ pub(super) const QUALIFIED_NAME: &str =
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
 pub(super) const DURATION: &str = r"^([0-9]+(s|m|h))+$";
 pub(super) const DURATION_OR_NEVER: &str = r"^(([0-9]+(s|m|h))+|Never)$";
+/// Whole minutes, as a budget's schedule has no finer steps.
+pub(super) const BUDGET_DURATION: &str = r"^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$";
+pub(super) const BUDGET_NODES: &str = r"^((100|[0-9]{1,2})%|[0-9]+)$";
+pub(super) const BUDGET_SCHEDULE: &str =
+    r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$";
+pub(super) const GROUP: &str = r"^[^/]*$";
+pub(super) const SUBNET_ID: &str = r"subnet-[0-9a-z]+";
+pub(super) const SECURITY_GROUP_ID: &str = r"sg-[0-9a-z]+";
+pub(super) const IMAGE_ID: &str = r"ami-[0-9a-z]+";
+pub(super) const RESERVATION_ID: &str = r"^cr-[0-9a-z]+$";
+pub(super) const PLACEMENT_GROUP_ID: &str = r"^pg-[0-9a-z]+$";
+pub(super) const ACCOUNT_ID: &str = r"^[0-9]{12}$";
+pub(super) const CONDITION_TYPE: &str =
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
+pub(super) const CONDITION_REASON: &str = "^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?|)$";
+pub(super) const PRICE: &str = r"^\d+(\.\d+)?$";
 /// A volume size within EBS's bounds.
 pub(super) const VOLUME_SIZE: &str = r"^((?:[1-9][0-9]{0,3}|[1-4][0-9]{4}|[5][0-8][0-9]{3}|59000)Gi|(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|[6][0-3][0-9]{3}|64000)G|([1-9]||[1-5][0-7]|58)Ti|([1-9]||[1-5][0-9]|6[0-3]|64)T)$";
 /// An amount with its sign, or a share of at most all of the price off, or any share on top.
 pub(super) const PRICE_ADJUSTMENT: &str = r"^(([+-]{1}(\d*\.?\d+))|(\+{1}\d*\.?\d+%)|(^(-\d{1,2}(\.\d+)?%)$)|(-100%))$";
-const LABEL_VALUE: &str = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
+pub(super) const LABEL_VALUE: &str = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 const SIGNALS: &str = "['memory.available','nodefs.available','nodefs.inodesFree','imagefs.available','imagefs.inodesFree','pid.available']";
 
 fn rule(expression: impl Into<String>, message: &str) -> Value {
@@ -419,14 +435,16 @@ fn signals() -> Value {
     json!([rule(format!("self.all(key, key in {SIGNALS})"), "the keys are the kubelet's eviction signals")])
 }
 
-fn eviction_thresholds() -> Value {
+/// Returns the pattern of a quantity or a share.
+pub(super) fn eviction_threshold() -> String {
     let quantity = quantity::PATTERN.trim_start_matches('^').trim_end_matches('$');
+    format!(r"^((\d{{1,2}}(\.\d+)?|100(\.0+)?)%||{quantity})$")
+}
+
+fn eviction_thresholds() -> Value {
     json!({
         "type": "object",
-        "additionalProperties": {
-            "type": "string",
-            "pattern": format!(r"^((\d{{1,2}}(\.\d+)?|100(\.0+)?)%||{quantity})$")
-        },
+        "additionalProperties": { "type": "string", "pattern": eviction_threshold() },
         "x-kubernetes-validations": signals()
     })
 }

@@ -20,7 +20,7 @@ pub const NEVER: &str = "Never";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct NodeClassReference {
     /// API group of the node class.
-    #[schemars(regex(pattern = r"^[^/]*$"), extend("x-kubernetes-validations" = rules::not_empty("group")))]
+    #[schemars(regex(pattern = rules::GROUP), extend("x-kubernetes-validations" = rules::not_empty("group")))]
     pub group: String,
     /// Kind of the node class.
     #[schemars(extend("x-kubernetes-validations" = rules::not_empty("kind")))]

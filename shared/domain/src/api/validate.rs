@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 
 use kube_cel::{CompiledSchema, Validator, compile_schema};
 use regex::Regex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::crds;
+use super::{crds, words};
 
 /// One thing that the API server would refuse.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -257,15 +257,9 @@ fn is_date_time(text: &str) -> bool {
 }
 
 fn pattern(schema: &Value, text: &str, path: &Path, found: &mut Vec<Violation>) {
-    static COMPILED: Mutex<BTreeMap<String, Regex>> = Mutex::new(BTreeMap::new());
     let Some(pattern) = schema.get("pattern").and_then(Value::as_str) else { return };
-    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-    let matches = compiled
-        .entry(pattern.to_owned())
-        .or_insert_with(|| Regex::new(pattern).expect("the patterns are our own"))
-        .is_match(text);
-    if !matches {
-        path.report(found, ViolationKind::Invalid, format!("{text:?} does not match {pattern}"));
+    if let Err(refusal) = words::check(pattern, text) {
+        path.report(found, ViolationKind::Invalid, refusal);
     }
 }
 
