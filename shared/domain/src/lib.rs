@@ -10,6 +10,7 @@ pub mod cron;
 pub mod disruption;
 pub mod eviction;
 pub mod fleet;
+pub mod gates;
 pub mod iam;
 pub mod interruption;
 pub mod lease;

@@ -7,6 +7,7 @@ pub mod hash;
 mod kubelet;
 pub mod labels;
 pub mod legacy;
+pub mod lint;
 mod node_claim;
 mod node_class;
 mod node_overlay;

@@ -5,9 +5,10 @@ use super::value_set::{Value, ValueSet};
 use crate::api::labels;
 
 /// A label that takes the same values on every cluster.
-struct Closed {
+pub struct Closed {
     key: &'static str,
-    values: &'static [&'static str],
+    /// All that it can be.
+    pub values: &'static [&'static str],
     /// What other tools call the values.
     aliases: &'static [(&'static str, &'static str)],
 }
@@ -24,7 +25,27 @@ const CLOSED: &[Closed] = &[
         values: &["on-demand", "spot", "reserved"],
         aliases: &[("on_demand", "on-demand"), ("ondemand", "on-demand"), ("normal", "on-demand")],
     },
+    Closed { key: labels::INSTANCE_TENANCY, values: &["default", "dedicated"], aliases: &[] },
+    Closed { key: labels::INSTANCE_CAPABILITY_FLEX, values: TRUTHS, aliases: TRUE_OR_FALSE },
+    Closed { key: labels::INSTANCE_ENCRYPTION_IN_TRANSIT, values: TRUTHS, aliases: TRUE_OR_FALSE },
 ];
+const TRUTHS: &[&str] = &["true", "false"];
+const TRUE_OR_FALSE: &[(&str, &str)] = &[("yes", "true"), ("no", "false")];
+
+/// Returns a label, by its stable key, that takes the same values on every cluster.
+#[must_use]
+pub fn closed(key: &str) -> Option<&'static Closed> {
+    CLOSED.iter().find(|closed| closed.key == key)
+}
+
+impl Closed {
+    /// Returns the value that another one probably means.
+    #[must_use]
+    pub fn meant(&self, value: &str) -> Option<&'static str> {
+        let alias = self.aliases.iter().find(|(other, _)| other.eq_ignore_ascii_case(value));
+        alias.map(|(_, name)| *name).or_else(|| nearest(value, self.values.iter().copied()))
+    }
+}
 
 /// Returns the key that a mistyped one probably means: the successor of a label of old, or a well-known or defined key that is near.
 #[must_use]
@@ -48,12 +69,9 @@ pub fn value<'v>(wanted: &'v Requirement, offered: &'v Requirement) -> Option<&'
     let key = wanted.key();
     let dense = labels::is_well_known(key) && !matches!(key, labels::ZONE | labels::REGION | labels::NODE_POOL);
     let ValueSet::Only(asked) = wanted.values() else { return None };
-    if let Some(closed) = CLOSED.iter().find(|closed| closed.key == key) {
+    if let Some(closed) = closed(key) {
         let unknown = asked.iter().filter(|value| !closed.values.contains(&&***value));
-        return unknown.into_iter().find_map(|value| {
-            let alias = closed.aliases.iter().find(|(other, _)| other.eq_ignore_ascii_case(value));
-            alias.map(|(_, name)| *name).or_else(|| nearest(value, closed.values.iter().copied()))
-        });
+        return unknown.into_iter().find_map(|value| closed.meant(value));
     }
     let ValueSet::Only(there) = offered.values() else { return None };
     let there = || there.iter().map(<Value as AsRef<str>>::as_ref);

@@ -14,6 +14,7 @@ mod crds;
 mod cron;
 mod hashes;
 mod legacy;
+mod lint;
 mod quantities;
 mod readers;
 mod requirements;
