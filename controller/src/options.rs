@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
 use karp_domain::cluster::{self, ConsolidationFloor, PodShare, PriceTolerance};
+use karp_domain::gates::GATES;
 
 /// Says where instances come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -187,16 +188,6 @@ pub struct Options {
 /// Holds the feature gates that were named, with their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeatureGates(BTreeMap<String, bool>);
-
-/// Karpenter's gates with its defaults (karpenter.md 2.6).
-const GATES: [(&str, bool); 6] = [
-    ("SpotToSpotConsolidation", false),
-    ("NodeRepair", false),
-    ("ReservedCapacity", true),
-    ("NodeOverlay", false),
-    ("StaticCapacity", false),
-    ("CapacityBuffer", false),
-];
 
 impl FeatureGates {
     /// Returns whether the gate is on; an unknown gate is off.

@@ -5,8 +5,9 @@
 
 use std::sync::LazyLock;
 
+use karp_domain::api::lint::Finding;
 use karp_domain::api::validate::{self, Violation};
-use karp_domain::api::{crds, labels};
+use karp_domain::api::{crds, labels, lint};
 use serde_json::{Map, Value as Json, json};
 
 use super::hcl::Value;
@@ -102,6 +103,15 @@ impl Kind {
             Kind::Class => validate::node_class(object),
             Kind::Pool => validate::node_pool(object),
             Kind::Overlay => validate::node_overlay(object),
+        }
+    }
+
+    /// What the API server takes of an object and nobody can have meant.
+    pub fn findings(self, object: &Json) -> Vec<Finding> {
+        match self {
+            Kind::Class => lint::node_class(object),
+            Kind::Pool => lint::node_pool(object),
+            Kind::Overlay => lint::node_overlay(object),
         }
     }
 

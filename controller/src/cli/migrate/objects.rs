@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use karp_domain::api::legacy::{self, ClassInputs, Converted, Refusal};
+use karp_domain::api::lint::Finding;
 use karp_domain::api::validate::ViolationKind;
 use karp_domain::api::{KubeletConfiguration, labels};
 use serde::Serialize;
@@ -275,6 +276,7 @@ impl Conversion {
         let mut item = old.item(spec, source);
         item.notes =
             unknown.iter().map(|one| format!("{} is left out: the API has no such field.", one.path)).collect();
+        item.notes.extend(doubts(old.kind, object));
         item.notes.extend(remarks(&object["metadata"], item.exists));
         self.items.push(item);
     }
@@ -289,8 +291,10 @@ impl Conversion {
                     // amounts stay as their owner wrote them
                     object["spec"]["limits"] = limits.clone();
                 }
+                let doubted = doubts(old.kind, &object);
                 let mut item = old.item(object["spec"].take(), source);
                 item.notes = notes;
+                item.notes.extend(doubted);
                 item.notes.extend(remarks(&old.manifest.object["metadata"], false));
                 self.items.push(item);
             }
@@ -340,6 +344,15 @@ fn kubelet_of(class: &Old<'_>, pools: &[Old<'_>]) -> Result<Option<KubeletConfig
         }
     }
     Ok(found.and_then(|(_, kubelet)| kubelet))
+}
+
+/// Says what a plan will refuse or warn of although the API server takes it.
+fn doubts(kind: Kind, object: &Json) -> Vec<String> {
+    let told = |finding: Finding| {
+        let stop = if finding.message.ends_with('?') { "" } else { "." };
+        format!("{}: {}{stop}", finding.path, finding.message)
+    };
+    kind.findings(object).into_iter().map(told).collect()
 }
 
 /// Says what an object's metadata have that Terraform does not manage.
