@@ -393,9 +393,7 @@ fn assume_role() -> Attribute {
 
 fn endpoint_overrides() -> Attribute {
     let url = |service: &&'static str| {
-        let address = validate::text("must be a URL with http:// or https://", |text| {
-            text.is_empty() || text.starts_with("http://") || text.starts_with("https://")
-        });
+        let address = validate::text("must be a URL with http:// or https://", |text| text.is_empty() || is_url(text));
         (*service, text(&format!("The endpoint of `{service}`.")).validate(address))
     };
     Attribute::nested_single(ENDPOINTS.iter().map(url)).optional().describe(
@@ -404,7 +402,19 @@ fn endpoint_overrides() -> Attribute {
     )
 }
 
+/// Says whether a text begins as a URL of the web does, with a host.
+fn is_url(text: &str) -> bool {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    rest.is_some_and(|rest| {
+        !rest.starts_with(['/', ':', '?']) && !rest.is_empty() && !rest.contains(char::is_whitespace)
+    })
+}
+
 fn kubernetes() -> Attribute {
+    let address = validate::text(
+        "must be a URL with http:// or https://, such as \"https://0123456789ABCDEF.gr7.eu-west-1.eks.amazonaws.com\"",
+        is_url,
+    );
     let exec = Attribute::nested_single([
         ("api_version", text("The version of the exec protocol.").required()),
         ("command", text("The command.").required()),
@@ -412,7 +422,7 @@ fn kubernetes() -> Attribute {
         ("env", Attribute::map(Type::String).optional().describe("Its environment, besides this process's.")),
     ]);
     Attribute::nested_single([
-        ("host", text("The API server's URL.")),
+        ("host", text("The API server's URL.").validate(address)),
         ("cluster_ca_certificate", text("The CA certificates of the API server, PEM.")),
         ("token", text("A bearer token.").sensitive()),
         ("client_certificate", text("A client certificate, PEM.")),

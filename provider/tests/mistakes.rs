@@ -1,7 +1,7 @@
 //! Mistakes that users make, one in each file of `mistakes/`: each is refused before anything is called, in words that say what is
-//! expected, and at the attribute that holds it. A file begins with `# expect: PATH | WORDS`; the path `resource` is the whole block, and
-//! one that begins with `provider.` is in the provider block. Skipped, with a line that says so, where `KARP_TEST_TOOLS` names no folder
-//! with `tofu`.
+//! expected, and at the attribute that holds it. A file begins with `# expect: PATH | WORDS`, or with `# warn: PATH | WORDS` where it is
+//! warned of and not refused, as it could be meant. The path `resource` is the whole block, and one that begins with `provider.` is in the
+//! provider block. Skipped, with a line that says so, where `KARP_TEST_TOOLS` names no folder with `tofu`.
 
 #[path = "support/rc.rs"]
 mod rc;
@@ -25,6 +25,8 @@ const BY_THE_API: &str = "the API server would refuse this";
 struct Mistake {
     name: String,
     text: String,
+    /// As OpenTofu calls it.
+    severity: &'static str,
     path: String,
     words: String,
 }
@@ -33,12 +35,15 @@ impl Mistake {
     fn read(file: &Path) -> Self {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(file).unwrap();
-        let first = text.lines().next().and_then(|line| line.strip_prefix("# expect: "));
-        let Some((path, words)) = first.and_then(|rest| rest.split_once(" | ")) else {
-            panic!("{name} does not begin with `# expect: PATH | WORDS`")
+        let first = text.lines().next().unwrap_or_default();
+        let refused = first.strip_prefix("# expect: ").map(|rest| ("error", rest));
+        let told = refused.or_else(|| Some(("warning", first.strip_prefix("# warn: ")?)));
+        let Some((severity, (path, words))) = told.and_then(|(kind, rest)| Some((kind, rest.split_once(" | ")?)))
+        else {
+            panic!("{name} does not begin with `# expect: PATH | WORDS` or `# warn: PATH | WORDS`")
         };
         let (path, words) = (path.to_owned(), words.to_owned());
-        Self { name, text, path, words }
+        Self { name, text, severity, path, words }
     }
 
     /// The attributes of the path, outermost first, without the places in lists.
@@ -90,8 +95,8 @@ impl Mistake {
             _ => false,
         };
         let name = &self.name;
-        if !counted {
-            return Err(format!("{name}: {} errors: {told:#?}", errors.len()));
+        if !counted || errors.iter().any(|error| error["severity"] != self.severity) {
+            return Err(format!("{name}: {} diagnostics, not one {}: {told:#?}", errors.len(), self.severity));
         }
         if let Some((error, said)) = errors.iter().zip(&told).find(|(error, said)| !self.is_placed(error, said)) {
             return Err(format!("{name}: not at {} but at {}: {said}", self.path, error["range"]));
@@ -166,8 +171,9 @@ impl Stand {
         String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
     }
 
-    /// The errors that OpenTofu shows for a file: those of validate, or of plan where validate finds none.
-    fn errors(&self, mistake: &Mistake) -> Vec<Value> {
+    /// What OpenTofu shows for a file: all that validate says of one that is warned of; else the errors of validate, or of plan where
+    /// validate finds none.
+    fn told(&self, mistake: &Mistake) -> Vec<Value> {
         let folder = self.dir.path().join(mistake.name.trim_end_matches(".tf"));
         std::fs::create_dir(&folder).unwrap();
         let mut head =
@@ -180,6 +186,9 @@ impl Stand {
         let of_error = |found: &Value| found["severity"] == "error";
         let validated: Value = serde_json::from_str(&self.tofu(&folder, &["validate", "-json"])).unwrap();
         let all = validated["diagnostics"].as_array().cloned().unwrap_or_default();
+        if mistake.severity == "warning" {
+            return all;
+        }
         let errors: Vec<Value> = all.into_iter().filter(of_error).collect();
         if !errors.is_empty() {
             return errors;
@@ -191,7 +200,7 @@ impl Stand {
 }
 
 #[test]
-fn each_mistake_is_refused_at_its_attribute_and_nobody_is_called() {
+fn each_mistake_is_told_at_its_attribute_and_nobody_is_called() {
     let Some(stand) = Stand::new() else { return };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mistakes");
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
@@ -203,7 +212,7 @@ fn each_mistake_is_refused_at_its_attribute_and_nobody_is_called() {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(mistake) = mistakes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(why) = mistake.judge(&stand.errors(mistake)) {
+                    if let Err(why) = mistake.judge(&stand.told(mistake)) {
                         wrong.lock().unwrap().push(why);
                     }
                 }

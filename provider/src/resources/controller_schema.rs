@@ -1,8 +1,12 @@
 //! The attributes of `karp_controller`.
 
+use karp_domain::api::words;
+use karp_domain::gates::GATES;
+use karp_domain::quantity::Quantity;
+use karp_domain::requirement::hint;
 use serde_json::{Map, Value as Json};
 use tfplugin::schema::validate::{self, Validator};
-use tfplugin::{Attribute, Diagnostics, Schema, Type, Value};
+use tfplugin::{Attribute, AttributePath, Diagnostics, Schema, Type, Value};
 
 use super::custom_object::force_conflicts;
 use super::node_pool_schema::same_amounts;
@@ -244,7 +248,38 @@ pub fn check(config: &Value) -> Diagnostics {
             "The first is how long no further pod must come, the second for how long pods are gathered in all.";
         found.error("settings.batch_idle_duration", "batch_idle_duration is longer than batch_max_duration", detail);
     }
+    check_gates(config, &mut found);
+    check_amounts(config, &mut found);
     found
+}
+
+/// Warns of feature gates that the controller of this version passes over; another image may know more.
+fn check_gates(config: &Value, found: &mut Diagnostics) {
+    let known = || GATES.iter().map(|(name, _)| *name);
+    let named = config.get("feature_gates").as_map().into_iter().flatten().map(|(name, _)| name);
+    for name in named.filter(|name| known().all(|gate| gate != name.as_str())) {
+        let path = AttributePath::root().attribute("feature_gates").key(name);
+        let meant = hint::nearest(name, known()).map(|gate| format!("; did you mean {gate}?")).unwrap_or_default();
+        let all = known().collect::<Vec<_>>().join(", ");
+        let detail = format!("{path}: the controller of this version passes {name:?} over; it knows {all}{meant}");
+        found.warning(path, "Unknown feature gate", detail);
+    }
+}
+
+/// Refuses amounts that the API server would refuse, as the Deployment is made late in an apply.
+fn check_amounts(config: &Value, found: &mut Diagnostics) {
+    for part in ["requests", "limits"] {
+        for (name, amount) in config.get("resources").get(part).as_map().into_iter().flatten() {
+            let Some(amount) = amount.as_str() else { continue };
+            let path = AttributePath::root().attribute("resources").attribute(part).key(name);
+            let wrong = match words::quantity(amount) {
+                Ok(amount) if amount < Quantity::ZERO => "an amount cannot be negative".to_owned(),
+                Ok(_) => continue,
+                Err(wrong) => wrong,
+            };
+            found.error(path.clone(), "The amount cannot be read", format!("{path}: {wrong}"));
+        }
+    }
 }
 
 /// Declares what the provider does beside.

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use karp_domain::api::lint::{Finding, Weight};
 use karp_domain::api::validate::{Violation, ViolationKind};
 use karp_domain::api::words;
 use karp_kube::apply::{self, Force, Manager};
@@ -57,6 +58,8 @@ pub struct CustomKind {
     pub defaults: fn() -> Json,
     /// Says what the API server would refuse.
     pub validate: fn(&Json) -> Vec<Violation>,
+    /// Says what the API server takes and nobody can have meant.
+    pub lint: fn(&Json) -> Vec<Finding>,
     /// Turns attributes as one tree of fields into the spec.
     pub to_spec: fn(Json) -> Json,
     /// Turns the spec into a tree of fields, given the state before.
@@ -158,14 +161,15 @@ impl CustomObject {
     pub fn check(&self, config: &Value) -> Diagnostics {
         let mut unknown = Vec::new();
         let object = self.kind.object(&self.spec, config, &mut unknown);
-        let mut found = Diagnostics::new();
-        for violation in (self.kind.validate)(&object) {
-            let path = spec::path_of(&(self.kind.locate)(&violation.path));
-            if !unknown.iter().any(|unknown| spec::within(unknown, &path) || spec::within(&path, unknown)) {
-                found.push(diagnostic(self.kind.kind, &violation, path));
-            }
-        }
-        found
+        let settled = |path: &AttributePath| {
+            !unknown.iter().any(|unknown| spec::within(unknown, path) || spec::within(path, unknown))
+        };
+        let place = |path: &str| Some(spec::path_of(&(self.kind.locate)(path))).filter(settled);
+        let refused = (self.kind.validate)(&object);
+        let refused = refused.iter().filter_map(|one| Some(diagnostic(self.kind.kind, one, place(&one.path)?)));
+        let doubted = (self.kind.lint)(&object);
+        let doubted = doubted.iter().filter_map(|one| Some(doubt(self.kind.kind, one, place(&one.path)?)));
+        refused.chain(doubted).collect()
     }
 
     /// Reads attributes as the API's type; nothing while a part of them is not known.
@@ -469,6 +473,15 @@ fn diagnostic(kind: &str, violation: &Violation, path: AttributePath) -> Diagnos
     };
     let place = if path.is_root() { violation.path.clone() } else { path.to_string() };
     Diagnostic::error(summary, format!("{place}: {}", violation.message)).at(path)
+}
+
+fn doubt(kind: &str, finding: &Finding, path: AttributePath) -> Diagnostic {
+    let detail = format!("{path}: {}", finding.message);
+    match finding.weight {
+        Weight::Futile => Diagnostic::error(format!("{kind}: nothing can come of this"), detail),
+        Weight::Doubtful => Diagnostic::warning(format!("{kind}: this is hardly what was meant"), detail),
+    }
+    .at(path)
 }
 
 /// Reads the root condition of a status; one of an older generation does not count.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use karp_domain::api::{Ec2NodeClass, validate as rules};
+use karp_domain::api::{Ec2NodeClass, lint, validate as rules};
 use serde_json::{Value as Json, json};
 use tfplugin::{
     Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
@@ -24,6 +24,7 @@ const KIND: CustomKind = CustomKind {
     crd: "ec2nodeclasses.karpenter.k8s.aws",
     defaults,
     validate: |object| rules::node_class(object),
+    lint: lint::node_class,
     to_spec: kubelet::fold,
     from_spec: kubelet::unfold,
     locate: |path| path.strip_prefix("spec").unwrap_or(path).trim_start_matches('.').to_owned(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use karp_domain::api::validate as rules;
+use karp_domain::api::{lint, validate as rules};
 use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
 use tfplugin::{
@@ -21,6 +21,7 @@ const KIND: CustomKind = CustomKind {
     crd: "nodeoverlays.karpenter.sh",
     defaults: || json!({}),
     validate: |object| rules::node_overlay(object),
+    lint: lint::node_overlay,
     to_spec: |fields| fields,
     from_spec: |spec: &Json, _prior: &Value| spec.clone(),
     locate: |path| path.strip_prefix("spec").unwrap_or(path).trim_start_matches('.').to_owned(),

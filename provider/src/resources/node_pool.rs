@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use karp_domain::api::{self, labels, validate as rules};
+use karp_domain::api::{self, labels, lint, validate as rules};
 use karp_domain::cluster::Pool;
 use karp_domain::cron::Cron;
 use karp_kube::wait::Look;
@@ -32,6 +32,7 @@ const KIND: CustomKind = CustomKind {
     crd: "nodepools.karpenter.sh",
     defaults,
     validate: |object| rules::node_pool(object),
+    lint: lint::node_pool,
     to_spec,
     from_spec,
     locate,
@@ -144,8 +145,11 @@ impl Resource for NodePool {
     }
 
     fn validate(&self, config: &Value) -> Diagnostics {
-        let found = self.0.check(config);
-        if found.is_empty() { check_schedules(config) } else { found }
+        let mut found = self.0.check(config);
+        if !found.has_errors() {
+            found.extend(check_schedules(config));
+        }
+        found
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -354,6 +358,27 @@ mod tests {
         refused(&["template", "labels"], Value::object([("kubernetes.io/hostname", "a")]), "template.labels");
         refused(&["limits"], Value::object([("cpu", "many")]), "limits[\"cpu\"]");
         refused(&["disruption", "budgets", "0", "nodes"], "200%".into(), "disruption.budgets[0].nodes");
+    }
+
+    #[test]
+    fn what_nobody_can_have_meant_is_refused_or_warned_of() {
+        let told = |path: &[&str], value: Value| {
+            let found = pool().validate(&with(path, value));
+            let told: Vec<(bool, String)> = found.iter().map(|d| (found.has_errors(), d.path.to_string())).collect();
+            told
+        };
+        let values = ["template", "requirements", "0", "values"];
+        let at = "template.requirements[0].values".to_owned();
+        assert_eq!(told(&values, Value::List(vec!["ondemand".into()])), [(true, at.clone())]);
+        assert_eq!(told(&values, Value::List(vec!["ondemand".into(), "spot".into()])), [(false, at)]);
+        assert_eq!(told(&values, Value::List(vec!["ondemand".into(), Value::Unknown])), []);
+        let labels = Value::object([("kubernetes.io/arch", "x86_64")]);
+        assert_eq!(
+            told(&["template", "labels"], labels),
+            [(true, "template.labels[\"kubernetes.io/arch\"]".to_owned())]
+        );
+        let limits = Value::object([("cpu", "-1")]);
+        assert_eq!(told(&["limits"], limits), [(true, "limits[\"cpu\"]".to_owned())]);
     }
 
     #[test]
