@@ -266,7 +266,7 @@ impl Conversion {
             .filter(|violation| violation.path.starts_with("spec"))
             .partition(|violation| violation.kind == ViolationKind::Unknown);
         if !broken.is_empty() {
-            self.refused.extend(broken.iter().map(|violation| old.problem(explained(&violation.to_string()))));
+            self.refused.extend(broken.iter().map(|violation| old.problem(violation)));
             return;
         }
         let spec = match source {
@@ -301,12 +301,6 @@ impl Conversion {
             Err(refusals) => self.refused.extend(refusals.iter().map(|refusal| old.problem(advised(refusal)))),
         }
     }
-}
-
-/// Adds what helps where a manifest was copied out of documentation.
-fn explained(violation: &str) -> String {
-    let both = if violation.contains(" | ") { " (` | ` stands between alternatives: write one of them)" } else { "" };
-    format!("{violation}{both}")
 }
 
 /// Names the options of this command where a conversion asks for an input.

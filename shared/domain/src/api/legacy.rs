@@ -63,7 +63,7 @@ pub fn node_pool(manifest: &Value) -> Result<Converted<NodePool>, Vec<Refusal>> 
     let read = match (kind.as_str(), version.as_str()) {
         ("Provisioner", "karpenter.sh/v1alpha5") => Some(pool::provisioner(&mut fields)),
         ("NodePool", "karpenter.sh/v1beta1") => Some(pool::beta(&mut fields)),
-        ("NodePool", "karpenter.sh/v1") => fields.whole(),
+        ("NodePool", "karpenter.sh/v1") => fields.whole(super::validate::node_pool),
         _ => {
             fields.refuse(
                 "kind",
@@ -86,7 +86,7 @@ pub fn node_class(manifest: &Value, inputs: &ClassInputs) -> Result<Converted<Ec
         ("AWSNodeTemplate", "karpenter.k8s.aws/v1alpha1") => Some(class::template(&mut fields, inputs)),
         ("Provisioner", "karpenter.sh/v1alpha5") => Some(class::inline(&mut fields, inputs)),
         ("EC2NodeClass", "karpenter.k8s.aws/v1beta1") => Some(class::beta(&mut fields, inputs)),
-        ("EC2NodeClass", "karpenter.k8s.aws/v1") => fields.whole(),
+        ("EC2NodeClass", "karpenter.k8s.aws/v1") => fields.whole(super::validate::node_class),
         _ => {
             fields.refuse(
                 "kind",

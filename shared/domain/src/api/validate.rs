@@ -240,7 +240,7 @@ fn string(schema: &Value, text: &str, path: &Path, found: &mut Vec<Violation>) {
         && !choices.iter().any(|choice| choice == text)
     {
         let choices = choices.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
-        path.report(found, ViolationKind::Invalid, format!("{text:?} is not one of {choices}"));
+        path.report(found, ViolationKind::Invalid, format!("{text:?} is not one of {choices}{}", alternatives(text)));
     }
     if schema.get("format").and_then(Value::as_str) == Some("date-time") && !is_date_time(text) {
         path.report(found, ViolationKind::Invalid, format!("{text:?} is no time such as 2026-01-31T12:00:00Z"));
@@ -259,8 +259,13 @@ fn is_date_time(text: &str) -> bool {
 fn pattern(schema: &Value, text: &str, path: &Path, found: &mut Vec<Violation>) {
     let Some(pattern) = schema.get("pattern").and_then(Value::as_str) else { return };
     if let Err(refusal) = words::check(pattern, text) {
-        path.report(found, ViolationKind::Invalid, refusal);
+        path.report(found, ViolationKind::Invalid, format!("{refusal}{}", alternatives(text)));
     }
+}
+
+/// Adds what helps where a manifest was copied out of documentation.
+fn alternatives(text: &str) -> &'static str {
+    if text.contains(" | ") { " (` | ` stands between alternatives: write one of them)" } else { "" }
 }
 
 fn bounds(schema: &Value, number: f64, path: &Path, found: &mut Vec<Violation>) {

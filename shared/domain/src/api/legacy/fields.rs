@@ -90,9 +90,17 @@ impl Fields {
         self.notes.push(note.into());
     }
 
-    /// Reads the manifest as it is, for one that is of today's version already.
-    pub fn whole<T: DeserializeOwned>(&mut self) -> Option<T> {
+    /// Reads the manifest as it is, for one that is of today's version already: what the API would refuse is told at its own path.
+    pub fn whole<T: DeserializeOwned>(&mut self, check: impl FnOnce(&Value) -> Vec<Violation>) -> Option<T> {
         self.taken.extend(self.map.keys().cloned());
+        let mut written = self.map.clone();
+        written.remove("status");
+        let refused = check(&Value::Object(written));
+        if !refused.is_empty() {
+            let told = |violation: Violation| Refusal { path: violation.path, message: violation.message };
+            self.refusals.extend(refused.into_iter().map(told));
+            return None;
+        }
         match serde_json::from_value(Value::Object(self.map.clone())) {
             Ok(object) => Some(object),
             Err(error) => {
