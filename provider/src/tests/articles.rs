@@ -1,0 +1,257 @@
+//! What five articles on Karpenter do: their manifests (`shared/domain/tests/articles`) through the functions and resources, and the guide
+//! that tells what replaces their commands, whose names are held to the schemas.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value as Json, json};
+use tfplugin::schema::Kind;
+use tfplugin::testing::Core;
+use tfplugin::{Attribute, Provider as _, Value};
+
+use crate::provider::Karp;
+
+const GUIDE: &str = include_str!("../../../docs/guides/from-a-tutorial.md");
+const POOL: &str = "node_pool_from_provisioner";
+const CLASS: &str = "node_class_from_template";
+
+/// What the guide's first column must have, by the articles that do it, with names that the second column must tell.
+const STEPS: [(&str, &str, &[&str]); 59] = [
+    ("002 004", "export CLUSTER_NAME", &["cluster_name"]),
+    ("004", "aws sts get-caller-identity", &[]),
+    ("004", "aws configure", &[]),
+    ("000", "terraform plan", &[]),
+    ("000", "terraform apply", &[]),
+    ("002 004", "eksctl create cluster", &["karp_fargate_profile"]),
+    ("002 004", "withOIDC: true", &["karp_oidc_provider"]),
+    ("000 002 004", "karpenter.sh/discovery", &["karp_discovery_tags.resource_ids"]),
+    ("000", "terraform-aws-modules/vpc/aws", &[]),
+    ("000", "terraform-aws-modules/security-group", &["karp_node_class.security_group_selector_terms"]),
+    ("002 004", "aws eks describe-cluster", &["data.karp_cluster.endpoint"]),
+    ("002 004", "aws cloudformation deploy", &["karp_node_role", "karp_instance_profile", "karp_controller_role"]),
+    ("002 004", "eksctl create iamidentitymapping", &["karp_access_entry", "karp_aws_auth_entry"]),
+    ("002 004", "eksctl create iamserviceaccount", &["karp_controller_role.service_account"]),
+    ("002", "aws iam create-service-linked-role", &["karp_spot_service_linked_role"]),
+    ("003", "aws_iam_role` of the controller", &["karp_controller_role"]),
+    ("003", "aws_iam_policy_document` of the controller", &["karp_controller_role.policy_json"]),
+    ("003", "aws_eks_fargate_profile", &["karp_fargate_profile.selectors"]),
+    ("003", "aws_iam_role` of Fargate", &["karp_fargate_pod_execution_role"]),
+    ("003", "aws_iam_instance_profile", &["karp_instance_profile", "karp_node_class.role"]),
+    ("003", "aws_iam_role` of the nodes", &["karp_node_role"]),
+    ("003", "aws_iam_role_policy_attachment` of the nodes", &["karp_node_role.attach_ssm_policy"]),
+    ("003", "aws_sqs_queue", &["karp_interruption_queue.message_retention_seconds"]),
+    ("003", "aws_sqs_queue_policy", &["karp_interruption_queue.policy", "karp_interruption_queue.events"]),
+    ("002 004", "helm repo add", &[]),
+    ("002 004", "helm repo update", &[]),
+    ("002 004", "helm upgrade --install karpenter", &["karp_crds", "karp_controller"]),
+    ("002 004", "--version", &["karp_controller.image"]),
+    ("002 004", "--namespace", &["karp_controller.namespace"]),
+    ("002 004", "--create-namespace", &["karp_controller.create_namespace"]),
+    ("002", "--wait", &["karp_controller.wait"]),
+    ("002 004", "--set serviceAccount.create", &["karp_controller.service_account"]),
+    ("002 004", "--set controller.clusterName", &["karp_controller.cluster_name"]),
+    ("002 004", "--set controller.clusterEndpoint", &["karp_controller.cluster_endpoint"]),
+    ("003 004", "--set aws.defaultInstanceProfile", &["karp_node_class.instance_profile"]),
+    ("003", "karpenter-global-settings", &["karp_controller.settings", "karp_controller.interruption_queue"]),
+    ("000 002 003 004", "kind: Provisioner", &["karp_node_pool", "provider::karp::node_pool_from_provisioner"]),
+    ("002 004", "provider:` in a Provisioner", &["karp_node_class", "provider::karp::node_class_from_template"]),
+    ("003", "kind: AWSNodeTemplate", &["karp_node_class", "provider::karp::node_class_from_template"]),
+    ("001", "kind: NodePool", &["karp_node_pool"]),
+    ("001", "kind: EC2NodeClass", &["karp_node_class"]),
+    ("002 004", "ttlSecondsAfterEmpty", &["karp_node_pool.disruption.consolidate_after"]),
+    ("003", "ttlSecondsUntilExpired", &["karp_node_pool.template.expire_after"]),
+    ("000", "karpenter.sh/provisioner-name", &["karpenter.sh/nodepool", "karp migrate --patch"]),
+    ("002 004", "kubectl apply` of a Deployment", &[]),
+    ("002 004", "kubectl scale deployment inflate", &[]),
+    ("004", "kubectl delete deployment inflate", &[]),
+    ("002", "kubectl get pod", &[]),
+    ("002", "kubectl get nodes", &[]),
+    ("002", "kubectl get all -n karpenter", &[]),
+    ("002", "kubectl describe pod", &["karp explain pod"]),
+    ("002 004", "kubectl logs -l karpenter=controller", &[]),
+    ("002", "aws ec2 describe-spot-instance-requests", &["data.karp_nodes.nodes.price"]),
+    ("003", "eks-node-viewer", &[]),
+    ("002", "helm uninstall karpenter", &[]),
+    ("002", "eksctl delete iamserviceaccount", &[]),
+    ("002", "aws cloudformation delete-stack", &[]),
+    ("002", "aws ec2 delete-launch-template", &["karp_teardown.sweep", "data.karp_orphans.launch_templates"]),
+    ("002", "eksctl delete cluster", &[]),
+];
+
+/// The rows of the guide's tables: both cells.
+fn rows() -> Vec<(&'static str, &'static str)> {
+    let cells = |line: &'static str| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ");
+    GUIDE.lines().filter_map(cells).filter(|(step, _)| *step != "in the article").collect()
+}
+
+/// What stands in backticks.
+fn names(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn each_step_of_the_articles_has_a_row_and_each_row_is_a_step() {
+    let rows = rows();
+    // What follows a name in the cell is written behind its closing backtick.
+    let cell = |step: &str| if step.contains('`') { format!("`{step}") } else { format!("`{step}`") };
+    let steps: Vec<(String, &[&str])> = STEPS.iter().map(|(_, step, told)| (cell(step), *told)).collect();
+    for (step, told) in &steps {
+        let Some((_, answer)) = rows.iter().find(|(cell, _)| cell == step) else {
+            panic!("the guide has no row {step}")
+        };
+        for name in *told {
+            assert!(names(answer).any(|one| one == *name), "{step}: `{name}` is not told");
+        }
+    }
+    for (cell, _) in &rows {
+        assert!(steps.iter().any(|(step, _)| step == cell), "{cell} is no step of an article");
+    }
+    for article in ["000", "001", "002", "003", "004"] {
+        assert!(STEPS.iter().any(|(articles, ..)| articles.contains(article)), "{article}");
+    }
+}
+
+/// Finds an attribute by its path.
+fn has(attributes: &BTreeMap<String, Attribute>, path: &str) -> bool {
+    let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
+    match (attributes.get(name).map(|found| &found.kind), rest) {
+        (None, _) => false,
+        (Some(_), None) => true,
+        (Some(Kind::Nested(_, inner)), Some(rest)) => has(inner, rest),
+        (Some(Kind::Value(_)), Some(_)) => false,
+    }
+}
+
+#[test]
+fn what_the_guide_names_is_there() {
+    let karp = Karp::default();
+    let resources = karp.resources().into_iter().map(|one| (one.type_name().to_owned(), one.schema()));
+    let sources = karp.data_sources().into_iter().map(|one| (format!("data.{}", one.type_name()), one.schema()));
+    let schemas: BTreeMap<String, _> = resources.chain(sources).collect();
+    let functions: Vec<&str> = karp.functions().iter().map(|one| one.name()).collect();
+    let mut found = 0;
+    for (step, answer) in rows() {
+        for name in names(answer) {
+            let (kind, path) = match name.strip_prefix("data.") {
+                Some(rest) => {
+                    let (kind, path) = rest.split_once('.').map_or((rest, None), |(kind, path)| (kind, Some(path)));
+                    (format!("data.{kind}"), path)
+                }
+                None => {
+                    name.split_once('.').map_or((name.to_owned(), None), |(kind, path)| (kind.to_owned(), Some(path)))
+                }
+            };
+            if let Some(function) = name.strip_prefix("provider::karp::") {
+                assert!(functions.contains(&function), "{step}: {name} is no function");
+            } else if kind.starts_with("karp_") || kind.starts_with("data.") {
+                let Some(schema) = schemas.get(&kind) else { panic!("{step}: there is no {kind}") };
+                assert!(path.is_none_or(|path| has(&schema.attributes, path)), "{step}: {kind} has no {path:?}");
+            } else {
+                continue;
+            }
+            found += 1;
+        }
+    }
+    assert!(found > 60, "{found} names");
+}
+
+/// Reads the manifests of an article.
+fn manifests(article: &str) -> Vec<Json> {
+    let path = format!("{}/../shared/domain/tests/articles/{article}.yaml", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).expect("an article");
+    serde_saphyr::from_multiple(&text).expect("manifests")
+}
+
+fn of_kind(article: &str, kind: &str) -> Vec<Json> {
+    manifests(article).into_iter().filter(|manifest| manifest["kind"] == kind).collect()
+}
+
+/// Converts a manifest.
+async fn converted(function: &str, manifest: &Json, inputs: &Json) -> Result<Value, String> {
+    let mut arguments = vec![Value::from(manifest.clone())];
+    if function == CLASS {
+        arguments.push(Value::from(inputs.clone()));
+    }
+    Core::new(Karp::default()).call(function, &arguments).await.map_err(|error| error.text)
+}
+
+/// Converts a manifest; the resource must take what comes of it.
+async fn taken(function: &str, manifest: &Json, inputs: &Json) -> Value {
+    let value = converted(function, manifest, inputs).await.unwrap_or_else(|error| panic!("{manifest}: {error}"));
+    let mut arguments = value.as_map().expect("an object").clone();
+    arguments.remove("notes");
+    let resource = if function == POOL { "karp_node_pool" } else { "karp_node_class" };
+    let found = Core::new(Karp::default()).validate(resource, &Value::Map(arguments)).await;
+    assert!(found.is_empty(), "{manifest}: {found}");
+    value
+}
+
+/// Answers at which paths a manifest is refused, and the whole text.
+async fn refused(function: &str, manifest: &Json) -> (Vec<String>, String) {
+    let text = converted(function, manifest, &Json::Null).await.expect_err("it is refused");
+    let paths = text.lines().filter_map(|line| Some(line.split_once(": ")?.0.to_owned())).collect();
+    (paths, text)
+}
+
+#[tokio::test]
+async fn manifests_of_older_apis_are_taken() {
+    let profile = json!({ "instance_profile": "KarpenterNodeInstanceProfile-prod" });
+    // The article, its pools, its classes, and what the settings of the chart have to say besides.
+    let cases: [(&str, &[&str], &str, Json); 4] = [
+        ("000", &["default", "on-demand"], "", Json::Null),
+        ("002", &["default"], "Provisioner", Json::Null),
+        ("003", &["default"], "AWSNodeTemplate", profile.clone()),
+        ("004", &["default"], "Provisioner", profile),
+    ];
+    for (article, pools, class, inputs) in cases {
+        let mut names = Vec::new();
+        for manifest in of_kind(article, "Provisioner") {
+            let pool = taken(POOL, &manifest, &Json::Null).await;
+            let reference = pool.get("template").get("node_class_ref").get("name").as_str().map(str::to_owned);
+            assert_eq!(reference.as_deref(), Some("default"), "{article}");
+            names.push(pool.get("name").as_str().expect("a name").to_owned());
+        }
+        assert_eq!(names, pools, "{article}");
+        for manifest in of_kind(article, class) {
+            let class = taken(CLASS, &manifest, &inputs).await;
+            assert_eq!(class.get("name").as_str(), Some("default"), "{article}");
+            let profile = class.get("instance_profile").as_str();
+            assert_eq!(profile, Some("KarpenterNodeInstanceProfile-prod"), "{article}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_profile_that_only_the_chart_knew_is_asked_for() {
+    for (article, kind, path) in
+        [("003", "AWSNodeTemplate", "spec.instanceProfile"), ("004", "Provisioner", "spec.provider.instanceProfile")]
+    {
+        for manifest in of_kind(article, kind) {
+            let (paths, text) = refused(CLASS, &manifest).await;
+            assert_eq!(paths, [path], "{article}: {text}");
+            assert!(text.contains("aws.defaultInstanceProfile"), "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_manifest_that_is_itself_invalid_is_refused_at_each_field_with_what_to_write() {
+    let [mut pool, mut class] = <[Json; 2]>::try_from(manifests("001")).expect("a pool and a class");
+    let (paths, text) = refused(POOL, &pool).await;
+    let fields =
+        ["spec.disruption.consolidateAfter", "spec.disruption.consolidationPolicy", "spec.template.spec.expireAfter"];
+    assert_eq!(paths, fields, "{text}");
+    assert_eq!(text.matches("stands between alternatives: write one of them").count(), 3, "{text}");
+    let (paths, text) = refused(CLASS, &class).await;
+    assert_eq!(paths, ["spec", "spec.amiSelectorTerms[0].alias"], "{text}");
+    assert!(text.contains("exactly one of role and instanceProfile") && text.contains("one of al2, al2023"), "{text}");
+
+    // With what was told, each is taken.
+    pool["spec"]["disruption"] = json!({ "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "1m" });
+    pool["spec"]["template"]["spec"]["expireAfter"] = json!("720h");
+    class["spec"].as_object_mut().expect("fields").remove("instanceProfile");
+    class["spec"]["amiSelectorTerms"][0]["alias"] = json!("al2023@latest");
+    let pool = taken(POOL, &pool, &Json::Null).await;
+    assert_eq!(pool.get("disruption").get("consolidate_after").as_str(), Some("1m"));
+    let class = taken(CLASS, &class, &Json::Null).await;
+    assert_eq!(class.get("kubelet").get("max_pods"), &Value::from(110));
+}
