@@ -48,9 +48,10 @@ pub async fn look(client: &Client, before: &NodePool, after: &NodePool) -> Resul
 
 /// Looks at the pool's nodes as a plan does: what blocks them is left out where it cannot be had in time.
 pub async fn glance(client: &Client, before: &NodePool, after: &NodePool) -> Result<Impact, Error> {
-    let (now, until) = (Timestamp::now(), Instant::now() + GLANCE);
+    let (now, started) = (Timestamp::now(), Instant::now());
     let mut impact = of_pool(client, before, after, now).await?;
-    glance_around(client, &mut impact, &label(labels::NODE_POOL, after), now, until).await;
+    glance_around(client, &mut impact, &label(labels::NODE_POOL, after), now, started + GLANCE).await;
+    tell(&impact, started);
     Ok(impact)
 }
 
@@ -60,13 +61,20 @@ pub async fn look_at_class(
     before: &Ec2NodeClass,
     after: &Ec2NodeClass,
 ) -> Result<ClassPreview, Error> {
-    let (now, until) = (Timestamp::now(), Instant::now() + GLANCE);
+    let (now, started) = (Timestamp::now(), Instant::now());
     let all = ListParams::default();
     let (claims, pools) = futures::try_join!(listed::<NodeClaim>(client, &all), listed::<NodePool>(client, &all))?;
     let pools: Vec<Pool> = pools.iter().filter_map(|pool| Pool::from_kube(pool).ok()).collect();
     let mut seen = ClassPreview::of(before, after, &pools, &claims, now);
-    glance_around(client, &mut seen.impact, &label(labels::EC2_NODE_CLASS, after), now, until).await;
+    glance_around(client, &mut seen.impact, &label(labels::EC2_NODE_CLASS, after), now, started + GLANCE).await;
+    tell(&seen.impact, started);
     Ok(seen)
+}
+
+/// Logs what a look has cost.
+fn tell(impact: &Impact, started: Instant) {
+    let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(nodes = impact.total, drifting = impact.drifting.len(), took_ms, "looked at the nodes of a change");
 }
 
 /// Tells what holds pods on the nodes of a selector; empty where nothing does.

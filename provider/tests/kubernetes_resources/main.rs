@@ -1,7 +1,12 @@
 //! The Kubernetes resources under real OpenTofu, on the sandbox's API server (`KARP_TEST_KUBECONFIG`, `KARP_TEST_TOOLS`).
 
+#[path = "../../src/preview/forty/edits.rs"]
+mod edits;
 mod entries;
+mod forty;
 mod moved;
+#[path = "../../src/preview/forty/objects.rs"]
+mod objects;
 #[path = "../support/others.rs"]
 mod others;
 mod preview;

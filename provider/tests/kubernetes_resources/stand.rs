@@ -1,9 +1,10 @@
 //! What the edge tests share: real OpenTofu on the built provider, and the sandbox's API server.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use karp_kube::client::{Connection, connect};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -59,6 +60,11 @@ impl Cluster {
         let mut child = self.command(&["create", "-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
         assert!(child.wait().unwrap().success());
+    }
+
+    /// Connects as the kubeconfig file says, for what takes too long by kubectl.
+    pub async fn client(&self) -> kube::Client {
+        connect(&Connection::Kubeconfig { path: self.kubeconfig.clone().into(), context: None }).await.unwrap()
     }
 
     /// Makes a working folder with a configuration; `KUBECONFIG` in it stands for the file's path.
@@ -124,8 +130,26 @@ impl Stand<'_> {
         std::fs::write(self.dir.path().join("main.tf"), format!("{head}{config}")).unwrap();
     }
 
+    /// Writes a file that the configuration reads.
+    pub fn put(&self, name: &str, content: &Value) {
+        std::fs::write(self.dir.path().join(name), content.to_string()).unwrap();
+    }
+
     /// Runs OpenTofu, whatever it comes to.
     pub fn tofu(&self, arguments: &[&str]) -> Run {
+        self.tofu_logging(arguments, None)
+    }
+
+    /// Plans; answers what the provider logged meanwhile, too.
+    pub fn plan_with_log(&self) -> (Run, String) {
+        let log = self.dir.path().join("provider.log");
+        // Each run adds to the file.
+        let _ = std::fs::remove_file(&log);
+        let run = self.tofu_logging(&["plan", "-json", "-detailed-exitcode"], Some(&log));
+        (run, std::fs::read_to_string(&log).unwrap_or_default())
+    }
+
+    fn tofu_logging(&self, arguments: &[&str], log: Option<&Path>) -> Run {
         let mut command = Command::new(self.cluster.tools.join("tofu"));
         command.args(arguments).current_dir(self.dir.path());
         for (name, _) in std::env::vars() {
@@ -135,6 +159,9 @@ impl Stand<'_> {
         }
         command.env("TF_CLI_CONFIG_FILE", self.dir.path().join("tofu.rc")).env("TF_IN_AUTOMATION", "1");
         command.env("HOME", self.dir.path()).env("AWS_EC2_METADATA_DISABLED", "true");
+        if let Some(log) = log {
+            command.env("TF_LOG_PROVIDER", "INFO").env("TF_LOG_PATH", log);
+        }
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         let events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
