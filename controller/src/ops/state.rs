@@ -115,8 +115,8 @@ fn label(key: &str, value: impl Into<String>) -> (String, String) {
     (key.to_owned(), value.into())
 }
 
-/// `karpenter.sh/capacity-type` and `nvidia.com/gpu` as they are in metrics: what follows the slash, or all of it, in snake case.
-fn snake_case(name: &str) -> String {
+/// `karpenter.sh/capacity-type` and `nvidia.com/gpu` as they are in metrics: what follows the slash, or all of it, small and with underscores.
+fn underscored(name: &str) -> String {
     name.to_ascii_lowercase().replace('-', "_")
 }
 
@@ -128,7 +128,7 @@ impl Gauges {
     /// A series for each resource.
     fn amounts(&mut self, of: &Arc<Labels>, amounts: &Resources) {
         for (name, amount) in amounts.iter() {
-            self.push(of, vec![label("resource_type", snake_case(name))], amount.as_f64());
+            self.push(of, vec![label("resource_type", underscored(name))], amount.as_f64());
         }
     }
 }
@@ -179,7 +179,7 @@ fn node_labels(node: &Node, managed: &BTreeSet<&str>) -> Labels {
     let mut all: Labels = known
         .map(|key| {
             let name = key.rsplit('/').next().unwrap_or(key);
-            label(&snake_case(name), node.labels.get(*key).cloned().unwrap_or_default())
+            label(&underscored(name), node.labels.get(*key).cloned().unwrap_or_default())
         })
         .collect();
     let managed = node.provider_id.as_deref().is_some_and(|id| managed.contains(id));
@@ -229,7 +229,7 @@ fn utilization(snapshot: &Snapshot) -> Gauges {
     let asked = requests(snapshot.nodes.iter().filter_map(|node| by_node.get(&*node.name)).flatten());
     for (name, amount) in offered.iter().filter(|(_, amount)| amount.is_positive()) {
         let share = 100.0 * asked.get(name).as_f64() / amount.as_f64();
-        percent.push(&Arc::default(), vec![label("resource_type", snake_case(name))], share);
+        percent.push(&Arc::default(), vec![label("resource_type", underscored(name))], share);
     }
     percent
 }

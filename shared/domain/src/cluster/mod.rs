@@ -34,7 +34,7 @@ pub use pool::{NODE_CLASS_GROUP, Pool};
 pub use shape::{Feature, Shape, is_resized};
 pub use snapshot::{Host, MinValuesPolicy, PreferencePolicy, Settings, Snapshot};
 pub use tradeoff::{
-    ConsolidationFloor, ExpirationGrace, ParseGraceError, ParsePercentageError, PodShare, PriceTolerance,
+    ConsolidationFloor, ExpirationGrace, ParseGraceError, ParsePercentageError, Percent, PodShare, PriceTolerance,
 };
 pub use volume::{ClaimRef, EBS_DRIVER, StorageClass, Volume, VolumeClaim, VolumeProblem, Volumes};
 pub use watched::Watched;

@@ -8,36 +8,50 @@ use jiff::SignedDuration;
 use crate::api::go_duration;
 use crate::api::hash::fnv1;
 
-/// Holds the largest share of a pool's pods that one new node may hold, in percent from 1 to 100. The default, 100, bounds nothing.
+/// Holds a whole number of percent in a range; `DEFAULT` where nothing is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PodShare(u32);
+pub struct Percent<const LEAST: u32, const MOST: u32, const DEFAULT: u32>(u32);
 
-/// Holds how much dearer than the cheapest the types may be that a new node may become, in percent. The default is 100: up to twice the price.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PriceTolerance(u32);
+/// The largest share of a pool's pods that one new node may hold. The default bounds nothing.
+pub type PodShare = Percent<1, 100, 100>;
 
-/// Holds what share of its price a node that is full of pods must save to be given up, in percent from 0 to 100; one with fewer pods for its
-/// price must save proportionally less. The default is 45: decision 0007 tells what it costs and spares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConsolidationFloor(u32);
+/// How much dearer than the cheapest the types may be that a new node may become: by default up to twice the price. No type that costs more
+/// than a hundred times as much is worth waiting for less.
+pub type PriceTolerance = Percent<0, 10_000, 100>;
+
+/// What share of its price a node that is full of pods must save to be given up; one with fewer pods for its price must save proportionally
+/// less. Decision 0007 tells what the default costs and spares.
+pub type ConsolidationFloor = Percent<0, 100, 45>;
 
 /// Reports text that is no percentage in range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no percentage from {least}% to {most}%, such as {example}%")]
+#[error("{text:?} is no percentage from {least}% to {most}%, such as 25%")]
 pub struct ParsePercentageError {
     text: String,
     least: u32,
     most: u32,
-    example: u32,
 }
 
-/// A hundred times the cheapest price: no type that is dearer is worth waiting for less.
-const MOST_TOLERANCE: u32 = 10_000;
+impl<const LEAST: u32, const MOST: u32, const DEFAULT: u32> Default for Percent<LEAST, MOST, DEFAULT> {
+    fn default() -> Self {
+        Percent(DEFAULT)
+    }
+}
 
-fn percentage(text: &str, least: u32, most: u32, example: u32) -> Result<u32, ParsePercentageError> {
-    let digits = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
-    let read = digits.and_then(|digits| digits.parse().ok()).filter(|percent| (least..=most).contains(percent));
-    read.ok_or_else(|| ParsePercentageError { text: text.to_owned(), least, most, example })
+impl<const LEAST: u32, const MOST: u32, const DEFAULT: u32> FromStr for Percent<LEAST, MOST, DEFAULT> {
+    type Err = ParsePercentageError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        let read = digits.and_then(|digits| digits.parse().ok()).filter(|percent| (LEAST..=MOST).contains(percent));
+        read.map(Percent).ok_or_else(|| ParsePercentageError { text: text.to_owned(), least: LEAST, most: MOST })
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32, const DEFAULT: u32> fmt::Display for Percent<LEAST, MOST, DEFAULT> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
 }
 
 impl PodShare {
@@ -53,26 +67,6 @@ impl PodShare {
     }
 }
 
-impl Default for PodShare {
-    fn default() -> Self {
-        PodShare(100)
-    }
-}
-
-impl FromStr for PodShare {
-    type Err = ParsePercentageError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        percentage(text, 1, 100, 25).map(PodShare)
-    }
-}
-
-impl fmt::Display for PodShare {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}%", self.0)
-    }
-}
-
 impl PriceTolerance {
     /// Answers the factor by which a price may exceed the cheapest, in hundredths.
     pub const fn factor_percent(self) -> u64 {
@@ -80,53 +74,13 @@ impl PriceTolerance {
     }
 }
 
-impl Default for PriceTolerance {
-    fn default() -> Self {
-        PriceTolerance(100)
-    }
-}
-
-impl FromStr for PriceTolerance {
-    type Err = ParsePercentageError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        percentage(text, 0, MOST_TOLERANCE, 20).map(PriceTolerance)
-    }
-}
-
-impl fmt::Display for PriceTolerance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}%", self.0)
-    }
-}
-
 impl ConsolidationFloor {
     /// Asks nothing for the pods that a move evicts.
-    pub const NONE: ConsolidationFloor = ConsolidationFloor(0);
+    pub const NONE: ConsolidationFloor = Percent(0);
 
     /// Answers the share in thousandths.
     pub const fn permille(self) -> u64 {
         self.0 as u64 * 10
-    }
-}
-
-impl Default for ConsolidationFloor {
-    fn default() -> Self {
-        ConsolidationFloor(45)
-    }
-}
-
-impl FromStr for ConsolidationFloor {
-    type Err = ParsePercentageError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        percentage(text, 0, 100, 25).map(ConsolidationFloor)
-    }
-}
-
-impl fmt::Display for ConsolidationFloor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}%", self.0)
     }
 }
 
