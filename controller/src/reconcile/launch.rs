@@ -10,7 +10,7 @@ use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, labels, requirements};
 use karp_domain::catalogue::{CapacityType, Catalogue, RESERVATION_LABELS, RankedOffering};
 use karp_domain::cluster::Unreadable;
-use karp_domain::fleet::UnavailableOffering;
+use karp_domain::fleet::{REFUSED_WAIT, UnavailableOffering};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use serde_json::json;
@@ -32,8 +32,6 @@ pub const REUSED_SINCE: &str = "karp.sh/launch-token-reused-since";
 const LISTED: SignedDuration = SignedDuration::from_secs(30);
 /// Pause between looks for it.
 const LISTING_PAUSE: Duration = Duration::from_secs(5);
-/// A launch that the cloud refuses for lasting reasons is tried again after this long.
-const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// What the log says of a launch.
 const LAUNCHED: &str = "launched nodeclaim";
 /// Types that one request names (Karpenter: 60).
@@ -315,7 +313,7 @@ async fn fail(claim: &NodeClaim, context: &Context, error: LaunchError) -> Resul
         }
         LaunchError::Cloud(CloudError::Refused { reason, message }) => {
             context.events.publish(&about, Reason::LaunchFailed, message.clone());
-            (reason.as_str(), message.clone(), Some(REFUSED_PAUSE))
+            (reason.as_str(), message.clone(), Some(REFUSED_WAIT))
         }
     };
     tracing::error!(NodeClaim.name = claim.name_any(), reason, error = message, "launching nodeclaim");

@@ -1,11 +1,16 @@
 //! What a launch that EC2 refused teaches: that an offering is missing for now, that the call came too early, or neither.
 
+use std::time::Duration;
+
 use crate::catalogue::CapacityType;
 
 /// EC2 may not make its role for spot instances in this account: no spot offering can be had until somebody makes it.
 pub const NO_SPOT_ROLE: &str = "AuthFailure.ServiceLinkedRoleCreationNotPermitted";
 /// A subnet is full: every type in its zone is affected.
 pub const NO_ADDRESSES: &str = "InsufficientFreeAddressesInSubnet";
+
+/// A launch that EC2 refuses for a reason that stays is tried again after this long: somebody may have put it right.
+pub const REFUSED_WAIT: Duration = Duration::from_secs(60);
 
 /// Says what EC2's code for a refusal teaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -198,6 +198,34 @@ fn nodes_that_never_join_cost_a_handful_of_launches() {
     assert!(report.launches < 40, "{report:?}");
 }
 
+/// A pool that EC2 refuses for a reason that stays: its pods run on the nodes of another, and EC2 is asked seldom.
+#[test]
+fn a_pool_that_is_refused_for_good_leaves_its_pods_to_others() {
+    for seed in 0..2 {
+        let spec = |name: &str, weight: i32| {
+            let on_demand = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
+            let spec = with(pool(name, on_demand), &[("spec.weight", json!(weight)), budget()]);
+            Pool::from_kube(&serde_json::from_value(spec).unwrap()).unwrap()
+        };
+        let workloads = vec![workload("web", "900m", "1Gi", 8, Some(6)), workload("batch", "1500m", "3Gi", 5, None)];
+        let world = World::new(at(NOW), catalogue(TYPES), vec![spec("refused", 10), spec("other", 1)], workloads);
+        let faults = Faults { refused_pool: Some("refused"), crash_permille: 2, ..Faults::default() };
+        let report = run(&Scenario { seed, seconds: 3 * 3600, faults }, world);
+        assert!(report.violations.is_empty() && report.nodes > 0, "seed {seed}: {report:#?}");
+        assert!(report.refused > 0 && report.refused < 150, "seed {seed}: {report:#?}");
+    }
+}
+
+/// Where no other pool is, pods wait, of which each minute something is said; EC2 is asked ever more seldom.
+#[test]
+fn pods_of_a_pool_that_is_refused_for_good_wait() {
+    let faults = Faults { refused_pool: Some("default"), ..Faults::default() };
+    let report = run(&Scenario { seed: 1, seconds: 6 * 3600, faults }, a_world(&[]));
+    let other: Vec<_> = report.violations.iter().filter(|found| found.invariant != "S-7").collect();
+    assert!(other.is_empty() && report.launches == 0, "{other:#?}");
+    assert!(report.refused < 150, "{report:?}");
+}
+
 #[test]
 fn a_limit_holds_whatever_happens() {
     let limits = ("spec.limits", json!({"nodes": "3"}));
@@ -218,6 +246,7 @@ fn mixed_faults_under_many_seeds() {
     let faults = Faults {
         crash_permille: 20,
         no_capacity_permille: 100,
+        refuses_permille: 1,
         lost_reply_permille: 50,
         ends_permille: 1,
         scales_permille: 3,

@@ -15,7 +15,7 @@ use karp_domain::disruption::{
     plan_with, validate,
 };
 use karp_domain::eviction::{self, Drain, Target};
-use karp_domain::fleet::{Extent, Lesson};
+use karp_domain::fleet::{self, Extent, Lesson};
 use karp_domain::lease::Elector;
 use karp_domain::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Step, Witnesses};
 use karp_domain::pace::Bucket;
@@ -117,6 +117,8 @@ fn case(invariant: &str, minutes: u32, faults: Faults) -> Case<'_> {
 const CALM: Faults = Faults {
     crash_permille: 0,
     no_capacity_permille: 0,
+    refuses_permille: 0,
+    refused_pool: None,
     lost_reply_permille: 0,
     never_joins_permille: 0,
     ends_permille: 0,
@@ -499,6 +501,20 @@ fn s12_launches_without_a_breaker() {
     let shown = |report: Report| report.violations.iter().any(|found| found.invariant == "S-12");
     assert!(!shown(case.play(&Production, 0)));
     assert!(shown(case.play(&Flaw, 0)));
+}
+
+#[test]
+fn s12_refusals_that_stay_taken_for_a_throttle() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn lesson(&self, code: &str) -> Lesson {
+            match fleet::lesson(code) {
+                Lesson::Nothing => Lesson::Wait,
+                other => other,
+            }
+        }
+    }
+    case("S-12", 40, Faults { refuses_permille: 5, ..CHANGING }).catches_this(&Flaw);
 }
 
 /// As many nodes as pods, more than EC2 launches at once.

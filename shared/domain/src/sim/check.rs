@@ -14,6 +14,7 @@ use crate::api::{NodeClaim, labels};
 use crate::catalogue::{Offering, Price, RankedOffering, Unavailable};
 use crate::cluster::{Node, Pod, PodKey, Readiness, Share, blocking};
 use crate::disruption::{Begun, Candidate, Cause, Command, begun};
+use crate::fleet::REFUSED_WAIT;
 use crate::lifecycle::{REGISTRATION_TIMEOUT, provider_id};
 use crate::scheduling::InFlightNode;
 
@@ -169,6 +170,15 @@ pub(super) fn only_the_leader_writes(world: &mut World) {
 pub(super) fn a_throttle_teaches_nothing(world: &mut World, code: &str, before: &Unavailable, after: &Unavailable) {
     if code == THROTTLED && before != after {
         world.violate("S-13", "a throttled call changed what is known to be missing".to_owned());
+    }
+}
+
+/// S-12: what was refused for a reason that stays is left alone for a while; a second less, since calls are counted by the second.
+pub(super) fn is_not_asked_at_once(world: &mut World, claim: &str, uid: &str) {
+    let last = world.refused.told.get(&(world.process.clone(), uid.to_owned())).copied();
+    let passed = last.map(|last| world.uptime().saturating_sub(last));
+    if let Some(passed) = passed.filter(|passed| *passed + Duration::from_secs(1) < REFUSED_WAIT) {
+        world.violate("S-12", format!("EC2 refused {claim} for good and is asked again after {passed:?}"));
     }
 }
 

@@ -64,6 +64,10 @@ impl World {
         if let Some(known) = self.instances.values().find(|instance| instance.token == token) {
             return Ok(known.clone());
         }
+        super::check::is_not_asked_at_once(self, claim, uid);
+        if let Some(code) = self.refusal(claim, uid, token) {
+            return Err(Refusal::Code(code));
+        }
         if self.random.happens(self.faults.no_capacity_permille) {
             return Err(Refusal::Code(NO_CAPACITY));
         }

@@ -10,7 +10,7 @@ use super::writes::{Killed, delete_claim, effect, set, yes};
 use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::RankedOffering;
-use crate::fleet::{Lesson, UnavailableOffering};
+use crate::fleet::{Lesson, REFUSED_WAIT, UnavailableOffering};
 use crate::pace::THROTTLED_WAIT;
 
 const ATTEMPT: &str = "karp.sh/launch-attempt";
@@ -35,10 +35,7 @@ impl Controller<'_> {
             return Ok(());
         }
         if !tried {
-            if let Some(claim) = world.claims.get_mut(&name) {
-                claim.metadata.annotations.get_or_insert_default().insert(ATTEMPT.to_owned(), "1".to_owned());
-            }
-            effect(world)?;
+            stamp(world, &name, attempt(claim))?;
         }
         self.ask(world, claim)
     }
@@ -56,18 +53,25 @@ impl Controller<'_> {
         if !self.turns.comes(self.decisions, Action::CreateFleet, &name, now) {
             return Ok(());
         }
-        let token = self.decisions.token(&uid, "1", world.clock());
+        let token = self.decisions.token(&uid, &attempt(claim).to_string(), world.clock());
         let answer = world.launch(&name, &uid, &token, offering.clone());
         effect(world)?;
         match answer {
             Ok(instance) => adopt(world, &name, instance),
-            Err(Refusal::LostReply) => failed(world, &name),
-            Err(Refusal::Code(code)) => self.refused(world, &name, &offering, code),
+            Err(Refusal::LostReply) => failed(world, &name, conditions::LAUNCH_FAILED),
+            Err(Refusal::Code(code)) => self.refused(world, claim, &offering, code),
         }
     }
 
-    /// Draws the consequence of a refusal: another offering for the pods, or the same call later.
-    fn refused(&mut self, world: &mut World, name: &str, asked: &RankedOffering, code: &str) -> Result<(), Killed> {
+    /// Draws the consequence of a refusal: another offering for the pods, the same call later, or another attempt much later.
+    fn refused(
+        &mut self,
+        world: &mut World,
+        claim: &NodeClaim,
+        asked: &RankedOffering,
+        code: &str,
+    ) -> Result<(), Killed> {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
         let (known, now) = (self.unavailable.clone(), world.uptime());
         let asked = UnavailableOffering {
             instance_type: asked.instance_type.to_string(),
@@ -81,20 +85,41 @@ impl Controller<'_> {
             self.unavailable.mark(&missing, now);
         }
         check::a_throttle_teaches_nothing(world, code, &known, &self.unavailable);
-        if matches!(lesson, Lesson::Missing(_)) {
-            return delete_claim(world, name);
+        match lesson {
+            Lesson::Missing(_) => delete_claim(world, name),
+            Lesson::Wait => {
+                self.turns.rest(name, now + THROTTLED_WAIT);
+                failed(world, name, conditions::LAUNCH_FAILED)
+            }
+            Lesson::Nothing => {
+                self.turns.rest(name, now + REFUSED_WAIT);
+                stamp(world, name, attempt(claim) + 1)?;
+                failed(world, name, code)
+            }
         }
-        self.turns.rest(name, now + THROTTLED_WAIT);
-        failed(world, name)
     }
 }
 
-/// Notes that a launch came to nothing so far.
-fn failed(world: &mut World, name: &str) -> Result<(), Killed> {
+/// The attempt that is written on a claim; the first if none is.
+fn attempt(claim: &NodeClaim) -> u32 {
+    let written = claim.metadata.annotations.as_ref().and_then(|all| all.get(ATTEMPT));
+    written.and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// Writes the attempt on a claim.
+fn stamp(world: &mut World, name: &str, attempt: u32) -> Result<(), Killed> {
+    if let Some(claim) = world.claims.get_mut(name) {
+        claim.metadata.annotations.get_or_insert_default().insert(ATTEMPT.to_owned(), attempt.to_string());
+    }
+    effect(world)
+}
+
+/// Notes that a launch came to nothing so far, and why.
+fn failed(world: &mut World, name: &str, reason: &str) -> Result<(), Killed> {
     let Some(claim) = world.claims.get(name).cloned() else { return Ok(()) };
     set(world, &claim, |status, now| {
         let unknown = ConditionStatus::Unknown;
-        conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, conditions::LAUNCH_FAILED, "", now);
+        conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, reason, "", now);
     })
 }
 

@@ -9,6 +9,7 @@ mod decisions;
 mod ends;
 mod launch;
 mod random;
+mod refusal;
 mod replica;
 mod turns;
 mod watch;
@@ -38,6 +39,11 @@ pub struct Faults {
     pub crash_permille: u32,
     /// EC2 has no capacity for a launch.
     pub no_capacity_permille: u32,
+    /// EC2 begins to refuse what a pool launches for a reason that no wait and no other offering cures (a right, a parameter, a quota), in a
+    /// second: for up to 4 min.
+    pub refuses_permille: u32,
+    /// EC2 refuses whatever this pool launches, to the end of the run.
+    pub refused_pool: Option<&'static str>,
     /// EC2 launches, and the reply is lost.
     pub lost_reply_permille: u32,
     /// A node never joins.
@@ -134,6 +140,8 @@ pub struct Report {
     pub conflicts: u32,
     /// Times that a replica began to lead.
     pub takeovers: u32,
+    /// Launches that EC2 refused for a reason that stays.
+    pub refused: u32,
     /// Calls that EC2 throttled.
     pub throttled: u32,
     /// Nodes at the end.
@@ -160,8 +168,9 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         if second >= scenario.seconds && quiet(&world) {
             break;
         }
-        // a wrong clock does not stop: what must converge does so all the same
-        let faults = || Faults { clock: scenario.faults.clock, ..Faults::default() };
+        // a wrong clock does not stop, nor does what somebody has to put right: what must converge does so all the same
+        let Faults { clock, refused_pool, .. } = scenario.faults;
+        let faults = || Faults { clock, refused_pool, ..Faults::default() };
         world.faults = if second < calm { scenario.faults } else { faults() };
         world.tick();
         for replica in &mut replicas {
@@ -176,6 +185,6 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     (report.repairs, report.resumed) = (world.repairs, world.resumed);
     (report.nodes, report.reordered) = (world.nodes.len(), world.reordered);
     (report.conflicts, report.takeovers) = (world.conflicts, world.takeovers);
-    report.throttled = world.account.throttled;
+    (report.throttled, report.refused) = (world.account.throttled, world.refused.count);
     report
 }

@@ -13,6 +13,7 @@ use super::account::Account;
 use super::check::MOST_VIOLATIONS;
 use super::cloud::Instance;
 use super::random::Random;
+use super::refusal::Refused;
 use super::watch::Past;
 use super::{Faults, Skew, Violation};
 use crate::api::NodeClaim;
@@ -75,6 +76,7 @@ pub struct World {
     /// The process whose turn it is, and what EC2 counts of the account's calls.
     pub(super) process: String,
     pub(super) account: Account,
+    pub(super) refused: Refused,
     pub(super) conflicts: u32,
     pub(super) takeovers: u32,
     /// When it began.
@@ -118,6 +120,7 @@ impl World {
         self.now += SignedDuration::from_secs(1);
         self.meddle();
         self.share_account();
+        self.change_rights();
         self.pass_in_cloud();
         self.kubelets();
         self.controllers();
