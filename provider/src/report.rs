@@ -103,7 +103,14 @@ impl Failure {
         let (kind, fix) = match error {
             E::NotFound { .. } => (Kind::Missing, None),
             E::UnknownKind { .. } => (Kind::Unsettled, Some("Let this resource depend on `karp_crds`.")),
-            E::FieldConflict { .. } | E::Stale { .. } => (Kind::InUse, None),
+            E::FieldConflict { .. } => (
+                Kind::InUse,
+                Some("Let the other manager give the fields up, or set `force_conflicts = true` to take them over."),
+            ),
+            E::Stale { .. } => (
+                Kind::InUse,
+                Some("Somebody else changed it at the same time: look who does, then plan and apply again."),
+            ),
             E::Invalid { .. } => (Kind::Invalid, None),
             E::Unauthenticated { .. } => (
                 Kind::Credentials,
@@ -114,7 +121,13 @@ impl Failure {
             E::Forbidden { .. } => {
                 (Kind::Denied, Some("Allow this to the identity that runs Terraform, by an access policy or RBAC."))
             }
-            E::Busy { .. } => (Kind::Throttled, Some("Apply again.")),
+            E::Busy { .. } => (
+                Kind::Throttled,
+                Some(
+                    "The API server has too much to do, or is just starting: wait until `kubectl get --raw /readyz` answers ok, then apply \
+                     again, with a lower `-parallelism` where it was the number of calls.",
+                ),
+            ),
             E::Unreachable { .. } => (
                 Kind::Unreachable,
                 Some(
@@ -220,15 +233,16 @@ impl Kind {
             ),
             Self::Credentials => Some(
                 "Set `profile`, `assume_role`, or `access_key` and `secret_key` in the provider block, or AWS_PROFILE or \
-                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment; state was left as it was.",
+                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment. Temporary credentials that have expired are fetched anew by \
+                 signing in again, such as with `aws sso login`. State was left as it was.",
             ),
             Self::Denied => Some("Allow this action in the policy of the identity that runs Terraform."),
             Self::Exists => Some(
                 "Set `adopt = true` to take the existing object over, import it with `import { ... }`, or choose another name.",
             ),
-            Self::Throttled => {
-                Some("AWS limits how often this may be called: apply again, with a lower `-parallelism`.")
-            }
+            Self::Throttled => Some(
+                "AWS limits how often this may be called: wait a minute, then apply again with a lower `-parallelism`.",
+            ),
             Self::Unsettled => Some(
                 "AWS still answers so after a minute, which is too long for something that is merely new: check that what the answer names \
                  exists and is right, then apply again. What exists by now is kept in the state.",

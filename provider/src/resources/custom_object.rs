@@ -510,20 +510,12 @@ fn readiness(data: &Json, generation: Option<i64>) -> Look<()> {
 
 /// Translates an answer of the API server met while `doing` something.
 pub fn failure(doing: impl Into<String>, error: karp_kube::Error) -> Failure {
-    let fix = match &error {
-        karp_kube::Error::FieldConflict { .. } => {
-            Some("Let the other manager give the fields up, or set `force_conflicts = true` to take them over.")
-        }
-        karp_kube::Error::UnknownKind { .. } => {
-            Some("Install the CRDs first: add a karp_crds resource and depend on it.")
-        }
-        _ => None,
-    };
+    let unknown = matches!(error, karp_kube::Error::UnknownKind { .. });
     let failure = Failure::kube(doing, error);
-    match fix {
-        Some(fix) => failure.with_fix(fix),
-        None => failure,
+    if unknown {
+        return failure.with_fix("Install the CRDs first: add a karp_crds resource and depend on it.");
     }
+    failure
 }
 
 /// Translates the end of a wait.

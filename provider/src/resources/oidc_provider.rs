@@ -149,6 +149,7 @@ impl Resource for OidcProvider {
                 format!("update {arn}"),
                 "it was deleted after this plan was made",
             )
+            .with_fix("Plan again: it is created anew then.")
             .into());
         };
         converge(aws, &arn, &found, &model, &session.owned(&prior)).await?;

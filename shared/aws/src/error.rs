@@ -1,6 +1,8 @@
 //! What went wrong, named by what the caller does next.
 
-use aws_smithy_runtime_api::client::result::SdkError;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_sdk_sts::operation::assume_role::AssumeRoleError;
+use aws_smithy_runtime_api::client::result::{DispatchFailure, SdkError};
 use aws_smithy_types::error::display::DisplayErrorContext;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use karp_domain::fleet::{self, Lesson};
@@ -169,10 +171,10 @@ impl Error {
                 let status = context.raw().status();
                 Self::Malformed { action, message: format!("HTTP {status} with an answer that cannot be read") }
             }
-            SdkError::DispatchFailure(failure) if is_credentials_failure(&failure) => {
-                Self::Credentials { action, message: dispatch_message(&failure) }
-            }
-            SdkError::DispatchFailure(failure) => Self::Unreachable { action, message: dispatch_message(&failure) },
+            SdkError::DispatchFailure(failure) => match credentials_error(&failure) {
+                Some(error) => Self::Credentials { action, message: credentials_message(error) },
+                None => Self::Unreachable { action, message: dispatch_message(&failure) },
+            },
             SdkError::TimeoutError(_) => Self::Unreachable { action, message: "no answer in time".into() },
             SdkError::ConstructionFailure(failure) => {
                 let message = format!("{failure:?}");
@@ -214,28 +216,51 @@ impl Status for aws_smithy_runtime_api::http::Response {
     }
 }
 
-fn is_credentials_failure(failure: &aws_smithy_runtime_api::client::result::DispatchFailure) -> bool {
-    let Some(error) = failure.as_connector_error() else { return false };
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+fn credentials_error(failure: &DispatchFailure) -> Option<&CredentialsError> {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(failure.as_connector_error()?);
     while let Some(current) = source {
-        if current.is::<aws_credential_types::provider::error::CredentialsError>() {
-            return true;
+        if let Some(error) = current.downcast_ref() {
+            return Some(error);
         }
         source = current.source();
     }
-    false
+    None
 }
 
-fn dispatch_message(failure: &aws_smithy_runtime_api::client::result::DispatchFailure) -> String {
+fn credentials_message(error: &CredentialsError) -> String {
+    match error {
+        // The SDK's own words are that its chain of providers provided none.
+        CredentialsError::CredentialsNotLoaded(_) => {
+            "none were found: not in the settings, the environment, the shared AWS files or a web identity token, and no container or \
+             instance gives any"
+                .to_owned()
+        }
+        other => with_causes(other),
+    }
+}
+
+/// The connector's own word ("other", "io error") says nothing that its cause does not say better.
+fn dispatch_message(failure: &DispatchFailure) -> String {
     let Some(error) = failure.as_connector_error() else { return "the request was not sent".into() };
-    let mut message = error.to_string();
-    let mut source = std::error::Error::source(error);
+    std::error::Error::source(error).map_or_else(|| error.to_string(), with_causes)
+}
+
+/// Writes an error with its causes, down to what STS answered where a role was refused.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut message = String::new();
+    let mut source = Some(error);
     while let Some(current) = source {
-        let text = current.to_string();
-        if !message.ends_with(&text) {
+        let refused = current.downcast_ref::<AssumeRoleError>().and_then(|refused| Some((refused.code()?, refused)));
+        let text = match refused {
+            Some((code, refused)) => format!("sts:AssumeRole: {code}: {}", refused.message().unwrap_or("no message")),
+            None => current.to_string(),
+        };
+        if message.is_empty() {
+            message = text;
+        } else if !message.ends_with(&text) {
             message = format!("{message}: {text}");
         }
-        source = current.source();
+        source = current.source().filter(|_| refused.is_none());
     }
     message
 }
@@ -341,6 +366,9 @@ impl Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aws_smithy_runtime_api::client::result::ConnectorError;
+    use aws_smithy_runtime_api::http::Response;
+    use aws_smithy_types::error::metadata::ErrorMetadata;
 
     #[test]
     fn codes_lead_to_the_right_next_step() {
@@ -371,6 +399,31 @@ mod tests {
         ] {
             let error = Error::from_code("ec2:Test", code, "m".into());
             assert_eq!(error.retry(), expected, "{code}: {error:?}");
+        }
+    }
+
+    fn not_sent(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        let error = SdkError::<ErrorMetadata, Response>::dispatch_failure(ConnectorError::other(cause.into(), None));
+        Error::from_sdk("sts:Test", error)
+    }
+
+    #[test]
+    fn missing_credentials_are_told_in_words() {
+        let none = not_sent(CredentialsError::not_loaded("no providers in chain provided credentials")).to_string();
+        assert!(none.contains("no usable AWS credentials: none were found"), "{none}");
+        let profile = CredentialsError::invalid_configuration("profile `nope` was not defined");
+        let profile = not_sent(profile).to_string();
+        assert!(profile.ends_with(": profile `nope` was not defined"), "{profile}");
+        let refused = ErrorMetadata::builder().code("AccessDenied").message("not your role").build();
+        let refused = not_sent(CredentialsError::provider_error(AssumeRoleError::generic(refused))).to_string();
+        assert!(refused.ends_with(": sts:AssumeRole: AccessDenied: not your role"), "{refused}");
+        let unreachable = not_sent("connection refused");
+        assert!(
+            matches!(&unreachable, Error::Unreachable { message, .. } if message == "connection refused"),
+            "{unreachable}"
+        );
+        for told in [none, profile, refused] {
+            assert!(!told.contains("other:"), "{told}");
         }
     }
 
