@@ -35,8 +35,6 @@ const DRAIN_PAUSE: Duration = Duration::from_secs(2);
 const LEAST_PAUSE: Duration = Duration::from_millis(200);
 /// Pause between questions whether an instance is gone.
 const INSTANCE_PAUSE: Duration = Duration::from_secs(2);
-/// Volumes that do not detach are waited for no longer than this: kubelet's own unmount limit is 6 min.
-const DETACH_LIMIT: jiff::SignedDuration = jiff::SignedDuration::from_mins(6);
 
 /// Runs the controller of leaving nodes until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
@@ -77,7 +75,7 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
             "tainted node"
         );
     }
-    let deadline = deadline(&node, claim.as_deref());
+    let deadline = eviction::deadline(claim.as_ref().map(|claim| claim.annotations()), node.annotations());
     if let Drained::No(pause) = drained(&node, claim.as_deref(), &context, deadline).await? {
         mark(claim.as_deref(), &context, conditions::DRAINED, Mark::Doing("Draining", "Draining")).await?;
         return Ok(Action::requeue(pause));
@@ -145,12 +143,6 @@ async fn mark(
         };
     });
     written.await.map(Some)
-}
-
-/// Returns the time after which the drain is forced, from the annotation that the claim's deletion set.
-fn deadline(node: &Node, claim: Option<&NodeClaim>) -> Option<Timestamp> {
-    let text = claim.and_then(|claim| claim.annotations().get(labels::TERMINATION_TIMESTAMP));
-    text.or_else(|| node.annotations().get(labels::TERMINATION_TIMESTAMP))?.parse().ok()
 }
 
 /// How far a drain is.
@@ -251,9 +243,7 @@ async fn detached(
     since: Timestamp,
     deadline: Option<Timestamp>,
 ) -> Result<bool, Error> {
-    let now = Timestamp::now();
-    let limit = deadline.unwrap_or(Timestamp::MAX).min(since.saturating_add(DETACH_LIMIT).unwrap_or(Timestamp::MAX));
-    if now >= limit {
+    if Timestamp::now() >= eviction::detached_by(since, deadline) {
         return Ok(true);
     }
     let attachments: Api<VolumeAttachment> = Api::all(context.client.clone());

@@ -1,10 +1,13 @@
 //! Eviction: empties a node in waves, by the Eviction API, until it is empty or its grace period is over.
 
+mod hold;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+pub use self::hold::{Held, Hold, holds};
 use crate::api::labels;
 use crate::cluster::{Owner, Phase, Pod, PodKey};
 
@@ -15,6 +18,8 @@ const FIRST_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
 /// While pods terminate, a look at least this often.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
+/// Volumes that do not detach are waited for no longer than this: kubelet's own unmount limit is 6 min.
+const DETACH_LIMIT: SignedDuration = SignedDuration::from_mins(6);
 /// Evictions asked for in one step: a wave of hundreds of pods must not use up the API server's patience.
 const MOST_AT_ONCE: usize = 100;
 
@@ -129,6 +134,18 @@ pub enum Block {
     Failed,
 }
 
+/// Reads by when a node is drained, whatever holds it: what the deletion of its claim wrote on the claim, else on the node; of each the
+/// annotations are given.
+pub fn deadline(claim: Option<&BTreeMap<String, String>>, node: &BTreeMap<String, String>) -> Option<Timestamp> {
+    let of = |annotations: &BTreeMap<String, String>| annotations.get(labels::TERMINATION_TIMESTAMP).cloned();
+    claim.and_then(of).or_else(|| of(node))?.parse().ok()
+}
+
+/// Answers until when the volumes of a drained node are waited for that was asked to go at `since`.
+pub fn detached_by(since: Timestamp, deadline: Option<Timestamp>) -> Timestamp {
+    deadline.unwrap_or(Timestamp::MAX).min(later(since, DETACH_LIMIT))
+}
+
 /// Answers the next step of a drain.
 ///
 /// Waves: plain pods, then daemons, then critical pods, then critical daemons; a wave starts when the one before is gone. Pods that bear the
@@ -147,7 +164,7 @@ pub fn next(drain: &Drain<'_>, now: Timestamp) -> Step {
     let (mut evict, mut delete, mut blocked, mut terminating) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for pod in here {
         if let Some(deadline) = drain.deadline {
-            let last = later(deadline, -SignedDuration::from_secs(pod.grace_seconds.max(1)));
+            let last = last_moment(pod, deadline);
             let ends_late = pod.deletes_at.is_none_or(|at| at > deadline);
             if now >= last && ends_late {
                 let left = deadline.duration_since(now).as_secs().max(1);
@@ -185,13 +202,14 @@ fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
+/// When a pod's grace must begin to end by the deadline.
+fn last_moment(pod: &Pod, deadline: Timestamp) -> Timestamp {
+    later(deadline, -SignedDuration::from_secs(pod.grace_seconds.max(1)))
+}
+
 /// Whether the node must not end before the pod is gone.
 fn must_go(pod: &Pod, now: Timestamp) -> bool {
-    let stuck = pod.deletes_at.is_some_and(|end| now >= later(end, STUCK));
-    pod.owner != Owner::Node
-        && pod.phase != Phase::Terminal
-        && !stuck
-        && !labels::disrupted_taint().tolerated_by(&pod.shape.tolerations)
+    pod.phase != Phase::Terminal && hold::exempt(pod, now).is_none()
 }
 
 fn wave(pod: &Pod) -> u8 {

@@ -102,6 +102,10 @@ pub struct PodBudget {
     pub selector: Option<Selector>,
     /// `status.disruptionsAllowed`.
     pub disruptions_allowed: u32,
+    /// `status.currentHealthy`.
+    pub healthy: u32,
+    /// `status.desiredHealthy`.
+    pub desired: u32,
     /// `unhealthyPodEvictionPolicy: AlwaysAllow`.
     pub allows_unhealthy: bool,
 }
@@ -118,10 +122,13 @@ impl PodBudget {
             })?),
             None => None,
         };
-        let allowed = budget.status.as_ref().map_or(0, |status| status.disruptions_allowed);
+        let status = budget.status.clone().unwrap_or_default();
+        let count = |pods: i32| u32::try_from(pods).unwrap_or(0);
         Ok(PodBudget {
             selector,
-            disruptions_allowed: u32::try_from(allowed).unwrap_or(0),
+            disruptions_allowed: count(status.disruptions_allowed),
+            healthy: count(status.current_healthy),
+            desired: count(status.desired_healthy),
             allows_unhealthy: spec.unhealthy_pod_eviction_policy.as_deref() == Some("AlwaysAllow"),
             key,
         })

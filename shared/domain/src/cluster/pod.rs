@@ -221,11 +221,14 @@ impl Pod {
         match self.do_not_disrupt {
             DoNotDisrupt::No => false,
             DoNotDisrupt::Always => true,
-            DoNotDisrupt::For(time) => {
-                let start = self.started.or(self.created);
-                start.is_none_or(|start| start.saturating_add(time).is_ok_and(|end| now < end))
-            }
+            DoNotDisrupt::For(_) => self.protected_until().is_none_or(|end| now < end),
         }
+    }
+
+    /// Answers when the pod's wish to be left alone ends; none where it does not, or where the pod's start is not known.
+    pub fn protected_until(&self) -> Option<Timestamp> {
+        let DoNotDisrupt::For(time) = self.do_not_disrupt else { return None };
+        self.started.or(self.created)?.saturating_add(time).ok()
     }
 
     /// Says whether the pod is one of those that are drained last.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use karp_domain::cluster::Pod;
-use karp_domain::eviction::{Answer, Answers, Block, Drain, Step, Wait, next};
+use karp_domain::cluster::{Pod, PodBudget};
+use karp_domain::eviction::{Answer, Answers, Block, Drain, Hold, Step, Wait, deadline, detached_by, holds, next};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -117,6 +117,90 @@ fn a_deadline_is_kept_whatever_budgets_and_pods_say() {
     assert_eq!(step(&pods, deadline, at("2026-11-21T12:05:00Z")), Step::Drained);
 }
 
+fn budget(name: &str, allowed: i32) -> Arc<PodBudget> {
+    let status = json!({"currentHealthy": 2, "desiredHealthy": 2, "disruptionsAllowed": allowed, "expectedPods": 3});
+    let selector = json!({"matchLabels": {"app": name}});
+    let object = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "status": status,
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"selector": selector}});
+    Arc::new(PodBudget::from_kube(&serde_json::from_value(object).unwrap()).unwrap())
+}
+
+/// What each pod is held by, as name, words and the time at which it is forced.
+fn told(
+    pods: &[Arc<Pod>],
+    budgets: &[Arc<PodBudget>],
+    deadline: Option<&str>,
+    now: &str,
+) -> Vec<(String, String, Option<Timestamp>)> {
+    let drain = Drain { pods, deadline: deadline.map(at), answers: &Answers::default() };
+    let held = holds(&drain, budgets, at(now));
+    held.into_iter().map(|held| (held.pod.name.to_string(), held.why.to_string(), held.forced_at)).collect()
+}
+
+#[test]
+fn each_pod_of_a_drain_says_what_holds_it() {
+    let app = |name: &str| ("metadata.labels", json!({"app": name}));
+    let quiet = |value: &str| ("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": value}));
+    let started = ("status.startTime", json!("2026-11-21T11:45:00Z"));
+    let tolerant = ("spec.tolerations", json!([{"operator": "Exists"}]));
+    let pods = [
+        pod("agent", &[owned_by("DaemonSet")]),
+        pod("bound", &[app("tight")]),
+        pod("for-a-while", &[quiet("30m"), started]),
+        pod("free", &[app("wide")]),
+        pod("going", &[going("2026-11-21T12:00:20Z")]),
+        pod("never", &[quiet("true")]),
+        pod("own", &[owned_by("Node")]),
+        pod("proxy", &[owned_by("DaemonSet"), tolerant]),
+        pod("stuck", &[going("2026-11-21T11:58:00Z")]),
+    ];
+    let budgets = [budget("tight", 0), budget("wide", 1)];
+    let last = Some(at("2026-11-21T12:29:30Z"));
+    let wanted = [
+        (
+            "bound",
+            "PodDisruptionBudget default/tight allows no eviction: 2 of its pods are healthy, 2 have to be",
+            last,
+        ),
+        ("for-a-while", "it has karpenter.sh/do-not-disrupt until 2026-11-21T12:15:00Z", last),
+        ("free", "nothing holds it: it is evicted next", last),
+        ("going", "it is ending: its grace period is over at 2026-11-21T12:00:20Z", None),
+        ("never", "it has karpenter.sh/do-not-disrupt", last),
+        ("agent", "it goes when the pods before it are gone", last),
+        ("own", "it belongs to the node: it is not waited for", None),
+        (
+            "stuck",
+            "its grace period was over at 2026-11-21T11:58:00Z, and kubelet has not ended it: it is not waited for",
+            None,
+        ),
+        ("proxy", "it tolerates the taint karpenter.sh/disrupted: it is not waited for", None),
+    ];
+    let wanted = wanted.map(|(name, why, forced)| (name.to_owned(), why.to_owned(), forced));
+    assert_eq!(told(&pods, &budgets, Some("2026-11-21T12:30:00Z"), NOW), wanted);
+
+    let twice = [budget("tight", 1), Arc::new(PodBudget { key: budgets[1].key.clone(), ..(*budgets[0]).clone() })];
+    let refused =
+        "PodDisruptionBudgets default/tight, default/wide select it together: the Eviction API refuses such pods";
+    assert_eq!(told(&pods[1..2], &twice, None, NOW), [("bound".to_owned(), refused.to_owned(), None)]);
+    let near = told(&pods[1..2], &budgets, Some("2026-11-21T12:00:20Z"), NOW);
+    assert_eq!(near[0].1, "the deadline is near: it is deleted, whatever holds it");
+    let past = told(&pods[1..2], &budgets, Some(NOW), NOW);
+    assert_eq!((past[0].1.as_str(), past[0].2), ("the deadline is past: it is not waited for", None));
+}
+
+#[test]
+fn a_deadline_is_read_from_the_claim_first_and_bounds_the_wait_for_volumes() {
+    let noted = |text: &str| {
+        [("karpenter.sh/nodeclaim-termination-timestamp".to_owned(), text.to_owned())].into_iter().collect()
+    };
+    let (early, late) = ("2026-11-21T12:03:00Z", "2026-11-21T13:00:00Z");
+    assert_eq!(deadline(Some(&noted(early)), &noted(late)), Some(at(early)));
+    assert_eq!(deadline(Some(&Default::default()), &noted(late)), Some(at(late)));
+    assert_eq!(deadline(None, &noted("soon")), None);
+    assert_eq!(detached_by(at(NOW), Some(at(early))), at(early));
+    assert_eq!(detached_by(at(NOW), None), at("2026-11-21T12:06:00Z"));
+}
+
 proptest! {
     #[test]
     fn drains_keep_their_promises(kinds in prop::collection::vec(0_usize..7, 0..30), left in prop::option::of(0_i64..400)) {
@@ -136,8 +220,18 @@ proptest! {
         let pods: Vec<_> = kinds.iter().enumerate().map(|(at, kind)| make(at, *kind)).collect();
         let now = at(NOW);
         let deadline = left.map(|seconds| now + SignedDuration::from_secs(seconds));
-        let found = next(&Drain { pods: &pods, deadline, answers: &Answers::default() }, now);
+        let drain = Drain { pods: &pods, deadline, answers: &Answers::default() };
+        let found = next(&drain, now);
+        let held = holds(&drain, &[], now);
+        prop_assert_eq!(held.len(), pods.len(), "each pod is told of");
+        let waited: Vec<_> = held.iter().filter(|held| held.why.is_waited_for()).collect();
+        prop_assert_eq!(waited.is_empty(), found == Step::Drained);
         if let Step::Wait(wait) = found {
+            let of = |hold: fn(&Hold) -> bool| waited.iter().filter(|held| hold(&held.why)).count();
+            prop_assert_eq!(of(|hold| *hold == Hold::Forced), wait.delete.len());
+            prop_assert_eq!(of(|hold| *hold == Hold::Next), wait.evict.len());
+            prop_assert_eq!(of(|hold| matches!(hold, Hold::Protected { .. })), wait.blocked.len());
+            prop_assert_eq!(of(|hold| matches!(hold, Hold::Terminating { .. })), wait.terminating);
             prop_assert!(wait.next_look.is_some_and(|look| look > now));
             prop_assert!(deadline.is_none_or(|deadline| wait.next_look.unwrap() <= deadline));
             for target in &wait.evict {
