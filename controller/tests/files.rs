@@ -417,3 +417,30 @@ fn a_node_is_explained() {
     assert_eq!((&data["nodePool"], &data["pods"]), (&json!("general"), &json!(1)));
     assert_eq!(explain("nobody", &[]).status.code(), Some(1));
 }
+
+#[test]
+fn a_draining_node_says_what_holds_it() {
+    let (file, types) = (fixture("draining.yaml"), fixture("types.json"));
+    let explain = |node: &str, more: &[&str]| {
+        let args = ["explain", "node", node, "-f", file.to_str().unwrap(), "--instance-types", types.to_str().unwrap()];
+        karp(args.iter().chain(&["--now", "2026-11-21T12:00:00Z"]).chain(more))
+    };
+    let mut report = String::new();
+    for node in ["held", "attached", "empty"] {
+        let output = explain(node, &[]);
+        assert_eq!(output.status.code(), Some(0), "{node}: {}", String::from_utf8_lossy(&output.stderr));
+        report += &(String::from_utf8(output.stdout).unwrap() + "\n");
+    }
+    insta::assert_snapshot!(report);
+    let told = |node: &str| -> Value { serde_json::from_slice(&explain(node, &["-o", "json"]).stdout).unwrap() };
+    let outcome = &told("general-x7f2k")["outcome"];
+    let forced = "2026-11-21T12:27:30Z";
+    let limit =
+        json!({"kind": "budget", "budget": {"namespace": "default", "name": "web"}, "healthy": 2, "desired": 2});
+    let web = outcome["pods"].as_array().unwrap().iter().find(|pod| pod["pod"] == "default/web-0").unwrap();
+    assert_eq!((&web["why"], &web["waitedFor"], &web["forcedAt"]), (&limit, &json!(true), &json!(forced)));
+    let (kind, next) = (json!("draining"), json!("pods"));
+    assert_eq!((&outcome["kind"], &outcome["waitsFor"]), (&kind, &next));
+    assert_eq!(outcome["volumes"], json!([{"volume": "pv-data", "claim": "default/data"}]));
+    assert_eq!(told("attached")["outcome"]["waitsFor"], "volumes");
+}

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, conditions};
 use karp_domain::cluster::{Reference, Workload};
 use kube::api::ListParams;
@@ -69,7 +69,7 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         pools: list::<NodePool>(client).await?,
         classes: list::<Ec2NodeClass>(client).await?,
         overlays: list::<NodeOverlay>(client).await?,
-        buffers: buffers(client).await?,
+        buffers: permitted::<CapacityBuffer>(client).await?,
         daemons: list::<DaemonSet>(client).await?,
         limit_ranges: list::<LimitRange>(client).await?,
         budgets: list::<PodDisruptionBudget>(client).await?,
@@ -78,6 +78,7 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         volume_claims: list::<PersistentVolumeClaim>(client).await?,
         storage_classes: list::<StorageClass>(client).await?,
         csi_nodes: list::<CSINode>(client).await?,
+        attachments: permitted::<VolumeAttachment>(client).await?,
         priority_classes: list::<PriorityClass>(client).await?,
         config_maps: kept(client).await,
         pods: list::<Pod>(client).await?,
@@ -135,11 +136,15 @@ pub fn heeded(objects: &mut Objects) {
     });
 }
 
-/// Lists buffers; without the right to, none is planned for.
-async fn buffers(client: &Client) -> anyhow::Result<Vec<Found<CapacityBuffer>>> {
-    match pages::<CapacityBuffer>(client).await {
+/// Lists a kind; without the right to, none is reckoned with.
+async fn permitted<K>(client: &Client) -> anyhow::Result<Vec<Found<K>>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Redact,
+{
+    match pages::<K>(client).await {
         Err(kube::Error::Api(status)) if status.code == 403 => {
-            anstream::eprintln!("note: reckoning without CapacityBuffers, they cannot be listed: {}", status.message);
+            let kind = K::kind(&());
+            anstream::eprintln!("note: reckoning without {kind}s, they cannot be listed: {}", status.message);
             Ok(Vec::new())
         }
         listed => named(listed),

@@ -69,6 +69,7 @@ fn write(objects: &Objects, out: &mut impl Write) -> io::Result<()> {
     items.add(&objects.storage_classes)?;
     items.add(&objects.volumes)?;
     items.add(&objects.volume_claims)?;
+    items.add(&objects.attachments)?;
     items.add(&objects.pods)?;
     writeln!(out, "\n]}}")?;
     out.flush()
@@ -91,7 +92,8 @@ fn count(objects: &Objects) -> usize {
         objects.stateful_sets.len(),
         objects.replica_sets.len(),
     ];
-    let volumes = [objects.storage_classes.len(), objects.volumes.len(), objects.volume_claims.len()];
+    let volumes =
+        [objects.storage_classes.len(), objects.volumes.len(), objects.volume_claims.len(), objects.attachments.len()];
     let all = cluster.into_iter().chain(others).chain(buffers).chain(volumes);
     all.sum::<usize>() + objects.priority_classes.len() + objects.config_maps.len() + objects.pods.len()
 }

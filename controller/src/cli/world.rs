@@ -4,10 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karp_domain::cluster::{self, Catalogues, Pool, Settings, Snapshot};
 use karp_domain::scheduling::with_room_taken;
+use kube::ResourceExt;
+use serde::Serialize;
 
-use crate::files::{self, BadInput, Objects, Offered, Unready};
+use crate::files::{self, BadInput, Found, Objects, Offered, Unready};
 use crate::options::{FeatureGates, MinValuesPolicy, PreferencePolicy};
 
 /// How an answer is written.
@@ -65,6 +68,15 @@ pub struct Question {
     catalogues: Catalogues,
     settings: Settings,
     now: Timestamp,
+}
+
+/// A volume that is attached to a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Attached {
+    /// The PersistentVolume.
+    pub volume: String,
+    /// The PersistentVolumeClaim that it is bound to.
+    pub claim: Option<String>,
 }
 
 impl World {
@@ -140,6 +152,23 @@ impl Question {
             }
         }
         Ok(with_room_taken(snapshot))
+    }
+
+    /// Answers the volumes that are attached to a node, by name, each with the claim that it is bound to.
+    pub fn attached_to(&self, node: &str) -> Vec<Attached> {
+        let on_it = |found: &&Found<VolumeAttachment>| found.object.spec.node_name == node;
+        let named = |found: &Found<VolumeAttachment>| {
+            let volume = found.object.spec.source.persistent_volume_name.clone();
+            // one that a pod names without a PersistentVolume
+            let volume = volume.unwrap_or_else(|| found.object.name_any());
+            let of = self.objects.volumes.iter().find(|known| known.object.name_any() == volume);
+            let claim = of.and_then(|found| found.object.spec.as_ref()?.claim_ref.clone());
+            let claim = claim.and_then(|claim| Some(format!("{}/{}", claim.namespace?, claim.name?)));
+            Attached { volume, claim }
+        };
+        let mut attached: Vec<Attached> = self.objects.attachments.iter().filter(on_it).map(named).collect();
+        attached.sort();
+        attached
     }
 
     /// Answers the buffers for which no room can be kept.

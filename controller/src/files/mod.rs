@@ -58,6 +58,7 @@ pub struct Objects {
     pub volume_claims: Vec<Found<core::PersistentVolumeClaim>>,
     pub storage_classes: Vec<Found<storage::StorageClass>>,
     pub csi_nodes: Vec<Found<storage::CSINode>>,
+    pub attachments: Vec<Found<storage::VolumeAttachment>>,
     pub priority_classes: Vec<Found<scheduling::PriorityClass>>,
     /// Those in which a controller keeps something.
     pub config_maps: Vec<Found<core::ConfigMap>>,

@@ -112,6 +112,9 @@ macro_rules! Kind {
     (CsiNode) => {
         k8s_openapi::api::storage::v1::CSINode
     };
+    (Attachment) => {
+        k8s_openapi::api::storage::v1::VolumeAttachment
+    };
     (Volume) => {
         k8s_openapi::api::core::v1::PersistentVolume
     };
@@ -143,6 +146,7 @@ kinds! {
     "scheduling.k8s.io/v1" "PriorityClass" PriorityClass priority_classes;
     "storage.k8s.io/v1" "StorageClass" StorageClass storage_classes;
     "storage.k8s.io/v1" "CSINode" CsiNode csi_nodes;
+    "storage.k8s.io/v1" "VolumeAttachment" Attachment attachments;
     "karpenter.sh/v1" "NodePool" Pool pools;
     "karpenter.sh/v1" "NodeClaim" Claim claims;
     "karpenter.k8s.aws/v1" "EC2NodeClass" Class classes;
@@ -186,7 +190,7 @@ fn usual_version(kind: &str) -> Cow<'static, str> {
         "Job" | "CronJob" => "batch/v1",
         "PodDisruptionBudget" => "policy/v1",
         "PriorityClass" => "scheduling.k8s.io/v1",
-        "StorageClass" | "CSINode" => "storage.k8s.io/v1",
+        "StorageClass" | "CSINode" | "VolumeAttachment" => "storage.k8s.io/v1",
         "NodePool" | "NodeClaim" => "karpenter.sh/v1",
         "EC2NodeClass" => "karpenter.k8s.aws/v1",
         "NodeOverlay" => "karpenter.sh/v1alpha1",

@@ -238,6 +238,23 @@ impl Redact for storage::CSINode {
     }
 }
 
+impl Redact for storage::VolumeAttachment {
+    fn redacted(self) -> Self {
+        storage::VolumeAttachment {
+            metadata: meta(self.metadata),
+            spec: storage::VolumeAttachmentSpec {
+                attacher: self.spec.attacher,
+                node_name: self.spec.node_name,
+                source: storage::VolumeAttachmentSource {
+                    persistent_volume_name: self.spec.source.persistent_volume_name,
+                    ..storage::VolumeAttachmentSource::default()
+                },
+            },
+            status: None,
+        }
+    }
+}
+
 fn pod_template(template: core::PodTemplateSpec) -> core::PodTemplateSpec {
     core::PodTemplateSpec { metadata: template.metadata.map(meta), spec: template.spec.map(pod_spec) }
 }

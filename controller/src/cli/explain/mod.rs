@@ -1,5 +1,6 @@
 //! `karp explain`: why karp does with an object what it does.
 
+mod drain;
 mod node;
 mod report;
 
@@ -29,7 +30,8 @@ pub struct Options {
 enum What {
     /// Where a pod goes, or what each pool lacks for it: how many types each step takes away, and what would have to change.
     Pod(Box<PodOptions>),
-    /// Why a node stays, or what would be done with it: with which others it goes, what replaces them, what that saves.
+    /// Why a node stays, what would be done with it (with which others it goes, what replaces them, what that saves), or what holds it while it
+    /// drains.
     Node(Box<NodeOptions>),
 }
 
@@ -103,9 +105,10 @@ fn pod(options: &PodOptions) -> anyhow::Result<ExitCode> {
 }
 
 fn node(options: &NodeOptions) -> anyhow::Result<ExitCode> {
-    let snapshot = options.source.question()?.cluster()?;
+    let question = options.source.question()?;
+    let snapshot = question.cluster()?;
     let name = &options.node;
-    let report = NodeReport::new(&snapshot, &plan_disruption(&snapshot), name)
+    let report = NodeReport::new(&snapshot, &plan_disruption(&snapshot), name, |node| question.attached_to(node))
         .with_context(|| format!("there is no Node and no NodeClaim {name}"))?;
     text::print(options.source.output, || &report, || report.render())?;
     Ok(ExitCode::SUCCESS)

@@ -8,10 +8,12 @@ use karp_domain::cluster::Snapshot;
 use karp_domain::disruption::{Candidate, Command, DisruptionPlan, KeepReason, Verdict};
 use serde::Serialize;
 
+use super::drain::Draining;
 use crate::cli::simulate::disruption::{Done, NOT_OURS, is_estimated};
 use crate::cli::text::{BOLD, DIM, counted, written};
+use crate::cli::world::Attached;
 
-const GOES: Style = AnsiColor::Yellow.on_default().bold();
+pub(super) const GOES: Style = AnsiColor::Yellow.on_default().bold();
 
 /// Holds what becomes of a node, and why.
 #[derive(Debug, Serialize)]
@@ -43,11 +45,19 @@ enum Outcome {
     },
     /// It goes.
     Disrupted { command: Done },
+    /// It is on its way out.
+    Draining(Draining),
 }
 
 impl NodeReport {
-    /// Says the verdict on a node in words and figures; nothing when neither a node nor a claim has the name.
-    pub fn new(snapshot: &Snapshot, plan: &DisruptionPlan, name: &str) -> Option<Self> {
+    /// Says the verdict on a node in words and figures; nothing when neither a node nor a claim has the name. `attached` answers the
+    /// volumes that are attached to a node.
+    pub fn new(
+        snapshot: &Snapshot,
+        plan: &DisruptionPlan,
+        name: &str,
+        attached: impl Fn(&str) -> Vec<Attached>,
+    ) -> Option<Self> {
         let named = |candidate: &Candidate| candidate.node.as_deref() == Some(name) || &*candidate.claim == name;
         let estimated = is_estimated(snapshot);
         let Some((candidate, verdict)) = plan.verdicts.iter().find(|(candidate, _)| named(candidate)) else {
@@ -64,13 +74,16 @@ impl NodeReport {
         };
         let done = |command: &Command| Done::new(snapshot, command, command.evictions(snapshot));
         let own = plan.commands.iter().find(|command| command.candidates.contains(candidate));
-        let outcome = match (verdict, own) {
-            (Verdict::Keep(reason), _) => Outcome::Kept {
+        let outcome = match (Draining::of(snapshot, candidate, attached), verdict, own) {
+            (Some(draining), ..) => Outcome::Draining(draining),
+            (None, Verdict::Keep(reason), _) => Outcome::Kept {
                 reason: reason.to_string(),
                 after: plan.commands.last().filter(|_| *reason == KeepReason::AfterAnother).map(done),
             },
-            (Verdict::Delete(_) | Verdict::Replace(..), Some(command)) => Outcome::Disrupted { command: done(command) },
-            (Verdict::Delete(_) | Verdict::Replace(..), None) => return None,
+            (None, Verdict::Delete(_) | Verdict::Replace(..), Some(command)) => {
+                Outcome::Disrupted { command: done(command) }
+            }
+            (None, Verdict::Delete(_) | Verdict::Replace(..), None) => return None,
         };
         Some(NodeReport {
             node: candidate.node.clone().unwrap_or_else(|| candidate.claim.clone()),
@@ -100,6 +113,7 @@ impl NodeReport {
                 writeln!(out, "{GOES}{how}{GOES:#}: {}", command.reason)?;
                 write_command(out, "by", command)?;
             }
+            Outcome::Draining(draining) => draining.write(out)?,
         }
         let mark = if self.estimated { "~" } else { "" };
         let price =

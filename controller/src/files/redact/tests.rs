@@ -98,6 +98,15 @@ fn other_kinds_are_decided_on_as_before_and_tell_nothing_else() {
     keeps_no_secret(&volume.clone().redacted());
     assert_eq!(cluster::Volume::from_kube(&volume.clone().redacted()), cluster::Volume::from_kube(&volume));
 
+    let attachment: storage::VolumeAttachment = typed(json!({"metadata": meta(),
+        "spec": {"attacher": "ebs.csi.aws.com", "nodeName": "n1",
+            "source": {"persistentVolumeName": "pv", "inlineVolumeSpec": {"csi": {"driver": SECRET, "volumeHandle": SECRET}}}},
+        "status": {"attached": true, "attachmentMetadata": {"a": SECRET}}}));
+    let redacted = attachment.redacted();
+    keeps_no_secret(&redacted);
+    let source = redacted.spec.source.persistent_volume_name;
+    assert_eq!((redacted.spec.node_name.as_str(), source.as_deref()), ("n1", Some("pv")));
+
     let class: storage::StorageClass = typed(json!({"metadata": meta(), "provisioner": "ebs.csi.aws.com",
         "parameters": {"key": SECRET}, "volumeBindingMode": "WaitForFirstConsumer"}));
     keeps_no_secret(&class.clone().redacted());

@@ -1,0 +1,121 @@
+//! What holds a node that is on its way out: its pods, then its volumes, then its instance.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use karp_domain::cluster::{Pod, Snapshot};
+use karp_domain::disruption::Candidate;
+use karp_domain::eviction::{self, Answers, Drain, Held, Hold};
+use serde::Serialize;
+
+use super::node::GOES;
+use crate::cli::text::DIM;
+use crate::cli::world::Attached;
+
+/// Holds how far a node's end is.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Draining {
+    since: Timestamp,
+    /// When it goes, whatever holds it.
+    deadline: Option<Timestamp>,
+    waits_for: WaitsFor,
+    pods: Vec<Remaining>,
+    /// Attached to it.
+    volumes: Vec<Attached>,
+    /// Until when they are waited for, and whether that is yet to come.
+    volumes_until: Timestamp,
+    volumes_waited_for: bool,
+}
+
+/// What comes next in a node's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum WaitsFor {
+    Pods,
+    Volumes,
+    Instance,
+}
+
+/// A pod that is still there.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Remaining {
+    pod: String,
+    reason: String,
+    /// The same as data.
+    why: Hold,
+    waited_for: bool,
+    /// When it is deleted, whatever holds it.
+    forced_at: Option<Timestamp>,
+}
+
+impl Draining {
+    /// Says how far a node's end is by the controller's own rules; nothing when its deletion was not asked for.
+    pub fn of(snapshot: &Snapshot, candidate: &Candidate, attached: impl Fn(&str) -> Vec<Attached>) -> Option<Self> {
+        let claim = snapshot.claims.iter().find(|claim| claim.name == candidate.claim);
+        let node = snapshot.nodes.iter().find(|node| Some(&node.name) == candidate.node.as_ref());
+        let asked = claim.and_then(|claim| claim.deleting);
+        let since = node.and_then(|node| node.deleting).or(asked)?;
+        let none = Default::default();
+        let annotations = node.map_or(&none, |node| &node.annotations);
+        let deadline = eviction::deadline(claim.map(|claim| &claim.annotations), annotations);
+        let name = node.map(|node| &*node.name);
+        let here = |pod: &&Arc<Pod>| name.is_some() && pod.node.as_deref() == name && !snapshot.is_virtual(&pod.key);
+        let pods: Vec<Arc<Pod>> = snapshot.pods.iter().filter(here).cloned().collect();
+        let drain = Drain { pods: &pods, deadline, answers: &Answers::default() };
+        let held = eviction::holds(&drain, &snapshot.budgets, snapshot.now);
+        let pods: Vec<Remaining> = held.into_iter().map(Remaining::from).collect();
+        let volumes = name.map(attached).unwrap_or_default();
+        let volumes_until = eviction::detached_by(since, deadline);
+        let volumes_waited_for = snapshot.now < volumes_until;
+        let waits_for = if pods.iter().any(|pod| pod.waited_for) {
+            WaitsFor::Pods
+        } else if !volumes.is_empty() && volumes_waited_for {
+            WaitsFor::Volumes
+        } else {
+            WaitsFor::Instance
+        };
+        Some(Draining { since, deadline, waits_for, pods, volumes, volumes_until, volumes_waited_for })
+    }
+
+    /// Writes what follows the node's name.
+    pub fn write(&self, out: &mut String) -> fmt::Result {
+        let waits = match self.waits_for {
+            WaitsFor::Pods => "for its pods",
+            WaitsFor::Volumes => "for its volumes to detach",
+            WaitsFor::Instance => "for its instance to end",
+        };
+        write!(out, "{GOES}is draining{GOES:#} since {}, waits {waits}", self.since)?;
+        match self.deadline {
+            Some(deadline) => writeln!(out, "; goes at {deadline} at the latest")?,
+            None => writeln!(out, "; has no deadline (terminationGracePeriod)")?,
+        }
+        for pod in &self.pods {
+            write!(out, "  {}: {}", pod.pod, pod.reason)?;
+            match pod.forced_at {
+                Some(at) => writeln!(out, " {DIM}(deleted at {at} at the latest){DIM:#}")?,
+                None => writeln!(out)?,
+            }
+        }
+        for Attached { volume, claim } in &self.volumes {
+            let of = claim.as_ref().map_or_else(String::new, |claim| format!(" of claim {claim}"));
+            let until = if self.volumes_waited_for { "waited for until" } else { "not waited for since" };
+            writeln!(out, "  volume {volume}{of}: still attached, {until} {}", self.volumes_until)?;
+        }
+        Ok(())
+    }
+}
+
+impl From<Held> for Remaining {
+    fn from(held: Held) -> Self {
+        Remaining {
+            pod: held.pod.to_string(),
+            reason: held.why.to_string(),
+            waited_for: held.why.is_waited_for(),
+            why: held.why,
+            forced_at: held.forced_at,
+        }
+    }
+}
