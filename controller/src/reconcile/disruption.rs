@@ -90,7 +90,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 async fn resume(context: &Arc<Context>, commands: &mut JoinSet<()>) {
     let planning = context.planning.lock().await;
     let snapshot = context.snapshot().await;
-    for Begun { command, replacements, planned } in begun(&snapshot) {
+    for Begun { command, replacements, .. } in begun(&snapshot) {
         if command.candidates.iter().any(|candidate| context.running.contains(&candidate.claim)) {
             continue;
         }
@@ -102,9 +102,9 @@ async fn resume(context: &Arc<Context>, commands: &mut JoinSet<()>) {
         );
         context.running.add(&command);
         match taint(context, &command).await {
-            Ok(()) => spawn_finish(context, command, replacements, planned, commands),
+            Ok(()) => spawn_finish(context, command, replacements, commands),
             Err(failure) => {
-                roll_back(context, &command, &[], &failure).await;
+                roll_back(context, &command, Replacements::Keep(&replacements), &failure).await;
                 context.running.remove(&command);
             }
         }
@@ -188,28 +188,22 @@ async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<
     }
     if let Some(failure) = failure {
         drop(planning);
-        roll_back(context, &command, &replacements, &failure).await;
+        roll_back(context, &command, Replacements::Delete(&replacements), &failure).await;
         context.running.remove(&command);
         return false;
     }
     drop(planning);
     tell_waiting(context, &command, &replacements);
-    spawn_finish(context, command, replacements, Timestamp::now(), commands);
+    spawn_finish(context, command, replacements, commands);
     true
 }
 
-/// Lets the rest of a command run by itself; it has waited for its replacements since then.
-fn spawn_finish(
-    context: &Arc<Context>,
-    command: Command,
-    replacements: Vec<Arc<str>>,
-    since: Timestamp,
-    commands: &mut JoinSet<()>,
-) {
+/// Lets the rest of a command run by itself.
+fn spawn_finish(context: &Arc<Context>, command: Command, replacements: Vec<Arc<str>>, commands: &mut JoinSet<()>) {
     let context = context.clone();
     let span = tracing::Span::current();
     let finish = async move {
-        finish(&context, &command, &replacements, since).await;
+        finish(&context, &command, &replacements).await;
         context.running.remove(&command);
         context.disrupt.notify_one();
     };
@@ -286,8 +280,8 @@ async fn mark(context: &Context, candidate: &Candidate, command: &Command) -> Re
 }
 
 /// Waits for the replacements and lets the candidates go, or takes everything back.
-async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>], since: Timestamp) {
-    let execution = Execution::new(command.cause, since);
+async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>]) {
+    let execution = Execution::new(command.cause, Timestamp::now());
     loop {
         let now = Timestamp::now();
         match execution.next(&progress(context, replacements), &pods_on(context, command), now) {
@@ -295,7 +289,9 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>],
                 tokio::time::sleep(Duration::try_from(until.duration_since(now)).unwrap_or_default()).await;
             }
             Act::Delete => break,
-            Act::RollBack(failure) => return roll_back(context, command, &[], &failure).await,
+            Act::RollBack(failure) => {
+                return roll_back(context, command, Replacements::Keep(replacements), &failure).await;
+            }
         }
     }
     for candidate in &command.candidates {
@@ -378,8 +374,16 @@ fn pods_on(context: &Context, command: &Command) -> Vec<Arc<Pod>> {
     nodes.flat_map(|node| context.stores.pods.on_node(node)).collect()
 }
 
+/// What becomes of the replacements of a command that is taken back.
+enum Replacements<'a> {
+    /// They are of no use yet.
+    Delete(&'a [Arc<str>]),
+    /// They live on as nodes of their pool, and replace nothing any more.
+    Keep(&'a [Arc<str>]),
+}
+
 /// Takes a command back: new pods may come again, and what was made for nothing goes.
-async fn roll_back(context: &Context, command: &Command, replacements: &[Arc<str>], why: &Failure) {
+async fn roll_back(context: &Context, command: &Command, replacements: Replacements<'_>, why: &Failure) {
     let labels = DecisionLabels::new(command.decision(), command.cause.as_str(), kind(command));
     context.metrics.queue_failures.get_or_create(&labels).inc();
     context.running.memory().failed(command, Timestamp::now());
@@ -390,13 +394,28 @@ async fn roll_back(context: &Context, command: &Command, replacements: &[Arc<str
             tracing::warn!(NodeClaim.name = %candidate.claim, %error, "could not take a taint back");
         }
     }
-    for name in replacements {
-        if let Some(claim) = context.stores.claim(name)
-            && let Err(error) = node_claim::delete(&claim, context, "rolled_back").await
-        {
-            tracing::warn!(NodeClaim.name = %name, %error, "could not delete a replacement");
+    let (names, deletes) = match replacements {
+        Replacements::Delete(names) => (names, true),
+        Replacements::Keep(names) => (names, false),
+    };
+    for claim in names.iter().filter_map(|name| context.stores.claim(name)) {
+        let done = if deletes {
+            node_claim::delete(&claim, context, "rolled_back").await.map(drop)
+        } else {
+            forget_purpose(context, &claim).await
+        };
+        if let Err(error) = done {
+            tracing::warn!(NodeClaim.name = %claim.name_any(), %error, "could not take a replacement back");
         }
     }
+}
+
+/// Takes from a replacement what it was made for, so that no later process goes on with it.
+async fn forget_purpose(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
+    if claim.annotations().contains_key(labels::REPLACES) {
+        effect::write_metadata(&context.client, claim, json!({ "annotations": { (labels::REPLACES): null } })).await?;
+    }
+    Ok(())
 }
 
 async fn unmark(context: &Context, node: Option<&Arc<str>>, claim: &str) -> Result<(), Error> {

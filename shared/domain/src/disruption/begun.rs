@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::candidate::is_ours;
 use super::execution::REPLACEMENT_LIMIT;
 use super::{Candidate, Cause, Command};
-use crate::api::labels;
+use crate::api::{conditions, labels};
 use crate::cluster::{Claim, Node, Snapshot};
 
 /// Says what replacements are made for.
@@ -44,8 +44,9 @@ pub struct Begun {
     pub planned: Timestamp,
 }
 
-/// Finds the commands that an earlier process began and that may still be carried out, the latest first. One that lacks a replacement, or has
-/// waited for them for too long, is not among them: its nodes are looked at anew.
+/// Finds the commands that an earlier process began and that may still be carried out, the latest first. One that lacks a replacement, has
+/// waited for them for too long, or is for another cause than drift and age, is not among them: its nodes are looked at anew. Who takes a command
+/// back takes the annotation from its replacements.
 pub fn begun(snapshot: &Snapshot) -> Vec<Begun> {
     let mut replacements: BTreeMap<&str, Vec<Arc<str>>> = BTreeMap::new();
     for claim in live(snapshot) {
@@ -62,10 +63,15 @@ pub fn begun(snapshot: &Snapshot) -> Vec<Begun> {
 fn one(snapshot: &Snapshot, purpose: &str, mut replacements: Vec<Arc<str>>) -> Option<Begun> {
     // what somebody else wrote there says nothing
     let Purpose { cause, candidates, replacements: wanted, planned } = serde_json::from_str(purpose).ok()?;
-    if replacements.len() != wanted || snapshot.now.duration_since(planned) >= REPLACEMENT_LIMIT {
+    let late = snapshot.now.duration_since(planned) >= REPLACEMENT_LIMIT;
+    if !cause.lasts() || replacements.len() != wanted || late {
         return None;
     }
-    let is_meant = |claim: &&Arc<Claim>| candidates.get(&*claim.name).is_some_and(|uid| **uid == *claim.uid);
+    let is_meant = |claim: &&Arc<Claim>| {
+        let named = candidates.get(&*claim.name).is_some_and(|uid| **uid == *claim.uid);
+        // a pool may have been changed back
+        named && (cause != Cause::Drifted || claim.since(conditions::DRIFTED).is_some())
+    };
     let mut candidates: Vec<Candidate> =
         live(snapshot).filter(is_meant).map(|claim| candidate(snapshot, claim)).collect();
     if candidates.is_empty() {

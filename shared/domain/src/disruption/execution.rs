@@ -86,7 +86,7 @@ impl fmt::Display for Failure {
 }
 
 impl Execution {
-    /// Begins to wait, at the time at which the last candidate was tainted; at that of its plan, for one that an earlier process began.
+    /// Begins to wait, at the time at which the last candidate was tainted, by this process.
     pub fn new(cause: Cause, tainted: Timestamp) -> Self {
         Execution { cause, tainted }
     }

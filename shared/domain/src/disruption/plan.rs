@@ -114,7 +114,9 @@ impl Planner<'_, '_> {
             planned: self.now(),
         };
         let mut replacements = change.nodes;
-        replacements.iter_mut().for_each(|node| node.annotations.extend([purpose.annotation()]));
+        if cause.lasts() {
+            replacements.iter_mut().for_each(|node| node.annotations.extend([purpose.annotation()]));
+        }
         Command { cause, candidates, placements: change.placements, replacements, origin }
     }
 

@@ -85,6 +85,12 @@ impl Cause {
         matches!(self, Cause::Empty | Cause::Underutilized)
     }
 
+    /// Says whether a command that was begun is gone on with after a restart: its nodes go in the end, whatever came since. Whether nodes are
+    /// worth moving has to be looked at anew.
+    pub(super) const fn lasts(self) -> bool {
+        matches!(self, Cause::Drifted | Cause::Expiring)
+    }
+
     /// Answers the name that conditions, events and metrics use.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -13,7 +13,7 @@ use super::account::Action;
 use super::turns::Turns;
 use super::watch::View;
 use super::world::{World, is_ready};
-use super::writes::{Killed, cut_short, delete_claim, effect, patch_node, set, taint, yes};
+use super::writes::{Killed, cut_short, delete_claim, effect, forget_purpose, patch_node, set, taint, yes};
 use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 use crate::batch::{Batcher, Window};
@@ -267,12 +267,12 @@ impl Controller<'_> {
 
     /// Goes on with what an earlier process began.
     fn resume(&mut self, world: &mut World) -> Result<(), Killed> {
-        for Begun { command, replacements, planned } in self.decisions.begun(&self.snapshot(world)) {
+        for Begun { command, replacements, .. } in self.decisions.begun(&self.snapshot(world)) {
             if self.is_busy(&command) {
                 continue;
             }
             world.resumed += 1;
-            let execution = Execution::new(command.cause, planned);
+            let execution = Execution::new(command.cause, world.clock());
             let replacements = replacements.iter().map(ToString::to_string).collect();
             self.running.push((command.clone(), replacements, execution));
             self.taint(world, &command)?;
@@ -341,6 +341,7 @@ impl Controller<'_> {
         }
         let (command, replacements, _) = self.running.swap_remove(at);
         if act != Act::Delete {
+            replacements.iter().try_for_each(|name| forget_purpose(world, name))?;
             world.given_up.extend(replacements);
         }
         for candidate in &command.candidates {

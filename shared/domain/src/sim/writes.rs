@@ -89,6 +89,15 @@ pub(super) fn cut_short(world: &mut World, name: &str) -> Result<(), Killed> {
     effect(world)
 }
 
+/// Takes from a replacement what it was made for, as `controller/src/reconcile/disruption.rs` does.
+pub(super) fn forget_purpose(world: &mut World, name: &str) -> Result<(), Killed> {
+    let annotations = world.claims.get_mut(name).and_then(|claim| claim.metadata.annotations.as_mut());
+    match annotations.and_then(|all| all.remove(labels::REPLACES)) {
+        Some(_) => effect(world),
+        None => Ok(()),
+    }
+}
+
 pub(super) fn taint(world: &mut World, name: &str, on: bool) -> Result<(), Killed> {
     let Some(taints) =
         world.nodes.get_mut(name).and_then(|node| node.spec.as_mut()).map(|spec| spec.taints.get_or_insert_default())
