@@ -161,7 +161,7 @@ impl Function for NodeClassFromTemplate {
             .nullable(
                 "inputs",
                 Type::Dynamic,
-                "An object of what the manifest leaves to Karpenter's settings, or null: `role` (the nodes' role; comes before any profile), \
+                "An object of what the manifest leaves to Karpenter's settings, `{}` where there is nothing: `role` (the nodes' role; comes before any profile), \
                  `instance_profile` (`aws.defaultInstanceProfile` of the old settings), `name`, and `provisioner` (the Provisioner or NodePool \
                  manifest whose kubelet settings move into the class).",
             )

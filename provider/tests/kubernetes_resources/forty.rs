@@ -26,7 +26,7 @@ provider "karp" {
 resource "karp_crds" "this" {}
 locals {
   pool  = provider::karp::node_pool_from_provisioner(jsondecode(file("pool.json")))
-  class = provider::karp::node_class_from_template(jsondecode(file("class.json")), null)
+  class = provider::karp::node_class_from_template(jsondecode(file("class.json")), {})
 }
 resource "karp_node_class" "it" {
   name                          = local.class.name
