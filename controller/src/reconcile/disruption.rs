@@ -92,6 +92,8 @@ async fn resume(context: &Arc<Context>, commands: &mut JoinSet<()>) {
     let snapshot = context.snapshot().await;
     for Begun { command, replacements, .. } in begun(&snapshot) {
         if command.candidates.iter().any(|candidate| context.running.contains(&candidate.claim)) {
+            // a later command for the same node goes on
+            take_back(context, Replacements::Keep(&replacements)).await;
             continue;
         }
         tracing::info!(
@@ -394,6 +396,10 @@ async fn roll_back(context: &Context, command: &Command, replacements: Replaceme
             tracing::warn!(NodeClaim.name = %candidate.claim, %error, "could not take a taint back");
         }
     }
+    take_back(context, replacements).await;
+}
+
+async fn take_back(context: &Context, replacements: Replacements<'_>) {
     let (names, deletes) = match replacements {
         Replacements::Delete(names) => (names, true),
         Replacements::Keep(names) => (names, false),

@@ -110,12 +110,12 @@ pub(super) fn budgets_allow(world: &mut World, command: &Command) {
     broken.into_iter().for_each(|what| world.violate("S-3", what));
 }
 
-/// S-9: a node whose replacements are there is not replaced once more, whichever process had them made.
-pub(super) fn is_replaced_once(world: &mut World, command: &Command) {
-    if command.replacements.is_empty() {
-        return;
-    }
-    let stands = |begun: &Begun| !begun.replacements.iter().any(|claim| world.given_up.contains(&**claim));
+/// S-9: a node whose replacements an earlier process had made is not replaced once more by one that could see them when it began.
+pub(super) fn is_replaced_once(world: &mut World, command: &Command, found: Option<&BTreeSet<Arc<str>>>) {
+    let Some(found) = found.filter(|found| !found.is_empty() && !command.replacements.is_empty()) else { return };
+    let stands = |begun: &Begun| {
+        begun.replacements.iter().all(|claim| found.contains(claim) && !world.given_up.contains(&**claim))
+    };
     let begun: Vec<Begun> = begun(&world.snapshot()).into_iter().filter(stands).collect();
     for Begun { command: other, replacements, .. } in begun {
         let both = other.candidates.iter().find(|one| command.candidates.iter().any(|new| new.claim == one.claim));

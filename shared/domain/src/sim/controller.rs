@@ -19,7 +19,7 @@ use crate::api::{NodeClaim, labels};
 use crate::batch::{Batcher, Window};
 use crate::catalogue::Unavailable;
 use crate::cluster::{Assumed, Node, Pod, Snapshot};
-use crate::disruption::{Act, Begun, Candidate, Cause, Command, Execution, Memory, Progress};
+use crate::disruption::{self, Act, Begun, Candidate, Cause, Command, Execution, Memory, Progress};
 use crate::eviction::Answers;
 use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
 use crate::scheduling::InFlightNode;
@@ -46,8 +46,8 @@ pub(super) struct Controller<'d> {
     plans: Timestamp,
     resting: Option<(Command, Timestamp)>,
     running: Vec<(Command, Vec<String>, Execution)>,
-    /// What an earlier process began has been looked for.
-    resumed: bool,
+    /// The replacements of commands that an earlier process began, as this one saw them when it looked; nothing before that.
+    found: Option<BTreeSet<Arc<str>>>,
     pub(super) answers: BTreeMap<String, Answers>,
 }
 
@@ -69,7 +69,7 @@ impl<'d> Controller<'d> {
             plans: Timestamp::MIN,
             resting: None,
             running: Vec::new(),
-            resumed: false,
+            found: None,
             answers: BTreeMap::new(),
         }
     }
@@ -217,8 +217,7 @@ impl Controller<'_> {
     }
 
     fn disrupt(&mut self, world: &mut World) -> Result<(), Killed> {
-        if !self.resumed {
-            self.resumed = true;
+        if self.found.is_none() {
             self.resume(world)?;
         }
         self.take_back_stale_taints(world)?;
@@ -267,8 +266,12 @@ impl Controller<'_> {
 
     /// Goes on with what an earlier process began.
     fn resume(&mut self, world: &mut World) -> Result<(), Killed> {
-        for Begun { command, replacements, .. } in self.decisions.begun(&self.snapshot(world)) {
+        let snapshot = self.snapshot(world);
+        self.found = Some(disruption::begun(&snapshot).into_iter().flat_map(|begun| begun.replacements).collect());
+        for Begun { command, replacements, .. } in self.decisions.begun(&snapshot) {
             if self.is_busy(&command) {
+                world.given_up.extend(replacements.iter().map(ToString::to_string));
+                replacements.iter().try_for_each(|name| forget_purpose(world, name))?;
                 continue;
             }
             world.resumed += 1;
@@ -300,7 +303,7 @@ impl Controller<'_> {
         super::check::budgets_allow(world, &command);
         super::check::is_cheaper(world, &command);
         super::check::repairs_are_due(world, &command);
-        super::check::is_replaced_once(world, &command);
+        super::check::is_replaced_once(world, &command, self.found.as_ref());
         world.commands += 1;
         world.repairs += u32::from(command.cause == Cause::Unhealthy);
         let mut replacements = Vec::new();
@@ -341,8 +344,8 @@ impl Controller<'_> {
         }
         let (command, replacements, _) = self.running.swap_remove(at);
         if act != Act::Delete {
+            world.given_up.extend(replacements.iter().cloned());
             replacements.iter().try_for_each(|name| forget_purpose(world, name))?;
-            world.given_up.extend(replacements);
         }
         for candidate in &command.candidates {
             if act == Act::Delete {
