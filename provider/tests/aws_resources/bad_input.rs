@@ -32,7 +32,7 @@ fn a_wrong_provider_block_is_one_error_and_state_stays() {
         let run = stand.plan();
         assert_eq!(run.code, 1, "{provider}: {}", run.text);
         let error = run.one_error();
-        assert!(error.contains(expected) && error.contains("state was left as it was"), "{provider}: {error}");
+        assert!(error.contains(expected) && error.contains("tate was left as it was"), "{provider}: {error}");
         assert_eq!(stand.state(), state, "{provider}");
     }
     stand.write(&config(&sandbox, &format!("{nobody}\n  offline_plan = true"), &name));
