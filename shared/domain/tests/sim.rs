@@ -246,9 +246,11 @@ fn mixed_faults_under_many_seeds() {
     let faults = Faults {
         crash_permille: 20,
         no_capacity_permille: 100,
+        refuses_permille: 1,
         lost_reply_permille: 50,
         ends_permille: 1,
         scales_permille: 3,
+        drifts_permille: 1,
         deletes_permille: 1,
         forgets_permille: 1,
         unlisted_permille: 20,

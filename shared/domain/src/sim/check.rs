@@ -71,7 +71,11 @@ pub(super) fn is_cheaper(world: &mut World, command: &Command) {
     let dearest = |node: &InFlightNode| node.offerings.iter().filter_map(price).max().unwrap_or_default();
     let after: Price = command.replacements.iter().map(dearest).sum();
     let on = |claim: &str| world.claims.get(claim).and_then(provider_id).and_then(|id| world.instances.get(id));
-    let before: Price = command.candidates.iter().filter_map(|one| on(&one.claim)).map(|one| one.offering.price).sum();
+    // a node that went before the watch showed it cannot be judged: it costs nothing any more
+    let Some(before) = command.candidates.iter().map(|one| Some(on(&one.claim)?.offering.price)).sum::<Option<Price>>()
+    else {
+        return;
+    };
     if after >= before && !command.candidates.is_empty() {
         world.violate("S-8", format!("nodes for {before} an hour are replaced by some for {after}"));
     }
