@@ -23,16 +23,16 @@ fn a_wrong_provider_block_is_one_error_and_state_stays() {
     let nobody =
         "  endpoints = { iam = \"http://127.0.0.1:9\", sqs = \"http://127.0.0.1:9\", sts = \"http://127.0.0.1:9\" }";
     let cases = [
-        ("  region = \"eu-north-1\"", "Wrong region or account"),
-        (nobody, "No answer from the endpoint"),
-        ("  profile = \"nobody\"", "No usable credentials"),
+        ("  region = \"eu-north-1\"", "Wrong region or account", "state was left as it was"),
+        (nobody, "No answer from the endpoint", "state was left as it was"),
+        ("  profile = \"nobody\"", "No usable credentials", "State was left as it was"),
     ];
-    for (provider, expected) in cases {
+    for (provider, summary, state_stays) in cases {
         stand.write(&config(&sandbox, provider, &name));
         let run = stand.plan();
         assert_eq!(run.code, 1, "{provider}: {}", run.text);
         let error = run.one_error();
-        assert!(error.contains(expected) && error.contains("tate was left as it was"), "{provider}: {error}");
+        assert!(error.contains(summary) && error.contains(state_stays), "{provider}: {error}");
         assert_eq!(stand.state(), state, "{provider}");
     }
     stand.write(&config(&sandbox, &format!("{nobody}\n  offline_plan = true"), &name));
