@@ -12,6 +12,7 @@ use karp_domain::scheduling::{Reserve, Room, reserve, solve};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
+use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -123,7 +124,7 @@ async fn make_room(context: &Context) -> Reserve {
     }
     let _planning = context.planning.lock().await;
     let snapshot = context.snapshot().await;
-    let kept = reserve(&snapshot, &solve(&snapshot));
+    let kept = block_in_place(|| reserve(&snapshot, &solve(&snapshot)));
     provisioning::create_admitted(context, &snapshot, &kept.nodes).await;
     kept
 }

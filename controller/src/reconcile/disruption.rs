@@ -18,6 +18,7 @@ use karp_domain::scheduling::with_room_taken;
 use kube::ResourceExt;
 use serde_json::json;
 use tokio::task::JoinSet;
+use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -120,7 +121,7 @@ async fn pass(context: &Arc<Context>, commands: &mut JoinSet<()>) -> Duration {
     let started = Instant::now();
     let snapshot = with_room_taken(context.snapshot().await);
     let memory = context.running.memory().clone();
-    let plan = plan_with(&snapshot, &memory);
+    let plan = block_in_place(|| plan_with(&snapshot, &memory));
     context.running.memory().examined(plan.resume);
     let labels = ReasonLabels::new("all");
     context.metrics.decision_evaluation.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
@@ -165,7 +166,7 @@ async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<
     // No plan is made between the check and the new claims: displaced pods would be launched for twice.
     let planning = context.planning.lock().await;
     let snapshot = with_room_taken(context.snapshot().await);
-    if let Err(invalid) = validate(&command, &snapshot) {
+    if let Err(invalid) = block_in_place(|| validate(&command, &snapshot)) {
         context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(reason)).inc();
         tracing::debug!(reason, why = %invalid, "abandoning disruption, it no longer holds");
         return false;

@@ -11,6 +11,7 @@ use karp_domain::batch::{Batcher, Window};
 use karp_domain::cluster::{Pod, PodKey, Snapshot};
 use karp_domain::scheduling::{InFlightNode, Solution, Target, solve};
 use tokio::sync::broadcast::error::RecvError;
+use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -103,7 +104,7 @@ async fn pass(context: &Context) -> bool {
         context.events.publish(&effect::pod_reference(key, &pod.uid), Reason::FailedScheduling, note);
     }
 
-    let solution = solve(&snapshot);
+    let solution = block_in_place(|| solve(&snapshot));
     context.metrics.scheduling_duration.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
     context.metrics.unschedulable_pods.get_or_create(&labels).set(solution.unschedulable.len() as i64);
     if !solution.nodes.is_empty() {
