@@ -12,6 +12,8 @@ use crate::api::{NodeClaim, labels};
 
 /// An instance is left alone for this long after it was first seen here, by our own clock: its claim may be on the way (Karpenter: 30 s).
 const INSTANCE_AGE: SignedDuration = SignedDuration::from_secs(30);
+/// For this long after its launch an instance whose node was never seen is not missed: EC2's listings may not show it yet.
+const LISTED_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 /// Whatever the size of the fleet, this many may be collected in one pass.
 const ALWAYS: usize = 5;
 /// Beyond that, one in this many.
@@ -122,7 +124,7 @@ impl Collector {
         self.unclaimed.iter().filter(|(_, sighting)| ripe(sighting)).map(|(id, _)| id.clone()).collect()
     }
 
-    /// The claims whose instance was missing in two listings while their node is gone or not ready, and those whose node has been gone
+    /// The claims whose instance was missing in two listings, though not young, while their node is gone or not ready, and those whose node has been gone
     /// for as long as a node has to join.
     fn ghosts(&mut self, seen: &Witnesses<'_>, now: Timestamp) -> Vec<Arc<NodeClaim>> {
         let present: BTreeSet<&str> = seen.listed.iter().map(|instance| instance.provider_id.as_str()).collect();
@@ -133,8 +135,10 @@ impl Collector {
                 && claim.spec.node_class_ref.group == labels::AWS_GROUP
                 && (pooled || metadata.owner_references.is_none())
         };
-        let without_instance =
-            |claim: &Arc<NodeClaim>| provider_id(claim).is_some_and(|id| !present.contains(id) && !(seen.is_ready)(id));
+        let without_instance = |claim: &Arc<NodeClaim>| {
+            let missed = |id: &str| !present.contains(id) && !(seen.is_ready)(id);
+            provider_id(claim).is_some_and(missed) && !may_be_unlisted(claim, now)
+        };
         let mut missing = BTreeSet::new();
         let mut ghosts = Vec::new();
         for claim in seen.claims.iter().filter(ours) {
@@ -151,6 +155,13 @@ impl Collector {
         self.missing = missing;
         ghosts
     }
+}
+
+/// Whether EC2 may not list the instance of a claim yet: its launch is young, and no node has told of it.
+fn may_be_unlisted(claim: &NodeClaim, now: Timestamp) -> bool {
+    let status = claim.status.as_ref().filter(|_| !was_registered(claim));
+    let launched = status.and_then(|status| conditions::get(&status.conditions, conditions::LAUNCHED));
+    launched.is_some_and(|launched| now < later(launched.last_transition_time, LISTED_WITHIN))
 }
 
 /// For how long the node of a claim that had one has been gone, by the condition that tells it.

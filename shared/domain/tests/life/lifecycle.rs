@@ -355,6 +355,21 @@ fn a_claim_is_collected_when_its_instance_is_missing_twice_and_its_node_agrees()
 }
 
 #[test]
+fn an_instance_whose_node_was_never_seen_is_not_missed_before_it_must_be_listed() {
+    let missed = |up_to: &[&str]| {
+        let mut claim = claim_with(up_to);
+        let conditions = &mut claim.status.as_mut().unwrap().conditions;
+        conditions.iter_mut().for_each(|one| one.last_transition_time = at(NOW));
+        let claims = [Arc::new(claim)];
+        let mut collector = Collector::default();
+        let mut found = |time: i64| collector.pass(&witnesses(&[], &claims, false), second(time)).claims.len();
+        [found(10), found(20), found(119), found(120), found(130)]
+    };
+    assert_eq!(missed(&["Launched"]), [0, 0, 0, 0, 1]);
+    assert_eq!(missed(&["Launched", "Registered"]), [0, 1, 1, 1, 1], "EC2 has listed it before");
+}
+
+#[test]
 fn a_claim_whose_node_does_not_come_back_is_collected_after_its_time() {
     let (_, mut claim) = pair(&[], &[]);
     let status = claim.status.as_mut().unwrap();
