@@ -16,8 +16,8 @@ use crate::cloud::KEPT;
 
 /// Groups whose annotations are ours, or of the API that we speak.
 const ANNOTATION_GROUPS: [&str; 3] = ["karpenter.sh", "karpenter.k8s.aws", "karp.sh"];
-/// A number that decides in which order nodes are emptied.
-const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// Numbers that decide: in which order nodes are emptied, and which pods are of a DaemonSet's present template.
+const NUMBERS: [&str; 2] = ["controller.kubernetes.io/pod-deletion-cost", "deprecated.daemonset.template.generation"];
 
 /// Keeps of an object what decisions depend on.
 pub trait Redact {
@@ -32,7 +32,7 @@ fn is_kept(key: &str, value: &str) -> bool {
     let of = |known: &str| group == known || group.strip_suffix(known).is_some_and(|sub| sub.ends_with('.'));
     ANNOTATION_GROUPS.into_iter().any(of)
         || key == DEFAULT_CLASS
-        || (key == DELETION_COST && value.parse::<i32>().is_ok())
+        || (NUMBERS.contains(&key) && value.parse::<i64>().is_ok())
 }
 
 fn meta(meta: ObjectMeta) -> ObjectMeta {

@@ -123,6 +123,43 @@ fn status() -> Value {
         "lastTransitionTime": "2026-11-21T12:00:00Z"}]})
 }
 
+/// A number tells nothing else, and may decide: a daemon set's count of its templates, by which its newest pod is found.
+#[test]
+fn annotations_that_count_are_kept_as_numbers_only() {
+    let kept = |key: &str, value: &str| {
+        let meta = json!({"name": "x", "namespace": "n", "uid": "u", "annotations": {key: value}});
+        let daemons: apps::DaemonSet = typed(json!({"metadata": meta, "spec": {"selector": {}, "template": {}}}));
+        daemons.redacted().metadata.annotations.and_then(|all| all.get(key).cloned())
+    };
+    for key in ["deprecated.daemonset.template.generation", "controller.kubernetes.io/pod-deletion-cost"] {
+        assert_eq!(kept(key, "12").as_deref(), Some("12"), "{key}");
+        for text in [SECRET, "", "12 hunter2", "1.5", "99999999999999999999"] {
+            assert_eq!(kept(key, text), None, "{key}: {text}");
+        }
+    }
+
+    let set = json!({"metadata": {"name": "agent", "namespace": "n", "uid": "ds",
+        "annotations": {"deprecated.daemonset.template.generation": "2"}},
+        "spec": {"selector": {}, "template": {"spec": {"containers": [{"name": "c"}]}}}});
+    let pod = |generation: &str, created: &str, cpu: &str| -> core::Pod {
+        typed(
+            json!({"metadata": {"name": format!("agent-{generation}"), "namespace": "n", "creationTimestamp": created,
+            "labels": {"pod-template-generation": generation},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "ds"}]},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}}),
+        )
+    };
+    // the old template's pod is the younger one: its node came while the rollout was elsewhere
+    let pods = [pod("1", "2026-11-21T11:00:00Z", "7"), pod("2", "2026-11-21T10:00:00Z", "250m")];
+    let read = |set: &apps::DaemonSet, pods: &[core::Pod]| {
+        let pods: Vec<_> = pods.iter().map(|pod| cluster::Pod::from_kube(pod).expect("a pod").into()).collect();
+        cluster::DaemonSet::admitted(set, &[], &pods).expect("a daemon set").shape.requests.get("cpu").to_string()
+    };
+    let set: apps::DaemonSet = typed(set);
+    assert_eq!(read(&set, &pods), "250m");
+    assert_eq!(read(&set.redacted(), &pods.map(Redact::redacted)), "250m");
+}
+
 #[test]
 fn karpenters_kinds_are_decided_on_as_before_and_tell_nothing_else() {
     let reference = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
