@@ -4,6 +4,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use karp_domain::api;
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
@@ -38,6 +40,20 @@ fn pool(requirements: &Value) -> Value {
 fn pod(affinity: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"}, "spec": {
         "affinity": affinity, "containers": [{"name": "c", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}})
+}
+
+/// `kubectl apply` gets from it what `karp_crds` applies: `api::crds`, each as one document.
+#[test]
+fn definitions_are_printed_as_the_provider_applies_them() {
+    let output = karp(&["crds"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    let kinds: Vec<&Value> = printed.iter().map(|one| &one["spec"]["names"]["kind"]).collect();
+    assert_eq!(kinds, ["NodePool", "NodeClaim", "NodeOverlay", "EC2NodeClass", "CapacityBuffer"]);
+    let applied: Vec<Value> = api::crds().iter().map(|one| serde_json::to_value(one).unwrap()).collect();
+    assert_eq!(printed, applied);
+    let read: Vec<CustomResourceDefinition> = serde_json::from_value(printed.into()).unwrap();
+    assert_eq!(read, api::crds());
 }
 
 fn prefers(instance_type: &str) -> Value {
