@@ -70,6 +70,45 @@ fn all_pods_placed_is_success_and_preferences_are_kept_or_not() {
     }
 }
 
+fn in_zones(zones: &[&str]) -> Value {
+    let term = json!({"matchExpressions": [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": zones}]});
+    json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}})
+}
+
+/// A node has the zone that it can only be in; where its pods leave several, those are told, and where they leave all, none.
+#[test]
+fn zones_are_told_once_they_are_settled() {
+    let (a, b) = ("us-east-1a", "us-east-1b");
+    let told = |objects: &[Value]| -> Vec<(Value, Value)> {
+        let (code, answer) = simulate(objects, &[]);
+        assert_eq!(code, Some(0), "{answer}");
+        answer["nodeClaims"].as_array().unwrap().iter().map(|of| (of["zone"].clone(), of["zones"].clone())).collect()
+    };
+    let none = Value::Null;
+    assert_eq!(told(&[pool(&json!([])), pod(&json!({}))]), [(none.clone(), none.clone())]);
+    assert_eq!(told(&[pool(&json!([])), pod(&in_zones(&[b]))]), [(json!(b), none.clone())]);
+    let open = [pool(&json!([])), pod(&in_zones(&[b, a]))];
+    assert_eq!(told(&open), [(none.clone(), json!([a, b]))]);
+    // the larger type is sold in one zone only
+    assert_eq!(told(&[pool(&json!([])), sized(0, "5")]), [(json!(a), none.clone())]);
+
+    let spread = |name: &str| {
+        let mut pod = pod(&json!({}));
+        pod["metadata"] = json!({"name": name, "namespace": "default", "labels": {"app": "web"}});
+        pod["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}}]);
+        pod
+    };
+    let mut pinned = told(&[pool(&json!([])), spread("web-0"), spread("web-1")]);
+    pinned.sort_by_key(|(zone, _)| zone.to_string());
+    assert_eq!(pinned, [(json!(a), none.clone()), (json!(b), none)], "a spread settles the zones of its pods' nodes");
+
+    let types = fixture("types.json");
+    let table = karp(&["simulate", "-f", "-", "--instance-types", types.to_str().unwrap()], &open);
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("  any of us-east-1a, us-east-1b  "), "{table}");
+}
+
 #[test]
 fn min_values_that_cannot_be_met_are_kept_or_lowered() {
     let three = json!([{"key": "node.kubernetes.io/instance-type", "operator": "Exists", "minValues": 3}]);

@@ -1,6 +1,6 @@
 //! The answer of a simulation, as programs read it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use karp_domain::api::labels;
@@ -41,8 +41,11 @@ pub struct NewNode {
     pub instance_types: Vec<Arc<str>>,
     /// Of the cheapest offering, which is the one that is asked for.
     pub capacity_type: Option<String>,
-    /// None while it may be any that the pool allows.
+    /// None while EC2 may launch it in one of several.
     pub zone: Option<Arc<str>>,
+    /// Those that it may be in, by name, when its pods allow several and not all of its pool's; left out otherwise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<Arc<str>>,
     pub price: f64,
     /// Those that exist; virtual ones are counted beside them.
     pub pods: Vec<String>,
@@ -139,11 +142,13 @@ impl Answer {
 impl NewNode {
     /// Says a node to launch in words and figures.
     pub fn new(snapshot: &Snapshot, node: &InFlightNode) -> Self {
+        let (zone, zones) = zones(snapshot, node);
         NewNode {
             node_pool: node.pool.clone(),
             instance_types: node.instance_types(),
             capacity_type: node.capacity_type().map(|kind| kind.to_string()),
-            zone: zone(snapshot, node),
+            zone,
+            zones,
             price: node.price.dollars(),
             pods: node.pods.iter().map(ToString::to_string).collect(),
             purpose: None,
@@ -178,15 +183,16 @@ pub fn is_estimated(node: &InFlightNode) -> bool {
     node.offerings.first().is_some_and(|offering| offering.source == PriceSource::Estimated)
 }
 
-/// The zone of a node whose pods narrowed it: the only one, or of several the one of the cheapest offering, which is where it is
-/// expected. None while it may be any that its pool allows.
-fn zone(snapshot: &Snapshot, node: &InFlightNode) -> Option<Arc<str>> {
-    let expected = node.offerings.first().map(|offering| offering.zone.name.clone());
+/// The zone of a node, when it can be in one only; else those that its pods leave to it, when they take some of its pool's away.
+fn zones(snapshot: &Snapshot, node: &InFlightNode) -> (Option<Arc<str>>, Vec<Arc<str>>) {
+    let open: BTreeSet<&Arc<str>> = node.offerings.iter().map(|offering| &offering.zone.name).collect();
+    if open.len() == 1 {
+        return (open.first().copied().cloned(), Vec::new());
+    }
     let asked = |key: &str| {
         let of_pool = snapshot.pool(&node.pool).and_then(|pool| pool.requirements.get(key));
         node.requirements.get(key).is_some_and(|of_node| of_pool != Some(of_node))
     };
     let narrowed = asked(labels::ZONE) || asked(labels::ZONE_ID);
-    let single = node.offerings.iter().all(|offering| Some(&offering.zone.name) == expected.as_ref());
-    expected.filter(|_| narrowed || single)
+    (None, open.into_iter().filter(|_| narrowed).cloned().collect())
 }

@@ -37,7 +37,7 @@ fn new_nodes(out: &mut String, answer: &Answer) -> fmt::Result {
         let cheapest = node.instance_types.first();
         // dearest first in each pool
         let price = std::cmp::Reverse((node.price * 1e6) as u64);
-        let key = (&node.node_pool, price, cheapest, &node.capacity_type, &node.zone, node.purpose);
+        let key = (&node.node_pool, price, cheapest, &node.capacity_type, (&node.zone, &node.zones), node.purpose);
         groups.entry(key).or_default().push(node);
     }
     // most clusters have pods only, and nothing else to tell apart
@@ -65,12 +65,21 @@ fn row(nodes: &[&NewNode]) -> [String; COLUMNS.len()] {
         first.instance_types.first().map(ToString::to_string).unwrap_or_default(),
         more(nodes),
         first.capacity_type.clone().unwrap_or_default(),
-        first.zone.as_deref().unwrap_or("any").to_owned(),
+        zone(first),
         format!("{mark}{:.4}", first.price),
         range(nodes.iter().map(|node| node.pods.len())),
         range(nodes.iter().map(|node| node.room())),
         first.purpose.unwrap_or("pods").to_owned(),
     ]
+}
+
+/// The zone of a node, or those that it may be in.
+fn zone(node: &NewNode) -> String {
+    match &node.zone {
+        Some(zone) => zone.to_string(),
+        None if node.zones.is_empty() => "any".to_owned(),
+        None => format!("any of {}", node.zones.join(", ")),
+    }
 }
 
 /// How many more types a launch may choose from.
