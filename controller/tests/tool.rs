@@ -110,6 +110,99 @@ fn zones_are_told_once_they_are_settled() {
 }
 
 #[test]
+fn built_in_types_are_sold_in_the_zones_that_are_named() {
+    let objects = [pool(&json!([])), pod(&in_zones(&["us-west-2b"]))];
+    let zone = |more: &[&str]| {
+        let output = karp(&[&["simulate", "-f", "-", "-o", "json"], more].concat(), &objects);
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code(), answer["nodeClaims"][0]["zone"].clone())
+    };
+    assert_eq!(zone(&["--zones", "us-west-2a,us-west-2b"]), (Some(0), json!("us-west-2b")));
+    assert_eq!(zone(&["--zones", "us-west-2a", "--zones", "us-west-2b"]), (Some(0), json!("us-west-2b")));
+    assert_eq!(zone(&["--zones", "us-west-2a"]), (Some(2), Value::Null));
+    let types = fixture("types.json");
+    let listed = ["--zones", "us-west-2b", "--instance-types", types.to_str().unwrap()];
+    assert_eq!(zone(&listed), (Some(1), Value::Null), "a list has its own zones");
+}
+
+/// A pool with an annotation of karp's.
+fn annotated(key: &str, value: &str) -> Value {
+    let mut pool = pool(&json!([]));
+    pool["metadata"]["annotations"] = json!({key: value});
+    pool
+}
+
+#[test]
+fn a_share_of_the_pods_is_the_most_that_a_node_gets() {
+    let pods = |share: &[&str], pool: Value| {
+        let objects: Vec<Value> = [pool].into_iter().chain((0..4).map(|at| sized(at, "100m"))).collect();
+        let (code, answer) = simulate(&objects, share);
+        assert_eq!(code, Some(0), "{answer}");
+        let on = |claim: &Value| claim["pods"].as_array().unwrap().len();
+        answer["nodeClaims"].as_array().unwrap().iter().map(on).collect::<Vec<_>>()
+    };
+    let key = "karp.sh/max-pod-share";
+    assert_eq!(pods(&[], pool(&json!([]))), [4]);
+    assert_eq!(pods(&["--max-pod-share", "50%"], pool(&json!([]))), [2, 2]);
+    assert_eq!(pods(&["--max-pod-share", "25%"], pool(&json!([]))), [1, 1, 1, 1]);
+    assert_eq!(pods(&["--max-pod-share", "25%"], annotated(key, "100%")), [4], "the pool's own share holds");
+    for wrong in ["0%", "101%", "50"] {
+        assert_eq!(karp(&["simulate", "-f", "-", "--max-pod-share", wrong], &[]).status.code(), Some(1), "{wrong}");
+    }
+}
+
+#[test]
+fn types_within_the_tolerance_are_listed() {
+    let types = |tolerance: &[&str], pool: Value| {
+        let (code, answer) = simulate(&[pool, pod(&json!({}))], tolerance);
+        assert_eq!(code, Some(0), "{answer}");
+        answer["nodeClaims"][0]["instanceTypes"].clone()
+    };
+    let (one, two) = (json!(["m7i.xlarge"]), json!(["m7i.xlarge", "m7i.2xlarge"]));
+    let key = "karp.sh/price-tolerance";
+    assert_eq!(types(&[], pool(&json!([]))), two, "twice the price is within the default");
+    for (tolerance, listed) in [("0%", &one), ("99%", &one), ("100%", &two)] {
+        assert_eq!(&types(&["--price-tolerance", tolerance], pool(&json!([]))), listed, "{tolerance}");
+    }
+    assert_eq!(types(&["--price-tolerance", "100%"], annotated(key, "20%")), one, "the pool's own tolerance holds");
+    assert_eq!(karp(&["simulate", "-f", "-", "--price-tolerance", "1.5"], &[]).status.code(), Some(1));
+}
+
+/// Requirements on what offerings have leave the offerings that meet them, and the types that have any.
+#[test]
+fn instance_types_are_chosen_by_what_offerings_have() {
+    let types = fixture("types.json");
+    let offered = |more: &[&str]| -> Vec<(String, Vec<String>)> {
+        let output = karp(&[&["instance-types", "-o", "json"], more].concat(), &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let sold = |of: &Value| format!("{} {}", text(&of["zone"]), text(&of["capacityType"]));
+        let all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        let offerings = |of: &Value| of["offerings"].as_array().unwrap().iter().map(sold).collect();
+        all.iter().map(|of| (text(&of["name"]), offerings(of))).collect()
+    };
+    let listed = |wanted: &str| {
+        let of = offered(&["--instance-types", types.to_str().unwrap(), "-r", wanted]);
+        of.into_iter().map(|(name, sold)| format!("{name}: {}", sold.join(", "))).collect::<Vec<_>>()
+    };
+    let large = "m7i.2xlarge: us-east-1a on-demand";
+    let (in_a, in_b) = ("m7i.xlarge: us-east-1a on-demand", "m7i.xlarge: us-east-1b on-demand");
+    assert_eq!(listed("topology.kubernetes.io/zone In us-east-1a"), [large, in_a]);
+    assert_eq!(listed("topology.kubernetes.io/zone NotIn us-east-1a"), [in_b]);
+    let both = format!("{in_a}, us-east-1b on-demand");
+    assert_eq!(listed("karpenter.sh/capacity-type In on-demand,spot"), [large.to_owned(), both]);
+    assert!(listed("karpenter.sh/capacity-type In spot").is_empty());
+
+    let one = ["-r", "node.kubernetes.io/instance-type In m7i.large", "--zones", "us-west-2a,us-west-2b"];
+    let spot = ["-r", "karpenter.sh/capacity-type In spot", "-r", "topology.kubernetes.io/zone In us-west-2b"];
+    let everywhere = ["us-west-2a on-demand", "us-west-2a spot", "us-west-2b on-demand", "us-west-2b spot"];
+    let mut all = offered(&one);
+    all[0].1.sort();
+    assert_eq!(all, [("m7i.large".to_owned(), everywhere.map(str::to_owned).to_vec())]);
+    assert_eq!(offered(&[one, spot].concat()), [("m7i.large".to_owned(), vec!["us-west-2b spot".to_owned()])]);
+}
+
+#[test]
 fn min_values_that_cannot_be_met_are_kept_or_lowered() {
     let three = json!([{"key": "node.kubernetes.io/instance-type", "operator": "Exists", "minValues": 3}]);
     let objects = [pool(&three), pod(&json!({}))];
