@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1 as core;
 use rustc_hash::FxBuildHasher;
 use serde::{Deserialize, Serialize};
 
-use super::shape::requests_in_use;
+use super::shape::{NAME_FIELD, requests_in_use};
 use super::{ClaimRef, Shape, Unreadable, Whose, is_resized, volume};
 use crate::api::{duration, labels};
 
@@ -145,6 +145,11 @@ impl Pod {
         let own = meta.labels.clone().unwrap_or_default();
         let whose = Whose { namespace, labels: &own };
         let mut shape = Shape::from_pod_spec(spec, whose).map_err(|e| e.of("Pod", &key))?;
+        let daemon_set = daemon_set(meta);
+        if daemon_set.is_some() {
+            // its controller names its node; pods of one daemon set stay alike
+            shape.alternatives.iter_mut().for_each(|wanted| drop(wanted.remove(NAME_FIELD)));
+        }
         let status = pod.status.as_ref();
         if let (Some(status), Some(_)) = (status, &spec.node_name)
             && is_resized(spec, status)
@@ -174,7 +179,7 @@ impl Pod {
             deletes_at: meta.deletion_timestamp.as_ref().map(|t| t.0),
             grace_seconds: spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS),
             owner: owner(meta),
-            daemon_set: daemon_set(meta),
+            daemon_set,
             do_not_disrupt: do_not_disrupt(annotation(labels::DO_NOT_DISRUPT)),
             priority: spec.priority.unwrap_or(0),
             deletion_cost: annotation(DELETION_COST).and_then(|cost| cost.parse().ok()).unwrap_or(0),

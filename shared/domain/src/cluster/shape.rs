@@ -14,20 +14,20 @@ use crate::requirement::{Operator, Requirement, Requirements};
 use crate::resources::{PODS, Resources};
 use crate::taint::Toleration;
 
+/// Stands among labels for a node's name, which node affinity may ask for by `matchFields`; no label has a space. New nodes have none yet.
+pub(crate) const NAME_FIELD: &str = "field metadata.name";
+
 /// Names something that a pod asks for and that karp does not place; such a pod is refused, never misplaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Feature {
     /// `resourceClaims`
     ResourceClaims,
-    /// `matchFields` in required node affinity
-    MatchFields,
 }
 
 impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Feature::ResourceClaims => "resource claims",
-            Feature::MatchFields => "node affinity by matchFields",
         })
     }
 }
@@ -37,7 +37,7 @@ impl fmt::Display for Feature {
 pub struct Shape {
     /// What it asks of a node, `pods: 1` included.
     pub requests: Resources,
-    /// What it asks of a node's labels: any one of these will do (node selector and one term of the required node affinity).
+    /// What it asks of a node's labels and name: any one of these will do (node selector and one term of the required node affinity).
     pub alternatives: Vec<Requirements>,
     /// What it prefers of a node's labels, the heaviest first.
     pub preferred: Vec<Preference<Requirements>>,
@@ -249,6 +249,18 @@ fn expressions(term: &core::NodeSelectorTerm, path: &str) -> Result<Requirements
             .map_err(|error| UnreadableField::new(path(), error.to_string()))?;
         requirements.add(requirement);
     }
+    for (at, field) in term.match_fields.iter().flatten().enumerate() {
+        // the API server admits nothing else
+        let requirement = match (&*field.key, &*field.operator, field.values.as_deref().unwrap_or_default()) {
+            ("metadata.name", "In", [name]) => Requirement::only(NAME_FIELD, [name.as_str()]),
+            ("metadata.name", "NotIn", [name]) => Requirement::except(NAME_FIELD, [name.as_str()]),
+            _ => {
+                let problem = "only metadata.name with In or NotIn and one value may be asked for".to_owned();
+                return Err(UnreadableField::new(format!("{path}.matchFields[{at}]"), problem));
+            }
+        };
+        requirements.add(requirement);
+    }
     Ok(requirements)
 }
 
@@ -275,16 +287,6 @@ fn unsupported(spec: &core::PodSpec) -> Vec<Feature> {
     let mut found = Vec::new();
     if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
         found.push(Feature::ResourceClaims);
-    }
-    let terms = spec
-        .affinity
-        .as_ref()
-        .and_then(|a| a.node_affinity.as_ref())
-        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
-        .map(|r| r.node_selector_terms.as_slice())
-        .unwrap_or_default();
-    if terms.iter().any(|t| t.match_fields.as_ref().is_some_and(|f| !f.is_empty())) {
-        found.push(Feature::MatchFields);
     }
     found
 }

@@ -15,7 +15,7 @@ use super::{Misfit, Solution, Target, reservations, share};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, InstanceType, Market, NodeSettings, Price, TypeSet, builtin_type};
 use crate::cluster::{
-    Catalogues, Claim, DaemonSet, Host, HostPort, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral,
+    Catalogues, Claim, DaemonSet, Host, HostPort, NAME_FIELD, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral,
 };
 use crate::quantity::Quantity;
 use crate::requirement::{Incompatible, Requirement, Requirements, Undefined, ValueSet};
@@ -67,7 +67,7 @@ pub(crate) struct HostState {
     pub(crate) daemon_ports: Vec<HostPort>,
 }
 
-/// What is known of a host's labels.
+/// What is known of a host's labels; its name is among them, as [`NAME_FIELD`].
 pub(crate) enum HostLabels {
     /// All of them.
     Known(BTreeMap<String, String>),
@@ -333,6 +333,9 @@ pub(crate) fn way(
     alternative: usize,
 ) -> Result<Way, Misfit> {
     let problem = |incompatible: Incompatible| Misfit::Requirement { problem: incompatible.to_string() };
+    if let Some(named) = wanted.get(NAME_FIELD).filter(|named| !named.admits_absence()) {
+        return Err(Misfit::NamedNode { wanted: named.to_string() });
+    }
     pool.requirements.compatible(wanted, Undefined::WellKnownAllowed).map_err(problem)?;
     let (mut selected, wanted_market) = catalogue.select(wanted);
     selected.intersect_with(types);
@@ -398,21 +401,21 @@ fn effective_taints(host: &Host, initialized: bool) -> Vec<Taint> {
 }
 
 fn host_labels(snapshot: &Snapshot, host: &Host) -> HostLabels {
-    let Some(claim) = &host.claim else {
-        return HostLabels::Known(host.node.as_ref().map(|n| n.labels.clone()).unwrap_or_default());
-    };
-    let settled = claim.requirements.settled_labels();
-    let catalogue = snapshot.catalogues.of(&claim.class.name, claim.pool.as_deref());
-    if let (None, false, Some(catalogue)) = (&host.node, claim.is_launched(), catalogue) {
-        let (types, market) = catalogue.select(&claim.requirements);
-        let own = Requirements::from_labels(&claim.labels);
-        let requirements = claim.requirements.and(&own);
-        return HostLabels::Asked { requirements, catalogue: catalogue.clone(), types, market };
+    let mut labels = BTreeMap::new();
+    if let Some(claim) = &host.claim {
+        let catalogue = snapshot.catalogues.of(&claim.class.name, claim.pool.as_deref());
+        if let (None, false, Some(catalogue)) = (&host.node, claim.is_launched(), catalogue) {
+            let (types, market) = catalogue.select(&claim.requirements);
+            let own = Requirements::from_labels(&claim.labels);
+            let requirements = claim.requirements.and(&own);
+            return HostLabels::Asked { requirements, catalogue: catalogue.clone(), types, market };
+        }
+        labels = claim.requirements.settled_labels();
+        labels.extend(claim.labels.clone());
     }
-    let mut labels = settled;
-    labels.extend(claim.labels.clone());
     if let Some(node) = &host.node {
         labels.extend(node.labels.clone());
+        labels.insert(NAME_FIELD.to_owned(), node.name.to_string());
     }
     HostLabels::Known(labels)
 }

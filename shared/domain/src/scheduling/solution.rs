@@ -217,6 +217,11 @@ pub enum Misfit {
         /// The contradiction, in words.
         problem: String,
     },
+    /// The pod wants a node by its name (`matchFields`), which no new node has.
+    NamedNode {
+        /// The name, in words.
+        wanted: String,
+    },
     /// No instance type of the pool has the labels that the pod wants.
     NoInstanceType {
         /// What the pod wants.
@@ -290,7 +295,7 @@ impl Misfit {
         match self {
             Misfit::PoolNotReady | Misfit::ClassNotReady { .. } | Misfit::StaticPool => 0,
             Misfit::Taint { .. } => 1,
-            Misfit::Requirement { .. } => 2,
+            Misfit::Requirement { .. } | Misfit::NamedNode { .. } => 2,
             Misfit::NoInstanceType { .. } => 3,
             Misfit::TooBig { .. } | Misfit::TooManyVolumes { .. } | Misfit::NoTypeHasAll => 4,
             Misfit::HostPort { .. } => 5,
@@ -310,6 +315,7 @@ impl fmt::Display for Misfit {
             Misfit::StaticPool => f.write_str("the pool has a fixed number of replicas"),
             Misfit::Taint { taint } => write!(f, "the pod does not tolerate {taint}"),
             Misfit::Requirement { problem } => f.write_str(problem),
+            Misfit::NamedNode { wanted } => write!(f, "a node is wanted by its name ({wanted}), which no new node has"),
             Misfit::NoInstanceType { wanted } => write!(f, "no instance type has {wanted}"),
             Misfit::TooBig { resource, wanted, largest } => {
                 write!(f, "{resource}: {wanted} asked, the largest type has {largest} left for pods")
@@ -376,6 +382,7 @@ impl Misfit {
         match self {
             Misfit::Taint { taint } => format!("did not tolerate taint ({taint})"),
             Misfit::Requirement { problem } => format!("incompatible requirements, {problem}"),
+            Misfit::NamedNode { .. } => format!("incompatible requirements, {self}"),
             Misfit::NoInstanceType { wanted } => format!("no instance type met all requirements, {wanted}"),
             Misfit::TooBig { .. } | Misfit::TooManyVolumes { .. } | Misfit::NoTypeHasAll => {
                 format!("no instance type has enough resources, {self}")

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use karp_domain::api::labels;
 use karp_domain::catalogue::{CapacityType, Price};
-use karp_domain::cluster::{Feature, MinValuesPolicy, Snapshot};
+use karp_domain::cluster::{Feature, MinValuesPolicy, Pod, Snapshot};
 use karp_domain::scheduling::{Misfit, Refusal, Solution, Target, solve};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -200,6 +200,78 @@ fn what_is_never_placed_is_refused_by_name() {
     let pod = with(pending("claims", "1", "1Gi"), &[("spec.resourceClaims", claims)]);
     let (_, solution) = answer(&[class(), pool("default", json!([])), pod]);
     assert_eq!(solution.unschedulable[0].reasons, [Refusal::NeverPlaced { feature: Feature::ResourceClaims }]);
+}
+
+/// Where a pod goes that asks for nodes by `matchFields`, beside nodes n1 and n2 in zone a.
+fn placed_by_name(affinity: &Value) -> String {
+    let pod = with(pending("p", "1", "1Gi"), &[("spec.affinity.nodeAffinity", affinity.clone())]);
+    let mut objects = vec![class(), pool("default", json!([])), pod];
+    for name in ["n1", "n2"] {
+        objects.extend(node(name, "default", "m7i.large", "us-east-1a", CapacityType::OnDemand));
+    }
+    let solution = solve(&snapshot(&objects, catalogue(TYPES)));
+    if let [refused] = &*solution.unschedulable {
+        return refused.to_string();
+    }
+    let [planned] = &*solution.nodes else {
+        let [placement] = &*solution.placements else { panic!("{solution:?}") };
+        let (Target::Node(name) | Target::Claim(name)) = &placement.target;
+        return name.to_string();
+    };
+    let keys: Vec<String> = planned.claim_spec().requirements.into_iter().map(|r| r.key).collect();
+    assert!(keys.iter().all(|key| !key.contains("metadata.name")), "no claim asks for a name: {keys:?}");
+    format!("new in {}", planned.requirements.single(labels::ZONE).expect("a zone"))
+}
+
+/// As for kube-scheduler, a term with `matchFields` holds for the node that it names; a new node meets only the terms that name none.
+#[test]
+fn nodes_are_asked_for_by_name() {
+    let field = |operator: &str, name: &str| json!([{"key": "metadata.name", "operator": operator, "values": [name]}]);
+    let by_name = |operator: &str, name: &str| json!({"matchFields": field(operator, name)});
+    let in_b = json!([{"key": labels::ZONE, "operator": "In", "values": ["us-east-1b"]}]);
+    let both = |operator: &str, name: &str| json!({"matchFields": field(operator, name), "matchExpressions": in_b});
+    let none = |asked: &str| format!("pool default: a node is wanted by its name ({asked}), which no new node has");
+    let gone = "field metadata.name In [gone]";
+    let cases = [
+        (json!([by_name("In", "n1")]), "n1".to_owned()),
+        (json!([by_name("In", "n2")]), "n2".to_owned()),
+        (json!([by_name("NotIn", "n1")]), "n2".to_owned()),
+        (json!([by_name("NotIn", "n2")]), "n1".to_owned()),
+        (json!([by_name("In", "gone")]), none(gone)),
+        (json!([both("In", "n1")]), none("field metadata.name In [n1]")),
+        (json!([both("NotIn", "n1")]), "new in us-east-1b".to_owned()),
+        (json!([by_name("In", "gone"), {"matchExpressions": in_b}]), "new in us-east-1b".to_owned()),
+        (json!([both("In", "gone"), by_name("In", "n2")]), "n2".to_owned()),
+    ];
+    for (terms, expected) in cases {
+        let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+        assert_eq!(placed_by_name(&required), expected, "{terms}");
+    }
+    for (name, expected) in [("n1", "n1"), ("n2", "n2"), ("gone", "n1")] {
+        let wish = json!([{"weight": 1, "preference": by_name("In", name)}]);
+        let preferred = json!({"preferredDuringSchedulingIgnoredDuringExecution": wish});
+        assert_eq!(placed_by_name(&preferred), expected, "{name} preferred");
+    }
+}
+
+/// Pods of one daemon set have one shape, though their controller names each one's node; fields that no API server admits are told.
+#[test]
+fn names_of_nodes_are_read_where_they_decide() {
+    let pod = |field: Value, owner: &str| {
+        let terms = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+        let owners = json!([{"apiVersion": "apps/v1", "kind": owner, "name": "x", "uid": "x"}]);
+        let more = [(terms, json!([{"matchFields": [field]}])), ("metadata.ownerReferences", owners)];
+        Pod::from_kube(&serde_json::from_value(with(pending("p", "1", "1Gi"), &more)).unwrap())
+    };
+    let named = |name: &str| json!({"key": "metadata.name", "operator": "In", "values": [name]});
+    let shape = |name: &str, owner: &str| pod(named(name), owner).unwrap().shape;
+    assert_eq!(shape("n1", "DaemonSet"), shape("n2", "DaemonSet"));
+    assert_ne!(shape("n1", "ReplicaSet"), shape("n2", "ReplicaSet"));
+    let (another, several) = (json!({"key": "spec.x", "operator": "In", "values": ["a"]}), json!(["n1", "n2"]));
+    for field in [another, json!({"key": "metadata.name", "operator": "In", "values": several})] {
+        let told = pod(field, "ReplicaSet").unwrap_err().to_string();
+        assert!(told.contains("nodeSelectorTerms[0].matchFields[0]: only metadata.name"), "{told}");
+    }
 }
 
 #[test]
