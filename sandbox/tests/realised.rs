@@ -84,7 +84,7 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
     let client = sandbox.client.clone();
     storage(&client).await?;
     let driver = tokio::spawn(provide_volumes(client.clone()));
-    let config = deep::cases(CLUSTERS);
+    let config = deep::settled_cases(CLUSTERS);
     let clusters = if std::env::var("KARP_DEEP").is_ok_and(|deep| deep == "1") { CLUSTERS * DEEP } else { CLUSTERS };
     let mut runner = TestRunner::new(config);
     let only: Option<u32> = std::env::var("KARP_ONLY").ok().and_then(|number| number.parse().ok());
