@@ -1,7 +1,8 @@
 //! Plans become real: what the engine plans for random clusters is made on a control plane, and kube-scheduler has the last word.
 //!
 //! Skipped when the tools are not built: `cargo sandbox up` builds them. `KARP_DEEP=1` makes ten times as many clusters,
-//! `KARP_ONLY=N` plays only the one of that number, and prints its objects.
+//! `KARP_ONLY=N` plays only the one of that number, and prints its objects. `KARP_SEED` draws others, of which some pods
+//! may need a further plan: seed 7 has a cluster (15) where kube-scheduler fills a spread otherwise than planned.
 
 #[path = "../../shared/domain/tests/deep/mod.rs"]
 mod deep;
@@ -128,6 +129,8 @@ async fn what_is_planned_is_what_kube_scheduler_does() -> Result<()> {
     assert!(enough, "the clusters ask for too little: {tally:?}");
     assert!(price <= MOST_REALISED, "realised over predicted price: {price:.4}");
     assert_eq!(tally.overtaken, 0, "{tally:?}");
+    let drawn = std::env::var_os("KARP_SEED").is_some();
+    assert!(drawn || tally.late == 0, "the first plan had no node for some of its pods: {tally:?}");
     Ok(())
 }
 
