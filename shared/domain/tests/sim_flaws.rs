@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use karp_domain::api::NodeClaim;
+use karp_domain::api::{NodeClaim, conditions};
 use karp_domain::catalogue::{Catalogue, InstanceType, Price};
 use karp_domain::cluster::{Assumed, ConsolidationFloor, Node, Pod, PodBudget, Pool, Settings, Snapshot};
 use karp_domain::disruption::{
@@ -200,14 +200,30 @@ fn s2_pods_that_came_unseen() {
 
 #[test]
 fn s6_claims_of_nodes_that_are_not_seen_yet() {
+    /// Takes each launch for an old one, of which EC2 tells already.
     struct Flaw;
     impl Decisions for Flaw {
+        fn collect(&self, collector: &mut Collector, seen: &Witnesses<'_>, now: Timestamp) -> Collection {
+            let claims: Vec<Arc<NodeClaim>> =
+                seen.claims.iter().map(|claim| Arc::new(launched_long_ago(claim))).collect();
+            collector.pass(&Witnesses { claims: &claims, ..*seen }, now)
+        }
+
         fn asks_for_the_node(&self) -> bool {
             false
         }
     }
     let late = Faults { watch_lag_seconds: 20, cut_permille: 10, unlisted_permille: 300, ..CHANGING };
     case("S-6", 60, late).catches(&Flaw);
+}
+
+fn launched_long_ago(claim: &NodeClaim) -> NodeClaim {
+    let mut claim = claim.clone();
+    let all = claim.status.iter_mut().flat_map(|status| &mut status.conditions);
+    for launched in all.filter(|condition| condition.kind == conditions::LAUNCHED) {
+        launched.last_transition_time -= SignedDuration::from_mins(10);
+    }
+    claim
 }
 
 #[test]
