@@ -1,6 +1,6 @@
 //! What the tool is told besides files: standard input, policies, prices, and what it says of objects that break their rules.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -18,7 +18,11 @@ fn karp(args: &[&str], objects: &[Value]) -> Output {
     let piped = karp.args(args).env("RUST_BACKTRACE", "0").stdin(Stdio::piped());
     let mut child = piped.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let text: String = objects.iter().map(|object| format!("{object}\n")).collect();
-    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    // One that refuses its arguments reads nothing, and may be gone by now.
+    match child.stdin.take().unwrap().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => panic!("{error}"),
+        _ => {}
+    }
     child.wait_with_output().unwrap()
 }
 
