@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use karp_domain::api::{NodeOverlay, conditions};
 use karp_domain::catalogue::Overlay;
 use karp_domain::cluster::{
-    Catalogues, Claim, DaemonSet, LimitRange, Node, Phase, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass,
-    Unreadable, Volume, VolumeClaim, Volumes,
+    Catalogues, Claim, DaemonSet, LimitRange, Node, Phase, Pod, PodBudget, Pool, Settings, Shapes, Snapshot,
+    StorageClass, Unreadable, Volume, VolumeClaim, Volumes,
 };
 use kube::ResourceExt;
 use rayon::prelude::*;
@@ -27,7 +27,8 @@ pub fn snapshot(
 ) -> Result<Snapshot, BadInput> {
     let mut problems = Vec::new();
     let mut snapshot = Snapshot::empty(now);
-    snapshot.pods = read(&objects.pods, |pod| Pod::from_kube(pod).map(waiting), &mut problems);
+    let shapes = Shapes::default();
+    snapshot.pods = read(&objects.pods, |pod| Pod::sharing(&shapes, pod).map(waiting), &mut problems);
     snapshot.nodes = read(&objects.nodes, Node::from_kube, &mut problems);
     snapshot.claims = read(&objects.claims, Claim::from_kube, &mut problems);
     snapshot.pools = read(&objects.pools, Pool::from_kube, &mut problems);

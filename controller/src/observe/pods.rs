@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use karp_domain::cluster::{Phase, Pod, PodKey, Watched};
+use karp_domain::cluster::{Phase, Pod, PodKey, Shapes, Watched};
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
@@ -80,6 +80,7 @@ pub fn start(feed: &Feed) -> PodCache {
     let (ready, waiting) = watch::channel(false);
     let cache = PodCache { known: known.clone(), ready: waiting };
     let changes = feed.changes.clone();
+    let shapes = Shapes::default();
     feed.run("Pod", move |seen| {
         let mut live = known.write().unwrap_or_else(PoisonError::into_inner);
         let event = match seen {
@@ -110,7 +111,7 @@ pub fn start(feed: &Feed) -> PodCache {
                 let _ = ready.send(true);
                 None
             }
-            Event::InitApply(pod) | Event::Apply(pod) => Some(put(&mut live, pod)),
+            Event::InitApply(pod) | Event::Apply(pod) => Some(put(&mut live, &shapes, pod)),
             Event::Delete(pod) => {
                 let key = key(&pod.metadata);
                 live.remove(&key);
@@ -131,10 +132,10 @@ fn key(metadata: &ObjectMeta) -> PodKey {
 }
 
 /// Puts a pod where it belongs and says what to announce; a listing announces no moves.
-fn put(known: &mut Known, pod: &core::Pod) -> Change {
+fn put(known: &mut Known, shapes: &Shapes, pod: &core::Pod) -> Change {
     let key = key(&pod.metadata);
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
-    match Pod::from_kube(pod) {
+    match Pod::sharing(shapes, pod) {
         Ok(read) => {
             let (pending, after, read) = (read.is_provisionable(), standing(&read), Arc::new(read));
             let moved = if known.is_listing() {
@@ -191,10 +192,10 @@ mod tests {
     #[test]
     fn a_pod_that_cannot_be_read_is_set_aside_and_comes_back_when_it_can() {
         let mut known = Known::default();
-        put(&mut known, &pod("good", "1", None));
-        put(&mut known, &pod("bad", "one", None));
+        put(&mut known, &Shapes::default(), &pod("good", "1", None));
+        put(&mut known, &Shapes::default(), &pod("bad", "one", None));
         assert_eq!((known.known().len(), unreadable(&known).count()), (2, 1));
-        put(&mut known, &pod("bad", "1", None));
+        put(&mut known, &Shapes::default(), &pod("bad", "1", None));
         assert_eq!((known.known().len(), unreadable(&known).count()), (2, 0));
     }
 
@@ -203,10 +204,10 @@ mod tests {
         let mut known = Known::default();
         let moved = |change: Change| matches!(change, Change::Pod { moved: true, .. });
         known.list();
-        assert!(!moved(put(&mut known, &pod("a", "1", None))));
+        assert!(!moved(put(&mut known, &Shapes::default(), &pod("a", "1", None))));
         known.done();
-        assert!(!moved(put(&mut known, &pod("a", "1", None))));
-        assert!(moved(put(&mut known, &pod("a", "1", Some("n")))));
-        assert!(!moved(put(&mut known, &pod("a", "1", Some("n")))));
+        assert!(!moved(put(&mut known, &Shapes::default(), &pod("a", "1", None))));
+        assert!(moved(put(&mut known, &Shapes::default(), &pod("a", "1", Some("n")))));
+        assert!(!moved(put(&mut known, &Shapes::default(), &pod("a", "1", Some("n")))));
     }
 }

@@ -43,6 +43,7 @@ fn main() {
     println!("|---|---|---|---|---|---|---|---|---|");
     KINDS.into_iter().for_each(prices);
     growth();
+    KINDS.into_iter().for_each(reading);
     interning();
     load();
 }
@@ -100,6 +101,26 @@ fn growth() {
     }
     let ratio = least_large / least_small;
     println!("\ndiverse-10000 over diverse-5000: {least_large:.4} s / {least_small:.4} s = {ratio:.2} (at most 2.5)");
+}
+
+/// What a caller waits for who has objects of the API: their pods read and solved, and what was made of them dropped. Pods of one template
+/// share a shape; each timed in turn with pods that are read alone.
+fn reading(kind: Kind) {
+    let (pods, world) = (kind.pods(), kind.snapshot());
+    let (mut shared, mut alone, mut whole) = (f64::INFINITY, f64::INFINITY, f64::INFINITY);
+    for _ in 0..ROUNDS {
+        shared = shared.min(seconds(|| drop(inputs::read(&pods))).0);
+        alone = alone.min(seconds(|| drop(inputs::read_alone(&pods))).0);
+        let (time, ()) = seconds(|| {
+            let snapshot = Snapshot { pods: inputs::read(&pods), ..world.clone() };
+            drop(std::hint::black_box(solve(&snapshot)));
+        });
+        whole = whole.min(time);
+    }
+    let share = shared / alone;
+    println!(
+        "{kind}: from objects to the answer {whole:.4} s; pods read in {shared:.4} s, {share:.2} of reading each alone ({alone:.4} s)"
+    );
 }
 
 fn interning() {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use karp_domain::api::NodeClaim;
 use karp_domain::catalogue::Catalogue;
-use karp_domain::cluster::{Claim, Node, Pod, Snapshot, Unreadable};
+use karp_domain::cluster::{Claim, Node, Pod, Shapes, Snapshot, Unreadable};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -169,12 +169,17 @@ enum Object {
     Claim(Arc<Claim>),
 }
 
+thread_local! {
+    /// Pods are read one by one, as a watch brings them.
+    static SHAPES: Shapes = Shapes::default();
+}
+
 impl TryFrom<Raw> for Object {
     type Error = Unreadable;
 
     fn try_from(raw: Raw) -> Result<Self, Unreadable> {
         Ok(match raw {
-            Raw::Pod(pod) => Object::Pod(Arc::new(Pod::from_kube(&pod)?)),
+            Raw::Pod(pod) => Object::Pod(Arc::new(SHAPES.with(|shapes| Pod::sharing(shapes, &pod))?)),
             Raw::Node(node) => Object::Node(Arc::new(Node::from_kube(&node)?)),
             Raw::NodeClaim(claim) => Object::Claim(Arc::new(Claim::from_kube(&claim)?)),
         })

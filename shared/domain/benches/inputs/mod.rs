@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
 use karp_domain::api::{NodeClassReference, NodePool, NodePoolSpec, RequirementSpec};
 use karp_domain::catalogue::{Catalogue, InstanceType, Listing, NodeSettings, Zone, builtin, offerings};
-use karp_domain::cluster::{Phase, Pod, Pool, Snapshot};
+use karp_domain::cluster::{Phase, Pod, Pool, Shapes, Snapshot};
 use karp_domain::requirement::Operator;
 use serde_json::Value;
 
@@ -84,6 +85,14 @@ impl Kind {
         }
     }
 
+    /// Reads the pods of the input as the API has them.
+    pub fn pods(self) -> Vec<core::Pod> {
+        match folder() {
+            Some(folder) => objects(&list(&folder.join(format!("{self}.json.gz")))),
+            None => objects(&generate::pods(self)),
+        }
+    }
+
     /// Makes the input from a seed, without looking for files.
     pub fn generated(self) -> Snapshot {
         self.snapshot_of(&generate::pods(self), if self.is_ec2() { ec2_types() } else { generate::made_up_types() })
@@ -91,7 +100,7 @@ impl Kind {
 
     fn snapshot_of(self, pods: &[Value], types: Vec<InstanceType>) -> Snapshot {
         let mut snapshot = Snapshot::empty(Timestamp::UNIX_EPOCH);
-        snapshot.pods = pods.iter().map(|pod| Arc::new(waiting(pod))).collect();
+        snapshot.pods = read(&objects(pods));
         snapshot.pools = vec![Arc::new(pool(self.requirements()))];
         snapshot.catalogues.insert("default".into(), Arc::new(Catalogue::new(types)));
         snapshot
@@ -160,11 +169,24 @@ fn listed(value: Value) -> InstanceType {
     InstanceType::try_from(&listing).expect("an instance type")
 }
 
-/// Reads a pod that waits: some inputs have no status.
-fn waiting(value: &Value) -> Pod {
-    let mut pod = Pod::from_kube(&serde_json::from_value(value.clone()).expect("a pod")).expect("a pod");
+fn objects(pods: &[Value]) -> Vec<core::Pod> {
+    pods.iter().map(|pod| serde_json::from_value(pod.clone()).expect("a pod")).collect()
+}
+
+/// Reads pods that wait: some inputs have no status.
+pub fn read(pods: &[core::Pod]) -> Vec<Arc<Pod>> {
+    let shapes = Shapes::default();
+    pods.iter().map(|pod| waiting(Pod::sharing(&shapes, pod).expect("a pod"))).collect()
+}
+
+/// Reads each pod as if there were no other.
+pub fn read_alone(pods: &[core::Pod]) -> Vec<Arc<Pod>> {
+    pods.iter().map(|pod| waiting(Pod::from_kube(pod).expect("a pod"))).collect()
+}
+
+fn waiting(mut pod: Pod) -> Arc<Pod> {
     (pod.unschedulable, pod.phase, pod.node) = (true, Phase::Pending, None);
-    pod
+    Arc::new(pod)
 }
 
 /// Reads a bare array or a `List` of objects.

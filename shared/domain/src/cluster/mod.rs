@@ -12,6 +12,7 @@ mod node;
 mod pod;
 mod pool;
 mod shape;
+mod shapes;
 mod snapshot;
 mod tradeoff;
 mod volume;
@@ -33,6 +34,7 @@ pub use pod::{CRITICAL_PRIORITY, Digest, DoNotDisrupt, Owner, Phase, Pod, PodKey
 pub use pool::{NODE_CLASS_GROUP, Pool};
 pub(crate) use shape::NAME_FIELD;
 pub use shape::{Feature, Shape, is_resized};
+pub use shapes::Shapes;
 pub use snapshot::{Host, MinValuesPolicy, PreferencePolicy, Settings, Snapshot};
 pub use tradeoff::{
     ConsolidationFloor, ExpirationGrace, ParseGraceError, ParsePercentageError, Percent, PodShare, PriceTolerance,

@@ -10,8 +10,9 @@ use k8s_openapi::api::core::v1 as core;
 use rustc_hash::FxBuildHasher;
 use serde::{Deserialize, Serialize};
 
-use super::shape::{NAME_FIELD, requests_in_use};
-use super::{ClaimRef, Shape, Unreadable, Whose, is_resized, volume};
+use super::shape::requests_in_use;
+use super::shapes::{ReadShape, Source};
+use super::{ClaimRef, Shape, Shapes, Unreadable, UnreadableField, Whose, is_resized, volume};
 use crate::api::{duration, labels};
 
 /// Priority from which a pod counts as critical (system-cluster-critical); such pods are drained last.
@@ -137,6 +138,18 @@ pub struct Digest {
 impl Pod {
     /// Reads a pod; one that cannot be understood is reported with the field to blame, so that the others go on.
     pub fn from_kube(pod: &core::Pod) -> Result<Self, Unreadable> {
+        Self::with_shape(pod, |source| source.read())
+    }
+
+    /// Reads a pod that shares its shape with those of its template that were read before.
+    pub fn sharing(shapes: &Shapes, pod: &core::Pod) -> Result<Self, Unreadable> {
+        Self::with_shape(pod, |source| shapes.of(source))
+    }
+
+    fn with_shape(
+        pod: &core::Pod,
+        shape_of: impl FnOnce(Source<'_>) -> Result<ReadShape, UnreadableField>,
+    ) -> Result<Self, Unreadable> {
         let meta = &pod.metadata;
         let name = meta.name.as_deref().unwrap_or_default();
         let namespace = meta.namespace.as_deref().unwrap_or("default");
@@ -144,17 +157,15 @@ impl Pod {
         let spec = pod.spec.as_ref().ok_or_else(|| Unreadable::new("Pod", &key, "spec", "it is missing"))?;
         let own = meta.labels.clone().unwrap_or_default();
         let whose = Whose { namespace, labels: &own };
-        let mut shape = Shape::from_pod_spec(spec, whose).map_err(|e| e.of("Pod", &key))?;
         let daemon_set = daemon_set(meta);
-        if daemon_set.is_some() {
-            // its controller names its node; pods of one daemon set stay alike
-            shape.alternatives.iter_mut().for_each(|wanted| drop(wanted.remove(NAME_FIELD)));
-        }
+        let source = Source { spec, whose, of_daemon: daemon_set.is_some() };
+        let mut read = shape_of(source).map_err(|e| e.of("Pod", &key))?;
         let status = pod.status.as_ref();
         if let (Some(status), Some(_)) = (status, &spec.node_name)
             && is_resized(spec, status)
         {
-            shape.requests = requests_in_use(spec, status).map_err(|e| e.of("Pod", &key))?;
+            let requests = requests_in_use(spec, status).map_err(|e| e.of("Pod", &key))?;
+            read = Shape { requests, ..Shape::clone(&read.shape) }.into();
         }
         let condition = |kind: &str| {
             status.and_then(|s| s.conditions.as_ref()).and_then(|all| all.iter().find(|c| c.type_ == kind))
@@ -162,12 +173,12 @@ impl Pod {
         let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
         let unschedulable = condition("PodScheduled")
             .is_some_and(|c| c.status == "False" && c.reason.as_deref() == Some("Unschedulable"));
-        let digest = Digest { shape: FxBuildHasher.hash_one(&shape), labels: FxBuildHasher.hash_one(&own) };
+        let digest = Digest { shape: read.digest, labels: FxBuildHasher.hash_one(&own) };
         Ok(Pod {
-            key: key.clone(),
+            key,
             uid: meta.uid.as_deref().unwrap_or_default().into(),
             labels: own,
-            shape: Arc::new(shape),
+            shape: read.shape,
             claims: volume::claims(spec),
             phase: phase(status),
             created: meta.creation_timestamp.as_ref().map(|t| t.0),

@@ -21,5 +21,6 @@ mod requirements;
 mod requirements_oracle;
 mod resources;
 mod robust;
+mod shared_shapes;
 mod user_data;
 mod validation;
