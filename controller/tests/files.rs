@@ -187,6 +187,7 @@ fn bad_input_is_told_by_file_and_line() {
         ("alpha.yaml", "apiVersion: autoscaling.x-k8s.io/v1alpha1\nkind: CapacityBuffer\nmetadata: {name: old}\n".to_owned()),
         ("template.yaml", "apiVersion: v1\nkind: PodTemplate\nmetadata: {name: t}\ntemplate:\n  spec:\n    containers: 1\n".to_owned()),
         ("empty.json", "3".to_owned()),
+        ("negative.yaml", format!("%YAML 1.2\n---\n{}\n", broken("-1"))),
     ];
     let mut report = String::new();
     for (name, text) in cases {
@@ -208,6 +209,49 @@ fn bad_input_is_told_by_file_and_line() {
     ]);
     report += &steady(&bad_types.stderr, Some(&dir));
     insta::assert_snapshot!(report);
+}
+
+#[test]
+fn what_was_made_to_break_the_reader_is_refused() {
+    let dir = Dir::new("nested");
+    let lists = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let typed = format!("{}{}", r#"{"items":"#.repeat(100_000), "}".repeat(100_000));
+    for (name, text) in [("lists.json", lists), ("typed.json", typed)] {
+        let output = simulate(&[&dir.put(name, text)], &[]);
+        assert_eq!(output.status.code(), Some(1), "{name}: {:?}", output.status);
+        let told = steady(&output.stderr, Some(&dir));
+        assert!(told.contains(&format!("{name}:1: lists are nested more than 64 deep")), "{told}");
+    }
+}
+
+#[test]
+fn pods_are_taken_as_the_api_server_would_admit_them() {
+    let dir = Dir::new("admitted");
+    let refused = |name: &str, objects: &Value, more: &[&str]| {
+        let answer = answer(&[&dir.put(name, objects.to_string())], more);
+        answer["unschedulable"].as_array().unwrap().len()
+    };
+    // its limit range asks for more than any type has
+    let template = json!({"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "c"}]}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"replicas": 2, "template": template}});
+    let range = |namespace: &str| {
+        json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "r", "namespace": namespace},
+            "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "100000"}}]}})
+    };
+    assert_eq!(refused("own.json", &json!([deployment, range("shop")]), &["--expand"]), 2);
+    assert_eq!(refused("other.json", &json!([deployment, range("else")]), &["--expand"]), 0);
+    // a volume that a pod brings along is of the default class
+    let mut scratch = pod("scratch", "1");
+    let size = json!({"resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteOnce"]});
+    scratch["spec"]["volumes"] = json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": size}}}]);
+    let class = |default: &str| {
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "ebs.csi.aws.com",
+            "volumeBindingMode": "WaitForFirstConsumer",
+            "metadata": {"name": "gp3", "annotations": {"storageclass.kubernetes.io/is-default-class": default}}})
+    };
+    assert_eq!(refused("default.json", &json!([scratch, class("true")]), &[]), 0);
+    assert_eq!(refused("none.json", &json!([scratch, class("false")]), &[]), 1);
 }
 
 /// An overlay on one instance type.

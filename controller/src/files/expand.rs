@@ -1,13 +1,14 @@
 //! What the API server and its controllers would make of objects: priorities by class, and pods of workloads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::StatefulSetSpec;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use karp_domain::api::{NodeClassReference, NodePool, NodePoolSpec};
-use karp_domain::cluster::NODE_CLASS_GROUP;
+use karp_domain::cluster::{LimitRange, NODE_CLASS_GROUP, admitted};
 use kube::{Resource, ResourceExt};
 
 use super::{Found, Objects, Origin};
@@ -38,7 +39,7 @@ pub fn admit(objects: &mut Objects) {
     }
 }
 
-/// Gives claims that name no storage class the default one, as admission does.
+/// Gives claims that name no storage class the default one, as admission does; those that pods bring along, too.
 fn admit_claims(objects: &mut Objects) {
     let default = |class: &&Found<StorageClass>| {
         class.object.annotations().get(DEFAULT_CLASS).is_some_and(|value| value == "true")
@@ -47,6 +48,15 @@ fn admit_claims(objects: &mut Objects) {
     for claim in &mut objects.volume_claims {
         if let Some(spec) = claim.object.spec.as_mut().filter(|spec| spec.storage_class_name.is_none()) {
             spec.storage_class_name = Some(class.clone());
+        }
+    }
+    for pod in &mut objects.pods {
+        let volumes = pod.object.spec.as_mut().and_then(|spec| spec.volumes.as_mut());
+        for volume in volumes.into_iter().flatten() {
+            let template = volume.ephemeral.as_mut().and_then(|own| own.volume_claim_template.as_mut());
+            if let Some(template) = template {
+                template.spec.storage_class_name.get_or_insert_with(|| class.clone());
+            }
         }
     }
 }
@@ -72,7 +82,8 @@ pub fn workloads(objects: &Objects) -> usize {
         + objects.cron_jobs.len()
 }
 
-/// Adds the pods of workloads, less those that are there already.
+/// Adds the pods of workloads, less those that are there already, each with the defaults of its namespace's LimitRanges. (Pods in files were
+/// admitted when they were made.)
 pub fn expand(objects: &mut Objects) {
     let (mut made, mut claims) = (Vec::new(), Vec::new());
     let taken: BTreeSet<_> = objects.pods.iter().map(|pod| place(&pod.object.metadata)).collect();
@@ -133,6 +144,13 @@ pub fn expand(objects: &mut Objects) {
     let there: BTreeSet<_> = objects.volume_claims.iter().map(|claim| place(&claim.object.metadata)).collect();
     claims.retain(|claim| !there.contains(&place(&claim.object.metadata)));
     objects.volume_claims.append(&mut claims);
+    // one that cannot be read is told when the snapshot is made
+    let ranges = objects.limit_ranges.iter().filter_map(|range| LimitRange::from_kube(&range.object).ok());
+    let ranges: Vec<Arc<LimitRange>> = ranges.map(Arc::new).collect();
+    for pod in made.iter_mut().filter(|_| !ranges.is_empty()) {
+        let namespace = pod.object.namespace().unwrap_or_else(|| "default".to_owned());
+        pod.object.spec = pod.object.spec.as_ref().map(|spec| admitted(spec, &namespace, &ranges));
+    }
     objects.pods.append(&mut made);
 }
 

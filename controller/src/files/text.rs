@@ -9,6 +9,9 @@ use serde_json::value::RawValue;
 
 use super::yaml::{Content, Node, Transcript, YamlError};
 
+/// How deep lists may lie in lists: no tool writes more than two, and each level takes stack.
+const MOST_NESTED: usize = 64;
+
 /// A part of a text that holds one object.
 pub struct Piece<'a> {
     /// Line on which it begins, from 1.
@@ -100,28 +103,35 @@ fn split_json(text: &str) -> Result<Vec<Piece<'_>>, Fault> {
     let mut lines = Lines { text, at: 0, line: 1 };
     for value in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
         let value = value.map_err(|error| json_fault(&error, 1))?;
-        cut_json(value.get(), None, &mut lines, &mut pieces)?;
+        cut_json(value.get(), (0, None), &mut lines, &mut pieces)?;
     }
     Ok(pieces)
 }
 
+/// What the list around a value says of it.
+type Listed<'l, 'a> = Option<&'l (Cow<'a, str>, Cow<'a, str>)>;
+
 fn cut_json<'a>(
     value: &'a str,
-    listed: Option<&(Cow<'a, str>, Cow<'a, str>)>,
+    (nested, listed): (usize, Listed<'_, 'a>),
     lines: &mut Lines<'a>,
     pieces: &mut Vec<Piece<'a>>,
 ) -> Result<(), Fault> {
     let line = lines.of(value);
+    if nested > MOST_NESTED {
+        return Err(Fault { line, message: format!("lists are nested more than {MOST_NESTED} deep") });
+    }
     match value.as_bytes().first() {
         Some(b'[') => {
             let items: Vec<&RawValue> = serde_json::from_str(value).map_err(|error| json_fault(&error, line))?;
-            items.into_iter().try_for_each(|item| cut_json(item.get(), listed, lines, pieces))
+            items.into_iter().try_for_each(|item| cut_json(item.get(), (nested + 1, listed), lines, pieces))
         }
         Some(b'{') => {
             let head: Head = serde_json::from_str(value).map_err(|error| json_fault(&error, line))?;
             let list = head.kind.as_deref().is_none_or(|kind| kind.ends_with("List"));
             if let (Some(items), true) = (head.items, list) {
-                return cut_json(items.get(), item_kind(head.api_version, head.kind).as_ref(), lines, pieces);
+                let kind = item_kind(head.api_version, head.kind);
+                return cut_json(items.get(), (nested + 1, kind.as_ref()), lines, pieces);
             }
             let kind = own_kind(head.api_version, head.kind).or_else(|| listed.cloned());
             pieces.push(Piece { line, kind, form: Form::Json(value) });
@@ -168,7 +178,8 @@ fn documents(text: &str) -> Vec<(usize, &str)> {
     all.push((first, &text[start..]));
     let empty = |line: &str| {
         let line = line.strip_prefix("---").unwrap_or(line).trim();
-        line.is_empty() || line.starts_with('#')
+        // directives (%YAML 1.2) stand before the marker of the document that they speak of
+        line.is_empty() || line.starts_with(['#', '%'])
     };
     all.retain(|(_, document)| !document.lines().all(empty));
     all
@@ -180,12 +191,7 @@ fn cut_yaml(document: &str, line: usize, pieces: &mut Vec<Piece<'_>>) -> Result<
 }
 
 /// Cuts a value of a document that begins on the line `from`.
-fn cut_node<'a>(
-    node: &Node,
-    listed: Option<&(Cow<'a, str>, Cow<'a, str>)>,
-    from: usize,
-    pieces: &mut Vec<Piece<'a>>,
-) -> Result<(), Fault> {
+fn cut_node<'a>(node: &Node, listed: Listed<'_, 'a>, from: usize, pieces: &mut Vec<Piece<'a>>) -> Result<(), Fault> {
     let line = from + node.line.saturating_sub(1);
     match &node.content {
         Content::Scalar(value) if value.is_null() => Ok(()),

@@ -194,10 +194,14 @@ fn merged(
     let mut all = Resources::default();
     for (part, list) in [("limits", limits), ("requests", requests)] {
         for (name, amount) in list.into_iter().flatten() {
-            let amount: Quantity = amount
-                .0
-                .parse()
-                .map_err(|e| UnreadableField::new(format!("{path}.{part}[{name}]"), format!("{:?}: {e}", amount.0)))?;
+            let unreadable = |problem: &dyn std::fmt::Display| {
+                UnreadableField::new(format!("{path}.{part}[{name}]"), format!("{:?}: {problem}", amount.0))
+            };
+            let amount: Quantity = amount.0.parse().map_err(|error| unreadable(&error))?;
+            if amount < Quantity::ZERO {
+                // the API server admits none; it would make room for others
+                return Err(unreadable(&"it is negative"));
+            }
             all.set(name.clone(), amount);
         }
     }
