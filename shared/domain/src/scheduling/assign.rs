@@ -12,14 +12,14 @@ use smallvec::SmallVec;
 use super::amounts::{Amounts, copies};
 use super::board::{Board, KeyId, NewNodes, ValueId, filter_admits_host};
 use super::packing::{limits_left, node_size};
-use super::problem::{HostLabels, HostState, PoolState, Problem, Way};
+use super::problem::{HostLabels, HostState, PoolState, Problem, Way, way};
 use super::queue::{ByPool, Group, Kind, Pins, Ways, bears_all, distinct_values, is_plain};
 use super::terms::{CounterId, Filter};
 use super::wants::{Asks, Rule, Wants};
 use super::{Hosts, InFlightNode, Misfit, Placement};
 use crate::api::labels;
 use crate::catalogue::{CapacityType, Price, RankedOffering, TypeSet};
-use crate::cluster::{HostPort, MinValuesPolicy, PodKey, Spread};
+use crate::cluster::{HostPort, MinValuesPolicy, PodKey, Shape, Spread};
 use crate::requirement::{Requirement, Requirements, ValueSet};
 
 /// More combinations of domains than one kind of pods is looked at in; what lies beyond is left out.
@@ -158,15 +158,21 @@ impl<'r> Assignment<'r> {
                 break;
             }
         }
-        if self.groups.is_empty() && matches!(self.hosts, Hosts::All) {
-            (0..self.kinds.len()).for_each(|kind| self.level(kind));
+        if matches!(self.hosts, Hosts::All) {
+            let grows = |pool: &usize| self.groups.iter().any(|group| group.ways[*pool].is_ok());
+            let growing: Vec<usize> = (0..self.problem.pools.len()).filter(grows).collect();
+            for kind in 0..self.kinds.len() {
+                if self.left(kind) > 0 && !self.counts_new_hosts(kind, &growing) {
+                    self.level(kind);
+                }
+            }
         }
         // pods are drawn from the end
         self.groups.iter_mut().for_each(|group| group.waiting.reverse());
     }
 
-    /// Pods that spread over hosts, where none is to be made: every host may hold as many more as the emptiest one has. Elsewhere an empty
-    /// host can always be made, so that the least is zero.
+    /// Pods that spread over hosts, where none is to be made that they look at: every host may hold as many more as the emptiest one has.
+    /// Elsewhere an empty host can always be made, so that the least is zero.
     fn level(&mut self, kind: usize) {
         let spreads = |rule: &Rule| matches!(rule.asks, Asks::Spread { .. });
         for step in 0..self.kinds[kind].steps.len() {
@@ -205,13 +211,23 @@ impl<'r> Assignment<'r> {
         }
     }
 
+    /// Says whether spreads over hosts of a kind may look at new nodes of these pools.
+    fn counts_new_hosts(&self, kind: usize, pools: &[usize]) -> bool {
+        let shape = &self.kinds[kind].shape;
+        let (labelled, taints) = host_filters(shape);
+        pools.iter().map(|pool| &self.problem.pools[*pool]).any(|state| {
+            let may_satisfy = |wanted: &Requirements| {
+                way(&state.pool, &state.catalogue, &state.types, state.market, wanted, 0).is_ok()
+            };
+            (!labelled || shape.alternatives.iter().any(may_satisfy))
+                && (!taints || bears_all(shape, &state.pool.taints, false).is_ok())
+        })
+    }
+
     /// The hosts that spreads over hosts of a kind look at, whatever it prefers and wherever its volumes are; rather too many than too few.
     fn hosts_that_count(&self, kind: usize) -> Vec<usize> {
         let shape = &self.kinds[kind].shape;
-        let all = |honors: fn(&Spread) -> bool| {
-            shape.spread.iter().filter(|spread| &*spread.key == labels::HOSTNAME).all(honors)
-        };
-        let (labelled, taints) = (all(|spread| spread.honors_affinity), all(|spread| spread.honors_taints));
+        let (labelled, taints) = host_filters(shape);
         let counts = |state: &HostState| {
             (!labelled || shape.alternatives.iter().any(|wanted| state.labels.may_satisfy(wanted)))
                 && (!taints || bears_all(shape, &state.taints, false).is_ok())
@@ -893,4 +909,11 @@ pub(crate) fn pool_values(state: &PoolState, types: &TypeSet, key: &str) -> Vec<
             _ => Vec::new(),
         },
     }
+}
+
+/// Whether all spreads over hosts of a shape look only at hosts whose labels it asks for, and only at those whose taints it bears.
+fn host_filters(shape: &Shape) -> (bool, bool) {
+    let all =
+        |honors: fn(&Spread) -> bool| shape.spread.iter().filter(|spread| &*spread.key == labels::HOSTNAME).all(honors);
+    (all(|spread| spread.honors_affinity), all(|spread| spread.honors_taints))
 }

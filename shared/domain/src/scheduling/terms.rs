@@ -31,13 +31,16 @@ pub(crate) struct Counter {
 /// Which pods a counter counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Counted {
-    /// Those that a selector means, on nodes that pass a filter.
-    Selected { selector: Option<Selector>, namespaces: Namespaces, filter: Option<Filter> },
+    /// Those that a selector means, on nodes that pass a filter; those must be meant by all of the others, too.
+    Selected { selector: Option<Selector>, namespaces: Namespaces, filter: Option<Filter>, others: Vec<Meant> },
     /// Those that must not be near the pods that a selector means.
     Owners { selector: Option<Selector>, namespaces: Namespaces },
     /// Those that take a port of the node.
     Port(HostPort),
 }
+
+/// Pods that a term means.
+pub(crate) type Meant = (Option<Selector>, Namespaces);
 
 /// Which nodes count for a spread.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -119,8 +122,11 @@ impl<'a> Terms<'a> {
         for spread in &shape.spread {
             self.id(spread_counter(shape, spread, namespace));
         }
+        for term in &shape.affinity {
+            self.id(selected_by_all(shape, term));
+        }
         let preferred = shape.preferred_affinity.iter().chain(&shape.preferred_anti_affinity).map(|p| &p.term);
-        for term in shape.affinity.iter().chain(&shape.anti_affinity).chain(preferred) {
+        for term in shape.anti_affinity.iter().chain(preferred) {
             self.id(selected(term));
         }
         for term in &shape.anti_affinity {
@@ -157,8 +163,14 @@ impl<'a> Terms<'a> {
         pod_labels: &BTreeMap<String, String>,
     ) -> SmallVec<[CounterId; 4]> {
         let means = |id: &CounterId| match &self.counters[*id].of {
-            Counted::Selected { selector: Some(selector), namespaces, .. } => {
-                selector.matches(pod_labels) && namespaces.contain(namespace, &snapshot.namespaces)
+            Counted::Selected { selector: Some(selector), namespaces, others, .. } => {
+                let matches = |selector: &Selector, namespaces: &Namespaces| {
+                    selector.matches(pod_labels) && namespaces.contain(namespace, &snapshot.namespaces)
+                };
+                let other = |(selector, namespaces): &Meant| {
+                    selector.as_ref().is_some_and(|selector| matches(selector, namespaces))
+                };
+                matches(selector, namespaces) && others.iter().all(other)
             }
             _ => false,
         };
@@ -252,13 +264,29 @@ pub(crate) fn spread_counter(shape: &Shape, spread: &Spread, namespace: &str) ->
     let filtered = &*spread.key != labels::HOSTNAME && (alternatives.is_some() || tolerations.is_some());
     let filter = filtered.then_some(Filter { alternatives, tolerations });
     let namespaces = Namespaces::only(namespace);
-    Counter { key: spread.key.clone(), of: Counted::Selected { selector: spread.selector.clone(), namespaces, filter } }
+    let selector = spread.selector.clone();
+    Counter { key: spread.key.clone(), of: Counted::Selected { selector, namespaces, filter, others: Vec::new() } }
 }
 
 /// Answers the counter of the pods that a term means.
 pub(crate) fn selected(term: &PodTerm) -> Counter {
     let (selector, namespaces) = (term.selector.clone(), term.namespaces.clone());
-    Counter { key: term.key.clone(), of: Counted::Selected { selector, namespaces, filter: None } }
+    let of = Counted::Selected { selector, namespaces, filter: None, others: Vec::new() };
+    Counter { key: term.key.clone(), of }
+}
+
+/// Answers the counter of the pods that a required affinity term looks for: to kube-scheduler those that all such terms of the pod mean
+/// (`podMatchesAllAffinityTerms`), each in the domain of its own label.
+pub(crate) fn selected_by_all(shape: &Shape, term: &PodTerm) -> Counter {
+    let mut counter = selected(term);
+    if let Counted::Selected { others, .. } = &mut counter.of {
+        let meant = |term: &PodTerm| (term.selector.clone(), term.namespaces.clone());
+        let own = meant(term);
+        others.extend(shape.affinity.iter().map(meant).filter(|other| *other != own));
+        others.sort();
+        others.dedup();
+    }
+    counter
 }
 
 /// Answers the counter of the pods that own an anti-affinity term.

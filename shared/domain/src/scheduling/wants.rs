@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::terms::{ClassId, Counted, Counter, CounterId, Terms, owners, port_counter, selected, spread_counter};
+use super::terms::{
+    ClassId, Counted, Counter, CounterId, Terms, owners, port_counter, selected, selected_by_all, spread_counter,
+};
 use crate::cluster::{PodTerm, Preference, PreferencePolicy, Shape, Spread};
 use crate::requirement::Requirements;
 
@@ -135,8 +137,11 @@ impl Reader<'_> {
             let asks = Asks::Spread { skew: spread.max_skew, min_domains: spread.min_domains.unwrap_or(0) };
             rules.extend(self.rule(&spread_counter(shape, spread, self.namespace), asks));
         }
-        for term in shape.affinity.iter().chain(wish.near.iter().map(|p| &p.term)) {
-            rules.extend(self.rule(&selected(term), Asks::Near));
+        for term in &shape.affinity {
+            rules.extend(self.rule(&selected_by_all(shape, term), Asks::Near));
+        }
+        for preference in wish.near {
+            rules.extend(self.rule(&selected(&preference.term), Asks::Near));
         }
         for term in shape.anti_affinity.iter().chain(wish.apart.iter().map(|p| &p.term)) {
             rules.extend(self.rule(&selected(term), Asks::Apart));
@@ -165,11 +170,14 @@ impl Reader<'_> {
     fn inverse(&self) -> SmallVec<[Rule; 4]> {
         let mut found = SmallVec::new();
         for id in self.selecting {
-            let Counter { key, of: Counted::Selected { selector, namespaces, filter: None } } =
+            let Counter { key, of: Counted::Selected { selector, namespaces, filter: None, others } } =
                 &self.terms.counters[*id]
             else {
                 continue;
             };
+            if !others.is_empty() {
+                continue;
+            }
             let of = Counted::Owners { selector: selector.clone(), namespaces: namespaces.clone() };
             if let Some(counter) = self.terms.find(&Counter { key: key.clone(), of }) {
                 // those of the same kind are kept apart by the term itself

@@ -444,6 +444,50 @@ fn hosts_are_filled_evenly_where_none_can_be_made() {
 }
 
 #[test]
+fn hosts_that_a_spread_does_not_look_at_change_nothing() {
+    let full = with(pool("full", json!([])), &[("spec.limits", json!({"nodes": 0}))]);
+    let mut objects = vec![full];
+    for name in ["n1", "n2"] {
+        objects.extend(node(name, "full", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand));
+    }
+    let only = ("spec.nodeSelector", json!({"karpenter.sh/nodepool": "full"}));
+    objects.extend(web(5, &[(SPREAD, spread(HOST, 1, "DoNotSchedule")), only]));
+    assert_eq!(Answer::of(&objects).crowds("web"), [3, 2]);
+    // a node is made for it, where the others may not go
+    let elsewhere = ("spec.nodeSelector", json!({"karpenter.sh/nodepool": "default"}));
+    objects.push(with(pending("large", "7", "8Gi"), &[elsewhere]));
+    let answer = Answer::of(&objects);
+    assert_eq!((answer.place("large"), answer.crowds("web")), ("new 0", vec![3, 2]));
+    // and where they may, it is a host that stays empty of them
+    let wide = web(5, &[(SPREAD, spread(HOST, 1, "DoNotSchedule"))]);
+    let answer = Answer::of(&[&objects[..5], &wide, &objects[objects.len() - 1..]].concat());
+    assert!(answer.refused().is_empty(), "{:?}", answer.refused());
+}
+
+/// kube-scheduler looks for pods that all required terms mean, not for one a term.
+#[test]
+fn pods_near_which_a_pod_must_be_match_all_terms() {
+    let term = |label: &str, key: &str| json!({"labelSelector": {"matchLabels": {(label): "1"}}, "topologyKey": key});
+    let labelled =
+        |name: &str, labels: Value| with(running(name, "n1", "100m", "100Mi"), &[("metadata.labels", labels)]);
+    let mut objects = Vec::from(node("n1", "default", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand));
+    objects.push(labelled("a", json!({"a": "1"})));
+    objects.push(labelled("b", json!({"b": "1"})));
+    for key in [HOST, ZONE] {
+        let near = (REQUIRED_NEAR, json!([term("a", key), term("b", key)]));
+        let stranger = with(pending("q", "500m", "512Mi"), &[("metadata.labels", json!({"app": "q"})), near.clone()]);
+        let answer = Answer::of(&[objects.as_slice(), &[stranger.clone()]].concat());
+        assert_eq!((answer.refused().len(), answer.solution.nodes.len()), (1, 0), "{key}: {:?}", answer.places);
+        let both = labelled("both", json!({"a": "1", "b": "1"}));
+        let answer = Answer::of(&[objects.as_slice(), &[both, stranger]].concat());
+        assert_eq!(answer.place("q"), "n1", "{key}");
+        // the first of those that are near themselves needs no other
+        let first = with(pending("q", "500m", "512Mi"), &[("metadata.labels", json!({"a": "1", "b": "1"})), near]);
+        assert!(Answer::of(&[objects.as_slice(), &[first]].concat()).refused().is_empty(), "{key}");
+    }
+}
+
+#[test]
 fn an_empty_selector_counts_no_pod() {
     let selector = |selector: Value| {
         let mut constraints = spread(HOST, 1, "DoNotSchedule");
