@@ -409,6 +409,11 @@ impl Catalogue {
         offers.find(|o| market.allows(usize::from(o.zone), o.capacity_type)).map(|o| o.price)
     }
 
+    /// Answers the available offerings of a type, cheapest first: zone (by index), capacity type and price.
+    pub(crate) fn offers(&self, at: usize) -> impl Iterator<Item = (usize, CapacityType, Price)> {
+        self.offers[at].iter().map(|o| (usize::from(o.zone), o.capacity_type, o.price))
+    }
+
     /// Answers the types that cost more for what plain pods never use: bare metal, GPUs, accelerators.
     pub fn exotic(&self) -> &TypeSet {
         &self.exotic

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::amounts::whole;
-use super::problem::{PoolState, Problem, bears, way};
-use super::queue::{beside_daemon, repelling};
+use super::problem::{PoolState, Problem, Way, bears, way};
+use super::queue::{beside_daemon, repelling, taken_ports};
 use super::wants::{Wants, steps};
 use super::{Misfit, Refusal, Solution};
 use crate::api::labels;
-use crate::catalogue::TypeSet;
+use crate::catalogue::{Market, TypeSet};
 use crate::cluster::{HostPort, Pod, PodKey, Snapshot, VolumeProblem};
 use crate::quantity::Quantity;
 use crate::requirement::{Requirement, Requirements};
@@ -127,14 +127,14 @@ fn of_pool(problem: &Problem<'_>, state: &PoolState, pod: &Pod) -> PoolExplanati
     let (class, policy) = (problem.terms.class_of(pod), problem.snapshot.settings.preferences);
     let wants = steps(&problem.terms, &pod.shape, &pod.key.namespace, class, policy, problem.discouraged).pop();
     let ways = pod.shape.alternatives.iter().map(|wanted| {
-        let mut sieve = Sieve { state, steps: Vec::new(), types: state.catalogue.all() };
+        let mut sieve = Sieve { state, steps: Vec::new(), types: state.catalogue.all(), market: state.market };
         sieve.pool();
         if barred.is_none() {
             sieve.labels(wanted);
             sieve.places(wanted, &places);
             sieve.room(pod);
             sieve.volumes(problem, pod);
-            sieve.ports(pod);
+            sieve.ports(pod, wanted);
             wants.iter().for_each(|wants| sieve.daemons(problem, wants, wanted));
             sieve.limits();
         }
@@ -150,6 +150,8 @@ struct Sieve<'a> {
     state: &'a PoolState,
     steps: Vec<Step>,
     types: TypeSet,
+    /// Where the pod's labels let it be.
+    market: Market,
 }
 
 impl Sieve<'_> {
@@ -193,8 +195,8 @@ impl Sieve<'_> {
                 self.keep(Asked::ByPod { requirement: requirement.to_string() }, &matching);
             }
         }
-        let offered = state.catalogue.offered(state.market.and(state.catalogue.market(wanted)));
-        self.keep(Asked::OfferingForPod, &offered);
+        self.market = state.market.and(state.catalogue.market(wanted));
+        self.keep(Asked::OfferingForPod, &state.catalogue.offered(self.market));
     }
 
     /// Where the pod's volumes are; anywhere when none says.
@@ -211,35 +213,48 @@ impl Sieve<'_> {
     }
 
     fn room(&mut self, pod: &Pod) {
-        let state = self.state;
-        let room = |at: usize| state.catalogue.types()[at].allocatable().minus(&state.daemons[at]);
+        let (state, market) = (self.state, self.market);
+        let room = |at: usize, resource: &str| {
+            let all = state.catalogue.types()[at].allocatable().get(resource);
+            let beside = state.rooms.each(at, market).into_iter().map(|room| all - room.daemons.get(resource));
+            beside.max().unwrap_or_default()
+        };
         for (resource, wanted) in pod.shape.requests.iter() {
-            let largest = self.types.ones().map(|at| room(at).get(resource)).max().unwrap_or_default();
+            let largest = self.types.ones().map(|at| room(at, resource)).max().unwrap_or_default();
             let asked = Asked::Room { resource: resource.to_owned(), wanted, largest };
-            self.keep_if(asked, |at| wanted <= room(at).get(resource));
+            self.keep_if(asked, |at| wanted <= room(at, resource));
         }
     }
 
     fn volumes(&mut self, problem: &Problem<'_>, pod: &Pod) {
-        let room = &self.state.room;
+        let (state, market) = (self.state, self.market);
         for (at, driver, wanted) in problem.dims.volumes(&problem.demand(pod)) {
-            let most = self.types.ones().filter_map(|t| whole(room[t][at])).max().unwrap_or_default();
+            let attaches = |t: usize| whole(state.rooms.free(t, market)[at]);
+            let most = self.types.ones().filter_map(attaches).max().unwrap_or_default();
             let asked = Asked::Volumes { driver: driver.into(), wanted, most };
-            self.keep_if(asked, |t| whole(room[t][at]).is_none_or(|most| wanted <= most));
+            self.keep_if(asked, |t| attaches(t).is_none_or(|most| wanted <= most));
         }
     }
 
-    fn ports(&mut self, pod: &Pod) {
-        for (port, types) in &self.state.daemon_ports {
-            if pod.shape.ports.iter().any(|wanted| wanted.conflicts(port)) {
-                self.keep_if(Asked::HostPort { port: port.clone() }, |at| !types.contains(at));
-            }
+    fn ports(&mut self, pod: &Pod, wanted: &Requirements) {
+        let state = self.state;
+        let Some(mut way) = self.way(wanted) else { return };
+        for (port, on) in taken_ports(state, &pod.shape) {
+            beside_daemon(state, &mut way, on);
+            self.keep(Asked::HostPort { port: port.clone() }, &way.types);
         }
+        self.market = way.market;
+    }
+
+    /// How what is left fits the pod's labels.
+    fn way(&self, wanted: &Requirements) -> Option<Way> {
+        let state = self.state;
+        way(&state.pool.requirements, &state.catalogue, &self.types, self.market, wanted, 0).ok()
     }
 
     fn daemons(&mut self, problem: &Problem<'_>, wants: &Wants, wanted: &Requirements) {
         let state = self.state;
-        let Ok(mut way) = way(&state.pool, &state.catalogue, &self.types, state.market, wanted, 0) else { return };
+        let Some(mut way) = self.way(wanted) else { return };
         for (rule, daemon, on) in repelling(problem, state, wants) {
             beside_daemon(state, &mut way, on);
             self.keep(Asked::NoDaemon { daemon: daemon.clone(), rule: problem.terms.describe(rule) }, &way.types);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::amounts::{Amounts, copies, take};
-use super::packing::{Draft, draft_market, node_size};
+use super::amounts::copies;
+use super::packing::{Draft, allowed_types, draft_market, draft_request, node_size};
 use super::problem::{PoolState, Problem};
 use super::queue::{Group, distinct_values, draw};
 use super::{InFlightNode, Misfit};
@@ -162,14 +162,15 @@ impl Lists {
             priced.sort_unstable();
             priced.into_iter().map(|(_, at)| (plain_price(state, at, market), at)).collect()
         });
-        let request = request(problem, groups, draft);
+        let request = draft_request(problem, groups, draft);
         let allowed = |at: usize| {
             draft.fill.iter().all(|portion| {
                 let ways = groups[portion.group].ways[draft.pool].as_ref();
                 ways.is_ok_and(|ways| ways[portion.way].types.contains(at))
             })
         };
-        let holding = by_price.iter().filter(|(_, at)| copies(&state.room[*at], &request) > 0 && allowed(*at));
+        let room = |at: usize| state.rooms.free(at, market);
+        let holding = by_price.iter().filter(|(_, at)| copies(&room(*at), &request) > 0 && allowed(*at));
         let first: Vec<Priced> = holding.copied().take(MAX_TYPES).collect();
         let mut listed = TypeSet::with_capacity(state.catalogue.types().len());
         listed.extend(tolerable(problem, state, &first));
@@ -184,20 +185,11 @@ impl Lists {
             Ranked {
                 offerings: Arc::new(state.catalogue.ranked(types, market)),
                 types: Requirement::only(labels::INSTANCE_TYPE, names),
-                daemons: Arc::new(least_daemons(state, types).unwrap_or_default()),
+                daemons: Arc::new(least_daemons(state, types, market).unwrap_or_default()),
             }
         };
         self.ranked.entry((pool, market, types.clone())).or_insert_with(rank).clone()
     }
-}
-
-/// What the pods of a draft ask for together.
-fn request(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Amounts {
-    let mut request: Amounts = problem.dims.names().iter().map(|_| 0).collect();
-    for portion in &draft.fill {
-        take(&mut request, &groups[portion.group].request, -i64::from(portion.count));
-    }
-    request
 }
 
 /// Checks `minValues` of a draft with all types that would do.
@@ -238,19 +230,14 @@ fn most_extra(state: &PoolState, chosen: usize, types: &TypeSet) -> Resources {
     most.minus(&base)
 }
 
-/// Every type that can hold the draft's pods beside the daemons and can be bought.
-pub(crate) fn suitable(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> TypeSet {
+/// Every type that can hold the draft's pods beside the daemons wherever it may be bought.
+fn suitable(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> TypeSet {
     let state = &problem.pools[draft.pool];
-    let request = request(problem, groups, draft);
-    let mut types = state.types.clone();
-    for portion in &draft.fill {
-        if let Ok(ways) = &groups[portion.group].ways[draft.pool] {
-            types.intersect_with(&ways[portion.way].types);
-        }
-    }
-    types.intersect_with(&state.catalogue.offered(draft_market(problem, groups, draft)));
+    let (request, market) = (draft_request(problem, groups, draft), draft_market(problem, groups, draft));
+    let mut types = allowed_types(problem, groups, draft);
+    types.intersect_with(&state.catalogue.offered(market));
     let mut suitable = TypeSet::with_capacity(state.catalogue.types().len());
-    suitable.extend(types.ones().filter(|at| copies(&state.room[*at], &request) > 0));
+    suitable.extend(types.ones().filter(|at| copies(&state.rooms.free(*at, market), &request) > 0));
     suitable
 }
 
@@ -371,6 +358,7 @@ fn node(
         }
         pods.extend(draw(groups, portion.group, portion.count));
     }
+    restrict(&mut requirements, state, market);
     pods.sort();
     requests.add(&daemons);
     let min_values = requirements.get(labels::INSTANCE_TYPE).and_then(Requirement::min_values);
@@ -406,6 +394,24 @@ fn node(
         pods,
         offerings,
         price,
+    }
+}
+
+/// Adds the zones and capacity types in which a node may be bought, if pods would be elsewhere than beside the daemons that they were planned
+/// with: EC2 is asked for all that the requirements leave.
+fn restrict(requirements: &mut Requirements, state: &PoolState, market: Market) {
+    if !state.rooms.differ() && state.daemon_ports.is_empty() && state.daemon_counters.is_empty() {
+        return;
+    }
+    let open = state.catalogue.market(requirements).and(state.market);
+    if market.zones & open.zones != open.zones {
+        let zones = state.catalogue.zones().iter().enumerate().filter(|(at, _)| market.zones >> at & 1 == 1);
+        requirements.add(Requirement::only(labels::ZONE, zones.map(|(_, zone)| zone.name.clone())));
+    }
+    if market.capacity_types & open.capacity_types != open.capacity_types {
+        let allowed = |capacity_type: &CapacityType| market.capacity_types >> *capacity_type as u8 & 1 == 1;
+        let names = CapacityType::ALL.into_iter().filter(allowed).map(|one| Arc::from(one.as_str()));
+        requirements.add(Requirement::only(labels::CAPACITY_TYPE, names));
     }
 }
 
@@ -462,9 +468,9 @@ fn any_but_those(requirement: &Requirement) -> Option<Arc<str>> {
     word.into_iter().chain(numbers).map(Arc::from).find(|value| requirement.admits(value))
 }
 
-/// What daemons ask for on every one of these types at least.
-fn least_daemons(state: &PoolState, types: &TypeSet) -> Option<Resources> {
-    let mut all = types.ones().map(|at| &state.daemons[at]);
+/// What daemons ask for at least on every one of these types, wherever in a market it is bought.
+fn least_daemons(state: &PoolState, types: &TypeSet, market: Market) -> Option<Resources> {
+    let mut all = types.ones().flat_map(|at| state.rooms.each(at, market)).map(|room| &room.daemons);
     let mut least = all.next()?.clone();
     for daemons in all {
         let lower: Vec<_> = least.iter().map(|(name, a)| (name.to_owned(), a.min(daemons.get(name)))).collect();

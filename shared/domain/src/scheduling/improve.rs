@@ -1,8 +1,8 @@
 //! Improvement of a plan by small steps: two nodes become one, one becomes two, a pod moves, or two change places, when that is cheaper. Greedy packing leaves
 //! such steps at its tail.
 
-use super::finish::{min_values, suitable};
-use super::packing::{Draft, Portion, draft_market, draft_price, node_size, rules_hold};
+use super::finish::min_values;
+use super::packing::{Draft, Portion, draft_price, node_size, priced, rules_hold};
 use super::problem::Problem;
 use super::queue::Group;
 use crate::catalogue::Price;
@@ -57,10 +57,9 @@ impl Search<'_> {
         let state = &self.problem.pools[draft.pool];
         let mut room = self.left[draft.pool].clone();
         instead_of.iter().for_each(|old| room.add(&node_size(state, old.chosen)));
-        let market = draft_market(self.problem, self.groups, &draft);
-        let types = suitable(self.problem, self.groups, &draft);
-        let allowed = types.ones().filter(|at| state.pool.limits.is_empty() || node_size(state, *at).fits(&room));
-        let (price, at) = allowed.filter_map(|at| Some((state.catalogue.cheapest(at, market)?, at))).min()?;
+        let types = priced(self.problem, self.groups, &draft);
+        let allowed = |(_, at): &(Price, usize)| state.pool.limits.is_empty() || node_size(state, *at).fits(&room);
+        let (price, at) = types.filter(allowed).min()?;
         draft.chosen = at;
         min_values(self.problem, self.groups, &draft).is_ok().then_some((draft, price))
     }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use super::finish::{self, Listed};
 use super::improve::{MOST_QUESTIONS, coherent};
-use super::packing::{Draft, Portion, draft_market, node_size};
+use super::packing::{Draft, Portion, node_size, priced};
 use super::problem::Problem;
 use super::queue::Group;
 use crate::resources::Resources;
@@ -83,12 +83,10 @@ fn joined(problem: &Problem<'_>, groups: &[Group], draft: &Draft, more: Portion,
         return None;
     }
     let state = &problem.pools[draft.pool];
-    let market = draft_market(problem, groups, &larger);
     let room = left[draft.pool].plus(&node_size(state, draft.chosen));
-    let allowed = |at: &usize| state.pool.limits.is_empty() || node_size(state, *at).fits(&room);
-    let types = finish::suitable(problem, groups, &larger);
-    let priced = types.ones().filter(allowed).filter_map(|at| Some((state.catalogue.cheapest(at, market)?, at)));
-    (_, larger.chosen) = priced.min_by_key(|(price, at)| (*price, *at != draft.chosen, *at))?;
+    let allowed = |at: usize| state.pool.limits.is_empty() || node_size(state, at).fits(&room);
+    let types = priced(problem, groups, &larger).filter(|(_, at)| allowed(*at));
+    (_, larger.chosen) = types.min_by_key(|(price, at)| (*price, *at != draft.chosen, *at))?;
     // who joins may leave too few types for `minValues`, and would take its hosts along
     let mut after = left.to_vec();
     after[draft.pool] = room.minus(&node_size(state, larger.chosen));

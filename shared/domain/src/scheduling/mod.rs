@@ -19,6 +19,7 @@ mod queue;
 mod replicas;
 mod reservations;
 mod reserve;
+mod room;
 mod scarcity;
 mod share;
 mod sole;

@@ -62,15 +62,18 @@ impl Offers {
             let state = &problem.pools[*pool];
             let variants = variants(problem, groups, *pool, &mine);
             for at in useful(problem, groups, &ones, &mine, *pool, &banned[*pool]).ones() {
-                let room = value.of_room(&state.room[at]);
                 if let Some(price) = state.catalogue.cheapest(at, state.market) {
                     by_price[*pool].push((price, at));
                 }
                 for (market, whole) in &variants {
                     let price = state.catalogue.cheapest(at, *market);
-                    // a zone that costs no more than the cheapest one needs no offer of its own
-                    let same = market != whole && price == state.catalogue.cheapest(at, *whole);
+                    let free = state.rooms.free(at, *market);
+                    // a zone that costs no more than the cheapest one, and has no more room, needs no offer of its own
+                    let same = market != whole
+                        && price == state.catalogue.cheapest(at, *whole)
+                        && free == state.rooms.free(at, *whole);
                     if let Some(price) = price.filter(|_| !same) {
+                        let room = value.of_room(&free);
                         let cost = scarcity.cost(*pool, at, price);
                         let bound = (room + slots) / cost;
                         all.push(Offer { bound, pool: *pool, at, market: *market, cost, room });
@@ -147,7 +150,7 @@ impl Offers {
 }
 
 /// The ways of buying that are filled separately, so that a pod which needs dear capacity does not draw others onto it: each
-/// capacity type, and each zone of it when some pod is bound to zones.
+/// capacity type, each zone of it when some pod is bound to zones, and the zones of it in which nodes have the same daemons.
 /// Each comes with the market of all zones that it is a part of.
 fn variants(problem: &Problem<'_>, groups: &[Group], pool: usize, mine: &[usize]) -> Vec<(Market, Market)> {
     let state = &problem.pools[pool];
@@ -170,6 +173,12 @@ fn variants(problem: &Problem<'_>, groups: &[Group], pool: usize, mine: &[usize]
         variants.push((whole, whole));
         let each = (0..state.catalogue.zones().len()).filter(|zone| bound >> zone & 1 == 1);
         variants.extend(each.map(|zone| (Market { zones: 1 << zone, ..whole }, whole)));
+        let alike = state.rooms.alike().iter().filter(|alike| alike.capacity_types == whole.capacity_types);
+        for alike in alike.map(|alike| (alike.and(whole), whole)) {
+            if !alike.0.is_empty() && !variants.contains(&alike) {
+                variants.push(alike);
+            }
+        }
     }
     variants
 }

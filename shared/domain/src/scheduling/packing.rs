@@ -14,7 +14,7 @@ use super::queue::Group;
 use super::scarcity::Scarcity;
 use super::wants::{Asks, Rule};
 use super::worth::{Value, Waiting};
-use crate::catalogue::{Market, Price};
+use crate::catalogue::{Market, Price, TypeSet};
 use crate::quantity::Quantity;
 use crate::requirement::Requirements;
 use crate::resources::{NODES, Resources};
@@ -251,7 +251,8 @@ impl<'p> Packer<'p> {
     /// Fills a node of a type with what waits.
     fn fill(&mut self, offer: &Offer, order: &Order<'_>, value: &Value) -> Option<Candidate> {
         let state = &self.problem.pools[offer.pool];
-        let room: Amounts = state.room[offer.at].clone();
+        let whole = state.rooms.free(offer.at, offer.market);
+        let room: Amounts = Amounts::clone(&whole);
         self.tally.clear();
         let mut node = Filling { offer, room, market: offer.market, open: None, fill: SmallVec::new(), worth: 0.0 };
         match order {
@@ -267,7 +268,7 @@ impl<'p> Packer<'p> {
                     }
                 }
             }
-            Order::Aligned => self.fill_aligned(&mut node, value, &state.room[offer.at]),
+            Order::Aligned => self.fill_aligned(&mut node, value, &whole),
         }
         let price = state.catalogue.cheapest(offer.at, node.market)?;
         let cost = self.scarcity.cost(offer.pool, offer.at, price);
@@ -387,22 +388,18 @@ impl<'p> Packer<'p> {
     fn right_sized(&self, offers: &Offers, mut candidate: Candidate) -> Candidate {
         let state = &self.problem.pools[candidate.pool];
         let draft = Draft { pool: candidate.pool, chosen: candidate.chosen, fill: candidate.fill.to_vec() };
-        let market = draft_market(self.problem, self.groups, &draft);
-        let mut request: Amounts = self.problem.dims.names().iter().map(|_| 0).collect();
-        for portion in &candidate.fill {
-            take(&mut request, &self.groups[portion.group].request, -i64::from(portion.count));
-        }
+        let market = open_market(self.problem, self.groups, &draft);
+        let request = draft_request(self.problem, self.groups, &draft);
         for (least, at) in offers.by_price(candidate.pool) {
             if *least >= candidate.price {
                 break;
             }
-            let holds = !self.banned[candidate.pool].contains(*at)
-                && copies(&state.room[*at], &request) > 0
+            let allowed = !self.banned[candidate.pool].contains(*at)
                 && candidate.fill.iter().all(|portion| {
                     let ways = self.groups[portion.group].ways[candidate.pool].as_ref();
                     ways.is_ok_and(|ways| ways[portion.way].types.contains(*at))
                 });
-            let Some(price) = state.catalogue.cheapest(*at, market).filter(|_| holds) else { continue };
+            let Some(price) = state.price_of(*at, market, &request).filter(|_| allowed) else { continue };
             let cost = self.scarcity.cost(candidate.pool, *at, price);
             let cheaper = price < candidate.price && cost < candidate.cost;
             if cheaper && node_size(state, *at).fits(&self.left[candidate.pool]) {
@@ -448,6 +445,41 @@ pub(crate) fn rules_hold(groups: &[Group], fill: &[Portion]) -> bool {
     })
 }
 
+/// The types that a draft may become, each with the least price for which it holds the pods; in the order of types.
+pub(crate) fn priced<'d>(
+    problem: &'d Problem<'_>,
+    groups: &[Group],
+    draft: &Draft,
+) -> impl Iterator<Item = (Price, usize)> + use<'d> {
+    let state = &problem.pools[draft.pool];
+    let market = open_market(problem, groups, draft);
+    let request = draft_request(problem, groups, draft);
+    let types = allowed_types(problem, groups, draft);
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while at < types.len() {
+            at += 1;
+            if types.contains(at - 1)
+                && let Some(price) = state.price_of(at - 1, market, &request)
+            {
+                return Some((price, at - 1));
+            }
+        }
+        None
+    })
+}
+
+/// The types that every pod of a draft may be on by itself.
+pub(crate) fn allowed_types(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> TypeSet {
+    let mut types = problem.pools[draft.pool].types.clone();
+    for portion in &draft.fill {
+        if let Ok(ways) = &groups[portion.group].ways[draft.pool] {
+            types.intersect_with(&ways[portion.way].types);
+        }
+    }
+    types
+}
+
 /// What a node of a type counts against the limits that its pool has.
 pub(crate) fn node_size(state: &PoolState, at: usize) -> Resources {
     let mut size = Resources::new();
@@ -475,8 +507,27 @@ pub(crate) fn draft_price(problem: &Problem<'_>, groups: &[Group], draft: &Draft
     problem.pools[draft.pool].catalogue.cheapest(draft.chosen, draft_market(problem, groups, draft))
 }
 
-/// The market that the pods of a draft leave.
+/// Where a draft may be bought: the market that its pods leave, without what has too little room for them beside the daemons there.
 pub(crate) fn draft_market(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Market {
+    let open = open_market(problem, groups, draft);
+    let state = &problem.pools[draft.pool];
+    match state.rooms.differ() {
+        true => state.market_of(draft.chosen, open, &draft_request(problem, groups, draft)),
+        false => open,
+    }
+}
+
+/// What the pods of a draft ask for together.
+pub(crate) fn draft_request(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Amounts {
+    let mut request: Amounts = problem.dims.names().iter().map(|_| 0).collect();
+    for portion in &draft.fill {
+        take(&mut request, &groups[portion.group].request, -i64::from(portion.count));
+    }
+    request
+}
+
+/// The market that the pods of a draft leave, whatever room there is.
+fn open_market(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> Market {
     let state = &problem.pools[draft.pool];
     let ways = draft.fill.iter().filter_map(|portion| {
         groups[portion.group].ways[draft.pool].as_ref().ok().map(|ways| ways[portion.way].market)

@@ -9,6 +9,7 @@ use super::amounts::{Amounts, Dims, take};
 use super::assign::{addable, pool_values};
 use super::attach::Attach;
 use super::board::{Board, Domains, ValueId};
+use super::room::{self, Presence, Rooms, presences};
 use super::terms::{CounterId, Terms};
 use super::wants::Wants;
 use super::{Misfit, Solution, Target, reservations, share};
@@ -82,12 +83,10 @@ pub(crate) struct PoolState {
     /// Types with the labels that the pool asks for.
     pub(crate) types: TypeSet,
     pub(crate) market: Market,
-    /// What each type has left beside the daemons.
-    pub(crate) room: Vec<Amounts>,
-    /// What the daemons on each type ask for.
-    pub(crate) daemons: Vec<Resources>,
-    /// Ports of the node that daemons take, with the types on which they do.
-    pub(crate) daemon_ports: Vec<(HostPort, TypeSet)>,
+    /// What its nodes have left beside the daemons.
+    pub(crate) rooms: Rooms,
+    /// Ports of the node that daemons take, with the ways in which those come to be on its nodes.
+    pub(crate) daemon_ports: Vec<(HostPort, Way)>,
     /// Counters that count pods of a daemon set, with the ways in which those come to be on its nodes; by daemon set.
     pub(crate) daemon_counters: Vec<(CounterId, PodKey, Way)>,
     /// What the pool uses already.
@@ -291,41 +290,28 @@ fn pool_state(
     catalogue: Arc<Catalogue>,
 ) -> PoolState {
     let (types, market) = catalogue.select(&pool.requirements);
-    let mut daemons = vec![Resources::new(); catalogue.types().len()];
+    let presences = presences(snapshot, &pool.taints, &pool.requirements, (&catalogue, &types, market));
     let (mut daemon_ports, mut daemon_counters) = (Vec::new(), Vec::new());
-    for daemon in snapshot.daemons.iter().filter(|daemon| daemon.bears(&pool.taints)) {
+    for Presence { daemon, ways } in &presences {
         let counting = terms.counting_daemon(snapshot, daemon);
-        let mut on = TypeSet::with_capacity(catalogue.types().len());
-        for alternative in &daemon.shape.alternatives {
-            if let Ok(way) = way(pool, &catalogue, &types, market, alternative, 0) {
-                on.union_with(&way.types);
-                daemon_counters.extend(counting.iter().map(|id| (*id, daemon.key.clone(), way.clone())));
-            }
+        for way in ways {
+            daemon_counters.extend(counting.iter().map(|id| (*id, daemon.key.clone(), way.clone())));
+            daemon_ports.extend(daemon.shape.ports.iter().map(|port| (port.clone(), way.clone())));
         }
-        for at in on.ones() {
-            daemons[at].add(&daemon.shape.requests);
-        }
-        daemon_ports.extend(daemon.shape.ports.iter().map(|port| (port.clone(), on.clone())));
     }
     daemon_counters.sort_by(|(_, a, _): &(_, PodKey, _), (_, b, _)| a.cmp(b));
-    let room = catalogue.types().iter().zip(&daemons).map(|(t, daemons)| {
-        let mut room = dims.supply(&t.allocatable());
-        attach.set_type(dims, &mut room, t);
-        take(&mut room, &dims.demand(daemons), 1);
-        room
-    });
-    let room = room.collect();
+    let rooms = Rooms::of((dims, attach), &catalogue, market, &presences);
     let mut used = Resources::new().with(NODES, Quantity::ZERO);
     for host in hosts.iter().filter(|host| host.host.pool() == Some(&pool.name)) {
         used.add(&host.capacity);
         used.add(&Resources::new().with(NODES, Quantity::from_units(1)));
     }
-    PoolState { pool: pool.clone(), catalogue, types, market, room, daemons, daemon_ports, daemon_counters, used }
+    PoolState { pool: pool.clone(), catalogue, types, market, rooms, daemon_ports, daemon_counters, used }
 }
 
-/// Answers how one alternative of a shape fits the labels of a pool.
+/// Answers how one alternative of a shape fits the labels of nodes that are made as requirements say, those of a pool or a claim.
 pub(crate) fn way(
-    pool: &Pool,
+    requirements: &Requirements,
     catalogue: &Catalogue,
     types: &TypeSet,
     market: Market,
@@ -336,12 +322,11 @@ pub(crate) fn way(
     if let Some(named) = wanted.get(NAME_FIELD).filter(|named| !named.admits_absence()) {
         return Err(Misfit::NamedNode { wanted: named.to_string() });
     }
-    pool.requirements.compatible(wanted, Undefined::WellKnownAllowed).map_err(problem)?;
+    requirements.compatible(wanted, Undefined::WellKnownAllowed).map_err(problem)?;
     let (mut selected, wanted_market) = catalogue.select(wanted);
     selected.intersect_with(types);
-    let undefined = wanted
-        .iter()
-        .find(|r| !r.admits_absence() && !pool.requirements.contains(r.key()) && !catalogue.defines(r.key()));
+    let undefined =
+        wanted.iter().find(|r| !r.admits_absence() && !requirements.contains(r.key()) && !catalogue.defines(r.key()));
     let market = market.and(wanted_market);
     if let Some(requirement) = undefined {
         return Err(Misfit::NoInstanceType { wanted: requirement.to_string() });
@@ -370,13 +355,16 @@ fn host_state(
     for pod in pods {
         take(&mut free, &dims.demand(&pod.shape.requests), 1);
     }
-    attach.set_host(dims, &mut free, (&host, &labels), pods);
     let mut daemon_ports = Vec::new();
     if claim.is_some() {
-        let belonging = belonging_daemons(snapshot, &taints, &labels);
-        take(&mut free, &missing_daemons(dims, &belonging, pods), 1);
+        let (belonging, planned) = belonging_daemons(snapshot, (dims, attach), &taints, &labels);
+        match planned.filter(|_| claim.is_some_and(|claim| claim.allocatable.is_empty())) {
+            Some(planned) => free = planned,
+            None => take(&mut free, &missing_daemons(dims, &belonging, pods), 1),
+        }
         daemon_ports = belonging.iter().flat_map(|daemon| daemon.shape.ports.clone()).collect();
     }
+    attach.set_host(dims, &mut free, (&host, &labels), pods);
     let cordoned = node.is_some_and(|n| n.unschedulable);
     let open = !host.is_leaving() && !cordoned && (node.is_some() || claim.is_some());
     HostState { free, taints, labels, open, initialized, capacity, daemon_ports, host }
@@ -437,23 +425,8 @@ fn host_room(snapshot: &Snapshot, host: &Host, initialized: bool, labels: &HostL
         return (most_it_may_be(snapshot, claim), claim.requests.clone());
     };
     let mut most = Resources::new();
-    let mut least: Option<Resources> = None;
-    for at in types.ones() {
-        let t = &catalogue.types()[at];
-        most.raise(&t.capacity);
-        let allocatable = t.allocatable();
-        least = Some(match least {
-            None => allocatable,
-            Some(least) => least.iter().map(|(name, a)| (name.to_owned(), a.min(allocatable.get(name)))).fold(
-                Resources::new(),
-                |mut all, (name, amount)| {
-                    all.set(name, amount);
-                    all
-                },
-            ),
-        });
-    }
-    (most, least.unwrap_or_else(|| claim.requests.clone()))
+    types.ones().for_each(|at| most.raise(&catalogue.types()[at].capacity));
+    (most, claim.requests.clone())
 }
 
 /// The most capacity of a claim whose class has no catalogue: limits must hold whatever comes of it.
@@ -472,12 +445,25 @@ fn most_it_may_be(snapshot: &Snapshot, claim: &Claim) -> Resources {
     most
 }
 
-/// The daemons that will run on a host.
-fn belonging_daemons<'a>(snapshot: &'a Snapshot, taints: &[Taint], labels: &HostLabels) -> Vec<&'a DaemonSet> {
+/// The daemons that will run on a host; where it is open what the host will be, those that may, and what they leave whatever comes of it.
+fn belonging_daemons<'a>(
+    snapshot: &'a Snapshot,
+    context: (&Dims, &Attach<'_>),
+    taints: &[Taint],
+    labels: &HostLabels,
+) -> (Vec<&'a DaemonSet>, Option<Amounts>) {
+    if let HostLabels::Asked { requirements, catalogue, types, market } = labels {
+        let bought = (&**catalogue, types, *market);
+        let presences = presences(snapshot, taints, requirements, bought);
+        if let Some(free) = room::least_free(context, bought, &presences) {
+            let may_run = |presence: &&Presence<'_>| presence.ways.iter().any(|way| !way.market.is_empty());
+            return (presences.iter().filter(may_run).map(|presence| presence.daemon).collect(), Some(free));
+        }
+    }
     let belongs = |daemon: &&DaemonSet| {
         daemon.bears(taints) && daemon.shape.alternatives.iter().any(|wanted| labels.may_satisfy(wanted))
     };
-    snapshot.daemons.iter().map(|daemon| &**daemon).filter(belongs).collect()
+    (snapshot.daemons.iter().map(|daemon| &**daemon).filter(belongs).collect(), None)
 }
 
 fn is_of_daemon(pod: &Pod, daemon: &DaemonSet) -> bool {

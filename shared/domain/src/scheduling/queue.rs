@@ -244,7 +244,8 @@ pub(crate) fn is_plain(alternatives: &[Requirements]) -> bool {
 #[derive(Default)]
 struct Known {
     by_labels: FxHashMap<Requirements, Result<Way, Misfit>>,
-    by_request: FxHashMap<Amounts, Arc<TypeSet>>,
+    /// By market only where nodes differ by it.
+    by_request: FxHashMap<(Amounts, Market), Arc<TypeSet>>,
     /// Of pods without ports of the node.
     settled: FxHashMap<Requirements, FxHashMap<Amounts, Result<Settled, Misfit>>>,
 }
@@ -326,7 +327,7 @@ impl Ways {
         let mut misfit: Option<Misfit> = None;
         for (at, wanted) in alternatives.iter().enumerate() {
             let way = match known.way(problem, state, shape, request, wanted) {
-                Ok(settled) if repelled => apart_from_daemons(problem, state, wants, settled.all),
+                Ok(settled) if repelled => apart_from_daemons(problem, state, (request, wants), settled.all),
                 Ok(settled) => Ok(settled.plain),
                 Err(misfit) => Err(misfit),
             };
@@ -367,7 +368,7 @@ impl Known {
         let labelled = match self.by_labels.get(wanted) {
             Some(known) => known.clone(),
             None => {
-                let answer = way(&state.pool, &state.catalogue, &state.types, state.market, wanted, 0);
+                let answer = way(&state.pool.requirements, &state.catalogue, &state.types, state.market, wanted, 0);
                 self.by_labels.insert(wanted.clone(), answer.clone());
                 answer
             }
@@ -388,40 +389,52 @@ impl Known {
         request: &Amounts,
         way: Way,
     ) -> Result<Settled, Misfit> {
-        let holding = self.by_request.entry(request.clone()).or_insert_with(|| {
-            let mut holding = TypeSet::with_capacity(state.catalogue.types().len());
-            holding.extend(state.types.ones().filter(|at| fits(&state.room[*at], request)));
-            Arc::new(holding)
-        });
         let mut roomy = TypeSet::clone(&way.types);
-        roomy.intersect_with(holding);
+        roomy.intersect_with(&self.holding(state, request, way.market));
         if roomy.is_clear() {
-            return Err(too_big(problem, state, shape, request, &way.types));
+            return Err(too_big(problem, state, shape, request, &way));
         }
-        let taken = |(port, _): &&(HostPort, TypeSet)| shape.ports.iter().any(|wanted| wanted.conflicts(port));
-        for (port, types) in state.daemon_ports.iter().filter(taken) {
-            roomy.difference_with(types);
-            if roomy.is_clear() {
+        let mut way = Way { types: Arc::new(roomy), ..way };
+        for (port, on) in taken_ports(state, shape) {
+            beside_daemon(state, &mut way, on);
+            Arc::make_mut(&mut way.types).intersect_with(&self.holding(state, request, way.market));
+            if way.types.is_clear() {
                 return Err(Misfit::HostPort { port: port.clone() });
             }
         }
-        let count = roomy.count_ones(..);
-        roomy.intersect_with(&state.catalogue.offered(way.market));
-        if roomy.is_clear() {
+        let count = way.types.count_ones(..);
+        Arc::make_mut(&mut way.types).intersect_with(&state.catalogue.offered(way.market));
+        if way.types.is_clear() {
             return Err(Misfit::NoOffering { types: count });
         }
-        let all = Way { types: Arc::new(roomy), ..way };
-        Ok(Settled { plain: without_exotic(state, all.clone()), all })
+        Ok(Settled { plain: without_exotic(state, request, way.clone()), all: way })
+    }
+
+    /// The types of which some node in a market holds a request.
+    fn holding(&mut self, state: &PoolState, request: &Amounts, market: Market) -> Arc<TypeSet> {
+        let market = if state.rooms.differ() { market } else { Market::ANY };
+        let look = || {
+            let holds = |at: &usize| state.rooms.each(*at, market).iter().any(|room| fits(&room.free, request));
+            let mut holding = TypeSet::with_capacity(state.catalogue.types().len());
+            holding.extend(state.types.ones().filter(holds));
+            Arc::new(holding)
+        };
+        self.by_request.entry((request.clone(), market)).or_insert_with(look).clone()
     }
 }
 
+/// The ports that daemons take of those that a pod wants, with the nodes of a pool on which they do.
+pub(crate) fn taken_ports<'p>(state: &'p PoolState, shape: &Shape) -> impl Iterator<Item = &'p (HostPort, Way)> {
+    state.daemon_ports.iter().filter(|(port, _)| shape.ports.iter().any(|wanted| wanted.conflicts(port)))
+}
+
 /// Leaves out types that are dear for what plain pods do not use, unless nothing else is left, and says what the cheapest costs.
-fn without_exotic(state: &PoolState, mut way: Way) -> Way {
+fn without_exotic(state: &PoolState, request: &Amounts, mut way: Way) -> Way {
     let exotic = state.catalogue.exotic();
     if state.pool.min_values.is_empty() && !way.types.is_disjoint(exotic) && !way.types.is_subset(exotic) {
         Arc::make_mut(&mut way.types).difference_with(exotic);
     }
-    way.price = way.types.ones().filter_map(|at| state.catalogue.cheapest(at, way.market)).min();
+    way.price = way.types.ones().filter_map(|at| state.price_of(at, way.market, request)).min();
     way
 }
 
@@ -437,45 +450,54 @@ pub(crate) fn repelling<'p>(
     })
 }
 
-/// Takes away the nodes with a daemon that pods must not be near, since it is there before the pods are: zones or capacity types where
+/// Takes away the nodes with a daemon that pods must not be with, since it is there before the pods are: zones or capacity types where
 /// the daemon is in some only, else types.
 pub(crate) fn beside_daemon(state: &PoolState, way: &mut Way, on: &Way) {
-    if on.market.and(way.market).is_empty() || !on.open.overlaps(&way.open) {
+    let never_meet = on.market.and(way.market).is_empty() || on.types.is_disjoint(&way.types);
+    if never_meet || !on.open.overlaps(&way.open) {
         return;
     }
     let types = Arc::make_mut(&mut way.types);
-    match way.market.beside(on.market) {
-        Some(market) => {
+    let offered = way.market.beside(on.market).map(|market| (market, state.catalogue.offered(market)));
+    match offered.filter(|(_, offered)| !offered.is_disjoint(types)) {
+        Some((market, offered)) => {
             way.market = market;
-            types.intersect_with(&state.catalogue.offered(market));
+            types.intersect_with(&offered);
         }
         None => types.difference_with(&on.types),
     }
 }
 
 /// Takes away the nodes with daemons that pods must not be near.
-fn apart_from_daemons(problem: &Problem<'_>, state: &PoolState, wants: &Wants, mut way: Way) -> Result<Way, Misfit> {
+fn apart_from_daemons(
+    problem: &Problem<'_>,
+    state: &PoolState,
+    (request, wants): (&Amounts, &Wants),
+    mut way: Way,
+) -> Result<Way, Misfit> {
     for (rule, daemon, on) in repelling(problem, state, wants) {
         beside_daemon(state, &mut way, on);
-        if way.types.is_clear() {
+        if !way.types.ones().any(|at| state.price_of(at, way.market, request).is_some()) {
             return Err(Misfit::Daemon { daemon: daemon.clone(), rule: problem.terms.describe(rule) });
         }
     }
-    Ok(without_exotic(state, way))
+    Ok(without_exotic(state, request, way))
 }
 
-fn too_big(problem: &Problem<'_>, state: &PoolState, shape: &Shape, request: &Amounts, types: &TypeSet) -> Misfit {
+fn too_big(problem: &Problem<'_>, state: &PoolState, shape: &Shape, request: &Amounts, way: &Way) -> Misfit {
+    let rooms =
+        || way.types.ones().flat_map(|t| state.rooms.each(t, way.market).into_iter().map(move |room| (t, room)));
     for (at, driver, wanted) in problem.dims.volumes(request) {
-        let most = types.ones().map(|t| state.room[t][at]).max();
+        let most = rooms().map(|(_, room)| room.free[at]).max();
         if let Some(most) = most.filter(|most| *most < request[at]) {
             return Misfit::TooManyVolumes { driver: driver.into(), wanted, most: whole(most).unwrap_or_default() };
         }
     }
     for (at, name) in problem.dims.names().iter().enumerate().filter(|(at, _)| request[*at] > 0) {
-        let most = types.ones().max_by_key(|t| state.room[*t][at]);
-        let Some(most) = most.filter(|t| state.room[*t][at] < request[at]) else { continue };
+        let most = rooms().max_by_key(|(_, room)| room.free[at]);
+        let Some((most, room)) = most.filter(|(_, room)| room.free[at] < request[at]) else { continue };
         let allocatable = state.catalogue.types()[most].allocatable().get(name);
-        let largest = (allocatable - state.daemons[most].get(name)).max(allocatable.times(0));
+        let largest = (allocatable - room.daemons.get(name)).max(allocatable.times(0));
         return Misfit::TooBig { resource: name.clone(), wanted: shape.requests.get(name), largest };
     }
     Misfit::NoTypeHasAll

@@ -8,6 +8,7 @@ use super::ahead::Ahead;
 use super::packing::{Draft, limits_left, node_size};
 use super::problem::{PoolState, Problem};
 use super::reservations::{Hold, hold};
+use super::room::Room;
 use super::{InFlightNode, Misfit, finish};
 use crate::cluster::{Claim, Pod, Pool, Snapshot};
 use crate::resources::Resources;
@@ -72,12 +73,14 @@ fn grow(snapshot: &Snapshot, wanted: &[(Arc<str>, u64)], plan: &mut ReplicaPlan)
     let mut problem = Problem::new(snapshot);
     let mut left: Vec<Resources> = problem.pools.iter().map(limits_left).collect();
     let mut drafts = Vec::new();
+    let nothing = problem.dims.demand(&Resources::new());
     for (at, state) in problem.pools.iter_mut().enumerate() {
         let count = wanted.iter().find(|(name, _)| *name == state.pool.name).map_or(0, |(_, count)| *count);
-        let too_small: Vec<usize> =
-            state.types.ones().filter(|t| state.room[*t].iter().any(|amount| *amount < 0)).collect();
+        let overfull = |room: &&Room| room.free.iter().any(|amount| *amount < 0);
+        let rooms = |t: usize| state.rooms.each(t, state.market);
+        let too_small: Vec<usize> = state.types.ones().filter(|t| rooms(*t).iter().all(overfull)).collect();
         too_small.into_iter().for_each(|t| state.types.set(t, false));
-        let priced = state.types.ones().filter_map(|t| Some((state.catalogue.cheapest(t, state.market)?, t)));
+        let priced = state.types.ones().filter_map(|t| Some((state.price_of(t, state.market, &nothing)?, t)));
         let mut priced: Vec<_> = priced.collect();
         priced.sort_unstable();
         let mut misfit = match state.types.count_ones(..) {

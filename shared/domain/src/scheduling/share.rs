@@ -94,7 +94,7 @@ fn set_places(problem: &mut Problem<'_>, pool: usize, count: usize) {
     if share.bounds() {
         let places = places(share, count);
         let Problem { dims, pools, .. } = problem;
-        pools[pool].room.iter_mut().for_each(|room| dims.set_places(room, places));
+        pools[pool].rooms.alter(|free| dims.set_places(free, places));
     }
 }
 

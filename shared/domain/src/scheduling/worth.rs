@@ -105,14 +105,15 @@ impl Value {
         for pool in tier {
             let state = &problem.pools[*pool];
             for at in useful(problem, groups, remaining, &mine, *pool, &banned[*pool]).ones() {
-                let Some(price) = state.catalogue.cheapest(at, state.market) else { continue };
-                let share = |d: usize| match demand[d] > 0.0 {
-                    true => (state.room[at][d].max(0) as f64 / demand[d]).min(MOST_SHARE),
-                    false => 0.0,
-                };
-                let mut row: Vec<f64> = (0..dims).map(share).collect();
-                row.push(if needed > 0 { 1.0 / f64::from(needed) } else { 0.0 });
-                offers.push((row, scarcity.cost(*pool, at, price)));
+                for (price, room) in state.priced_rooms(at) {
+                    let share = |d: usize| match demand[d] > 0.0 {
+                        true => (room[d].max(0) as f64 / demand[d]).min(MOST_SHARE),
+                        false => 0.0,
+                    };
+                    let mut row: Vec<f64> = (0..dims).map(share).collect();
+                    row.push(if needed > 0 { 1.0 / f64::from(needed) } else { 0.0 });
+                    offers.push((row, scarcity.cost(*pool, at, price)));
+                }
             }
         }
         let mut wanted: Vec<f64> = demand.iter().map(|d| if *d > 0.0 { 1.0 } else { 0.0 }).collect();

@@ -342,8 +342,10 @@ fn a_daemon_in_some_zones_keeps_pods_out_of_those() {
     let node = planned(&json!({zone: "us-east-1a"}));
     assert!(node.offerings.iter().any(|offering| &*offering.zone.name == "us-east-1b"));
     assert!(node.offerings.iter().all(|offering| &*offering.zone.name != "us-east-1a"));
+    assert!(!node.requirements.admits(zone, "us-east-1a"), "EC2 is asked for what the claim says");
     let node = planned(&json!({bought: "spot"}));
     assert!(node.offerings.iter().all(|offering| offering.capacity_type == CapacityType::OnDemand));
+    assert!(!node.requirements.admits(bought, "spot"));
     let of_teams = |daemon: &str, pod: &str| {
         let teams = pool("default", json!([{"key": "team", "operator": "In", "values": ["a", "b"]}]));
         let shy = with(loner("shy", "kubernetes.io/hostname"), &[("spec.nodeSelector", json!({"team": pod}))]);

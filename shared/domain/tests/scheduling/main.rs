@@ -6,6 +6,7 @@ mod deep;
 mod world;
 
 mod bench;
+mod daemon_zones;
 mod daemons;
 mod outlook;
 mod overlays;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use karp_domain::catalogue::{CapacityType, InstanceType};
+use karp_domain::catalogue::{CapacityType, InstanceType, RankedOffering};
 use karp_domain::cluster::{
     ClaimRef, DaemonSet, EBS_DRIVER, HostPort, MinValuesPolicy, Pod, PodKey, PodTerm, Pool, Snapshot,
 };
@@ -156,6 +156,14 @@ fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlig
             assert!(values.len() >= *wanted as usize, "{key} has {} values, not {wanted}", values.len());
         }
     }
+    // EC2 is asked for what the claim says: nothing else may come of it; how much reservations have left is counted when it is asked
+    let (types, market) = catalogue.select(&node.requirements);
+    let mut asked = catalogue.ranked(&types, market);
+    let plain = |offering: &RankedOffering| !reserved && offering.reservation.is_none();
+    asked.retain(|offering| plain(offering) && catalogue.admits(offering, &node.requirements));
+    for offering in &asked {
+        assert!(node.offerings.contains(offering), "the claim asks for {offering:?} too: {}", node.requirements);
+    }
     let mut total = Resources::new();
     node.pods.iter().for_each(|key| total.add(&pods[key].shape.requests));
     let attached = volumes(snapshot, node.pods.iter().map(|key| pods[key]));
@@ -290,30 +298,9 @@ fn own_nodes<'s>(
             && bears(pod, pool)
             && !is_repelled(snapshot, pod, pool, &labels)
             && !meets_port(snapshot, pod, pool, &labels)
-            && enough(&pod.shape.requests.plus(&daemons_somewhere(snapshot, pool, t, &labels)), &t.allocatable());
+            && enough(&pod.shape.requests.plus(&daemons_on(snapshot, pool, &labels)), &t.allocatable());
         fits.then_some((labels, &t.capacity))
     })
-}
-
-/// What daemons ask for that run on nodes of a type in some zone or capacity type: room is reckoned by type, as in Karpenter.
-fn daemons_somewhere(
-    snapshot: &Snapshot,
-    pool: &Pool,
-    t: &InstanceType,
-    labels: &BTreeMap<String, String>,
-) -> Resources {
-    let mut nodes =
-        t.offerings.iter().map(|o| labels_of(pool, t, &o.zone.name, &o.zone.id, o.capacity_type)).collect::<Vec<_>>();
-    nodes.retain(|labels| pool_accepts(pool, labels));
-    nodes.push(labels.clone());
-    let all: BTreeMap<&PodKey, &DaemonSet> = nodes
-        .iter()
-        .flat_map(|labels| running_on(snapshot, pool, labels))
-        .map(|daemon| (&daemon.key, daemon))
-        .collect();
-    let mut total = Resources::new();
-    all.values().for_each(|daemon| total.add(&daemon.shape.requests));
-    total
 }
 
 /// Whether limits leave room for one more node of a pool.
