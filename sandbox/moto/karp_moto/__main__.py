@@ -18,6 +18,7 @@ def arguments():
     parser.add_argument("--issuer-key", type=Path, help="the key that signs them, public or private, PEM; without it signatures are not verified")
     parser.add_argument("--kubernetes-version", default="1.36")
     parser.add_argument("--log", type=Path, help="the file for the log of calls, one JSON line each")
+    parser.add_argument("--rights-log", type=Path, help="the file for what AWS would ask of the calls that roles make, JSON lines")
     return parser.parse_args()
 
 
@@ -44,12 +45,13 @@ def build(args):
     from . import eks, events, fleet, instances, prices, reservations, seed
     from .gate import Gate
     from .log import CallLog
+    from .rights import RightsLog
     from .world import World
 
     world = World(
         region=args.region, port=args.port, cluster_name=args.cluster_name, api_endpoint=args.api_endpoint,
         ca_pem=args.ca_file.read_bytes() if args.ca_file else b"", issuer=args.issuer or args.api_endpoint,
-        issuer_key=issuer_key(args.issuer_key), log=CallLog(args.log), version=args.kubernetes_version)
+        issuer_key=issuer_key(args.issuer_key), log=CallLog(args.log), rights=RightsLog(args.rights_log), version=args.kubernetes_version)
     for part in (instances, events, prices, reservations, fleet, eks):
         part.install(world)
     seed.seed(world)

@@ -24,6 +24,7 @@ class Gate:
         call, started = Call.read(environ), time.monotonic()
         if call.service is None:
             return self.moto(environ, start_response)
+        self.world.rights.add(self.world, call)
         self.world.faults.pause(call.action)
         status, headers, body = self.answer(call, environ)
         self.world.log.add(call, status, error_code(status, headers, body), time.monotonic() - started)

@@ -64,6 +64,7 @@ class World:
     issuer: str
     issuer_key: object  # a public key, or None: web identity tokens are then not verified
     log: CallLog
+    rights: object  # a RightsLog: it needs moto, which is imported late
     version: str = "1.36"
     lock: threading.RLock = field(default_factory=threading.RLock)
     faults: Faults = field(default_factory=Faults)
