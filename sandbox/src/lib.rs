@@ -14,6 +14,7 @@ pub mod demo;
 pub mod figures;
 pub mod group;
 pub mod http;
+pub mod iam;
 pub mod kubeconfig;
 pub mod kwok;
 pub mod layout;
