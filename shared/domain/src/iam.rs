@@ -121,15 +121,11 @@ fn launch_statements(scope: &ControllerScope) -> Vec<Value> {
 fn tagging_statements(scope: &ControllerScope) -> Vec<Value> {
     let made = ["fleet", "instance", "volume", "network-interface", "launch-template", "spot-instances-request"];
     let made: Vec<String> = made.iter().map(|kind| scope.ec2(kind)).collect();
+    // Narrower than Karpenter's: all that karp tags it tags in the request that makes it, so nothing is tagged later.
     let mut creation = scope.requested();
     creation["StringEquals"]["ec2:CreateAction"] = json!(["RunInstances", "CreateFleet", "CreateLaunchTemplate"]);
-    let mut later = scope.owned();
-    later["StringEqualsIfExists"] = json!({ "aws:RequestTag/eks:eks-cluster-name": scope.cluster_name });
-    later["ForAllValues:StringEquals"] =
-        json!({ "aws:TagKeys": ["eks:eks-cluster-name", "karpenter.sh/nodeclaim", "Name"] });
     vec![
         allow("AllowScopedResourceCreationTagging", &json!("ec2:CreateTags"), &json!(made), Some(creation)),
-        allow("AllowScopedResourceTagging", &json!("ec2:CreateTags"), &json!(scope.ec2("instance")), Some(later)),
         allow(
             "AllowScopedDeletion",
             &json!(["ec2:TerminateInstances", "ec2:DeleteLaunchTemplate"]),
