@@ -215,6 +215,36 @@ where
     api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await
 }
 
+/// Writes what `change` makes of an object's metadata, which it is shown as it is: first as it was seen, then, whenever another wrote in
+/// between, as the API server has it.
+pub async fn edit_metadata<K>(
+    client: &Client,
+    seen: &K,
+    change: impl Fn(&ObjectMeta) -> Option<Value>,
+) -> kube::Result<Outcome>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let name = seen.name_any();
+    let mut known = seen.meta().clone();
+    for tries_left in (0..WRITE_TRIES).rev() {
+        let Some(metadata) = change(&known) else { return Ok(Outcome::Nothing) };
+        let mut patch = json!({ "metadata": metadata });
+        patch["metadata"]["resourceVersion"] = json!(known.resource_version);
+        match api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Ok(_) => return Ok(Outcome::Done),
+            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(Outcome::Nothing),
+            Err(kube::Error::Api(status)) if status.is_conflict() && tries_left > 0 => {
+                let Some(now) = api.get_metadata_opt(&name).await? else { return Ok(Outcome::Nothing) };
+                known = now.metadata;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Outcome::Nothing)
+}
+
 /// Adds a finalizer unless it is there; returns the object as it is then.
 pub async fn add_finalizer<K>(client: &Client, object: &K, finalizer: &str) -> kube::Result<K>
 where
@@ -263,5 +293,90 @@ pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
         name: metadata.name.clone(),
         uid: metadata.uid.clone(),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use http::{Method, Request, Response};
+    use karp_domain::api::NodeClaimSpec;
+    use kube::client::Body;
+
+    use super::*;
+
+    /// An API server with one claim, which others write as often as `rivals` says just before a patch of ours comes.
+    fn server(rivals: u32) -> (Client, Arc<Mutex<(u32, u32)>>) {
+        let state = Arc::new(Mutex::new((rivals, 1_u32)));
+        let shared = state.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let shared = shared.clone();
+            async move {
+                let method = request.method().clone();
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let mut state = shared.lock().expect("a state");
+                let (rivals, version) = &mut *state;
+                let mut code = 200;
+                if method == Method::PATCH {
+                    let patch: Value = serde_json::from_slice(&body).expect("JSON");
+                    if *rivals > 0 {
+                        *rivals -= 1;
+                        *version += 1;
+                    }
+                    code = if patch["metadata"]["resourceVersion"] == version.to_string() { 200 } else { 409 };
+                }
+                let answer = match code {
+                    200 => json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                        "metadata": { "name": "c", "uid": "u", "resourceVersion": version.to_string() } }),
+                    _ => {
+                        json!({ "kind": "Status", "status": "Failure", "code": code, "reason": "Conflict", "message": "" })
+                    }
+                };
+                let response = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                Ok::<_, Infallible>(response.expect("a response"))
+            }
+        });
+        (Client::new(service, "default"), state)
+    }
+
+    fn seen() -> NodeClaim {
+        let mut claim = NodeClaim::new("c", NodeClaimSpec::default());
+        claim.metadata.uid = Some("u".to_owned());
+        claim.metadata.resource_version = Some("1".to_owned());
+        claim
+    }
+
+    #[tokio::test]
+    async fn metadata_is_written_against_others_who_write() {
+        for rivals in [0, 1, 3] {
+            let (client, state) = server(rivals);
+            let shown = Mutex::new(Vec::new());
+            let change = |known: &ObjectMeta| {
+                shown.lock().expect("free").push(known.resource_version.clone().unwrap_or_default());
+                Some(json!({ "annotations": { "a": "b" } }))
+            };
+            assert_eq!(edit_metadata(&client, &seen(), change).await.expect("written"), Outcome::Done);
+            let expected: Vec<String> = (1..=rivals + 1).map(|version| version.to_string()).collect();
+            assert_eq!(*shown.lock().expect("free"), expected, "each decision is made on what is there");
+            assert_eq!(state.lock().expect("free").0, 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn metadata_that_others_always_write_is_an_error() {
+        let (client, _) = server(u32::MAX);
+        let change = |_: &ObjectMeta| Some(json!({}));
+        assert!(
+            matches!(edit_metadata(&client, &seen(), change).await, Err(kube::Error::Api(status)) if status.is_conflict())
+        );
+    }
+
+    #[tokio::test]
+    async fn a_decision_may_change_while_it_is_tried() {
+        let (client, _) = server(1);
+        let change = |known: &ObjectMeta| (known.resource_version.as_deref() == Some("1")).then(|| json!({}));
+        assert_eq!(edit_metadata(&client, &seen(), change).await.expect("an answer"), Outcome::Nothing);
     }
 }

@@ -180,6 +180,9 @@ pub struct Options {
     /// How often capacity reservations, and nodes that run on them, are looked at.
     #[arg(long, env = "KARP_RESERVATION_POLL", default_value = "1m", value_parser = go_duration, hide = true)]
     pub reservation_poll: Duration,
+    /// How often EC2 is asked which instances are not well.
+    #[arg(long, env = "KARP_INSTANCE_STATUS_POLL", default_value = "1m", value_parser = go_duration, hide = true)]
+    pub instance_status_poll: Duration,
     /// How often disruption is looked at.
     #[arg(long, env = "KARP_DISRUPTION_POLL", default_value = "10s", value_parser = go_duration, hide = true)]
     pub disruption_poll: Duration,

@@ -16,6 +16,7 @@ use karp_aws::capacity_reservations::Taken;
 use karp_domain::api::{Ami, CapacityReservation, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet};
 use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
 use karp_domain::fleet::UnavailableOffering;
+use karp_domain::interruption::Health;
 
 #[cfg(test)]
 use store::fake;
@@ -66,6 +67,11 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// Returns how many instances the capacity reservations have left that classes select, by id.
     fn reservations(&self) -> BTreeMap<String, u32> {
         BTreeMap::new()
+    }
+
+    /// Lists instances, also those of others, that are not well or for which something is planned; none in a cloud where all are.
+    async fn unwell(&self) -> Result<Vec<Health>, CloudError> {
+        Ok(Vec::new())
     }
 
     /// Waits a while for interruption messages; `None` when there is no queue.

@@ -44,6 +44,7 @@ labels!(/** Labels of a disruption reason. */ ReasonLabels { reason });
 labels!(/** Labels of a controller. */ ControllerLabels { controller });
 labels!(/** Labels of an eviction answer. */ CodeLabels { code });
 labels!(/** Labels of a queue message. */ MessageLabels { message_type });
+labels!(/** Labels of instances that are not well. */ CategoryLabels { category });
 labels!(/** Labels of a launch failure. */ LaunchFailureLabels { zone, capacity_type, reason });
 labels!(/** Labels of a call to the cloud. */ CloudLabels { controller, method, provider });
 labels!(/** Labels of a failed call to the cloud. */ CloudErrorLabels { controller, method, provider, error });
@@ -101,6 +102,7 @@ pub struct Metrics {
     pub launch_failures: Family<LaunchFailureLabels, Counter>,
     pub messages_received: Family<MessageLabels, Counter>,
     pub messages_deleted: Counter,
+    pub instances_unhealthy: Family<CategoryLabels, Counter>,
     pub message_age: SecondsFamily<ControllerLabels>,
     pub leader: Family<LeaseLabels, Gauge>,
 }
@@ -164,6 +166,7 @@ impl Metrics {
             launch_failures: s.put("karpenter_cloudprovider_instance_launch_failures", "Offerings that could not be launched", Family::default()),
             messages_received: s.put("karpenter_interruption_received_messages", "Queue messages received", Family::default()),
             messages_deleted: s.put("karpenter_interruption_deleted_messages", "Queue messages deleted", Counter::default()),
+            instances_unhealthy: s.put("karpenter_interruption_instance_status_unhealthy", "Instances that failed a status check for too long, or for which EC2 plans something", Family::default()),
             message_age: s.seconds("karpenter_interruption_message_queue_duration_seconds", "Age of a message when it was handled"),
             leader: s.put("leader_election_master_status", "1 while this process holds the lease", Family::default()),
             registry: s.0,
@@ -219,6 +222,7 @@ mod tests {
         m.launch_failures.get_or_create(&LaunchFailureLabels::sample()).inc();
         m.messages_received.get_or_create(&MessageLabels::sample()).inc();
         m.messages_deleted.inc();
+        m.instances_unhealthy.get_or_create(&CategoryLabels::sample()).inc();
         m.message_age.get_or_create(&ControllerLabels::sample()).observe(0.004);
         m.leader.get_or_create(&LeaseLabels::sample()).set(1);
         m.state.observe(super::super::state::sample);

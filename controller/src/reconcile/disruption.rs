@@ -453,7 +453,7 @@ async fn remove_stale_taints(context: &Context) {
     for node in tainted {
         let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
         let Some(claim) = context.stores.claim_of(&id) else { continue };
-        let leaving = claim.metadata.deletion_timestamp.is_some() || interruption::is_interrupted(&claim);
+        let leaving = claim.metadata.deletion_timestamp.is_some() || interruption::recalled(&claim).is_some();
         if leaving || context.running.contains(&claim.name_any()) || context.assumed().leaves(&claim.name_any()) {
             continue;
         }

@@ -6,6 +6,7 @@ pub mod disruption;
 mod driver;
 mod garbage;
 pub mod health;
+mod instance_status;
 mod interruption;
 mod launch;
 mod node_claim;
@@ -205,6 +206,7 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(garbage::run(context.clone(), stop.clone()));
     tasks.spawn(disruption::run(context.clone(), stop.clone()));
     tasks.spawn(interruption::run(context.clone(), stop.clone()));
+    tasks.spawn(instance_status::run(context.clone(), stop.clone()));
     tasks.spawn(unreadable::run(context.clone(), stop.clone()));
     tasks.spawn(capacity::run(context.clone(), stop.clone()));
     if context.options.feature_gates.enabled("CapacityBuffer") {

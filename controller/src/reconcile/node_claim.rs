@@ -143,7 +143,7 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
             if is_true(&claim, conditions::REGISTERED)
                 && claim.metadata.deletion_timestamp.is_none()
                 && claim.spec.node_class_ref.group == labels::AWS_GROUP
-                && !interruption::is_interrupted(&claim) =>
+                && interruption::recalled(&claim).is_none() =>
         {
             return Err(why.into());
         }
@@ -152,8 +152,8 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
     let pool = context.stores.pool(&pool_of(&claim));
     let quiet = pool.and_then(|pool| pool.spec.disruption.quiet_period());
     let Next { step, look } = lifecycle::next(&claim, read.as_ref(), quiet, Timestamp::now());
-    if interruption::is_interrupted(&claim) && !matches!(step, Step::Leave | Step::End) {
-        return interruption::replace(&claim, &context).await;
+    if let Some(recall) = interruption::recalled(&claim).filter(|_| !matches!(step, Step::Leave | Step::End)) {
+        return interruption::replace(&claim, recall, &context).await;
     }
     let claim = match step {
         Step::Leave | Step::End | Step::Guard => claim,

@@ -80,6 +80,7 @@ impl Stand {
             .env("KUBECONFIG", &self.kubeconfig)
             .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
             .env("KARP_RESERVATION_POLL", "5s")
+            .env("KARP_INSTANCE_STATUS_POLL", "2s")
             .stdout(log.try_clone().expect("the log"))
             .stderr(log);
         self.controller = Some(command.spawn().expect("the controller starts"));

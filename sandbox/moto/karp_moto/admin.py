@@ -5,7 +5,7 @@ import json
 import traceback
 from urllib.parse import parse_qs
 
-from . import instances, inventory, reservations, sts
+from . import instances, inventory, reservations, statuses, sts
 from .call import json_answer
 
 
@@ -71,6 +71,7 @@ def release(world, gate, body):
 def reset_faults(world, gate, body):
     world.faults.reset()
     reservations.replace(world, [])
+    statuses.replace(world, [])
     return {}
 
 
@@ -104,5 +105,6 @@ POST = {
     "fail": lambda world, gate, body: world.faults.fail(body) or {},
     "hold": hold, "release": release, "reset-faults": reset_faults, "interrupt": interrupt,
     "reservations": lambda world, gate, body: reservations.replace(world, body),
+    "statuses": lambda world, gate, body: statuses.replace(world, body),
     "token-review": lambda world, gate, body: sts.review(world, body),
 }

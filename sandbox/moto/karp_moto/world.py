@@ -71,6 +71,7 @@ class World:
     settings: Settings = field(default_factory=Settings)
     prices: dict = field(default_factory=dict)  # "on-demand/TYPE", "spot/TYPE", "spot/TYPE/ZONE" -> $/h
     reservations: dict = field(default_factory=dict)  # id -> what /_karp/reservations says
+    statuses: dict = field(default_factory=dict)  # instance id -> what /_karp/statuses says
     seed: dict = field(default_factory=dict)
     access_entries: dict = field(default_factory=dict)  # (cluster, principal ARN) -> entry
     pod_identities: dict = field(default_factory=dict)  # association id -> association

@@ -174,6 +174,28 @@ class Fleet(Stand):
         self.assertIn('"instance-action": "terminate"', messages[0]["Body"].replace('":"', '": "'))
         self.eventually(lambda: self.instance(answer)["State"]["Name"] == "terminated")
 
+    def test_instances_are_well_unless_it_is_said_otherwise(self):
+        answer = self.fleet(["m5.large"])
+        one = answer["Instances"][0]["InstanceIds"][0]
+        self.eventually(lambda: self.instance(answer)["State"]["Name"] == "running")
+        self.addCleanup(self.post, "statuses", [])
+
+        def told(name, value):
+            found = self.ec2.describe_instance_status(Filters=[{"Name": name, "Values": [value]}])["InstanceStatuses"]
+            return {s["InstanceId"]: s for s in found}
+
+        self.assertIn(one, told("system-status.status", "ok"))
+        self.assertNotIn(one, told("system-status.status", "impaired"))
+        self.post("statuses", [{"instance_id": one, "system": "2026-11-21T10:00:00Z",
+                                "events": [{"code": "instance-retirement", "description": "soon", "not_before": "2026-12-01T00:00:00Z"}]}])
+        system = told("system-status.status", "impaired")[one]["SystemStatus"]
+        self.assertEqual(system["Details"][0]["ImpairedSince"].isoformat(), "2026-11-21T10:00:00+00:00")
+        self.assertNotIn(one, told("instance-status.status", "impaired"))
+        event = told("event.code", "instance-retirement")[one]["Events"][0]
+        self.assertEqual((event["Description"], event["NotBefore"].day), ("soon", 1))
+        self.post("reset-faults", {})
+        self.assertNotIn(one, told("event.code", "instance-retirement"))
+
     def test_calls_are_logged_with_their_parameters(self):
         self.fleet(["m5.large"])
         last = self.get("calls?action=CreateFleet")[-1]

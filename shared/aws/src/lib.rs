@@ -12,6 +12,7 @@ pub mod error;
 pub mod fleet;
 pub mod images;
 pub mod instance_profiles;
+pub mod instance_status;
 pub mod instance_types;
 pub mod instances;
 pub mod launch_template;

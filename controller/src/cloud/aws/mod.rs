@@ -30,12 +30,13 @@ use karp_aws::placement_groups::{self, PlacementGroup};
 use karp_aws::queue::Queue;
 use karp_aws::security_groups::SecurityGroup;
 use karp_aws::selector::Term;
-use karp_aws::{Clients, Error, Settings, eks, instances, launch_template, subnets};
+use karp_aws::{Clients, Error, Settings, eks, instance_status, instances, launch_template, subnets};
 use karp_domain::api::{
     Ami, AmiSelectorTerm, CapacityReservation, Ec2NodeClass, Ec2NodeClassSpec, NodeClaim, PlacementGroupSelector,
     Subnet, labels,
 };
 use karp_domain::catalogue::{CapacityType, Catalogue, NodeSettings, Zone};
+use karp_domain::interruption::Health;
 use karp_domain::price_file::PriceFile;
 use karp_domain::user_data::ClusterFacts;
 use kube::{Client, ResourceExt};
@@ -436,6 +437,10 @@ impl CloudProvider for Aws {
 
     async fn note_memory(&self, instance_type: &str, image: &str, bytes: u64) {
         self.market.note_memory(instance_type, image, bytes).await;
+    }
+
+    async fn unwell(&self) -> Result<Vec<Health>, CloudError> {
+        Ok(instance_status::unwell(&self.clients).await?)
     }
 
     async fn receive(&self) -> Result<Option<Vec<QueueMessage>>, CloudError> {

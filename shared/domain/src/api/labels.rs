@@ -69,6 +69,12 @@ pub const PRICE_TOLERANCE: &str = "karp.sh/price-tolerance";
 pub const CONSOLIDATION_FLOOR: &str = "karp.sh/consolidation-floor";
 /// How long after `expireAfter` a node may still be replaced gently, such as `24h`, before it goes by force; on the NodePool.
 pub const EXPIRATION_GRACE: &str = "karp.sh/expiration-grace";
+/// `true`: nodes are replaced as soon as EC2 recommends it, before it takes them back; on the NodePool.
+pub const REPLACE_ON_REBALANCE: &str = "karp.sh/replace-on-rebalance";
+/// When an instance was called back: its node is replaced, then drained; on its NodeClaim.
+pub const INTERRUPTED_AT: &str = "karp.sh/interrupted-at";
+/// Why an instance was called back; on its NodeClaim.
+pub const INTERRUPTED_BY: &str = "karp.sh/interrupted-by";
 /// Which nodes a new one is launched to replace; on its NodeClaim.
 pub const REPLACES: &str = "karp.sh/replaces";
 pub const EC2_NODE_CLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";

@@ -1,0 +1,248 @@
+//! Interruption: messages of the queue become events, remembered offerings and replaced nodes. A message is deleted only after
+//! its effect is recorded at the API server, so that a crash repeats it.
+
+mod pump;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use karp_domain::api::{NodeClaim, conditions, labels};
+use karp_domain::catalogue::CapacityType;
+use karp_domain::fleet::UnavailableOffering;
+use karp_domain::interruption::{
+    Action as Wanted, Cause, InstanceState, Message, Notice, Recall, parse, replaces_on_rebalance,
+};
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::{Context, Error, node_claim, registration};
+use crate::cloud::QueueMessage;
+use crate::effect::{self, Effect, Outcome};
+use crate::ops::events::Reason;
+use crate::ops::metrics::{ControllerLabels, MessageLabels};
+use crate::ops::telemetry::pass_span;
+use pump::{Ways, pump};
+
+/// Pause between looks at a replacement.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Handles messages until `stop` is cancelled.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let context = &*context;
+    let ways = Ways {
+        receive: || context.cloud.receive(),
+        handle: |message| async move { handle(context, message).instrument(pass_span!("interruption")).await },
+        delete: |receipts| delete(context, receipts),
+    };
+    pump(ways, &stop).await;
+}
+
+async fn delete(context: &Context, receipts: Vec<String>) {
+    match context.cloud.delete_messages(&receipts).await {
+        Ok(()) => {
+            context.metrics.messages_deleted.inc_by(receipts.len() as u64);
+        }
+        // They come back, and what they ask for is done already.
+        Err(error) => tracing::warn!(%error, "deleting interruption messages"),
+    }
+}
+
+/// Handles one message; returns its receipt once its effect is recorded.
+async fn handle(context: &Context, queued: QueueMessage) -> Option<String> {
+    let message = parse(&queued.body);
+    context.metrics.messages_received.get_or_create(&MessageLabels::new(message.kind())).inc();
+    if let Message::Unreadable { problem } = &message {
+        tracing::error!(error = problem, "interruption message cannot be read, deleting it");
+    }
+    for notice in message.notices() {
+        if let Some(at) = notice.at {
+            let age = Timestamp::now().duration_since(at).as_secs_f64().max(0.0);
+            let labels = ControllerLabels::new("interruption");
+            context.metrics.message_age.get_or_create(&labels).observe(age);
+        }
+        let Some(claim) = claim_of(context, &notice.instance_id) else { continue };
+        if let Err(error) = act(context, &message, notice, &claim).await {
+            tracing::warn!(NodeClaim.name = claim.name_any(), %error, "handling an interruption, it will come again");
+            return None;
+        }
+    }
+    Some(queued.receipt)
+}
+
+/// Returns our claim of an instance, by the instance's id alone.
+pub fn claim_of(context: &Context, instance_id: &str) -> Option<Arc<NodeClaim>> {
+    let ends = |id: &str| id.rsplit('/').next() == Some(instance_id);
+    context.stores.claims.find(|claim| {
+        claim.spec.node_class_ref.group == labels::AWS_GROUP && node_claim::provider_id(claim).is_some_and(ends)
+    })
+}
+
+async fn act(context: &Context, message: &Message, notice: &Notice, claim: &NodeClaim) -> Result<(), Error> {
+    let wanted = message.action();
+    if wanted == Wanted::Ignore || claim.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let (reason, note) = telling(message);
+    tell(context, claim, reason, note);
+    let cause = match wanted {
+        Wanted::Ignore => return Ok(()),
+        // An instance that ends already has no time for a replacement first.
+        Wanted::Delete => {
+            if node_claim::delete(claim, context, message.kind()).await? == Outcome::Done {
+                say_ending(context, claim, message.kind());
+            }
+            return Ok(());
+        }
+        Wanted::Advise if !follows_advice(context, claim) => return Ok(()),
+        Wanted::Advise => Cause::RebalanceRecommendation,
+        Wanted::Recall(cause) => cause,
+    };
+    recall(context, claim, Recall { cause, at: notice.at.unwrap_or_else(Timestamp::now) }).await.map(drop)
+}
+
+/// Returns the event that tells of a message, in Karpenter's words.
+fn telling(message: &Message) -> (Reason, &'static str) {
+    match message {
+        Message::SpotInterruption(_) => (Reason::SpotInterrupted, "Spot interruption warning was triggered"),
+        Message::RebalanceRecommendation(_) => {
+            (Reason::SpotRebalanceRecommendation, "Spot rebalance recommendation was triggered")
+        }
+        Message::StateChange { state: InstanceState::Stopping | InstanceState::Stopped, .. } => {
+            (Reason::InstanceStopping, "Instance is stopping")
+        }
+        Message::StateChange { .. } => (Reason::InstanceTerminating, "Instance is terminating"),
+        Message::CapacityReservationInterruption(_) => {
+            (Reason::CapacityReservationInstanceInterrupted, "Capacity reservation instance interruption was triggered")
+        }
+        Message::ScheduledChange { .. } | Message::Foreign { .. } | Message::Unreadable { .. } => UNWELL,
+    }
+}
+
+/// What is told of an instance that is not well, or for which AWS plans something.
+pub const UNWELL: (Reason, &str) = (Reason::InstanceUnhealthy, "An unhealthy warning was triggered for the instance");
+
+/// Publishes an event on a claim and its node.
+pub fn tell(context: &Context, claim: &NodeClaim, reason: Reason, note: &str) {
+    context.events.publish(&effect::reference(claim), reason, note);
+    if let Some(node) = registration::node(claim, context) {
+        context.events.publish(&effect::reference(&*node), reason, note);
+    }
+}
+
+/// Tells that a claim ends because of what AWS announced.
+pub fn say_ending(context: &Context, claim: &NodeClaim, kind: &str) {
+    tracing::info!(
+        NodeClaim.name = claim.name_any(),
+        "message-kind" = kind,
+        "provider-id" = node_claim::provider_id(claim).unwrap_or_default(),
+        "initiating delete from interruption message"
+    );
+    let note = "Interruption triggered termination for the NodeClaim";
+    context.events.publish(&effect::reference(claim), Reason::TerminatingOnInterruption, note);
+}
+
+/// Says whether a node is replaced on mere advice: its pool wants it, and there is a node to replace.
+fn follows_advice(context: &Context, claim: &NodeClaim) -> bool {
+    let pool = context.stores.pool(&node_claim::pool_of(claim));
+    node_claim::is_true(claim, conditions::INITIALIZED) && pool.is_some_and(|pool| replaces_on_rebalance(&pool))
+}
+
+/// Records on a claim that its instance is called back, and says whether that was new: it is not when the claim says so already, or goes
+/// sooner anyway. What replaces the node comes after that.
+pub async fn recall(context: &Context, claim: &NodeClaim, recall: Recall) -> Result<Outcome, Error> {
+    if recall.cause.speaks_against_offering() {
+        avoid(context, claim, recall.cause);
+    }
+    let stamp = |known: &kube::core::ObjectMeta| {
+        let leaves = known.deletion_timestamp.is_some() || known.uid != claim.metadata.uid;
+        let new = !leaves && recall.hastens(known.annotations.as_ref());
+        new.then(|| json!({ "annotations": std::collections::BTreeMap::from(recall.annotations()) }))
+    };
+    let outcome = effect::edit_metadata(&context.client, claim, stamp).await?;
+    if outcome == Outcome::Done {
+        say_ending(context, claim, recall.cause.as_str());
+    }
+    Ok(outcome)
+}
+
+/// Remembers that EC2 takes this offering back, so that the replacement is another.
+fn avoid(context: &Context, claim: &NodeClaim, cause: Cause) {
+    let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
+    let (instance_type, zone) = (label(labels::INSTANCE_TYPE), label(labels::ZONE));
+    if !instance_type.is_empty() && !zone.is_empty() {
+        let code = match cause {
+            Cause::RebalanceRecommendation => "RebalanceRecommendation",
+            _ => "SpotInterruption",
+        };
+        context.unavailable.mark(&UnavailableOffering {
+            instance_type,
+            zone,
+            capacity_type: CapacityType::Spot,
+            reservation: None,
+            code: code.to_owned(),
+        });
+    }
+}
+
+/// Returns since when and why a claim's instance is called back, if it is.
+pub fn recalled(claim: &NodeClaim) -> Option<Recall> {
+    Recall::of(claim.metadata.annotations.as_ref())
+}
+
+/// Takes a claim whose instance is called back one step further: taint, plan, wait for the new home of its pods, delete.
+pub async fn replace(claim: &NodeClaim, recall: Recall, context: &Context) -> Result<Action, Error> {
+    let Some(node) = registration::node(claim, context) else {
+        node_claim::delete(claim, context, recall.cause.as_str()).await?;
+        return Ok(Action::await_change());
+    };
+    let name = node.name_any();
+    let rehoused = rehoused(context, &name);
+    let late = Timestamp::now() >= recall.due();
+    if late && !rehoused && recall.cause.is_advice() {
+        return stay(claim, context).await;
+    }
+    // Looked at every second: what the watch shows already is not asked for again.
+    let taint = Effect::Taint { node: name.as_str().into() };
+    if !is_tainted(&node) && effect::apply(&context.client, &taint).await? == Outcome::Done {
+        tracing::info!(
+            Node.name = name,
+            "taint.Key" = labels::DISRUPTED,
+            "taint.Effect" = "NoSchedule",
+            "tainted node"
+        );
+        context.provision.notify_one();
+    }
+    if !late && !rehoused {
+        return Ok(Action::requeue(LOOK_AGAIN));
+    }
+    node_claim::delete(claim, context, recall.cause.as_str()).await?;
+    Ok(Action::await_change())
+}
+
+fn is_tainted(node: &Node) -> bool {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.into_iter().any(|taint| taint.key == labels::DISRUPTED)
+}
+
+/// Takes a recall back: nothing could replace the node, and it may run on. Disruption takes the taint, which nothing stands behind then.
+async fn stay(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
+    tracing::info!(NodeClaim.name = claim.name_any(), "nothing replaces the node in time, it stays until EC2 takes it");
+    let none = json!({ "annotations": { (labels::INTERRUPTED_AT): null, (labels::INTERRUPTED_BY): null } });
+    effect::write_metadata(&context.client, claim, none).await?;
+    context.disrupt.notify_one();
+    Ok(Action::await_change())
+}
+
+/// Says whether a plan was made without a node and every node that it makes for that node's pods is ready.
+fn rehoused(context: &Context, node: &str) -> bool {
+    let pods = context.stores.pods.on_node(node);
+    context.plans.considered(node)
+        && context.plans.claims_for(&pods).iter().all(|claim| {
+            context.stores.claim(claim).is_none_or(|claim| node_claim::is_true(&claim, conditions::INITIALIZED))
+        })
+}
