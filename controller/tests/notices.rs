@@ -1,23 +1,38 @@
 //! What AWS announces of instances, on a real control plane and the emulated AWS: plans, advice and failed checks, each by the way that it
-//! comes.
+//! comes, and a thousand warnings at once.
 //!
 //! Runs when `KARP_TEST_KUBECONFIG`, `KARP_TEST_AWS_ENDPOINT` and `KARP_TEST_CLUSTER` name a sandbox; `cargo verify` starts one.
 
 mod support;
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
+use futures::{StreamExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karp_domain::api::{NodeClaim, NodePool, conditions, labels};
-use kube::api::{Patch, PatchParams};
-use kube::{Api, ResourceExt};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::core::{ObjectMeta, PartialObjectMeta};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use support::stand::{Stand, instance_of, since};
-use support::{create, until};
+use support::{create, until, until_within};
 
 /// How long something that must not happen is watched for.
 const WATCH: Duration = Duration::from_secs(5);
+/// Warnings that come in a second or so.
+const MANY: usize = 1000;
+/// How soon nearly all of them must be recorded.
+const SOON: Duration = Duration::from_secs(10);
+/// Writes of the test that are on their way at a time.
+const WRITERS: usize = 32;
+/// On what the test makes by hand.
+const PLANTED: &str = "karp-test-planted";
 
 /// An event as EventBridge puts it into the queue.
 fn event(source: &str, kind: &str, detail: &Value) -> String {
@@ -187,5 +202,161 @@ async fn advice_is_followed_where_the_pool_says_so() {
     let metrics = stand.metrics();
     let disrupted = counted(&metrics, &["karpenter_nodeclaims_disrupted_total", "rebalance_recommendation"]);
     assert_eq!(disrupted, Some(1), "{metrics}");
+    stand.leave().await;
+}
+
+/// Claims and nodes that are made by hand, as if their instances ran.
+struct Plants {
+    claims: Api<NodeClaim>,
+    nodes: Api<Node>,
+    names: Vec<String>,
+}
+
+impl Plants {
+    fn instance(name: &str) -> String {
+        let number: usize = name.rsplit('-').next().and_then(|n| n.parse().ok()).expect("a number");
+        format!("i-{number:017x}")
+    }
+
+    async fn make(stand: &Stand, count: usize) -> Self {
+        let names = (0..count).map(|n| format!("{}-planted-{n}", stand.name)).collect();
+        let (claims, nodes) = (Api::all(stand.client.clone()), Api::all(stand.client.clone()));
+        let plants = Self { claims, nodes, names };
+        stream::iter(&plants.names).for_each_concurrent(WRITERS, |name| plants.one(name, &stand.name)).await;
+        plants
+    }
+
+    async fn one(&self, name: &str, class: &str) {
+        let id = format!("aws:///us-east-1a/{}", Self::instance(name));
+        let now = format!("{:.0}", Timestamp::now());
+        let marked = json!({ (PLANTED): "true", (labels::CAPACITY_TYPE): "spot", (labels::INSTANCE_TYPE): "m5.large",
+            (labels::ZONE): "us-east-1a", (labels::REGISTERED): "true", (labels::INITIALIZED): "true" });
+        let node = json!({ "metadata": { "name": name, "labels": marked }, "spec": { "providerID": id } });
+        create::<Node>(&self.nodes, node).await;
+        let ready = json!({ "type": "Ready", "status": "True", "reason": "Planted", "message": "",
+            "lastHeartbeatTime": now, "lastTransitionTime": now });
+        let room = json!({ "cpu": "2", "memory": "8Gi", "pods": "29" });
+        let status = json!({ "status": { "conditions": [ready], "capacity": room, "allocatable": room } });
+        self.nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await.expect("a status");
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": class });
+        let claim = json!({
+            "metadata": { "name": name, "labels": marked, "finalizers": [labels::TERMINATION_FINALIZER] },
+            "spec": { "nodeClassRef": class, "requirements": [] },
+        });
+        create::<NodeClaim>(&self.claims, claim).await;
+        let all = [conditions::LAUNCHED, conditions::REGISTERED, conditions::INITIALIZED];
+        let all = all.map(
+            |kind| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": now }),
+        );
+        let status = json!({ "status": { "providerID": id, "nodeName": name, "conditions": all } });
+        self.claims.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await.expect("a status");
+    }
+
+    /// Takes them away, whatever holds them; no controller runs.
+    async fn uproot(&self) {
+        let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        let free = &free;
+        stream::iter(&self.names)
+            .for_each_concurrent(WRITERS, |name| async move {
+                // One that is gone is not held.
+                drop(self.claims.patch_metadata(name, &PatchParams::default(), free).await);
+                drop(self.nodes.patch_metadata(name, &PatchParams::default(), free).await);
+            })
+            .await;
+        let planted = ListParams::default().labels(PLANTED);
+        self.claims.delete_collection(&DeleteParams::default(), &planted).await.expect("claims go");
+        self.nodes.delete_collection(&DeleteParams::default(), &planted).await.expect("nodes go");
+        until("they are gone", async || {
+            let claims = self.claims.list_metadata(&planted).await.expect("claims").items.len();
+            claims + self.nodes.list_metadata(&planted).await.expect("nodes").items.len() == 0
+        })
+        .await;
+    }
+}
+
+/// Notes when each object first is as `holds` says, until all are.
+async fn first_seen<K>(client: &Client, count: usize, holds: impl Fn(&ObjectMeta) -> bool) -> BTreeMap<String, Instant>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
+{
+    let mut seen = BTreeMap::new();
+    let config = watcher::Config::default().labels(PLANTED);
+    let all: Api<PartialObjectMeta<K>> = Api::all(client.clone());
+    let mut changes = Box::pin(watcher(all, config).default_backoff().applied_objects());
+    while seen.len() < count {
+        let object = changes.try_next().await.expect("a watch that goes on").expect("no end");
+        if holds(&object.metadata) {
+            seen.entry(object.name_any()).or_insert_with(Instant::now);
+        }
+    }
+    seen
+}
+
+/// Says whether an object leaves, or has this among its annotations or labels.
+fn marked(known: &ObjectMeta, key: &str) -> bool {
+    let has = |all: &Option<BTreeMap<String, String>>| all.as_ref().is_some_and(|all| all.contains_key(key));
+    known.deletion_timestamp.is_some() || has(&known.annotations) || has(&known.labels)
+}
+
+/// Returns the times from sent to seen, shortest first.
+fn waits(sent: &BTreeMap<String, Instant>, seen: &BTreeMap<String, Instant>) -> Vec<Duration> {
+    let mut waits: Vec<Duration> = sent.iter().map(|(name, at)| seen[name].saturating_duration_since(*at)).collect();
+    waits.sort_unstable();
+    waits
+}
+
+fn told(what: &str, waits: &[Duration]) -> Duration {
+    let at = |percent: usize| waits[(waits.len() * percent).div_ceil(100) - 1];
+    println!("figure: {what}: p50 {:?}, p90 {:?}, p99 {:?}, worst {:?}", at(50), at(90), at(99), at(100));
+    at(99)
+}
+
+#[tokio::test]
+async fn a_thousand_warnings_in_a_second_are_recorded_soon() {
+    let Some(mut stand) = Stand::open("storm").await else { return };
+    stand.pool(&["spot"]).await;
+    let plants = Plants::make(&stand, MANY).await;
+    stand.start();
+    until("it leads", async || stand.log().contains("\"metrics\"")).await;
+    // A first one that concerns nobody says that the queue is read.
+    stand.aws.send(&retirement("i-00000000000000bad", "upcoming")).await;
+    until("the queue is read", async || stand.aws.queued().await == 0).await;
+
+    let warning = |name: &String| {
+        let detail = json!({ "instance-id": Plants::instance(name), "instance-action": "terminate" });
+        event("aws.ec2", "EC2 Spot Instance Interruption Warning", &detail)
+    };
+    let watching = async {
+        let recorded = first_seen::<NodeClaim>(&stand.client, MANY, |claim| marked(claim, labels::INTERRUPTED_AT));
+        // The label comes with the taint, by the same write.
+        let tainted = first_seen::<Node>(&stand.client, MANY, |node| marked(node, labels::EXCLUDE_FROM_BALANCERS));
+        tokio::join!(recorded, tainted)
+    };
+    let (begin, aws, warning) = (Instant::now(), &stand.aws, &warning);
+    let sending = async {
+        let batches = stream::iter(plants.names.chunks(10)).map(|names| async move {
+            let at = Instant::now();
+            aws.send_batch(&names.iter().map(warning).collect::<Vec<_>>()).await;
+            names.iter().map(|name| (name.clone(), at)).collect::<Vec<_>>()
+        });
+        let sent: BTreeMap<String, Instant> = batches.buffer_unordered(4).concat().await.into_iter().collect();
+        println!("figure: {MANY} warnings sent in {:?}", begin.elapsed());
+        until("the queue is empty", async || stand.aws.queued().await == 0).await;
+        println!("figure: all deleted after {:?}", begin.elapsed());
+        sent
+    };
+    let within = tokio::time::timeout(Duration::from_secs(120), async { tokio::join!(sending, watching) }).await;
+    let (sent, (recorded, tainted)) = within.expect("all are recorded and their nodes tainted");
+    told("from warning to taint", &waits(&sent, &tainted));
+    let late = told("from warning to record", &waits(&sent, &recorded));
+    assert!(late <= SOON, "1 % were recorded later than {late:?} after they were sent");
+    let metrics = stand.metrics();
+    let received = counted(&metrics, &["received_messages_total", "spot_interrupted"]);
+    assert!(received >= Some(MANY as u64), "{received:?}");
+
+    stand.crash();
+    plants.uproot().await;
+    stand.start();
+    until_within(Duration::from_secs(60), "it works", async || stand.log().contains("\"metrics\"")).await;
     stand.leave().await;
 }

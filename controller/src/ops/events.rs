@@ -1,11 +1,13 @@
 //! Events on pods, nodes and claims, under Karpenter's reasons, each said once in a while.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use moka::sync::Cache;
+use tokio::sync::Semaphore;
 
 /// Equal events on one object are said again after this long (Karpenter: 2 min).
 const QUIET: Duration = Duration::from_secs(120);
@@ -15,6 +17,10 @@ const QUIET_FAILED_SCHEDULING: Duration = Duration::from_secs(300);
 const QUIET_UNCONSOLIDATABLE: Duration = Duration::from_secs(900);
 /// Most events remembered for repetition; beyond it the oldest may be said again.
 const REMEMBERED: u64 = 20_000;
+/// Events on their way to the API server at a time: a thousand interruptions tell three thousand, and what is recorded comes first.
+const PUBLISHED_AT_ONCE: usize = 8;
+/// Events that may wait for their turn; beyond it they are left out, as they only tell.
+const WAITING: usize = 10_000;
 /// The API server refuses longer notes.
 const NOTE_BYTES: usize = 1024;
 
@@ -89,6 +95,8 @@ type Key = (Reason, String, String, String);
 pub struct Events {
     recorder: Recorder,
     said: Cache<Key, std::time::Instant>,
+    turns: Arc<Semaphore>,
+    room: Arc<Semaphore>,
 }
 
 impl Events {
@@ -96,7 +104,8 @@ impl Events {
     pub fn new(client: Client, instance: Option<String>) -> Self {
         let recorder = Recorder::new(client, Reporter { controller: "karpenter".to_owned(), instance });
         let said = Cache::builder().max_capacity(REMEMBERED).time_to_live(QUIET_UNCONSOLIDATABLE).build();
-        Self { recorder, said }
+        let (turns, room) = (Semaphore::new(PUBLISHED_AT_ONCE), Semaphore::new(WAITING));
+        Self { recorder, said, turns: Arc::new(turns), room: Arc::new(room) }
     }
 
     /// Publishes an event about an object unless the same was said a short while ago.
@@ -106,6 +115,10 @@ impl Events {
         if self.said.get(&key).is_some_and(|at| at.elapsed() < reason.quiet()) {
             return;
         }
+        let Ok(place) = self.room.clone().try_acquire_owned() else {
+            tracing::warn!(reason = format!("{reason:?}"), "too many events wait to be told, leaving one out");
+            return;
+        };
         self.said.insert(key, std::time::Instant::now());
         let event = Event {
             type_: reason.severity(),
@@ -114,11 +127,13 @@ impl Events {
             action: format!("{reason:?}"),
             secondary: None,
         };
-        let (recorder, about) = (self.recorder.clone(), about.clone());
+        let (recorder, about, turns) = (self.recorder.clone(), about.clone(), self.turns.clone());
         tokio::spawn(async move {
+            let turn = turns.acquire().await;
             if let Err(error) = recorder.publish(&event, &about).await {
                 tracing::debug!(%error, reason = event.reason, "event was not accepted");
             }
+            drop((turn, place));
         });
     }
 }
@@ -138,7 +153,46 @@ fn shorten(mut note: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
+
+    #[tokio::test]
+    async fn many_events_are_told_a_few_at_a_time() {
+        let (now, most, all) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        let counts = Arc::new([now, most, all]);
+        let shared = counts.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let counts = shared.clone();
+            async move {
+                let [now, most, all] = &*counts;
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                now.fetch_sub(1, Ordering::SeqCst);
+                all.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, Infallible>(Response::new(Body::from(body)))
+            }
+        });
+        let events = Events::new(Client::new(service, "default"), None);
+        for n in 0..100 {
+            let about = serde_json::from_value(json!({ "kind": "Node", "name": "n", "uid": n.to_string() }));
+            events.publish(&about.expect("a reference"), Reason::SpotInterrupted, "it goes");
+        }
+        let [_, most, all] = &*counts;
+        let told = async {
+            while all.load(Ordering::SeqCst) < 100 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), told).await.expect("all are told");
+        assert_eq!(most.load(Ordering::SeqCst), PUBLISHED_AT_ONCE);
+    }
 
     #[test]
     fn long_notes_are_cut_at_a_character() {
