@@ -94,6 +94,7 @@ resource "karp_controller_role" "this" {
   oidc_provider_arn      = karp_oidc_provider.cluster.arn
   node_role_arns         = [karp_node_role.this.arn]
   interruption_queue_arn = karp_interruption_queue.this.arn
+  instance_profiles      = "terraform"
 }
 
 resource "karp_access_entry" "nodes" {

@@ -32,6 +32,15 @@ async fn policies_are_those_of_the_resources() {
     let policy = json_of(&call("controller_policy", vec![Value::from(scope.clone())]).await.unwrap());
     let endpoint = &policy["Statement"].as_array().unwrap().last().unwrap()["Resource"];
     assert_eq!(endpoint, "arn:aws:eks:eu-west-1:111122223333:cluster/prod");
+    let may_make = |policy: &Json| policy.to_string().contains("iam:CreateInstanceProfile");
+    assert!(may_make(&policy));
+    let mut given = scope.clone();
+    given["instance_profiles"] = json!("terraform");
+    let policy = json_of(&call("controller_policy", vec![Value::from(given.clone())]).await.unwrap());
+    assert!(!may_make(&policy));
+    given["instance_profiles"] = json!("nobody");
+    let error = call("controller_policy", vec![Value::from(given)]).await.unwrap_err();
+    assert!(error.argument == Some(0) && error.text.contains("controller or terraform"), "{error}");
     let mut misspelt = scope;
     misspelt["regoin"] = json!("x");
     let error = call("controller_policy", vec![Value::from(misspelt)]).await.unwrap_err();

@@ -106,6 +106,7 @@ resource "karp_controller_role" "this" {
   service_account        = var.service_account
   node_role_arns         = [local.node_iam_role_arn]
   interruption_queue_arn = local.queue_arn
+  instance_profiles      = var.instance_profiles
   tags                   = var.tags
 }
 

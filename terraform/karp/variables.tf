@@ -161,6 +161,18 @@ variable "policy_mode" {
   }
 }
 
+variable "instance_profiles" {
+  description = "Who makes the instance profiles of nodes: \"terraform\" (this module; the controller has no right to make any), or the \"controller\", for node classes with a role."
+  type        = string
+  default     = "terraform"
+  nullable    = false
+
+  validation {
+    condition     = contains(["controller", "terraform"], var.instance_profiles)
+    error_message = "instance_profiles is \"controller\" or \"terraform\"."
+  }
+}
+
 # --- identity of the nodes --------------------------------------------------------------------------------------------------------
 
 variable "create_node_iam_role" {

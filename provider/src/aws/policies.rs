@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use karp_domain::iam::{self, ControllerScope};
+use karp_domain::iam::{self, ControllerScope, InstanceProfiles};
 
 use super::document::canonical_value;
 
@@ -47,7 +47,13 @@ pub fn pod_identity_trust() -> String {
 }
 
 /// Gives the controller's policy. The account is that of the roles and queue that it may use.
-pub fn controller(region: &str, cluster: &str, node_role_arns: &BTreeSet<String>, queue_arn: Option<&str>) -> String {
+pub fn controller(
+    region: &str,
+    cluster: &str,
+    node_role_arns: &BTreeSet<String>,
+    queue_arn: Option<&str>,
+    instance_profiles: InstanceProfiles,
+) -> String {
     let mut arns = node_role_arns.iter().map(String::as_str).chain(queue_arn);
     let account = arns.find_map(|arn| arn.split(':').nth(4)).unwrap_or(ANY_ACCOUNT);
     let policy = iam::controller_policy(&ControllerScope {
@@ -57,6 +63,7 @@ pub fn controller(region: &str, cluster: &str, node_role_arns: &BTreeSet<String>
         cluster_name: cluster.to_owned(),
         node_role_arns: node_role_arns.iter().cloned().collect(),
         interruption_queue_arn: queue_arn.map(str::to_owned),
+        instance_profiles,
         ..ControllerScope::default()
     });
     canonical_value(&policy)
@@ -78,10 +85,12 @@ mod tests {
     fn the_policy_fits_with_the_longest_cluster_name() {
         let roles = BTreeSet::from(["arn:aws:iam::111122223333:role/KarpNodeRole-prod".to_owned()]);
         let queue = "arn:aws:sqs:eu-west-1:111122223333:karp-prod";
-        let policy = controller("eu-west-1", &"c".repeat(100), &roles, Some(queue));
+        let of = |profiles| controller("eu-west-1", &"c".repeat(100), &roles, Some(queue), profiles);
+        let policy = of(InstanceProfiles::Controller);
         assert!(policy.len() <= iam::INLINE_POLICY_LIMIT, "{} characters", policy.len());
         assert!(split(&policy, iam::MANAGED_POLICY_LIMIT).len() <= 2);
         assert_eq!(canonical(&policy), policy);
         assert!(policy.contains("arn:aws:iam::111122223333:instance-profile/*"), "{policy}");
+        assert_eq!(split(&of(InstanceProfiles::Terraform), iam::MANAGED_POLICY_LIMIT).len(), 1);
     }
 }

@@ -25,7 +25,7 @@ pub struct Event {
     /// The end of the rule's name.
     pub suffix: &'static str,
     source: &'static str,
-    detail_type: &'static str,
+    detail_types: &'static [&'static str],
 }
 
 /// All events that the controller understands.
@@ -34,26 +34,30 @@ pub const EVENTS: [Event; 5] = [
         name: "capacity_reservation",
         suffix: "CapacityReservation",
         source: "aws.ec2",
-        detail_type: "EC2 Capacity Reservation Instance Interruption Warning",
+        // AWS documents the warning under both names.
+        detail_types: &[
+            "EC2 Capacity Reservation Instance Interruption Warning",
+            "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
+        ],
     },
-    Event { name: "health", suffix: "Health", source: "aws.health", detail_type: "AWS Health Event" },
+    Event { name: "health", suffix: "Health", source: "aws.health", detail_types: &["AWS Health Event"] },
     Event {
         name: "rebalance",
         suffix: "Rebalance",
         source: "aws.ec2",
-        detail_type: "EC2 Instance Rebalance Recommendation",
+        detail_types: &["EC2 Instance Rebalance Recommendation"],
     },
     Event {
         name: "spot",
         suffix: "SpotInterruption",
         source: "aws.ec2",
-        detail_type: "EC2 Spot Instance Interruption Warning",
+        detail_types: &["EC2 Spot Instance Interruption Warning"],
     },
     Event {
         name: "state_change",
         suffix: "StateChange",
         source: "aws.ec2",
-        detail_type: "EC2 Instance State-change Notification",
+        detail_types: &["EC2 Instance State-change Notification"],
     },
 ];
 
@@ -71,7 +75,7 @@ impl Event {
 
     /// EventBridge wants lists even for one value.
     fn pattern(self) -> String {
-        json!({ "source": [self.source], "detail-type": [self.detail_type] }).to_string()
+        json!({ "source": [self.source], "detail-type": self.detail_types }).to_string()
     }
 }
 
@@ -86,7 +90,7 @@ pub struct Queue {
     pub tags: Tags,
 }
 
-/// Gives the queue's policy: EventBridge may send, and nobody without TLS.
+/// Gives the queue's policy: rules of its account and region may send, and nobody without TLS.
 pub fn policy(queue_arn: &str) -> String {
     canonical_value(&karp_domain::iam::queue_policy(queue_arn))
 }
@@ -188,7 +192,7 @@ pub async fn put_rule(
     let doing = format!("write EventBridge rule {rule:?}");
     // Tags in PutRule count for new rules only; an existing one is tagged by its ARN.
     let call = aws.events().put_rule().name(&rule).event_pattern(event.pattern()).state(RuleState::Enabled);
-    let call = call.description(format!("Sends {:?} to queue {queue} for karp", event.detail_type));
+    let call = call.description(format!("Sends {:?} to queue {queue} for karp", event.detail_types.join(" and ")));
     let answer = call.send().await.map_err(|e| Failure::aws(&doing, e))?;
     let arn = answer.rule_arn().unwrap_or_default().to_owned();
     retag_rule(aws, &arn, tags, owned).await.map_err(|f| f.at("tags"))?;
@@ -291,6 +295,22 @@ mod tests {
         assert_eq!(EVENTS[1].rule_name("karp-demo"), "karp-demo-Health");
     }
 
+    /// What no rule lets through never reaches the controller; what the controller does not know is of no use to it.
+    #[test]
+    fn the_rules_let_through_what_the_controller_reads() {
+        for event in EVENTS {
+            let pattern: serde_json::Value = serde_json::from_str(&event.pattern()).expect("a pattern");
+            assert_eq!(pattern["source"], json!([event.source]));
+            for kind in pattern["detail-type"].as_array().expect("kinds") {
+                let detail = json!({ "instance-id": "i-1", "state": "stopping", "service": "EC2",
+                    "eventTypeCategory": "scheduledChange", "affectedEntities": [{ "entityValue": "i-1" }] });
+                let sent = json!({ "source": event.source, "detail-type": kind, "detail": detail });
+                let read = karp_domain::interruption::parse(&sent.to_string());
+                assert_eq!(read.notices().len(), 1, "{kind}: {read:?}");
+            }
+        }
+    }
+
     #[test]
     fn the_policy_refuses_plain_http() {
         let policy = policy("arn:aws:sqs:eu-west-1:1:q");
@@ -298,6 +318,7 @@ mod tests {
             policy.contains(r#""aws:SecureTransport":"false""#) && policy.contains("events.amazonaws.com"),
             "{policy}"
         );
+        assert!(policy.contains(r#""aws:SourceArn":"arn:aws:events:eu-west-1:1:rule/*""#), "{policy}");
         assert_eq!(canonical(&policy), policy);
     }
 }

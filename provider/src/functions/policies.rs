@@ -1,6 +1,6 @@
 //! `controller_policy` and `node_trust_policy`: IAM documents for those who make the roles elsewhere.
 
-use karp_domain::iam::{self, ControllerScope, MANAGED_POLICY_LIMIT};
+use karp_domain::iam::{self, ControllerScope, InstanceProfiles, MANAGED_POLICY_LIMIT};
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tfplugin::{Function, FunctionError, Signature, Type, Value};
@@ -20,6 +20,8 @@ struct Scope {
     node_role_arns: Vec<String>,
     #[serde(default)]
     interruption_queue_arn: Option<String>,
+    #[serde(default)]
+    instance_profiles: Option<String>,
     #[serde(default)]
     ami_ssm_parameter_arns: Vec<String>,
     #[serde(default)]
@@ -52,12 +54,19 @@ impl Function for ControllerPolicy {
                 "scope",
                 Type::Dynamic,
                 "An object: `cluster_name`, `region`, `account_id`; and, where wanted, `partition` (`aws`), `node_role_arns` (the roles that \
-                 may be handed to instances), `interruption_queue_arn`, `ami_ssm_parameter_arns`, `extra_statements`.",
+                 may be handed to instances), `interruption_queue_arn`, `instance_profiles` (`controller`, or `terraform`: no rights to make \
+                 them), `ami_ssm_parameter_arns`, `extra_statements`.",
             )
     }
 
     fn call(&self, arguments: &[Value]) -> Result<Value, FunctionError> {
         let scope: Scope = super::object(arguments, 0)?;
+        let profiles = scope.instance_profiles.as_deref();
+        let profiles =
+            profiles.map_or(Some(InstanceProfiles::default()), InstanceProfiles::parse).ok_or_else(|| {
+                let words = InstanceProfiles::WORDS.join(" or ");
+                FunctionError::new(format!("instance_profiles is {words}.")).argument(0)
+            })?;
         let policy = iam::controller_policy(&ControllerScope {
             partition: partition(scope.partition.as_deref().unwrap_or_default()),
             region: scope.region,
@@ -65,6 +74,7 @@ impl Function for ControllerPolicy {
             cluster_name: scope.cluster_name,
             node_role_arns: scope.node_role_arns,
             interruption_queue_arn: scope.interruption_queue_arn,
+            instance_profiles: profiles,
             ami_ssm_parameter_arns: scope.ami_ssm_parameter_arns,
             extra_statements: scope.extra_statements,
         });

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use karp_domain::iam::INLINE_POLICY_LIMIT;
+use karp_domain::iam::{INLINE_POLICY_LIMIT, InstanceProfiles};
 use serde::Deserialize;
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Type, Value, async_trait};
@@ -38,6 +38,7 @@ struct Model {
     policy_mode: Option<String>,
     node_role_arns: Option<BTreeSet<String>>,
     interruption_queue_arn: Option<String>,
+    instance_profiles: Option<String>,
     association_id: Option<String>,
     policy_arns: Option<BTreeSet<String>>,
 }
@@ -108,6 +109,16 @@ impl Resource for ControllerRole {
             .attribute(
                 "interruption_queue_arn",
                 Attribute::string().optional().validate(validate::arn()).describe("The interruption queue that it reads."),
+            )
+            .attribute(
+                "instance_profiles",
+                Attribute::string()
+                    .default(InstanceProfiles::default().as_str())
+                    .validate(validate::one_of(InstanceProfiles::WORDS))
+                    .describe(
+                        "Who makes the instance profiles of nodes: the `controller`, for node classes with a `role`, or `terraform`: every \
+                         node class names an `instance_profile`, and the policy has nothing of IAM but the right to pass the nodes' roles.",
+                    ),
             )
             .attribute(
                 "policy_json",
@@ -288,7 +299,7 @@ fn identity(schema: Schema) -> Schema {
 
 /// Gives trust and policy; `None` while something that they follow from is unknown.
 async fn documents(session: &Session, planned: &Value) -> Option<Documents> {
-    const SOURCES: [&str; 7] = [
+    const SOURCES: [&str; 8] = [
         "cluster_name",
         "auth",
         "oidc_provider_arn",
@@ -296,6 +307,7 @@ async fn documents(session: &Session, planned: &Value) -> Option<Documents> {
         "service_account",
         "node_role_arns",
         "interruption_queue_arn",
+        "instance_profiles",
     ];
     if SOURCES.iter().any(|name| !planned.get(name).whole_known()) {
         return None;
@@ -310,7 +322,8 @@ async fn documents(session: &Session, planned: &Value) -> Option<Documents> {
     };
     let queue = model.interruption_queue_arn.as_deref();
     let roles = model.node_role_arns.clone().unwrap_or_default();
-    let policy = policies::controller(&region, subject.cluster, &roles, queue);
+    let profiles = model.instance_profiles.as_deref().and_then(InstanceProfiles::parse).unwrap_or_default();
+    let policy = policies::controller(&region, subject.cluster, &roles, queue, profiles);
     Some(Documents { trust, policy })
 }
 
@@ -340,7 +353,7 @@ fn complete(state: Value, trust: &str, managed: bool) -> Value {
     }
 }
 
-/// Completes the state of an import by the policy: the roles that may be passed, and the queue.
+/// Completes the state of an import by the policy: the roles that may be passed, the queue, and who makes instance profiles.
 fn recover_scope(state: Value) -> Value {
     if !state.get("node_role_arns").is_null() || !state.get("interruption_queue_arn").is_null() {
         return state;
@@ -355,6 +368,9 @@ fn recover_scope(state: Value) -> Value {
     };
     let roles = resources("AllowPassingInstanceRole");
     let mut state = state;
+    if policy["Statement"].is_array() && state.get("instance_profiles").is_null() {
+        state.set("instance_profiles", InstanceProfiles::of_policy(&policy).as_str());
+    }
     if !roles.is_empty() {
         state.set("node_role_arns", iam_role::text_set(&roles));
     }

@@ -38,6 +38,7 @@ resource "karp_controller_role" "irsa" {
 resource "karp_controller_role" "pods" {
   auth                   = "pod_identity"
   policy_mode            = "managed"
+  instance_profiles      = "terraform"
   cluster_name           = local.cluster_name
   name                   = "NAME-pods"
   service_account        = "NAME"

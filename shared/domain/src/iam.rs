@@ -11,6 +11,46 @@ pub const MANAGED_POLICY_LIMIT: usize = 6144;
 /// The most characters of all inline policies of a role together.
 pub const INLINE_POLICY_LIMIT: usize = 10_240;
 
+/// Says who makes the instance profiles that nodes run under.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InstanceProfiles {
+    /// The controller, for node classes that name a role.
+    #[default]
+    Controller,
+    /// Terraform, or somebody else: each node class names a profile that is there. The controller then calls IAM for nothing.
+    Terraform,
+}
+
+impl InstanceProfiles {
+    /// The words, in the order of the variants.
+    pub const WORDS: [&'static str; 2] = ["controller", "terraform"];
+
+    /// Answers its word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Controller => Self::WORDS[0],
+            Self::Terraform => Self::WORDS[1],
+        }
+    }
+
+    /// Reads its word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Controller, Self::Terraform].into_iter().find(|one| one.as_str() == word)
+    }
+
+    /// Tells who makes them by a policy of the controller: whether that lets it.
+    #[must_use]
+    pub fn of_policy(policy: &Value) -> Self {
+        let statements = policy["Statement"].as_array().into_iter().flatten();
+        let makes = statements.into_iter().any(|statement| statement["Sid"] == CREATE_PROFILES);
+        if makes { Self::Controller } else { Self::Terraform }
+    }
+}
+
+const CREATE_PROFILES: &str = "AllowScopedInstanceProfileCreationActions";
+
 /// What the controller's policy is made for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControllerScope {
@@ -21,6 +61,8 @@ pub struct ControllerScope {
     pub cluster_name: String,
     /// Roles that may be handed to instances.
     pub node_role_arns: Vec<String>,
+    /// Who makes instance profiles.
+    pub instance_profiles: InstanceProfiles,
     /// The queue of interruption messages, if there is one.
     pub interruption_queue_arn: Option<String>,
     /// SSM parameters of the user's own that name images.
@@ -43,7 +85,10 @@ pub fn controller_policy(scope: &ControllerScope) -> Value {
             None,
         ));
     }
-    statements.extend(instance_profile_statements(scope));
+    statements.extend(pass_role_statement(scope));
+    if scope.instance_profiles == InstanceProfiles::Controller {
+        statements.extend(instance_profile_statements(scope));
+    }
     statements.push(allow(
         "AllowAPIServerEndpointDiscovery",
         &json!("eks:DescribeCluster"),
@@ -165,6 +210,14 @@ fn read_statements(scope: &ControllerScope) -> Vec<Value> {
     ]
 }
 
+/// Whoever launches an instance passes the role that its profile holds, whoever made that.
+fn pass_role_statement(scope: &ControllerScope) -> Option<Value> {
+    let pass_to = json!({ "StringEquals": { "iam:PassedToService": ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"] } });
+    let roles = &scope.node_role_arns;
+    let statement = || allow("AllowPassingInstanceRole", &json!("iam:PassRole"), &json!(roles), Some(pass_to));
+    (!roles.is_empty()).then(statement)
+}
+
 fn instance_profile_statements(scope: &ControllerScope) -> Vec<Value> {
     let all = format!("arn:{}:iam::{}:instance-profile/*", scope.partition, scope.account_id);
     // Narrower than Karpenter's: those that the controller makes all lie below this path.
@@ -186,19 +239,9 @@ fn instance_profile_statements(scope: &ControllerScope) -> Vec<Value> {
     for (key, value) in requested.as_object().into_iter().flatten() {
         both[key] = value.clone();
     }
-    let pass_to = json!({ "StringEquals": { "iam:PassedToService": ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"] } });
-    let mut statements = Vec::new();
-    if !scope.node_role_arns.is_empty() {
-        statements.push(allow(
-            "AllowPassingInstanceRole",
-            &json!("iam:PassRole"),
-            &json!(scope.node_role_arns),
-            Some(pass_to),
-        ));
-    }
-    statements.extend([
+    vec![
         allow(
-            "AllowScopedInstanceProfileCreationActions",
+            CREATE_PROFILES,
             &json!("iam:CreateInstanceProfile"),
             &json!(profiles),
             Some(json!({ "StringEquals": requested, "StringLike": class("RequestTag") })),
@@ -223,8 +266,7 @@ fn instance_profile_statements(scope: &ControllerScope) -> Vec<Value> {
         ),
         allow("AllowInstanceProfileReadActions", &json!("iam:GetInstanceProfile"), &json!(all), None),
         allow("AllowUnscopedInstanceProfileListAction", &json!("iam:ListInstanceProfiles"), &json!("*"), None),
-    ]);
-    statements
+    ]
 }
 
 fn trust(principal: &Value, actions: &Value, condition: Option<Value>) -> Value {
@@ -270,16 +312,24 @@ pub fn fargate_trust(partition: &str, region: &str, account_id: &str, cluster_na
     )
 }
 
-/// Returns the policy of the interruption queue: EventBridge and SQS may send, and only over TLS.
+/// Returns the policy of the interruption queue: EventBridge may send for rules of the queue's own account and region, and only over TLS.
+/// Without the source, any account's rule that names the queue could have nodes ended.
 #[must_use]
 pub fn queue_policy(queue_arn: &str) -> Value {
+    let mut parts = queue_arn.split(':').skip(1);
+    let mut part = || parts.next().unwrap_or_default();
+    let (partition, _, region, account) = (part(), part(), part(), part());
     document(&[
         json!({
             "Sid": "EC2InterruptionPolicy",
             "Effect": "Allow",
-            "Principal": { "Service": ["events.amazonaws.com", "sqs.amazonaws.com"] },
+            "Principal": { "Service": "events.amazonaws.com" },
             "Action": "sqs:SendMessage",
-            "Resource": queue_arn
+            "Resource": queue_arn,
+            "Condition": {
+                "ArnLike": { "aws:SourceArn": format!("arn:{partition}:events:{region}:{account}:rule/*") },
+                "StringEquals": { "aws:SourceAccount": account }
+            }
         }),
         json!({
             "Sid": "DenyHTTP",
@@ -378,6 +428,37 @@ mod tests {
     fn without_queue_there_is_no_queue_statement() {
         let policy = controller_policy(&ControllerScope { interruption_queue_arn: None, ..scope() });
         assert!(!policy.to_string().contains("sqs:"));
+    }
+
+    #[test]
+    fn who_makes_no_profiles_needs_nothing_of_iam_but_to_pass_the_role() {
+        let policy = controller_policy(&ControllerScope { instance_profiles: InstanceProfiles::Terraform, ..scope() });
+        let statements = policy["Statement"].as_array().expect("statements");
+        let actions = statements
+            .iter()
+            .flat_map(|s| s["Action"].as_array().map_or_else(|| vec![s["Action"].clone()], Clone::clone));
+        let iam: Vec<Value> = actions.filter(|action| action.as_str().is_some_and(|a| a.starts_with("iam:"))).collect();
+        assert_eq!(iam, ["iam:PassRole"]);
+        assert_eq!(InstanceProfiles::of_policy(&policy), InstanceProfiles::Terraform);
+        assert_eq!(InstanceProfiles::of_policy(&controller_policy(&scope())), InstanceProfiles::Controller);
+        for word in InstanceProfiles::WORDS {
+            assert_eq!(InstanceProfiles::parse(word).map(InstanceProfiles::as_str), Some(word));
+        }
+    }
+
+    #[test]
+    fn only_rules_of_the_own_account_and_region_fill_the_queue_and_only_over_tls() {
+        let arn = "arn:aws-cn:sqs:cn-north-1:123456789012:karp-demo";
+        let policy = queue_policy(arn);
+        let send = statement(&policy, "EC2InterruptionPolicy");
+        assert_eq!(send["Principal"]["Service"], "events.amazonaws.com");
+        assert_eq!(send["Resource"], arn);
+        let source = &send["Condition"];
+        assert_eq!(source["ArnLike"]["aws:SourceArn"], "arn:aws-cn:events:cn-north-1:123456789012:rule/*");
+        assert_eq!(source["StringEquals"]["aws:SourceAccount"], "123456789012");
+        let deny = statement(&policy, "DenyHTTP");
+        assert_eq!((&deny["Effect"], &deny["Principal"]), (&json!("Deny"), &json!("*")));
+        assert_eq!(deny["Condition"]["Bool"]["aws:SecureTransport"], "false");
     }
 
     #[test]

@@ -104,12 +104,13 @@ run "the_namespace_of_others_on_fargate" {
 run "unknown_words" {
   command = plan
   variables {
-    discovery     = "auto"
-    node_access   = "configmap"
-    policy_mode   = "auto"
-    controller_on = "ec2"
+    discovery         = "auto"
+    node_access       = "configmap"
+    policy_mode       = "auto"
+    instance_profiles = "nobody"
+    controller_on     = "ec2"
   }
-  expect_failures = [var.discovery, var.node_access, var.policy_mode, var.controller_on]
+  expect_failures = [var.discovery, var.node_access, var.policy_mode, var.instance_profiles, var.controller_on]
 }
 
 run "a_pool_without_its_class" {
