@@ -311,8 +311,13 @@ fn told(what: &str, waits: &[Duration]) -> Duration {
     at(99)
 }
 
+/// A measurement: it wants the machine for itself, so only `cargo verify --deep` makes it.
 #[tokio::test]
 async fn a_thousand_warnings_in_a_second_are_recorded_soon() {
+    if std::env::var_os("KARP_DEEP").is_none() {
+        println!("skipped: KARP_DEEP is not set");
+        return;
+    }
     let Some(mut stand) = Stand::open("storm").await else { return };
     stand.pool(&["spot"]).await;
     let plants = Plants::make(&stand, MANY).await;
