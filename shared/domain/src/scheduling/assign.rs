@@ -217,7 +217,7 @@ impl<'r> Assignment<'r> {
         let (labelled, taints) = host_filters(shape);
         pools.iter().map(|pool| &self.problem.pools[*pool]).any(|state| {
             let may_satisfy = |wanted: &Requirements| {
-                way(&state.pool, &state.catalogue, &state.types, state.market, wanted, 0).is_ok()
+                way(&state.pool.requirements, &state.catalogue, &state.types, state.market, wanted, 0).is_ok()
             };
             (!labelled || shape.alternatives.iter().any(may_satisfy))
                 && (!taints || bears_all(shape, &state.pool.taints, false).is_ok())
