@@ -325,7 +325,9 @@ mod tests {
                         *rivals -= 1;
                         *version += 1;
                     }
-                    code = if patch["metadata"]["resourceVersion"] == version.to_string() { 200 } else { 409 };
+                    let seen: Option<u32> =
+                        patch["metadata"]["resourceVersion"].as_str().and_then(|at| at.parse().ok());
+                    code = if seen == Some(*version) { 200 } else { 409 };
                 }
                 let answer = match code {
                     200 => json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
