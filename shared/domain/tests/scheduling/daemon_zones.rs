@@ -47,7 +47,7 @@ fn nodes_go_beside_the_zones_of_a_daemon_where_that_is_cheaper() {
         assert!(!node.requirements.admits(ZONE, "us-east-1b"), "{}", node.requirements);
     }
     // while EC2 is asked, the claims are as large as they were planned
-    let mut next = known.clone();
+    let mut next = known;
     next.claims.extend(solution.nodes.iter().enumerate().map(|(at, node)| created(node, &format!("n{at}"))));
     let later = solve(&next);
     assert_eq!((later.placements.len(), later.nodes.len(), later.unschedulable.len()), (3, 0, 0));
@@ -112,7 +112,7 @@ fn a_pod_goes_where_no_daemon_has_its_port() {
     assert!(solution.unschedulable.is_empty(), "{:?}", solution.unschedulable);
     assert!(!solution.nodes[0].requirements.admits(ZONE, "us-east-1b"), "{}", solution.nodes[0].requirements);
     assert!(explain(&known, &known.pods[0], &solution)[0].left > 0);
-    let mut next = known.clone();
+    let mut next = known;
     next.claims.push(created(&solution.nodes[0], "n"));
     assert_eq!((solve(&next).placements.len(), solve(&next).nodes.len()), (1, 0));
 }

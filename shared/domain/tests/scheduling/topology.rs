@@ -476,7 +476,7 @@ fn pods_near_which_a_pod_must_be_match_all_terms() {
     for key in [HOST, ZONE] {
         let near = (REQUIRED_NEAR, json!([term("a", key), term("b", key)]));
         let stranger = with(pending("q", "500m", "512Mi"), &[("metadata.labels", json!({"app": "q"})), near.clone()]);
-        let answer = Answer::of(&[objects.as_slice(), &[stranger.clone()]].concat());
+        let answer = Answer::of(&[objects.as_slice(), std::slice::from_ref(&stranger)].concat());
         assert_eq!((answer.refused().len(), answer.solution.nodes.len()), (1, 0), "{key}: {:?}", answer.places);
         let both = labelled("both", json!({"a": "1", "b": "1"}));
         let answer = Answer::of(&[objects.as_slice(), &[both, stranger]].concat());
