@@ -215,7 +215,7 @@ fn bad_input_is_told_by_file_and_line() {
 fn what_was_made_to_break_the_reader_is_refused() {
     let dir = Dir::new("nested");
     let lists = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    let typed = format!("{}{}", r#"{"items":"#.repeat(100_000), "}".repeat(100_000));
+    let typed = format!("{}[]{}", r#"{"items":"#.repeat(100_000), "}".repeat(100_000));
     for (name, text) in [("lists.json", lists), ("typed.json", typed)] {
         let output = simulate(&[&dir.put(name, text)], &[]);
         assert_eq!(output.status.code(), Some(1), "{name}: {:?}", output.status);
