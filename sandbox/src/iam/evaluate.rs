@@ -179,9 +179,18 @@ mod tests {
         assert!(runs("arn:aws:eks:r:1:fargateprofile/c/p/1").is_allowed());
         assert!(!runs("arn:aws:eks:r:1:fargateprofile/other/p/1").is_allowed());
         let queue = read(&iam::queue_policy("arn:aws:sqs:r:1:q"));
-        let send = |who: Principal, tls| by(&queue, "sqs:SendMessage", who, &[("aws:SecureTransport", tls)]);
-        assert!(send(service("events.amazonaws.com"), "true").is_allowed());
-        assert_eq!(send(service("events.amazonaws.com"), "false"), Verdict::Denied("DenyHTTP".to_owned()));
+        let from = |who: Principal, tls, account, rule| {
+            let context = [("aws:SecureTransport", tls), ("aws:SourceAccount", account), ("aws:SourceArn", rule)];
+            by(&queue, "sqs:SendMessage", who, &context)
+        };
+        let send = |who: Principal, tls| from(who, tls, "1", "arn:aws:events:r:1:rule/karp");
+        let events = || service("events.amazonaws.com");
+        assert!(send(events(), "true").is_allowed());
+        assert_eq!(send(events(), "false"), Verdict::Denied("DenyHTTP".to_owned()));
+        // rules of other accounts and regions know the queue's name, too
+        assert!(!from(events(), "true", "2", "arn:aws:events:r:2:rule/karp").is_allowed());
+        assert!(!from(events(), "true", "1", "arn:aws:events:elsewhere:1:rule/karp").is_allowed());
+        assert!(!by(&queue, "sqs:SendMessage", events(), &[("aws:SecureTransport", "true")]).is_allowed());
         assert!(!send(Principal::Aws("arn:aws:iam::2:root".to_owned()), "true").is_allowed());
     }
 }
