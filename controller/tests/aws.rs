@@ -195,18 +195,7 @@ async fn an_interrupted_node_is_replaced_before_it_is_drained() {
     stand.aws.send("{ this is no message").await;
     stand.aws.send(&json!({ "source": "aws.ec2", "detail-type": 7 }).to_string()).await;
     stand.aws.door("interrupt", &json!({ "instance_id": instance_of(&old), "after_seconds": 120 }));
-    // The old claim's last state is kept: it says when its end was asked for.
-    let mut asked = None;
-    until("the old claim is gone", async || match claims.get_opt(&old.name_any()).await {
-        Ok(Some(claim)) => {
-            asked = claim.metadata.deletion_timestamp.map(|time| time.0).or(asked);
-            false
-        }
-        Ok(None) => true,
-        Err(_) => false,
-    })
-    .await;
-    let asked = asked.expect("its end was seen");
+    let asked = stand.until_gone(&old).await;
     stand.until_running(2).await;
     let now = stand.mine::<NodeClaim>().await;
     let replaced = now.iter().filter_map(|claim| since(claim, conditions::INITIALIZED)).min().expect("a replacement");

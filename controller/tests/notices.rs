@@ -78,19 +78,9 @@ async fn the_claim(stand: &Stand) -> NodeClaim {
 
 /// Waits until a claim is gone and its pods run elsewhere; returns when its end was asked for.
 async fn until_replaced(stand: &Stand, old: &NodeClaim) -> Timestamp {
-    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
-    let mut asked = None;
-    until("the old claim is gone", async || match claims.get_opt(&old.name_any()).await {
-        Ok(Some(claim)) => {
-            asked = claim.metadata.deletion_timestamp.map(|time| time.0).or(asked);
-            false
-        }
-        Ok(None) => true,
-        Err(_) => false,
-    })
-    .await;
+    let asked = stand.until_gone(old).await;
     stand.until_running(1).await;
-    asked.expect("its end was seen")
+    asked
 }
 
 /// Asserts that the replacement was ready before the end of the old node was asked for, which the API server tells by the second.

@@ -226,6 +226,22 @@ impl Stand {
         until(&format!("{count} pods run"), async || self.running().await.len() == count).await;
     }
 
+    /// Waits until a claim is gone; returns when its end was asked for, which its last state says.
+    pub async fn until_gone(&self, claim: &NodeClaim) -> Timestamp {
+        let claims: Api<NodeClaim> = Api::all(self.client.clone());
+        let mut asked = None;
+        until("the old claim is gone", async || match claims.get_opt(&claim.name_any()).await {
+            Ok(Some(claim)) => {
+                asked = claim.metadata.deletion_timestamp.map(|time| time.0).or(asked);
+                false
+            }
+            Ok(None) => true,
+            Err(_) => false,
+        })
+        .await;
+        asked.expect("its end was seen")
+    }
+
     /// Returns this pool's objects of a kind.
     pub async fn mine<K>(&self) -> Vec<K>
     where
