@@ -32,8 +32,8 @@ pub use limit_range::{LimitRange, admitted};
 pub use node::{Node, Readiness, is_ephemeral};
 pub use pod::{CRITICAL_PRIORITY, Digest, DoNotDisrupt, Owner, Phase, Pod, PodKey};
 pub use pool::{NODE_CLASS_GROUP, Pool};
-pub(crate) use shape::NAME_FIELD;
 pub use shape::{Feature, Shape, is_resized};
+pub(crate) use shape::{NAME_FIELD, NAMES, NEW_NAME};
 pub use shapes::Shapes;
 pub use snapshot::{Host, MinValuesPolicy, PreferencePolicy, Settings, Snapshot};
 pub use tradeoff::{

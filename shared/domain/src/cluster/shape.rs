@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::UnreadableField;
 use super::affinity::{self, HostPort, PodTerm, Preference, Spread, Whose};
+use crate::api::labels;
 use crate::quantity::Quantity;
 use crate::requirement::{Operator, Requirement, Requirements};
 use crate::resources::{PODS, Resources};
@@ -16,6 +17,10 @@ use crate::taint::Toleration;
 
 /// Stands among labels for a node's name, which node affinity may ask for by `matchFields`; no label has a space. New nodes have none yet.
 pub(crate) const NAME_FIELD: &str = "field metadata.name";
+/// What names a node.
+pub(crate) const NAMES: [&str; 2] = [NAME_FIELD, labels::HOSTNAME];
+/// Stands for the name of a node that has none yet; no label has such a value.
+pub(crate) const NEW_NAME: &str = "(new)";
 
 /// Names something that a pod asks for and that karp does not place; such a pod is refused, never misplaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -317,7 +317,7 @@ impl Misfit {
             Misfit::Requirement { .. } | Misfit::NoInstanceType { .. } => {
                 format!("change the pod's node selector or node affinity, or the requirements of pool {pool}")
             }
-            Misfit::NamedNode { .. } => "give the pod's node affinity a term without matchFields".to_owned(),
+            Misfit::NamedNode { .. } => "leave kubernetes.io/hostname and matchFields out of the pod's node selector or a term of its node affinity".to_owned(),
             Misfit::TooBig { resource, largest, .. } if largest.is_zero() => {
                 format!("let pool {pool} have types with {resource}")
             }

@@ -12,7 +12,7 @@ use super::queue::{Group, distinct_values, draw};
 use super::{InFlightNode, Misfit};
 use crate::api::labels;
 use crate::catalogue::{CapacityType, Market, Price, PriceSource, RankedOffering, TypeSet, asks_for_reservations};
-use crate::cluster::{MinValuesPolicy, NAME_FIELD};
+use crate::cluster::{MinValuesPolicy, NAMES};
 use crate::requirement::{Requirement, Requirements, ValueSet};
 use crate::resources::Resources;
 
@@ -363,9 +363,9 @@ fn node(
     requests.add(&daemons);
     let min_values = requirements.get(labels::INSTANCE_TYPE).and_then(Requirement::min_values);
     requirements.add(types.with_min_values(min_values));
-    settle(&mut requirements, state, &wanted);
     // whatever its name will be, it is none of those that pods keep away from
-    requirements.remove(NAME_FIELD);
+    NAMES.iter().for_each(|key| drop(requirements.remove(key)));
+    settle(&mut requirements, state, &wanted);
     let mut annotations = pool.annotations.clone();
     if problem.snapshot.settings.min_values == MinValuesPolicy::BestEffort && relax(&mut requirements, state, listed) {
         annotations.insert(labels::MIN_VALUES_RELAXED.to_owned(), "true".to_owned());

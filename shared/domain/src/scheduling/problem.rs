@@ -1,5 +1,6 @@
 //! A snapshot made ready for solving: hosts with their free room, pools with what their types have left beside the daemons.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use super::{Misfit, Solution, Target, reservations, share};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, InstanceType, Market, NodeSettings, Price, TypeSet, builtin_type};
 use crate::cluster::{
-    Catalogues, Claim, DaemonSet, Host, HostPort, NAME_FIELD, Owner, Pod, PodKey, Pool, Shape, Snapshot, is_ephemeral,
+    Catalogues, Claim, DaemonSet, Host, HostPort, NAME_FIELD, NAMES, NEW_NAME, Owner, Pod, PodKey, Pool, Shape,
+    Snapshot, is_ephemeral,
 };
 use crate::quantity::Quantity;
 use crate::requirement::{Incompatible, Requirement, Requirements, Undefined, ValueSet};
@@ -319,9 +321,7 @@ pub(crate) fn way(
     alternative: usize,
 ) -> Result<Way, Misfit> {
     let problem = |incompatible: Incompatible| Misfit::Requirement { problem: incompatible.to_string() };
-    if let Some(named) = wanted.get(NAME_FIELD).filter(|named| !named.admits_absence()) {
-        return Err(Misfit::NamedNode { wanted: named.to_string() });
-    }
+    let wanted = &*beside_its_name(wanted)?;
     requirements.compatible(wanted, Undefined::WellKnownAllowed).map_err(problem)?;
     let (mut selected, wanted_market) = catalogue.select(wanted);
     selected.intersect_with(types);
@@ -336,6 +336,23 @@ pub(crate) fn way(
     }
     let open: Requirements = wanted.iter().filter(|r| catalogue.is_open(r.key())).cloned().collect();
     Ok(Way { alternative, types: Arc::new(selected), market, open: Arc::new(open), price: None })
+}
+
+/// Answers what is wanted of a node to be made beside its name: it will have one, and nobody can ask for it yet.
+fn beside_its_name(wanted: &Requirements) -> Result<Cow<'_, Requirements>, Misfit> {
+    let mut rest = Cow::Borrowed(wanted);
+    for key in NAMES {
+        // what contradicts itself is told as such
+        let Some(named) = wanted.get(key).filter(|named| !named.is_impossible()) else { continue };
+        if !named.admits(NEW_NAME) {
+            return Err(match named.admits_absence() {
+                true => Misfit::Requirement { problem: format!("{named}, and every node has that label") },
+                false => Misfit::NamedNode { wanted: named.to_string() },
+            });
+        }
+        rest.to_mut().remove(key);
+    }
+    Ok(rest)
 }
 
 fn host_state(
@@ -389,12 +406,13 @@ fn effective_taints(host: &Host, initialized: bool) -> Vec<Taint> {
 }
 
 fn host_labels(snapshot: &Snapshot, host: &Host) -> HostLabels {
+    let unnamed = || NAMES.map(|key| (key, NEW_NAME));
     let mut labels = BTreeMap::new();
     if let Some(claim) = &host.claim {
         let catalogue = snapshot.catalogues.of(&claim.class.name, claim.pool.as_deref());
         if let (None, false, Some(catalogue)) = (&host.node, claim.is_launched(), catalogue) {
             let (types, market) = catalogue.select(&claim.requirements);
-            let own = Requirements::from_labels(&claim.labels);
+            let own = Requirements::from_labels(&claim.labels).and(&Requirements::from_labels(unnamed()));
             let requirements = claim.requirements.and(&own);
             return HostLabels::Asked { requirements, catalogue: catalogue.clone(), types, market };
         }
@@ -404,6 +422,8 @@ fn host_labels(snapshot: &Snapshot, host: &Host) -> HostLabels {
     if let Some(node) = &host.node {
         labels.extend(node.labels.clone());
         labels.insert(NAME_FIELD.to_owned(), node.name.to_string());
+    } else {
+        labels.extend(unnamed().map(|(key, name)| (key.to_owned(), name.to_owned())));
     }
     HostLabels::Known(labels)
 }

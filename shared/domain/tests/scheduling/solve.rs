@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::labels;
 use karp_domain::catalogue::{CapacityType, Price};
-use karp_domain::cluster::{Feature, MinValuesPolicy, Pod, Snapshot};
+use karp_domain::cluster::{Claim, Feature, MinValuesPolicy, Pod, Snapshot};
 use karp_domain::scheduling::{Misfit, Refusal, Solution, Target, solve};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -219,7 +220,8 @@ fn placed_by_name(affinity: &Value) -> String {
         return name.to_string();
     };
     let keys: Vec<String> = planned.claim_spec().requirements.into_iter().map(|r| r.key).collect();
-    assert!(keys.iter().all(|key| !key.contains("metadata.name")), "no claim asks for a name: {keys:?}");
+    let names = |key: &String| key.contains("metadata.name") || key == labels::HOSTNAME;
+    assert!(!keys.iter().any(names), "no claim asks for a name: {keys:?}");
     format!("new in {}", planned.requirements.single(labels::ZONE).expect("a zone"))
 }
 
@@ -251,6 +253,80 @@ fn nodes_are_asked_for_by_name() {
         let wish = json!([{"weight": 1, "preference": by_name("In", name)}]);
         let preferred = json!({"preferredDuringSchedulingIgnoredDuringExecution": wish});
         assert_eq!(placed_by_name(&preferred), expected, "{name} preferred");
+    }
+}
+
+/// Every node has the label of its host, which no pod can know of a node to come: any will do, none may be asked for.
+#[test]
+fn nodes_are_asked_for_by_their_host() {
+    let label = |operator: &str, names: &[&str]| match names {
+        [] => json!({"key": labels::HOSTNAME, "operator": operator}),
+        names => json!({"key": labels::HOSTNAME, "operator": operator, "values": names}),
+    };
+    let in_b = json!({"key": labels::ZONE, "operator": "In", "values": ["us-east-1b"]});
+    let none = |asked: &str| format!("pool default: a node is wanted by its name ({asked}), which no new node has");
+    let every = "pool default: kubernetes.io/hostname DoesNotExist, and every node has that label".to_owned();
+    let torn = "pool default: what is wanted of label \"kubernetes.io/hostname\" contradicts itself";
+    let cases = [
+        (json!([label("In", &["n2"])]), "n2".to_owned()),
+        (json!([label("NotIn", &["n1"])]), "n2".to_owned()),
+        (json!([label("Exists", &[])]), "n1".to_owned()),
+        (json!([label("In", &["gone"])]), none("kubernetes.io/hostname In [gone]")),
+        (json!([label("In", &["n1"]), in_b]), none("kubernetes.io/hostname In [n1]")),
+        (json!([label("NotIn", &["n1", "n2"]), in_b]), "new in us-east-1b".to_owned()),
+        (json!([label("Exists", &[]), in_b]), "new in us-east-1b".to_owned()),
+        (json!([label("NotIn", &["n1"]), label("Exists", &[]), in_b]), "new in us-east-1b".to_owned()),
+        (json!([label("DoesNotExist", &[])]), every),
+        (json!([label("In", &["n1"]), label("In", &["n2"])]), torn.to_owned()),
+    ];
+    for (expressions, expected) in cases {
+        let terms = json!([{ "matchExpressions": expressions }]);
+        let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+        let told = placed_by_name(&required);
+        assert!(told.starts_with(&expected), "{expressions}: {told}");
+    }
+}
+
+/// A node that is on its way will have a name: the pod that it was launched for goes there, and the next one like it, but none that wants another.
+#[test]
+fn a_host_on_its_way_has_a_name_that_nobody_can_ask_for() {
+    let wants = |name: &str, operator: &str, hosts: Value| {
+        let expression = match hosts {
+            Value::Null => json!({"key": labels::HOSTNAME, "operator": operator}),
+            hosts => json!({"key": labels::HOSTNAME, "operator": operator, "values": hosts}),
+        };
+        let terms = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}});
+        with(pending(name, "100m", "64Mi"), &[("spec.affinity.nodeAffinity", terms)])
+    };
+    let large = json!([{"key": labels::INSTANCE_TYPE, "operator": "In", "values": ["m7i.2xlarge"]}]);
+    let mut objects = vec![class(), pool("default", large), pending("first", "100m", "64Mi")];
+    let like_it = (0..4).map(|n| pending(&format!("like-{n}"), "100m", "64Mi"));
+    let (_, planned) = answer(&[objects.clone(), like_it.collect()].concat());
+    assert_eq!(planned.nodes.len(), 1);
+    objects.extend([
+        wants("any", "Exists", json!(null)),
+        wants("other", "NotIn", json!(["n1"])),
+        wants("named", "In", json!(["n1"])),
+        wants("nameless", "DoesNotExist", json!(null)),
+    ]);
+    let mut now = snapshot(&objects, catalogue(TYPES));
+    for launched in [false, true] {
+        let mut claim = Claim::clone(&world::created(&planned.nodes[0], "made"));
+        if launched {
+            let cheapest = planned.nodes[0].instance_types()[0].clone();
+            claim.labels.insert(labels::INSTANCE_TYPE.to_owned(), cheapest.to_string());
+            claim.allocatable =
+                now.catalogues.values().find_map(|all| all.get(&cheapest)).unwrap().allocatable().clone();
+            conditions::set(&mut claim.conditions, conditions::LAUNCHED, ConditionStatus::True, "", "", now.now);
+        }
+        now.claims = vec![claim.into()];
+        let solution = solve(&now);
+        let placed: Vec<&str> = solution.placements.iter().map(|placement| &*placement.pod.name).collect();
+        let refused: Vec<&str> = solution.unschedulable.iter().map(|refused| &*refused.pod.name).collect();
+        assert_eq!(
+            (placed, refused, solution.nodes.len()),
+            (vec!["any", "first", "other"], vec!["named", "nameless"], 0)
+        );
     }
 }
 
