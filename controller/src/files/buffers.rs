@@ -6,6 +6,7 @@ use karp_domain::api::CapacityBuffer;
 use karp_domain::cluster::{Buffer, NotReady, PodKey, Reference, Referred, Workload};
 use kube::{Resource, ResourceExt};
 
+use super::world::limit_ranges;
 use super::{Found, Objects, Origin};
 
 /// A buffer for which no room can be kept.
@@ -35,7 +36,8 @@ type Resolved<'o> = (&'o Found<CapacityBuffer>, Result<Buffer, NotReady>);
 
 fn resolved(objects: &Objects) -> impl Iterator<Item = Resolved<'_>> {
     let there = objects.buffers.iter().filter(|found| found.object.metadata.deletion_timestamp.is_none());
-    there.map(|found| (found, Buffer::from_kube(&found.object, referred(objects, &found.object))))
+    let ranges = limit_ranges(objects);
+    there.map(move |found| (found, Buffer::from_kube(&found.object, referred(objects, &found.object), &ranges)))
 }
 
 fn referred<'o>(objects: &'o Objects, buffer: &CapacityBuffer) -> Referred<'o> {

@@ -1,16 +1,16 @@
 //! What the API server and its controllers would make of objects: priorities by class, and pods of workloads.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::StatefulSetSpec;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use karp_domain::api::{NodeClassReference, NodePool, NodePoolSpec};
-use karp_domain::cluster::{LimitRange, NODE_CLASS_GROUP, admitted};
+use karp_domain::cluster::{NODE_CLASS_GROUP, admitted};
 use kube::{Resource, ResourceExt};
 
+use super::world::limit_ranges;
 use super::{Found, Objects, Origin};
 
 /// Classes that every cluster has.
@@ -144,9 +144,7 @@ pub fn expand(objects: &mut Objects) {
     let there: BTreeSet<_> = objects.volume_claims.iter().map(|claim| place(&claim.object.metadata)).collect();
     claims.retain(|claim| !there.contains(&place(&claim.object.metadata)));
     objects.volume_claims.append(&mut claims);
-    // one that cannot be read is told when the snapshot is made
-    let ranges = objects.limit_ranges.iter().filter_map(|range| LimitRange::from_kube(&range.object).ok());
-    let ranges: Vec<Arc<LimitRange>> = ranges.map(Arc::new).collect();
+    let ranges = limit_ranges(objects);
     for pod in made.iter_mut().filter(|_| !ranges.is_empty()) {
         let namespace = pod.object.namespace().unwrap_or_else(|| "default".to_owned());
         pod.object.spec = pod.object.spec.as_ref().map(|spec| admitted(spec, &namespace, &ranges));

@@ -49,6 +49,12 @@ pub fn snapshot(
     if problems.is_empty() { Ok(snapshot) } else { Err(BadInput(problems)) }
 }
 
+/// Answers the limit ranges that can be read; the others are told when the snapshot is made.
+pub(super) fn limit_ranges(objects: &Objects) -> Vec<Arc<LimitRange>> {
+    let ranges = objects.limit_ranges.iter().filter_map(|range| LimitRange::from_kube(&range.object).ok());
+    ranges.map(Arc::new).collect()
+}
+
 /// Applies overlays; two that are at odds are a mistake in the files.
 fn apply_overlays(objects: &Objects, snapshot: &mut Snapshot, problems: &mut Vec<Problem>) {
     let mut overlays = Vec::new();

@@ -52,6 +52,11 @@ impl Stores {
         };
         (snapshot, unreadable)
     }
+
+    /// Answers the limit ranges that can be read.
+    pub fn limit_ranges(&self) -> Vec<Arc<LimitRange>> {
+        read(self.limit_ranges.state(), LimitRange::from_kube, &mut Vec::new())
+    }
 }
 
 impl Stores {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodTemplate, PodTemplateSpec};
 use karp_domain::api::conditions::{self, ConditionStatus, PROVISIONING, READY_FOR_PROVISIONING};
 use karp_domain::api::{CapacityBuffer, CapacityBufferStatus};
-use karp_domain::cluster::{Buffer, NotReady, Reference, Referred};
+use karp_domain::cluster::{Buffer, LimitRange, NotReady, PodKey, Reference, Referred};
 use karp_domain::scheduling::{Reserve, Room, reserve, solve};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client, ResourceExt};
@@ -35,8 +35,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut told = String::new();
     loop {
         let span = tracing::info_span!("reconcile", controller = "capacitybuffer", reconcileID = reconcile_id());
-        let failed = pass(&context).instrument(span).await.err().map(|error| error.to_string()).unwrap_or_default();
-        // the buffers that were known stay as they were
+        let failed = pass(&context).instrument(span).await.join("; ");
         if !failed.is_empty() && failed != told {
             tracing::warn!(error = failed, "capacity buffers could not be read or written");
         }
@@ -48,19 +47,59 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     }
 }
 
-async fn pass(context: &Context) -> kube::Result<()> {
-    let listed = Api::<CapacityBuffer>::all(context.client.clone()).list(&ListParams::default()).await?;
-    let mut resolved = Vec::new();
-    for object in listed.items.into_iter().filter(|object| object.metadata.deletion_timestamp.is_none()) {
-        resolved.push(resolve(&context.client, object).await?);
-    }
-    let ready = resolved.iter().filter_map(|one| one.buffer.as_ref().ok().cloned()).collect();
+/// Looks at all buffers once; answers what failed.
+async fn pass(context: &Context) -> Vec<String> {
+    let listed = match Api::<CapacityBuffer>::all(context.client.clone()).list(&ListParams::default()).await {
+        Ok(listed) => listed.items,
+        // those that were known stay as they were
+        Err(error) => return vec![error.to_string()],
+    };
+    let known = context.buffers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Looked { resolved, ready, mut failures } =
+        look(&context.client, listed, &known, &context.stores.limit_ranges()).await;
     *context.buffers.lock().unwrap_or_else(PoisonError::into_inner) = ready;
     let kept = make_room(context).await;
     for one in &resolved {
-        tell(&context.client, one, &kept).await?;
+        let told = tell(&context.client, one, &kept).await;
+        failures.extend(told.err().map(|error| failure(&one.object, &error)));
     }
-    Ok(())
+    failures
+}
+
+/// What was found of all buffers.
+#[derive(Default)]
+struct Looked {
+    resolved: Vec<Resolved>,
+    ready: Vec<Arc<Buffer>>,
+    failures: Vec<String>,
+}
+
+/// Reads what buffers refer to. A buffer of which that could not be read stays as it was known, and holds up no other.
+async fn look(
+    client: &Client,
+    listed: Vec<CapacityBuffer>,
+    known: &[Arc<Buffer>],
+    ranges: &[Arc<LimitRange>],
+) -> Looked {
+    let mut looked = Looked::default();
+    for object in listed.into_iter().filter(|object| object.metadata.deletion_timestamp.is_none()) {
+        match resolve(client, &object, ranges).await {
+            Ok((buffer, generation)) => {
+                looked.ready.extend(buffer.as_ref().ok().cloned());
+                looked.resolved.push(Resolved { object, generation, buffer });
+            }
+            Err(error) => {
+                let key = PodKey::new(&object.namespace().unwrap_or_default(), &object.name_any());
+                looked.ready.extend(known.iter().find(|buffer| buffer.key == key).cloned());
+                looked.failures.push(failure(&object, &error));
+            }
+        }
+    }
+    looked
+}
+
+fn failure(buffer: &CapacityBuffer, error: &kube::Error) -> String {
+    format!("CapacityBuffer {}/{}: {error}", buffer.namespace().unwrap_or_default(), buffer.name_any())
 }
 
 /// What a workload says of its pods, whichever kind of those that a buffer may name.
@@ -97,10 +136,14 @@ impl Found {
     }
 }
 
-/// Reads the template or workload that a buffer names.
-async fn resolve(client: &Client, object: CapacityBuffer) -> kube::Result<Resolved> {
+/// Reads the template or workload that a buffer names; answers its generation too, where it is a template.
+async fn resolve(
+    client: &Client,
+    object: &CapacityBuffer,
+    ranges: &[Arc<LimitRange>],
+) -> kube::Result<(Result<Arc<Buffer>, NotReady>, Option<i64>)> {
     let namespace = object.namespace().unwrap_or_default();
-    let found = match Reference::of(&object) {
+    let found = match Reference::of(object) {
         Some(Reference::Template(name)) => {
             let found = Api::<PodTemplate>::namespaced(client.clone(), &namespace).get_opt(name).await?;
             Found::Template(found.map(Box::new))
@@ -113,8 +156,7 @@ async fn resolve(client: &Client, object: CapacityBuffer) -> kube::Result<Resolv
         }
         None => Found::Template(None),
     };
-    let buffer = Buffer::from_kube(&object, found.referred()).map(Arc::new);
-    Ok(Resolved { generation: found.generation(), buffer, object })
+    Ok((Buffer::from_kube(object, found.referred(), ranges).map(Arc::new), found.generation()))
 }
 
 /// Plans the room beside all that is real, and launches what it lacks.
@@ -183,7 +225,7 @@ mod tests {
             "spec": { "podTemplateRef": { "name": "t" }, "replicas": replicas },
         }))
         .expect("a buffer");
-        let buffer = Buffer::from_kube(&object, Referred { template, scale: None }).map(Arc::new);
+        let buffer = Buffer::from_kube(&object, Referred { template, scale: None }, &[]).map(Arc::new);
         Resolved { generation: Some(3), buffer, object }
     }
 
@@ -217,33 +259,43 @@ mod tests {
         assert_eq!(found(&none, PROVISIONING).1, "BufferEmpty");
     }
 
+    /// An API server that answers each path so, and says of all others that nothing is there.
+    fn server(answer: impl Fn(&str) -> Option<(u16, Value)> + Clone + Send + 'static) -> Client {
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let gone = || (404, refusal(404, "NotFound"));
+            let (code, body) = answer(request.uri().path()).unwrap_or_else(gone);
+            let response = http::Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+            async { Ok::<_, Infallible>(response.expect("a response")) }
+        });
+        Client::new(service, "default")
+    }
+
+    fn refusal(code: u16, reason: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason})
+    }
+
+    fn buffer(name: &str, spec: &Value) -> CapacityBuffer {
+        let object = json!({ "metadata": { "name": name, "namespace": "shop" }, "spec": spec });
+        serde_json::from_value(object).expect("a buffer")
+    }
+
     #[tokio::test]
     async fn what_a_buffer_refers_to_is_read_whichever_kind_it_is() {
         let template = json!({ "spec": { "containers": [{ "name": "c" }] } });
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            let answer = match request.uri().path() {
-                "/api/v1/namespaces/shop/podtemplates/t" => {
-                    json!({ "metadata": { "name": "t", "generation": 3 }, "template": template })
-                }
-                "/apis/apps/v1/namespaces/shop/statefulsets/db" => json!({
-                    "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "db" },
-                    "spec": { "replicas": 8, "template": template },
-                }),
-                _ => json!({
-                    "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 404,
-                    "reason": "NotFound", "message": "NotFound",
-                }),
-            };
-            let code = if answer["kind"] == "Status" { 404 } else { 200 };
-            let response = http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
-            async { Ok::<_, Infallible>(response.expect("a response")) }
+        let client = server(move |path| match path {
+            "/api/v1/namespaces/shop/podtemplates/t" => {
+                Some((200, json!({ "metadata": { "name": "t", "generation": 3 }, "template": template })))
+            }
+            "/apis/apps/v1/namespaces/shop/statefulsets/db" => {
+                let spec = json!({ "replicas": 8, "template": template });
+                let meta = json!({ "name": "db" });
+                Some((200, json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": spec})))
+            }
+            _ => None,
         });
-        let client = Client::new(service, "default");
         let read = async |spec: Value| {
-            let object = json!({ "metadata": { "name": "room", "namespace": "shop" }, "spec": spec });
-            let object = serde_json::from_value(object).expect("a buffer");
-            let read = resolve(&client, object).await.expect("an answer");
-            (read.buffer.map(|buffer| buffer.replicas).map_err(|why| why.reason()), read.generation)
+            let (buffer, generation) = resolve(&client, &buffer("room", &spec), &[]).await.expect("an answer");
+            (buffer.map(|buffer| buffer.replicas).map_err(|why| why.reason()), generation)
         };
         let by_template = |name: &str| json!({ "podTemplateRef": { "name": name }, "replicas": 2 });
         let by_workload = |kind: &str| json!({ "scalableRef": { "kind": kind, "name": "db" }, "percentage": 50 });
@@ -253,5 +305,36 @@ mod tests {
         for kind in ["Deployment", "DaemonSet"] {
             assert_eq!(read(by_workload(kind)).await, (Err("ScalableRefNotFound"), None), "{kind}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_buffer_that_cannot_be_read_now_stays_as_it_was_and_holds_up_no_other() {
+        let of = |name: &str, replicas: i32| {
+            buffer(name, &json!({ "podTemplateRef": { "name": name }, "replicas": replicas }))
+        };
+        let answers = |broken: &'static str| {
+            server(move |path| {
+                let template =
+                    json!({ "metadata": { "name": "t" }, "template": { "spec": { "containers": [{ "name": "c" }] } } });
+                let fails = path.ends_with(broken);
+                Some(if fails { (500, refusal(500, "InternalError")) } else { (200, template) })
+            })
+        };
+        let counts = |looked: &Looked| -> Vec<(String, u32)> {
+            looked.ready.iter().map(|buffer| (buffer.key.name.to_string(), buffer.replicas)).collect()
+        };
+        let all = || vec![of("a", 1), of("b", 2), of("c", 3)];
+        let well = look(&answers("none"), all(), &[], &[]).await;
+        assert_eq!((counts(&well).len(), well.failures.len()), (3, 0));
+        let mut more = all();
+        more.iter_mut().for_each(|one| one.spec.replicas = Some(7));
+        let looked = look(&answers("/b"), more.clone(), &well.ready, &[]).await;
+        let expected = [("a", 7), ("b", 2), ("c", 7)].map(|(name, count)| (name.to_owned(), count));
+        assert_eq!(counts(&looked), expected);
+        assert_eq!(looked.resolved.len(), 2, "nothing is told of one that could not be read");
+        let [told] = &*looked.failures else { panic!("{:?}", looked.failures) };
+        assert!(told.starts_with("CapacityBuffer shop/b: ") && told.contains("InternalError"), "{told}");
+        let new = look(&answers("/b"), more, &[], &[]).await;
+        assert_eq!(new.ready.len(), 2, "no room is kept for what was never read");
     }
 }

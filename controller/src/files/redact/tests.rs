@@ -201,7 +201,7 @@ fn what_buffers_refer_to_is_decided_on_as_before_and_tells_nothing_else() {
     };
     let template = json!({"metadata": meta(), "spec": spec()});
     let read = |object: &CapacityBuffer, template: Option<&core::PodTemplateSpec>, scale: Option<i32>| {
-        cluster::Buffer::from_kube(object, cluster::Referred { template, scale }).expect("a buffer")
+        cluster::Buffer::from_kube(object, cluster::Referred { template, scale }, &[]).expect("a buffer")
     };
     let by_template = buffer(json!({"podTemplateRef": {"name": "t"}}));
     keeps_no_secret(&by_template.clone().redacted());

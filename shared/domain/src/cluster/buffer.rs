@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 
+use super::limit_range::{LimitRange, admitted};
 use super::{DoNotDisrupt, Owner, Phase, Pod, PodKey, Unreadable};
 use crate::api::{ACTIVE_CAPACITY, CapacityBuffer, CapacityBufferSpec};
 use crate::resources::Resources;
@@ -113,11 +114,15 @@ impl NotReady {
 }
 
 impl Buffer {
-    /// Reads a buffer with what it refers to.
+    /// Reads a buffer with what it refers to. Its pods ask for what pods of the template would: `ranges` give what those leave open.
     ///
     /// # Errors
     /// [`NotReady`], with what to change.
-    pub fn from_kube(buffer: &CapacityBuffer, referred: Referred<'_>) -> Result<Self, NotReady> {
+    pub fn from_kube(
+        buffer: &CapacityBuffer,
+        referred: Referred<'_>,
+        ranges: &[Arc<LimitRange>],
+    ) -> Result<Self, NotReady> {
         let meta = &buffer.metadata;
         let spec = &buffer.spec;
         let namespace = meta.namespace.as_deref().unwrap_or("default");
@@ -135,7 +140,8 @@ impl Buffer {
         metadata.name = Some(format!("capacity-buffer-{name}"));
         metadata.uid = meta.uid.clone();
         metadata.creation_timestamp = meta.creation_timestamp.clone();
-        let pod = core::Pod { metadata, spec: template.spec.clone(), status: None };
+        let spec_of_pods = template.spec.as_ref().map(|spec| admitted(spec, namespace, ranges));
+        let pod = core::Pod { metadata, spec: spec_of_pods, status: None };
         let read = Pod::from_kube(&pod)?;
         let model = Pod {
             // its volumes do not exist, nobody nominated it, and nothing may keep its room from moving

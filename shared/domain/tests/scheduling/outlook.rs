@@ -24,7 +24,7 @@ fn buffer(name: &str, replicas: u32, cpu: &str) -> Arc<Buffer> {
     let template = serde_json::from_value(json!({"spec": {"containers": [{"name": "c",
         "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}]}}))
     .unwrap();
-    Arc::new(Buffer::from_kube(&object, Referred { template: Some(&template), scale: None }).unwrap())
+    Arc::new(Buffer::from_kube(&object, Referred { template: Some(&template), scale: None }, &[]).unwrap())
 }
 
 fn only(kind: &str) -> Value {

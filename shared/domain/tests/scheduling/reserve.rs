@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use karp_domain::api::CapacityBuffer;
 use karp_domain::catalogue::CapacityType;
-use karp_domain::cluster::{Buffer, MOST_VIRTUAL_PODS, NotReady, Phase, Pod, PodKey, Reference, Referred, Snapshot};
+use karp_domain::cluster::{
+    Buffer, LimitRange, MOST_VIRTUAL_PODS, NotReady, Phase, Pod, PodKey, Reference, Referred, Snapshot,
+};
 use karp_domain::disruption::{Method, plan_disruption, until_stable};
 use karp_domain::scheduling::{
     Misfit, ReplicaPlan, Reserve, Room, Solution, replicas, reserve, solve, with_room_taken,
@@ -33,7 +35,7 @@ fn template(cpu: &str, memory: &str) -> Value {
 
 fn read(spec: &Value, template: &Value, scale: Option<i32>) -> Result<Buffer, NotReady> {
     let template = serde_json::from_value(template.clone()).unwrap();
-    Buffer::from_kube(&buffer(spec), Referred { template: Some(&template), scale })
+    Buffer::from_kube(&buffer(spec), Referred { template: Some(&template), scale }, &[])
 }
 
 fn by_template(replicas: u32) -> Value {
@@ -54,6 +56,25 @@ fn kept(snapshot: &Snapshot) -> (Solution, Reserve) {
 
 fn room(snapshot: &Snapshot, reserve: &Reserve) -> Room {
     reserve.room(&snapshot.buffers[0])
+}
+
+/// A template that asks for nothing gets what the API server would give its pods: room is kept for those.
+#[test]
+fn pods_of_buffers_ask_for_what_limit_ranges_give() {
+    let range = |namespace: &str, cpu: &str| {
+        let limits = json!([{"type": "Container", "defaultRequest": {"cpu": cpu, "memory": "1Gi"}}]);
+        let object = json!({"metadata": {"name": "all", "namespace": namespace}, "spec": {"limits": limits}});
+        Arc::new(LimitRange::from_kube(&serde_json::from_value(object).unwrap()).unwrap())
+    };
+    let template = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"memory": "2Gi"}}}]}});
+    let template = serde_json::from_value(template).unwrap();
+    let referred = Referred { template: Some(&template), scale: None };
+    let ranges = [range("default", "700m"), range("other", "9")];
+    let limited = json!({"podTemplateRef": {"name": "t"}, "limits": {"cpu": "3"}});
+    let buffer = Buffer::from_kube(&buffer(&limited), referred, &ranges).unwrap();
+    let pod = buffer.pods().next().unwrap();
+    let asked = ["cpu", "memory"].map(|name| pod.shape.requests.get(name).to_string());
+    assert_eq!((asked, buffer.replicas), (["700m".to_owned(), "2Gi".to_owned()], 4));
 }
 
 #[test]
@@ -141,7 +162,7 @@ fn what_is_missing_is_named() {
         ),
     ];
     for (spec, reason, message) in cases {
-        let error = Buffer::from_kube(&buffer(&spec), Referred::default()).unwrap_err();
+        let error = Buffer::from_kube(&buffer(&spec), Referred::default(), &[]).unwrap_err();
         assert_eq!((error.reason(), error.to_string().as_str()), (reason, message));
     }
     let unreadable = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1e60"}}}]}});
