@@ -182,6 +182,7 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
         Ok(Outcome::Nothing) => return None,
         Err(error) => {
             tracing::error!(NodePool.name = %node.pool, %error, "creating nodeclaim");
+            tell_refused(context, node, &error);
             return None;
         }
     }
@@ -204,6 +205,24 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
         context.assumed().forget(&name);
     }
     Some(name)
+}
+
+/// Tells the pods of a node whose claim the API server, or an admission policy of the cluster, does not take: else nobody who looks at them
+/// would know why they wait. What may pass by itself is only logged.
+fn tell_refused(context: &Context, node: &InFlightNode, error: &kube::Error) {
+    let Some(note) = refused(&node.pool, error) else { return };
+    // room for buffers is planned for pods that do not exist
+    for pod in node.pods.iter().filter_map(|key| context.stores.pods.get(key)) {
+        context.events.publish(&effect::pod_reference(&pod.key, &pod.uid), Reason::FailedScheduling, note.clone());
+    }
+}
+
+fn refused(pool: &str, error: &kube::Error) -> Option<String> {
+    let kube::Error::Api(status) = error else { return None };
+    let passes = matches!(status.code, 401 | 409 | 429);
+    let told =
+        || format!("Failed to schedule pod, the API server refuses NodeClaims of pool {pool}: {}", status.message);
+    ((400..500).contains(&status.code) && !passes).then(told)
 }
 
 /// Makes the claim of a planned node, owned by its pool and stamped with the hashes that drift is judged by.
@@ -278,6 +297,8 @@ pub fn listing<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> Stri
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -285,6 +306,24 @@ mod tests {
         assert_eq!(listing(["a", "b"]), "a, b");
         assert_eq!(listing(1..=5), "1, 2, 3, 4, 5");
         assert_eq!(listing(1..=60), "1, 2, 3, 4, 5 and 55 other(s)");
+    }
+
+    #[test]
+    fn refusals_are_told_and_what_passes_is_not() {
+        let answer = |code: u16| {
+            let status = serde_json::from_value(json!({"code": code, "message": "denied by policy", "reason": ""}));
+            kube::Error::Api(status.expect("a status"))
+        };
+        for code in [400, 403, 404, 422] {
+            let told = refused("default", &answer(code)).expect("a refusal");
+            assert!(
+                told.starts_with("Failed to schedule pod, ") && told.ends_with("of pool default: denied by policy"),
+                "{told}"
+            );
+        }
+        for code in [401, 409, 429, 500, 503] {
+            assert_eq!(refused("default", &answer(code)), None, "{code}");
+        }
     }
 
     #[test]

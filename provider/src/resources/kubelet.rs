@@ -43,8 +43,8 @@ pub fn attribute() -> Attribute {
         (
             MORE,
             Attribute::string().optional().validate(json_object()).semantic_eq(same_json).describe(
-                "All other settings, with the kubelet's own names, as JSON: `jsonencode({ topologyManagerPolicy = \"restricted\" })`. Also \
-                 for a setting that is a CEL expression, such as `maxPods`.",
+                "All other settings, with the kubelet's own names, as JSON: `jsonencode({ topologyManagerPolicy = \"restricted\" })`. A CEL \
+                 expression, which Karpenter's main branch can read behind a gate, is refused by the controller.",
             ),
         ),
     ])

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::labels;
+use super::{kubelet_settings, label_syntax, labels};
 use crate::quantity::Quantity;
 use crate::requirement::hint;
 
@@ -38,6 +38,7 @@ pub fn node_pool(pool: &Value) -> Vec<Finding> {
     // What the nodes of other clouds can be is not known here.
     let cloud = if group.is_none_or(|group| group == labels::AWS_GROUP) { Cloud::Ours } else { Cloud::Foreign };
     found.extend(requirements(&template["spec"]["requirements"], "spec.template.spec.requirements", cloud));
+    found.extend(label_keys(&template["metadata"]["labels"]));
     if cloud == Cloud::Ours {
         found.extend(node_labels(&template["metadata"]["labels"]));
     }
@@ -56,7 +57,11 @@ pub fn node_overlay(overlay: &Value) -> Vec<Finding> {
 pub fn node_class(class: &Value) -> Vec<Finding> {
     let spec = &class["spec"];
     let role = spec["role"].as_str().and_then(role);
-    role.into_iter().chain(spec["instanceProfile"].as_str().and_then(instance_profile)).collect()
+    let profile = spec["instanceProfile"].as_str().and_then(instance_profile);
+    role.into_iter()
+        .chain(profile)
+        .chain(entries(&spec["kubelet"]).filter_map(|(name, _)| kubelet_setting(name)))
+        .collect()
 }
 
 /// Whose nodes requirements speak of.
@@ -117,6 +122,10 @@ fn requirements(list: &Value, path: &str, cloud: Cloud) -> Vec<Finding> {
                 let message = format!("the operator {operator} passes values over: leave them out, or write {other}");
                 found.push(Finding::doubtful(path, message));
             }
+            "In" | "NotIn" if values.iter().any(|value| label_syntax::value_problem(value).is_some()) => {
+                let problems = values.iter().filter_map(|value| label_syntax::value_problem(value));
+                found.extend(problems.map(|problem| Finding::futile(path.clone(), problem)));
+            }
             "In" | "NotIn" if cloud == Cloud::Ours => {
                 let least = requirement["minValues"].as_u64().unwrap_or(1);
                 found.extend(strange(key, &values).map(|(message, left)| {
@@ -128,6 +137,12 @@ fn requirements(list: &Value, path: &str, cloud: Cloud) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Nodes get the pool's labels, and the API server takes no claim with one that it cannot read.
+fn label_keys(template: &Value) -> Vec<Finding> {
+    let problems = entries(template).filter_map(|(key, _)| Some((key, label_syntax::key_problem(key)?)));
+    problems.map(|(key, problem)| Finding::futile(format!("spec.template.metadata.labels[{key}]"), problem)).collect()
 }
 
 fn node_labels(template: &Value) -> Vec<Finding> {
@@ -166,6 +181,23 @@ fn limits(limits: &Value) -> Vec<Finding> {
         Finding::futile(format!("spec.limits[{name}]"), message.to_owned())
     };
     entries(limits).filter(|(_, amount)| negative(amount)).map(|(name, _)| finding(name)).collect()
+}
+
+/// A kubelet passes over what it does not know.
+fn kubelet_setting(name: &str) -> Option<Finding> {
+    if kubelet_settings::is_known(name) {
+        return None;
+    }
+    let path = format!("spec.kubelet.{name}");
+    Some(match kubelet_settings::meant(name) {
+        Some(meant) => Finding::futile(path, format!("the kubelet has no setting {name:?}; did you mean {meant}?")),
+        None => Finding::doubtful(
+            path,
+            format!(
+                "the kubelet of Kubernetes 1.36 has no setting {name:?}, and a kubelet passes over what it does not know"
+            ),
+        ),
+    })
 }
 
 /// What a controller takes of a role is what comes after the last slash, so that an ARN does, too.

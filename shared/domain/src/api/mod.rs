@@ -5,6 +5,8 @@ pub mod conditions;
 mod crds;
 pub mod hash;
 mod kubelet;
+pub mod kubelet_settings;
+pub mod label_syntax;
 pub mod labels;
 pub mod legacy;
 pub mod lint;

@@ -1,6 +1,6 @@
 //! NodePools as the engine sees them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::{
     UnreadableField, Window,
 };
 use crate::api::conditions::{self, READY};
-use crate::api::{self, ConsolidationPolicy, NodePool, labels};
-use crate::requirement::{Requirement, Requirements};
+use crate::api::{self, ConsolidationPolicy, NodeClaimTemplate, NodePool, label_syntax, labels};
+use crate::requirement::{Operator, Requirement, Requirements};
 use crate::resources::Resources;
 use crate::taint::Taint;
 
@@ -76,6 +76,7 @@ impl Pool {
     pub fn from_kube(pool: &NodePool) -> Result<Self, Unreadable> {
         let name = pool.metadata.name.as_deref().unwrap_or_default();
         let template = &pool.spec.template;
+        sound(template).map_err(|field| field.of("NodePool", &name))?;
         let mut requirements = api::requirements(&template.spec.requirements).map_err(|e| {
             UnreadableField::new("spec.template.spec.requirements".to_owned(), e.to_string()).of("NodePool", &name)
         })?;
@@ -124,6 +125,38 @@ impl Pool {
     pub fn is_ours(&self) -> bool {
         &*self.class.group == NODE_CLASS_GROUP
     }
+}
+
+/// Refuses what the API server takes in a pool and in no claim or node that is made from it: nothing but launches in vain could come of it.
+fn sound(template: &NodeClaimTemplate) -> Result<(), UnreadableField> {
+    for key in template.metadata.labels.to_map().keys() {
+        if let Some(problem) = label_syntax::key_problem(key) {
+            return Err(UnreadableField::new(format!("spec.template.metadata.labels[{key}]"), problem));
+        }
+    }
+    for (at, requirement) in template.spec.requirements.iter().enumerate() {
+        if !matches!(requirement.operator, Operator::In | Operator::NotIn) {
+            continue;
+        }
+        if let Some(problem) = requirement.values.iter().find_map(|value| label_syntax::value_problem(value)) {
+            return Err(UnreadableField::new(format!("spec.template.spec.requirements[{at}].values"), problem));
+        }
+    }
+    let mut seen = BTreeSet::new();
+    let lists = [("taints", &template.spec.taints), ("startupTaints", &template.spec.startup_taints)];
+    for (list, taints) in lists {
+        for (at, taint) in taints.iter().enumerate() {
+            if !seen.insert((&taint.key, taint.effect)) {
+                let problem = format!(
+                    "the taint {:?} with the effect {} is given twice, among taints and startup taints together: a node can have it once",
+                    taint.key,
+                    taint.effect.as_str()
+                );
+                return Err(UnreadableField::new(format!("spec.template.spec.{list}[{at}]"), problem));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Reads one of karp's own settings of a pool.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{Bootstrap, bottlerocket};
-use crate::api::AmiFamily;
+use crate::api::{AmiFamily, kubelet_settings};
 use crate::quantity::Quantity;
 
 /// The setting that each family passes on in its own way.
@@ -53,6 +53,13 @@ pub fn unsupported(family: AmiFamily, settings: &Map<String, Value>) -> Vec<Stri
     }
     if family != AmiFamily::Custom {
         fields.extend(expressions(settings));
+    }
+    if family == AmiFamily::Al2023 {
+        // its kubelet would pass over a slip; what is like no setting may be one of a later version
+        let slips = settings
+            .keys()
+            .filter_map(|name| Some(format!("{name} (did you mean {}?)", kubelet_settings::meant(name)?)));
+        fields.extend(slips);
     }
     fields
 }

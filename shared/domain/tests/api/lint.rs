@@ -1,7 +1,8 @@
 //! What the API server takes and nobody can have meant.
 
 use karp_domain::api::lint::{self, Weight};
-use karp_domain::api::validate;
+use karp_domain::api::{NodePool, validate};
+use karp_domain::cluster::Pool;
 use serde_json::{Value, json};
 
 const FUTILE: Weight = Weight::Futile;
@@ -41,6 +42,60 @@ fn a_taint_is_given_once() {
     assert_eq!(of_pool(&again), [("spec.template.spec.startupTaints[0]".to_owned(), FUTILE)]);
     let differ = pool(&json!({ "taints": [taint("NoSchedule")], "startupTaints": [taint("NoExecute")] }));
     assert_eq!(of_pool(&differ), []);
+}
+
+#[test]
+fn settings_are_such_as_a_kubelet_knows() {
+    let told = |kubelet: Value| found(&json!({ "spec": { "kubelet": kubelet } }), lint::node_class);
+    assert_eq!(told(json!({ "maxPods": 5, "topologyManagerPolicy": "restricted" })), []);
+    assert_eq!(told(json!({ "maxPod": 5 })), [("spec.kubelet.maxPod".to_owned(), FUTILE)]);
+    assert_eq!(told(json!({ "aSettingOfTomorrow": 5 })), [("spec.kubelet.aSettingOfTomorrow".to_owned(), DOUBTFUL)]);
+}
+
+/// The field that keeps the controller from using a pool which the API server took.
+fn refused(pool: &Value) -> Option<String> {
+    let mut object = pool.clone();
+    object["metadata"] = json!({ "name": "pool" });
+    let object: NodePool = serde_json::from_value(object).expect("a pool");
+    Pool::from_kube(&object).err().map(|why| why.field)
+}
+
+/// Claims or nodes of such pools are refused, again and again: nothing is launched for them.
+#[test]
+fn no_pool_is_used_whose_nodes_the_api_server_would_refuse() {
+    let taint = |effect: &str| json!({ "key": "gpu", "value": "a", "effect": effect });
+    let mut labelled = pool(&json!({}));
+    labelled["spec"]["template"]["metadata"]["labels"] = json!({ "not a key!": "b" });
+    let cases = [
+        labelled,
+        requirement("team", "In", &["any value"]),
+        requirement("team", "NotIn", &["any value"]),
+        pool(&json!({ "taints": [taint("NoSchedule"), taint("NoSchedule")] })),
+        pool(&json!({ "taints": [taint("NoSchedule")], "startupTaints": [taint("NoSchedule")] })),
+    ];
+    for case in cases {
+        let [(path, FUTILE)] = &*of_pool(&case) else { panic!("{case}") };
+        assert_eq!(refused(&case).as_ref(), Some(path), "{case}");
+    }
+    for sound in [
+        pool(&json!({ "taints": [taint("NoSchedule"), taint("NoExecute")] })),
+        requirement("team", "In", &["any_value.9"]),
+        requirement("karpenter.k8s.aws/instance-cpu", "Gt", &["4"]),
+    ] {
+        assert_eq!(refused(&sound), None, "{sound}");
+    }
+}
+
+#[test]
+fn labels_are_such_as_a_node_can_have() {
+    let mut labelled = pool(&json!({}));
+    labelled["spec"]["template"]["metadata"]["labels"] = json!({ "team": "a", "not a key!": "b" });
+    assert_eq!(of_pool(&labelled), [("spec.template.metadata.labels[not a key!]".to_owned(), FUTILE)]);
+    let values = ("spec.template.spec.requirements[0].values".to_owned(), FUTILE);
+    for operator in ["In", "NotIn"] {
+        assert_eq!(of_pool(&requirement("team", operator, &["any value", "b"])), [values.clone()], "{operator}");
+    }
+    assert_eq!(of_pool(&requirement("team", "In", &["any_value.9", "b"])), []);
 }
 
 #[test]

@@ -326,6 +326,7 @@ fn what_cannot_be_rendered_says_why_in_karpenters_words() {
         (AmiFamily::Windows2022, &setting(r#"{"clusterDNS": ["a", "b"]}"#), "UnsupportedKubeletConfiguration"),
         (AmiFamily::Al2023, &setting(r#"{"registerWithTaints": []}"#), "UnsupportedKubeletConfiguration"),
         (AmiFamily::Al2023, &setting(r#"{"maxPods": "max_pods - 2"}"#), "UnsupportedKubeletConfiguration"),
+        (AmiFamily::Al2023, &setting(r#"{"maxPod": 5}"#), "UnsupportedKubeletConfiguration"),
         (AmiFamily::Al2, &setting(r#"{"kubeReserved": {"cpu": "vcpus * 10"}}"#), "UnsupportedKubeletConfiguration"),
         (AmiFamily::Al2, &long, "UserDataSizeLimitExceeded"),
         (AmiFamily::Al2023, &long, "UserDataSizeLimitExceeded"),
