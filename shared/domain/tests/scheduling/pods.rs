@@ -482,6 +482,25 @@ fn a_pod_that_is_resized_in_place_counts_for_the_most_of_what_it_asks_and_has() 
     assert_eq!(cpu("1", "1", "3", &[]), "3", "it will grow");
     let never = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
     assert_eq!(cpu("1", "1", "300", &[("status.conditions", never)]), "1", "it will not");
+    // sidecars are resized as well; their states are among those of the init containers, and what starts after them counts with them
+    let sidecar = |has: &str, asks: &str, first: &str| {
+        let own = |name: &str, cpu: &str| json!({"name": name, "resources": {"requests": {"cpu": cpu}}});
+        let beside = with(own("beside", asks), &[("restartPolicy", json!("Always"))]);
+        let state = |name: &str, cpu: &str| {
+            json!({"name": name, "ready": true, "restartCount": 0, "image": "", "imageID": "",
+            "allocatedResources": {"cpu": cpu}, "resources": {"requests": {"cpu": cpu}}})
+        };
+        let more = [
+            ("spec.initContainers", json!([beside, own("first", first)])),
+            ("status.initContainerStatuses", json!([state("beside", has), state("first", first)])),
+            ("status.containerStatuses", json!([state("beside", "9"), state("c", "1")])),
+        ];
+        let known = snapshot(&[with(running("p", "n", "1", "1Gi"), &more)], catalogue(TYPES));
+        known.pods[0].shape.requests.get("cpu").to_string()
+    };
+    assert_eq!(sidecar("2", "500m", "100m"), "3", "not made smaller yet");
+    assert_eq!(sidecar("500m", "2", "100m"), "3", "it will grow");
+    assert_eq!(sidecar("2", "500m", "1500m"), "3500m", "what started beside it");
     // before it is bound nothing is in use
     let unbound = with(
         pending("p", "1", "1Gi"),

@@ -128,6 +128,40 @@ proptest! {
     }
 }
 
+/// Small pods of nobody's namespace with a pool to themselves, which takes others too.
+fn newcomers(count: usize) -> (Value, Vec<Value>) {
+    let own = json!([{"key": "own", "operator": "In", "values": ["x"]}]);
+    let newcomer = |n: usize| {
+        let more = [("metadata.namespace", json!("apart")), ("spec.nodeSelector", json!({"own": "x"}))];
+        with(pending(&format!("newcomer-{n}"), "100m", "64Mi"), &more)
+    };
+    (pool("own", own), (0..count).map(newcomer).collect())
+}
+
+/// Whether what a pod asks of others, or of nodes that it cannot be on, may mean newcomers or their nodes.
+fn may_mind(objects: &[Value]) -> bool {
+    objects
+        .iter()
+        .map(Value::to_string)
+        .any(|text| text.contains(r#""namespaceSelector":{}"#) || text.contains(r#""nodeAffinityPolicy":"Ignore""#))
+}
+
+proptest! {
+    #![proptest_config(deep::cases(150))]
+
+    #[test]
+    fn a_pod_with_a_place_of_its_own_takes_nothing_from_the_others(objects in a_cluster(), count in 1_usize..4) {
+        prop_assume!(!may_mind(&objects));
+        let (own, newcomers) = newcomers(count);
+        let mut objects = objects;
+        objects.push(own);
+        let (_, before) = answer(&objects);
+        objects.extend(newcomers);
+        let (_, after) = answer(&objects);
+        prop_assert_eq!(refused(&before), refused(&after));
+    }
+}
+
 /// A judge that lets everything pass proves nothing: each of these answers is wrong, and it says so.
 #[test]
 fn the_judge_sees_what_is_wrong() {

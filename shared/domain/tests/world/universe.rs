@@ -109,33 +109,45 @@ fn spread() -> impl Strategy<Value = Value> {
 }
 
 fn pod_terms() -> impl Strategy<Value = Value> {
-    let namespaces = one_of(vec![
-        json!({}),
-        json!({}),
-        json!({"namespaces": ["default", "other"]}),
-        json!({"namespaceSelector": {}}),
-        json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}),
-    ]);
-    let by_own = one_of(vec![
-        json!({}),
-        json!({}),
-        json!({}),
-        json!({"matchLabelKeys": ["version"]}),
-        json!({"mismatchLabelKeys": ["version"]}),
-    ]);
-    let term = (keys(), selector(), namespaces, by_own).prop_map(|(key, selector, namespaces, by_own)| {
-        let mut term = json!({"topologyKey": key, "labelSelector": selector});
-        for more in [namespaces, by_own] {
-            more.as_object().unwrap().iter().for_each(|(field, value)| term[field] = value.clone());
-        }
-        term
-    });
+    let namespaces = || {
+        one_of(vec![
+            json!({}),
+            json!({}),
+            json!({"namespaces": ["default", "other"]}),
+            json!({"namespaceSelector": {}}),
+            json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}),
+        ])
+    };
+    let by_own = || {
+        one_of(vec![
+            json!({}),
+            json!({}),
+            json!({}),
+            json!({"matchLabelKeys": ["version"]}),
+            json!({"mismatchLabelKeys": ["version"]}),
+        ])
+    };
+    let term = || {
+        (keys(), selector(), namespaces(), by_own()).prop_map(|(key, selector, namespaces, by_own)| {
+            let mut term = json!({"topologyKey": key, "labelSelector": selector});
+            for more in [namespaces, by_own] {
+                more.as_object().unwrap().iter().for_each(|(field, value)| term[field] = value.clone());
+            }
+            term
+        })
+    };
+    // several required terms count the pods that all of them mean
+    let terms = prop_oneof![
+        3 => prop::collection::vec(term(), 1..2),
+        1 => prop::collection::vec(term(), 2..3),
+    ];
     let preferred = any::<bool>();
-    (term, preferred).prop_map(|(term, preferred)| {
+    (terms, preferred).prop_map(|(terms, preferred)| {
         if preferred {
-            json!({PREFERRED: [{"weight": 10, "podAffinityTerm": term}]})
+            let wish = |(at, term): (usize, Value)| json!({"weight": 10 + at, "podAffinityTerm": term});
+            json!({PREFERRED: terms.into_iter().enumerate().map(wish).collect::<Vec<_>>()})
         } else {
-            json!({REQUIRED: [term]})
+            json!({REQUIRED: terms})
         }
     })
 }
