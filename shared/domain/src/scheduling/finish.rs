@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::amounts::copies;
+use super::amounts::fits;
+use super::growth::distinct_values;
 use super::packing::{Draft, allowed_types, draft_market, draft_request, node_size};
 use super::problem::{PoolState, Problem};
-use super::queue::{Group, distinct_values, draw};
+use super::queue::{Group, draw};
 use super::{InFlightNode, Misfit};
 use crate::api::labels;
 use crate::catalogue::{CapacityType, Market, Price, PriceSource, RankedOffering, TypeSet, asks_for_reservations};
@@ -163,14 +164,9 @@ impl Lists {
             priced.into_iter().map(|(_, at)| (plain_price(state, at, market), at)).collect()
         });
         let request = draft_request(problem, groups, draft);
-        let allowed = |at: usize| {
-            draft.fill.iter().all(|portion| {
-                let ways = groups[portion.group].ways[draft.pool].as_ref();
-                ways.is_ok_and(|ways| ways[portion.way].types.contains(at))
-            })
-        };
-        let room = |at: usize| state.rooms.free(at, market);
-        let holding = by_price.iter().filter(|(_, at)| copies(&room(*at), &request) > 0 && allowed(*at));
+        let allowed = allowed_types(problem, groups, draft);
+        let holds = |at: usize| fits(&state.rooms.free(at, market), &request);
+        let holding = by_price.iter().filter(|(_, at)| allowed.contains(*at) && holds(*at));
         let first: Vec<Priced> = holding.copied().take(MAX_TYPES).collect();
         let mut listed = TypeSet::with_capacity(state.catalogue.types().len());
         listed.extend(tolerable(problem, state, &first));
@@ -237,7 +233,7 @@ fn suitable(problem: &Problem<'_>, groups: &[Group], draft: &Draft) -> TypeSet {
     let mut types = allowed_types(problem, groups, draft);
     types.intersect_with(&state.catalogue.offered(market));
     let mut suitable = TypeSet::with_capacity(state.catalogue.types().len());
-    suitable.extend(types.ones().filter(|at| copies(&state.rooms.free(*at, market), &request) > 0));
+    suitable.extend(types.ones().filter(|at| fits(&state.rooms.free(*at, market), &request)));
     suitable
 }
 

@@ -8,6 +8,7 @@ mod board;
 mod duals;
 mod explain;
 mod finish;
+mod growth;
 mod hashed;
 mod improve;
 mod join;

@@ -390,16 +390,16 @@ impl<'p> Packer<'p> {
         let draft = Draft { pool: candidate.pool, chosen: candidate.chosen, fill: candidate.fill.to_vec() };
         let market = open_market(self.problem, self.groups, &draft);
         let request = draft_request(self.problem, self.groups, &draft);
+        let mut allowed = allowed_types(self.problem, self.groups, &draft);
+        allowed.difference_with(&self.banned[candidate.pool]);
         for (least, at) in offers.by_price(candidate.pool) {
             if *least >= candidate.price {
                 break;
             }
-            let allowed = !self.banned[candidate.pool].contains(*at)
-                && candidate.fill.iter().all(|portion| {
-                    let ways = self.groups[portion.group].ways[candidate.pool].as_ref();
-                    ways.is_ok_and(|ways| ways[portion.way].types.contains(*at))
-                });
-            let Some(price) = state.price_of(*at, market, &request).filter(|_| allowed) else { continue };
+            if !allowed.contains(*at) {
+                continue;
+            }
+            let Some(price) = state.price_of(*at, market, &request) else { continue };
             let cost = self.scarcity.cost(candidate.pool, *at, price);
             let cheaper = price < candidate.price && cost < candidate.cost;
             if cheaper && node_size(state, *at).fits(&self.left[candidate.pool]) {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::amounts::{Amounts, Dims, take};
-use super::assign::{addable, pool_values};
 use super::attach::Attach;
 use super::board::{Board, Domains, ValueId};
+use super::growth::{addable, pool_values};
 use super::room::{self, Presence, Rooms, presences};
 use super::terms::{CounterId, Terms};
 use super::wants::Wants;
@@ -267,7 +267,8 @@ impl<'a> Problem<'a> {
 
 fn values_of_pool(domains: &mut Domains, state: &PoolState, types: &TypeSet) -> Vec<Vec<ValueId>> {
     let keys = domains.keys.clone();
-    let of_key = |key: &Arc<str>| pool_values(state, types, key).iter().map(|value| domains.id(value)).collect();
+    let of_key =
+        |key: &Arc<str>| pool_values(state, types, state.market, key).iter().map(|value| domains.id(value)).collect();
     keys.iter().map(of_key).collect()
 }
 

@@ -1,6 +1,6 @@
 //! The pods to place, gathered into kinds that are equal for placing, and into groups once it is decided where each may go.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -13,6 +13,7 @@ use super::problem::{HostState, PoolState, Problem, Way, bears, way};
 use super::terms::{ClassId, CounterId};
 use super::wants::{Asks, Rule, Wants, steps};
 use super::{Misfit, Refusal, share, sole};
+use crate::api::labels;
 use crate::catalogue::{Market, TypeSet};
 use crate::cluster::{HostPort, Pod, PodKey, Shape, Snapshot, blocking};
 use crate::requirement::{Requirement, Requirements};
@@ -198,10 +199,13 @@ pub(crate) fn crossed(some: &[Requirements], others: &[Requirements]) -> Vec<Req
     pairs.filter(|(a, b)| a.overlaps(b)).map(|(a, b)| a.and(b)).collect()
 }
 
+/// Those that others keep away from come after those others, which have fewer domains to choose from.
 fn order(kind: &Kind, careless: &FxHashSet<CounterId>) -> impl Ord + use<> {
-    let size = |name: &str| std::cmp::Reverse(kind.shape.requests.get(name));
+    let size = |name: &str| Reverse(kind.shape.requests.get(name));
     let waits = minds(kind).any(|id| careless.contains(&id));
-    (std::cmp::Reverse(kind.priority), waits, size(resources::CPU), size(resources::MEMORY), kind.pods.first().cloned())
+    let keeps_away = kind.shape.anti_affinity.iter().any(|term| &*term.key != labels::HOSTNAME);
+    let sizes = (size(resources::CPU), size(resources::MEMORY));
+    (Reverse(kind.priority), waits, !keeps_away, sizes, kind.pods.first().cloned())
 }
 
 /// Says whether pods with these tolerations may be on a node with these taints; the first that keeps them away, otherwise. Shy pods
@@ -282,6 +286,19 @@ impl Ways {
         let ways = all(self);
         self.plain.insert(key, ways.clone());
         ways
+    }
+
+    /// Answers how what is asked of labels fits a pool, whatever room its nodes have.
+    pub(crate) fn labelled(
+        &mut self,
+        problem: &Problem<'_>,
+        pool: usize,
+        wanted: &Requirements,
+    ) -> Result<Way, Misfit> {
+        if self.pools.len() <= pool {
+            self.pools.resize_with(problem.pools.len(), Known::default);
+        }
+        self.pools[pool].labelled(&problem.pools[pool], wanted)
     }
 
     /// Answers what pods ask of labels that go to these domains.
@@ -365,19 +382,21 @@ impl Known {
         if let Some(settled) = self.settled.get(wanted).and_then(|known| known.get(request)).filter(|_| plain) {
             return settled.clone();
         }
-        let labelled = match self.by_labels.get(wanted) {
-            Some(known) => known.clone(),
-            None => {
-                let answer = way(&state.pool.requirements, &state.catalogue, &state.types, state.market, wanted, 0);
-                self.by_labels.insert(wanted.clone(), answer.clone());
-                answer
-            }
-        };
+        let labelled = self.labelled(state, wanted);
         let settled = labelled.and_then(|way| self.with_room(problem, state, shape, request, way));
         if plain {
             self.settled.entry(wanted.clone()).or_default().insert(request.clone(), settled.clone());
         }
         settled
+    }
+
+    fn labelled(&mut self, state: &PoolState, wanted: &Requirements) -> Result<Way, Misfit> {
+        if let Some(known) = self.by_labels.get(wanted) {
+            return known.clone();
+        }
+        let answer = way(&state.pool.requirements, &state.catalogue, &state.types, state.market, wanted, 0);
+        self.by_labels.insert(wanted.clone(), answer.clone());
+        answer
     }
 
     /// Narrows a way to types that can hold one unit and can be bought.
@@ -517,17 +536,4 @@ pub(crate) fn draw(groups: &mut [Group], group: usize, units: u32) -> Vec<PodKey
     drawn.reverse();
     groups[group].drawn += drawn.len();
     drawn
-}
-
-/// Counts values of a label that types in a set can have; for `minValues`.
-pub(crate) fn distinct_values(state: &PoolState, types: &TypeSet, key: &str) -> u32 {
-    let mut seen: BTreeMap<&str, ()> = BTreeMap::new();
-    for at in types.ones() {
-        for value in state.catalogue.types()[at].labels.get(key).into_iter().flatten() {
-            if state.pool.requirements.admits(key, value) {
-                seen.insert(value, ());
-            }
-        }
-    }
-    u32::try_from(seen.len()).unwrap_or(u32::MAX)
 }

@@ -12,9 +12,10 @@ use super::amounts::take;
 use super::assign::{Assignment, Batch, Elsewhere};
 use super::board::Board;
 use super::finish::Listed;
+use super::growth::distinct_values;
 use super::packing::{Draft, Packer, draft_price, limits_left, node_size};
 use super::problem::{Problem, Way};
-use super::queue::{Group, Kind, Ways, distinct_values, kinds, waiting_pods};
+use super::queue::{Group, Kind, Ways, kinds, waiting_pods};
 use super::scarcity::Scarcity;
 use super::wants::Asks;
 use super::{

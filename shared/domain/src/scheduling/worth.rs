@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::amounts::Amounts;
-use super::duals::worth;
+use super::duals::{Supplies, worth};
 use super::problem::Problem;
 use super::queue::Group;
 use super::scarcity::Scarcity;
@@ -101,7 +101,7 @@ impl Value {
                 *total += *want as f64 * f64::from(remaining[*group]);
             }
         }
-        let mut offers = Vec::new();
+        let mut offers = Supplies::of(dims + 1);
         for pool in tier {
             let state = &problem.pools[*pool];
             for at in useful(problem, groups, remaining, &mine, *pool, &banned[*pool]).ones() {
@@ -110,9 +110,8 @@ impl Value {
                         true => (room[d].max(0) as f64 / demand[d]).min(MOST_SHARE),
                         false => 0.0,
                     };
-                    let mut row: Vec<f64> = (0..dims).map(share).collect();
-                    row.push(if needed > 0 { 1.0 / f64::from(needed) } else { 0.0 });
-                    offers.push((row, scarcity.cost(*pool, at, price)));
+                    let node = if needed > 0 { 1.0 / f64::from(needed) } else { 0.0 };
+                    offers.add((0..dims).map(share).chain([node]), scarcity.cost(*pool, at, price));
                 }
             }
         }
@@ -121,7 +120,7 @@ impl Value {
         let duals = steady(&wanted, &offers, dims);
         let unit: Vec<f64> = duals.iter().zip(&demand).map(|(w, d)| if *d > 0.0 { w / d } else { 0.0 }).collect();
         let node = if needed > 0 { duals[dims] / f64::from(needed) } else { 0.0 };
-        let cheapest = offers.iter().map(|(_, price)| *price).fold(f64::INFINITY, f64::min);
+        let cheapest = offers.cheapest();
         // every pod is worth something, else pods that only ask for what is abundant would never be placed
         let each = if cheapest.is_finite() { cheapest * 1e-6 } else { 1e-9 };
         let mut value = Value {
@@ -272,7 +271,7 @@ impl Value {
 
 /// The mean of the duals when a little more of one resource or another is wanted. Where all offers have their resources in one proportion,
 /// and demand has it too, the plain dual gives all worth to one resource, and a fill that wastes the other looks perfect.
-fn steady(wanted: &[f64], offers: &[(Vec<f64>, f64)], dims: usize) -> Vec<f64> {
+fn steady(wanted: &[f64], offers: &Supplies, dims: usize) -> Vec<f64> {
     let asked: Vec<usize> = (0..dims).filter(|d| wanted[*d] > 0.0).collect();
     let mut mean = vec![0.0; wanted.len()];
     for more in &asked {

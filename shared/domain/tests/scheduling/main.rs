@@ -8,6 +8,7 @@ mod world;
 mod bench;
 mod daemon_zones;
 mod daemons;
+mod domains;
 mod outlook;
 mod overlays;
 mod pods;

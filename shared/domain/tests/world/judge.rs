@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use karp_domain::api::labels;
 use karp_domain::catalogue::{CapacityType, InstanceType, RankedOffering};
 use karp_domain::cluster::{
     ClaimRef, DaemonSet, EBS_DRIVER, HostPort, MinValuesPolicy, Pod, PodKey, PodTerm, Pool, Snapshot,
@@ -151,8 +152,13 @@ fn judge_node(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, node: &InFlig
     if snapshot.settings.min_values == MinValuesPolicy::Strict && !reserved {
         for (key, wanted) in &pool.min_values {
             let types = node.offerings.iter().filter_map(|offering| catalogue.get(&offering.instance_type));
-            let values = types.filter_map(|t| t.labels.get(key)).flatten().filter(|v| pool.requirements.admits(key, v));
-            let values: BTreeSet<_> = values.collect();
+            let values = types.flat_map(|t| match &**key {
+                labels::ZONE => t.offerings.iter().map(|o| o.zone.name.to_string()).collect(),
+                labels::ZONE_ID => t.offerings.iter().map(|o| o.zone.id.to_string()).collect(),
+                labels::CAPACITY_TYPE => t.offerings.iter().map(|o| o.capacity_type.as_str().to_owned()).collect(),
+                _ => t.labels.get(key).into_iter().flatten().map(ToString::to_string).collect::<Vec<_>>(),
+            });
+            let values: BTreeSet<_> = values.filter(|value| pool.requirements.admits(key, value)).collect();
             assert!(values.len() >= *wanted as usize, "{key} has {} values, not {wanted}", values.len());
         }
     }

@@ -1,0 +1,83 @@
+//! The domains that come into being where nodes are planned for other pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::super::InFlightNode;
+use super::super::board::ValueId;
+use super::super::problem::{HostLabels, PoolState};
+use super::super::queue::bears_all;
+use super::super::terms::CounterId;
+use super::super::wants::Asks;
+use super::{Assignment, Elsewhere};
+use crate::api::labels;
+use crate::catalogue::{RankedOffering, TypeSet};
+use crate::requirement::Requirements;
+
+impl Assignment<'_> {
+    /// Answers the domains of planned nodes that spreads reckon with by kube-scheduler's rules and did not in this round: those of nodes on
+    /// which their own pods cannot be. A node that is open between domains, all of which would be new, stands for the first of them.
+    pub(crate) fn seen_elsewhere(&self, nodes: &[InFlightNode]) -> Elsewhere {
+        let problem = self.problem;
+        let mut seen = Elsewhere::new();
+        if problem.is_untainted() {
+            return seen;
+        }
+        for (pool, state) in problem.pools.iter().enumerate() {
+            let mut shut_out: BTreeMap<CounterId, Vec<&Arc<[ValueId]>>> = BTreeMap::new();
+            for ((kind, step), ready) in &self.steps {
+                if bears_all(&self.kinds[*kind].shape, &state.pool.taints, false).is_ok() {
+                    continue;
+                }
+                for (rule, universe) in self.wants(*kind, *step).domains.iter().zip(&ready.universes) {
+                    let filter = problem.terms.filter(rule.counter);
+                    let looks = filter.is_none_or(|filter| filter.tolerations.is_none());
+                    if looks && matches!(rule.asks, Asks::Spread { .. }) {
+                        let known = shut_out.entry(rule.counter).or_default();
+                        if !known.contains(&universe) {
+                            known.push(universe);
+                        }
+                    }
+                }
+            }
+            for node in nodes.iter().filter(|node| !shut_out.is_empty() && node.pool == state.pool.name) {
+                let labels = labels_of(state, node);
+                for (counter, universes) in &shut_out {
+                    let Some(key) = problem.domains.key(*counter) else { continue };
+                    let names = possible_values(node, &problem.domains.keys[key]);
+                    let ids = problem.pool_values[pool][key].iter();
+                    let values: Vec<ValueId> =
+                        ids.filter(|id| names.contains(problem.domains.name(**id))).copied().collect();
+                    let filter = problem.terms.filter(*counter).and_then(|filter| filter.alternatives.as_ref());
+                    let counts = || filter.is_none_or(|all| all.iter().any(|wanted| labels.may_satisfy(wanted)));
+                    let lacks_all = |universe: &&&Arc<[ValueId]>| values.iter().all(|value| !universe.contains(value));
+                    let first =
+                        values.first().filter(|_| universes.iter().any(|universe| lacks_all(&universe)) && counts());
+                    if let Some(value) = first {
+                        seen.entry(*counter).or_default().insert(*value);
+                    }
+                }
+            }
+        }
+        seen
+    }
+}
+
+/// What is known of the labels of a planned node.
+fn labels_of(state: &PoolState, node: &InFlightNode) -> HostLabels {
+    let mut types = TypeSet::with_capacity(state.catalogue.types().len());
+    types.extend(node.offerings.iter().filter_map(|offering| state.catalogue.position(&offering.instance_type)));
+    let requirements = node.requirements.and(&Requirements::from_labels(&node.labels));
+    HostLabels::Asked { requirements, catalogue: state.catalogue.clone(), types, market: state.market }
+}
+
+/// The values of a label that a planned node may have, by what EC2 launches.
+fn possible_values(node: &InFlightNode, key: &str) -> BTreeSet<Arc<str>> {
+    let of = |offering: &RankedOffering| match key {
+        labels::ZONE => Some(offering.zone.name.clone()),
+        labels::ZONE_ID => Some(offering.zone.id.clone()),
+        labels::CAPACITY_TYPE => Some(offering.capacity_type.as_str().into()),
+        _ => node.requirements.single(key).cloned(),
+    };
+    node.offerings.iter().filter_map(of).collect()
+}

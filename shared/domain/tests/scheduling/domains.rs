@@ -1,0 +1,122 @@
+//! Which domains pods take from each other, and which of them a spread reckons with.
+
+use std::collections::BTreeMap;
+
+use karp_domain::scheduling::{InFlightNode, Solution, solve};
+use serde_json::{Value, json};
+
+use crate::world::{TYPES, catalogue, class, judge, pending, pool, snapshot, topology, with};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const MARKET: &str = "karpenter.sh/capacity-type";
+
+fn answer(objects: &[Value]) -> Solution {
+    let snapshot = snapshot(objects, catalogue(TYPES));
+    let solution = solve(&snapshot);
+    judge::judge(&snapshot, &solution);
+    topology::judge(objects, &snapshot, &solution);
+    solution
+}
+
+fn labelled(name: &str, app: &str, more: &[(&str, Value)]) -> Value {
+    with(with(pending(name, "500m", "512Mi"), &[("metadata.labels", json!({ "app": app }))]), more)
+}
+
+fn apart_from(app: &str, key: &str) -> (&'static str, Value) {
+    let term = json!([{"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}]);
+    ("spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution", term)
+}
+
+fn spread_over(app: &str, key: &str) -> (&'static str, Value) {
+    let selector = json!({"matchLabels": {"app": app}});
+    let spread =
+        json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector});
+    ("spec.topologySpreadConstraints", json!([spread]))
+}
+
+fn nodes_of<'s>(solution: &'s Solution, prefix: &str) -> Vec<&'s InFlightNode> {
+    let of = |node: &&InFlightNode| node.pods.iter().any(|pod| pod.name.starts_with(prefix));
+    solution.nodes.iter().filter(of).collect()
+}
+
+/// Pods that others must not meet leave domains for those, whichever way round, and where the others can be in one place only.
+#[test]
+fn pods_that_others_keep_away_from_leave_them_a_domain() {
+    for key in [ZONE, MARKET] {
+        for (some, others) in [(3, 3), (6, 1), (1, 3)] {
+            let mut objects = vec![class(), pool("default", json!([]))];
+            objects.extend((0..some).map(|n| labelled(&format!("a{n}"), "a", &[])));
+            objects.extend((0..others).map(|n| labelled(&format!("b{n}"), "b", &[apart_from("a", key)])));
+            let solution = answer(&objects);
+            assert!(solution.unschedulable.is_empty(), "{key} {some} {others}: {:?}", solution.unschedulable);
+        }
+    }
+    for zone in ["us-east-1a", "us-east-1b", "us-east-1c"] {
+        let bound = [apart_from("a", ZONE), ("spec.nodeSelector", json!({ ZONE: zone }))];
+        let objects = [class(), pool("default", json!([])), labelled("a", "a", &[]), labelled("b", "b", &bound)];
+        assert!(answer(&objects).unschedulable.is_empty(), "{zone}");
+    }
+}
+
+/// What pods cost that do not spread does not depend on whether others count them, least of all on pods that can be nowhere.
+#[test]
+fn pods_that_are_only_counted_cost_what_they_cost_alone() {
+    let alone: Vec<Value> = [class(), pool("default", json!([]))]
+        .into_iter()
+        .chain((0..4).map(|n| labelled(&format!("a{n}"), "a", &[])))
+        .collect();
+    let price = answer(&alone).price();
+    for key in [ZONE, MARKET] {
+        for rule in [apart_from("a", key), spread_over("a", key)] {
+            let never = labelled("never", "b", &[rule.clone(), ("spec.nodeSelector", json!({"nope": "x"}))]);
+            let solution = answer(&[alone.clone(), vec![never]].concat());
+            assert_eq!(solution.unschedulable.len(), 1);
+            assert_eq!(solution.price(), price, "{key}: {rule:?}");
+        }
+    }
+}
+
+/// As kube-scheduler, which counts the nodes that a pod's selector admits: a zone of another pool is none of its domains.
+#[test]
+fn a_spread_reckons_with_domains_that_the_selector_leaves() {
+    let within = |name: &str, zones: &[&str], more: Value| {
+        let mut wanted = vec![json!({"key": ZONE, "operator": "In", "values": zones})];
+        wanted.extend(more.as_array().cloned().unwrap_or_default());
+        pool(name, json!(wanted))
+    };
+    let all = ["us-east-1a", "us-east-1b", "us-east-1c"];
+    let arm = json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]);
+    let amd = json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]);
+    let cases = [
+        (within("x", &all, json!(null)), within("y", &all[..2], json!(null)), json!({"karpenter.sh/nodepool": "y"})),
+        (within("x", &all, amd), within("y", &all[..2], arm), json!({"kubernetes.io/arch": "arm64"})),
+    ];
+    for (x, y, selector) in cases {
+        let pod = |n: usize| {
+            let pod =
+                labelled(&format!("p{n}"), "p", &[spread_over("p", ZONE), ("spec.nodeSelector", selector.clone())]);
+            with(pod, &[("spec.containers", json!([{"name": "c", "resources": {"requests": {"cpu": "500m"}}}]))])
+        };
+        let objects: Vec<Value> = [class(), x, y].into_iter().chain((0..4).map(pod)).collect();
+        let solution = answer(&objects);
+        assert!(solution.unschedulable.is_empty(), "{selector}: {:?}", solution.unschedulable);
+        let mut zones: BTreeMap<String, usize> = BTreeMap::new();
+        for node in nodes_of(&solution, "p") {
+            let zone = node.requirements.single(ZONE).expect("a zone").to_string();
+            *zones.entry(zone).or_default() += node.pods.len();
+        }
+        assert_eq!(zones.into_values().collect::<Vec<_>>(), [2, 2], "{selector}");
+    }
+}
+
+/// Where and how a type is sold is no label of the type, and counts for `minValues` all the same.
+#[test]
+fn min_values_count_zones_and_capacity_types() {
+    for (key, most) in [(ZONE, 3), (MARKET, 2), ("topology.k8s.aws/zone-id", 3)] {
+        for wanted in 1..=most + 1 {
+            let wants = json!([{"key": key, "operator": "Exists", "minValues": wanted}]);
+            let solution = answer(&[class(), pool("default", wants), labelled("p", "p", &[])]);
+            assert_eq!(solution.unschedulable.is_empty(), wanted <= most, "{key} {wanted}: {solution:?}");
+        }
+    }
+}
