@@ -318,7 +318,21 @@ fn workloads_become_pods_when_asked() {
     let mut owned = pod("web-5f7c-abcde", "1");
     owned["metadata"] = json!({"name": "web-5f7c-abcde", "namespace": "shop", "ownerReferences": [
         {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5f7c", "uid": "1", "controller": true}]});
+    // an ended pod is no longer one of its workload's, and a job needs no more pods than are left to succeed
+    let mut gone = with_name(&owned, "web-5f7c-gone");
+    gone["status"] = json!({"phase": "Failed"});
+    let job = |name: &str, status: Value| {
+        let mut job = workload("batch/v1", "Job", name, json!({"parallelism": 3, "completions": 5}));
+        job["status"] = status;
+        job
+    };
+    let ended = |kind: &str| json!({"conditions": [{"type": kind, "status": "True"}]});
     let objects = json!([
+        gone,
+        job("done", ended("Complete")),
+        job("failed", ended("Failed")),
+        job("half", json!({"succeeded": 4})),
+        workload("apps/v1", "StatefulSet", "late", json!({"replicas": 1, "ordinals": {"start": 5}})),
         workload("apps/v1", "Deployment", "web", json!({"replicas": 3})),
         workload("apps/v1", "StatefulSet", "db", json!({"replicas": 2})),
         workload("batch/v1", "Job", "once", json!({"parallelism": 4, "completions": 2})),
@@ -336,9 +350,14 @@ fn workloads_become_pods_when_asked() {
         pods
     };
     assert_eq!(placed(&[]), ["shop/web-5f7c-abcde"]);
-    let all =
-        ["shop/db-0", "shop/db-1", "shop/once-0", "shop/once-1", "shop/web-1", "shop/web-2", "shop/web-5f7c-abcde"];
-    assert_eq!(placed(&["--expand"]), all);
+    let all = ["db-0", "db-1", "half-0", "late-5", "once-0", "once-1", "web-1", "web-2", "web-5f7c-abcde"];
+    assert_eq!(placed(&["--expand"]), all.map(|name| format!("shop/{name}")));
+}
+
+fn with_name(pod: &Value, name: &str) -> Value {
+    let mut pod = pod.clone();
+    pod["metadata"]["name"] = json!(name);
+    pod
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::StatefulSetSpec;
+use k8s_openapi::api::batch::v1::{JobSpec, JobStatus};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -88,7 +89,8 @@ pub fn expand(objects: &mut Objects) {
     let (mut made, mut claims) = (Vec::new(), Vec::new());
     let taken: BTreeSet<_> = objects.pods.iter().map(|pod| place(&pod.object.metadata)).collect();
     let mut there: BTreeMap<(String, String, String), usize> = BTreeMap::new();
-    for pod in &objects.pods {
+    // those that have ended are replaced, or were all that was wanted
+    for pod in objects.pods.iter().filter(|pod| !has_ended(&pod.object)) {
         let namespace = pod.object.namespace().unwrap_or_else(|| "default".to_owned());
         for owner in pod.object.owner_references() {
             *there.entry((namespace.clone(), owner.kind.clone(), owner.name.clone())).or_default() += 1;
@@ -119,7 +121,9 @@ pub fn expand(objects: &mut Objects) {
         let Some(spec) = &found.object.spec else { continue };
         let templates = spec.volume_claim_templates.iter().flatten();
         let volumes = templates.map(ResourceExt::name_any).collect();
-        let workload = Workload { claims: volumes, ..Workload::new(&*found.object, Some(&spec.template)) };
+        let start = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start);
+        let first = start.and_then(|start| usize::try_from(start).ok()).unwrap_or(0);
+        let workload = Workload { claims: volumes, first, ..Workload::new(&*found.object, Some(&spec.template)) };
         let workload = workload.times(spec.replicas);
         claims.extend(
             workload.volume_claims(spec).map(|claim| Found { object: Box::new(claim), origin: found.origin.clone() }),
@@ -133,13 +137,16 @@ pub fn expand(objects: &mut Objects) {
     for found in &objects.jobs {
         let owned = found.object.owner_references().iter().any(|owner| owner.kind == "CronJob");
         if let (false, Some(spec)) = (owned, &found.object.spec) {
-            add(Workload::new(&*found.object, Some(&spec.template)).times(at_once(spec)), &found.origin);
+            add(
+                Workload::new(&*found.object, Some(&spec.template)).times(at_once(spec, found.object.status.as_ref())),
+                &found.origin,
+            );
         }
     }
     for found in &objects.cron_jobs {
         let Some(spec) = found.object.spec.as_ref().filter(|spec| spec.suspend != Some(true)) else { continue };
         let Some(job) = &spec.job_template.spec else { continue };
-        add(Workload::new(&*found.object, Some(&job.template)).times(at_once(job)), &found.origin);
+        add(Workload::new(&*found.object, Some(&job.template)).times(at_once(job, None)), &found.origin);
     }
     let there: BTreeSet<_> = objects.volume_claims.iter().map(|claim| place(&claim.object.metadata)).collect();
     claims.retain(|claim| !there.contains(&place(&claim.object.metadata)));
@@ -157,13 +164,23 @@ fn place(meta: &ObjectMeta) -> (String, String) {
     (namespace, meta.name.clone().unwrap_or_default())
 }
 
-/// How many pods of a job run at once.
-fn at_once(job: &k8s_openapi::api::batch::v1::JobSpec) -> Option<i32> {
-    let parallel = job.parallelism.unwrap_or(1);
-    match job.suspend {
-        Some(true) => Some(0),
-        _ => Some(job.completions.map_or(parallel, |completions| completions.min(parallel))),
+fn has_ended(pod: &core::Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// How many pods of a job run at once: none of one that has ended, and no more than are left to succeed.
+fn at_once(job: &JobSpec, status: Option<&JobStatus>) -> Option<i32> {
+    let ended = |status: &JobStatus| {
+        let mut all = status.conditions.iter().flatten();
+        all.any(|condition| matches!(&*condition.type_, "Complete" | "Failed") && condition.status == "True")
+    };
+    if job.suspend == Some(true) || status.is_some_and(ended) {
+        return Some(0);
     }
+    let parallel = job.parallelism.unwrap_or(1);
+    let succeeded = status.and_then(|status| status.succeeded).unwrap_or(0);
+    Some(job.completions.map_or(parallel, |completions| parallel.min(completions - succeeded).max(0)))
 }
 
 /// What pods are made of.
@@ -173,6 +190,8 @@ struct Workload<'a> {
     meta: &'a ObjectMeta,
     template: Option<&'a core::PodTemplateSpec>,
     replicas: usize,
+    /// The number of the first pod, where they are numbered.
+    first: usize,
     /// Names of the volume claim templates.
     claims: Vec<String>,
 }
@@ -180,7 +199,7 @@ struct Workload<'a> {
 impl<'a> Workload<'a> {
     fn new<K: Resource + k8s_openapi::Resource>(object: &'a K, template: Option<&'a core::PodTemplateSpec>) -> Self {
         let (kind, version) = (K::KIND, K::API_VERSION);
-        Workload { kind, version, meta: object.meta(), template, replicas: 1, claims: Vec::new() }
+        Workload { kind, version, meta: object.meta(), template, replicas: 1, first: 0, claims: Vec::new() }
     }
 
     /// As often as the spec says; once if it says nothing.
@@ -206,7 +225,8 @@ impl<'a> Workload<'a> {
             claim.metadata.namespace = Some(self.namespace());
             claim
         };
-        let all = templates.flat_map(|template| (0..self.replicas).map(move |at| claim(template, at)));
+        let all =
+            templates.flat_map(|template| (self.first..self.first + self.replicas).map(move |at| claim(template, at)));
         all.collect::<Vec<_>>().into_iter()
     }
 
@@ -214,8 +234,8 @@ impl<'a> Workload<'a> {
     fn pods(&self, there: usize, taken: &BTreeSet<(String, String)>) -> Vec<core::Pod> {
         let Some(template) = self.template.filter(|template| template.spec.is_some()) else { return Vec::new() };
         let (namespace, name) = (self.namespace(), self.name());
-        // The pods of a StatefulSet are numbered from zero; the names of others say nothing.
-        let first = if self.kind == "StatefulSet" { 0 } else { there };
+        // The pods of a StatefulSet are numbered; the names of others say nothing.
+        let first = if self.kind == "StatefulSet" { self.first } else { there };
         let free = (first..).filter(|at| !taken.contains(&(namespace.clone(), format!("{name}-{at}"))));
         free.take(self.replicas.saturating_sub(there)).map(|at| self.pod(at, template)).collect()
     }
