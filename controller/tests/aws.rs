@@ -481,3 +481,32 @@ async fn a_budget_without_room_holds_a_node_until_it_is_gone() {
     assert_ne!(node_of(&stand.running().await[0]), node_of(&pod));
     stand.leave().await;
 }
+
+#[tokio::test]
+async fn a_class_with_a_role_gets_a_profile_that_goes_with_it() {
+    let Some(mut stand) = Stand::open("role").await else { return };
+    stand.pool(&["spot"]).await;
+    stand.start();
+    let classes: Api<Ec2NodeClass> = Api::all(stand.client.clone());
+    let own = classes.get(&stand.name).await.expect("the stand's class");
+    let (name, mut spec) = (format!("{}-made", stand.name), serde_json::to_value(own.spec).expect("plain data"));
+    spec.as_object_mut().expect("fields").remove("instanceProfile");
+    spec["role"] = json!(stand.aws.profile);
+    create::<Ec2NodeClass>(&classes, json!({ "metadata": { "name": name }, "spec": spec })).await;
+    let made = async || {
+        let status = classes.get(&name).await.expect("the class").status?;
+        status.instance_profile.filter(|_| conditions::is_true(&status.conditions, conditions::READY))
+    };
+    until("the class is ready", async || made().await.is_some()).await;
+    let profile = made().await.expect("it has a profile");
+    let exists = || {
+        let profiles = stand.aws.look("inventory")["instance_profiles"].clone();
+        profiles.as_array().expect("names").contains(&json!(profile))
+    };
+    assert!(exists(), "{profile} was made");
+
+    classes.delete(&name, &DeleteParams::default()).await.expect("the class is asked to go");
+    until("the class is gone", async || classes.get_opt(&name).await.is_ok_and(|class| class.is_none())).await;
+    assert!(!exists(), "{profile} outlived its class");
+    stand.leave().await;
+}

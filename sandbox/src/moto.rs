@@ -1,6 +1,7 @@
 //! The AWS emulator of one sandbox: moto with karp's overlay, which seeds the EKS cluster and its network.
 
 use std::{
+    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
@@ -65,6 +66,8 @@ impl Moto {
             .args(["--kubernetes-version", KUBERNETES_VERSION])
             .arg("--log")
             .arg(cluster.call_log)
+            .arg("--rights-log")
+            .arg(rights_log(cluster.run_dir))
             .env("PYTHONPATH", layout.moto_source())
             // The checkout stays as it was cloned.
             .env("PYTHONDONTWRITEBYTECODE", "1");
@@ -108,6 +111,11 @@ impl Moto {
     }
 }
 
+/// Where the emulator of a sandbox logs what AWS would ask of the calls that roles make.
+pub fn rights_log(run_dir: &Path) -> PathBuf {
+    run_dir.join("aws-rights.jsonl")
+}
+
 /// The EKS cluster that the emulator shows.
 pub struct Cluster<'a> {
     /// Its name.
@@ -117,5 +125,7 @@ pub struct Cluster<'a> {
     /// The control plane behind it.
     pub plan: &'a control_plane::Plan,
     /// Where the emulator writes the calls that it answers, one JSON line each.
-    pub call_log: &'a std::path::Path,
+    pub call_log: &'a Path,
+    /// The sandbox's folder.
+    pub run_dir: &'a Path,
 }

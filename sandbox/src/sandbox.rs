@@ -249,7 +249,7 @@ impl Parts {
         let plan = Plan::make(run_dir, &ports)?;
         let cluster_name = format!("karp-{}", options.name);
         let call_log = log_dir.join("aws-calls.jsonl");
-        let cluster = moto::Cluster { name: &cluster_name, region: REGION, plan: &plan, call_log: &call_log };
+        let cluster = moto::Cluster { name: &cluster_name, region: REGION, plan: &plan, call_log: &call_log, run_dir };
         let moto = Moto::start(layout, tools, &ports, &processes, &cluster)?;
         let token_review = format!("{}/_karp/token-review", moto.url);
         let (seed, control_plane) =

@@ -17,8 +17,11 @@ use crate::{
     audit::Rights,
     cargo, demo,
     group::Group,
+    iam,
     layout::Layout,
-    lives, process,
+    lives,
+    moto::rights_log,
+    process,
     progress::Step,
     record::{self, Record, StepRecord, rounded},
     sandbox::{Options, Sandbox},
@@ -48,6 +51,8 @@ const STEP_LIMIT: Duration = Duration::from_secs(60 * 60);
 const DEEP_STEP_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
 /// Where `--deep` leaves its record, in the checkout.
 const RECORD: &str = "target/deep/record.json";
+/// Where the verdicts on what controllers asked of AWS are left, for another evaluator, among the logs.
+const AWS_CASES: &str = "aws-rights.json";
 /// How often a long step says that it still runs.
 const TELL: Duration = Duration::from_secs(1);
 
@@ -80,6 +85,8 @@ struct Verify {
     record: Record,
     /// What the controllers under test were granted and did, once it is known.
     rights: Option<Rights>,
+    /// The same at AWS.
+    aws_rights: Option<iam::Rights>,
 }
 
 impl Verify {
@@ -92,7 +99,7 @@ impl Verify {
         }
         let program = std::env::current_exe().context("finding the running program")?;
         let record = Record::begin(&layout.root);
-        Ok(Self { layout, deep, folder, program, target, record, rights: None })
+        Ok(Self { layout, deep, folder, program, target, record, rights: None, aws_rights: None })
     }
 
     async fn all(&mut self) -> Result<()> {
@@ -172,6 +179,8 @@ impl Verify {
         let whole = sandbox.check();
         let rights = Rights::in_sandbox(&sandbox.client, &sandbox.run_dir).await;
         self.rights = rights.inspect_err(|error| eprintln!("error: {error:#}")).ok();
+        let aws_rights = iam::Rights::read(&rights_log(&sandbox.run_dir));
+        self.aws_rights = aws_rights.inspect_err(|error| eprintln!("error: {error:#}")).ok();
         if let Err(error) = &whole {
             eprintln!("error: the sandbox broke under the tests: {error:#}");
         }
@@ -198,14 +207,19 @@ impl Verify {
         Ok(())
     }
 
-    /// Under the roles that are installed the controllers of edge tests and demo were forbidden nothing, and used all that is granted.
+    /// Under the roles that are installed, in the cluster and at AWS, the controllers of edge tests and demo were forbidden nothing, and used
+    /// all that is granted.
     fn rights(&mut self) {
-        let begin = Instant::now();
-        let judged = self.judge_rights();
-        if let Err(error) = &judged {
-            eprintln!("error: {error:#}");
+        let judges: [(&str, fn(&mut Self) -> Result<()>); 2] =
+            [("controller-rights", Self::judge_rights), ("aws-rights", Self::judge_aws_rights)];
+        for (step, judge) in judges {
+            let begin = Instant::now();
+            let judged = judge(self);
+            if let Err(error) = &judged {
+                eprintln!("error: {error:#}");
+            }
+            self.note(step, judged.is_ok(), begin);
         }
-        self.note("controller-rights", judged.is_ok(), begin);
     }
 
     fn judge_rights(&mut self) -> Result<()> {
@@ -215,6 +229,19 @@ impl Verify {
         rights.add(serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?);
         rights.judge_forbidden()?;
         rights.judge_unused()
+    }
+
+    /// The controllers' policies at AWS allow all that was asked, and no more: see [`iam::Rights::prove`]. The verdicts are left for another
+    /// evaluator (`sandbox/tools/iam-simulate`).
+    fn judge_aws_rights(&mut self) -> Result<()> {
+        let mut rights = self.aws_rights.take().context("the edge tests left no log of rights")?;
+        let path = self.layout.root.join(demo::AWS_RIGHTS);
+        let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        rights.add(serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?);
+        let proof = rights.prove()?;
+        println!("{}", proof.summary());
+        let cases = self.folder.join(AWS_CASES);
+        std::fs::write(&cases, serde_json::to_vec(&proof)?).with_context(|| format!("writing {}", cases.display()))
     }
 
     /// Two demos at the same time: neither may meet the other.

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use karp_aws::config::{AccessKeys, Clients, Service, Settings};
+use karp_domain::iam::{ControllerScope, controller_policy};
 use serde_json::{Value, json};
 
 /// How long one answer may take; replies that are held are the controller's, never the test's.
@@ -68,6 +69,38 @@ impl Aws {
         name
     }
 
+    /// Makes a role with the policy that the provider writes, and begins a session of it: what a controller runs under. The emulator's log
+    /// of rights knows controllers by the role's name.
+    pub async fn controller(&self) -> [(&'static str, String); 3] {
+        let account = self.seed["account_id"].as_str().expect("an account");
+        let arn = |name: &str| format!("arn:aws:iam::{account}:role/{name}");
+        let name = format!("KarpControllerRole-{}", self.queue);
+        let policy = controller_policy(&ControllerScope {
+            partition: "aws".to_owned(),
+            region: self.region.clone(),
+            account_id: account.to_owned(),
+            cluster_name: self.cluster.clone(),
+            node_role_arns: vec![arn(&self.profile), arn(&format!("{}-stranger", self.profile))],
+            interruption_queue_arn: Some(format!("arn:aws:sqs:{}:{account}:{}", self.region, self.queue)),
+            ..ControllerScope::default()
+        });
+        let iam = self.clients.iam();
+        iam.create_role().role_name(&name).assume_role_policy_document("{}").send().await.expect("a role");
+        let call = iam.put_role_policy().role_name(&name).policy_name("karp-controller");
+        call.policy_document(policy.to_string()).send().await.expect("a policy");
+        let call = format!("Action=AssumeRole&RoleSessionName=karp&RoleArn={}", arn(&name));
+        let answer = self.query("sts", &format!("{call}&Version=2011-06-15"));
+        let field = |field: &str| {
+            let value = answer.split_once(&format!("<{field}>")).and_then(|(_, rest)| rest.split('<').next());
+            value.unwrap_or_else(|| panic!("{field} in {answer}")).to_owned()
+        };
+        [
+            ("AWS_ACCESS_KEY_ID", field("AccessKeyId")),
+            ("AWS_SECRET_ACCESS_KEY", field("SecretAccessKey")),
+            ("AWS_SESSION_TOKEN", field("SessionToken")),
+        ]
+    }
+
     /// Ends an instance as somebody with the account's console does.
     pub fn end_instance(&self, id: &str) {
         self.ec2(&format!("Action=TerminateInstances&InstanceId.1={id}"));
@@ -124,12 +157,16 @@ impl Aws {
 
     /// Calls EC2 by its query API, as anybody with the account's credentials may.
     fn ec2(&self, call: &str) -> String {
-        let scope = format!("AWS4-HMAC-SHA256 Credential=test/20260101/{}/ec2/aws4_request", self.region);
+        self.query("ec2", &format!("{call}&Version=2016-11-15"))
+    }
+
+    fn query(&self, service: &str, call: &str) -> String {
+        let scope = format!("AWS4-HMAC-SHA256 Credential=test/20260101/{}/{service}/aws4_request", self.region);
         let headers = [
             ("Content-Type", "application/x-www-form-urlencoded".to_owned()),
             ("Authorization", format!("{scope}, SignedHeaders=host, Signature=0")),
         ];
-        exchange(&self.endpoint, "POST", "/", &headers, &format!("{call}&Version=2016-11-15"))
+        exchange(&self.endpoint, "POST", "/", &headers, call)
     }
 
     /// Lets instances of the profile join the cluster.

@@ -26,6 +26,8 @@ pub struct Stand {
     pub name: String,
     /// Of the account that the controller runs under.
     kubeconfig: PathBuf,
+    /// Of the session at AWS that it runs in.
+    keys: [(&'static str, String); 3],
     controller: Option<Child>,
     starts: u32,
     _turn: Turn,
@@ -62,7 +64,8 @@ impl Stand {
         let aws = Aws::prepare(endpoint, cluster, &name).await;
         create::<Namespace>(&Api::all(client.clone()), json!({ "metadata": { "name": name } })).await;
         let kubeconfig = account(&client, &kubeconfig, &name, LEASE).await;
-        let stand = Self { client, aws, name, kubeconfig, controller: None, starts: 0, _turn: turn };
+        let keys = aws.controller().await;
+        let stand = Self { client, aws, name, kubeconfig, keys, controller: None, starts: 0, _turn: turn };
         stand.class().await;
         Some(stand)
     }
@@ -78,6 +81,7 @@ impl Stand {
             .args(["--cluster-name", &self.aws.cluster, "--interruption-queue", &self.aws.queue])
             .args(["--leader-election-namespace", &self.name])
             .env("KUBECONFIG", &self.kubeconfig)
+            .envs(self.keys.clone())
             .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
             .env("KARP_RESERVATION_POLL", "5s")
             .env("KARP_INSTANCE_STATUS_POLL", "2s")

@@ -6,14 +6,16 @@ mod memory;
 mod play;
 mod timeline;
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
     audit::CONTROLLER,
     control_plane::audit_log,
+    iam,
     layout::Layout,
+    moto::rights_log,
     sandbox::{Options, Sandbox},
     tools::Tools,
 };
@@ -26,6 +28,8 @@ const CONTROLLER_MEMORY: f64 = 66.0;
 
 /// Where the demo leaves what the controller was granted and did, in the checkout.
 pub const RIGHTS: &str = "target/demo/rights.json";
+/// The same of what it asked of AWS.
+pub const AWS_RIGHTS: &str = "target/demo/aws-rights.json";
 
 /// Plays the demo on a fresh sandbox, which is ended afterwards whatever happens.
 ///
@@ -37,11 +41,13 @@ pub async fn run(layout: &Layout, tools: &Tools) -> Result<()> {
     let sandbox = Sandbox::start(layout, tools, Options::named(&name)).await?;
     timeline.record("sandbox", format!("{name}: API server, scheduler, emulated AWS on loopback"));
     let watch = Watch::start(&sandbox.products.karp, &sandbox.log_dir);
-    let rights = layout.root.join(RIGHTS);
+    let records = [RIGHTS, AWS_RIGHTS].map(|record| layout.root.join(record));
     // what an earlier demo left is not what this one did
-    let _ = std::fs::remove_file(&rights);
+    for record in &records {
+        let _ = std::fs::remove_file(record);
+    }
     let played = tokio::select! {
-        played = play(&sandbox, &rights, &mut timeline) => played,
+        played = play(&sandbox, &records, &mut timeline) => played,
         broken = sandbox.broken() => Err(broken),
     };
     let peak = watch.stop().await;
@@ -60,7 +66,7 @@ pub async fn run(layout: &Layout, tools: &Tools) -> Result<()> {
     }
 }
 
-async fn play(sandbox: &Sandbox, rights_file: &Path, timeline: &mut Timeline) -> Result<()> {
+async fn play(sandbox: &Sandbox, [rights_file, aws_rights_file]: &[PathBuf; 2], timeline: &mut Timeline) -> Result<()> {
     let seed = Inventory::read(&sandbox.aws_endpoint).await?;
     let mut rights = Play {
         cluster: Cluster::new(sandbox.client.clone()),
@@ -75,7 +81,11 @@ async fn play(sandbox: &Sandbox, rights_file: &Path, timeline: &mut Timeline) ->
     let (granted, unused) = (rights.granted.len(), rights.unused().count());
     timeline.record("controller-rights", format!("{} of {granted} used", granted - unused));
     rights.judge_forbidden()?;
-    timeline::write_json(rights_file, &rights)
+    timeline::write_json(rights_file, &rights)?;
+    let asked = iam::Rights::read(&rights_log(&sandbox.run_dir))?;
+    timeline.record("aws-rights", format!("{} requests, each allowed by the role's policy", asked.count()));
+    asked.judge_allowed()?;
+    timeline::write_json(aws_rights_file, &asked)
 }
 
 fn judge_memory(peak: Option<f64>, timeline: &mut Timeline) -> Result<()> {

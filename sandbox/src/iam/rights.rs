@@ -19,16 +19,10 @@ const MISUSES: usize = 3;
 const TOLD: usize = 12;
 
 /// Rights that karp has and no log shows, with what they are for.
-const UNSEEN: [(&str, &str); 2] = [
-    (
-        "ec2:DescribePlacementGroups of AllowRegionalReadActions",
-        "node classes may select a group; the emulator has none",
-    ),
-    (
-        "ec2:DescribeInstanceStatus of AllowRegionalReadActions",
-        "for status checks and planned events, once the controller asks for them",
-    ),
-];
+const UNSEEN: [(&str, &str); 1] = [(
+    "ec2:DescribePlacementGroups of AllowRegionalReadActions",
+    "node classes may select a group; the emulator has none",
+)];
 
 /// What was asked, under which policies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
