@@ -13,7 +13,8 @@ use tokio::sync::Semaphore;
 const QUIET: Duration = Duration::from_secs(120);
 /// A pod's scheduling failure is said again after this long (Karpenter: 5 min).
 const QUIET_FAILED_SCHEDULING: Duration = Duration::from_secs(300);
-/// Unconsolidatable is said again after this long (Karpenter: 15 min).
+/// Unconsolidatable is said again after this long (Karpenter: 15 min), and so is
+/// what lasts on a pod.
 const QUIET_UNCONSOLIDATABLE: Duration = Duration::from_secs(900);
 /// Most events remembered for repetition; beyond it the oldest may be said again.
 const REMEMBERED: u64 = 20_000;
@@ -35,6 +36,9 @@ pub enum Reason {
     DisruptionTerminating,
     DisruptionWaitingReadiness,
     Unconsolidatable,
+    InvalidDoNotDisruptAnnotation,
+    DoNotDisruptUntil,
+    DoNotDisruptGracePeriodElapsed,
     NodeRepairBlocked,
     Disrupted,
     Evicted,
@@ -61,7 +65,11 @@ impl Reason {
     fn quiet(self) -> Duration {
         match self {
             Self::FailedScheduling => QUIET_FAILED_SCHEDULING,
-            Self::Unconsolidatable | Self::NodeRepairBlocked => QUIET_UNCONSOLIDATABLE,
+            Self::Unconsolidatable
+            | Self::NodeRepairBlocked
+            | Self::InvalidDoNotDisruptAnnotation
+            | Self::DoNotDisruptUntil
+            | Self::DoNotDisruptGracePeriodElapsed => QUIET_UNCONSOLIDATABLE,
             _ => QUIET,
         }
     }
@@ -75,6 +83,7 @@ impl Reason {
             | Self::NodeClassNotReady
             | Self::UnregisteredTaintMissing
             | Self::NodeRepairBlocked
+            | Self::InvalidDoNotDisruptAnnotation
             | Self::SpotInterrupted
             | Self::InstanceStopping
             | Self::InstanceTerminating

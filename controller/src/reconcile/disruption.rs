@@ -11,7 +11,7 @@ use karp_domain::catalogue::Price;
 use karp_domain::cluster::{Pod, Snapshot};
 use karp_domain::disruption::{
     Act, Begun, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict,
-    begun, plan_with, validate,
+    begun, plan_with, validate, wishes,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
@@ -22,7 +22,7 @@ use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::{Context, Error, interruption, node_claim, provisioning};
+use super::{Context, Error, interruption, node_claim, protection, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{ConsolidationLabels, DecisionLabels, PoolLabels, ReasonLabels, UnhealthyLabels};
@@ -126,6 +126,9 @@ async fn pass(context: &Arc<Context>, commands: &mut JoinSet<()>) -> Duration {
     let labels = ReasonLabels::new("all");
     context.metrics.decision_evaluation.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
     report(context, &plan);
+    for (pod, wish) in wishes(&snapshot, &plan) {
+        protection::tell(context, pod, &wish);
+    }
     measure(context, &snapshot, &plan);
     let mut acted = false;
     for candidate in &plan.hurried {

@@ -14,6 +14,7 @@ mod node_class;
 mod node_pool;
 pub mod overlays;
 mod pod_events;
+mod protection;
 mod provisioning;
 mod registration;
 mod replicas;

@@ -22,7 +22,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::driver::Driver;
-use super::{Context, Error, launch, node_claim, registration};
+use super::{Context, Error, launch, node_claim, protection, registration};
 use crate::cloud::Termination;
 use crate::effect::{self, Effect};
 use crate::observe::Change;
@@ -166,7 +166,8 @@ async fn drained(
             eviction::next(&Drain { pods, deadline, answers }, now)
         })
     };
-    let wait = match decide(&context.stores.pods.on_node(&name)) {
+    let pods = context.stores.pods.on_node(&name);
+    let wait = match decide(&pods) {
         Step::Wait(wait) => wait,
         Step::Drained => {
             let unreadable = context.stores.pods.unreadable_on(&name);
@@ -197,6 +198,7 @@ async fn drained(
             return Ok(Drained::Yes);
         }
     };
+    protection::tell_leaving(context, &pods, now);
     for pod in &wait.delete {
         tracing::warn!(Pod.namespace = %pod.pod.namespace, Pod.name = %pod.pod.name, "deleting pod: the drain's deadline is near");
         let grace = u32::try_from(pod.grace_seconds).unwrap_or(1);

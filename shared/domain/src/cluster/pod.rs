@@ -5,15 +5,15 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use rustc_hash::FxBuildHasher;
 use serde::{Deserialize, Serialize};
 
 use super::shape::requests_in_use;
 use super::shapes::{ReadShape, Source};
-use super::{ClaimRef, Shape, Shapes, Unreadable, UnreadableField, Whose, is_resized, volume};
-use crate::api::{duration, labels};
+use super::{ClaimRef, DoNotDisrupt, Shape, Shapes, Unreadable, UnreadableField, Whose, is_resized, volume};
+use crate::api::labels;
 
 /// Priority from which a pod counts as critical (system-cluster-critical); such pods are drained last.
 pub const CRITICAL_PRIORITY: i32 = 2_000_000_000;
@@ -65,17 +65,6 @@ pub enum Phase {
     Running,
     /// Succeeded or failed: it holds nothing.
     Terminal,
-}
-
-/// Says whether a pod's owner asked that it is left alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DoNotDisrupt {
-    /// Not asked.
-    No,
-    /// As long as it runs.
-    Always,
-    /// For this long after its start.
-    For(SignedDuration),
 }
 
 /// Describes a pod.
@@ -191,7 +180,7 @@ impl Pod {
             grace_seconds: spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS),
             owner: owner(meta),
             daemon_set,
-            do_not_disrupt: do_not_disrupt(annotation(labels::DO_NOT_DISRUPT)),
+            do_not_disrupt: DoNotDisrupt::read(annotation(labels::DO_NOT_DISRUPT)),
             priority: spec.priority.unwrap_or(0),
             deletion_cost: annotation(DELETION_COST).and_then(|cost| cost.parse().ok()).unwrap_or(0),
             ready: condition("Ready").is_some_and(|c| c.status == "True"),
@@ -230,21 +219,6 @@ impl Pod {
     /// Says whether the pod would have to run elsewhere if its node went away.
     pub fn is_reschedulable(&self) -> bool {
         self.holds_resources() && self.deletes_at.is_none() && matches!(self.owner, Owner::None | Owner::Controller)
-    }
-
-    /// Says whether the pod asks to be left alone now.
-    pub fn is_protected(&self, now: Timestamp) -> bool {
-        match self.do_not_disrupt {
-            DoNotDisrupt::No => false,
-            DoNotDisrupt::Always => true,
-            DoNotDisrupt::For(_) => self.protected_until().is_none_or(|end| now < end),
-        }
-    }
-
-    /// Answers when the pod's wish to be left alone ends; none where it does not, or where the pod's start is not known.
-    pub fn protected_until(&self) -> Option<Timestamp> {
-        let DoNotDisrupt::For(time) = self.do_not_disrupt else { return None };
-        self.started.or(self.created)?.saturating_add(time).ok()
     }
 
     /// Says whether the pod is one of those that are drained last.
@@ -286,13 +260,4 @@ fn owner(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> O
 fn daemon_set(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Arc<str>> {
     let set = meta.owner_references.iter().flatten().find(|owner| owner.kind == "DaemonSet")?;
     Some(set.name.as_str().into())
-}
-
-/// `true` is for ever, a duration counts from the start; anything else (also `false`) asks for nothing.
-fn do_not_disrupt(value: Option<&str>) -> DoNotDisrupt {
-    match value {
-        Some("true") => DoNotDisrupt::Always,
-        Some(text) => duration(text).map_or(DoNotDisrupt::No, DoNotDisrupt::For),
-        None => DoNotDisrupt::No,
-    }
 }

@@ -11,6 +11,7 @@ mod purse;
 mod sets;
 mod stable;
 mod verdict;
+mod wishes;
 
 pub use begun::{Begun, begun};
 pub use candidate::allowed_disruptions;
@@ -19,3 +20,4 @@ pub use memory::{Memory, Origin};
 pub use plan::{Invalid, Method, plan_by, plan_disruption, plan_with, validate};
 pub use stable::{Change, Path, Step, until_stable};
 pub use verdict::{Candidate, Cause, Command, DisruptionPlan, KeepReason, Verdict};
+pub use wishes::wishes;

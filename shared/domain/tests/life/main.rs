@@ -8,3 +8,4 @@ mod disrupt_path;
 mod evict;
 mod lifecycle;
 mod pace;
+mod protection;
