@@ -205,6 +205,7 @@ fn status(one: &Resolved, kept: &Reserve, now: Timestamp) -> CapacityBufferStatu
             status.provisioning_strategy = Some(one.object.spec.provisioning_strategy.clone());
         }
     }
+    conditions::observe(&mut status.conditions, one.object.metadata.generation);
     status.pod_template_ref.clone_from(&one.object.spec.pod_template_ref);
     status.pod_template_generation = one.generation;
     status
@@ -221,7 +222,7 @@ mod tests {
 
     fn resolved(template: Option<&PodTemplateSpec>, replicas: i32) -> Resolved {
         let object: CapacityBuffer = serde_json::from_value(json!({
-            "metadata": { "name": "room", "namespace": "default" },
+            "metadata": { "name": "room", "namespace": "default", "generation": 7 },
             "spec": { "podTemplateRef": { "name": "t" }, "replicas": replicas },
         }))
         .expect("a buffer");
@@ -245,6 +246,7 @@ mod tests {
             serde_json::from_value(json!({ "spec": { "containers": [{ "name": "c" }] } })).expect("a template");
         let mut there = resolved(Some(&template), 2);
         let told = status(&there, &Reserve::default(), now);
+        assert!(told.conditions.iter().all(|condition| condition.observed_generation == Some(7)), "{told:?}");
         assert_eq!(found(&told, READY_FOR_PROVISIONING).0, ConditionStatus::True);
         let (_, reason, message) = found(&told, PROVISIONING);
         assert_eq!(

@@ -159,6 +159,7 @@ fn told(one: &Listed, conflicts: &[OverlayConflict], now: Timestamp) -> Vec<Cond
     };
     conditions::set(&mut all, conditions::VALIDATION_SUCCEEDED, verdict, reason, &message, now);
     conditions::set_ready(&mut all, &[conditions::VALIDATION_SUCCEEDED], now);
+    conditions::observe(&mut all, one.metadata.generation);
     all
 }
 
@@ -183,7 +184,8 @@ mod tests {
 
     fn listed(spec: &Value) -> Listed {
         let object = json!({
-            "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": { "name": "paid" }, "spec": spec,
+            "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": { "name": "paid", "generation": 4 },
+            "spec": spec,
         });
         read(serde_json::from_value(object).expect("an overlay, readable or not"))
     }
@@ -193,6 +195,7 @@ mod tests {
         let said = conditions::get(&all, conditions::VALIDATION_SUCCEEDED).expect("the condition");
         let ready = conditions::is_true(&all, conditions::READY);
         assert_eq!(ready, said.status == ConditionStatus::True, "{all:?}");
+        assert!(all.iter().all(|condition| condition.observed_generation == Some(4)), "{all:?}");
         // once it is told, nothing is left to write
         let again = Listed { metadata: one.metadata.clone(), conditions: all.clone(), read: one.read.clone() };
         assert_eq!(told(&again, conflicts, Timestamp::now()), all);
