@@ -65,6 +65,8 @@ pub struct Instance {
     pub capacity_type: CapacityType,
     /// The capacity reservation that it was launched for and still takes its capacity from.
     pub reservation: Option<Taken>,
+    /// The placement group that it is in, if it is in one.
+    pub group: Option<InGroup>,
     /// The partition of its placement group, where that has partitions.
     pub partition: Option<i32>,
     /// When it was launched, by EC2's clock.
@@ -79,6 +81,15 @@ pub struct Instance {
     pub tags: BTreeMap<String, String>,
     /// The client token that launched it; for a fleet that is not the fleet's token.
     pub client_token: String,
+}
+
+/// What EC2 tells of the placement group that an instance is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InGroup {
+    /// `pg-…`; empty where EC2 does not say.
+    pub id: String,
+    /// Its name; empty where EC2 does not say.
+    pub name: String,
 }
 
 impl Instance {
@@ -203,8 +214,11 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
     };
     let groups = instance.security_groups.unwrap_or_default();
     let profile = instance.iam_instance_profile.and_then(|profile| profile.arn);
-    let (zone, partition) = match instance.placement {
-        Some(placement) => (placement.availability_zone.unwrap_or_default(), placement.partition_number),
+    let (zone, group, partition) = match instance.placement {
+        Some(placement) => {
+            let group = in_group(placement.group_id, placement.group_name);
+            (placement.availability_zone.unwrap_or_default(), group, placement.partition_number)
+        }
         None => Default::default(),
     };
     let mut security_group_ids: Vec<String> = groups.into_iter().filter_map(|group| group.group_id).collect();
@@ -218,6 +232,7 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
         image_id: instance.image_id.unwrap_or_default(),
         capacity_type,
         reservation,
+        group,
         partition: partition.filter(|number| *number > 0),
         launched_at: instance.launch_time.and_then(|time| Timestamp::from_second(time.secs()).ok()),
         private_dns_name: instance.private_dns_name.unwrap_or_default(),
@@ -226,6 +241,12 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
         instance_profile: profile.and_then(|arn| arn.rsplit('/').next().map(str::to_owned)),
         client_token: instance.client_token.unwrap_or_default(),
     })
+}
+
+/// The group that an instance is in; EC2 may write an empty name of one that it is not in.
+fn in_group(id: Option<String>, name: Option<String>) -> Option<InGroup> {
+    let group = InGroup { id: id.unwrap_or_default(), name: name.unwrap_or_default() };
+    (!group.id.is_empty() || !group.name.is_empty()).then_some(group)
 }
 
 /// The reservation that an instance was launched for. One that only fell into an open reservation is on demand: nobody counts on it.
@@ -306,6 +327,20 @@ mod tests {
         assert_eq!(of(Some(3)), ("a".to_owned(), Some(3)));
         assert_eq!(of(Some(0)), ("a".to_owned(), None));
         assert_eq!(of(None), ("a".to_owned(), None));
+    }
+
+    #[test]
+    fn an_instance_tells_its_placement_group_where_it_is_in_one() {
+        let of = |id: Option<&str>, name: Option<&str>| {
+            let placement = ec2::Placement::builder().set_group_id(id.map(str::to_owned));
+            let placement = placement.set_group_name(name.map(str::to_owned)).build();
+            let state = ec2::InstanceState::builder().name(ec2::InstanceStateName::Running).build();
+            let instance = ec2::Instance::builder().instance_id("i-1").state(state).placement(placement).build();
+            read(instance).expect("an instance").group.map(|group| (group.id, group.name))
+        };
+        assert_eq!(of(Some("pg-1"), Some("near")), Some(("pg-1".to_owned(), "near".to_owned())));
+        assert_eq!(of(None, Some("near")), Some((String::new(), "near".to_owned())));
+        assert_eq!((of(None, None), of(None, Some("")), of(Some(""), Some(""))), (None, None, None));
     }
 
     #[test]

@@ -421,7 +421,9 @@ impl CloudProvider for Aws {
             }
         }
         let Some(id) = status.provider_id.as_deref().and_then(instances::instance_id) else { return Ok(None) };
-        let drift = |instance: &instances::Instance| resolve::placement_drift(instance, &class.spec, found);
+        // a group that cannot be looked up now is no reason to replace anything
+        let group = self.placement_group(class).await.ok().flatten();
+        let drift = |one: &instances::Instance| resolve::placement_drift(one, &class.spec, found, group.as_ref());
         let before = self.listed.get(id).map(|instance| drift(&instance));
         if let Some(known) = before
             && known != Some(resolve::RESERVATION_DRIFT)

@@ -1,7 +1,8 @@
 //! What a node class selects, and what is wrong with it.
 
 use karp_aws::images::{self, Image};
-use karp_aws::{Error, Retry, instances, placement_groups, security_groups, subnets};
+use karp_aws::placement_groups::PlacementGroup;
+use karp_aws::{Error, Retry, instances, security_groups, subnets};
 use karp_domain::api::{
     Ami, AmiRequirement, Ec2NodeClass, Ec2NodeClassSpec, Ec2NodeClassStatus, SecurityGroup, Subnet, conditions,
 };
@@ -81,7 +82,7 @@ async fn images(aws: &Aws, name: &str, spec: &Ec2NodeClassSpec) -> Result<Vec<Im
 /// Notes what is wrong with the placement group, if the class names one.
 fn place(
     class: &Ec2NodeClass,
-    found: Result<Option<placement_groups::PlacementGroup>, Error>,
+    found: Result<Option<PlacementGroup>, Error>,
     resolved: &mut Resolved,
 ) -> Result<(), CloudError> {
     let Some(selector) = &class.spec.placement_group_selector else { return Ok(()) };
@@ -196,11 +197,13 @@ fn ami(image: Image) -> Ami {
 /// An instance whose capacity reservation is no longer selected.
 pub const RESERVATION_DRIFT: &str = "CapacityReservationDrift";
 
-/// Says whether an instance sits where its class no longer places any, or has other security groups.
+/// Says whether an instance sits where its class no longer places any, or has other security groups; `group` is the placement group that
+/// the class selects, as far as it is known.
 pub fn placement_drift(
     instance: &instances::Instance,
     spec: &Ec2NodeClassSpec,
     class: &Ec2NodeClassStatus,
+    group: Option<&PlacementGroup>,
 ) -> Option<&'static str> {
     if instance.state.is_ending() {
         return None;
@@ -218,7 +221,12 @@ pub fn placement_drift(
     let mut wanted: Vec<&str> = class.security_groups.iter().map(|group| group.id.as_str()).collect();
     wanted.sort_unstable();
     let has = instance.security_group_ids.iter().map(String::as_str);
-    (!wanted.is_empty() && !has.eq(wanted)).then_some("SecurityGroupDrift")
+    if !wanted.is_empty() && !has.eq(wanted) {
+        return Some("SecurityGroupDrift");
+    }
+    let (is_in, wanted) = (instance.group.as_ref()?, group?);
+    let elsewhere = if is_in.id.is_empty() { is_in.name != wanted.name } else { is_in.id != wanted.id };
+    elsewhere.then_some("PlacementGroupDrift")
 }
 
 #[cfg(test)]
@@ -239,6 +247,7 @@ mod tests {
             image_id: "ami-1".into(),
             capacity_type: CapacityType::Spot,
             reservation: None,
+            group: None,
             partition: None,
             launched_at: None,
             private_dns_name: String::new(),
@@ -250,7 +259,7 @@ mod tests {
     }
 
     fn drift(instance: &instances::Instance, class: &Ec2NodeClassStatus) -> Option<&'static str> {
-        placement_drift(instance, &Ec2NodeClassSpec::default(), class)
+        placement_drift(instance, &Ec2NodeClassSpec::default(), class, None)
     }
 
     fn class(subnets: &[&str], groups: &[&str]) -> Ec2NodeClassStatus {
@@ -286,9 +295,13 @@ mod tests {
             ..class(&["subnet-1"], &["sg-1", "sg-2"])
         };
         let mut spec = Ec2NodeClassSpec::default();
-        assert_eq!(placement_drift(&held, &spec, &class(&[])), Some(RESERVATION_DRIFT), "none is asked for any more");
         assert_eq!(
-            placement_drift(&instance(), &spec, &class(&[])),
+            placement_drift(&held, &spec, &class(&[]), None),
+            Some(RESERVATION_DRIFT),
+            "none is asked for any more"
+        );
+        assert_eq!(
+            placement_drift(&instance(), &spec, &class(&[]), None),
             None,
             "its reservation ended: it runs on, on demand"
         );
@@ -297,13 +310,38 @@ mod tests {
         let with = |ids: &[&str], status| {
             let mut class = class(ids);
             conditions::set(&mut class.conditions, kind, status, "", "", now);
-            placement_drift(&held, &spec, &class)
+            placement_drift(&held, &spec, &class, None)
         };
         use conditions::ConditionStatus::{False, True};
         assert_eq!(with(&["cr-2", "cr-1"], True), None);
         assert_eq!(with(&["cr-2"], True), Some(RESERVATION_DRIFT));
         assert_eq!(with(&[], False), None, "the lookup failed: nobody knows");
-        assert_eq!(placement_drift(&held, &spec, &class(&[])), None, "they were not looked up yet");
+        assert_eq!(placement_drift(&held, &spec, &class(&[]), None), None, "they were not looked up yet");
+    }
+
+    #[test]
+    fn an_instance_drifts_when_it_is_known_to_be_in_another_placement_group() {
+        let wanted = PlacementGroup {
+            id: "pg-1".into(),
+            name: "near".into(),
+            strategy: "cluster".into(),
+            partitions: 0,
+            available: true,
+        };
+        let drift = |id: &str, name: &str, group: Option<&PlacementGroup>| {
+            let told = instances::InGroup { id: id.into(), name: name.into() };
+            let placed = instances::Instance { group: Some(told), ..instance() };
+            placement_drift(&placed, &Ec2NodeClassSpec::default(), &class(&["subnet-1"], &[]), group)
+        };
+        assert_eq!(drift("pg-1", "near", Some(&wanted)), None);
+        assert_eq!(drift("pg-2", "far", Some(&wanted)), Some("PlacementGroupDrift"));
+        assert_eq!(drift("pg-2", "near", Some(&wanted)), Some("PlacementGroupDrift"), "another one took its name");
+        assert_eq!((drift("pg-1", "", Some(&wanted)), drift("", "near", Some(&wanted))), (None, None));
+        assert_eq!(drift("", "far", Some(&wanted)), Some("PlacementGroupDrift"));
+        assert_eq!(drift("pg-2", "far", None), None, "none is selected, or nobody knows which");
+        let nowhere =
+            placement_drift(&instance(), &Ec2NodeClassSpec::default(), &class(&["subnet-1"], &[]), Some(&wanted));
+        assert_eq!(nowhere, None, "EC2 tells of none");
     }
 
     fn reservation(id: &str) -> karp_domain::api::CapacityReservation {
