@@ -11,10 +11,10 @@ use tokio::sync::Semaphore;
 
 /// Equal events on one object are said again after this long (Karpenter: 2 min).
 const QUIET: Duration = Duration::from_secs(120);
-/// A pod's scheduling failure is said again after this long (Karpenter: 5 min).
+/// A pod's scheduling failure is said again after this long (Karpenter: 5 min), and so is why its pools have nothing for it.
 const QUIET_FAILED_SCHEDULING: Duration = Duration::from_secs(300);
 /// Unconsolidatable is said again after this long (Karpenter: 15 min), and so is
-/// what lasts on a pod.
+/// what lasts: on a pod, on a node that is short of something, or on one that has hours to drain.
 const QUIET_UNCONSOLIDATABLE: Duration = Duration::from_secs(900);
 /// Most events remembered for repetition; beyond it the oldest may be said again.
 const REMEMBERED: u64 = 20_000;
@@ -31,11 +31,15 @@ const NOTE_BYTES: usize = 1024;
 pub enum Reason {
     Nominated,
     FailedScheduling,
+    NoCompatibleInstanceTypes,
     DisruptionBlocked,
     DisruptionLaunching,
     DisruptionTerminating,
     DisruptionWaitingReadiness,
     Unconsolidatable,
+    ConsolidationCandidate,
+    ConsolidationApproved,
+    ConsolidationRejected,
     InvalidDoNotDisruptAnnotation,
     DoNotDisruptUntil,
     DoNotDisruptGracePeriodElapsed,
@@ -43,7 +47,9 @@ pub enum Reason {
     Disrupted,
     Evicted,
     FailedDraining,
+    TerminationGracePeriodExpiring,
     FailedTermination,
+    FailedConsistencyCheck,
     AwaitingVolumeDetachment,
     InsufficientCapacityError,
     NodeClassNotReady,
@@ -64,9 +70,11 @@ pub enum Reason {
 impl Reason {
     fn quiet(self) -> Duration {
         match self {
-            Self::FailedScheduling => QUIET_FAILED_SCHEDULING,
+            Self::FailedScheduling | Self::NoCompatibleInstanceTypes => QUIET_FAILED_SCHEDULING,
             Self::Unconsolidatable
             | Self::NodeRepairBlocked
+            | Self::TerminationGracePeriodExpiring
+            | Self::FailedConsistencyCheck
             | Self::InvalidDoNotDisruptAnnotation
             | Self::DoNotDisruptUntil
             | Self::DoNotDisruptGracePeriodElapsed => QUIET_UNCONSOLIDATABLE,
@@ -77,8 +85,11 @@ impl Reason {
     fn severity(self) -> EventType {
         match self {
             Self::FailedScheduling
+            | Self::NoCompatibleInstanceTypes
             | Self::FailedDraining
+            | Self::TerminationGracePeriodExpiring
             | Self::FailedTermination
+            | Self::FailedConsistencyCheck
             | Self::InsufficientCapacityError
             | Self::NodeClassNotReady
             | Self::UnregisteredTaintMissing

@@ -10,8 +10,8 @@ use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::Price;
 use karp_domain::cluster::{Pod, Snapshot};
 use karp_domain::disruption::{
-    Act, Begun, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict,
-    begun, plan_with, validate, wishes,
+    Act, Begun, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, Memory, Progress, approve, begun,
+    plan_with, wishes,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
@@ -22,7 +22,7 @@ use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::{Context, Error, interruption, node_claim, protection, provisioning};
+use super::{Context, Error, disruption_events, interruption, node_claim, protection, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{ConsolidationLabels, DecisionLabels, PoolLabels, ReasonLabels, UnhealthyLabels};
@@ -125,7 +125,7 @@ async fn pass(context: &Arc<Context>, commands: &mut JoinSet<()>) -> Duration {
     context.running.memory().examined(plan.resume);
     let labels = ReasonLabels::new("all");
     context.metrics.decision_evaluation.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
-    report(context, &plan);
+    disruption_events::report(context, &plan);
     for (pod, wish) in wishes(&snapshot, &plan) {
         protection::tell(context, pod, &wish);
     }
@@ -164,15 +164,22 @@ fn is_unreadable(context: &Context, candidate: &Candidate) -> bool {
 async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<()>) -> bool {
     let reason = command.cause.as_str();
     if command.cause.rests() {
+        disruption_events::found(context, &command);
         tokio::time::sleep(context.options.consolidation_validation).await;
     }
     // No plan is made between the check and the new claims: displaced pods would be launched for twice.
     let planning = context.planning.lock().await;
     let snapshot = with_room_taken(context.snapshot().await);
-    if let Err(invalid) = block_in_place(|| validate(&command, &snapshot)) {
-        context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(reason)).inc();
-        tracing::debug!(reason, why = %invalid, "abandoning disruption, it no longer holds");
-        return false;
+    match block_in_place(|| approve(&command, &snapshot)) {
+        Ok(approvals) => disruption_events::approved(context, &command, &approvals),
+        Err(invalid) => {
+            context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(reason)).inc();
+            tracing::debug!(reason, why = %invalid, "abandoning disruption, it no longer holds");
+            if command.cause.rests() {
+                disruption_events::rejected(context, &command, &invalid);
+            }
+            return false;
+        }
     }
     log(&command);
     let labels = DecisionLabels::new(command.decision(), reason, kind(&command));
@@ -468,25 +475,6 @@ async fn remove_stale_taints(context: &Context) {
     }
 }
 
-/// Tells why nodes stay: on the node and its claim, where users look.
-fn report(context: &Context, plan: &DisruptionPlan) {
-    let mut eligible = 0;
-    for (candidate, verdict) in &plan.verdicts {
-        let Verdict::Keep(reason) = verdict else {
-            eligible += 1;
-            continue;
-        };
-        let Some((event, note)) = telling(reason) else { continue };
-        if let Some(claim) = context.stores.claim(&candidate.claim) {
-            context.events.publish(&effect::reference(&*claim), event, &note);
-        }
-        if let Some(node) = candidate.node.as_ref().and_then(|node| context.stores.node(node)) {
-            context.events.publish(&effect::reference(&*node), event, &note);
-        }
-    }
-    context.metrics.eligible_nodes.get_or_create(&ReasonLabels::new("all")).set(eligible);
-}
-
 /// Measures what each pool costs.
 fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
     for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
@@ -496,54 +484,9 @@ fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
     }
 }
 
-/// Returns the event that tells a reason to keep a node; none for what is plain or passes by itself.
-fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
-    match reason {
-        KeepReason::TooManyUnhealthy { .. } => Some((Reason::NodeRepairBlocked, reason.to_string())),
-        KeepReason::NodeProtected
-        | KeepReason::PodProtected { .. }
-        | KeepReason::PodBudget { .. }
-        | KeepReason::BudgetExhausted { .. } => {
-            Some((Reason::DisruptionBlocked, format!("Cannot disrupt Node: {reason}")))
-        }
-        KeepReason::UnknownPrice
-        | KeepReason::PodWouldNotFit { .. }
-        | KeepReason::SeveralNodesNeeded { .. }
-        | KeepReason::NoCheaperOffering { .. }
-        | KeepReason::TooLittleSaved { .. }
-        | KeepReason::SpotToSpotOff
-        | KeepReason::TooFewSpotTypes { .. }
-        | KeepReason::CameBack { .. }
-        | KeepReason::NotWorthIt { .. } => {
-            Some((Reason::Unconsolidatable, format!("Cannot consolidate Node: {reason}")))
-        }
-        KeepReason::Leaving
-        | KeepReason::NotInitialized
-        | KeepReason::NoPool
-        | KeepReason::Nominated { .. }
-        | KeepReason::ConsolidationOff
-        | KeepReason::Settling { .. }
-        | KeepReason::PoolPaused { .. }
-        | KeepReason::NotEmpty
-        | KeepReason::AfterAnother
-        | KeepReason::Fine => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reasons_that_last_are_told_and_those_that_pass_are_not() {
-        let price = Price::from_micro_dollars;
-        let dear = KeepReason::NoCheaperOffering { price: price(100_000), cheapest: price(99_000) };
-        let (event, note) = telling(&dear).expect("told");
-        assert_eq!(event, Reason::Unconsolidatable);
-        assert!(note.starts_with("Cannot consolidate Node: no cheaper node would do"), "{note}");
-        assert_eq!(telling(&KeepReason::Settling { until: Timestamp::UNIX_EPOCH }), None);
-        assert_eq!(telling(&KeepReason::NodeProtected).map(|told| told.0), Some(Reason::DisruptionBlocked));
-    }
 
     #[test]
     fn conditions_are_named_as_in_karpenters_metrics() {

@@ -3,6 +3,7 @@
 mod buffers;
 mod capacity;
 pub mod disruption;
+mod disruption_events;
 mod driver;
 mod garbage;
 pub mod health;

@@ -21,6 +21,7 @@ use super::driver::Driver;
 use super::{Context, Error, interruption, launch, registration, termination, unreadable};
 use crate::effect;
 use crate::observe::Change;
+use crate::ops::events::Reason;
 use crate::ops::metrics::DisruptedLabels;
 
 /// Reason of a claim that cannot be read.
@@ -268,6 +269,9 @@ async fn live(claim: &NodeClaim, context: &Context, found: &Live) -> Result<(), 
         };
     })
     .await?;
+    if let Some(why) = &found.inconsistency {
+        context.events.publish(&effect::reference(claim), Reason::FailedConsistencyCheck, why);
+    }
     let newly = |kind: &str| !is_true(claim, kind) && is_true(&written, kind);
     if newly(conditions::CONSOLIDATABLE) || newly(conditions::DRIFTED) {
         context.disrupt.notify_one();

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::batch::{Batcher, Window};
 use karp_domain::cluster::{Pod, PodKey, Snapshot};
-use karp_domain::scheduling::{InFlightNode, Solution, Target, solve};
+use karp_domain::scheduling::{InFlightNode, Solution, Target, barren, solve};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
@@ -105,6 +105,9 @@ async fn pass(context: &Context) -> bool {
     }
 
     let solution = block_in_place(|| solve(&snapshot));
+    if !pending.is_empty() {
+        tell_barren(context, &snapshot);
+    }
     context.metrics.scheduling_duration.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
     context.metrics.unschedulable_pods.get_or_create(&labels).set(solution.unschedulable.len() as i64);
     if !solution.nodes.is_empty() {
@@ -119,6 +122,15 @@ async fn pass(context: &Context) -> bool {
     let leaving = snapshot.hosts().iter().filter(|host| host.is_leaving()).map(|host| host.name().into()).collect();
     context.plans.replace(Plan { pods: plans, leaving });
     !pending.is_empty() || solution.next_look.is_some()
+}
+
+/// Tells on pools that nothing of them can be bought: pods wait, and this may be why.
+fn tell_barren(context: &Context, snapshot: &Snapshot) {
+    for (pool, lack) in barren(snapshot) {
+        if let Some(pool) = context.stores.pool(&pool) {
+            context.events.publish(&effect::reference(&*pool), Reason::NoCompatibleInstanceTypes, lack.to_string());
+        }
+    }
 }
 
 /// Creates the claims of a solution and returns which pods each claim, new or in flight, is for.

@@ -17,7 +17,7 @@ use karp_domain::lifecycle;
 use kube::api::ListParams;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -77,6 +77,9 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     }
     let deadline = eviction::deadline(claim.as_ref().map(|claim| claim.annotations()), node.annotations());
     if let Drained::No(pause) = drained(&node, claim.as_deref(), &context, deadline).await? {
+        if let Some(deadline) = deadline {
+            tell_deadline(&*node, &context, deadline);
+        }
         mark(claim.as_deref(), &context, conditions::DRAINED, Mark::Doing("Draining", "Draining")).await?;
         return Ok(Action::requeue(pause));
     }
@@ -103,6 +106,12 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
         }
     }
     leave(&node, &context, since).await
+}
+
+/// Tells by when the pods are gone, on a node that is drained, or on its claim.
+fn tell_deadline<K: Resource<DynamicType = ()>>(about: &K, context: &Context, deadline: Timestamp) {
+    let note = format!("All pods that are left will be deleted by {deadline:.0}, whatever holds them");
+    context.events.publish(&effect::reference(about), Reason::TerminationGracePeriodExpiring, note);
 }
 
 /// Lets a node go.
@@ -266,6 +275,10 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         let at = asked.saturating_add(grace).unwrap_or(Timestamp::MAX);
         let stamp = json!({ "annotations": BTreeMap::from([lifecycle::drain_by(at)]) });
         effect::write_metadata(&context.client, claim, stamp).await?;
+        // a claim without a node has no pods to delete
+        if registration::node(claim, context).is_some() {
+            tell_deadline(claim, context, at);
+        }
         return Ok(Action::requeue(Duration::ZERO));
     }
     if let Some(node) = registration::node(claim, context) {

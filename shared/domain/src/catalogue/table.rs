@@ -321,6 +321,11 @@ impl Catalogue {
         (types, self.market(requirements))
     }
 
+    /// Answers the first of some requirements that no type meets, whatever the others say.
+    pub fn unmet<'r>(&self, requirements: &'r Requirements) -> Option<&'r Requirement> {
+        requirements.iter().find(|one| self.select(&Requirements::from_iter([(*one).clone()])).0.is_clear())
+    }
+
     /// Answers the zones and capacity types that requirements leave.
     pub fn market(&self, requirements: &Requirements) -> Market {
         let bits = |key: &str, values: &[&str]| {

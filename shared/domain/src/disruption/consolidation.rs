@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::KeepReason;
 use super::candidate::{Entry, Field};
+use super::{Approval, KeepReason};
 use crate::api::labels;
 use crate::catalogue::{CapacityType, Price};
 use crate::cluster::{ConsolidationPolicy, Pod};
@@ -26,6 +26,8 @@ pub(super) struct Move {
     pub(super) nodes: Vec<InFlightNode>,
     /// What is saved per hour, by the offerings that are expected to be launched.
     pub(super) saving: Price,
+    /// What the pools with policy Balanced say of it.
+    pub(super) approvals: Vec<Approval>,
 }
 
 /// Answers what it takes to move the pods of some nodes away, whatever that costs.
@@ -51,7 +53,7 @@ fn move_beside(field: &Field<'_>, set: &[&Entry], going: &[&Entry]) -> Result<Mo
         None => {
             let before: Price = set.iter().filter_map(|entry| entry.candidate.price).sum();
             let saving = before.saturating_sub(nodes.iter().map(|node| node.price).sum());
-            Ok(Move { placements, nodes, saving })
+            Ok(Move { placements, nodes, saving, approvals: Vec::new() })
         }
     }
 }
@@ -82,8 +84,8 @@ pub(super) fn cheaper(field: &Field<'_>, set: &[&Entry]) -> Result<Move, KeepRea
     });
     let nodes = shares.collect::<Result<Vec<InFlightNode>, KeepReason>>()?;
     let saving = price.saturating_sub(nodes.iter().map(|node| node.price).sum());
-    worth_it(field, set, price, saving)?;
-    Ok(Move { placements, nodes, saving })
+    let approvals = worth_it(field, set, price, saving)?;
+    Ok(Move { placements, nodes, saving, approvals })
 }
 
 /// Narrows a replacement until whatever is launched for it costs less than `cap`.
@@ -156,9 +158,10 @@ fn values(field: &Field<'_>, node: &InFlightNode, types: &[Arc<str>], key: &str)
 }
 
 /// Each Balanced pool weighs the share of its cost that is saved against the share of its pods that are disturbed.
-fn worth_it(field: &Field<'_>, set: &[&Entry], price: Price, saving: Price) -> Result<(), KeepReason> {
+fn worth_it(field: &Field<'_>, set: &[&Entry], price: Price, saving: Price) -> Result<Vec<Approval>, KeepReason> {
     let balanced = |entry: &&&Entry| entry.pool.as_ref().is_some_and(|p| p.policy == ConsolidationPolicy::Balanced);
     let pools: BTreeSet<&Arc<str>> = set.iter().filter(balanced).map(|entry| &entry.candidate.pool).collect();
+    let mut approvals = Vec::new();
     for pool in pools {
         let moved = || set.iter().filter(|entry| entry.candidate.pool == *pool);
         let weight = field.weight(pool);
@@ -173,6 +176,7 @@ fn worth_it(field: &Field<'_>, set: &[&Entry], price: Price, saving: Price) -> R
         if score_permille < BALANCED_PERMILLE {
             return Err(KeepReason::NotWorthIt { score_permille });
         }
+        approvals.push(Approval { pool: pool.clone(), score_permille });
     }
-    Ok(())
+    Ok(approvals)
 }

@@ -12,7 +12,7 @@ use super::consolidation::{Move, cheaper, move_away};
 use super::memory::Origin;
 use super::purse::Purse;
 use super::sets::{Found, Search};
-use super::{Candidate, Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
+use super::{Approval, Candidate, Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
 use crate::cluster::{ConsolidationPolicy, Snapshot};
 use crate::scheduling::InFlightNode;
 
@@ -296,6 +296,11 @@ pub enum Invalid {
 /// Checks a command against a fresh snapshot before it is carried out: the candidates are still there and may still be disrupted for the
 /// same cause, within budgets, and each type that was planned for a replacement would do now.
 pub fn validate(command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
+    approve(command, snapshot).map(drop)
+}
+
+/// Checks a command as [`validate`] does, and answers what the pools with policy Balanced say of it.
+pub fn approve(command: &Command, snapshot: &Snapshot) -> Result<Vec<Approval>, Invalid> {
     let field = Field::new(snapshot);
     let mut set: Vec<&Entry> = Vec::new();
     for candidate in &command.candidates {
@@ -307,15 +312,21 @@ pub fn validate(command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
         }
         set.push(entry);
     }
-    let Some(first) = command.candidates.first().map(|candidate| candidate.claim.clone()) else { return Ok(()) };
+    let Some(first) = command.candidates.first().map(|candidate| candidate.claim.clone()) else {
+        return Ok(Vec::new());
+    };
     let kept = |reason| Invalid::Kept { claim: first.clone(), reason };
     Purse::allows(&field, command.cause, &set).map_err(kept)?;
-    let now_needed = match command.cause {
-        Cause::Expired | Cause::Unhealthy | Cause::Empty => Vec::new(),
-        Cause::Drifted | Cause::Expiring => move_away(&field, &set).map_err(kept)?.nodes,
-        Cause::Underutilized => cheaper(&field, &set).map_err(kept)?.nodes,
+    let needed = match command.cause {
+        Cause::Expired | Cause::Unhealthy | Cause::Empty => Move::default(),
+        Cause::Drifted | Cause::Expiring => move_away(&field, &set).map_err(kept)?,
+        Cause::Underutilized => cheaper(&field, &set).map_err(kept)?,
     };
-    if covers(&now_needed, &command.replacements) { Ok(()) } else { Err(Invalid::OtherReplacement { claim: first }) }
+    if covers(&needed.nodes, &command.replacements) {
+        Ok(needed.approvals)
+    } else {
+        Err(Invalid::OtherReplacement { claim: first })
+    }
 }
 
 fn speaks_against(field: &Field<'_>, entry: &Entry, cause: Cause) -> Option<KeepReason> {

@@ -156,6 +156,21 @@ impl Command {
     }
 }
 
+/// Says that a pool with policy Balanced approves of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Approval {
+    /// The pool.
+    pub pool: Arc<str>,
+    /// Share of the pool's cost that is saved over share of its disruption, in thousandths; 500 is enough.
+    pub score_permille: u64,
+}
+
+impl fmt::Display for Approval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the saving is worth the disruption (score {} of 500)", self.score_permille)
+    }
+}
+
 /// Says what happens to a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {

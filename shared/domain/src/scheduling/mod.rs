@@ -4,6 +4,7 @@ mod ahead;
 mod amounts;
 mod assign;
 mod attach;
+mod barren;
 mod board;
 mod duals;
 mod explain;
@@ -30,6 +31,7 @@ mod terms;
 mod wants;
 mod worth;
 
+pub use barren::{Lack, barren};
 pub use explain::{Asked, PoolExplanation, Step, explain};
 pub use finish::MAX_TYPES;
 pub use outlook::{KeptRoom, Launch, Outlook, Purpose, lacking, outlook, with_replicas};

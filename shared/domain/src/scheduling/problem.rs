@@ -273,7 +273,7 @@ fn values_of_pool(domains: &mut Domains, state: &PoolState, types: &TypeSet) -> 
 }
 
 /// Answers what a pool can buy, or why it may not grow.
-fn open_catalogue(pool: &Pool, catalogues: &Catalogues) -> Result<Arc<Catalogue>, Misfit> {
+pub(super) fn open_catalogue(pool: &Pool, catalogues: &Catalogues) -> Result<Arc<Catalogue>, Misfit> {
     if pool.deleting.is_some() || !pool.ready {
         return Err(Misfit::PoolNotReady);
     }

@@ -3,6 +3,7 @@
 #[path = "../world/mod.rs"]
 mod world;
 
+mod approval;
 mod disrupt;
 mod disrupt_path;
 mod evict;

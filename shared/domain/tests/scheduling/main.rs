@@ -5,6 +5,7 @@ mod deep;
 #[path = "../world/mod.rs"]
 mod world;
 
+mod barren;
 mod bench;
 mod daemon_zones;
 mod daemons;

@@ -1,0 +1,139 @@
+//! What disruption tells of nodes: why they stay, and what becomes of moves that would save something. All of it is told on the node and on
+//! its claim, where users look.
+
+use karp_domain::disruption::{Approval, Candidate, Command, DisruptionPlan, Invalid, KeepReason, Verdict};
+
+use super::Context;
+use crate::effect;
+use crate::ops::events::Reason;
+use crate::ops::metrics::ReasonLabels;
+
+/// Tells why nodes stay, and counts those that do not have to.
+pub fn report(context: &Context, plan: &DisruptionPlan) {
+    let mut eligible = 0;
+    for (candidate, verdict) in &plan.verdicts {
+        let Verdict::Keep(reason) = verdict else {
+            eligible += 1;
+            continue;
+        };
+        if let Some((event, note)) = telling(reason) {
+            tell(context, candidate, event, &note);
+        }
+    }
+    context.metrics.eligible_nodes.get_or_create(&ReasonLabels::new("all")).set(eligible);
+}
+
+/// Tells of a move that would save something, before it rests.
+pub fn found(context: &Context, command: &Command) {
+    let note = format!("Consolidation candidate: {}", described(command));
+    tell_all(context, command, Reason::ConsolidationCandidate, &note);
+}
+
+/// Tells that a move no longer holds after its rest, and why.
+pub fn rejected(context: &Context, command: &Command, why: &Invalid) {
+    let note = format!("Consolidation rejected: {}, {why}", described(command));
+    tell_all(context, command, Reason::ConsolidationRejected, &note);
+}
+
+/// Tells, of the candidates of pools with policy Balanced, that the move is worth it.
+pub fn approved(context: &Context, command: &Command, approvals: &[Approval]) {
+    for candidate in &command.candidates {
+        if let Some(approval) = approvals.iter().find(|approval| approval.pool == candidate.pool) {
+            let note = format!("Consolidation approved: {}, {approval}", described(command));
+            tell(context, candidate, Reason::ConsolidationApproved, &note);
+        }
+    }
+}
+
+/// Describes a move, the same way as long as it is the same move at the same prices.
+fn described(command: &Command) -> String {
+    let nodes = command.candidates.len();
+    let done = match command.replacements.len() {
+        0 => format!("delete {nodes} node(s)"),
+        new => format!("replace {nodes} node(s) by {new}"),
+    };
+    format!("{done} ({}, saves {})", command.cause, command.saving())
+}
+
+fn tell_all(context: &Context, command: &Command, event: Reason, note: &str) {
+    for candidate in &command.candidates {
+        tell(context, candidate, event, note);
+    }
+}
+
+fn tell(context: &Context, candidate: &Candidate, event: Reason, note: &str) {
+    if let Some(claim) = context.stores.claim(&candidate.claim) {
+        context.events.publish(&effect::reference(&*claim), event, note);
+    }
+    if let Some(node) = candidate.node.as_ref().and_then(|node| context.stores.node(node)) {
+        context.events.publish(&effect::reference(&*node), event, note);
+    }
+}
+
+/// Returns the event that tells a reason to keep a node; none for what is plain or passes by itself.
+fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
+    match reason {
+        KeepReason::TooManyUnhealthy { .. } => Some((Reason::NodeRepairBlocked, reason.to_string())),
+        KeepReason::NodeProtected
+        | KeepReason::PodProtected { .. }
+        | KeepReason::PodBudget { .. }
+        | KeepReason::BudgetExhausted { .. } => {
+            Some((Reason::DisruptionBlocked, format!("Cannot disrupt Node: {reason}")))
+        }
+        KeepReason::UnknownPrice
+        | KeepReason::PodWouldNotFit { .. }
+        | KeepReason::SeveralNodesNeeded { .. }
+        | KeepReason::NoCheaperOffering { .. }
+        | KeepReason::TooLittleSaved { .. }
+        | KeepReason::SpotToSpotOff
+        | KeepReason::TooFewSpotTypes { .. }
+        | KeepReason::CameBack { .. }
+        | KeepReason::NotWorthIt { .. } => {
+            Some((Reason::Unconsolidatable, format!("Cannot consolidate Node: {reason}")))
+        }
+        KeepReason::Leaving
+        | KeepReason::NotInitialized
+        | KeepReason::NoPool
+        | KeepReason::Nominated { .. }
+        | KeepReason::ConsolidationOff
+        | KeepReason::Settling { .. }
+        | KeepReason::PoolPaused { .. }
+        | KeepReason::NotEmpty
+        | KeepReason::AfterAnother
+        | KeepReason::Fine => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use karp_domain::catalogue::Price;
+    use karp_domain::disruption::Cause;
+
+    use super::*;
+
+    #[test]
+    fn reasons_that_last_are_told_and_those_that_pass_are_not() {
+        let price = Price::from_micro_dollars;
+        let dear = KeepReason::NoCheaperOffering { price: price(100_000), cheapest: price(99_000) };
+        let (event, note) = telling(&dear).expect("told");
+        assert_eq!(event, Reason::Unconsolidatable);
+        assert!(note.starts_with("Cannot consolidate Node: no cheaper node would do"), "{note}");
+        assert_eq!(telling(&KeepReason::Settling { until: Timestamp::UNIX_EPOCH }), None);
+        assert_eq!(telling(&KeepReason::NodeProtected).map(|told| told.0), Some(Reason::DisruptionBlocked));
+    }
+
+    #[test]
+    fn a_move_is_described_by_what_is_done_and_saved() {
+        let price = Some(Price::from_micro_dollars(100_000));
+        let candidate = Candidate { claim: "a".into(), uid: "u".into(), node: None, pool: "p".into(), price };
+        let command = Command {
+            cause: Cause::Empty,
+            candidates: vec![candidate.clone(), candidate],
+            placements: Vec::new(),
+            replacements: Vec::new(),
+            origin: None,
+        };
+        assert_eq!(described(&command), "delete 2 node(s) (Empty, saves $0.2000/h)");
+    }
+}

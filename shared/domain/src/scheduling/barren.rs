@@ -1,0 +1,73 @@
+//! Pools of which nothing can be bought, whatever pods ask for.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::growth::values_of;
+use super::problem::open_catalogue;
+use super::reservations;
+use crate::cluster::{MinValuesPolicy, Pool, Snapshot};
+
+/// Says why nothing of a pool can be bought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// No instance type of its class has the labels that the pool asks for.
+    Types {
+        /// What no type has, whatever else is asked for; none where it takes several requirements to leave nothing.
+        wanted: Option<String>,
+    },
+    /// Types with those labels exist, and none is offered in the zones and capacity types that the pool leaves, or all are missing now.
+    Offerings,
+    /// What is offered has too few values of a label for `minValues`.
+    Values {
+        /// The label.
+        key: Arc<str>,
+        /// How many it takes.
+        wanted: u32,
+        /// How many there are.
+        found: u32,
+    },
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NodePool requirements leave nothing to launch: ")?;
+        match self {
+            Lack::Types { wanted: Some(wanted) } => write!(f, "no instance type of its class has {wanted}"),
+            Lack::Types { wanted: None } => f.write_str("no instance type of its class has all the labels that they ask for"),
+            Lack::Offerings => f.write_str(
+                "no instance type that they name is offered in their zones and capacity types, or all are out of capacity now",
+            ),
+            Lack::Values { key, wanted, found } => {
+                write!(f, "minValues asks for {wanted} values of {key}, what is offered has {found}")
+            }
+        }
+    }
+}
+
+/// Answers the pools that are ready to grow and of which nothing can be bought, by name; limits do not matter.
+pub fn barren(snapshot: &Snapshot) -> Vec<(Arc<str>, Lack)> {
+    let catalogues = reservations::open(snapshot);
+    let lack = |pool: &Pool| {
+        let catalogue = open_catalogue(pool, &catalogues).ok()?;
+        let (mut types, market) = catalogue.select(&pool.requirements);
+        if types.is_clear() {
+            return Some(Lack::Types { wanted: catalogue.unmet(&pool.requirements).map(ToString::to_string) });
+        }
+        types.intersect_with(&catalogue.offered(market));
+        if types.is_clear() {
+            return Some(Lack::Offerings);
+        }
+        if snapshot.settings.min_values != MinValuesPolicy::Strict {
+            return None;
+        }
+        pool.min_values.iter().find_map(|(key, wanted)| {
+            let found = values_of(&catalogue, &pool.requirements, &types, key);
+            (found < *wanted).then(|| Lack::Values { key: key.clone(), wanted: *wanted, found })
+        })
+    };
+    let pools = snapshot.pools.iter().filter(|pool| pool.is_ours());
+    let mut found: Vec<_> = pools.filter_map(|pool| Some((pool.name.clone(), lack(pool)?))).collect();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
+}

@@ -1,0 +1,69 @@
+//! Pools of which nothing can be bought: what is said of them, and of pods that they refuse.
+
+use karp_domain::cluster::{MinValuesPolicy, Snapshot};
+use karp_domain::scheduling::barren;
+use serde_json::{Value, json};
+
+use crate::world::{TYPES, catalogue, class, pending, pool, snapshot, with};
+
+fn one(key: &str, operator: &str, values: &[&str]) -> Value {
+    json!({"key": key, "operator": operator, "values": values})
+}
+
+fn world(pools: &[(&str, Value)]) -> Snapshot {
+    let mut objects = vec![class(), pending("p", "1", "1Gi")];
+    objects.extend(pools.iter().map(|(name, requirements)| pool(name, requirements.clone())));
+    snapshot(&objects, catalogue(TYPES))
+}
+
+fn told(snapshot: &Snapshot) -> Vec<(String, String)> {
+    barren(snapshot).into_iter().map(|(pool, lack)| (pool.to_string(), lack.to_string())).collect()
+}
+
+#[test]
+fn a_pool_of_which_nothing_can_be_bought_says_why() {
+    let few = json!([{"key": "node.kubernetes.io/instance-type", "operator": "Exists", "minValues": 50}]);
+    let mut all = world(&[
+        ("fine", json!([])),
+        ("few", few),
+        ("misspelt", json!([one("karpenter.k8s.aws/instance-family", "In", &["m7x"])])),
+        (
+            "torn",
+            json!([
+                one("karpenter.k8s.aws/instance-family", "In", &["m7i"]),
+                one("karpenter.k8s.aws/instance-category", "In", &["t"]),
+            ]),
+        ),
+        ("elsewhere", json!([one("topology.kubernetes.io/zone", "In", &["eu-west-1a"])])),
+    ]);
+    let begins = "NodePool requirements leave nothing to launch: ";
+    let wanted = [
+        (
+            "elsewhere",
+            "no instance type that they name is offered in their zones and capacity types, or all are out of capacity now",
+        ),
+        ("few", "minValues asks for 50 values of node.kubernetes.io/instance-type, what is offered has "),
+        ("misspelt", "no instance type of its class has karpenter.k8s.aws/instance-family In [m7x]"),
+        ("torn", "no instance type of its class has all the labels that they ask for"),
+    ];
+    let found = told(&all);
+    assert_eq!(found.len(), wanted.len(), "{found:?}");
+    for ((pool, says), (name, why)) in found.iter().zip(wanted) {
+        assert!(pool == name && says.starts_with(&format!("{begins}{why}")), "{pool}: {says}");
+    }
+    all.settings.min_values = MinValuesPolicy::BestEffort;
+    assert!(told(&all).iter().all(|(pool, _)| pool != "few"), "fewer will do");
+}
+
+#[test]
+fn pools_that_may_not_grow_anyway_are_not_told_of() {
+    let gone = json!([one("karpenter.k8s.aws/instance-family", "In", &["m7x"])]);
+    let of = |more: &[(&str, Value)]| {
+        let pool = with(pool("p", gone.clone()), more);
+        told(&snapshot(&[class(), pool], catalogue(TYPES))).len()
+    };
+    assert_eq!(of(&[]), 1);
+    assert_eq!(of(&[("spec.replicas", json!(1))]), 0, "static");
+    assert_eq!(of(&[("spec.template.spec.nodeClassRef.group", json!("eks.amazonaws.com"))]), 0, "foreign");
+    assert_eq!(of(&[("metadata.deletionTimestamp", json!("2026-11-21T11:00:00Z"))]), 0, "on its way out");
+}
