@@ -153,6 +153,9 @@ pub const WELL_KNOWN: &[&str] = &[
     NITRO_SANDBOX,
 ];
 
+/// Well-known labels that no instance type has: EC2 does not describe what they tell, so that whoever asks for one gets no node.
+pub const OF_NO_TYPE: &[&str] = &[NITRO_SANDBOX];
+
 /// Older or foreign spellings of well-known labels.
 const ALIASES: &[(&str, &str)] = &[
     ("beta.kubernetes.io/arch", ARCH),

@@ -333,7 +333,10 @@ pub(crate) fn way(
         return Err(Misfit::NoInstanceType { wanted: requirement.to_string() });
     }
     if selected.is_clear() {
-        return Err(Misfit::NoInstanceType { wanted: wanted.to_string() });
+        // what leaves no type may be the pool's own
+        let unmet = catalogue.unmet(requirements).filter(|_| types.is_clear());
+        let wanted = unmet.map_or_else(|| wanted.to_string(), ToString::to_string);
+        return Err(Misfit::NoInstanceType { wanted });
     }
     let open: Requirements = wanted.iter().filter(|r| catalogue.is_open(r.key())).cloned().collect();
     Ok(Way { alternative, types: Arc::new(selected), market, open: Arc::new(open), price: None })

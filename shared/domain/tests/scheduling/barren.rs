@@ -1,7 +1,7 @@
 //! Pools of which nothing can be bought: what is said of them, and of pods that they refuse.
 
 use karp_domain::cluster::{MinValuesPolicy, Snapshot};
-use karp_domain::scheduling::barren;
+use karp_domain::scheduling::{barren, solve};
 use serde_json::{Value, json};
 
 use crate::world::{TYPES, catalogue, class, pending, pool, snapshot, with};
@@ -66,4 +66,32 @@ fn pools_that_may_not_grow_anyway_are_not_told_of() {
     assert_eq!(of(&[("spec.replicas", json!(1))]), 0, "static");
     assert_eq!(of(&[("spec.template.spec.nodeClassRef.group", json!("eks.amazonaws.com"))]), 0, "foreign");
     assert_eq!(of(&[("metadata.deletionTimestamp", json!("2026-11-21T11:00:00Z"))]), 0, "on its way out");
+}
+
+/// EC2 does not describe it, so no type has the label: a node that only says so would be of no use.
+#[test]
+fn who_asks_for_nitro_sandboxes_gets_no_node() {
+    let key = "karpenter.k8s.aws/nitro-sandbox";
+    for requirement in [json!({"key": key, "operator": "Exists"}), one(key, "In", &["true"])] {
+        let asked = world(&[("sandbox", json!([requirement]))]);
+        let solution = solve(&asked);
+        let [refused] = &solution.unschedulable[..] else { panic!("{solution:?}") };
+        assert!(
+            solution.nodes.is_empty() && refused.to_string().contains(&format!("no instance type has {key}")),
+            "{refused}"
+        );
+        assert!(told(&asked)[0].1.contains(key));
+    }
+    for absent in [json!({"key": key, "operator": "DoesNotExist"}), one(key, "NotIn", &["true"])] {
+        assert_eq!(solve(&world(&[("plain", json!([absent]))])).nodes.len(), 1, "whoever does without goes on");
+    }
+    let wanted = with(pending("p", "1", "1Gi"), &[("spec.nodeSelector", json!({key: "true"}))]);
+    let solution = solve(&snapshot(&[class(), pool("default", json!([])), wanted], catalogue(TYPES)));
+    assert!(solution.nodes.is_empty() && solution.unschedulable[0].to_string().contains(key), "{solution:?}");
+    let slot = json!({"requests": {"eks.amazonaws.com/nitro-sandbox": "1"}, "limits": {"eks.amazonaws.com/nitro-sandbox": "1"}});
+    let container = json!([{"name": "c", "resources": slot}]);
+    let wanted = with(pending("p", "1", "1Gi"), &[("spec.containers", container)]);
+    let solution = solve(&snapshot(&[class(), pool("default", json!([])), wanted], catalogue(TYPES)));
+    let refused = solution.unschedulable[0].to_string();
+    assert!(solution.nodes.is_empty() && refused.contains("eks.amazonaws.com/nitro-sandbox: 1 asked"), "{refused}");
 }
