@@ -7,7 +7,7 @@ mod recall;
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 
 use crate::api::{NodePool, labels};
@@ -15,6 +15,9 @@ use crate::api::{NodePool, labels};
 pub use event::parse;
 pub use health::{Check, EVENT_CODES, Health, IMPAIRED_FOR, Impairment, ScheduledEvent, Verdict};
 pub use recall::{Cause, Recall};
+
+/// After so long a warning of EC2 is of no use any more: the instance is gone.
+const WARNING: SignedDuration = SignedDuration::from_secs(120);
 
 /// Holds what a message says.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,6 +113,13 @@ impl Message {
             | Message::Foreign { .. }
             | Message::Unreadable { .. } => Action::Ignore,
         }
+    }
+
+    /// Answers whether the message stays in the queue, to come again, although no claim says that a notice's instance is its own. `launching`:
+    /// some claim does not say yet which instance it has, so that it may be this one. What ends already is collected without a message.
+    pub fn is_kept(&self, notice: &Notice, launching: bool, now: Timestamp) -> bool {
+        let young = notice.at.is_some_and(|at| now.duration_since(at) < WARNING);
+        launching && young && matches!(self.action(), Action::Recall(_))
     }
 
     /// Answers the value of the metric label `message_type`, as Karpenter names it.

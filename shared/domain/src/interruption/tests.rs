@@ -172,3 +172,18 @@ proptest! {
         prop_assert!(message.notices().iter().all(|notice| notice.instance_id.starts_with("i-")));
     }
 }
+
+#[test]
+fn a_warning_of_nobody_waits_for_claims_that_are_being_launched() {
+    let second = |text: &str| text.parse::<Timestamp>().unwrap();
+    let (soon, late) = (second("2026-11-21T10:01:59Z"), second("2026-11-21T10:02:00Z"));
+    let one = || notice(INSTANCE);
+    let spot = Message::SpotInterruption(one());
+    assert!(spot.is_kept(&one(), true, soon));
+    assert!(!spot.is_kept(&one(), false, soon), "every instance of ours is known");
+    assert!(!spot.is_kept(&one(), true, late), "the instance is gone");
+    assert!(!spot.is_kept(&Notice { at: None, ..one() }, true, soon), "it would be kept for good");
+    let ended = Message::StateChange { notice: one(), state: InstanceState::Terminated };
+    let others = [ended, Message::RebalanceRecommendation(one()), parse("no event")];
+    assert!(others.iter().all(|message| !message.is_kept(&one(), true, soon)));
+}
