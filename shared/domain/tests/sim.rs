@@ -191,6 +191,50 @@ fn nodes_that_fall_ill_are_replaced() {
     }
 }
 
+const BOTH: [&str; 2] = ["spot", "on-demand"];
+
+fn bought(how: &[&str]) -> (&'static str, Value) {
+    let only = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": how}]);
+    ("spec.template.spec.requirements", only)
+}
+
+/// EC2 takes instances back, two minutes after a warning that may come late, twice, or while nobody reads: claims are told in time, whoever
+/// is killed in between, and other messages change nothing.
+#[test]
+fn warned_nodes_are_replaced() {
+    for seed in 0..6 {
+        let crash_permille = if seed % 2 == 0 { 0 } else { 30 };
+        let faults = Faults {
+            warns_permille: 10,
+            lost_reply_permille: 50,
+            scales_permille: 3,
+            crash_permille,
+            ..Faults::default()
+        };
+        let how = if seed < 3 { &BOTH[..1] } else { &BOTH };
+        let report = play(seed, 60, faults, &[budget(), bought(how)]);
+        assert!(report.warnings > 8 && report.recalls > 4 && report.messages > report.warnings, "{report:?}");
+    }
+}
+
+/// The same where watches are late or cut off, and the leader is paused now and then.
+#[test]
+fn warned_nodes_that_are_seen_late_are_replaced() {
+    for seed in 0..6 {
+        let pause_permille = if seed % 2 == 0 { 0 } else { 5 };
+        let faults = Faults {
+            warns_permille: 10,
+            watch_lag_seconds: 8,
+            cut_permille: 4,
+            scales_permille: 5,
+            pause_permille,
+            ..Faults::default()
+        };
+        let report = play(seed, 60, faults, &[budget(), bought(&["spot"])]);
+        assert!(report.recalls > 4, "{report:?}");
+    }
+}
+
 #[test]
 fn nodes_that_never_join_cost_a_handful_of_launches() {
     let faults = Faults { never_joins_permille: 1000, ..Faults::default() };
@@ -249,6 +293,7 @@ fn mixed_faults_under_many_seeds() {
         refuses_permille: 1,
         lost_reply_permille: 50,
         ends_permille: 1,
+        warns_permille: 2,
         scales_permille: 3,
         drifts_permille: 1,
         deletes_permille: 1,
@@ -261,13 +306,15 @@ fn mixed_faults_under_many_seeds() {
     };
     // every fourth cluster is seen late, too
     let late = Faults { watch_lag_seconds: 3, cut_permille: 1, ..faults };
+    // every third one buys spot instances too
+    let how = |seed: u64| if seed.is_multiple_of(3) { &BOTH[..] } else { &BOTH[1..] };
     println!("seeds {first} to {}", first + seeds - 1);
     let lived = &AtomicU64::new(0);
     std::thread::scope(|scope| {
         for part in 0..2 {
             scope.spawn(move || {
                 for seed in (first + part..first + seeds).step_by(2) {
-                    play(seed, 40, if seed / 2 % 4 == 3 { late } else { faults }, &[budget()]);
+                    play(seed, 40, if seed / 2 % 4 == 3 { late } else { faults }, &[budget(), bought(how(seed))]);
                     let lived = lived.fetch_add(1, Ordering::Relaxed) + 1;
                     if lived.is_multiple_of(100) {
                         println!("{lived} lives, no invariant broken");

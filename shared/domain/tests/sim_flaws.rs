@@ -1,5 +1,6 @@
 //! What the simulator is worth: for each invariant, decisions with one flaw that its checks must notice; karp's own pass the same run.
 
+mod warned;
 mod world;
 
 use std::collections::BTreeSet;
@@ -122,6 +123,7 @@ const CALM: Faults = Faults {
     lost_reply_permille: 0,
     never_joins_permille: 0,
     ends_permille: 0,
+    warns_permille: 0,
     ills_permille: 0,
     scales_permille: 0,
     drifts_permille: 0,

@@ -1,5 +1,7 @@
 //! What must hold after every second, and at the end.
 
+pub(super) mod warnings;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +19,7 @@ use crate::disruption::{Begun, Candidate, Cause, Command, begun};
 use crate::fleet::REFUSED_WAIT;
 use crate::lifecycle::{REGISTRATION_TIMEOUT, provider_id};
 use crate::scheduling::InFlightNode;
+use warnings::Warned;
 
 /// More than this of one run tells nothing new.
 pub(super) const MOST_VIOLATIONS: usize = 20;
@@ -49,6 +52,7 @@ pub(super) struct Watch {
     first_launches: u32,
     /// S-12 was told of.
     vain: bool,
+    warned: Warned,
 }
 
 /// A cluster at rest.
@@ -207,6 +211,7 @@ impl Watch {
         self.pods_are_answered(world);
         self.launches_in_vain(world);
         self.calls_keep_the_rates(world);
+        self.claims_are_told(world);
     }
 
     /// S-1: each live instance has a claim, or will not live long.
@@ -384,6 +389,7 @@ impl Watch {
                 self.fail(world, "S-11", format!("node {name} is still tainted"));
             }
         }
+        self.messages_are_handled(world);
         if !quiet {
             self.fail(world, "S-7", format!("still writing at {}", world.written));
         }

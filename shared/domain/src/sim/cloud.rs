@@ -10,9 +10,10 @@ use serde_json::json;
 
 use super::World;
 use super::account::{Action, THROTTLED, Throttled};
+use super::warnings::Warning;
 use super::world::is_ready;
 use crate::api::labels;
-use crate::catalogue::RankedOffering;
+use crate::catalogue::{CapacityType, RankedOffering};
 use crate::lifecycle::Listed;
 
 const BOOT: SignedDuration = SignedDuration::from_secs(30);
@@ -33,8 +34,17 @@ pub(super) struct Instance {
     joins: Option<Timestamp>,
     /// It was asked to end, and is gone then.
     pub(super) ends: Option<Timestamp>,
+    /// EC2 has warned of it.
+    pub(super) warned: Option<Warning>,
     /// Its kubelet does not answer.
     pub(super) ill: Option<Illness>,
+}
+
+impl Instance {
+    /// Its id, and how it was bought.
+    pub(super) fn bought(&self) -> (String, CapacityType) {
+        (self.id.clone(), self.offering.capacity_type)
+    }
 }
 
 /// A kubelet's silence.
@@ -82,6 +92,7 @@ impl World {
             launched: self.now,
             joins,
             ends: None,
+            warned: None,
             ill: None,
         };
         self.launches += 1;
@@ -111,7 +122,7 @@ impl World {
         Ok(self.end(id))
     }
 
-    fn end(&mut self, id: &str) -> bool {
+    pub(super) fn end(&mut self, id: &str) -> bool {
         let end = self.now + SHUTDOWN;
         match self.instances.get_mut(id) {
             None => true,

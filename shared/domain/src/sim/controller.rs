@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Decisions;
 use super::account::Action;
+use super::interruption::Plan;
 use super::turns::Turns;
 use super::watch::View;
 use super::world::{World, is_ready};
@@ -21,6 +22,7 @@ use crate::catalogue::Unavailable;
 use crate::cluster::{Assumed, Node, Pod, Snapshot};
 use crate::disruption::{self, Act, Begun, Candidate, Cause, Command, Execution, Memory, Progress};
 use crate::eviction::Answers;
+use crate::interruption::Recall;
 use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
 use crate::scheduling::InFlightNode;
 
@@ -36,8 +38,9 @@ pub(super) struct Controller<'d> {
     /// What EC2 said that it has nothing of.
     pub(super) unavailable: Unavailable,
     pub(super) view: View,
-    assumed: Assumed,
-    batcher: Batcher,
+    pub(super) assumed: Assumed,
+    pub(super) batcher: Batcher,
+    pub(super) plan: Plan,
     waiting: usize,
     health: BTreeMap<String, Registrations>,
     collector: Collector,
@@ -60,6 +63,7 @@ impl<'d> Controller<'d> {
             unavailable: Unavailable::default(),
             view: View::begin(world, decisions),
             assumed: Assumed::default(),
+            plan: Plan::default(),
             batcher: Batcher::new(Duration::from_secs(1), Duration::from_secs(10)),
             waiting: 0,
             health: BTreeMap::new(),
@@ -93,6 +97,7 @@ impl Controller<'_> {
                 self.assumed.forget(&name);
             }
         }
+        self.interruptions(world)?;
         for name in self.view.claims().keys().cloned().collect::<Vec<_>>() {
             self.claim(world, &name)?;
         }
@@ -115,7 +120,12 @@ impl Controller<'_> {
         let pool =
             claim.metadata.labels.as_ref().and_then(|all| all.get(labels::NODE_POOL)).cloned().unwrap_or_default();
         let quiet = world.pools.iter().find(|p| *p.name == *pool).and_then(|pool| pool.consolidate_after);
-        match self.decisions.step(&claim, read.as_ref(), quiet, world.clock()).step {
+        let step = self.decisions.step(&claim, read.as_ref(), quiet, world.clock()).step;
+        let recall = Recall::of(claim.metadata.annotations.as_ref());
+        if let Some(recall) = recall.filter(|_| !matches!(step, Step::Leave | Step::End)) {
+            return self.replace(world, &claim, node.as_ref(), recall);
+        }
+        match step {
             Step::End => self.end_claim(world, &claim, node.as_ref()),
             Step::Launch => self.launch(world, &claim),
             Step::Register => {
@@ -203,6 +213,7 @@ impl Controller<'_> {
         {
             world.violate("S-16", "another order of the same lists gives another solution".to_owned());
         }
+        let mut plan = Plan::begin(&snapshot, &solution.placements);
         let said = solution.placements.iter().map(|placement| &placement.pod);
         let said = said.chain(solution.nodes.iter().flat_map(|node| &node.pods));
         let said = said.chain(solution.unschedulable.iter().map(|refused| &refused.pod));
@@ -210,9 +221,11 @@ impl Controller<'_> {
         for node in solution.nodes {
             let trial = self.allowance(world, &node.pool) != Allowance::All;
             if !trial || tried.insert(node.pool.clone()) {
-                self.create(world, &node)?;
+                let claim = self.create(world, &node)?;
+                plan.pods.insert(claim, node.pods.iter().cloned().collect());
             }
         }
+        self.plan = plan;
         Ok(())
     }
 
@@ -376,7 +389,10 @@ impl Controller<'_> {
             .collect();
         let goes = |id: Option<&str>| {
             let claim = self.view.claims().iter().find(|(_, claim)| id.is_some() && provider_id(claim) == id);
-            claim.is_none_or(|(name, claim)| claim.metadata.deletion_timestamp.is_some() || self.assumed.leaves(name))
+            claim.is_none_or(|(name, claim)| {
+                let recalled = Recall::of(claim.metadata.annotations.as_ref()).is_some();
+                claim.metadata.deletion_timestamp.is_some() || recalled || self.assumed.leaves(name)
+            })
         };
         let stale = self.view.nodes().iter().filter(|(name, node)| {
             let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());

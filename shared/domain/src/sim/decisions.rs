@@ -11,6 +11,7 @@ use crate::cluster::{Assumed, Node, Pod, Snapshot};
 use crate::disruption::{self, Act, Begun, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
 use crate::eviction::{self, Drain};
 use crate::fleet::{self, Lesson};
+use crate::interruption::{self, Message, Notice};
 use crate::lease::Elector;
 use crate::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Witnesses};
 use crate::pace::Bucket;
@@ -85,6 +86,28 @@ pub trait Decisions {
     /// Answers what EC2's code for a refused launch teaches: [`fleet::lesson`].
     fn lesson(&self, code: &str) -> Lesson {
         fleet::lesson(code)
+    }
+
+    /// Answers what a message of the queue says: [`interruption::parse`].
+    fn message(&self, body: &str) -> Message {
+        interruption::parse(body)
+    }
+
+    /// Says whether a message about an instance of no claim is left in the queue: [`Message::is_kept`].
+    fn keeps(&self, message: &Message, notice: &Notice, launching: bool, now: Timestamp) -> bool {
+        message.is_kept(notice, launching, now)
+    }
+
+    /// Says whether a message is deleted only when its effect is recorded. The controller's queue is not in this crate: this repeats its
+    /// rule.
+    fn records_before_deleting(&self) -> bool {
+        true
+    }
+
+    /// Says whether a replacement that was created and is not seen yet is waited for. The controller's interruption is not in this crate:
+    /// this repeats its rule.
+    fn awaits_what_is_not_seen(&self) -> bool {
+        true
     }
 
     /// Says whether a listing takes the place of what a watch kept: [`Watched::done`](crate::cluster::Watched::done).

@@ -1,5 +1,5 @@
-//! A seeded world in virtual time: API objects, kube-scheduler, kubelets, workloads and EC2, which drive the production decisions and
-//! state machines. What must hold is checked after every second; the same seed gives the same run.
+//! A seeded world in virtual time: API objects, kube-scheduler, kubelets, workloads and EC2 and its queue, which drive the production decisions
+//! and state machines. What must hold is checked after every second; the same seed gives the same run.
 
 mod account;
 mod check;
@@ -7,11 +7,14 @@ mod cloud;
 mod controller;
 mod decisions;
 mod ends;
+mod interruption;
 mod launch;
+mod queue;
 mod random;
 mod refusal;
 mod replica;
 mod turns;
+mod warnings;
 mod watch;
 mod world;
 mod writes;
@@ -50,6 +53,8 @@ pub struct Faults {
     pub never_joins_permille: u32,
     /// An instance ends by itself, in a second.
     pub ends_permille: u32,
+    /// EC2 warns that it takes an instance back, which it does 2 min later, in a second; as often the queue has a message that is not for us.
+    pub warns_permille: u32,
     /// A kubelet stops answering, in a second: for up to 40 min, or for good where all others answer or will again.
     pub ills_permille: u32,
     /// A workload is scaled, in a second.
@@ -144,6 +149,12 @@ pub struct Report {
     pub refused: u32,
     /// Calls that EC2 throttled.
     pub throttled: u32,
+    /// Instances that EC2 warned of.
+    pub warnings: u32,
+    /// Claims that were told of it.
+    pub recalls: u32,
+    /// Messages that were deleted from the queue.
+    pub messages: u32,
     /// Nodes at the end.
     pub nodes: usize,
 }
@@ -172,9 +183,14 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         let Faults { clock, refused_pool, .. } = scenario.faults;
         let faults = || Faults { clock, refused_pool, ..Faults::default() };
         world.faults = if second < calm { scenario.faults } else { faults() };
+        let crashes = report.crashes;
+        world.served = false;
         world.tick();
         for replica in &mut replicas {
             report.crashes += u32::from(replica.tick(&mut world));
+        }
+        if !world.served || report.crashes != crashes {
+            world.unserved = world.now;
         }
         watch.every_second(&world);
     }
@@ -185,6 +201,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     (report.repairs, report.resumed) = (world.repairs, world.resumed);
     (report.nodes, report.reordered) = (world.nodes.len(), world.reordered);
     (report.conflicts, report.takeovers) = (world.conflicts, world.takeovers);
+    (report.warnings, report.recalls, report.messages) = (world.warnings, world.recalls, world.queue.deleted);
     (report.throttled, report.refused) = (world.account.throttled, world.refused.count);
     report
 }

@@ -72,6 +72,7 @@ impl<'d> Replica<'d> {
                 self.restart(world);
                 return true;
             }
+            world.served = true;
         }
         self.elect(world, now);
         false

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::account::Account;
 use super::check::MOST_VIOLATIONS;
 use super::cloud::Instance;
+use super::queue::Queue;
 use super::random::Random;
 use super::refusal::Refused;
 use super::watch::Past;
@@ -77,6 +78,13 @@ pub struct World {
     pub(super) process: String,
     pub(super) account: Account,
     pub(super) refused: Refused,
+    /// What AWS tells; instances that it warned of, and claims that were told.
+    pub(super) queue: Queue,
+    pub(super) warnings: u32,
+    pub(super) recalls: u32,
+    /// A controller acted to the end of this second; when none last did.
+    pub(super) served: bool,
+    pub(super) unserved: Timestamp,
     pub(super) conflicts: u32,
     pub(super) takeovers: u32,
     /// When it began.
@@ -121,6 +129,7 @@ impl World {
         self.meddle();
         self.share_account();
         self.change_rights();
+        self.announce();
         self.pass_in_cloud();
         self.kubelets();
         self.controllers();

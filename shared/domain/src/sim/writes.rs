@@ -17,6 +17,7 @@ pub(super) struct Killed;
 pub(super) fn effect(world: &mut World) -> Result<(), Killed> {
     world.written = world.now;
     super::check::only_the_leader_writes(world);
+    super::check::warnings::nobody_is_harmed(world);
     call(world)
 }
 

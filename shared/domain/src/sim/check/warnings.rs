@@ -1,0 +1,103 @@
+//! S-18, which the list of the reliability goals lacks: whatever fails, a warning reaches the claim of its instance, and only that.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Watch;
+use crate::api::NodeClaim;
+use crate::interruption::Recall;
+use crate::lifecycle::provider_id;
+use crate::sim::World;
+use crate::sim::cloud::Instance;
+use crate::sim::queue::{About, VISIBILITY};
+
+/// A claim is told within this time of the message's delivery, while somebody handles messages: it may be hidden once, after a crash or while
+/// the claim does not say which instance is its own.
+const TOLD_LIMIT: SignedDuration = SignedDuration::from_secs(VISIBILITY.as_secs() + 5);
+/// So much later where claims are seen late: a watch that is cut shows nothing for so long.
+const SEEN_LIMIT: SignedDuration = SignedDuration::from_secs(50);
+
+/// What is known of warnings and those who handle them.
+#[derive(Default)]
+pub(super) struct Warned {
+    /// Since when claims could have been told: they know their instance, and the message is there.
+    since: BTreeMap<String, Timestamp>,
+    /// Watches are late in this run.
+    late: bool,
+}
+
+/// The claim of an instance that is not on its way out, whether or not it says so yet.
+fn claim_of<'w>(world: &'w World, instance: &Instance) -> Option<&'w NodeClaim> {
+    let own = |claim: &&NodeClaim| claim.metadata.uid.as_deref() == Some(&*instance.claim_uid);
+    world.claims.values().find(own).filter(|claim| claim.metadata.deletion_timestamp.is_none())
+}
+
+/// Says whether a claim says that its instance is called back.
+fn is_told(claim: &NodeClaim) -> bool {
+    Recall::of(claim.metadata.annotations.as_ref()).is_some()
+}
+
+/// S-18: a message is deleted only when its effect is recorded. That of an instance which ends already has none.
+pub(in crate::sim) fn is_recorded(world: &mut World, about: &About) {
+    let About::Warning(id) = about else { return };
+    let instance = world.instances.get(id).filter(|instance| instance.ends.is_none());
+    let untold = instance.and_then(|instance| claim_of(world, instance)).filter(|claim| !is_told(claim));
+    if let Some(claim) = untold.and_then(|claim| claim.metadata.name.clone()) {
+        world.violate("S-18", format!("the warning of {id} was deleted before {claim} was told"));
+    }
+}
+
+/// S-18: a message about nobody changes nothing.
+pub(in crate::sim) fn nobody_is_harmed(world: &mut World) {
+    if world.queue.in_hand == Some(About::Nobody) {
+        world.violate("S-18", "a message about nobody changed something".to_owned());
+    }
+}
+
+/// S-18: the node of a recalled claim goes only when its time is up or what was launched in its place is ready.
+pub(in crate::sim) fn has_room_elsewhere<'n>(world: &mut World, claim: &str, planned: impl Iterator<Item = &'n str>) {
+    let starts = |name: &&str| {
+        let claim = world.claims.get(*name).filter(|claim| claim.metadata.deletion_timestamp.is_none());
+        claim.is_some_and(|claim| !crate::lifecycle::is_true(claim, crate::api::conditions::INITIALIZED))
+    };
+    let missing = planned.filter(starts).map(str::to_owned).next();
+    if let Some(missing) = missing {
+        world.violate("S-18", format!("{claim} goes before {missing} is ready, and there was time"));
+    }
+}
+
+impl Watch {
+    /// S-18: a claim is told of its instance's warning in time, as long as there is somebody to do it.
+    pub(super) fn claims_are_told(&mut self, world: &World) {
+        self.warned.late |= world.faults.watch_lag_seconds > 0 || world.faults.cut_permille > 0;
+        let untold = |one: &&Instance| {
+            let delivered = one.warned.is_some_and(|warning| warning.delivered <= world.now);
+            let claim = claim_of(world, one).filter(|claim| provider_id(claim).is_some());
+            delivered && one.ends.is_none() && claim.is_some_and(|claim| !is_told(claim))
+        };
+        let untold: Vec<String> = world.instances.values().filter(untold).map(|one| one.id.clone()).collect();
+        self.warned.since.retain(|id, _| untold.contains(id));
+        let limit = if self.warned.late { TOLD_LIMIT + SEEN_LIMIT } else { TOLD_LIMIT };
+        for id in untold {
+            let since = *self.warned.since.entry(id.clone()).or_insert(world.now);
+            if world.now.duration_since(since.max(world.unserved)) > limit {
+                self.warned.since.insert(id.clone(), world.now);
+                self.fail(world, "S-18", format!("the claim of {id} was not told of its warning in {limit:#}"));
+            }
+        }
+    }
+
+    /// S-7: at the end no message about a live claim is left.
+    pub(super) fn messages_are_handled(&mut self, world: &World) {
+        let concerns = |about: &&About| match about {
+            About::Warning(id) | About::End(id) => {
+                world.instances.get(id).is_some_and(|one| claim_of(world, one).is_some())
+                    || world.claims.values().any(|claim| provider_id(claim) == Some(&**id))
+            }
+            About::Nobody => false,
+        };
+        let left: Vec<String> = world.queue.left().filter(concerns).map(|about| format!("{about:?}")).collect();
+        left.into_iter().for_each(|what| self.fail(world, "S-7", format!("a message is left: {what}")));
+    }
+}

@@ -1,0 +1,191 @@
+//! Interruption, as `controller/src/reconcile/interruption/` does it: messages become recalls on claims, and are deleted only after that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1 as core;
+
+use super::check::warnings;
+use super::controller::Controller;
+use super::queue::Received;
+use super::world::World;
+use super::writes::{Killed, call, delete_claim, effect, taint};
+use crate::api::{NodeClaim, conditions, labels};
+use crate::catalogue::CapacityType;
+use crate::cluster::{PodKey, Snapshot};
+use crate::fleet::UnavailableOffering;
+use crate::interruption::{Action, Cause, Message, Notice, Recall};
+use crate::lifecycle::{is_true, provider_id};
+use crate::scheduling::{Placement, Target};
+
+/// The last plan of provisioning.
+#[derive(Default)]
+pub(super) struct Plan {
+    /// The pods that each claim is for.
+    pub(super) pods: BTreeMap<String, BTreeSet<PodKey>>,
+    /// Nodes that it was made without.
+    leaving: BTreeSet<String>,
+}
+
+impl Plan {
+    /// Begins with what a plan puts on claims that have no node that is ready yet.
+    pub(super) fn begin(snapshot: &Snapshot, placements: &[Placement]) -> Self {
+        let leaving = snapshot.hosts().into_iter().filter(|host| host.is_leaving()).map(|host| host.name().to_owned());
+        let mut plan = Plan { pods: BTreeMap::new(), leaving: leaving.collect() };
+        for Placement { pod, target } in placements {
+            let claim = match target {
+                Target::Claim(name) => Some(name.clone()),
+                Target::Node(name) => {
+                    let node = snapshot.nodes.iter().find(|node| node.name == *name);
+                    let id = node.and_then(|node| node.provider_id.as_ref());
+                    let claim = snapshot.claims.iter().find(|claim| id.is_some() && claim.provider_id.as_ref() == id);
+                    claim.filter(|claim| !claim.is_initialized()).map(|claim| claim.name.clone())
+                }
+            };
+            if let Some(claim) = claim {
+                plan.pods.entry(claim.to_string()).or_default().insert(pod.clone());
+            }
+        }
+        plan
+    }
+}
+
+impl Controller<'_> {
+    /// Handles what the queue gives, one after the other, and deletes then what was handled.
+    pub(super) fn interruptions(&mut self, world: &mut World) -> Result<(), Killed> {
+        let mut receipts = Vec::new();
+        for received in world.receive() {
+            if !self.decisions.records_before_deleting() {
+                world.delete_message(received.receipt);
+                call(world)?;
+            }
+            world.take_in_hand(received.receipt);
+            let handled = self.handle(world, &received);
+            world.queue.in_hand = None;
+            if handled? {
+                receipts.push(received.receipt);
+            }
+        }
+        if !receipts.is_empty() {
+            call(world)?;
+        }
+        receipts.into_iter().for_each(|receipt| world.delete_message(receipt));
+        Ok(())
+    }
+
+    /// Says whether a message is done with.
+    fn handle(&mut self, world: &mut World, received: &Received) -> Result<bool, Killed> {
+        let message = self.decisions.message(&received.body);
+        let mut done = true;
+        for notice in message.notices() {
+            match self.claim_of(&notice.instance_id) {
+                Some(claim) => self.heed(world, &message, notice, &claim)?,
+                None => done &= !self.decisions.keeps(&message, notice, self.launches(), world.clock()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn claim_of(&self, instance: &str) -> Option<NodeClaim> {
+        let own = |claim: &&NodeClaim| provider_id(claim).is_some_and(|id| id.rsplit('/').next() == Some(instance));
+        self.view.claims().values().find(own).cloned()
+    }
+
+    /// Says whether a claim does not say yet which instance is its own.
+    fn launches(&self) -> bool {
+        let waits = |claim: &NodeClaim| provider_id(claim).is_none() && claim.metadata.deletion_timestamp.is_none();
+        self.view.claims().values().any(waits)
+    }
+
+    fn heed(&mut self, world: &mut World, message: &Message, notice: &Notice, claim: &NodeClaim) -> Result<(), Killed> {
+        if claim.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        match message.action() {
+            // no pool here asks to follow advice
+            Action::Ignore | Action::Advise => Ok(()),
+            Action::Delete => self.delete(world, claim),
+            Action::Recall(cause) => {
+                self.recall(world, claim, Recall { cause, at: notice.at.unwrap_or_else(|| world.clock()) })
+            }
+        }
+    }
+
+    fn delete(&mut self, world: &mut World, claim: &NodeClaim) -> Result<(), Killed> {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        if world.claims.get(name).is_some_and(|known| known.metadata.uid == claim.metadata.uid) {
+            self.assumed.deleted(name);
+            return delete_claim(world, name);
+        }
+        Ok(())
+    }
+
+    /// Records on a claim that its instance is called back: a patch of what was seen, or else of what is there.
+    fn recall(&mut self, world: &mut World, claim: &NodeClaim, recall: Recall) -> Result<(), Killed> {
+        if recall.cause.speaks_against_offering() {
+            self.avoid(world, claim);
+        }
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        let leaves =
+            |known: &NodeClaim| known.metadata.deletion_timestamp.is_some() || known.metadata.uid != claim.metadata.uid;
+        let new = |known: &NodeClaim| !leaves(known) && recall.hastens(known.metadata.annotations.as_ref());
+        if !new(claim) {
+            return Ok(());
+        }
+        if let Some(known) = world.claims.get_mut(name).filter(|known| new(known)) {
+            let annotations = recall.annotations().map(|(key, value)| (key.to_owned(), value));
+            known.metadata.annotations.get_or_insert_default().extend(annotations);
+            world.recalls += 1;
+            return effect(world);
+        }
+        Ok(())
+    }
+
+    /// EC2 takes this offering back: the replacement is to be another.
+    fn avoid(&mut self, world: &World, claim: &NodeClaim) {
+        let label = |key: &str| claim.metadata.labels.as_ref().and_then(|all| all.get(key)).cloned();
+        if let (Some(instance_type), Some(zone)) = (label(labels::INSTANCE_TYPE), label(labels::ZONE)) {
+            let (capacity_type, code) = (CapacityType::Spot, Cause::SpotInterrupted.as_str().to_owned());
+            let offering = UnavailableOffering { instance_type, zone, capacity_type, reservation: None, code };
+            self.unavailable.mark(&offering, world.uptime());
+        }
+    }
+
+    /// Takes a claim whose instance is called back one step further: taint, plan, wait for the new home of its pods, delete.
+    pub(super) fn replace(
+        &mut self,
+        world: &mut World,
+        claim: &NodeClaim,
+        node: Option<&core::Node>,
+        recall: Recall,
+    ) -> Result<(), Killed> {
+        let Some(node) = node else { return self.delete(world, claim) };
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let (late, home) = (world.clock() >= recall.due(), self.home(name));
+        let claim_name = claim.metadata.name.as_deref().unwrap_or_default();
+        if !is_tainted(node) {
+            self.assumed.tainted(claim_name);
+            taint(world, name, true)?;
+            self.batcher.add(world.clock());
+        }
+        let Some(home) = home.filter(|_| !late).or_else(|| late.then(Vec::new)) else { return Ok(()) };
+        warnings::has_room_elsewhere(world, claim_name, home.iter().map(String::as_str));
+        self.delete(world, claim)
+    }
+
+    /// The claims that the last plan has for the pods of a node, if it was made without the node and they are ready.
+    fn home(&self, node: &str) -> Option<Vec<String>> {
+        let on_it = |key: &PodKey| self.view.pods().get(key).is_some_and(|pod| pod.node.as_deref() == Some(node));
+        let planned = self.plan.pods.iter().filter(|(_, pods)| pods.iter().any(on_it));
+        let planned: Vec<String> = planned.map(|(claim, _)| claim.clone()).collect();
+        let ready = |claim: &String| match self.view.claims().get(claim) {
+            Some(claim) => is_true(claim, conditions::INITIALIZED),
+            None => !(self.decisions.awaits_what_is_not_seen() && self.assumed.awaits(claim)),
+        };
+        (self.plan.leaving.contains(node) && planned.iter().all(ready)).then_some(planned)
+    }
+}
+
+fn is_tainted(node: &core::Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|taint| taint.key == labels::DISRUPTED)
+}

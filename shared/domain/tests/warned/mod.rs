@@ -1,0 +1,92 @@
+//! Flaws in what is done about the messages of the queue.
+
+use jiff::Timestamp;
+use karp_domain::interruption::{Message, Notice, parse};
+use karp_domain::sim::{Decisions, Faults};
+
+use super::{CALM, case};
+
+const WARNED: Faults = Faults { warns_permille: 15, scales_permille: 5, ..CALM };
+
+#[test]
+fn s18_messages_deleted_before_their_effect_is_recorded() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn records_before_deleting(&self) -> bool {
+            false
+        }
+    }
+    case("S-18", 40, Faults { crash_permille: 20, ..WARNED }).catches(&Flaw);
+}
+
+#[test]
+fn s18_warnings_that_are_ignored() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn message(&self, body: &str) -> Message {
+            match parse(body) {
+                Message::CapacityReservationInterruption(_) => Message::Foreign { kind: "not spot".to_owned() },
+                message => message,
+            }
+        }
+    }
+    case("S-18", 40, WARNED).catches(&Flaw);
+}
+
+#[test]
+fn s18_warnings_that_are_left_in_the_queue() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn message(&self, body: &str) -> Message {
+            match parse(body) {
+                // of nobody that is known, so that it is kept
+                Message::CapacityReservationInterruption(Notice { at, .. }) => {
+                    Message::CapacityReservationInterruption(Notice { instance_id: "i-other".into(), at })
+                }
+                message => message,
+            }
+        }
+
+        fn keeps(&self, _: &Message, _: &Notice, _: bool, _: Timestamp) -> bool {
+            true
+        }
+    }
+    case("S-18", 40, WARNED).catches(&Flaw);
+}
+
+#[test]
+fn s18_warnings_of_instances_that_no_claim_names_yet() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn keeps(&self, _: &Message, _: &Notice, _: bool, _: Timestamp) -> bool {
+            false
+        }
+    }
+    let faults = Faults { warns_permille: 30, watch_lag_seconds: 8, cut_permille: 10, scales_permille: 20, ..CALM };
+    case("S-18", 60, faults).catches(&Flaw);
+}
+
+#[test]
+fn s18_advice_taken_for_a_warning() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn message(&self, body: &str) -> Message {
+            match parse(body) {
+                Message::RebalanceRecommendation(notice) => Message::SpotInterruption(notice),
+                message => message,
+            }
+        }
+    }
+    case("S-18", 40, WARNED).catches(&Flaw);
+}
+
+#[test]
+fn s18_replacements_that_are_not_seen_are_not_waited_for() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn awaits_what_is_not_seen(&self) -> bool {
+            false
+        }
+    }
+    case("S-18", 60, Faults { watch_lag_seconds: 8, ..WARNED }).catches(&Flaw);
+}
