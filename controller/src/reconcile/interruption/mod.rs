@@ -52,26 +52,41 @@ async fn delete(context: &Context, receipts: Vec<String>) {
     }
 }
 
-/// Handles one message; returns its receipt once its effect is recorded.
+/// Handles one message; returns its receipt once its effect is recorded, or when it has none. One that may be about an instance which was just
+/// launched comes again.
 async fn handle(context: &Context, queued: QueueMessage) -> Option<String> {
     let message = parse(&queued.body);
     context.metrics.messages_received.get_or_create(&MessageLabels::new(message.kind())).inc();
     if let Message::Unreadable { problem } = &message {
         tracing::error!(error = problem, "interruption message cannot be read, deleting it");
     }
+    let mut kept = false;
     for notice in message.notices() {
         if let Some(at) = notice.at {
             let age = Timestamp::now().duration_since(at).as_secs_f64().max(0.0);
             let labels = ControllerLabels::new("interruption");
             context.metrics.message_age.get_or_create(&labels).observe(age);
         }
-        let Some(claim) = claim_of(context, &notice.instance_id) else { continue };
+        let Some(claim) = claim_of(context, &notice.instance_id) else {
+            kept |= message.is_kept(notice, is_launching(context), Timestamp::now());
+            continue;
+        };
         if let Err(error) = act(context, &message, notice, &claim).await {
             tracing::warn!(NodeClaim.name = claim.name_any(), %error, "handling an interruption, it will come again");
             return None;
         }
     }
-    Some(queued.receipt)
+    (!kept).then_some(queued.receipt)
+}
+
+/// Says whether some claim of ours does not say yet which instance it has.
+fn is_launching(context: &Context) -> bool {
+    let waits = |claim: &NodeClaim| {
+        claim.spec.node_class_ref.group == labels::AWS_GROUP
+            && claim.metadata.deletion_timestamp.is_none()
+            && node_claim::provider_id(claim).is_none()
+    };
+    context.stores.claims.find(waits).is_some()
 }
 
 /// Returns our claim of an instance, by the instance's id alone.
@@ -215,6 +230,8 @@ pub async fn replace(claim: &NodeClaim, recall: Recall, context: &Context) -> Re
             "taint.Effect" = "NoSchedule",
             "tainted node"
         );
+        // the next plan is made without it, whether or not the watch has shown the taint
+        context.assumed().tainted(&claim.name_any());
         context.provision.notify_one();
     }
     if !late && !rehoused {
@@ -242,7 +259,9 @@ async fn stay(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
 fn rehoused(context: &Context, node: &str) -> bool {
     let pods = context.stores.pods.on_node(node);
     context.plans.considered(node)
-        && context.plans.claims_for(&pods).iter().all(|claim| {
-            context.stores.claim(claim).is_none_or(|claim| node_claim::is_true(&claim, conditions::INITIALIZED))
+        && context.plans.claims_for(&pods).iter().all(|name| match context.stores.claim(name) {
+            Some(claim) => node_claim::is_true(&claim, conditions::INITIALIZED),
+            // one that was created may not be seen yet
+            None => !context.assumed().awaits(name),
         })
 }
