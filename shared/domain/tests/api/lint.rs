@@ -93,7 +93,11 @@ fn labels_are_such_as_a_node_can_have() {
     assert_eq!(of_pool(&labelled), [("spec.template.metadata.labels[not a key!]".to_owned(), FUTILE)]);
     let values = ("spec.template.spec.requirements[0].values".to_owned(), FUTILE);
     for operator in ["In", "NotIn"] {
-        assert_eq!(of_pool(&requirement("team", operator, &["any value", "b"])), std::slice::from_ref(&values), "{operator}");
+        assert_eq!(
+            of_pool(&requirement("team", operator, &["any value", "b"])),
+            std::slice::from_ref(&values),
+            "{operator}"
+        );
     }
     assert_eq!(of_pool(&requirement("team", "In", &["any_value.9", "b"])), []);
 }
