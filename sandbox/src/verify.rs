@@ -210,16 +210,19 @@ impl Verify {
     /// Under the roles that are installed, in the cluster and at AWS, the controllers of edge tests and demo were forbidden nothing, and used
     /// all that is granted.
     fn rights(&mut self) {
-        let judges: [(&str, fn(&mut Self) -> Result<()>); 2] =
-            [("controller-rights", Self::judge_rights), ("aws-rights", Self::judge_aws_rights)];
-        for (step, judge) in judges {
-            let begin = Instant::now();
-            let judged = judge(self);
-            if let Err(error) = &judged {
-                eprintln!("error: {error:#}");
-            }
-            self.note(step, judged.is_ok(), begin);
+        let begin = Instant::now();
+        let judged = self.judge_rights();
+        self.judged("controller-rights", &judged, begin);
+        let begin = Instant::now();
+        let judged = self.judge_aws_rights();
+        self.judged("aws-rights", &judged, begin);
+    }
+
+    fn judged(&mut self, step: &str, judged: &Result<()>, begin: Instant) {
+        if let Err(error) = judged {
+            eprintln!("error: {error:#}");
         }
+        self.note(step, judged.is_ok(), begin);
     }
 
     fn judge_rights(&mut self) -> Result<()> {

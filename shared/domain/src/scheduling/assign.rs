@@ -37,6 +37,9 @@ pub(crate) type Batch = (usize, usize, usize);
 /// all the same, unless it honors taints: a domain comes into being in which the pods cannot be.
 pub(crate) type Elsewhere = BTreeMap<CounterId, BTreeSet<ValueId>>;
 
+/// Domains by what is wanted of a node.
+type ValuesIf = FxHashMap<Requirements, Arc<[ValueId]>>;
+
 /// The pods of a solution while it is decided where they go.
 pub(crate) struct Assignment<'r> {
     problem: &'r Problem<'r>,
@@ -67,7 +70,7 @@ pub(crate) struct Assignment<'r> {
     /// By label, its domains where nothing keeps a pod out of one.
     all_values: FxHashMap<KeyId, Arc<[ValueId]>>,
     /// By pool and label, its domains on new nodes such as is wanted.
-    values_if: FxHashMap<(usize, KeyId), FxHashMap<Requirements, Arc<[ValueId]>>>,
+    values_if: FxHashMap<(usize, KeyId), ValuesIf>,
 }
 
 impl<'r> Assignment<'r> {
