@@ -19,7 +19,7 @@ use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use crate::cloud::KEPT;
-use crate::files::{Found, Objects, Origin, Redact};
+use crate::files::{Found, Objects, Origin, Redact, has_ended};
 
 /// Objects asked for at once, as kubectl does.
 const PAGE: u32 = 500;
@@ -91,10 +91,7 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
     });
     // what has ended holds nothing
-    objects.pods.retain(|pod| {
-        let phase = pod.object.status.as_ref().and_then(|status| status.phase.as_deref());
-        !matches!(phase, Some("Succeeded" | "Failed"))
-    });
+    objects.pods.retain(|pod| !has_ended(&pod.object));
     Ok(objects)
 }
 

@@ -164,7 +164,8 @@ fn place(meta: &ObjectMeta) -> (String, String) {
     (namespace, meta.name.clone().unwrap_or_default())
 }
 
-fn has_ended(pod: &core::Pod) -> bool {
+/// Says whether a pod has run to its end, well or not.
+pub fn has_ended(pod: &core::Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }

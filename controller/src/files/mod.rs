@@ -29,7 +29,7 @@ use rayon::prelude::*;
 pub use adopt::adopt;
 pub use buffers::{Unready, unready};
 pub use catalogue::{Known, Offered, zones_for};
-pub use expand::{admit, ensure_pool, expand, workloads};
+pub use expand::{admit, ensure_pool, expand, has_ended, workloads};
 pub use manifest::{Manifest, manifests};
 pub use redact::Redact;
 pub use world::snapshot;

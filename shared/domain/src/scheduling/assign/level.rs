@@ -1,7 +1,7 @@
 //! Pods that spread over hosts where no host is to be made that the spread looks at.
 
 use super::super::board::KeyId;
-use super::super::problem::{HostState, way};
+use super::super::problem::HostState;
 use super::super::queue::{Pins, bears_all};
 use super::super::wants::{Asks, Rule};
 use super::{Assignment, least};
@@ -51,15 +51,13 @@ impl Assignment<'_> {
     }
 
     /// Says whether spreads over hosts of a kind may look at new nodes of these pools.
-    pub(super) fn counts_new_hosts(&self, kind: usize, pools: &[usize]) -> bool {
-        let shape = &self.kinds[kind].shape;
+    pub(super) fn counts_new_hosts(&mut self, kind: usize, pools: &[usize]) -> bool {
+        let (problem, shape) = (self.problem, &self.kinds[kind].shape);
         let (labelled, taints) = host_filters(shape);
-        pools.iter().map(|pool| &self.problem.pools[*pool]).any(|state| {
-            let may_satisfy = |wanted: &Requirements| {
-                way(&state.pool.requirements, &state.catalogue, &state.types, state.market, wanted, 0).is_ok()
-            };
-            (!labelled || shape.alternatives.iter().any(may_satisfy))
-                && (!taints || bears_all(shape, &state.pool.taints, false).is_ok())
+        pools.iter().any(|pool| {
+            let mut may_satisfy = |wanted: &Requirements| self.ways.labelled(problem, *pool, wanted).is_ok();
+            (!labelled || shape.alternatives.iter().any(&mut may_satisfy))
+                && (!taints || bears_all(shape, &problem.pools[*pool].pool.taints, false).is_ok())
         })
     }
 
