@@ -85,6 +85,7 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
         | KeepReason::SeveralNodesNeeded { .. }
         | KeepReason::NoCheaperOffering { .. }
         | KeepReason::TooLittleSaved { .. }
+        | KeepReason::LocalVolume { .. }
         | KeepReason::SpotToSpotOff
         | KeepReason::TooFewSpotTypes { .. }
         | KeepReason::CameBack { .. }

@@ -105,6 +105,12 @@ pub fn disrupted_taint() -> Taint {
     Taint::new(DISRUPTED, "", TaintEffect::NoSchedule)
 }
 
+/// Returns the taint of a node that was cordoned.
+#[must_use]
+pub fn cordoned_taint() -> Taint {
+    Taint::new("node.kubernetes.io/unschedulable", "", TaintEffect::NoSchedule)
+}
+
 /// Returns the taint of a node that karp has not taken in yet.
 #[must_use]
 pub fn unregistered_taint() -> Taint {
@@ -153,8 +159,11 @@ pub const WELL_KNOWN: &[&str] = &[
     NITRO_SANDBOX,
 ];
 
-/// Well-known labels that no instance type has: EC2 does not describe what they tell, so that whoever asks for one gets no node.
-pub const OF_NO_TYPE: &[&str] = &[NITRO_SANDBOX];
+/// Says whether a label is one that only instance types give to nodes: whoever asks for one that none has gets no node, whatever a pool says of it.
+#[must_use]
+pub fn is_of_types(key: &str) -> bool {
+    key.starts_with("karpenter.k8s.aws/") && key != EC2_NODE_CLASS && WELL_KNOWN.contains(&key)
+}
 
 /// Older or foreign spellings of well-known labels.
 const ALIASES: &[(&str, &str)] = &[

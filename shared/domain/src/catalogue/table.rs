@@ -306,7 +306,7 @@ impl Catalogue {
         let mut types = self.all();
         for requirement in requirements.iter() {
             let key = requirement.key();
-            if self.labels.contains_key(key) || RESERVATION_LABELS.contains(&key) || labels::OF_NO_TYPE.contains(&key) {
+            if self.labels.contains_key(key) || RESERVATION_LABELS.contains(&key) || labels::is_of_types(key) {
                 types.intersect_with(&self.matching(requirement));
             }
         }

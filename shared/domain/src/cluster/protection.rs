@@ -99,6 +99,6 @@ impl Pod {
     /// Answers when the pod's wish to be left alone ends; none where it does not, or where the pod's start is not known.
     pub fn protected_until(&self) -> Option<Timestamp> {
         let DoNotDisrupt::For(time) = self.do_not_disrupt else { return None };
-        self.started.or(self.created)?.saturating_add(time).ok()
+        self.started?.saturating_add(time).ok()
     }
 }

@@ -254,6 +254,10 @@ fn expressions(term: &core::NodeSelectorTerm, path: &str) -> Result<Requirements
             .operator
             .parse()
             .map_err(|unknown| UnreadableField::new(path(), format!("unknown operator {unknown:?}")))?;
+        if matches!(operator, Operator::Gte | Operator::Lte) {
+            let problem = format!("operator {} is for NodePools only, a pod may ask with Gt or Lt", e.operator);
+            return Err(UnreadableField::new(path(), problem));
+        }
         let requirement = Requirement::new(&e.key, operator, values)
             .map_err(|error| UnreadableField::new(path(), error.to_string()))?;
         requirements.add(requirement);

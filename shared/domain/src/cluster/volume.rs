@@ -1,5 +1,6 @@
 //! Persistent volumes: what they ask of the node that a pod runs on.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -9,7 +10,8 @@ use k8s_openapi::api::storage::v1 as storage;
 use serde::Serialize;
 
 use super::shape::node_selector_terms;
-use super::{PodKey, Unreadable};
+use super::{Pod, PodKey, Unreadable};
+use crate::api::labels;
 use crate::requirement::{Operator, Requirement, Requirements};
 
 /// More combinations of zones than the volumes of one pod can sensibly leave open; what lies beyond is left out.
@@ -41,6 +43,8 @@ pub struct VolumeClaim {
     pub deleting: bool,
     /// One pod at a time may use it (`ReadWriteOncePod`).
     pub exclusive: bool,
+    /// UID of the pod that it was made for.
+    pub pod: Option<Arc<str>>,
 }
 
 /// Describes a PersistentVolume.
@@ -48,6 +52,8 @@ pub struct VolumeClaim {
 pub struct Volume {
     /// What a node's labels must be: any one of these.
     pub alternatives: Vec<Requirements>,
+    /// It is a disk of a node (`local`, `hostPath`), and goes with it.
+    pub local: bool,
     /// CSI driver; in-tree EBS counts as its driver.
     pub driver: Option<Arc<str>>,
 }
@@ -111,6 +117,8 @@ pub enum VolumeProblem {
     },
     /// The volumes of the pod can be reached from no common node.
     NoCommonPlace,
+    /// The claim has the name of the one that is made with the pod, and was not made for it.
+    NotItsOwn,
     /// One pod at a time may use the claim, and another does or comes first.
     InUse {
         /// The other pod.
@@ -131,6 +139,9 @@ impl fmt::Display for VolumeProblem {
                 write!(f, "storage class {class} binds at once, and no volume is bound yet")
             }
             VolumeProblem::NoCommonPlace => f.write_str("no node can reach all volumes of the pod"),
+            VolumeProblem::NotItsOwn => {
+                f.write_str("the claim was not made for this pod, and has the name of the one that would be")
+            }
             VolumeProblem::InUse { by } => write!(f, "one pod at a time may use the claim, and it is kept for {by}"),
         }
     }
@@ -166,32 +177,30 @@ impl VolumeClaim {
             lost: claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost"),
             deleting: meta.deletion_timestamp.is_some(),
             exclusive: spec.and_then(|s| s.access_modes.as_ref()).is_some_and(|all| all.iter().any(|m| m == EXCLUSIVE)),
+            pod: meta.owner_references.iter().flatten().find(|of| of.kind == "Pod").map(|of| of.uid.as_str().into()),
         };
         (key, read)
     }
 }
 
 impl Volume {
-    /// Reads a PersistentVolume. The hostname of a local volume is no reason to keep to a node that may be gone.
+    /// Reads a PersistentVolume.
     pub fn from_kube(volume: &core::PersistentVolume) -> Result<(Arc<str>, Self), Unreadable> {
         let name: Arc<str> = volume.metadata.name.as_deref().unwrap_or_default().into();
         let spec = volume.spec.as_ref();
         let local = spec.is_some_and(|s| s.local.is_some() || s.host_path.is_some());
         let selector = spec.and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
-        let mut alternatives = match selector {
+        let alternatives = match selector {
             Some(selector) => node_selector_terms(&selector.node_selector_terms, "spec.nodeAffinity.required")
                 .map_err(|e| e.of("PersistentVolume", &name))?,
             None => vec![Requirements::new()],
         };
-        if local {
-            alternatives.iter_mut().for_each(|a| drop(a.remove("kubernetes.io/hostname")));
-        }
         let driver = spec.and_then(|s| match (&s.csi, &s.aws_elastic_block_store) {
             (Some(csi), _) => Some(Arc::from(csi.driver.as_str())),
             (None, Some(_)) => Some(Arc::from(EBS_DRIVER)),
             (None, None) => None,
         });
-        Ok((name, Volume { alternatives, driver }))
+        Ok((name, Volume { alternatives, local, driver }))
     }
 }
 
@@ -241,20 +250,29 @@ impl Volumes {
     }
 
     /// Answers where the volumes of a pod can be reached: a node's labels must be any one of these; it does not matter when there are none.
+    /// `stays` says whether a node that meets some of them is there and stays: a local volume is bound to its node's name only as long as that holds.
     ///
     /// # Errors
     /// The first claim that is wrong.
-    pub fn places(&self, pod: &PodKey, claims: &[ClaimRef]) -> Result<Vec<Requirements>, (String, VolumeProblem)> {
+    pub fn places(
+        &self,
+        pod: &Pod,
+        stays: impl Fn(&Requirement) -> bool,
+    ) -> Result<Vec<Requirements>, (String, VolumeProblem)> {
         let mut places = Vec::new();
-        for claim in claims.iter().filter(|claim| !matches!(claim, ClaimRef::Inline { .. })) {
-            let key = self.key_of(pod, claim);
-            let of_claim = self.of_claim(&key, claim).map_err(|problem| (key.name.to_string(), problem))?;
+        for claim in pod.claims.iter().filter(|claim| !matches!(claim, ClaimRef::Inline { .. })) {
+            let key = self.key_of(&pod.key, claim);
+            let of_claim = self.of_claim(&key, pod, claim).map_err(|problem| (key.name.to_string(), problem))?;
+            let of_claim = match self.local(&key) {
+                Some(_) => of_claim.iter().map(|place| unbound_from(place, &stays)).collect(),
+                None => Cow::Borrowed(of_claim),
+            };
             if of_claim.iter().any(Requirements::is_empty) {
                 continue;
             }
             places = match places.is_empty() {
                 true => of_claim.to_vec(),
-                false => product(&places, of_claim),
+                false => product(&places, &of_claim),
             };
             if places.is_empty() {
                 return Err((key.name.to_string(), VolumeProblem::NoCommonPlace));
@@ -293,8 +311,28 @@ impl Volumes {
         Some(&self.classes.get(class?)?.provisioner)
     }
 
-    fn of_claim(&self, key: &PodKey, claim: &ClaimRef) -> Result<&[Requirements], VolumeProblem> {
+    /// Answers the volume of a claim that is a disk of some node.
+    pub(crate) fn local(&self, claim: &PodKey) -> Option<&Volume> {
+        let volume = self.claims.get(claim)?.volume.as_ref()?;
+        self.volumes.get(volume).filter(|volume| volume.local)
+    }
+
+    /// Answers the first claim of a pod whose volume is a disk of the node that has these labels.
+    pub(crate) fn on_disk_of(&self, pod: &Pod, node: &BTreeMap<String, String>) -> Option<PodKey> {
+        let name = node.get(labels::HOSTNAME)?;
+        let keeps = |place: &Requirements| place.get(labels::HOSTNAME).is_some_and(|asked| asked.admits(name));
+        let keys = pod.claims.iter().map(|claim| self.key_of(&pod.key, claim));
+        let bound = |volume: &Volume| !volume.alternatives.is_empty() && volume.alternatives.iter().all(keeps);
+        keys.into_iter().find(|key| self.local(key).is_some_and(bound))
+    }
+
+    fn of_claim(&self, key: &PodKey, pod: &Pod, claim: &ClaimRef) -> Result<&[Requirements], VolumeProblem> {
         match (self.claims.get(key), claim) {
+            (Some(found), ClaimRef::Ephemeral { .. })
+                if !pod.uid.is_empty() && found.pod.as_ref() != Some(&pod.uid) =>
+            {
+                Err(VolumeProblem::NotItsOwn)
+            }
             (Some(found), _) => self.bound(found),
             (None, ClaimRef::Ephemeral { class, .. }) => self.unbound(class.as_ref()),
             (None, ClaimRef::Named(_) | ClaimRef::Inline { .. }) => Err(VolumeProblem::NoClaim),
@@ -325,6 +363,15 @@ impl Volumes {
         }
         Ok(&class.alternatives)
     }
+}
+
+/// What a volume asks of a node, without the name of one that does not stay.
+fn unbound_from(place: &Requirements, stays: impl Fn(&Requirement) -> bool) -> Requirements {
+    let mut place = place.clone();
+    if place.get(labels::HOSTNAME).is_some_and(|name| !stays(name)) {
+        place.remove(labels::HOSTNAME);
+    }
+    place
 }
 
 /// Every combination that can hold.

@@ -9,7 +9,8 @@ use super::{Candidate, Cause, KeepReason, Verdict};
 use crate::api::{conditions, labels};
 use crate::catalogue::{CapacityType, Price};
 use crate::cluster::{
-    Claim, ClassRef, ExpirationGrace, Host, Node, Owner, Pod, Pool, Readiness, Reason, Snapshot, allowed, blocking,
+    Claim, ClassRef, ExpirationGrace, Host, Node, Owner, Pod, Pool, Readiness, Reason, Snapshot, Volumes, allowed,
+    blocking,
 };
 use crate::lifecycle::{Ailment, Ward};
 use crate::scheduling::{Problem, Target, solve_problem};
@@ -262,6 +263,15 @@ impl Entry {
             }
             let budget = blocking(&snapshot.budgets, pod)?.key.clone();
             Some(KeepReason::PodBudget { pod: pod.key.clone(), budget })
+        })
+    }
+
+    /// Answers the pod whose data would be lost with the node: its volume is a disk of it, and kube-scheduler binds the pod nowhere else.
+    pub(super) fn keeps_data(&self, volumes: &Volumes) -> Option<KeepReason> {
+        let node = self.node.as_ref()?;
+        self.pods.iter().find_map(|pod| {
+            let claim = volumes.on_disk_of(pod, &node.labels)?;
+            Some(KeepReason::LocalVolume { pod: pod.key.clone(), claim })
         })
     }
 

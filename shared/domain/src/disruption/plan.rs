@@ -257,6 +257,9 @@ fn underutilized(field: &Field<'_>, entry: &Entry) -> Option<KeepReason> {
     if entry.pool.as_ref().map(|pool| pool.policy) == Some(ConsolidationPolicy::WhenEmpty) {
         return Some(KeepReason::NotEmpty);
     }
+    if let Some(reason) = entry.keeps_data(&field.problem.snapshot.volumes) {
+        return Some(reason);
+    }
     Purse::allows(field, Cause::Underutilized, &[entry]).err()
 }
 

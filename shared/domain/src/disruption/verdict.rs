@@ -226,6 +226,13 @@ pub enum KeepReason {
     },
     /// It has pods, and its pool only gives up empty nodes.
     NotEmpty,
+    /// A pod on it keeps data on a disk of the node, and could run nowhere else.
+    LocalVolume {
+        /// The pod.
+        pod: PodKey,
+        /// Its claim.
+        claim: PodKey,
+    },
     /// The pool's budget is used up.
     BudgetExhausted {
         /// The pool.
@@ -310,6 +317,9 @@ impl fmt::Display for KeepReason {
             KeepReason::ConsolidationOff => f.write_str("consolidateAfter is Never"),
             KeepReason::Settling { until } => write!(f, "consolidateAfter ends at {until}"),
             KeepReason::NotEmpty => f.write_str("it has pods and consolidationPolicy is WhenEmpty"),
+            KeepReason::LocalVolume { pod, claim } => {
+                write!(f, "the data of pod {pod} is on a disk of the node (claim {})", claim.name)
+            }
             KeepReason::BudgetExhausted { pool, reason } => {
                 write!(f, "the budget of pool {pool} for {reason:?} is used up")
             }

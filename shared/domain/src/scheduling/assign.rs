@@ -19,7 +19,7 @@ use self::universe::targets;
 use super::amounts::{Amounts, copies};
 use super::board::{Board, KeyId, NewNodes, ValueId};
 use super::problem::{HostLabels, Problem, Way};
-use super::queue::{ByPool, Group, Kind, Ways, bears_all};
+use super::queue::{ByPool, Group, Kind, Ways, bears_all, may_be_placed};
 use super::terms::{CounterId, Filter};
 use super::wants::{Asks, Rule, Wants};
 use super::{Hosts, Misfit, Placement};
@@ -71,6 +71,16 @@ pub(crate) struct Assignment<'r> {
     all_values: FxHashMap<KeyId, Arc<[ValueId]>>,
     /// By pool and label, its domains on new nodes such as is wanted.
     values_if: FxHashMap<(usize, KeyId), ValuesIf>,
+    followers: Vec<Follower>,
+}
+
+/// Pods that must be near others in some domain.
+#[derive(PartialEq, Eq)]
+struct Follower {
+    /// The pods that they must be near.
+    counter: CounterId,
+    /// The domains in which they can be.
+    values: Arc<[ValueId]>,
 }
 
 impl<'r> Assignment<'r> {
@@ -104,11 +114,13 @@ impl<'r> Assignment<'r> {
             sent: FxHashMap::default(),
             all_values: FxHashMap::default(),
             values_if: FxHashMap::default(),
+            followers: Vec::new(),
         }
     }
 
     /// Deals with every kind, those that wait for others again.
     pub(crate) fn run(&mut self) {
+        self.followers = self.followers();
         for _ in 0..MAX_PASSES {
             let before: usize = self.cursor.iter().sum();
             for kind in 0..self.kinds.len() {
@@ -223,11 +235,13 @@ impl<'r> Assignment<'r> {
         let wants = self.wants(kind, step);
         while self.left(kind) > 0 {
             let mut best = None;
+            let alone = self.alone(kind);
             for at in 0..ready.cells.len() {
                 if !self.valid(wants, &ready.universes, &ready.cells[at].pins) {
                     continue;
                 }
                 let crowd = self.crowd(wants, &ready.cells[at]);
+                let met = alone.iter().filter(|follower| self.can_follow(**follower, &ready.cells[at].pins)).count();
                 let cell = &mut ready.cells[at];
                 while cell.next < cell.hosts.len() && self.room(kind, step, cell.hosts[cell.next]) == 0 {
                     cell.next += 1;
@@ -236,7 +250,7 @@ impl<'r> Assignment<'r> {
                 if host.is_none() && (self.cap((kind, step, at)) == 0 || !self.can_be_made(kind, step, cell)) {
                     continue;
                 }
-                let key = (host.is_none(), crowd, Reverse(self.weight(cell)), cell.price, at);
+                let key = (Reverse(met), host.is_none(), crowd, Reverse(self.weight(cell)), cell.price, at);
                 if best.as_ref().is_none_or(|(least, _)| key < *least) {
                     best = Some((key, host));
                 }
@@ -247,6 +261,38 @@ impl<'r> Assignment<'r> {
                 None => return,
             }
         }
+    }
+
+    /// The pods that must be near others, each way once.
+    fn followers(&mut self) -> Vec<Follower> {
+        let mut followers = Vec::new();
+        for (kind, wants) in self.kinds.iter().enumerate().filter_map(|(at, kind)| Some((at, kind.steps.last()?))) {
+            for rule in wants.domains.iter().filter(|rule| rule.asks == Asks::Near) {
+                let Some(key) = self.problem.domains.key(rule.counter) else { continue };
+                if may_be_placed(self.problem, &self.kinds[kind], self.ways) {
+                    let follower = Follower { counter: rule.counter, values: self.values(kind, wants, key) };
+                    if !followers.contains(&follower) {
+                        followers.push(follower);
+                    }
+                }
+            }
+        }
+        followers
+    }
+
+    /// The followers of pods of a kind that have none of those yet where they can be.
+    fn alone(&self, kind: usize) -> SmallVec<[usize; 4]> {
+        let counting = &self.kinds[kind].counting;
+        let is_alone = |follower: &Follower| {
+            counting.contains(&follower.counter)
+                && follower.values.iter().all(|value| self.board.in_domain(follower.counter, *value) == 0)
+        };
+        (0..self.followers.len()).filter(|at| is_alone(&self.followers[*at])).collect()
+    }
+
+    fn can_follow(&self, follower: usize, pins: &[(KeyId, ValueId)]) -> bool {
+        let Follower { counter, values, .. } = &self.followers[follower];
+        self.pinned(*counter, pins).is_some_and(|(_, value)| values.contains(&value))
     }
 
     /// Pods that must share a node with others.

@@ -8,7 +8,7 @@ use super::amounts::whole;
 use super::problem::{PoolState, Problem, Way, bears, way};
 use super::queue::{beside_daemon, repelling, taken_ports};
 use super::wants::{Wants, steps};
-use super::{Misfit, Refusal, Solution};
+use super::{Hosts, Misfit, Refusal, Solution};
 use crate::api::labels;
 use crate::catalogue::{Market, TypeSet};
 use crate::cluster::{HostPort, Pod, PodKey, Snapshot, VolumeProblem};
@@ -122,7 +122,7 @@ pub fn explain(snapshot: &Snapshot, pod: &Pod, planned: &Solution) -> Vec<PoolEx
 }
 
 fn of_pool(problem: &Problem<'_>, state: &PoolState, pod: &Pod) -> PoolExplanation {
-    let places = problem.snapshot.volumes.places(&pod.key, &pod.claims).unwrap_or_default();
+    let places = problem.places(pod, &Hosts::All).unwrap_or_default();
     let barred = bears(&pod.shape, &state.pool.taints).err().map(|taint| Misfit::Taint { taint });
     let (class, policy) = (problem.terms.class_of(pod), problem.snapshot.settings.preferences);
     let wants = steps(&problem.terms, &pod.shape, &pod.key.namespace, class, policy, problem.discouraged).pop();
@@ -297,6 +297,7 @@ impl Refusal {
                     format!("wait for the volume, or set volumeBindingMode: WaitForFirstConsumer in class {class}")
                 }
                 VolumeProblem::NoCommonPlace => "use volumes of one zone".to_owned(),
+                VolumeProblem::NotItsOwn => format!("delete claim {claim}, or rename the pod or its volume"),
                 VolumeProblem::InUse { by } => {
                     format!("delete pod {by}, or use a claim that several pods may use (not ReadWriteOncePod)")
                 }

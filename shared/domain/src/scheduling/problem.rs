@@ -13,12 +13,12 @@ use super::growth::{addable, pool_values};
 use super::room::{self, Presence, Rooms, presences};
 use super::terms::{CounterId, Terms};
 use super::wants::Wants;
-use super::{Misfit, Solution, Target, reservations, share};
+use super::{Hosts, Misfit, Solution, Target, reservations, share};
 use crate::api::labels;
 use crate::catalogue::{Catalogue, InstanceType, Market, NodeSettings, Price, TypeSet, builtin_type};
 use crate::cluster::{
     Catalogues, Claim, DaemonSet, Host, HostPort, NAME_FIELD, NAMES, NEW_NAME, Owner, Pod, PodKey, Pool, Shape,
-    Snapshot, is_ephemeral,
+    Snapshot, VolumeProblem, is_ephemeral,
 };
 use crate::quantity::Quantity;
 use crate::requirement::{Incompatible, Requirement, Requirements, Undefined, ValueSet};
@@ -201,6 +201,19 @@ impl<'a> Problem<'a> {
         asked
     }
 
+    /// Answers where the volumes of a pod can be reached, as [`crate::cluster::Volumes::places`] does.
+    pub(crate) fn places(&self, pod: &Pod, hosts: &Hosts<'_>) -> Result<Vec<Requirements>, (String, VolumeProblem)> {
+        let is_named = |state: &HostState, name: &Requirement| match &state.labels {
+            HostLabels::Known(labels) => labels.get(name.key()).is_some_and(|value| name.admits(value)),
+            HostLabels::Asked { .. } => false,
+        };
+        let there = |name: &Requirement| {
+            let mut all = self.hosts.iter().enumerate();
+            all.any(|(at, state)| is_named(state, name) && hosts.keeps(self, at))
+        };
+        self.snapshot.volumes.places(pod, there)
+    }
+
     /// Says whether a pool can still add any node at all.
     pub(crate) fn grows(&self, pool: usize) -> bool {
         !self.addable[pool].is_clear()
@@ -369,7 +382,8 @@ fn host_state(
     let claim = host.claim.as_deref();
     let initialized = node.is_some_and(|n| claim.is_none() || n.is_initialized());
     let labels = host_labels(snapshot, &host);
-    let taints = effective_taints(&host, initialized);
+    let mut taints = effective_taints(&host, initialized);
+    taints.extend(node.filter(|node| node.unschedulable).map(|_| labels::cordoned_taint()));
     let (capacity, allocatable) = host_room(snapshot, &host, initialized, &labels);
     let mut free = dims.supply(&allocatable);
     let pods = node.and_then(|n| pods_by_node.get(&n.name)).map(Vec::as_slice).unwrap_or_default();
@@ -377,7 +391,7 @@ fn host_state(
         take(&mut free, &dims.demand(&pod.shape.requests), 1);
     }
     let mut daemon_ports = Vec::new();
-    if claim.is_some() {
+    if claim.is_some() || node.is_some() {
         let (belonging, planned) = belonging_daemons(snapshot, (dims, attach), &taints, &labels);
         match planned.filter(|_| claim.is_some_and(|claim| claim.allocatable.is_empty())) {
             Some(planned) => free = planned,
@@ -386,8 +400,7 @@ fn host_state(
         daemon_ports = belonging.iter().flat_map(|daemon| daemon.shape.ports.clone()).collect();
     }
     attach.set_host(dims, &mut free, (&host, &labels), pods);
-    let cordoned = node.is_some_and(|n| n.unschedulable);
-    let open = !host.is_leaving() && !cordoned && (node.is_some() || claim.is_some());
+    let open = !host.is_leaving() && (node.is_some() || claim.is_some());
     HostState { free, taints, labels, open, initialized, capacity, daemon_ports, host }
 }
 

@@ -12,7 +12,7 @@ use super::hashed::Hashed;
 use super::problem::{HostState, PoolState, Problem, Way, bears, way};
 use super::terms::{ClassId, CounterId};
 use super::wants::{Asks, Rule, Wants, steps};
-use super::{Misfit, Refusal, share, sole};
+use super::{Hosts, Misfit, Refusal, share, sole};
 use crate::api::labels;
 use crate::catalogue::{Market, TypeSet};
 use crate::cluster::{HostPort, Pod, PodKey, Shape, Snapshot, blocking};
@@ -29,6 +29,8 @@ pub(crate) struct Kind {
     pub(crate) request: Amounts,
     /// What it wants, from all wishes to what it must have.
     pub(crate) steps: Vec<Wants>,
+    /// Its volumes are in some places only.
+    pub(crate) bound: bool,
     /// Its pods, ordered by key.
     pub(crate) pods: Vec<PodKey>,
 }
@@ -95,6 +97,7 @@ type Gathered<'p> = (&'p Arc<Pod>, ClassId, Claimed, Vec<PodKey>);
 pub(crate) fn kinds(
     problem: &Problem<'_>,
     pods: &[Arc<Pod>],
+    hosts: &Hosts<'_>,
     ways: &mut Ways,
 ) -> (Vec<Kind>, Vec<(PodKey, Refusal)>, FxHashSet<CounterId>) {
     let mut refused = Vec::new();
@@ -107,7 +110,7 @@ pub(crate) fn kinds(
         }
         let claimed = match pod.claims.is_empty() {
             true => None,
-            false => match problem.snapshot.volumes.places(&pod.key, &pod.claims) {
+            false => match problem.places(pod, hosts) {
                 Ok(places) => Some((places, problem.demand(pod))),
                 Err((claim, problem)) => {
                     refused.push((pod.key.clone(), Refusal::Volume { claim, problem }));
@@ -182,7 +185,8 @@ fn kind(problem: &Problem<'_>, pod: &Arc<Pod>, class: ClassId, claimed: Claimed,
     let shape = &pod.shape;
     let mut steps = steps(&problem.terms, shape, &pod.key.namespace, class, policy, problem.discouraged);
     let (places, mut request) = claimed.unwrap_or_else(|| (Vec::new(), problem.dims.demand(&shape.requests)));
-    if !places.is_empty() {
+    let bound = !places.is_empty();
+    if bound {
         for wants in &mut steps {
             wants.alternatives = crossed(&wants.alternatives, &places).into();
         }
@@ -190,7 +194,8 @@ fn kind(problem: &Problem<'_>, pod: &Arc<Pod>, class: ClassId, claimed: Claimed,
     if share::counts(shape) {
         problem.dims.set_places(&mut request, 1);
     }
-    Kind { shape: shape.clone(), priority: pod.priority, counting: problem.terms.counting(pod), request, steps, pods }
+    let counting = problem.terms.counting(pod);
+    Kind { shape: shape.clone(), priority: pod.priority, counting, request, steps, bound, pods }
 }
 
 /// Every combination that can hold.

@@ -14,7 +14,7 @@ use super::board::Board;
 use super::finish::Listed;
 use super::growth::distinct_values;
 use super::packing::{Draft, Packer, draft_price, limits_left, node_size};
-use super::problem::{Problem, Way};
+use super::problem::{Problem, Way, bears};
 use super::queue::{Group, Kind, Ways, kinds, waiting_pods};
 use super::scarcity::Scarcity;
 use super::wants::Asks;
@@ -57,6 +57,12 @@ impl Hosts<'_> {
             Hosts::ReadyWithout(gone) => problem.hosts[at].open && problem.hosts[at].initialized && !gone.contains(&at),
         }
     }
+
+    /// Says whether a host stays, whether or not it may take pods.
+    pub(crate) fn keeps(&self, problem: &Problem<'_>, at: usize) -> bool {
+        let gone = matches!(self, Hosts::ReadyWithout(gone) if gone.contains(&at));
+        !gone && !problem.hosts[at].host.is_leaving()
+    }
 }
 
 /// Rounds of placing in which what did not fit on new nodes is placed otherwise in the next one. Batches that are short again after that
@@ -70,7 +76,7 @@ pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_
     let mut solution = Solution::default();
     let (board, pods) = keep_nominations(problem, pods, hosts, &mut solution);
     let mut ways = Ways::default();
-    let (kinds, refused, careless) = kinds(problem, &pods, &mut ways);
+    let (kinds, refused, careless) = kinds(problem, &pods, hosts, &mut ways);
     let mut caps: FxHashMap<Batch, u32> = FxHashMap::default();
     let mut elsewhere = Elsewhere::new();
     let mut earlier: FxHashMap<usize, Vec<Misfit>> = FxHashMap::default();
@@ -166,7 +172,8 @@ fn keep_nominations(
             board.count_on(&problem.terms, &problem.domains, (at, &problem.hosts[at]), &counting, -1);
         }
         let nominated = pod.nominated.as_ref().filter(|_| pod.node.is_none()).and_then(named);
-        match nominated.filter(|at| hosts.allow(problem, *at)) {
+        let takes = |at: &usize| hosts.allow(problem, *at) && bears(&pod.shape, &problem.hosts[*at].taints).is_ok();
+        match nominated.filter(takes) {
             Some(at) => {
                 take(&mut board.free[at], &problem.demand(&pod), 1);
                 let counting = problem.terms.counting(&pod);

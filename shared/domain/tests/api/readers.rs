@@ -140,7 +140,7 @@ fn pod(text: &str) {
     let _ =
         (pod.is_provisionable(), pod.is_reschedulable(), pod.is_protected(at(world::NOW)), pod.eviction_cost_milli());
     let _ = pod.shape.alternatives.iter().map(ToString::to_string).collect::<String>();
-    let _ = Volumes::default().places(&pod.key, &pod.claims).map_err(|(_, problem)| problem.to_string());
+    let _ = Volumes::default().places(&pod, |_| true).map_err(|(_, problem)| problem.to_string());
 }
 
 fn node_pool(text: &str) {
@@ -196,9 +196,14 @@ fn volume(text: &str) {
     if let Some(node) = parse(text) {
         all.add_csi_node(&node);
     }
+    let mut pod =
+        Pod::from_kube(&serde_json::from_value(world::pending("p", "1", "1Gi")).expect("a pod")).expect("a pod");
     for key in all.claims.keys() {
-        let named = [karp_domain::cluster::ClaimRef::Named(key.name.clone())];
-        let _ = all.places(key, &named).map_err(|(_, problem)| problem.to_string());
+        pod.key.namespace = key.namespace.clone();
+        pod.claims = vec![karp_domain::cluster::ClaimRef::Named(key.name.clone())];
+        for stays in [true, false] {
+            let _ = all.places(&pod, |_| stays).map_err(|(_, problem)| problem.to_string());
+        }
     }
 }
 

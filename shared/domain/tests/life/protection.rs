@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::{DoNotDisrupt, Pod, Protection};
-use karp_domain::disruption::{KeepReason, Verdict, plan_disruption, wishes};
+use karp_domain::disruption::{Cause, KeepReason, Verdict, plan_disruption, wishes};
 use serde_json::{Value, json};
 
 use crate::world::{NOW, TYPES, at, catalogue, class, node, pool, running, snapshot, with};
@@ -102,4 +102,45 @@ fn owners_hear_of_wishes_that_a_plan_meets() {
     ];
     assert_eq!(told, wanted);
     assert!(at(NOW) > at("2026-11-21T11:59:00Z"));
+}
+
+/// A pod whose data is on a disk of its node can run nowhere else: cheaper nodes are no reason to lose it, and drift is.
+#[test]
+fn data_on_a_disk_of_a_node_keeps_it_from_consolidation_alone() {
+    let spec = json!({"local": {"path": "/mnt/disks/ssd0"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]}]}}});
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let [host, claim] = node("n1", "default", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand);
+    let drifted = json!({"type": "Drifted", "status": "True", "reason": "NodePoolDrifted", "message": "",
+        "lastTransitionTime": "2026-11-21T11:00:00Z"});
+    let mut objects = vec![
+        class(),
+        pool("default", json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}])),
+        json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"},
+            "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}}),
+        json!({"kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": spec}),
+        host,
+        claim.clone(),
+        with(running("db", "n1", "500m", "1Gi"), &[("spec.volumes", volumes)]),
+    ];
+    let decided = |objects: &[Value]| plan_disruption(&snapshot(objects, catalogue(TYPES)));
+    let plan = decided(&objects);
+    let [(_, Verdict::Keep(reason))] = plan.verdicts.as_slice() else { panic!("{:?}", plan.verdicts) };
+    assert!(matches!(reason, KeepReason::LocalVolume { .. }), "{reason}");
+    assert_eq!(reason.to_string(), "the data of pod default/db is on a disk of the node (claim data)");
+    objects[5]["status"]["conditions"].as_array_mut().expect("conditions").push(drifted);
+    let plan = decided(&objects);
+    assert!(matches!(plan.verdicts[0].1, Verdict::Replace(Cause::Drifted, _)), "{:?}", plan.verdicts);
+}
+
+/// As in Karpenter: what has not started has its time before it.
+#[test]
+fn a_time_begins_when_the_pod_starts() {
+    let wish = json!({"karpenter.sh/do-not-disrupt": "5m"});
+    let waiting = with(
+        running("p", "n1", "1", "1Gi"),
+        &[("metadata.annotations", wish), ("status", json!({"phase": "Pending"}))],
+    );
+    let late = at(NOW) + SignedDuration::from_hours(10);
+    assert_eq!(read(waiting).protection(late), Protection::Until(None));
 }

@@ -12,6 +12,7 @@ mod daemons;
 mod domains;
 mod outlook;
 mod overlays;
+mod places;
 mod pods;
 mod properties;
 mod reservations;

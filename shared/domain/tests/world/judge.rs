@@ -11,6 +11,7 @@ use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirements;
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::{InFlightNode, Misfit, Refusal, Solution, Target};
+use karp_domain::taint::{Taint, TaintEffect};
 
 use super::topology::takes_one_more;
 
@@ -215,7 +216,9 @@ fn judge_hosts(snapshot: &Snapshot, pods: &BTreeMap<&PodKey, &Pod>, solution: &S
         let pod = pods[&placement.pod];
         assert!(accepts(pod, &node.labels), "{} does not accept node {name}", pod.key);
         assert!(node.taints.iter().all(|t| t.admits(&pod.shape.tolerations)), "{} does not bear node {name}", pod.key);
-        assert!(node.deleting.is_none() && !node.unschedulable && !node.is_disrupted(), "{name} takes no pods");
+        let cordon = Taint::new("node.kubernetes.io/unschedulable", "", TaintEffect::NoSchedule);
+        assert!(!node.unschedulable || cordon.admits(&pod.shape.tolerations), "{name} is cordoned");
+        assert!(node.deleting.is_none() && !node.is_disrupted(), "{name} takes no pods");
         let total = used.entry(name).or_default();
         total.add(&pod.shape.requests);
         assert!(enough(total, &node.allocatable), "node {name} is too full");
@@ -411,7 +414,8 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
                 assert!(wanted > most && catalogue.types().iter().all(|t| too_few(takes(&t.name, t.attachable))));
             }
             // volumes narrow where a pod may be; the judge of topology looks at them
-            Misfit::Requirement { .. } | Misfit::NoInstanceType { .. } if !pod.claims.is_empty() => {}
+            Misfit::Requirement { .. } | Misfit::NoInstanceType { .. } | Misfit::NamedNode { .. }
+                if !pod.claims.is_empty() => {}
             other => assert!(smallest.is_empty(), "{}: pool {} could hold it, but: {other}", pod.key, pool.name),
         }
     }

@@ -568,6 +568,13 @@ impl<'o> Outcome<'o> {
                 let volume = find("PersistentVolume", volume, None);
                 let volume = volume.ok_or_else(|| format!("{} is placed without its volume", name(seated.pod)))?;
                 let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
+                // whoever looks after the disks of nodes makes another for one that is gone
+                let name_of =
+                    |term: &Value| list(&term["matchExpressions"])[0]["values"][0].as_str().map(str::to_owned);
+                let disk = volume["spec"]["local"].is_object().then(|| name_of(&terms[0])).flatten();
+                if disk.is_some_and(|node| find("Node", &node, None).is_none()) {
+                    continue;
+                }
                 ensure!(terms.is_null() || terms_hold(terms, labels), "{} cannot reach {claim}", name(seated.pod));
                 continue;
             }

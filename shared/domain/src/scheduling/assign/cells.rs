@@ -113,7 +113,7 @@ impl Assignment<'_> {
                 cells[*at].hosts.push(host);
             }
         }
-        let universes = wants.domains.iter().map(|rule| self.universe(kind, rule)).collect();
+        let universes = wants.domains.iter().map(|rule| self.universe(kind, wants, rule)).collect();
         Step { cells, universes }
     }
 

@@ -16,22 +16,23 @@ use crate::requirement::Requirements;
 
 impl Assignment<'_> {
     /// Answers the domains of planned nodes that spreads reckon with by kube-scheduler's rules and did not in this round: those of nodes on
-    /// which their own pods cannot be. A node that is open between domains, all of which would be new, stands for the first of them.
+    /// which their own pods cannot be, for their taints or for where volumes are. A node that is open between domains, all of which would be new, stands for the first of them.
     pub(crate) fn seen_elsewhere(&self, nodes: &[InFlightNode]) -> Elsewhere {
         let problem = self.problem;
         let mut seen = Elsewhere::new();
-        if problem.is_untainted() {
+        if problem.is_untainted() && !self.kinds.iter().any(|kind| kind.bound) {
             return seen;
         }
         for (pool, state) in problem.pools.iter().enumerate() {
             let mut shut_out: BTreeMap<CounterId, Vec<&Arc<[ValueId]>>> = BTreeMap::new();
             for ((kind, step), ready) in &self.steps {
-                if bears_all(&self.kinds[*kind].shape, &state.pool.taints, false).is_ok() {
+                let kind_of = &self.kinds[*kind];
+                if !kind_of.bound && bears_all(&kind_of.shape, &state.pool.taints, false).is_ok() {
                     continue;
                 }
                 for (rule, universe) in self.wants(*kind, *step).domains.iter().zip(&ready.universes) {
                     let filter = problem.terms.filter(rule.counter);
-                    let looks = filter.is_none_or(|filter| filter.tolerations.is_none());
+                    let looks = filter.is_none_or(|filter| filter.admits_taints(&state.pool.taints));
                     if looks && matches!(rule.asks, Asks::Spread { .. }) {
                         let known = shut_out.entry(rule.counter).or_default();
                         if !known.contains(&universe) {

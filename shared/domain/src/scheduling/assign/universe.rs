@@ -18,7 +18,8 @@ impl Assignment<'_> {
             return self.all_values(kind, key);
         }
         let may_use = |host: &HostState| wants.alternatives.iter().any(|wanted| host.labels.may_satisfy(wanted));
-        self.domains((kind, wants.shy), key, Some(&wants.alternatives), may_use).into()
+        let asked = Some(&*wants.alternatives);
+        self.domains((kind, wants.shy), key, (asked, asked), may_use).into()
     }
 
     /// The domains of a label where neither labels nor taints keep any pod out of one.
@@ -26,23 +27,25 @@ impl Assignment<'_> {
         if let Some(known) = self.all_values.get(&key) {
             return known.clone();
         }
-        let values: Arc<[ValueId]> = self.domains((kind, false), key, None, |_| true).into();
+        let values: Arc<[ValueId]> = self.domains((kind, false), key, (None, None), |_| true).into();
         self.all_values.insert(key, values.clone());
         values
     }
 
     /// The domains over which a rule spreads, as kube-scheduler sees them: the pod's own selectors narrow them; its volumes, and taints that
     /// only discourage, do not.
-    pub(super) fn universe(&mut self, kind: usize, rule: &Rule) -> Arc<[ValueId]> {
+    pub(super) fn universe(&mut self, kind: usize, wants: &Wants, rule: &Rule) -> Arc<[ValueId]> {
         let (Asks::Spread { .. }, Some(key)) = (rule.asks, self.problem.domains.key(rule.counter)) else {
             return Arc::from([]);
         };
         let filter = self.problem.terms.filter(rule.counter);
-        if filter.is_none() && self.problem.is_untainted() {
+        if filter.is_none() && self.problem.is_untainted() && !self.kinds[kind].bound {
             return self.all_values(kind, key);
         }
         let alternatives = filter.and_then(|filter| filter.alternatives.as_deref());
-        let mut values = self.domains((kind, false), key, alternatives, |host| {
+        // nodes come up where its volumes are, and where those of others do
+        let made = if self.kinds[kind].bound { Some(&*wants.alternatives) } else { alternatives };
+        let mut values = self.domains((kind, false), key, (made, alternatives), |host| {
             filter.is_none_or(|filter| filter_admits_host(filter, host))
         });
         let more = self.elsewhere.get(&rule.counter).into_iter().flatten().copied();
@@ -81,7 +84,7 @@ impl Assignment<'_> {
         &mut self,
         (kind, shy): (usize, bool),
         key: KeyId,
-        alternatives: Option<&[Requirements]>,
+        (made, alternatives): (Option<&[Requirements]>, Option<&[Requirements]>),
         counts: impl Fn(&HostState) -> bool,
     ) -> Vec<ValueId> {
         let problem = self.problem;
@@ -90,11 +93,12 @@ impl Assignment<'_> {
             if bears_all(&self.kinds[kind].shape, &state.pool.taints, shy).is_err() {
                 continue;
             }
-            match alternatives.filter(|all| !is_plain(all)) {
+            match made.filter(|all| !is_plain(all)) {
                 None => values.extend_from_slice(&problem.pool_values[pool][key]),
                 Some(all) => all.iter().for_each(|wanted| values.extend_from_slice(&self.values_if(pool, key, wanted))),
             }
         }
+        values.retain(|value| self.admits(key, made, *value));
         for (at, host) in problem.hosts.iter().enumerate() {
             let Some(value) = problem.domains.host(key, at) else { continue };
             if !values.contains(&value) && counts(host) {
