@@ -66,6 +66,10 @@ type HashedLabels<'a> = Hashed<'a, BTreeMap<String, String>>;
 pub(crate) struct Terms<'a> {
     pub(crate) counters: Vec<Counter>,
     ids: FxHashMap<Counter, CounterId>,
+    /// What is asked for most, found without making a counter to look for.
+    asked: Asked<'a>,
+    /// By counter of pods that are meant, the one of those that must not be near them.
+    owners_of: Vec<Option<CounterId>>,
     /// Counters by one label that their pods must have.
     by_label: FxHashMap<(String, String), Vec<CounterId>>,
     /// Counters whose selectors name no such label.
@@ -75,20 +79,30 @@ pub(crate) struct Terms<'a> {
     by_labels: FxHashMap<(&'a str, HashedLabels<'a>), ClassId>,
 }
 
+/// Counters by what asks for them.
+#[derive(Debug, Default)]
+struct Asked<'a> {
+    /// Spreads that look at all nodes, by the namespace of their pods.
+    spreads: FxHashMap<(&'a str, &'a Spread), CounterId>,
+    meant: FxHashMap<&'a PodTerm, CounterId>,
+    owners: FxHashMap<&'a PodTerm, CounterId>,
+}
+
 impl<'a> Terms<'a> {
     /// Collects the terms of all pods that are or will be on nodes, and says which pods they count.
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
         let mut terms = Terms::default();
         terms.class(SmallVec::new());
         // counters are numbered by the first pod of each shape in the order of keys, so that the order of the input does not matter
-        let mut first: FxHashMap<Hashed<'_, Shape>, &PodKey> = FxHashMap::default();
+        let mut first: FxHashMap<(&str, Hashed<'_, Shape>), &PodKey> = FxHashMap::default();
         for pod in snapshot.pods.iter().filter(|pod| pod.shape.is_social() || !pod.shape.ports.is_empty()) {
-            let known = first.entry(Hashed::new(pod.digest.shape, &*pod.shape)).or_insert(&pod.key);
+            let shape = Hashed::new(pod.digest.shape, &*pod.shape);
+            let known = first.entry((&pod.key.namespace, shape)).or_insert(&pod.key);
             *known = (*known).min(&pod.key);
         }
         let apart = snapshot.daemons.iter().filter(|daemon| !daemon.shape.anti_affinity.is_empty());
         let mut shapes: Vec<(bool, &PodKey, &Shape)> =
-            first.into_iter().map(|(shape, key)| (false, key, shape.value)).collect();
+            first.into_iter().map(|((_, shape), key)| (false, key, shape.value)).collect();
         shapes.extend(apart.map(|daemon| (true, &daemon.key, &*daemon.shape)));
         shapes.sort_unstable_by_key(|(of_daemon, key, _)| (*of_daemon, *key));
         for (_, key, shape) in shapes {
@@ -97,6 +111,7 @@ impl<'a> Terms<'a> {
         if terms.counters.is_empty() {
             return terms;
         }
+        terms.owners_of = terms.counters.iter().map(|counter| terms.owners_of(counter)).collect();
         for (id, counter) in terms.counters.iter().enumerate() {
             if let Counted::Selected { selector: Some(selector), .. } = &counter.of {
                 match selector.one_equal() {
@@ -118,19 +133,33 @@ impl<'a> Terms<'a> {
         terms
     }
 
-    fn intern(&mut self, shape: &Shape, namespace: &str) {
+    fn intern(&mut self, shape: &'a Shape, namespace: &'a str) {
         for spread in &shape.spread {
-            self.id(spread_counter(shape, spread, namespace));
+            if self.spread(shape, spread, namespace).is_none() {
+                let id = self.id(spread_counter(shape, spread, namespace));
+                if !looks_at_some_nodes(shape, spread) {
+                    self.asked.spreads.insert((namespace, spread), id);
+                }
+            }
         }
         for term in &shape.affinity {
-            self.id(selected_by_all(shape, term));
+            if self.meant_by_all(shape, term).is_none() {
+                self.id(selected_by_all(shape, term));
+            }
         }
         let preferred = shape.preferred_affinity.iter().chain(&shape.preferred_anti_affinity).map(|p| &p.term);
-        for term in shape.anti_affinity.iter().chain(preferred) {
-            self.id(selected(term));
+        let alone = shape.affinity.iter().filter(|_| shape.affinity.len() == 1);
+        for term in shape.anti_affinity.iter().chain(preferred).chain(alone) {
+            if !self.asked.meant.contains_key(term) {
+                let id = self.id(selected(term));
+                self.asked.meant.insert(term, id);
+            }
         }
         for term in &shape.anti_affinity {
-            self.id(owners(term));
+            if !self.asked.owners.contains_key(term) {
+                let id = self.id(owners(term));
+                self.asked.owners.insert(term, id);
+            }
         }
         for port in &shape.ports {
             self.id(port_counter(port));
@@ -204,7 +233,7 @@ impl<'a> Terms<'a> {
 
     /// Answers the counters that count a pod because of what it asks for itself.
     pub(crate) fn owned<'s>(&'s self, shape: &'s Shape) -> impl Iterator<Item = CounterId> + 's {
-        let owners = shape.anti_affinity.iter().filter_map(|term| self.find(&owners(term)));
+        let owners = shape.anti_affinity.iter().filter_map(|term| self.owning(term));
         owners.chain(shape.ports.iter().filter_map(|port| self.find(&port_counter(port))))
     }
 
@@ -224,6 +253,43 @@ impl<'a> Terms<'a> {
 
     pub(crate) fn find(&self, counter: &Counter) -> Option<CounterId> {
         self.ids.get(counter).copied()
+    }
+
+    /// Answers the counter that a spread constraint looks at.
+    pub(crate) fn spread(&self, shape: &Shape, spread: &Spread, namespace: &str) -> Option<CounterId> {
+        match looks_at_some_nodes(shape, spread) {
+            true => self.find(&spread_counter(shape, spread, namespace)),
+            false => self.asked.spreads.get(&(namespace, spread)).copied(),
+        }
+    }
+
+    /// Answers the counter of the pods that a term means.
+    pub(crate) fn meant(&self, term: &PodTerm) -> Option<CounterId> {
+        self.asked.meant.get(term).copied()
+    }
+
+    /// Answers the counter of the pods that a required affinity term looks for.
+    pub(crate) fn meant_by_all(&self, shape: &Shape, term: &PodTerm) -> Option<CounterId> {
+        match shape.affinity.as_slice() {
+            [_] => self.meant(term),
+            _ => self.find(&selected_by_all(shape, term)),
+        }
+    }
+
+    /// Answers the counter of the pods that own an anti-affinity term.
+    pub(crate) fn owning(&self, term: &PodTerm) -> Option<CounterId> {
+        self.asked.owners.get(term).copied()
+    }
+
+    /// Answers the counter of the pods that must not be near those of another.
+    pub(crate) fn shunning(&self, counter: CounterId) -> Option<CounterId> {
+        self.owners_of[counter]
+    }
+
+    fn owners_of(&self, counter: &Counter) -> Option<CounterId> {
+        let Counted::Selected { selector, namespaces, filter: None, others } = &counter.of else { return None };
+        let of = Counted::Owners { selector: selector.clone(), namespaces: namespaces.clone() };
+        others.is_empty().then(|| self.find(&Counter { key: counter.key.clone(), of })).flatten()
     }
 
     /// Describes a rule in words that name the constraint, in Karpenter's terms.
@@ -256,28 +322,31 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Answers the counter that a spread constraint looks at. Which nodes pass the filter does not matter where each node is a domain.
-pub(crate) fn spread_counter(shape: &Shape, spread: &Spread, namespace: &str) -> Counter {
+/// Whether a spread constraint looks at some nodes only. Which nodes those are does not matter where each is a domain.
+fn looks_at_some_nodes(shape: &Shape, spread: &Spread) -> bool {
+    let plain = || shape.alternatives.iter().any(Requirements::is_empty);
+    &*spread.key != labels::HOSTNAME && (spread.honors_taints || spread.honors_affinity && !plain())
+}
+
+fn spread_counter(shape: &Shape, spread: &Spread, namespace: &str) -> Counter {
     let plain = shape.alternatives.iter().any(Requirements::is_empty);
     let alternatives = (spread.honors_affinity && !plain).then(|| shape.alternatives.clone());
     let tolerations = spread.honors_taints.then(|| shape.tolerations.clone());
-    let filtered = &*spread.key != labels::HOSTNAME && (alternatives.is_some() || tolerations.is_some());
-    let filter = filtered.then_some(Filter { alternatives, tolerations });
+    let filter = looks_at_some_nodes(shape, spread).then_some(Filter { alternatives, tolerations });
     let namespaces = Namespaces::only(namespace);
     let selector = spread.selector.clone();
     Counter { key: spread.key.clone(), of: Counted::Selected { selector, namespaces, filter, others: Vec::new() } }
 }
 
-/// Answers the counter of the pods that a term means.
-pub(crate) fn selected(term: &PodTerm) -> Counter {
+fn selected(term: &PodTerm) -> Counter {
     let (selector, namespaces) = (term.selector.clone(), term.namespaces.clone());
     let of = Counted::Selected { selector, namespaces, filter: None, others: Vec::new() };
     Counter { key: term.key.clone(), of }
 }
 
-/// Answers the counter of the pods that a required affinity term looks for: to kube-scheduler those that all such terms of the pod mean
-/// (`podMatchesAllAffinityTerms`), each in the domain of its own label.
-pub(crate) fn selected_by_all(shape: &Shape, term: &PodTerm) -> Counter {
+/// To kube-scheduler a required affinity term looks for the pods that all such terms of the pod mean (`podMatchesAllAffinityTerms`), each in
+/// the domain of its own label.
+fn selected_by_all(shape: &Shape, term: &PodTerm) -> Counter {
     let mut counter = selected(term);
     if let Counted::Selected { others, .. } = &mut counter.of {
         let meant = |term: &PodTerm| (term.selector.clone(), term.namespaces.clone());
@@ -289,8 +358,7 @@ pub(crate) fn selected_by_all(shape: &Shape, term: &PodTerm) -> Counter {
     counter
 }
 
-/// Answers the counter of the pods that own an anti-affinity term.
-pub(crate) fn owners(term: &PodTerm) -> Counter {
+fn owners(term: &PodTerm) -> Counter {
     let (selector, namespaces) = (term.selector.clone(), term.namespaces.clone());
     Counter { key: term.key.clone(), of: Counted::Owners { selector, namespaces } }
 }

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::terms::{
-    ClassId, Counted, Counter, CounterId, Terms, owners, port_counter, selected, selected_by_all, spread_counter,
-};
+use super::terms::{ClassId, Counted, CounterId, Terms, port_counter};
 use crate::cluster::{PodTerm, Preference, PreferencePolicy, Shape, Spread};
 use crate::requirement::Requirements;
 
@@ -135,16 +133,16 @@ impl Reader<'_> {
         let mut rules: SmallVec<[Rule; 8]> = SmallVec::new();
         for spread in shape.spread.iter().filter(|s| s.required).chain(wish.spreads.iter().copied()) {
             let asks = Asks::Spread { skew: spread.max_skew, min_domains: spread.min_domains.unwrap_or(0) };
-            rules.extend(self.rule(&spread_counter(shape, spread, self.namespace), asks));
+            rules.extend(self.rule(self.terms.spread(shape, spread, self.namespace), asks));
         }
         for term in &shape.affinity {
-            rules.extend(self.rule(&selected_by_all(shape, term), Asks::Near));
+            rules.extend(self.rule(self.terms.meant_by_all(shape, term), Asks::Near));
         }
         for preference in wish.near {
-            rules.extend(self.rule(&selected(&preference.term), Asks::Near));
+            rules.extend(self.rule(self.terms.meant(&preference.term), Asks::Near));
         }
         for term in shape.anti_affinity.iter().chain(wish.apart.iter().map(|p| &p.term)) {
-            rules.extend(self.rule(&selected(term), Asks::Apart));
+            rules.extend(self.rule(self.terms.meant(term), Asks::Apart));
         }
         rules.extend(self.inverse());
         rules.extend(self.ports());
@@ -160,32 +158,19 @@ impl Reader<'_> {
         Wants { alternatives, domains, hosts: hosts.into(), shy: wish.shy }
     }
 
-    fn rule(&self, counter: &Counter, asks: Asks) -> Option<Rule> {
-        let counter = self.terms.find(counter)?;
+    fn rule(&self, counter: Option<CounterId>, asks: Asks) -> Option<Rule> {
+        let counter = counter?;
         let own = self.selecting.binary_search(&counter).is_ok();
         Some(Rule { counter, own, asks })
     }
 
     /// Pods that must not be near pods of this kind keep it away as well.
     fn inverse(&self) -> SmallVec<[Rule; 4]> {
-        let mut found = SmallVec::new();
-        for id in self.selecting {
-            let Counter { key, of: Counted::Selected { selector, namespaces, filter: None, others } } =
-                &self.terms.counters[*id]
-            else {
-                continue;
-            };
-            if !others.is_empty() {
-                continue;
-            }
-            let of = Counted::Owners { selector: selector.clone(), namespaces: namespaces.clone() };
-            if let Some(counter) = self.terms.find(&Counter { key: key.clone(), of }) {
-                // those of the same kind are kept apart by the term itself
-                let own = self.shape.anti_affinity.iter().any(|term| self.terms.find(&owners(term)) == Some(counter));
-                found.push(Rule { counter, own, asks: Asks::Apart });
-            }
-        }
-        found
+        // those of the same kind are kept apart by the term itself
+        let own: SmallVec<[CounterId; 4]> =
+            self.shape.anti_affinity.iter().filter_map(|term| self.terms.owning(term)).collect();
+        let shunning = self.selecting.iter().filter_map(|id| self.terms.shunning(*id));
+        shunning.map(|counter| Rule { counter, own: own.contains(&counter), asks: Asks::Apart }).collect()
     }
 
     /// A port can be taken once; ports that overlap keep each other away.

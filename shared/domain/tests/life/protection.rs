@@ -120,7 +120,7 @@ fn data_on_a_disk_of_a_node_keeps_it_from_consolidation_alone() {
             "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}}),
         json!({"kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": spec}),
         host,
-        claim.clone(),
+        claim,
         with(running("db", "n1", "500m", "1Gi"), &[("spec.volumes", volumes)]),
     ];
     let decided = |objects: &[Value]| plan_disruption(&snapshot(objects, catalogue(TYPES)));

@@ -34,6 +34,33 @@ fn spread_over(app: &str, key: &str) -> (&'static str, Value) {
     ("spec.topologySpreadConstraints", json!([spread]))
 }
 
+/// A constraint is about pods of the namespace, also where another namespace has pods of the same template.
+#[test]
+fn pods_of_one_template_spread_in_each_namespace() {
+    for key in [ZONE, "kubernetes.io/hostname"] {
+        let pod = |namespace: &str, n: usize| {
+            let constraint = spread_over("x", key);
+            with(labelled(&format!("{namespace}{n}"), "x", &[constraint]), &[("metadata.namespace", json!(namespace))])
+        };
+        let mut objects = vec![class(), pool("default", json!([]))];
+        objects.extend(["a", "b"].iter().flat_map(|space| (0..6).map(|n| pod(space, n))));
+        let solution = answer(&objects);
+        assert!(solution.unschedulable.is_empty());
+        for space in ["a", "b"] {
+            let of = |node: &InFlightNode| node.pods.iter().filter(|pod| &*pod.namespace == space).count();
+            let zones: BTreeMap<_, usize> = solution.nodes.iter().fold(BTreeMap::new(), |mut zones, node| {
+                *zones.entry(node.requirements.single(ZONE).cloned()).or_default() += of(node);
+                zones
+            });
+            let spread = match key {
+                ZONE => zones.values().all(|count| *count == 2) && !zones.contains_key(&None),
+                _ => solution.nodes.iter().all(|node| of(node) <= 1),
+            };
+            assert!(spread, "{key} {space}: {zones:?}");
+        }
+    }
+}
+
 fn nodes_of<'s>(solution: &'s Solution, prefix: &str) -> Vec<&'s InFlightNode> {
     let of = |node: &&InFlightNode| node.pods.iter().any(|pod| pod.name.starts_with(prefix));
     solution.nodes.iter().filter(of).collect()

@@ -363,7 +363,17 @@ pub fn named(pods: Vec<(Value, usize)>, pools: Vec<Value>) -> Vec<Value> {
 
 /// A cluster: a class, up to three pools, up to three nodes with what runs there, and pods that wait, some of them copies.
 pub fn a_cluster() -> impl Strategy<Value = Vec<Value>> {
-    a_cluster_of(prop::collection::vec((a_pod(), 1_usize..5), 0..7))
+    a_cluster_of(prop::collection::vec((a_pod(), 1_usize..5, prop::bool::weighted(0.15)), 0..7).prop_map(with_twins))
+}
+
+/// Some pods with others of the same template in another namespace.
+fn with_twins(pods: Vec<(Value, usize, bool)>) -> Vec<(Value, usize)> {
+    let twins = |(pod, count, twin): (Value, usize, bool)| {
+        let there = if pod["metadata"]["namespace"] == "other" { "default" } else { "other" };
+        let other = twin.then(|| (with(pod.clone(), &[("metadata.namespace", json!(there))]), count));
+        [Some((pod, count)), other].into_iter().flatten()
+    };
+    pods.into_iter().flat_map(twins).collect()
 }
 
 /// A cluster in which many copies of a few pods wait.

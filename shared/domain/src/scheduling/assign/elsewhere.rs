@@ -16,7 +16,8 @@ use crate::requirement::Requirements;
 
 impl Assignment<'_> {
     /// Answers the domains of planned nodes that spreads reckon with by kube-scheduler's rules and did not in this round: those of nodes on
-    /// which their own pods cannot be, for their taints or for where volumes are. A node that is open between domains, all of which would be new, stands for the first of them.
+    /// which their own pods cannot be, for their taints or for where volumes are. A node that is open between domains, all of which would be new, stands for the first of them;
+    /// to pods that volumes keep in some, it stands for each that would be new.
     pub(crate) fn seen_elsewhere(&self, nodes: &[InFlightNode]) -> Elsewhere {
         let problem = self.problem;
         let mut seen = Elsewhere::new();
@@ -24,7 +25,7 @@ impl Assignment<'_> {
             return seen;
         }
         for (pool, state) in problem.pools.iter().enumerate() {
-            let mut shut_out: BTreeMap<CounterId, Vec<&Arc<[ValueId]>>> = BTreeMap::new();
+            let mut shut_out: BTreeMap<CounterId, Vec<(bool, &Arc<[ValueId]>)>> = BTreeMap::new();
             for ((kind, step), ready) in &self.steps {
                 let kind_of = &self.kinds[*kind];
                 if !kind_of.bound && bears_all(&kind_of.shape, &state.pool.taints, false).is_ok() {
@@ -35,8 +36,8 @@ impl Assignment<'_> {
                     let looks = filter.is_none_or(|filter| filter.admits_taints(&state.pool.taints));
                     if looks && matches!(rule.asks, Asks::Spread { .. }) {
                         let known = shut_out.entry(rule.counter).or_default();
-                        if !known.contains(&universe) {
-                            known.push(universe);
+                        if !known.contains(&(kind_of.bound, universe)) {
+                            known.push((kind_of.bound, universe));
                         }
                     }
                 }
@@ -51,11 +52,13 @@ impl Assignment<'_> {
                         ids.filter(|id| names.contains(problem.domains.name(**id))).copied().collect();
                     let filter = problem.terms.filter(*counter).and_then(|filter| filter.alternatives.as_ref());
                     let counts = || filter.is_none_or(|all| all.iter().any(|wanted| labels.may_satisfy(wanted)));
-                    let lacks_all = |universe: &&&Arc<[ValueId]>| values.iter().all(|value| !universe.contains(value));
-                    let first =
-                        values.first().filter(|_| universes.iter().any(|universe| lacks_all(&universe)) && counts());
-                    if let Some(value) = first {
-                        seen.entry(*counter).or_default().insert(*value);
+                    for (bound, universe) in universes.iter().filter(|_| counts()) {
+                        let mut new = values.iter().filter(|value| !universe.contains(*value)).copied().peekable();
+                        if *bound && new.peek().is_some() {
+                            seen.entry(*counter).or_default().extend(new);
+                        } else if let Some(first) = values.first().filter(|_| new.count() == values.len()) {
+                            seen.entry(*counter).or_default().insert(*first);
+                        }
                     }
                 }
             }
