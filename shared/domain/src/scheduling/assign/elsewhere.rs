@@ -14,6 +14,9 @@ use crate::api::labels;
 use crate::catalogue::{RankedOffering, TypeSet};
 use crate::requirement::Requirements;
 
+/// The domains that pods of some kind reckon with, and whether volumes keep them in those.
+type Reckoned<'s> = (bool, &'s Arc<[ValueId]>);
+
 impl Assignment<'_> {
     /// Answers the domains of planned nodes that spreads reckon with by kube-scheduler's rules and did not in this round: those of nodes on
     /// which their own pods cannot be, for their taints or for where volumes are. A node that is open between domains, all of which would be new, stands for the first of them;
@@ -25,7 +28,7 @@ impl Assignment<'_> {
             return seen;
         }
         for (pool, state) in problem.pools.iter().enumerate() {
-            let mut shut_out: BTreeMap<CounterId, Vec<(bool, &Arc<[ValueId]>)>> = BTreeMap::new();
+            let mut shut_out: BTreeMap<CounterId, Vec<Reckoned<'_>>> = BTreeMap::new();
             for ((kind, step), ready) in &self.steps {
                 let kind_of = &self.kinds[*kind];
                 if !kind_of.bound && bears_all(&kind_of.shape, &state.pool.taints, false).is_ok() {
