@@ -105,10 +105,13 @@ pub fn disrupted_taint() -> Taint {
     Taint::new(DISRUPTED, "", TaintEffect::NoSchedule)
 }
 
+/// Key of the taint of a node that was cordoned.
+pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
 /// Returns the taint of a node that was cordoned.
 #[must_use]
 pub fn cordoned_taint() -> Taint {
-    Taint::new("node.kubernetes.io/unschedulable", "", TaintEffect::NoSchedule)
+    Taint::new(UNSCHEDULABLE, "", TaintEffect::NoSchedule)
 }
 
 /// Returns the taint of a node that karp has not taken in yet.

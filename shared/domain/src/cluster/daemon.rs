@@ -92,7 +92,7 @@ fn controller_tolerations() -> impl Iterator<Item = Toleration> {
         ("node.kubernetes.io/disk-pressure", TaintEffect::NoSchedule),
         ("node.kubernetes.io/memory-pressure", TaintEffect::NoSchedule),
         ("node.kubernetes.io/pid-pressure", TaintEffect::NoSchedule),
-        ("node.kubernetes.io/unschedulable", TaintEffect::NoSchedule),
+        (labels::UNSCHEDULABLE, TaintEffect::NoSchedule),
     ];
     keys.into_iter().map(|(key, effect)| Toleration {
         key: key.to_owned(),

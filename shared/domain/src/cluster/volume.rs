@@ -312,7 +312,7 @@ impl Volumes {
     }
 
     /// Answers the volume of a claim that is a disk of some node.
-    pub(crate) fn local(&self, claim: &PodKey) -> Option<&Volume> {
+    fn local(&self, claim: &PodKey) -> Option<&Volume> {
         let volume = self.claims.get(claim)?.volume.as_ref()?;
         self.volumes.get(volume).filter(|volume| volume.local)
     }
@@ -321,9 +321,9 @@ impl Volumes {
     pub(crate) fn on_disk_of(&self, pod: &Pod, node: &BTreeMap<String, String>) -> Option<PodKey> {
         let name = node.get(labels::HOSTNAME)?;
         let keeps = |place: &Requirements| place.get(labels::HOSTNAME).is_some_and(|asked| asked.admits(name));
-        let keys = pod.claims.iter().map(|claim| self.key_of(&pod.key, claim));
+        let mut keys = pod.claims.iter().map(|claim| self.key_of(&pod.key, claim));
         let bound = |volume: &Volume| !volume.alternatives.is_empty() && volume.alternatives.iter().all(keeps);
-        keys.into_iter().find(|key| self.local(key).is_some_and(bound))
+        keys.find(|key| self.local(key).is_some_and(bound))
     }
 
     fn of_claim(&self, key: &PodKey, pod: &Pod, claim: &ClaimRef) -> Result<&[Requirements], VolumeProblem> {

@@ -33,8 +33,8 @@ const MAX_PASSES: usize = 4;
 /// Names the pods of one kind that go to new nodes of one cell on one step of relaxation.
 pub(crate) type Batch = (usize, usize, usize);
 
-/// By the counter of a spread, the domains of nodes that are planned in pools which its pods do not tolerate. A spread looks at those nodes
-/// all the same, unless it honors taints: a domain comes into being in which the pods cannot be.
+/// By the counter of a spread, the domains of nodes that are planned in pools which its pods do not tolerate, or where their volumes are not.
+/// A spread looks at those nodes all the same, unless it honors taints: a domain comes into being in which the pods cannot be.
 pub(crate) type Elsewhere = BTreeMap<CounterId, BTreeSet<ValueId>>;
 
 /// Domains by what is wanted of a node.
@@ -269,11 +269,9 @@ impl<'r> Assignment<'r> {
         for (kind, wants) in self.kinds.iter().enumerate().filter_map(|(at, kind)| Some((at, kind.steps.last()?))) {
             for rule in wants.domains.iter().filter(|rule| rule.asks == Asks::Near) {
                 let Some(key) = self.problem.domains.key(rule.counter) else { continue };
-                if may_be_placed(self.problem, &self.kinds[kind], self.ways) {
-                    let follower = Follower { counter: rule.counter, values: self.values(kind, wants, key) };
-                    if !followers.contains(&follower) {
-                        followers.push(follower);
-                    }
+                let follower = Follower { counter: rule.counter, values: self.values(kind, wants, key) };
+                if !followers.contains(&follower) && may_be_placed(self.problem, &self.kinds[kind], self.ways) {
+                    followers.push(follower);
                 }
             }
         }

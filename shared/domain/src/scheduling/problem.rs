@@ -390,15 +390,12 @@ fn host_state(
     for pod in pods {
         take(&mut free, &dims.demand(&pod.shape.requests), 1);
     }
-    let mut daemon_ports = Vec::new();
-    if claim.is_some() || node.is_some() {
-        let (belonging, planned) = belonging_daemons(snapshot, (dims, attach), &taints, &labels);
-        match planned.filter(|_| claim.is_some_and(|claim| claim.allocatable.is_empty())) {
-            Some(planned) => free = planned,
-            None => take(&mut free, &missing_daemons(dims, &belonging, pods), 1),
-        }
-        daemon_ports = belonging.iter().flat_map(|daemon| daemon.shape.ports.clone()).collect();
+    let (belonging, planned) = belonging_daemons(snapshot, (dims, attach), &taints, &labels);
+    match planned.filter(|_| claim.is_some_and(|claim| claim.allocatable.is_empty())) {
+        Some(planned) => free = planned,
+        None => take(&mut free, &missing_daemons(dims, &belonging, pods), 1),
     }
+    let daemon_ports = belonging.iter().flat_map(|daemon| daemon.shape.ports.clone()).collect();
     attach.set_host(dims, &mut free, (&host, &labels), pods);
     let open = !host.is_leaving() && (node.is_some() || claim.is_some());
     HostState { free, taints, labels, open, initialized, capacity, daemon_ports, host }

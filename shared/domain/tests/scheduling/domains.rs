@@ -2,23 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use karp_domain::scheduling::{InFlightNode, Solution, solve};
+use karp_domain::scheduling::{InFlightNode, Solution};
 use serde_json::{Value, json};
 
-use crate::world::{TYPES, catalogue, class, judge, pending, pool, snapshot, topology, with};
+use crate::world::topology::judged;
+use crate::world::{class, pending, pool, with};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const MARKET: &str = "karpenter.sh/capacity-type";
 
-fn answer(objects: &[Value]) -> Solution {
-    let snapshot = snapshot(objects, catalogue(TYPES));
-    let solution = solve(&snapshot);
-    judge::judge(&snapshot, &solution);
-    topology::judge(objects, &snapshot, &solution);
-    solution
-}
-
-fn labelled(name: &str, app: &str, more: &[(&str, Value)]) -> Value {
+pub fn labelled(name: &str, app: &str, more: &[(&str, Value)]) -> Value {
     with(with(pending(name, "500m", "512Mi"), &[("metadata.labels", json!({ "app": app }))]), more)
 }
 
@@ -44,7 +37,7 @@ fn pods_of_one_template_spread_in_each_namespace() {
         };
         let mut objects = vec![class(), pool("default", json!([]))];
         objects.extend(["a", "b"].iter().flat_map(|space| (0..6).map(|n| pod(space, n))));
-        let solution = answer(&objects);
+        let solution = judged(&objects);
         assert!(solution.unschedulable.is_empty());
         for space in ["a", "b"] {
             let of = |node: &InFlightNode| node.pods.iter().filter(|pod| &*pod.namespace == space).count();
@@ -74,14 +67,14 @@ fn pods_that_others_keep_away_from_leave_them_a_domain() {
             let mut objects = vec![class(), pool("default", json!([]))];
             objects.extend((0..some).map(|n| labelled(&format!("a{n}"), "a", &[])));
             objects.extend((0..others).map(|n| labelled(&format!("b{n}"), "b", &[apart_from("a", key)])));
-            let solution = answer(&objects);
+            let solution = judged(&objects);
             assert!(solution.unschedulable.is_empty(), "{key} {some} {others}: {:?}", solution.unschedulable);
         }
     }
     for zone in ["us-east-1a", "us-east-1b", "us-east-1c"] {
         let bound = [apart_from("a", ZONE), ("spec.nodeSelector", json!({ ZONE: zone }))];
         let objects = [class(), pool("default", json!([])), labelled("a", "a", &[]), labelled("b", "b", &bound)];
-        assert!(answer(&objects).unschedulable.is_empty(), "{zone}");
+        assert!(judged(&objects).unschedulable.is_empty(), "{zone}");
     }
 }
 
@@ -92,11 +85,11 @@ fn pods_that_are_only_counted_cost_what_they_cost_alone() {
         .into_iter()
         .chain((0..4).map(|n| labelled(&format!("a{n}"), "a", &[])))
         .collect();
-    let price = answer(&alone).price();
+    let price = judged(&alone).price();
     for key in [ZONE, MARKET] {
         for rule in [apart_from("a", key), spread_over("a", key)] {
             let never = labelled("never", "b", &[rule.clone(), ("spec.nodeSelector", json!({"nope": "x"}))]);
-            let solution = answer(&[alone.clone(), vec![never]].concat());
+            let solution = judged(&[alone.clone(), vec![never]].concat());
             assert_eq!(solution.unschedulable.len(), 1);
             assert_eq!(solution.price(), price, "{key}: {rule:?}");
         }
@@ -125,7 +118,7 @@ fn a_spread_reckons_with_domains_that_the_selector_leaves() {
             with(pod, &[("spec.containers", json!([{"name": "c", "resources": {"requests": {"cpu": "500m"}}}]))])
         };
         let objects: Vec<Value> = [class(), x, y].into_iter().chain((0..4).map(pod)).collect();
-        let solution = answer(&objects);
+        let solution = judged(&objects);
         assert!(solution.unschedulable.is_empty(), "{selector}: {:?}", solution.unschedulable);
         let mut zones: BTreeMap<String, usize> = BTreeMap::new();
         for node in nodes_of(&solution, "p") {
@@ -142,7 +135,7 @@ fn min_values_count_zones_and_capacity_types() {
     for (key, most) in [(ZONE, 3), (MARKET, 2), ("topology.k8s.aws/zone-id", 3)] {
         for wanted in 1..=most + 1 {
             let wants = json!([{"key": key, "operator": "Exists", "minValues": wanted}]);
-            let solution = answer(&[class(), pool("default", wants), labelled("p", "p", &[])]);
+            let solution = judged(&[class(), pool("default", wants), labelled("p", "p", &[])]);
             assert_eq!(solution.unschedulable.is_empty(), wanted <= most, "{key} {wanted}: {solution:?}");
         }
     }

@@ -2,20 +2,15 @@
 
 use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::Pod;
-use karp_domain::scheduling::{Solution, Target, solve};
+use karp_domain::scheduling::Target;
 use serde_json::{Value, json};
 
-use crate::world::{TYPES, catalogue, class, judge, node, pending, pool, running, snapshot, topology, with};
+use crate::domains::labelled;
+use crate::volumes::on_claim;
+use crate::world::topology::judged;
+use crate::world::{class, node, pending, pool, running, with};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
-
-fn answer(objects: &[Value]) -> Solution {
-    let snapshot = snapshot(objects, catalogue(TYPES));
-    let solution = solve(&snapshot);
-    judge::judge(&snapshot, &solution);
-    topology::judge(objects, &snapshot, &solution);
-    solution
-}
 
 fn base(more: impl IntoIterator<Item = Value>) -> Vec<Value> {
     [class(), pool("default", json!([]))].into_iter().chain(more).collect()
@@ -45,14 +40,6 @@ fn volume(name: &str, zone: &str) -> [Value; 2] {
     [claim(name), json!({"kind": "PersistentVolume", "metadata": {"name": format!("pv-{name}")}, "spec": spec})]
 }
 
-fn on_claim(pod: Value, claim: &str) -> Value {
-    with(pod, &[("spec.volumes", json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]))])
-}
-
-fn labelled(name: &str, app: &str, more: &[(&str, Value)]) -> Value {
-    with(with(pending(name, "500m", "512Mi"), &[("metadata.labels", json!({ "app": app }))]), more)
-}
-
 fn host(name: &str, zone: &str) -> [Value; 2] {
     node(name, "default", "m7i.large", zone, CapacityType::OnDemand)
 }
@@ -63,15 +50,15 @@ fn a_disk_of_a_node_is_reached_there_as_long_as_the_node_stays() {
     let mut objects = base(disk("data", "n2"));
     objects.extend(host("n1", "us-east-1a").into_iter().chain(host("n2", "us-east-1b")));
     objects.push(data());
-    let placed = answer(&objects).placements;
+    let placed = judged(&objects).placements;
     assert_eq!(placed[0].target, Target::Node("n2".into()));
     // full: no other node would do, and none is bought in vain
     objects.push(running("big", "n2", "1800m", "512Mi"));
-    let solution = answer(&objects);
+    let solution = judged(&objects);
     assert_eq!((solution.nodes.len(), solution.unschedulable.len()), (0, 1), "{solution:?}");
     // gone: whoever looks after disks makes another
     let objects = base(disk("data", "n3").into_iter().chain([data()]));
-    assert_eq!(answer(&objects).nodes.len(), 1);
+    assert_eq!(judged(&objects).nodes.len(), 1);
 }
 
 #[test]
@@ -84,7 +71,7 @@ fn who_bears_a_cordon_may_use_a_cordoned_node() {
         with(pending("bears", "500m", "512Mi"), &[("spec.tolerations", bears)]),
         pending("minds", "500m", "512Mi"),
     ]);
-    let solution = answer(&objects);
+    let solution = judged(&objects);
     assert_eq!(solution.placements.len(), 1);
     assert_eq!(&*solution.placements[0].pod.name, "bears");
     assert_eq!(solution.nodes.len(), 1);
@@ -98,9 +85,9 @@ fn daemons_to_come_keep_their_room_on_nodes_of_others() {
         "selector": {"matchLabels": {"app": "agent"}}, "template": {"metadata": {"labels": {"app": "agent"}}, "spec":
             {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}}});
     let mut objects = base([node, pending("p", "1500m", "512Mi")]);
-    assert_eq!(answer(&objects).placements.len(), 1);
+    assert_eq!(judged(&objects).placements.len(), 1);
     objects.push(daemon);
-    assert_eq!(answer(&objects).nodes.len(), 1);
+    assert_eq!(judged(&objects).nodes.len(), 1);
 }
 
 /// `Gte` is of NodePools: the API server takes no such pod.
@@ -126,7 +113,7 @@ fn a_pool_that_asks_for_what_no_type_has_grows_not() {
     for key in ["placement-group-id", "instance-accelerator-name"] {
         let wanted = json!([{"key": format!("karpenter.k8s.aws/{key}"), "operator": "In", "values": ["pg-1"]}]);
         let objects = [class(), pool("default", wanted), pending("p", "500m", "512Mi")];
-        let solution = answer(&objects);
+        let solution = judged(&objects);
         let said = solution.unschedulable[0].reasons[0].to_string();
         assert!(said.contains(&format!("no instance type has karpenter.k8s.aws/{key}")), "{said}");
     }
@@ -145,7 +132,7 @@ fn pods_go_where_others_can_follow() {
         let apart = base([labelled("a", "x", &[]), labelled("b", "y", &[near("x"), bound.clone()])]);
         let alike = base([labelled("a", "x", &[near("x")]), labelled("b", "x", &[near("x"), bound])]);
         for objects in [apart, alike] {
-            let solution = answer(&objects);
+            let solution = judged(&objects);
             assert!(solution.unschedulable.is_empty(), "{zone}: {:?}", solution.unschedulable);
         }
     }
@@ -159,13 +146,13 @@ fn zones_without_nodes_do_not_hold_up_pods_that_volumes_keep_in_one() {
     let pod = |name: &str| on_claim(labelled(name, "db", &[("spec.topologySpreadConstraints", spread.clone())]), name);
     let mut objects = base((0..3).flat_map(|n| volume(&format!("db-{n}"), "us-east-1b")));
     objects.extend((0..3).map(|n| pod(&format!("db-{n}"))));
-    assert!(answer(&objects).unschedulable.is_empty());
+    assert!(judged(&objects).unschedulable.is_empty());
     // a node elsewhere counts, present or planned
     let mut beside = objects.clone();
     beside.extend(host("n1", "us-east-1a"));
-    assert_eq!(answer(&beside).unschedulable.len(), 2);
+    assert_eq!(judged(&beside).unschedulable.len(), 2);
     objects.push(with(pending("web", "500m", "512Mi"), &[("spec.nodeSelector", json!({ ZONE: "us-east-1a" }))]));
-    assert_eq!(answer(&objects).unschedulable.len(), 2);
+    assert_eq!(judged(&objects).unschedulable.len(), 2);
 }
 
 /// The claim of a volume that comes with its pod is the pod's own, or nobody starts the pod.
@@ -180,9 +167,9 @@ fn a_claim_that_was_made_for_another_pod_is_told() {
             "spec": {"storageClassName": "gp3"}, "status": {"phase": "Pending"}})
     };
     let pod = with(pending("p", "500m", "512Mi"), &[("spec.volumes", template)]);
-    let own = answer(&base([class.clone(), pod.clone(), claim("p")]));
+    let own = judged(&base([class.clone(), pod.clone(), claim("p")]));
     assert_eq!(own.nodes.len(), 1);
-    let foreign = answer(&base([class, pod, claim("an-earlier-p")]));
+    let foreign = judged(&base([class, pod, claim("an-earlier-p")]));
     let said = foreign.unschedulable[0].reasons[0].to_string();
     assert!(said.contains("p-v: the claim was not made for this pod"), "{said}");
     assert!(foreign.unschedulable[0].reasons[0].remedy().contains("delete claim p-v"));

@@ -191,7 +191,7 @@ fn exclusive(name: &str) -> Value {
         "spec": {"storageClassName": "gp3", "accessModes": ["ReadWriteOncePod"]}})
 }
 
-fn on_claim(pod: Value, claim: &str) -> Value {
+pub fn on_claim(pod: Value, claim: &str) -> Value {
     with(pod, &[("spec.volumes", json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]))])
 }
 

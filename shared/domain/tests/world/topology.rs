@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::cluster::{PodKey, Snapshot};
-use karp_domain::scheduling::{InFlightNode, Solution, Target};
+use karp_domain::scheduling::{InFlightNode, Solution, Target, solve};
 use serde_json::Value;
 
-use super::judge::labels_of;
+use super::judge::{judge as judge_room, labels_of};
+use super::{TYPES, catalogue, snapshot};
 
 type Labels = BTreeMap<String, String>;
 /// What is wrong, if anything is.
@@ -47,6 +48,15 @@ struct Outcome<'o> {
     places: Vec<Place>,
     pods: Vec<Seated<'o>>,
     objects: &'o [Value],
+}
+
+/// Answers what is decided of these objects with the types at hand, judged for room and for topology.
+pub fn judged(objects: &[Value]) -> Solution {
+    let snapshot = snapshot(objects, catalogue(TYPES));
+    let solution = solve(&snapshot);
+    judge_room(&snapshot, &solution);
+    judge(objects, &snapshot, &solution);
+    solution
 }
 
 /// Panics with the fault, if there is one, in any of the ways in which the planned nodes may turn out.

@@ -19,8 +19,8 @@ type Reckoned<'s> = (bool, &'s Arc<[ValueId]>);
 
 impl Assignment<'_> {
     /// Answers the domains of planned nodes that spreads reckon with by kube-scheduler's rules and did not in this round: those of nodes on
-    /// which their own pods cannot be, for their taints or for where volumes are. A node that is open between domains, all of which would be new, stands for the first of them;
-    /// to pods that volumes keep in some, it stands for each that would be new.
+    /// which their own pods cannot be, for their taints or for where volumes are. A node that is open between domains, all of which would be
+    /// new, stands for the first of them; to pods that volumes keep in some, it stands for each that would be new.
     pub(crate) fn seen_elsewhere(&self, nodes: &[InFlightNode]) -> Elsewhere {
         let problem = self.problem;
         let mut seen = Elsewhere::new();
