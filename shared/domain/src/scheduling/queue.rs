@@ -101,7 +101,7 @@ pub(crate) fn kinds(
     ways: &mut Ways,
 ) -> (Vec<Kind>, Vec<(PodKey, Refusal)>, FxHashSet<CounterId>) {
     let mut refused = Vec::new();
-    let mut at: FxHashMap<(Hashed<'_, Shape>, i32, ClassId, Claimed), usize> = FxHashMap::default();
+    let mut at: FxHashMap<(Hashed<'_, Shape>, Option<&str>, i32, ClassId, Claimed), usize> = FxHashMap::default();
     let mut kinds: Vec<Gathered<'_>> = Vec::new();
     for pod in pods {
         if let Some(feature) = pod.shape.unsupported.first() {
@@ -119,8 +119,10 @@ pub(crate) fn kinds(
             },
         };
         let class = problem.terms.class_of(pod);
+        // a spread counts pods of its own namespace; other terms name the namespaces that they mean
+        let spreads_in = (!pod.shape.spread.is_empty()).then_some(&*pod.key.namespace);
         let slot = *at
-            .entry((Hashed::new(pod.digest.shape, &*pod.shape), pod.priority, class, claimed.clone()))
+            .entry((Hashed::new(pod.digest.shape, &*pod.shape), spreads_in, pod.priority, class, claimed.clone()))
             .or_insert_with(|| {
                 kinds.push((pod, class, claimed, Vec::new()));
                 kinds.len() - 1

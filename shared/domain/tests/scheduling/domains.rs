@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use karp_domain::scheduling::{InFlightNode, Solution};
+use karp_domain::catalogue::CapacityType;
+use karp_domain::scheduling::{InFlightNode, Solution, Target};
 use serde_json::{Value, json};
 
 use crate::world::topology::judged;
-use crate::world::{class, pending, pool, with};
+use crate::world::{class, node, pending, pool, running, with};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const MARKET: &str = "karpenter.sh/capacity-type";
@@ -52,6 +53,25 @@ fn pods_of_one_template_spread_in_each_namespace() {
             assert!(spread, "{key} {space}: {zones:?}");
         }
     }
+}
+
+/// Also where the pods of neither namespace are counted, so that nothing but the namespace tells them apart.
+#[test]
+fn pods_of_one_template_keep_to_the_pods_of_their_namespace() {
+    let node = |name: &str| node(name, "default", "m7i.large", "us-east-1a", CapacityType::OnDemand);
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.extend(["n0", "n1"].iter().flat_map(|name| node(name)));
+    let of = |namespace: &str| [("metadata.namespace", json!(namespace)), ("metadata.labels", json!({"app": "x"}))];
+    for (namespace, on) in [("a", "n0"), ("b", "n1")] {
+        let there = |n: usize| with(running(&format!("{namespace}{n}"), on, "100m", "64Mi"), &of(namespace));
+        objects.extend((0..2).map(there));
+        let more = [spread_over("x", "kubernetes.io/hostname"), ("metadata.namespace", json!(namespace))];
+        objects.push(labelled(&format!("new-{namespace}"), "y", &more));
+    }
+    let places: BTreeMap<String, Target> =
+        judged(&objects).placements.into_iter().map(|placed| (placed.pod.to_string(), placed.target)).collect();
+    let expected = [("a/new-a", "n1"), ("b/new-b", "n0")];
+    assert_eq!(places, expected.map(|(pod, node)| (pod.to_owned(), Target::Node(node.into()))).into());
 }
 
 fn nodes_of<'s>(solution: &'s Solution, prefix: &str) -> Vec<&'s InFlightNode> {
