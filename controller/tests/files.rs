@@ -1,8 +1,8 @@
 //! The subcommands that answer from files, run as a user runs them.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -304,6 +304,29 @@ fn a_bad_command_line_is_bad_input_too() {
     assert_eq!(karp(["simulate"]).status.code(), Some(1));
     assert_eq!(simulate(&[&fixture("cluster.yaml")], &["--repeat", "0"]).status.code(), Some(1));
     assert_eq!(karp(["simulate", "--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn no_zone_is_no_zone_to_buy_in() {
+    for command in [&["instance-types"][..], &["simulate", "-f", "-"]] {
+        let output = karp(command.iter().chain(&["--zones", ""]));
+        assert_eq!(output.status.code(), Some(1));
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains("'--zones <ZONE>'") && told.contains("a zone is wanted, such as us-east-1a"), "{told}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_failure() {
+    for command in [&["instance-types"][..], &["instance-types", "-o", "json"], &["crds"]] {
+        let mut karp = Command::new(env!("CARGO_BIN_EXE_karp"));
+        let mut child = karp.args(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // far less than all of it, so that karp still writes when nobody reads any more
+        child.stdout.take().unwrap().read_exact(&mut [0; 64]).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{command:?}");
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! `karp crds`: the definitions as one YAML stream, for `kubectl apply -f -`.
 
-use std::io::Write;
+use super::text::to_stdout;
 
 /// Prints every definition as a YAML document.
 pub fn print() -> anyhow::Result<()> {
-    let mut out = anstream::stdout().lock();
+    let mut all = String::new();
     for definition in karp_domain::api::crds() {
-        writeln!(out, "---\n{}", serde_saphyr::to_string(&definition)?.trim_end())?;
+        all += &format!("---\n{}\n", serde_saphyr::to_string(&definition)?.trim_end());
     }
-    Ok(())
+    to_stdout(|out| out.write_all(all.as_bytes()))
 }

@@ -11,7 +11,7 @@ use karp_domain::quantity::Quantity;
 use karp_domain::requirement::{Operator, Requirement, Requirements, hint};
 
 use super::text;
-use super::world::Output;
+use super::world::{Output, zone};
 use crate::cloud::aws::Hardware;
 use crate::files::{Known, Objects, Offered, zones_for};
 
@@ -25,7 +25,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     instance_types: Option<PathBuf>,
     /// Zones in which the built-in types are offered.
-    #[arg(long, value_name = "ZONE", value_delimiter = ',', conflicts_with = "instance_types")]
+    #[arg(long, value_name = "ZONE", value_delimiter = ',', value_parser = zone, conflicts_with = "instance_types")]
     zones: Vec<String>,
     /// File (YAML or JSON) that says what the account really pays: discounts, Savings Plans, another currency.
     #[arg(long, value_name = "FILE", conflicts_with = "instance_types")]
@@ -120,7 +120,11 @@ fn render(types: &[InstanceType]) -> String {
     for line in table.to_string().lines() {
         let _ = writeln!(out, "{}", line.trim_end().strip_prefix(' ').unwrap_or(line));
     }
-    let _ = writeln!(out, "{} types; CPU, memory and pods are what daemons and pods can use.", types.len());
+    let _ = writeln!(
+        out,
+        "{}; CPU, memory and pods are what daemons and pods can use.",
+        text::counted(types.len(), "type")
+    );
     if types.iter().flat_map(|kind| &kind.offerings).any(|offering| offering.is_estimated()) {
         out.push_str("~ marks estimated prices.\n");
     }

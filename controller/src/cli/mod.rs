@@ -66,8 +66,8 @@ impl Cli {
             Command::Orphans(options) => orphans::run(&options),
             Command::Crds => crds::print().map(|()| ExitCode::SUCCESS),
             Command::Version => {
-                println!("karp {} ({})", env!("CARGO_PKG_VERSION"), crate::ops::telemetry::COMMIT);
-                Ok(ExitCode::SUCCESS)
+                let version = format!("karp {} ({})\n", env!("CARGO_PKG_VERSION"), crate::ops::telemetry::COMMIT);
+                text::to_stdout(|out| out.write_all(version.as_bytes())).map(|()| ExitCode::SUCCESS)
             }
         }
     }

@@ -10,6 +10,7 @@ use flate2::write::GzEncoder;
 use serde::Serialize;
 
 use super::live::Cluster;
+use super::text::{counted, to_stdout};
 use crate::files::{Found, Objects};
 
 /// Holds the options of `karp snapshot`.
@@ -29,7 +30,7 @@ pub struct Options {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let objects = options.cluster.objects()?;
     let Some(path) = &options.output else {
-        return Ok(write(&objects, &mut BufWriter::new(io::stdout().lock()))?);
+        return to_stdout(|mut out| write(&objects, &mut out));
     };
     let failed = |error: io::Error| anyhow::anyhow!("{}: {error}", path.display());
     let mut file = BufWriter::new(File::create(path).map_err(failed)?);
@@ -40,7 +41,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     } else {
         write(&objects, &mut file).map_err(failed)?;
     }
-    anstream::eprintln!("{}: {} objects", path.display(), count(&objects));
+    anstream::eprintln!("{}: {}", path.display(), counted(count(&objects), "object"));
     Ok(())
 }
 

@@ -1,11 +1,12 @@
 //! How subcommands write their answers: tables and words for people, JSON for programs.
 
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, presets};
 use jiff::SignedDuration;
+pub use karp_domain::counted;
 use serde::Serialize;
 
 use super::world::Output;
@@ -13,6 +14,22 @@ use super::world::Output;
 pub const BOLD: Style = Style::new().bold();
 pub const DIM: Style = Style::new().dimmed();
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// Writes to standard output. A reader that has had enough (`| head`) is no failure: the rest is for nobody.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn to_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
+    let mut out = io::BufWriter::new(anstream::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            // what is left in the buffer would be tried once more when it is dropped
+            drop(out.into_parts());
+            Ok(())
+        }
+        done => Ok(done?),
+    }
+}
 
 /// Prints an answer on standard output; only the form that is asked for is made.
 ///
@@ -23,15 +40,13 @@ pub fn print<A: Serialize>(
     answer: impl FnOnce() -> A,
     text: impl FnOnce() -> String,
 ) -> anyhow::Result<()> {
-    let mut out = std::io::BufWriter::new(anstream::stdout().lock());
-    match output {
+    to_stdout(|out| match output {
         Output::Json => {
-            serde_json::to_writer(&mut out, &answer())?;
-            writeln!(out)?;
+            serde_json::to_writer(&mut *out, &answer())?;
+            writeln!(out)
         }
-        Output::Table => write!(out, "{}", text())?,
-    }
-    Ok(out.flush()?)
+        Output::Table => write!(out, "{}", text()),
+    })
 }
 
 /// Gathers what is written, with colours, which the stream takes out where they are not wanted.
@@ -40,11 +55,6 @@ pub fn written(write: impl FnOnce(&mut String) -> fmt::Result) -> String {
     // writing to a string cannot fail
     let _ = write(&mut out);
     out
-}
-
-/// Says how many there are: `1 node`, `2 nodes`.
-pub fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Says an age as kubectl does: two units while the second tells something, `8m30s`, `3h`, `2d5h`.

@@ -29,7 +29,7 @@ pub struct World {
     #[arg(long, value_name = "FILE")]
     pub instance_types: Option<PathBuf>,
     /// Zones in which the built-in types are offered; without it those that the objects name.
-    #[arg(long, value_name = "ZONE", value_delimiter = ',', conflicts_with = "instance_types")]
+    #[arg(long, value_name = "ZONE", value_delimiter = ',', value_parser = zone, conflicts_with = "instance_types")]
     pub zones: Vec<String>,
     /// File (YAML or JSON) that says what the account really pays for the built-in types: discounts, Savings Plans, another currency.
     #[arg(long, value_name = "FILE", conflicts_with = "instance_types")]
@@ -60,6 +60,14 @@ pub struct World {
     /// Add the pods that Deployments, StatefulSets, ReplicaSets, Jobs and CronJobs lack.
     #[arg(long)]
     pub expand: bool,
+}
+
+/// Reads the name of a zone; no zone at all would leave nothing to buy, and no word why.
+pub fn zone(name: &str) -> Result<String, String> {
+    match name.trim() {
+        "" => Err("a zone is wanted, such as us-east-1a; without --zones the usual ones are taken".to_owned()),
+        name => Ok(name.to_owned()),
+    }
 }
 
 /// Objects ready to be made snapshots of.
@@ -97,8 +105,11 @@ impl World {
         if self.expand {
             files::expand(&mut objects);
         } else if objects.pods.is_empty() && files::workloads(&objects) > 0 {
-            let count = files::workloads(&objects);
-            anstream::eprintln!("note: there are {count} workloads and no pods; --expand makes their pods");
+            let (verb, count) = match files::workloads(&objects) {
+                1 => ("is", "one workload".to_owned()),
+                many => ("are", format!("{many} workloads")),
+            };
+            anstream::eprintln!("note: there {verb} {count} and no pod; --expand makes the pods");
         }
         self.question(objects)
     }

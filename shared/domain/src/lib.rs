@@ -6,6 +6,7 @@ pub mod api;
 pub mod batch;
 pub mod catalogue;
 pub mod cluster;
+mod counted;
 pub mod cron;
 pub mod disruption;
 pub mod eviction;
@@ -25,3 +26,5 @@ pub mod scheduling;
 pub mod sim;
 pub mod taint;
 pub mod user_data;
+
+pub use counted::counted;

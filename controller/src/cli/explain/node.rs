@@ -129,6 +129,7 @@ fn write_command(out: &mut String, word: &str, command: &Done) -> fmt::Result {
         let kinds = node.instance_types.iter().take(3).map(|kind| &**kind).collect::<Vec<_>>().join(", ");
         let more = match node.instance_types.len().saturating_sub(3) {
             0 => String::new(),
+            1 => " or one more type".to_owned(),
             more => format!(" or {more} more types"),
         };
         writeln!(out, "    replaced by {kinds}{more} at ${:.4} an hour", node.price)?;

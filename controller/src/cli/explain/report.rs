@@ -8,7 +8,7 @@ use karp_domain::scheduling::{Asked, Misfit, PoolExplanation, Refusal, Solution,
 use serde::Serialize;
 
 use crate::cli::simulate::is_estimated;
-use crate::cli::text::{BAD, BOLD, DIM, written};
+use crate::cli::text::{BAD, BOLD, DIM, counted, written};
 
 /// Holds what becomes of a pod, and how far it gets in each pool.
 #[derive(Debug, Serialize)]
@@ -137,10 +137,10 @@ impl PoolReport {
     fn write(&self, out: &mut String) -> fmt::Result {
         writeln!(
             out,
-            "\n{BOLD}pool {}{BOLD:#}: {} of {} instance types would do",
+            "\n{BOLD}pool {}{BOLD:#}: {} of {} would do",
             self.pool,
             self.usable(),
-            self.types
+            counted(self.types, "instance type")
         )?;
         let width = self.steps.iter().map(|step| step.asked.chars().count()).max().unwrap_or(0);
         for step in &self.steps {
@@ -213,7 +213,9 @@ fn step(step: Step) -> StepReport {
         Asked::Room { resource, wanted, largest } => format!("pod: {resource} {wanted} (at most {largest})"),
         Asked::HostPort { port } => format!("pod: no daemon with host port {port}"),
         Asked::NoDaemon { daemon, rule } => format!("no pod of daemon set {daemon} ({rule})"),
-        Asked::Volumes { driver, wanted, most } => format!("pod: {wanted} volumes of {driver} (at most {most})"),
+        Asked::Volumes { driver, wanted, most } => {
+            format!("pod: {} of {driver} (at most {most})", counted(*wanted as usize, "volume"))
+        }
         Asked::Limit { resource, limit, used } => format!("pool: limit {resource} {limit} ({used} in use)"),
     };
     StepReport { asked, why: step.asked, removed: step.removed.len(), types: step.removed, left: step.left }

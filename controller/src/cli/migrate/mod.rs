@@ -8,7 +8,6 @@ mod objects;
 mod report;
 mod workloads;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,6 +15,7 @@ use clap::Args;
 
 use self::objects::{Inputs, Source};
 use super::live::Cluster;
+use super::text::to_stdout;
 use crate::files::{self, BadInput};
 
 /// The exit code when some objects could not be converted, and the others are written.
@@ -79,8 +79,6 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         (false, Some(_)) => String::new(),
     };
     anstream::eprint!("{}", report::tell(&conversion, &findings));
-    let mut out = std::io::stdout().lock();
-    out.write_all(shown.as_bytes())?;
-    out.flush()?;
+    to_stdout(|out| out.write_all(shown.as_bytes()))?;
     Ok(if conversion.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL_CONVERTED) })
 }

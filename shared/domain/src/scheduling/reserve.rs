@@ -12,6 +12,7 @@ use super::ahead::{Ahead, planned};
 use super::solve::{Hosts, place};
 use super::{InFlightNode, Placement, Solution, Target, Unschedulable, reservations, solve};
 use crate::cluster::{Buffer, Phase, Pod, PodKey, Snapshot};
+use crate::counted;
 
 /// Answers where room is kept free; the pods in it are virtual, and exist nowhere else.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,10 +63,15 @@ impl fmt::Display for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Room::Empty => f.write_str("no pods are asked for"),
-            Room::Fits { pods } => write!(f, "there is room for {pods} pods"),
+            Room::Fits { pods } => write!(f, "there is room for {}", counted(*pods as usize, "pod")),
             Room::Lacking { launching, refused, pods } => {
-                write!(f, "{launching} of {pods} pods wait for nodes")?;
-                if *refused == 0 { Ok(()) } else { write!(f, ", {refused} fit nowhere") }
+                let all = counted(*pods as usize, "pod");
+                write!(f, "{launching} of {all} {} for nodes", if *pods == 1 { "waits" } else { "wait" })?;
+                match refused {
+                    0 => Ok(()),
+                    1 => f.write_str(", 1 fits nowhere"),
+                    more => write!(f, ", {more} fit nowhere"),
+                }
             }
         }
     }

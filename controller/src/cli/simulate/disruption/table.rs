@@ -94,8 +94,8 @@ fn totals(out: &mut String, answer: &Disruption) -> fmt::Result {
         let end = if way.stable { "Nothing is left to do" } else { "Stopped" };
         let launched: usize = way.path.iter().map(|step| step.launched).sum();
         let removed: usize = way.path.iter().map(|step| step.removed).sum();
-        let (passes, nodes) = (way.passes, counted(removed, "node"));
-        writeln!(out, "{DIM}{end} after {passes} plans: {nodes} taken away, {launched} launched.{DIM:#}")?;
+        let (plans, nodes) = (counted(way.passes, "plan"), counted(removed, "node"));
+        writeln!(out, "{DIM}{end} after {plans}: {nodes} taken away, {launched} launched.{DIM:#}")?;
     }
     if answer.estimated {
         writeln!(out, "{DIM}~ marks estimated prices; --instance-types takes a list with real ones.{DIM:#}")?;
