@@ -51,6 +51,17 @@ pub struct Namespaces {
     pub selector: Option<Selector>,
 }
 
+impl fmt::Display for Namespaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.names.iter().map(|name| format!("namespace {name}"));
+        let selected = self.selector.iter().map(|selector| match selector.is_empty() {
+            true => "any namespace".to_owned(),
+            false => format!("namespaces with {selector}"),
+        });
+        f.write_str(&names.chain(selected).collect::<Vec<_>>().join(" or "))
+    }
+}
+
 /// Holds a preferred term with its weight, 1 to 100.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Preference<T> {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::api::conditions::{self, READY};
 use crate::api::{self, ConsolidationPolicy, NodeClaimTemplate, NodePool, label_syntax, labels};
-use crate::requirement::{Operator, Requirement, Requirements};
+use crate::requirement::{Operator, Requirement, Requirements, Torn};
 use crate::resources::Resources;
 use crate::taint::Taint;
 
@@ -35,6 +35,8 @@ pub struct Pool {
     pub annotations: BTreeMap<String, String>,
     /// `template.spec.requirements` with the template's labels and the pool's own label.
     pub requirements: Requirements,
+    /// Where the requirements on a label contradict each other: what against what.
+    pub torn: Torn,
     /// `minValues` by requirement key.
     pub min_values: BTreeMap<Arc<str>, u32>,
     /// `template.spec.taints`.
@@ -77,12 +79,18 @@ impl Pool {
         let name = pool.metadata.name.as_deref().unwrap_or_default();
         let template = &pool.spec.template;
         sound(template).map_err(|field| field.of("NodePool", &name))?;
-        let mut requirements = api::requirements(&template.spec.requirements).map_err(|e| {
-            UnreadableField::new("spec.template.spec.requirements".to_owned(), e.to_string()).of("NodePool", &name)
-        })?;
+        let (mut requirements, mut torn) = (Requirements::new(), Torn::new());
+        for spec in &template.spec.requirements {
+            let one = Requirement::try_from(spec).map_err(|e| {
+                UnreadableField::new("spec.template.spec.requirements".to_owned(), e.to_string()).of("NodePool", &name)
+            })?;
+            requirements.add_noting(one, &mut torn);
+        }
         let min_values = requirements.iter().filter_map(|r| Some((r.shared_key(), r.min_values()?))).collect();
         let class = ClassRef::from(&template.spec.node_class_ref);
-        requirements.merge(&Requirements::from_labels(&*template.metadata.labels));
+        for (key, value) in &*template.metadata.labels {
+            requirements.add_noting(Requirement::only(key, [value.as_str()]), &mut torn);
+        }
         requirements.add(Requirement::only(labels::NODE_POOL, [name]));
         if &*class.group == NODE_CLASS_GROUP {
             requirements.add(Requirement::only(labels::EC2_NODE_CLASS, [&*class.name]));
@@ -96,6 +104,7 @@ impl Pool {
             labels: template.metadata.labels.to_map(),
             annotations: template.metadata.annotations.to_map(),
             requirements,
+            torn,
             min_values,
             taints: template.spec.taints.iter().map(Taint::from).collect(),
             startup_taints: template.spec.startup_taints.iter().map(Taint::from).collect(),

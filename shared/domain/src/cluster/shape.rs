@@ -11,7 +11,7 @@ use super::UnreadableField;
 use super::affinity::{self, HostPort, PodTerm, Preference, Spread, Whose};
 use crate::api::labels;
 use crate::quantity::Quantity;
-use crate::requirement::{Operator, Requirement, Requirements};
+use crate::requirement::{Operator, Requirement, Requirements, Torn};
 use crate::resources::{PODS, Resources};
 use crate::taint::Toleration;
 
@@ -44,6 +44,8 @@ pub struct Shape {
     pub requests: Resources,
     /// What it asks of a node's labels and name: any one of these will do (node selector and one term of the required node affinity).
     pub alternatives: Vec<Requirements>,
+    /// Where what it asks of a label contradicts itself: what against what.
+    pub torn: Torn,
     /// What it prefers of a node's labels, the heaviest first.
     pub preferred: Vec<Preference<Requirements>>,
     /// Taints that it bears.
@@ -70,9 +72,11 @@ impl Shape {
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
         let (affinity, preferred_affinity) = affinity::affinity(spec, whose)?;
         let (anti_affinity, preferred_anti_affinity) = affinity::anti_affinity(spec, whose)?;
+        let (alternatives, torn) = alternatives(spec)?;
         Ok(Shape {
             requests: requests(spec)?,
-            alternatives: alternatives(spec)?,
+            alternatives,
+            torn,
             preferred: preferred(spec)?,
             tolerations: read_tolerations(tolerations)?,
             spread: affinity::spreads(spec, whose)?,
@@ -213,20 +217,25 @@ fn merged(
     Ok(all)
 }
 
-fn alternatives(spec: &core::PodSpec) -> Result<Vec<Requirements>, UnreadableField> {
+fn alternatives(spec: &core::PodSpec) -> Result<(Vec<Requirements>, Torn), UnreadableField> {
+    let mut torn = Torn::new();
     let mut selected = Requirements::default();
     for (key, value) in spec.node_selector.iter().flatten() {
-        selected.add(Requirement::only(key, [value.as_str()]));
+        selected.add_noting(Requirement::only(key, [value.as_str()]), &mut torn);
     }
     let required = spec
         .affinity
         .as_ref()
         .and_then(|a| a.node_affinity.as_ref())
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    let Some(required) = required else { return Ok(vec![selected]) };
-    let mut all = node_selector_terms(&required.node_selector_terms, "spec.affinity.nodeAffinity.required…")?;
-    all.iter_mut().for_each(|term| term.merge(&selected));
-    Ok(all)
+    let Some(required) = required else { return Ok((vec![selected], torn)) };
+    let terms = read_terms(&required.node_selector_terms, "spec.affinity.nodeAffinity.required…")?;
+    let all = terms.into_iter().map(|term| {
+        let mut all = selected.clone();
+        term.into_iter().for_each(|requirement| all.add_noting(requirement, &mut torn));
+        all
+    });
+    Ok((all.collect(), torn))
 }
 
 /// Reads the terms of a node selector; an empty one matches no node and is left out.
@@ -234,6 +243,10 @@ pub(super) fn node_selector_terms(
     terms: &[core::NodeSelectorTerm],
     path: &str,
 ) -> Result<Vec<Requirements>, UnreadableField> {
+    Ok(read_terms(terms, path)?.into_iter().map(Requirements::from_iter).collect())
+}
+
+fn read_terms(terms: &[core::NodeSelectorTerm], path: &str) -> Result<Vec<Vec<Requirement>>, UnreadableField> {
     let mut all = Vec::with_capacity(terms.len());
     for (at, term) in terms.iter().enumerate() {
         let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -245,8 +258,8 @@ pub(super) fn node_selector_terms(
     Ok(all)
 }
 
-fn expressions(term: &core::NodeSelectorTerm, path: &str) -> Result<Requirements, UnreadableField> {
-    let mut requirements = Requirements::new();
+fn expressions(term: &core::NodeSelectorTerm, path: &str) -> Result<Vec<Requirement>, UnreadableField> {
+    let mut requirements = Vec::new();
     for (at, e) in term.match_expressions.iter().flatten().enumerate() {
         let path = || format!("{path}.matchExpressions[{at}]");
         let values = e.values.as_deref().unwrap_or_default();
@@ -260,7 +273,7 @@ fn expressions(term: &core::NodeSelectorTerm, path: &str) -> Result<Requirements
         }
         let requirement = Requirement::new(&e.key, operator, values)
             .map_err(|error| UnreadableField::new(path(), error.to_string()))?;
-        requirements.add(requirement);
+        requirements.push(requirement);
     }
     for (at, field) in term.match_fields.iter().flatten().enumerate() {
         // the API server admits nothing else
@@ -272,7 +285,7 @@ fn expressions(term: &core::NodeSelectorTerm, path: &str) -> Result<Requirements
                 return Err(UnreadableField::new(format!("{path}.matchFields[{at}]"), problem));
             }
         };
-        requirements.add(requirement);
+        requirements.push(requirement);
     }
     Ok(requirements)
 }
@@ -288,6 +301,7 @@ fn preferred(spec: &core::PodSpec) -> Result<Vec<Preference<Requirements>>, Unre
     let mut read = Vec::with_capacity(terms.len());
     for (at, preference) in terms.iter().enumerate() {
         let term = expressions(&preference.preference, &format!("spec.affinity.nodeAffinity.preferred…[{at}]"))?;
+        let term = Requirements::from_iter(term);
         if !term.is_empty() {
             read.push(Preference { weight: preference.weight, term });
         }

@@ -119,6 +119,15 @@ pub enum VolumeProblem {
     NoCommonPlace,
     /// The claim has the name of the one that is made with the pod, and was not made for it.
     NotItsOwn,
+    /// The pod's own selectors keep it from where the volume is.
+    PodElsewhere {
+        /// The volume, or what makes it: `volume pv-1`, `storage class fast`.
+        source: String,
+        /// Where it is.
+        place: String,
+        /// What the pod asks for.
+        wanted: String,
+    },
     /// One pod at a time may use the claim, and another does or comes first.
     InUse {
         /// The other pod.
@@ -141,6 +150,9 @@ impl fmt::Display for VolumeProblem {
             VolumeProblem::NoCommonPlace => f.write_str("no node can reach all volumes of the pod"),
             VolumeProblem::NotItsOwn => {
                 f.write_str("the claim was not made for this pod, and has the name of the one that would be")
+            }
+            VolumeProblem::PodElsewhere { source, place, wanted } => {
+                write!(f, "{source} is in {place}, but the pod asks for {wanted}")
             }
             VolumeProblem::InUse { by } => write!(f, "one pod at a time may use the claim, and it is kept for {by}"),
         }
@@ -280,6 +292,20 @@ impl Volumes {
         }
         places.truncate(MAX_ALTERNATIVES);
         Ok(places)
+    }
+
+    /// Names what says where the volume of a claim is: the volume, or the class that will make it.
+    pub fn source(&self, pod: &PodKey, claim: &ClaimRef) -> String {
+        let of_class = |class: Option<&Arc<str>>| match class {
+            Some(class) => format!("storage class {class}"),
+            None => "the volume".to_owned(),
+        };
+        match (self.claims.get(&self.key_of(pod, claim)), claim) {
+            (Some(VolumeClaim { volume: Some(volume), .. }), _) => format!("volume {volume}"),
+            (Some(found), _) => of_class(found.class.as_ref()),
+            (None, ClaimRef::Ephemeral { class, .. }) => of_class(class.as_ref()),
+            (None, _) => of_class(None),
+        }
     }
 
     /// Answers the key of the claim that a pod names; that of a volume without a claim is in no namespace.

@@ -7,6 +7,6 @@ mod selector;
 mod value_set;
 
 pub use one::{Operator, ParseRequirementError, Requirement};
-pub use requirements::{Incompatible, Requirements, Undefined};
+pub use requirements::{Incompatible, Requirements, Torn, Undefined};
 pub use selector::{ParseSelectorError, Selector};
 pub use value_set::{Bounds, Value, ValueSet};

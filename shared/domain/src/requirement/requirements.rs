@@ -13,6 +13,9 @@ use crate::api::labels;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Requirements(BTreeMap<Arc<str>, Requirement>);
 
+/// By label, what contradicts what, in words; only labels of which no value and no absence is possible.
+pub type Torn = BTreeMap<Arc<str>, String>;
+
 /// Which keys may be wanted although the other side does not define them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undefined {
@@ -58,6 +61,18 @@ impl Requirements {
             None => {
                 self.0.insert(requirement.shared_key(), requirement);
             }
+        }
+    }
+
+    /// Narrows by one more requirement, and notes what contradicts what: a requirement that nothing meets has lost its values.
+    pub fn add_noting(&mut self, requirement: Requirement, torn: &mut Torn) {
+        let before = self.get(requirement.key()).filter(|before| !before.is_impossible()).cloned();
+        let Some(before) = before else { return self.add(requirement) };
+        let words = format!("{before} and {requirement}");
+        let key = requirement.shared_key();
+        self.add(requirement);
+        if self.get(&key).is_some_and(Requirement::is_impossible) {
+            torn.entry(key).or_insert(words);
         }
     }
 

@@ -5,6 +5,7 @@
 mod cells;
 mod elsewhere;
 mod level;
+mod obstacle;
 mod universe;
 
 use std::cmp::Reverse;
@@ -20,11 +21,12 @@ use super::amounts::{Amounts, copies};
 use super::board::{Board, KeyId, NewNodes, ValueId};
 use super::problem::{HostLabels, Problem, Way};
 use super::queue::{ByPool, Group, Kind, Ways, bears_all, may_be_placed};
+use super::reach::blame_volumes;
 use super::terms::{CounterId, Filter};
 use super::wants::{Asks, Rule, Wants};
 use super::{Hosts, Misfit, Placement};
 use crate::catalogue::TypeSet;
-use crate::cluster::{HostPort, PodKey};
+use crate::cluster::{HostPort, Pod, PodKey};
 use crate::requirement::Requirements;
 
 /// Rounds over all kinds: pods may wait for others to be placed that they must be near.
@@ -160,16 +162,23 @@ impl<'r> Assignment<'r> {
         let problem = self.problem;
         let (shape, request) = (&self.kinds[kind].shape, &self.kinds[kind].request);
         let wants = self.wants(kind, self.kinds[kind].steps.len() - 1);
-        let rule = wants.domains.first().or(wants.hosts.iter().find(|rule| rule.asks == Asks::Near));
-        let topology = || match rule {
-            Some(rule) => Misfit::Topology { rule: problem.terms.describe(rule) },
-            None => Misfit::Topology { rule: "pods that must not meet it in the same domain".to_owned() },
+        let of_pool = |pool| match self.ways.told(problem, pool, (shape, request), wants, &wants.alternatives) {
+            Ok(ways) => closed(pool, &ways),
+            Err(misfit) => Some(misfit),
         };
-        let of_pool = |pool| match self.ways.of(problem, pool, shape, request, wants, &wants.alternatives) {
-            Ok(ways) => closed(pool, &ways).unwrap_or_else(topology),
-            Err(misfit) => misfit,
-        };
-        (0..problem.pools.len()).map(of_pool).collect()
+        let found: Vec<Option<Misfit>> = (0..problem.pools.len()).map(of_pool).collect();
+        let obstacle = found.contains(&None).then(|| self.obstacle(kind));
+        found.into_iter().filter_map(|misfit| misfit.or_else(|| obstacle.clone())).collect()
+    }
+
+    /// Says whether volumes narrow where pods of a kind may be.
+    pub(crate) fn is_bound(&self, kind: usize) -> bool {
+        self.kinds[kind].bound
+    }
+
+    /// Puts the blame on volumes of a pod of a kind, where they are what keeps it out.
+    pub(crate) fn blame_volumes(&mut self, kind: usize, pod: &Pod, why: &mut [Misfit]) {
+        blame_volumes((self.problem, self.hosts), self.ways, (&self.kinds[kind], pod), why);
     }
 
     /// Answers the groups with pods that did not fit on new nodes.
@@ -472,17 +481,21 @@ impl<'r> Assignment<'r> {
     /// Says whether a pod may go to a cell as counts stand.
     fn valid(&self, wants: &Wants, universes: &[Arc<[ValueId]>], pins: &[(KeyId, ValueId)]) -> bool {
         wants.domains.iter().zip(universes).all(|(rule, universe)| {
-            let Some((_, value)) = self.pinned(rule.counter, pins) else { return false };
-            let count = self.board.in_domain(rule.counter, value);
-            match rule.asks {
-                Asks::Spread { skew, min_domains } => {
-                    let counts = universe.iter().map(|v| self.board.surely_in_domain(rule.counter, *v));
-                    count + u32::from(rule.own) <= least(counts, min_domains).saturating_add(skew)
-                }
-                Asks::Near => count > 0 || (rule.own && self.board.anywhere(rule.counter) == 0),
-                Asks::Apart => count == 0,
-            }
+            self.pinned(rule.counter, pins).is_some_and(|(_, value)| self.holds(rule, universe, value))
         })
+    }
+
+    /// Says whether a rule lets one more pod into a domain as counts stand.
+    fn holds(&self, rule: &Rule, universe: &[ValueId], value: ValueId) -> bool {
+        let count = self.board.in_domain(rule.counter, value);
+        match rule.asks {
+            Asks::Spread { skew, min_domains } => {
+                let counts = universe.iter().map(|v| self.board.surely_in_domain(rule.counter, *v));
+                count + u32::from(rule.own) <= least(counts, min_domains).saturating_add(skew)
+            }
+            Asks::Near => count > 0 || (rule.own && self.board.anywhere(rule.counter) == 0),
+            Asks::Apart => count == 0,
+        }
     }
 
     fn pinned(&self, counter: CounterId, pins: &[(KeyId, ValueId)]) -> Option<(KeyId, ValueId)> {

@@ -7,6 +7,7 @@ use super::growth::values_of;
 use super::problem::open_catalogue;
 use super::reservations;
 use crate::cluster::{MinValuesPolicy, Pool, Snapshot};
+use crate::counted;
 
 /// Says why nothing of a pool can be bought.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +40,8 @@ impl fmt::Display for Lack {
                 "no instance type that they name is offered in their zones and capacity types, or all are out of capacity now",
             ),
             Lack::Values { key, wanted, found } => {
-                write!(f, "minValues asks for {wanted} values of {key}, what is offered has {found}")
+                let values = counted(*wanted as usize, "value");
+                write!(f, "minValues asks for {values} of {key}, what is offered has {found}")
             }
         }
     }
@@ -52,7 +54,8 @@ pub fn barren(snapshot: &Snapshot) -> Vec<(Arc<str>, Lack)> {
         let catalogue = open_catalogue(pool, &catalogues).ok()?;
         let (mut types, market) = catalogue.select(&pool.requirements);
         if types.is_clear() {
-            return Some(Lack::Types { wanted: catalogue.unmet(&pool.requirements).map(ToString::to_string) });
+            let unmet = || catalogue.unmet(&pool.requirements).map(ToString::to_string);
+            return Some(Lack::Types { wanted: pool.torn.values().next().cloned().or_else(unmet) });
         }
         types.intersect_with(&catalogue.offered(market));
         if types.is_clear() {

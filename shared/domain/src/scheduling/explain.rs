@@ -8,12 +8,12 @@ use super::amounts::whole;
 use super::problem::{PoolState, Problem, Way, bears, way};
 use super::queue::{beside_daemon, repelling, taken_ports};
 use super::wants::{Wants, steps};
-use super::{Hosts, Misfit, Refusal, Solution};
+use super::{Hosts, Misfit, Solution};
 use crate::api::labels;
 use crate::catalogue::{Market, TypeSet};
-use crate::cluster::{HostPort, Pod, PodKey, Snapshot, VolumeProblem};
+use crate::cluster::{HostPort, Pod, PodKey, Snapshot};
 use crate::quantity::Quantity;
-use crate::requirement::{Requirement, Requirements};
+use crate::requirement::{Requirement, Requirements, Torn};
 
 /// Says how far a pod gets in a pool.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,7 +130,7 @@ fn of_pool(problem: &Problem<'_>, state: &PoolState, pod: &Pod) -> PoolExplanati
         let mut sieve = Sieve { state, steps: Vec::new(), types: state.catalogue.all(), market: state.market };
         sieve.pool();
         if barred.is_none() {
-            sieve.labels(wanted);
+            sieve.labels(wanted, &pod.shape.torn);
             sieve.places(wanted, &places);
             sieve.room(pod);
             sieve.volumes(problem, pod);
@@ -174,13 +174,13 @@ impl Sieve<'_> {
         let state = self.state;
         for requirement in state.pool.requirements.iter().filter(|r| is_of_types(state, r)) {
             let matching = state.catalogue.matching(requirement);
-            self.keep(Asked::ByPool { requirement: requirement.to_string() }, &matching);
+            self.keep(Asked::ByPool { requirement: words(requirement, &state.pool.torn) }, &matching);
         }
         let offered = state.catalogue.offered(state.market);
         self.keep(Asked::OfferingInPool, &offered);
     }
 
-    fn labels(&mut self, wanted: &Requirements) {
+    fn labels(&mut self, wanted: &Requirements, torn: &Torn) {
         let state = self.state;
         for requirement in wanted.iter() {
             let key = requirement.key();
@@ -188,11 +188,12 @@ impl Sieve<'_> {
             let conflict = offered.is_some_and(|offered| !offered.meets(requirement));
             let defined = state.catalogue.defines(key) && !requirement.is_impossible();
             let undefined = offered.is_none() && !defined && !requirement.admits_absence();
+            let asked = || Asked::ByPod { requirement: words(requirement, torn) };
             if conflict || undefined {
-                self.keep(Asked::ByPod { requirement: requirement.to_string() }, &TypeSet::new());
+                self.keep(asked(), &TypeSet::new());
             } else if is_of_types(state, requirement) {
                 let matching = state.catalogue.matching(requirement);
-                self.keep(Asked::ByPod { requirement: requirement.to_string() }, &matching);
+                self.keep(asked(), &matching);
             }
         }
         self.market = state.market.and(state.catalogue.market(wanted));
@@ -275,74 +276,15 @@ impl Sieve<'_> {
     }
 }
 
+/// A requirement, with all that contradicts itself in it.
+fn words(requirement: &Requirement, torn: &Torn) -> String {
+    let both = torn.get(requirement.key()).filter(|_| requirement.is_impossible());
+    both.cloned().unwrap_or_else(|| requirement.to_string())
+}
+
 /// Whether a requirement is on a label of types, rather than of offerings or of the pool alone.
 fn is_of_types(state: &PoolState, requirement: &Requirement) -> bool {
     let key = requirement.key();
     let of_offerings = matches!(key, labels::ZONE | labels::ZONE_ID | labels::CAPACITY_TYPE);
     !of_offerings && state.catalogue.defines(key)
-}
-
-impl Refusal {
-    /// Says what would have to change for the pod to get past this reason.
-    pub fn remedy(&self) -> String {
-        match self {
-            Refusal::NeverPlaced { feature } => format!("leave {feature} out of the pod"),
-            Refusal::Volume { claim, problem } => match problem {
-                VolumeProblem::NoClaim => format!("make persistent volume claim {claim}"),
-                VolumeProblem::NoVolume { volume } => format!("make volume {volume}, or a new claim"),
-                VolumeProblem::Lost | VolumeProblem::Deleting => format!("make claim {claim} again"),
-                VolumeProblem::NoClassName => format!("set spec.storageClassName of claim {claim}"),
-                VolumeProblem::NoClass { class } => format!("make storage class {class}"),
-                VolumeProblem::UnboundImmediate { class } => {
-                    format!("wait for the volume, or set volumeBindingMode: WaitForFirstConsumer in class {class}")
-                }
-                VolumeProblem::NoCommonPlace => "use volumes of one zone".to_owned(),
-                VolumeProblem::NotItsOwn => format!("delete claim {claim}, or rename the pod or its volume"),
-                VolumeProblem::InUse { by } => {
-                    format!("delete pod {by}, or use a claim that several pods may use (not ReadWriteOncePod)")
-                }
-            },
-            Refusal::NoPools => "make a NodePool".to_owned(),
-            Refusal::Pool { pool, misfit } => misfit.remedy(pool),
-        }
-    }
-}
-
-impl Misfit {
-    fn remedy(&self, pool: &str) -> String {
-        match self {
-            Misfit::PoolNotReady => format!("see the conditions of NodePool {pool}"),
-            Misfit::ClassNotReady { class } => format!("make EC2NodeClass {class}, or see its conditions"),
-            Misfit::StaticPool => format!("remove spec.replicas of pool {pool}, or use another pool"),
-            Misfit::Taint { taint } => format!("tolerate {taint} in the pod, or take the taint off pool {pool}"),
-            Misfit::Requirement { .. } | Misfit::NoInstanceType { .. } => {
-                format!("change the pod's node selector or node affinity, or the requirements of pool {pool}")
-            }
-            Misfit::NamedNode { .. } => "leave kubernetes.io/hostname and matchFields out of the pod's node selector or a term of its node affinity".to_owned(),
-            Misfit::TooBig { resource, largest, .. } if largest.is_zero() => {
-                format!("let pool {pool} have types with {resource}")
-            }
-            Misfit::TooBig { resource, largest, .. } => {
-                format!("ask for at most {largest} of {resource}, or let pool {pool} have larger types")
-            }
-            Misfit::TooManyVolumes { most, .. } => {
-                format!("give the pod at most {most} volumes, or let pool {pool} have types that attach more")
-            }
-            Misfit::NoTypeHasAll => format!("ask for less of one resource, or let pool {pool} have larger types"),
-            Misfit::NoOffering { .. } => {
-                format!("let the pod and pool {pool} have more zones or capacity types, or wait")
-            }
-            Misfit::Limit { resource, .. } => format!("raise spec.limits.{resource} of pool {pool}"),
-            Misfit::Topology { .. } => {
-                format!("relax the constraint, or let pool {pool} have domains that are free for the pod")
-            }
-            Misfit::Daemon { daemon, .. } => {
-                format!("leave daemon set {daemon} out of the anti-affinity, or keep it off the nodes of pool {pool}")
-            }
-            Misfit::HostPort { port } => format!("use another host port than {port}, or none"),
-            Misfit::MinValues { key, possible, .. } => {
-                format!("lower minValues of {key} in pool {pool} to {possible}, or let the pod have more types")
-            }
-        }
-    }
 }

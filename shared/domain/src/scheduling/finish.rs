@@ -198,7 +198,7 @@ pub(crate) fn min_values(problem: &Problem<'_>, groups: &[Group], draft: &Draft)
     for (key, wanted) in &state.pool.min_values {
         let possible = distinct_values(state, &types, key);
         if possible < *wanted {
-            return Err(Misfit::MinValues { key: key.to_string(), wanted: *wanted, possible });
+            return Err(Misfit::MinValues { key: key.to_string(), wanted: *wanted, possible, limited: false });
         }
     }
     Ok(())
@@ -278,7 +278,8 @@ fn fewest(problem: &Problem<'_>, groups: &[Group], draft: &Draft, spare: &Resour
         None => Ok(types),
         Some((key, wanted)) => {
             let possible = distinct_values(state, &types, key);
-            Err(Misfit::MinValues { key: key.to_string(), wanted: *wanted, possible })
+            let limited = distinct_values(state, &suitable(problem, groups, draft), key) >= *wanted;
+            Err(Misfit::MinValues { key: key.to_string(), wanted: *wanted, possible, limited })
         }
     }
 }

@@ -11,6 +11,7 @@ use super::attach::Attach;
 use super::board::{Board, Domains, ValueId};
 use super::growth::{addable, pool_values};
 use super::room::{self, Presence, Rooms, presences};
+use super::sold::no_type;
 use super::terms::{CounterId, Terms};
 use super::wants::Wants;
 use super::{Hosts, Misfit, Solution, Target, reservations, share};
@@ -287,7 +288,10 @@ fn values_of_pool(domains: &mut Domains, state: &PoolState, types: &TypeSet) -> 
 
 /// Answers what a pool can buy, or why it may not grow.
 pub(super) fn open_catalogue(pool: &Pool, catalogues: &Catalogues) -> Result<Arc<Catalogue>, Misfit> {
-    if pool.deleting.is_some() || !pool.ready {
+    if pool.deleting.is_some() {
+        return Err(Misfit::PoolDeleting);
+    }
+    if !pool.ready {
         return Err(Misfit::PoolNotReady);
     }
     if pool.is_static() {
@@ -334,25 +338,33 @@ pub(crate) fn way(
     wanted: &Requirements,
     alternative: usize,
 ) -> Result<Way, Misfit> {
-    let problem = |incompatible: Incompatible| Misfit::Requirement { problem: incompatible.to_string() };
     let wanted = &*beside_its_name(wanted)?;
-    requirements.compatible(wanted, Undefined::WellKnownAllowed).map_err(problem)?;
+    requirements.compatible(wanted, Undefined::WellKnownAllowed).map_err(at_odds)?;
     let (mut selected, wanted_market) = catalogue.select(wanted);
     selected.intersect_with(types);
     let undefined =
         wanted.iter().find(|r| !r.admits_absence() && !requirements.contains(r.key()) && !catalogue.defines(r.key()));
     let market = market.and(wanted_market);
     if let Some(requirement) = undefined {
-        return Err(Misfit::NoInstanceType { wanted: requirement.to_string() });
+        return Err(Misfit::NoInstanceType { wanted: requirement.to_string(), allowed: String::new() });
     }
     if selected.is_clear() {
-        // what leaves no type may be the pool's own
-        let unmet = catalogue.unmet(requirements).filter(|_| types.is_clear());
-        let wanted = unmet.map_or_else(|| wanted.to_string(), ToString::to_string);
-        return Err(Misfit::NoInstanceType { wanted });
+        return Err(no_type(requirements, catalogue, types, wanted));
     }
     let open: Requirements = wanted.iter().filter(|r| catalogue.is_open(r.key())).cloned().collect();
     Ok(Way { alternative, types: Arc::new(selected), market, open: Arc::new(open), price: None })
+}
+
+/// What a pod and a pool want of one label, where they cannot both have it.
+fn at_odds(incompatible: Incompatible) -> Misfit {
+    match incompatible {
+        Incompatible::Disjoint { wanted, offered, meant, .. } => {
+            let hint = meant.map(|meant| format!(" (did you mean {meant:?}?)")).unwrap_or_default();
+            Misfit::Requirement { problem: format!("the pod's {wanted} conflicts with the pool's {offered}{hint}") }
+        }
+        Incompatible::Contradiction { key, wanted } => Misfit::Contradiction { key, wanted },
+        Incompatible::Undefined { .. } => Misfit::Requirement { problem: incompatible.to_string() },
+    }
 }
 
 /// Answers what is wanted of a node to be made beside its name: it will have one, and nobody can ask for it yet.

@@ -10,6 +10,8 @@ use super::amounts::{Amounts, fits, whole};
 use super::board::{Domains, KeyId, ValueId};
 use super::hashed::Hashed;
 use super::problem::{HostState, PoolState, Problem, Way, bears, way};
+use super::reach::out_of_reach;
+use super::sold::{Places, none_offered, of_offerings};
 use super::terms::{ClassId, CounterId};
 use super::wants::{Asks, Rule, Wants, steps};
 use super::{Hosts, Misfit, Refusal, share, sole};
@@ -111,7 +113,13 @@ pub(crate) fn kinds(
         let claimed = match pod.claims.is_empty() {
             true => None,
             false => match problem.places(pod, hosts) {
-                Ok(places) => Some((places, problem.demand(pod))),
+                Ok(places) => {
+                    if let Some(refusal) = out_of_reach(problem, hosts, pod, &places) {
+                        refused.push((pod.key.clone(), refusal));
+                        continue;
+                    }
+                    Some((places, problem.demand(pod)))
+                }
                 Err((claim, problem)) => {
                     refused.push((pod.key.clone(), Refusal::Volume { claim, problem }));
                     continue;
@@ -241,6 +249,8 @@ pub(crate) struct Ways {
     pinned: FxHashMap<Pins, Arc<[Requirements]>>,
     /// How such pods fit, where taints keep nobody away: by their domains and their request.
     plain: FxHashMap<(Pins, Amounts), ByPool>,
+    /// Why none of some types can be had, by pool, market, types, and what is wanted of offerings.
+    missing: FxHashMap<(usize, Market, TypeSet, Requirements), Misfit>,
 }
 
 /// Domains in which pods are to go.
@@ -330,6 +340,33 @@ impl Ways {
         }
     }
 
+    /// Answers as `of` does, and says in full where and how nothing is offered.
+    pub(crate) fn told(
+        &mut self,
+        problem: &Problem<'_>,
+        pool: usize,
+        (shape, request): (&Shape, &Amounts),
+        wants: &Wants,
+        alternatives: &[Requirements],
+    ) -> Result<Vec<Way>, Misfit> {
+        let answer = self.of(problem, pool, shape, request, wants, alternatives);
+        if !matches!(answer, Err(Misfit::NoOffering { .. })) {
+            return answer;
+        }
+        let state = &problem.pools[pool];
+        for wanted in alternatives {
+            let Ok(way) = self.labelled(problem, pool, wanted) else { continue };
+            let mut types = TypeSet::clone(&way.types);
+            types.intersect_with(&self.pools[pool].holding(state, request, way.market));
+            if !types.is_clear() && types.is_disjoint(&state.catalogue.offered(way.market)) {
+                let key = (pool, way.market, types.clone(), of_offerings(wanted));
+                let missing = self.missing.entry(key);
+                return Err(missing.or_insert_with(|| none_offered(state, wanted, &types, way.market)).clone());
+            }
+        }
+        answer
+    }
+
     /// Answers how pods fit a pool that has room, or what keeps them out: of several alternatives, what keeps the nearest one out.
     pub(crate) fn of(
         &mut self,
@@ -361,6 +398,7 @@ impl Ways {
                     found.push(way);
                 }
                 Err(problem) => {
+                    let problem = Misfit::torn(shape, &state.pool, wanted).unwrap_or(problem);
                     misfit = Some(match misfit {
                         Some(nearer) if nearer.nearness() >= problem.nearness() => nearer,
                         _ => problem,
@@ -371,7 +409,7 @@ impl Ways {
         match (found.is_empty(), misfit) {
             (false, _) => Ok(found),
             (true, Some(misfit)) => Err(misfit),
-            (true, None) => Err(Misfit::NoInstanceType { wanted: "a label: its node affinity has no term".to_owned() }),
+            (true, None) => Err(no_term()),
         }
     }
 }
@@ -428,11 +466,12 @@ impl Known {
                 return Err(Misfit::HostPort { port: port.clone() });
             }
         }
-        let count = way.types.count_ones(..);
-        Arc::make_mut(&mut way.types).intersect_with(&state.catalogue.offered(way.market));
-        if way.types.is_clear() {
-            return Err(Misfit::NoOffering { types: count });
+        let offered = state.catalogue.offered(way.market);
+        if way.types.is_disjoint(&offered) {
+            // told in full where pods are refused for it
+            return Err(Misfit::NoOffering { types: way.types.count_ones(..), wanted: Places::default() });
         }
+        Arc::make_mut(&mut way.types).intersect_with(&offered);
         Ok(Settled { plain: without_exotic(state, request, way.clone()), all: way })
     }
 
@@ -447,6 +486,12 @@ impl Known {
         };
         self.by_request.entry((request.clone(), market)).or_insert_with(look).clone()
     }
+}
+
+/// What keeps a pod out everywhere whose node affinity has terms and none that a node can meet: empty ones match no node.
+fn no_term() -> Misfit {
+    let problem = "the pod's required node affinity has no term that a node could match";
+    Misfit::Requirement { problem: problem.to_owned() }
 }
 
 /// The ports that daemons take of those that a pod wants, with the nodes of a pool on which they do.

@@ -9,8 +9,10 @@ use super::packing::{Draft, limits_left, node_size};
 use super::problem::{PoolState, Problem};
 use super::reservations::{Hold, hold};
 use super::room::Room;
+use super::sold::{no_type, none_offered};
 use super::{InFlightNode, Misfit, finish};
 use crate::cluster::{Claim, Pod, Pool, Snapshot};
+use crate::requirement::Requirements;
 use crate::resources::Resources;
 
 /// Claims that one pass makes for one pool at most; the next pass goes on.
@@ -84,8 +86,8 @@ fn grow(snapshot: &Snapshot, wanted: &[(Arc<str>, u64)], plan: &mut ReplicaPlan)
         let mut priced: Vec<_> = priced.collect();
         priced.sort_unstable();
         let mut misfit = match state.types.count_ones(..) {
-            0 => Misfit::NoInstanceType { wanted: state.pool.requirements.to_string() },
-            types => Misfit::NoOffering { types },
+            0 => no_type(&state.pool.requirements, &state.catalogue, &state.types, &Requirements::new()),
+            _ => none_offered(state, &Requirements::new(), &state.types, state.market),
         };
         let mut made = 0;
         while made < count {

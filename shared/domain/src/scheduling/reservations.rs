@@ -5,6 +5,7 @@
 //! on hosts are planned again without the reservations that are used up.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -13,7 +14,7 @@ use super::ahead::{Ahead, planned};
 use super::problem::Problem;
 use super::queue::waiting_pods;
 use super::solve::{Hosts, place};
-use super::{InFlightNode, Misfit, Refusal, Solution, Unschedulable, share};
+use super::{InFlightNode, Misfit, Places, Refusal, Solution, Unschedulable, share};
 use crate::api::labels;
 use crate::catalogue::{CapacityType, Instances, Price, RankedOffering};
 use crate::cluster::{Catalogues, Pod, PodKey, Shape, Snapshot};
@@ -132,15 +133,28 @@ pub(crate) fn hold_or_forgo(problem: &Problem<'_>, nodes: &mut Vec<InFlightNode>
     let mut refused = Vec::new();
     let mut bought = Vec::with_capacity(nodes.len());
     for (mut node, hold) in std::mem::take(nodes).into_iter().zip(holds) {
-        if hold != Hold::Over || forgo(&mut node) {
+        if hold != Hold::Over {
             bought.push(node);
             continue;
         }
-        let reason = Refusal::Pool { pool: node.pool.clone(), misfit: Misfit::NoOffering { types: 1 } };
+        let misfit = taken(&node);
+        if forgo(&mut node) {
+            bought.push(node);
+            continue;
+        }
+        let reason = Refusal::Pool { pool: node.pool.clone(), misfit };
         refused.extend(node.pods.into_iter().map(|pod| Unschedulable { pod, reasons: vec![reason.clone()] }));
     }
     *nodes = bought;
     refused
+}
+
+/// What became of the offerings of a node: other nodes took them.
+fn taken(node: &InFlightNode) -> Misfit {
+    let zones: BTreeSet<Arc<str>> = node.offerings.iter().map(|offering| offering.zone.name.clone()).collect();
+    let capacity_types = vec![CapacityType::Reserved.as_str().into()];
+    let wanted = Places { capacity_types, zones: zones.into_iter().collect() };
+    Misfit::NoOffering { types: node.instance_types().len(), wanted }
 }
 
 /// Leaves a node what is not reserved; answers whether anything is left.

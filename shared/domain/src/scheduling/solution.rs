@@ -1,6 +1,6 @@
 //! The answer of `solve`: where each pod goes, what to launch, and why a pod was refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
+use super::Misfit;
 use crate::api::{NodeClaimSpec, NodeClassReference, ResourceRequests, labels, requirement_specs};
 use crate::catalogue::{CapacityType, Price, RankedOffering};
-use crate::cluster::{Claim, ClassRef, Feature, HostPort, PodKey, VolumeProblem};
-use crate::quantity::Quantity;
+use crate::cluster::{Claim, ClassRef, Feature, NODE_CLASS_GROUP, PodKey, Snapshot, VolumeProblem};
 use crate::requirement::Requirements;
 use crate::resources::Resources;
 use crate::taint::Taint;
@@ -185,6 +185,13 @@ pub enum Refusal {
     },
     /// There is no pool that karp may use.
     NoPools,
+    /// There are pools, and all of them are another autoscaler's: their node classes are not karp's.
+    ForeignPools {
+        /// Their names.
+        pools: Vec<Arc<str>>,
+        /// The groups of their node classes.
+        groups: Vec<Arc<str>>,
+    },
     /// A pool cannot hold it.
     Pool {
         /// The pool.
@@ -194,166 +201,19 @@ pub enum Refusal {
     },
 }
 
-/// Says why a pool cannot hold a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Misfit {
-    /// The pool is being deleted or its condition Ready is false.
-    PoolNotReady,
-    /// Its node class is missing or not ready, so its instance types are not known.
-    ClassNotReady {
-        /// The class.
-        class: Arc<str>,
-    },
-    /// The pool has a fixed number of replicas.
-    StaticPool,
-    /// The pod does not bear a taint of the pool.
-    Taint {
-        /// The taint.
-        taint: Taint,
-    },
-    /// A label that the pod wants contradicts the pool, or nothing defines it.
-    Requirement {
-        /// The contradiction, in words.
-        problem: String,
-    },
-    /// The pod wants a node by its name (`matchFields`), which no new node has.
-    NamedNode {
-        /// The name, in words.
-        wanted: String,
-    },
-    /// No instance type of the pool has the labels that the pod wants.
-    NoInstanceType {
-        /// What the pod wants.
-        wanted: String,
-    },
-    /// Instance types with the right labels exist, but none has enough of a resource.
-    TooBig {
-        /// The resource.
-        resource: String,
-        /// What the pod asks for.
-        wanted: Quantity,
-        /// The most that a type has left for pods beside the daemons.
-        largest: Quantity,
-    },
-    /// Instance types with the right labels exist, but none attaches as many volumes.
-    TooManyVolumes {
-        /// CSI driver.
-        driver: Arc<str>,
-        /// How many the pod has.
-        wanted: u32,
-        /// The most that a type attaches.
-        most: u32,
-    },
-    /// Each resource is there on some type, but no single type has them all.
-    NoTypeHasAll,
-    /// Types would do, but none can be bought now in the zones and by the capacity types that remain.
-    NoOffering {
-        /// How many types would do.
-        types: usize,
-    },
-    /// The pool's limit leaves no room for any type that would do.
-    Limit {
-        /// The limited resource.
-        resource: String,
-        /// The limit.
-        limit: Quantity,
-        /// What the pool uses already, planned nodes included.
-        used: Quantity,
-    },
-    /// No domain is left that the pod may use.
-    Topology {
-        /// The constraint, in words.
-        rule: String,
-    },
-    /// A daemon set has pods on all nodes that would do, which the pod must not be near.
-    Daemon {
-        /// The daemon set.
-        daemon: PodKey,
-        /// The rule that keeps them apart, in words.
-        rule: String,
-    },
-    /// A daemon takes a port of the node that the pod wants, on every type that would do.
-    HostPort {
-        /// The daemon's port.
-        port: HostPort,
-    },
-    /// Fewer values remain possible than the pool's `minValues` asks for.
-    MinValues {
-        /// The label.
-        key: String,
-        /// `minValues`.
-        wanted: u32,
-        /// What remains.
-        possible: u32,
-    },
-}
-
-impl Misfit {
-    /// Answers how near to fitting a pod with this misfit was: how many of the checks before it were passed.
-    pub(crate) fn nearness(&self) -> u8 {
-        match self {
-            Misfit::PoolNotReady | Misfit::ClassNotReady { .. } | Misfit::StaticPool => 0,
-            Misfit::Taint { .. } => 1,
-            Misfit::Requirement { .. } | Misfit::NamedNode { .. } => 2,
-            Misfit::NoInstanceType { .. } => 3,
-            Misfit::TooBig { .. } | Misfit::TooManyVolumes { .. } | Misfit::NoTypeHasAll => 4,
-            Misfit::HostPort { .. } => 5,
-            Misfit::NoOffering { .. } => 6,
-            Misfit::Daemon { .. } => 7,
-            Misfit::MinValues { .. } | Misfit::Limit { .. } => 8,
-            Misfit::Topology { .. } => 9,
-        }
-    }
-}
-
-impl fmt::Display for Misfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Misfit::PoolNotReady => f.write_str("the pool is not ready"),
-            Misfit::ClassNotReady { class } => write!(f, "node class {class} is missing or not ready"),
-            Misfit::StaticPool => f.write_str("the pool has a fixed number of replicas"),
-            Misfit::Taint { taint } => write!(f, "the pod does not tolerate {taint}"),
-            Misfit::Requirement { problem } => f.write_str(problem),
-            Misfit::NamedNode { wanted } => write!(f, "a node is wanted by its name ({wanted}), which no new node has"),
-            Misfit::NoInstanceType { wanted } => write!(f, "no instance type has {wanted}"),
-            Misfit::TooBig { resource, wanted, largest } => {
-                write!(f, "{resource}: {wanted} asked, the largest type has {largest} left for pods")
-            }
-            Misfit::TooManyVolumes { driver, wanted, most } => {
-                write!(f, "{wanted} volumes of {driver}, a new node attaches {most} at most")
-            }
-            Misfit::NoTypeHasAll => f.write_str("no instance type has enough of all resources at once"),
-            Misfit::NoOffering { types } => {
-                write!(
-                    f,
-                    "{types} instance types would do, but none can be had now in the zones and capacity types allowed"
-                )
-            }
-            Misfit::Limit { resource, limit, used } => write!(f, "limit {resource} {limit} reached ({used} in use)"),
-            Misfit::Topology { rule } => write!(f, "unsatisfiable topology constraint: {rule}"),
-            Misfit::Daemon { daemon, rule } => {
-                write!(
-                    f,
-                    "daemon set {daemon} runs on all nodes that would do, and the pod must not be near it: {rule}"
-                )
-            }
-            Misfit::HostPort { port } => {
-                write!(f, "a daemon takes the host port {port} on every instance type that would do")
-            }
-            Misfit::MinValues { key, wanted, possible } => {
-                write!(f, "minValues of {key} is {wanted}, only {possible} remain")
-            }
-        }
-    }
-}
-
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::NeverPlaced { feature } => write!(f, "karp does not place pods with {feature}"),
             Refusal::Volume { claim, problem } => write!(f, "persistent volume claim {claim}: {problem}"),
             Refusal::NoPools => f.write_str("there is no NodePool"),
+            Refusal::ForeignPools { pools, groups } => write!(
+                f,
+                "there is no NodePool with a node class of {NODE_CLASS_GROUP}: {} {} one of {}",
+                pools.join(", "),
+                if pools.len() == 1 { "has" } else { "have" },
+                groups.join(" or ")
+            ),
             Refusal::Pool { pool, misfit } => write!(f, "pool {pool}: {misfit}"),
         }
     }
@@ -368,36 +228,23 @@ impl Unschedulable {
 }
 
 impl Refusal {
+    /// Answers why there is no pool that karp may use.
+    pub(crate) fn no_pools(snapshot: &Snapshot) -> Self {
+        let mut pools: Vec<Arc<str>> = snapshot.pools.iter().map(|pool| pool.name.clone()).collect();
+        pools.sort();
+        let groups: BTreeSet<Arc<str>> = snapshot.pools.iter().map(|pool| pool.class.group.clone()).collect();
+        match pools.is_empty() {
+            true => Refusal::NoPools,
+            false => Refusal::ForeignPools { pools, groups: groups.into_iter().collect() },
+        }
+    }
+
     fn event(&self) -> String {
         match self {
             Refusal::NoPools => "no nodepools found".to_owned(),
+            Refusal::ForeignPools { .. } => format!("no nodepools found: {self}"),
             Refusal::Pool { pool, misfit } => format!("incompatible with nodepool {pool:?}, {}", misfit.event(pool)),
             Refusal::NeverPlaced { .. } | Refusal::Volume { .. } => self.to_string(),
-        }
-    }
-}
-
-impl Misfit {
-    fn event(&self, pool: &str) -> String {
-        match self {
-            Misfit::Taint { taint } => format!("did not tolerate taint ({taint})"),
-            Misfit::Requirement { problem } => format!("incompatible requirements, {problem}"),
-            Misfit::NamedNode { .. } => format!("incompatible requirements, {self}"),
-            Misfit::NoInstanceType { wanted } => format!("no instance type met all requirements, {wanted}"),
-            Misfit::TooBig { .. } | Misfit::TooManyVolumes { .. } | Misfit::NoTypeHasAll => {
-                format!("no instance type has enough resources, {self}")
-            }
-            Misfit::NoOffering { .. } => format!("no instance type has the required offering, {self}"),
-            Misfit::Limit { .. } => {
-                format!("all available instance types exceed limits for nodepool: {pool:?}, {self}")
-            }
-            Misfit::PoolNotReady
-            | Misfit::ClassNotReady { .. }
-            | Misfit::StaticPool
-            | Misfit::Topology { .. }
-            | Misfit::Daemon { .. }
-            | Misfit::HostPort { .. }
-            | Misfit::MinValues { .. } => self.to_string(),
         }
     }
 }

@@ -19,10 +19,11 @@ use super::queue::{Group, Kind, Ways, kinds, waiting_pods};
 use super::scarcity::Scarcity;
 use super::wants::Asks;
 use super::{
-    InFlightNode, Misfit, Placement, Refusal, Solution, Unschedulable, finish, improve, join, reservations, share,
+    Blocked, InFlightNode, Misfit, Placement, Refusal, Solution, Unschedulable, finish, improve, join, reservations,
+    share,
 };
 use crate::catalogue::{Price, TypeSet};
-use crate::cluster::{MinValuesPolicy, Pod, Snapshot};
+use crate::cluster::{MinValuesPolicy, Pod, PodKey, Snapshot};
 use crate::resources::Resources;
 
 /// How long after a refusal for want of offerings a new look is worth while: recent capacity errors are forgotten by then.
@@ -418,9 +419,9 @@ fn refuse(
     let planned = planned(problem, &solution.nodes);
     for at in assignment.waiting_groups().collect::<Vec<_>>() {
         let why = turned_away(problem, assignment, at, misfits, &planned);
-        let reasons = reasons(problem, solution, &why);
-        let pods = assignment.groups[at].waiting.iter().rev().cloned();
-        solution.unschedulable.extend(pods.map(|pod| Unschedulable { pod, reasons: reasons.clone() }));
+        let pods: Vec<PodKey> = assignment.groups[at].waiting.iter().rev().cloned().collect();
+        let kind = assignment.groups[at].kind;
+        tell(problem, assignment, (kind, &pods), &why, solution);
     }
     for kind in 0..assignment.kinds() {
         if !assignment.rest(kind).is_empty() {
@@ -428,10 +429,34 @@ fn refuse(
                 closed(problem, ways, pool, &planned).or_else(|| Some(earlier.get(&kind)?[pool].clone()))
             };
             let why = assignment.why(kind, closed);
-            let reasons = reasons(problem, solution, &why);
-            let pods = assignment.rest(kind).iter().cloned();
-            solution.unschedulable.extend(pods.map(|pod| Unschedulable { pod, reasons: reasons.clone() }));
+            let pods = assignment.rest(kind);
+            tell(problem, assignment, (kind, pods), &why, solution);
         }
+    }
+}
+
+/// Refuses pods of a kind for what keeps them out of each pool. Those with volumes are told of theirs each by itself.
+fn tell(
+    problem: &Problem<'_>,
+    assignment: &mut Assignment<'_>,
+    (kind, pods): (usize, &[PodKey]),
+    why: &[Misfit],
+    solution: &mut Solution,
+) {
+    let common = reasons(problem, solution, why);
+    let with_volumes = problem.snapshot.pods.iter().filter(|pod| !pod.claims.is_empty());
+    let with_volumes: FxHashMap<&PodKey, &Arc<Pod>> = match assignment.is_bound(kind) {
+        true => with_volumes.map(|pod| (&pod.key, pod)).collect(),
+        false => FxHashMap::default(),
+    };
+    for pod in pods {
+        let mut own = common.clone();
+        if let Some(pod) = with_volumes.get(pod) {
+            let mut why = why.to_vec();
+            assignment.blame_volumes(kind, pod, &mut why);
+            own = reasons(problem, solution, &why);
+        }
+        solution.unschedulable.push(Unschedulable { pod: pod.clone(), reasons: own });
     }
 }
 
@@ -449,7 +474,7 @@ fn turned_away(
         // a domain that is wrong for the pool is no reason where another would do
         let Ok(ways) = &group.ways[pool] else { continue };
         *why = match (group.joins, &misfits[pool]) {
-            (true, _) => Misfit::Topology { rule: near_rule(problem, group) },
+            (true, _) => Misfit::Topology { rule: near_rule(problem, group), blocked: Blocked::Full },
             (false, Some(misfit)) => misfit.clone(),
             (false, None) => closed(problem, ways, pool, planned).unwrap_or(Misfit::NoTypeHasAll),
         };
@@ -474,9 +499,10 @@ fn reasons(problem: &Problem<'_>, solution: &mut Solution, why: &[Misfit]) -> Ve
     let closed = problem.closed.iter().cloned();
     reasons.extend(closed.map(|(pool, misfit)| Refusal::Pool { pool, misfit }));
     if reasons.is_empty() {
-        reasons.push(Refusal::NoPools);
+        reasons.push(Refusal::no_pools(problem.snapshot));
     }
-    let waits = |r: &Refusal| matches!(r, Refusal::Pool { misfit: Misfit::NoOffering { .. }, .. });
+    let waits =
+        |r: &Refusal| matches!(r, Refusal::Pool { misfit: Misfit::NoOffering { .. } | Misfit::NotOffered { .. }, .. });
     if reasons.iter().any(waits) {
         solution.next_look = problem.snapshot.now.checked_add(OFFERINGS_RETURN).ok();
     }
@@ -526,10 +552,13 @@ fn too_few_values(problem: &Problem<'_>, ways: &[Way], pool: usize, planned: &Re
     let mut types = TypeSet::with_capacity(state.catalogue.types().len());
     ways.iter().for_each(|way| types.union_with(&way.types));
     let left = limits_left(state).minus(planned);
+    let all = types.clone();
     let beyond: Vec<usize> = types.ones().filter(|at| !node_size(state, *at).fits(&left)).collect();
     beyond.into_iter().for_each(|at| types.set(at, false));
     state.pool.min_values.iter().find_map(|(key, wanted)| {
         let possible = distinct_values(state, &types, key);
-        (possible < *wanted).then(|| Misfit::MinValues { key: key.to_string(), wanted: *wanted, possible })
+        let limited = || distinct_values(state, &all, key) >= *wanted;
+        let misfit = |limited| Misfit::MinValues { key: key.to_string(), wanted: *wanted, possible, limited };
+        (possible < *wanted).then(|| misfit(limited()))
     })
 }

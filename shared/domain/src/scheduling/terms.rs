@@ -316,6 +316,21 @@ impl<'a> Terms<'a> {
         format!("{kind}, key={}{skew}{of}", counter.key)
     }
 
+    /// Says which pods a rule is about: `app=x in namespace default`.
+    pub(crate) fn pods_of(&self, rule: &Rule) -> String {
+        let counter = &self.counters[rule.counter];
+        let (Counted::Selected { selector, namespaces, .. } | Counted::Owners { selector, namespaces }) = &counter.of
+        else {
+            return "any selector".to_owned();
+        };
+        let selector = match selector {
+            None => "an affinity without labelSelector".to_owned(),
+            Some(selector) if selector.is_empty() => "any label".to_owned(),
+            Some(selector) => selector.to_string(),
+        };
+        format!("{selector} in {namespaces}")
+    }
+
     /// Says whether a counter counts by node: its label is the host name.
     pub(crate) fn is_by_host(&self, counter: CounterId) -> bool {
         &*self.counters[counter].key == labels::HOSTNAME

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use karp_domain::api::{self, labels};
-use karp_domain::requirement::{Incompatible, Operator, Requirement, Requirements, Undefined, ValueSet};
+use karp_domain::requirement::{Incompatible, Operator, Requirement, Requirements, Torn, Undefined, ValueSet};
 use proptest::prelude::*;
 
 use crate::deep;
@@ -212,6 +212,17 @@ fn a_contradiction_is_named() {
     let text = "what is wanted of label \"topology.kubernetes.io/zone\" contradicts itself: \
                 topology.kubernetes.io/zone DoesNotExist and topology.kubernetes.io/zone Exists";
     assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn what_contradicts_what_is_noted_with_its_values() {
+    let (mut wanted, mut torn) = (Requirements::new(), Torn::new());
+    for values in [&["a", "b"][..], &["b", "c"], &["d"], &["e"]] {
+        wanted.add_noting(Requirement::only("team", values.iter().copied()), &mut torn);
+    }
+    wanted.add_noting(Requirement::exists("other"), &mut torn);
+    assert_eq!(torn, Torn::from([("team".into(), "team In [b] and team In [d]".to_owned())]));
+    assert!(wanted.get("team").is_some_and(Requirement::is_impossible));
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod overlays;
 mod places;
 mod pods;
 mod properties;
+mod refusals;
 mod reservations;
 mod reserve;
 mod scenarios;

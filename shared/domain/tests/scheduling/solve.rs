@@ -405,7 +405,8 @@ fn min_values_are_lowered_and_noted_when_asked_for() {
 fn foreign_pools_are_never_used() {
     let auto = with(pool("auto", json!([])), &[("spec.template.spec.nodeClassRef.group", json!("eks.amazonaws.com"))]);
     let (_, solution) = answer(&[class(), auto, pending("p", "1", "1Gi")]);
-    assert_eq!(solution.unschedulable[0].reasons, [Refusal::NoPools]);
+    let (pools, groups) = (vec!["auto".into()], vec!["eks.amazonaws.com".into()]);
+    assert_eq!(solution.unschedulable[0].reasons, [Refusal::ForeignPools { pools, groups }]);
 }
 
 /// The cheapest way to pack a few pods: every partition into nodes, every node on its cheapest type.

@@ -414,7 +414,10 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
                 assert!(wanted > most && catalogue.types().iter().all(|t| too_few(takes(&t.name, t.attachable))));
             }
             // volumes narrow where a pod may be; the judge of topology looks at them
-            Misfit::Requirement { .. } | Misfit::NoInstanceType { .. } | Misfit::NamedNode { .. }
+            Misfit::Requirement { .. }
+            | Misfit::NoInstanceType { .. }
+            | Misfit::NamedNode { .. }
+            | Misfit::Volume { .. }
                 if !pod.claims.is_empty() => {}
             other => assert!(smallest.is_empty(), "{}: pool {} could hold it, but: {other}", pod.key, pool.name),
         }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::super::Misfit;
 use super::super::board::{KeyId, ValueId};
 use super::super::problem::Way;
 use super::super::queue::{ByPool, Pins, bears_all};
 use super::super::terms::Filter;
 use super::super::wants::{Asks, Wants};
+use super::super::{Blocked, Misfit};
 use super::Assignment;
 use crate::catalogue::Price;
 use crate::requirement::Requirements;
@@ -59,7 +59,10 @@ impl Cell {
         if side.pools.iter().zip(&*ways).all(|(on, ways)| *on || ways.is_err()) {
             return ways;
         }
-        let other = || Misfit::Topology { rule: "nodes that a spread does not count".to_owned() };
+        let other = || {
+            let rule = "nodes that a spread does not count".to_owned();
+            Misfit::Topology { rule, blocked: Blocked::Together }
+        };
         let keep = |(on, ways): (&bool, &Result<Vec<Way>, Misfit>)| if *on { ways.clone() } else { Err(other()) };
         side.pools.iter().zip(&*ways).map(keep).collect()
     }
