@@ -3,6 +3,7 @@
 mod capacity_buffer;
 pub mod conditions;
 mod crds;
+mod fields;
 pub mod hash;
 mod kubelet;
 pub mod kubelet_settings;

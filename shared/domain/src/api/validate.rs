@@ -12,7 +12,7 @@ use regex::Regex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{crds, words};
+use super::{crds, fields, words};
 
 /// One thing that the API server would refuse.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,8 +117,13 @@ fn check(definition: &str, object: &impl Serialize, old: Option<&impl Serialize>
     };
     let mut found = Vec::new();
     structure(&definition.schema, &object, &mut Path::root(), &mut found);
-    if found.is_empty() {
-        found = rules(&definition.rules, &object, old.as_ref());
+    // the API server prunes what it does not know, and asks the rules of the rest
+    if found.iter().all(|violation| violation.kind == ViolationKind::Unknown) {
+        found.extend(rules(&definition.rules, &object, old.as_ref()));
+    }
+    for unknown in found.iter_mut().filter(|violation| violation.kind == ViolationKind::Unknown) {
+        let meant = fields::meant(&definition.schema, &unknown.path).map(|known| format!("; did you mean {known}?"));
+        unknown.message.push_str(&meant.unwrap_or_default());
     }
     found.sort();
     found.dedup();

@@ -66,3 +66,26 @@ fn whole_objects_and_specs_alone_are_taken() {
     let paths: Vec<_> = validate::node_pool_change(&spec, &changed).into_iter().map(|found| found.path).collect();
     assert_eq!(paths, ["spec"]);
 }
+
+/// What the API server prunes keeps nobody from learning of a rule that the rest breaks.
+#[test]
+fn unknown_fields_say_what_was_meant_and_hide_no_rule() {
+    let template = json!({"spec": {"requirements": [{"key": "kubernetes.io/arch", "operator": "In", "value": ["amd64"]}],
+        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}}});
+    let budget = json!({"nodes": "1", "schedule": "@daily"});
+    let found = validate::node_pool(&json!({"spec": {"limit": {"cpu": "1"}, "expireAfter": "1h", "colour": "red",
+        "disruption": {"budgets": [budget]}, "template": template}}));
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let unknown = "is not a field of this API";
+    for wanted in [
+        format!("spec.limit: {unknown}; did you mean spec.limits?"),
+        format!("spec.expireAfter: {unknown}; did you mean spec.template.spec.expireAfter?"),
+        format!("spec.colour: {unknown}"),
+        format!(
+            "spec.template.spec.requirements[0].value: {unknown}; did you mean spec.template.spec.requirements[0].values?"
+        ),
+    ] {
+        assert!(found.contains(&wanted), "{wanted}: {found:#?}");
+    }
+    assert!(found.iter().any(|one| one.starts_with("spec.disruption")), "{found:#?}");
+}
