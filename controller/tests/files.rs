@@ -187,6 +187,13 @@ fn bad_input_is_told_by_file_and_line() {
         ("alpha.yaml", "apiVersion: autoscaling.x-k8s.io/v1alpha1\nkind: CapacityBuffer\nmetadata: {name: old}\n".to_owned()),
         ("template.yaml", "apiVersion: v1\nkind: PodTemplate\nmetadata: {name: t}\ntemplate:\n  spec:\n    containers: 1\n".to_owned()),
         ("empty.json", "3".to_owned()),
+        ("twice.yaml", "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  name: b\n".to_owned()),
+        ("tab.yaml", "apiVersion: v1\nkind: Pod\nmetadata:\n\tname: a\n".to_owned()),
+        ("requirement.yaml", format!("{POOL}  template:\n    spec:\n      requirements:\n      - kubernetes.io/arch In amd64\n")),
+        ("policy.yaml", format!("{POOL}  disruption:\n    budgets: []\n    consolidationPolicy: Never\n")),
+        ("map.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: sick}\nspec:\n  containers:\n    name: c\n".to_owned()),
+        ("path.json", "{\"kind\": \"Pod\", \"metadata\": {\"name\": \"sick\"}, \"spec\": {\"containers\": [{\"name\": \"c\", \"ports\": [{\"containerPort\": \"http\"}]}]}}".to_owned()),
+        ("older.yaml", "apiVersion: karpenter.k8s.aws/v1beta1\nkind: EC2NodeClass\nmetadata: {name: old}\n".to_owned()),
         ("negative.yaml", format!("%YAML 1.2\n---\n{}\n", broken("-1"))),
     ];
     let mut report = String::new();
@@ -209,6 +216,32 @@ fn bad_input_is_told_by_file_and_line() {
     ]);
     report += &steady(&bad_types.stderr, Some(&dir));
     insta::assert_snapshot!(report);
+}
+
+const POOL: &str = "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: wrong}\nspec:\n";
+
+/// The API server passes such fields over, and so does karp: not in silence.
+#[test]
+fn fields_that_the_api_does_not_have_are_told() {
+    let dir = Dir::new("typos");
+    let pool = format!(
+        "{POOL}  limit:\n    cpu: 10\n  template:\n    spec:\n      nodeClassRef: {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}}\n      requirements: []\n  expireAfter: 10m\n  colour: red\n"
+    );
+    let old = "---\napiVersion: karpenter.sh/v1alpha5\nkind: Provisioner\nmetadata: {name: old}\n";
+    let output = simulate(&[&dir.put("pool.yaml", pool + old)], &[]);
+    assert_eq!(output.status.code(), Some(0));
+    let says = [
+        "warning: DIR/pool.yaml:14: Provisioner is not read: a NodePool (karpenter.sh/v1) takes its place; `karp migrate -f` writes it as Terraform",
+        "warning: DIR/pool.yaml:12: NodePool wrong: spec.colour: is not a field of this API; it is passed over",
+        "warning: DIR/pool.yaml:11: NodePool wrong: spec.expireAfter: is not a field of this API; did you mean spec.template.spec.expireAfter?; it is passed over",
+        "warning: DIR/pool.yaml:6: NodePool wrong: spec.limit: is not a field of this API; did you mean spec.limits?; it is passed over",
+    ];
+    let told = steady(&output.stderr, Some(&dir));
+    let mut told: Vec<&str> = told.lines().collect();
+    told.sort_unstable();
+    let mut says = says.to_vec();
+    says.sort_unstable();
+    assert_eq!(told, says);
 }
 
 #[test]

@@ -6,9 +6,11 @@ mod catalogue;
 mod expand;
 mod manifest;
 mod object;
+mod place;
 mod redact;
 mod source;
 mod text;
+mod words;
 mod world;
 mod yaml;
 
@@ -176,7 +178,11 @@ pub fn read(paths: &[PathBuf]) -> Result<Objects, BadInput> {
         for (piece, read) in pieces.iter().zip(read) {
             let place = origin.at(piece.line);
             match read {
-                Ok(read) => problems.extend(objects.add(read, &place).err()),
+                Ok((read, doubts)) => {
+                    let doubts = doubts.into_iter().map(|doubt| place.at(doubt.line).problem(doubt.message));
+                    objects.warnings.extend(doubts);
+                    problems.extend(objects.add(read, &place).err());
+                }
                 Err(fault) => problems.push(place.at(fault.line).problem(fault.message)),
             }
         }

@@ -24,14 +24,14 @@ macro_rules! kinds {
             NotRead { kind: String, advice: &'static str },
         }
 
-        fn typed(piece: &Piece<'_>, version: &str, kind: &str) -> Result<Object, Fault> {
+        fn typed(piece: &Piece<'_>, version: &str, kind: &str) -> Result<(Object, Vec<Fault>), Fault> {
             match (version, kind) {
-                $(($version, $kind) => Ok(Object::$name(parse(piece, $kind)?)),)*
-                $((other, $kind) if group(other) == group($version) => Err(Fault {
-                    line: piece.line,
-                    message: format!("{} has apiVersion {other:?}; {} is read", $kind, $version),
-                }),)*
-                _ => Ok(Object::Passed(kind.to_owned())),
+                $(($version, $kind) => parse(piece, $kind).map(|(object, doubts)| (Object::$name(object), doubts)),)*
+                $((other, $kind) if group(other) == group($version) => {
+                    let message = format!("{} has apiVersion {other:?}; {} is read{}", $kind, $version, successor(other));
+                    Err(Fault { line: piece.line, message })
+                })*
+                _ => Ok((Object::Passed(kind.to_owned()), Vec::new())),
             }
         }
 
@@ -154,8 +154,8 @@ kinds! {
     "autoscaling.x-k8s.io/v1beta1" "CapacityBuffer" Buffer buffers;
 }
 
-/// Reads the object of a piece.
-pub fn read(piece: &Piece<'_>) -> Result<Object, Fault> {
+/// Reads the object of a piece; with what deserves a look in it.
+pub fn read(piece: &Piece<'_>) -> Result<(Object, Vec<Fault>), Fault> {
     let (version, kind) = match &piece.kind {
         Some((version, kind)) => (version.clone(), kind.clone()),
         None if looks_like_pod(piece) => (Cow::Borrowed("v1"), Cow::Borrowed("Pod")),
@@ -170,13 +170,28 @@ pub fn read(piece: &Piece<'_>) -> Result<Object, Fault> {
                 .name
                 .is_some_and(|name| KEPT.iter().any(|(kept, _)| *kept == name)) =>
         {
-            return Ok(Object::Passed(kind.into_owned()));
+            return Ok((Object::Passed(kind.into_owned()), Vec::new()));
         }
-        ("karpenter.sh", "Provisioner") => "write a NodePool (karpenter.sh/v1) in its place",
-        ("karpenter.k8s.aws", "AWSNodeTemplate") => "write an EC2NodeClass (karpenter.k8s.aws/v1) in its place",
+        ("karpenter.sh", "Provisioner") => {
+            "a NodePool (karpenter.sh/v1) takes its place; `karp migrate -f` writes it as Terraform"
+        }
+        ("karpenter.k8s.aws", "AWSNodeTemplate") => {
+            "an EC2NodeClass (karpenter.k8s.aws/v1) takes its place; `karp migrate -f` writes it as Terraform"
+        }
         _ => return typed(piece, &version, &kind),
     };
-    Ok(Object::NotRead { kind: kind.into_owned(), advice })
+    Ok((Object::NotRead { kind: kind.into_owned(), advice }, Vec::new()))
+}
+
+/// What to do with an object of an older API.
+fn successor(version: &str) -> &'static str {
+    match version {
+        "karpenter.sh/v1alpha5"
+        | "karpenter.sh/v1beta1"
+        | "karpenter.k8s.aws/v1alpha1"
+        | "karpenter.k8s.aws/v1beta1" => ": `karp migrate -f` converts it, into Terraform",
+        _ => "",
+    }
 }
 
 fn group(version: &str) -> &str {
@@ -226,7 +241,8 @@ struct Metadata {
     name: Option<String>,
 }
 
-fn parse<T: DeserializeOwned>(piece: &Piece<'_>, kind: &str) -> Result<Box<T>, Fault> {
+/// What the API server prunes is no fault here either, but hardly what was meant.
+fn parse<T: DeserializeOwned>(piece: &Piece<'_>, kind: &str) -> Result<(Box<T>, Vec<Fault>), Fault> {
     let named = |fault: Fault| {
         let name = piece.parse::<Named>().ok().and_then(|named| {
             let name = named.metadata.name?;
@@ -244,19 +260,19 @@ fn parse<T: DeserializeOwned>(piece: &Piece<'_>, kind: &str) -> Result<Box<T>, F
         "CapacityBuffer" => Some(validate::capacity_buffer),
         _ => None,
     };
-    if let Some(rules) = rules {
-        let violations = rules(&piece.parse()?);
-        let refused: Vec<String> = violations.iter().filter(|v| refuses(v)).map(ToString::to_string).collect();
-        if !refused.is_empty() {
-            return Err(named(Fault { line: piece.line, message: refused.join("; ") }));
-        }
+    let Some(rules) = rules else { return Ok((Box::new(object), Vec::new())) };
+    // status is its controller's affair
+    let violations = rules(&piece.parse()?).into_iter().filter(|violation| !violation.path.starts_with("status"));
+    let (unknown, refused): (Vec<_>, Vec<_>) = violations.partition(|one| one.kind == ViolationKind::Unknown);
+    if let Some(first) = refused.first() {
+        let all: Vec<String> = refused.iter().map(ToString::to_string).collect();
+        return Err(named(Fault { line: piece.line_at(&first.path), message: all.join("; ") }));
     }
-    Ok(Box::new(object))
-}
-
-/// What the API server prunes is no fault here either, and status is its controller's affair.
-fn refuses(violation: &Violation) -> bool {
-    violation.kind != ViolationKind::Unknown && !violation.path.starts_with("status")
+    let doubt = |one: &Violation| {
+        let message = format!("{one}; it is passed over");
+        named(Fault { line: piece.line_at(&one.path), message })
+    };
+    Ok((Box::new(object), unknown.iter().map(doubt).collect()))
 }
 
 fn doubles<K: Resource>(kind: &str, all: &[Found<K>], problems: &mut Vec<Problem>) {

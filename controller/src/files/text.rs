@@ -7,6 +7,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::place::{offset_of, path_at};
+use super::words::plain;
 use super::yaml::{Content, Node, Transcript, YamlError};
 
 /// How deep lists may lie in lists: no tool writes more than two, and each level takes stack.
@@ -39,12 +41,36 @@ pub struct Fault {
 impl Piece<'_> {
     /// Reads the piece as a type.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        let text = self.json();
+        serde_json::from_str(text).map_err(|error| {
+            let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+            let (words, field) = plain(&error.to_string());
+            let path = [path_at(text, before + error.column()), field.unwrap_or_default()];
+            let path = path.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join(".");
+            let message = if path.is_empty() { words } else { format!("{path}: {words}") };
+            Fault { line: self.line_of(error.line()), message }
+        })
+    }
+
+    /// Answers the line on which the value of a path stands, such as `spec.limits[cpu]`.
+    pub fn line_at(&self, path: &str) -> usize {
+        let text = self.json();
+        let before = &text[..offset_of(text, path)];
+        self.line_of(1 + before.bytes().filter(|byte| *byte == b'\n').count())
+    }
+
+    fn json(&self) -> &str {
         match &self.form {
-            Form::Json(text) => serde_json::from_str(text).map_err(|error| json_fault(&error, self.line)),
-            Form::Yaml(transcript, from) => serde_json::from_str(&transcript.json).map_err(|error| Fault {
-                line: from + transcript.line(error.line()).saturating_sub(1),
-                message: plain(&error.to_string()),
-            }),
+            Form::Json(text) => text,
+            Form::Yaml(transcript, _) => &transcript.json,
+        }
+    }
+
+    /// The line in the whole text of a line of the JSON text.
+    fn line_of(&self, line: usize) -> usize {
+        match &self.form {
+            Form::Json(_) => self.line + line.saturating_sub(1),
+            Form::Yaml(transcript, from) => from + transcript.line(line).saturating_sub(1),
         }
     }
 }
@@ -211,20 +237,10 @@ fn cut_node<'a>(node: &Node, listed: Listed<'_, 'a>, from: usize, pieces: &mut V
 }
 
 fn json_fault(error: &serde_json::Error, from: usize) -> Fault {
-    Fault { line: from + error.line().saturating_sub(1), message: plain(&error.to_string()) }
+    Fault { line: from + error.line().saturating_sub(1), message: plain(&error.to_string()).0 }
 }
 
 fn yaml_fault(error: &YamlError, from: usize) -> Fault {
     let line = error.location().map_or(1, |location| location.line() as usize);
-    Fault { line: from + line.saturating_sub(1), message: plain(&error.to_string()) }
-}
-
-/// Takes the place in the piece out of a message: the place in the file stands before it.
-fn plain(message: &str) -> String {
-    let end = message.rfind(" at line ").unwrap_or(message.len());
-    let message = message[..end].trim();
-    match message.split_once(": ") {
-        Some((place, rest)) if place.starts_with("error: line ") || place.starts_with("line ") => rest.to_owned(),
-        _ => message.to_owned(),
-    }
+    Fault { line: from + line.saturating_sub(1), message: plain(&error.to_string()).0 }
 }
