@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::growth::values_of;
 use super::problem::open_catalogue;
 use super::reservations;
+use super::sold::{Places, sold};
 use crate::cluster::{MinValuesPolicy, Pool, Snapshot};
 use crate::counted;
 
@@ -17,8 +18,15 @@ pub enum Lack {
         /// What no type has, whatever else is asked for; none where it takes several requirements to leave nothing.
         wanted: Option<String>,
     },
-    /// Types with those labels exist, and none is offered in the zones and capacity types that the pool leaves, or all are missing now.
+    /// Types with those labels exist, and all are missing now in the zones and capacity types that the pool leaves.
     Offerings,
+    /// Types with those labels exist, and none is sold in the zones and capacity types that the pool leaves.
+    NotSold {
+        /// What the pool leaves.
+        wanted: Places,
+        /// Where and how they are sold.
+        offered: Places,
+    },
     /// What is offered has too few values of a label for `minValues`.
     Values {
         /// The label.
@@ -35,10 +43,15 @@ impl fmt::Display for Lack {
         f.write_str("NodePool requirements leave nothing to launch: ")?;
         match self {
             Lack::Types { wanted: Some(wanted) } => write!(f, "no instance type of its class has {wanted}"),
-            Lack::Types { wanted: None } => f.write_str("no instance type of its class has all the labels that they ask for"),
+            Lack::Types { wanted: None } => {
+                f.write_str("no instance type of its class has all the labels that they ask for")
+            }
             Lack::Offerings => f.write_str(
-                "no instance type that they name is offered in their zones and capacity types, or all are out of capacity now",
+                "all instance types that they name are out of capacity now, in their zones and capacity types",
             ),
+            Lack::NotSold { wanted, offered } => {
+                write!(f, "no instance type that they name is sold {wanted}, only {offered}")
+            }
             Lack::Values { key, wanted, found } => {
                 let values = counted(*wanted as usize, "value");
                 write!(f, "minValues asks for {values} of {key}, what is offered has {found}")
@@ -59,7 +72,11 @@ pub fn barren(snapshot: &Snapshot) -> Vec<(Arc<str>, Lack)> {
         }
         types.intersect_with(&catalogue.offered(market));
         if types.is_clear() {
-            return Some(Lack::Offerings);
+            let sold = sold(&catalogue, &pool.requirements, &catalogue.select(&pool.requirements).0, market);
+            return Some(match sold {
+                Ok(_) => Lack::Offerings,
+                Err((wanted, offered)) => Lack::NotSold { wanted, offered },
+            });
         }
         if snapshot.settings.min_values != MinValuesPolicy::Strict {
             return None;

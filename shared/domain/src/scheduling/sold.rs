@@ -85,16 +85,29 @@ pub(crate) fn any_of(names: &[Arc<str>]) -> String {
 /// Says why none of some types can be had where a pool and what is wanted of its nodes let them be bought: they are sold there and missing
 /// now, or nobody sells them so.
 pub(crate) fn none_offered(state: &PoolState, wanted: &Requirements, types: &TypeSet, market: Market) -> Misfit {
-    let count = types.count_ones(..);
-    let both = of_offerings(&state.pool.requirements.and(wanted));
-    let all = || types.ones().flat_map(|at| &state.catalogue.types()[at].offerings);
-    let there = |offering: &&Offering| {
-        offering.satisfies(&both) && (allows(&state.catalogue, market, offering) || offering.reservation.is_some())
-    };
-    if all().any(|offering| there(&offering)) {
-        return Misfit::NoOffering { types: count, wanted: Places::of(all().filter(there)) };
+    let (count, both) = (types.count_ones(..), state.pool.requirements.and(wanted));
+    match sold(&state.catalogue, &both, types, market) {
+        Ok(wanted) => Misfit::NoOffering { types: count, wanted },
+        Err((wanted, offered)) => Misfit::NotOffered { types: count, wanted, offered },
     }
-    Misfit::NotOffered { types: count, wanted: Places::asked(&both), offered: Places::of(all()) }
+}
+
+/// Answers where and how some types are sold as requirements ask, whether or not any can be had now; else what is asked for, and what there is.
+pub(crate) fn sold(
+    catalogue: &Catalogue,
+    requirements: &Requirements,
+    types: &TypeSet,
+    market: Market,
+) -> Result<Places, (Places, Places)> {
+    let asked = of_offerings(requirements);
+    let all = || types.ones().flat_map(|at| &catalogue.types()[at].offerings);
+    let there = |offering: &&Offering| {
+        offering.satisfies(&asked) && (allows(catalogue, market, offering) || offering.reservation.is_some())
+    };
+    match all().any(|offering| there(&offering)) {
+        true => Ok(Places::of(all().filter(there))),
+        false => Err((Places::asked(&asked), Places::of(all()))),
+    }
 }
 
 fn allows(catalogue: &Catalogue, market: Market, offering: &Offering) -> bool {

@@ -40,7 +40,7 @@ fn a_pool_of_which_nothing_can_be_bought_says_why() {
     let wanted = [
         (
             "elsewhere",
-            "no instance type that they name is offered in their zones and capacity types, or all are out of capacity now",
+            "no instance type that they name is sold in eu-west-1a, only as spot or on-demand in us-east-1a or us-east-1b",
         ),
         ("few", "minValues asks for 50 values of node.kubernetes.io/instance-type, what is offered has "),
         ("misspelt", "no instance type of its class has karpenter.k8s.aws/instance-family In [m7x]"),
@@ -51,6 +51,9 @@ fn a_pool_of_which_nothing_can_be_bought_says_why() {
     for ((pool, says), (name, why)) in found.iter().zip(wanted) {
         assert!(pool == name && says.starts_with(&format!("{begins}{why}")), "{pool}: {says}");
     }
+    let mut missing = world(&[("fine", json!([]))]);
+    missing.catalogues.insert("default".into(), catalogue(TYPES).without(|_, _| true).into());
+    assert!(told(&missing)[0].1.ends_with("are out of capacity now, in their zones and capacity types"), "for now");
     all.settings.min_values = MinValuesPolicy::BestEffort;
     assert!(told(&all).iter().all(|(pool, _)| pool != "few"), "fewer will do");
 }
