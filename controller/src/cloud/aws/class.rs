@@ -11,7 +11,7 @@ use karp_domain::api::{
     Ami, AmiFamily, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, HttpTokens, InterfaceType, Toggle, VolumeType,
     labels,
 };
-use karp_domain::catalogue::{Demands, InstanceFacts, builtin_type};
+use karp_domain::catalogue::{Arch, Demands, InstanceFacts, builtin_type};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirement;
 use karp_domain::user_data::ClusterFacts;
@@ -239,9 +239,13 @@ pub fn image_for_type<'a>(images: &'a [Ami], family: AmiFamily, instance_type: &
     }
 }
 
-/// Says whether a family's current images boot a type at all: AL2023 wants a CPU newer than the first Graviton.
+/// Says whether a family's current images boot a type at all: AL2023 wants a CPU newer than the first Graviton, Windows is built for amd64.
 pub fn boots(family: AmiFamily, facts: &InstanceFacts) -> bool {
-    family != AmiFamily::Al2023 || facts.name_parts().family != "a1"
+    match family {
+        AmiFamily::Al2023 => facts.name_parts().family != "a1",
+        AmiFamily::Windows2019 | AmiFamily::Windows2022 | AmiFamily::Windows2025 => facts.arch == Arch::Amd64,
+        AmiFamily::Al2 | AmiFamily::Bottlerocket | AmiFamily::Custom => true,
+    }
 }
 
 #[cfg(test)]

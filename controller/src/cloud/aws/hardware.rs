@@ -103,6 +103,7 @@ mod tests {
         let windows = hardware(&json!({"amiSelectorTerms": [{"alias": "windows2022@latest"}]}));
         let labels = made(&windows, "m7i.large").expect("a type").labels;
         assert_eq!((&*labels[labels::OS][0], &*labels[labels::WINDOWS_BUILD][0]), ("windows", "10.0.20348"));
+        assert!(made(&windows, "m7g.large").is_none(), "Windows is built for amd64");
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod packing;
 mod problem;
 mod queue;
 mod reach;
+mod refuse;
 mod remedy;
 mod replicas;
 mod reservations;

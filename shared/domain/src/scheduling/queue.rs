@@ -91,6 +91,9 @@ pub(crate) fn displaced(snapshot: &Snapshot, pods: &[Arc<Pod>]) -> Vec<Arc<Pod>>
 /// What tells pods with claims apart: where their volumes can be reached, and what they take of a node, volumes included.
 type Claimed = Option<(Vec<Requirements>, Amounts)>;
 
+/// What pods of one kind have in common: their shape, their namespace where they spread, their priority, their class, their claims.
+type Alike<'p> = (Hashed<'p, Shape>, Option<&'p str>, i32, ClassId, Claimed);
+
 /// A first pod, its class, what its claims make of it, and all pods like it.
 type Gathered<'p> = (&'p Arc<Pod>, ClassId, Claimed, Vec<PodKey>);
 
@@ -103,7 +106,7 @@ pub(crate) fn kinds(
     ways: &mut Ways,
 ) -> (Vec<Kind>, Vec<(PodKey, Refusal)>, FxHashSet<CounterId>) {
     let mut refused = Vec::new();
-    let mut at: FxHashMap<(Hashed<'_, Shape>, Option<&str>, i32, ClassId, Claimed), usize> = FxHashMap::default();
+    let mut at: FxHashMap<Alike<'_>, usize> = FxHashMap::default();
     let mut kinds: Vec<Gathered<'_>> = Vec::new();
     for pod in pods {
         if let Some(feature) = pod.shape.unsupported.first() {
