@@ -87,6 +87,11 @@ fn unless<T>(result: kube::Result<T>, harmless: impl Fn(&kube::core::Status) -> 
     }
 }
 
+/// Says whether a request that failed may have been carried out all the same: the API server did not answer, or not to the end.
+pub fn may_be_done(error: &kube::Error) -> bool {
+    !matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code))
+}
+
 /// Lists the pods on a node at the API server, whatever the watch shows; nothing when one of them cannot be read.
 pub async fn pods_on(client: &Client, node: &str) -> kube::Result<Option<Vec<Arc<ReadPod>>>> {
     let on_it = ListParams::default().fields(&format!("spec.nodeName={node}"));

@@ -413,7 +413,7 @@ impl Real {
         let refused: BTreeSet<String> = first.unschedulable.iter().map(|refused| refused.pod.to_string()).collect();
         let targets = self.make(&snapshot, &first, 0).await?;
         self.wait_to_be_scheduled(objects).await?;
-        self.nominate(&targets).await?;
+        self.nominate(&snapshot, &targets).await?;
         self.free(by_priority(&snapshot, &planned)).await?;
         let mut left = self.unbound(&planned, &BTreeSet::new()).await?;
         let landed = self.bound().await?;
@@ -439,7 +439,7 @@ impl Real {
             overtaken.extend(left.intersection(&refused).cloned());
             left.retain(|pod| !overtaken.contains(pod));
             let targets = self.make(&now, &next, round).await?;
-            self.nominate(&targets).await?;
+            self.nominate(&now, &targets).await?;
             let planned = planned.difference(&overtaken).cloned().collect();
             left = self.unbound(&planned, &left).await?;
         }
@@ -596,8 +596,10 @@ impl Real {
         Ok(())
     }
 
-    async fn nominate(&self, targets: &BTreeMap<String, String>) -> Result<()> {
-        for (pod, node) in targets {
+    async fn nominate(&self, snapshot: &Snapshot, targets: &BTreeMap<String, String>) -> Result<()> {
+        let pods = snapshot.pods.iter().filter(|pod| !pod.shape.may_be_nominated());
+        let left_out: BTreeSet<String> = pods.map(|pod| pod.key.to_string()).collect();
+        for (pod, node) in targets.iter().filter(|(pod, _)| !left_out.contains(*pod)) {
             let (namespace, name) = pod.split_once('/').context("a namespace and a name")?;
             let status = Patch::Merge(json!({"status": {"nominatedNodeName": node}}));
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);

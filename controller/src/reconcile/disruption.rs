@@ -30,6 +30,8 @@ use crate::ops::telemetry::pass_span;
 
 /// Plans are made no more often than this, whatever wakes.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
+/// Nodes that the API server did not let go are asked for again after this.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Remembers which claims are being disrupted by commands of this process, and which pools failed at it.
 #[derive(Default)]
@@ -301,15 +303,30 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
             Act::Wait { until } => {
                 tokio::time::sleep(Duration::try_from(until.duration_since(now)).unwrap_or_default()).await;
             }
-            Act::Delete => break,
+            Act::Delete => {
+                if let_all_go(context, command).await {
+                    return context.running.memory().succeeded(command, Timestamp::now());
+                }
+                if execution.is_late(now) {
+                    // its taints are taken back by the next pass
+                    return context.running.memory().failed(command, Timestamp::now());
+                }
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
             Act::RollBack(failure) => {
                 return roll_back(context, command, Replacements::Keep(replacements), &failure).await;
             }
         }
     }
+}
+
+/// Deletes the candidates' claims; says whether each is on its way.
+async fn let_all_go(context: &Context, command: &Command) -> bool {
+    let mut all = true;
     for candidate in &command.candidates {
         let Some(claim) = context.stores.claim(&candidate.claim) else { continue };
-        if claim.metadata.uid.as_deref() != Some(&*candidate.uid) {
+        let leaves = claim.metadata.deletion_timestamp.is_some() || context.assumed().leaves(&candidate.claim);
+        if leaves || claim.metadata.uid.as_deref() != Some(&*candidate.uid) {
             continue;
         }
         context.events.publish(
@@ -319,9 +336,10 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
         );
         if let Err(error) = let_go(context, command, candidate, &claim).await {
             tracing::error!(NodeClaim.name = %candidate.claim, %error, "deleting nodeclaim");
+            all = false;
         }
     }
-    context.running.memory().succeeded(command, Timestamp::now());
+    all
 }
 
 /// Deletes a candidate's claim. One that is ill is given hardly any time to drain: nobody knows whether its pods still run.

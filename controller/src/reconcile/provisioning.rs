@@ -194,6 +194,10 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
         Ok(Outcome::Nothing) => return None,
         Err(error) => {
             tracing::error!(NodePool.name = %node.pool, %error, "creating nodeclaim");
+            if effect::may_be_done(&error) {
+                // reckoned with until somebody has looked: else its pods are launched for twice, past limits
+                context.assumed().created(&assumed, now);
+            }
             tell_refused(context, node, &error);
             return None;
         }

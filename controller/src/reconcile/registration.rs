@@ -93,7 +93,8 @@ async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
         .pods(&claim.name_any())
         .into_iter()
         .filter_map(|key| context.stores.pods.get(&key))
-        .filter(|pod| pod.node.is_none() && pod.deletes_at.is_none() && pod.nominated.as_deref() != Some(node));
+        .filter(|pod| pod.node.is_none() && pod.deletes_at.is_none() && pod.nominated.as_deref() != Some(node))
+        .filter(|pod| pod.shape.may_be_nominated());
     let effects: Vec<Effect> =
         waiting.map(|pod| Effect::Nominate { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.into() }).collect();
     for result in join_all(effects.iter().map(|effect| effect::apply(&context.client, effect))).await {

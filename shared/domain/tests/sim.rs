@@ -164,6 +164,58 @@ fn what_is_seen_late_does_no_harm() {
     }
 }
 
+/// The API server is away for minutes, for everybody; EC2 goes on, and takes instances back meanwhile. What was begun is gone on with.
+#[test]
+fn an_api_server_that_is_away_is_waited_for() {
+    for seed in 0..8 {
+        let (pause_permille, crash_permille) = if seed % 2 == 0 { (0, 10) } else { (3, 0) };
+        let faults = Faults {
+            away_permille: 4,
+            warns_permille: 4,
+            ends_permille: 1,
+            drifts_permille: 3,
+            scales_permille: 5,
+            pause_permille,
+            crash_permille,
+            ..Faults::default()
+        };
+        let report = play(seed, 60, faults, &[budget()]);
+        assert!(report.unanswered > 10 && report.launches > 10, "{report:?}");
+    }
+}
+
+/// Prices halve and double: a move saves by those that hold when it is begun, on-demand nodes and spot ones alike.
+#[test]
+fn moving_prices_are_reckoned_with() {
+    let mut commands = 0;
+    for seed in 0..8 {
+        let faults = Faults { prices_permille: 10, scales_permille: 3, ..Faults::default() };
+        let how = if seed % 2 == 0 { &BOTH[1..] } else { &BOTH };
+        let report = play(seed, 60, faults, &[budget(), bought(how)]);
+        assert!(report.repriced > 10, "{report:?}");
+        commands += report.commands;
+    }
+    assert!(commands > 20, "{commands}");
+}
+
+/// One request in twenty is not answered, and half of those are carried out all the same: nobody knows which.
+#[test]
+fn requests_that_are_not_answered_do_no_harm() {
+    let limits = ("spec.limits", json!({"nodes": "8"}));
+    for seed in 0..8 {
+        let faults = Faults {
+            unanswered_permille: 50,
+            warns_permille: 3,
+            drifts_permille: 3,
+            scales_permille: 5,
+            watch_lag_seconds: if seed % 2 == 0 { 0 } else { 5 },
+            ..Faults::default()
+        };
+        let report = play(seed, 60, faults, &[budget(), limits.clone()]);
+        assert!(report.unanswered > 10, "{report:?}");
+    }
+}
+
 #[test]
 fn a_paused_leader_does_no_harm() {
     for seed in 0..6 {
@@ -302,6 +354,9 @@ fn mixed_faults_under_many_seeds() {
         list_lag_seconds: 3,
         fickle_permille: 300,
         others_permille: 2,
+        away_permille: 1,
+        unanswered_permille: 4,
+        prices_permille: 2,
         ..Faults::default()
     };
     // every fourth cluster is seen late, too

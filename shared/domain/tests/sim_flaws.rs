@@ -136,6 +136,9 @@ const CALM: Faults = Faults {
     cut_permille: 0,
     pause_permille: 0,
     others_permille: 0,
+    away_permille: 0,
+    unanswered_permille: 0,
+    prices_permille: 0,
     clock: None,
 };
 const CHANGING: Faults = Faults { scales_permille: 10, fickle_permille: 300, ..CALM };
@@ -187,6 +190,18 @@ fn s4_what_was_written_and_is_not_seen_yet() {
     }
     let late = Faults { watch_lag_seconds: 10, ..CHANGING };
     Case { pool: few_nodes(), ..case("S-4", 60, late) }.catches_this(&Flaw);
+}
+
+#[test]
+fn s4_claims_whose_creation_was_not_answered() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn reckons_with_the_unanswered(&self) -> bool {
+            false
+        }
+    }
+    let unanswered = Faults { unanswered_permille: 300, cut_permille: 30, ends_permille: 5, ..CHANGING };
+    Case { pool: few_nodes(), ..case("S-4", 90, unanswered) }.catches_this(&Flaw);
 }
 
 #[test]

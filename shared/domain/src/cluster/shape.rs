@@ -89,6 +89,12 @@ impl Shape {
         })
     }
 
+    /// Says whether several such pods may be nominated to nodes. By a spread whose selector is empty kube-scheduler counts no pod that is bound,
+    /// but each that is nominated (`updateWithPod`, 1.36): nominated ones would keep each other out for ever.
+    pub fn may_be_nominated(&self) -> bool {
+        self.spread.iter().all(|spread| !spread.required || spread.selector.is_some())
+    }
+
     /// Says whether it asks anything of other pods.
     pub fn is_social(&self) -> bool {
         !(self.spread.is_empty()

@@ -112,6 +112,11 @@ impl Execution {
         }
     }
 
+    /// Says whether it has taken longer than any command may: what the API server has not let go by now is looked at anew.
+    pub fn is_late(&self, now: Timestamp) -> bool {
+        now.duration_since(self.tainted) >= REPLACEMENT_LIMIT
+    }
+
     /// Between the choice and the taint, pods may come that nobody planned with.
     fn arrival(&self, pods: &[Arc<Pod>], now: Timestamp) -> Option<Failure> {
         let live = || pods.iter().filter(|pod| pod.holds_resources() && pod.deletes_at.is_none());

@@ -76,7 +76,8 @@ pub(super) fn is_cheaper(world: &mut World, command: &Command) {
     let after: Price = command.replacements.iter().map(dearest).sum();
     let on = |claim: &str| world.claims.get(claim).and_then(provider_id).and_then(|id| world.instances.get(id));
     // a node that went before the watch showed it cannot be judged: it costs nothing any more
-    let Some(before) = command.candidates.iter().map(|one| Some(on(&one.claim)?.offering.price)).sum::<Option<Price>>()
+    let now = |offering: &RankedOffering| price(offering).unwrap_or(offering.price);
+    let Some(before) = command.candidates.iter().map(|one| Some(now(&on(&one.claim)?.offering))).sum::<Option<Price>>()
     else {
         return;
     };
@@ -228,7 +229,7 @@ impl Watch {
         for id in lost {
             let since = *self.orphans.entry(id.clone()).or_insert(world.now);
             // as long as EC2 throttles, nobody can end anything
-            let since = world.account.last_throttled.map_or(since, |last| since.max(last));
+            let since = world.account.last_throttled.map_or(since, |last| since.max(last)).max(world.back);
             if world.now.duration_since(since) > ORPHAN_LIMIT {
                 self.fail(world, "S-1", format!("{id} runs without a claim"));
             }
@@ -315,7 +316,7 @@ impl Watch {
         let mut forgotten = Vec::new();
         for key in keys {
             let since = *self.waiting.entry(key.clone()).or_insert(world.now);
-            let last = world.told.get(key).map_or(since, |told| since.max(*told));
+            let last = world.told.get(key).map_or(since, |told| since.max(*told)).max(world.back);
             if world.now.duration_since(last) > ANSWER_LIMIT {
                 forgotten.push(key.clone());
             }

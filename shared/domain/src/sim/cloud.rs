@@ -171,6 +171,12 @@ impl World {
             self.end(unlucky);
         }
         self.fall_ill();
+    }
+
+    /// Lets the cluster see what became of its instances: kubelets join, nodes without an instance go, and each says whether it is well.
+    pub(super) fn join(&mut self) {
+        let now = self.now;
+        let ids: Vec<String> = self.instances.keys().cloned().collect();
         for id in ids {
             let joins = self.instances.get_mut(&id).and_then(|instance| instance.joins.take_if(|at| *at <= now));
             let alive = self.instances.get(&id).filter(|instance| instance.ends.is_none()).cloned();

@@ -14,7 +14,9 @@ use super::interruption::Plan;
 use super::turns::Turns;
 use super::watch::View;
 use super::world::{World, is_ready};
-use super::writes::{Killed, cut_short, delete_claim, effect, forget_purpose, patch_node, set, taint, yes};
+use super::writes::{
+    Stop, ask, cut_short, delete_claim, effect, forget_purpose, patch_node, set, survived, taint, wrote, yes,
+};
 use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 use crate::batch::{Batcher, Window};
@@ -91,25 +93,25 @@ impl Controller<'_> {
     }
 
     /// Lets a second pass.
-    pub(super) fn tick(&mut self, world: &mut World) -> Result<(), Killed> {
+    pub(super) fn tick(&mut self, world: &mut World) -> Result<(), Stop> {
         for name in self.assumed.doubtful(world.clock()) {
-            if !world.claims.contains_key(&*name) {
+            if ask(world).is_ok() && !world.claims.contains_key(&*name) {
                 self.assumed.forget(&name);
             }
         }
-        self.interruptions(world)?;
+        survived(self.interruptions(world))?;
         for name in self.view.claims().keys().cloned().collect::<Vec<_>>() {
-            self.claim(world, &name)?;
+            survived(self.claim(world, &name))?;
         }
         for name in self.view.nodes().keys().cloned().collect::<Vec<_>>() {
-            self.end_node(world, &name)?;
+            survived(self.end_node(world, &name))?;
         }
         self.provision(world)?;
         self.disrupt(world)?;
-        self.collect(world)
+        survived(self.collect(world))
     }
 
-    fn claim(&mut self, world: &mut World, name: &str) -> Result<(), Killed> {
+    fn claim(&mut self, world: &mut World, name: &str) -> Result<(), Stop> {
         let Some(claim) = self.view.claims().get(name).cloned() else { return Ok(()) };
         let on = |node: &&core::Node| {
             provider_id(&claim).is_some()
@@ -130,10 +132,8 @@ impl Controller<'_> {
             Step::Launch => self.launch(world, &claim),
             Step::Register => {
                 let Some(node) = node.and_then(|node| node.metadata.name) else { return Ok(()) };
-                patch_node(world, &node, |node| lifecycle::adopt(&claim, node));
-                effect(world)?;
-                patch_node(world, &node, lifecycle::open);
-                effect(world)?;
+                patch_node(world, &node, |node| lifecycle::adopt(&claim, node))?;
+                patch_node(world, &node, lifecycle::open)?;
                 if world.is_current(&claim) {
                     world.joined += 1;
                     self.health.entry(pool).or_default().note(Outcome::Joined, world.clock());
@@ -149,8 +149,7 @@ impl Controller<'_> {
                     world,
                     &node,
                     |_| serde_json::json!({"metadata": {"labels": {(labels::INITIALIZED): "true"}}}),
-                );
-                effect(world)?;
+                )?;
                 set(world, &claim, |status, now| yes(status, conditions::INITIALIZED, now))
             }
             Step::Lose => set(world, &claim, |status, now| {
@@ -194,7 +193,7 @@ impl Controller<'_> {
         snapshot
     }
 
-    fn provision(&mut self, world: &mut World) -> Result<(), Killed> {
+    fn provision(&mut self, world: &mut World) -> Result<(), Stop> {
         let leaving = self.view.nodes().values().filter(|node| node.metadata.deletion_timestamp.is_some()).count();
         let waiting = self.view.pods().values().filter(|pod| pod.is_provisionable()).count() + leaving;
         if waiting > 0 && (waiting != self.waiting || world.now.as_second() % LOOK_AGAIN.as_secs() == 0) {
@@ -221,15 +220,17 @@ impl Controller<'_> {
         for node in solution.nodes {
             let trial = self.allowance(world, &node.pool) != Allowance::All;
             if !trial || tried.insert(node.pool.clone()) {
-                let claim = self.create(world, &node)?;
-                plan.pods.insert(claim, node.pods.iter().cloned().collect());
+                match self.create(world, &node) {
+                    Ok(claim) => drop(plan.pods.insert(claim, node.pods.iter().cloned().collect())),
+                    other => survived(other.map(drop))?,
+                }
             }
         }
         self.plan = plan;
         Ok(())
     }
 
-    fn disrupt(&mut self, world: &mut World) -> Result<(), Killed> {
+    fn disrupt(&mut self, world: &mut World) -> Result<(), Stop> {
         if self.found.is_none() {
             self.resume(world)?;
         }
@@ -256,7 +257,7 @@ impl Controller<'_> {
         }
         self.memory.examined(plan.resume);
         super::check::ill_for_long(world, &plan.hurried);
-        plan.hurried.iter().try_for_each(|candidate| cut_short(world, &candidate.claim))?;
+        plan.hurried.iter().try_for_each(|candidate| survived(cut_short(world, &candidate.claim)))?;
         let look = world.now + LOOK_AGAIN;
         self.plans = plan.next_look.map_or(look, |at| at - SignedDuration::from_secs(world.skew)).min(look);
         for command in plan.commands {
@@ -278,35 +279,40 @@ impl Controller<'_> {
     }
 
     /// Goes on with what an earlier process began.
-    fn resume(&mut self, world: &mut World) -> Result<(), Killed> {
+    fn resume(&mut self, world: &mut World) -> Result<(), Stop> {
         let snapshot = self.snapshot(world);
         self.found = Some(disruption::begun(&snapshot).into_iter().flat_map(|begun| begun.replacements).collect());
         for Begun { command, replacements, .. } in self.decisions.begun(&snapshot) {
             if self.is_busy(&command) {
                 world.given_up.extend(replacements.iter().map(ToString::to_string));
-                replacements.iter().try_for_each(|name| forget_purpose(world, name))?;
+                replacements.iter().try_for_each(|name| survived(forget_purpose(world, name)))?;
                 continue;
             }
             world.resumed += 1;
-            let execution = Execution::new(command.cause, world.clock());
-            let replacements = replacements.iter().map(ToString::to_string).collect();
-            self.running.push((command.clone(), replacements, execution));
-            self.taint(world, &command)?;
-        }
-        Ok(())
-    }
-
-    fn taint(&mut self, world: &mut World, command: &Command) -> Result<(), Killed> {
-        for candidate in &command.candidates {
-            if let Some(node) = candidate.node.as_deref() {
-                self.assumed.tainted(&candidate.claim);
-                taint(world, node, true)?;
+            let replacements: Vec<String> = replacements.iter().map(ToString::to_string).collect();
+            match self.taint(world, &command) {
+                Ok(()) => {
+                    let execution = Execution::new(command.cause, world.clock());
+                    self.running.push((command, replacements, execution));
+                }
+                Err(Stop::Unanswered) => self.take_back(world, &command, &replacements, forget_purpose)?,
+                Err(Stop::Killed) => return Err(Stop::Killed),
             }
         }
         Ok(())
     }
 
-    fn begin(&mut self, world: &mut World, command: Command) -> Result<(), Killed> {
+    fn taint(&mut self, world: &mut World, command: &Command) -> Result<(), Stop> {
+        for candidate in &command.candidates {
+            if let Some(node) = candidate.node.as_deref() {
+                taint(world, node, true)?;
+                self.assumed.tainted(&candidate.claim);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, world: &mut World, command: Command) -> Result<(), Stop> {
         if self.is_busy(&command) {
             return Ok(());
         }
@@ -320,24 +326,59 @@ impl Controller<'_> {
         world.commands += 1;
         world.repairs += u32::from(command.cause == Cause::Unhealthy);
         let mut replacements = Vec::new();
-        for node in &command.replacements {
-            replacements.push(self.create(world, node)?);
+        match self.make_way(world, &command, &mut replacements) {
+            Ok(()) => {
+                let execution = Execution::new(command.cause, world.clock());
+                self.running.push((command, replacements, execution));
+                Ok(())
+            }
+            Err(Stop::Unanswered) => self.take_back(world, &command, &replacements, delete_claim),
+            Err(Stop::Killed) => Err(Stop::Killed),
         }
-        self.taint(world, &command)?;
-        let execution = Execution::new(command.cause, world.clock());
-        self.running.push((command, replacements, execution));
-        Ok(())
     }
 
-    /// Creates the claim of a planned node.
-    fn create(&mut self, world: &mut World, node: &InFlightNode) -> Result<String, Killed> {
-        let claim = create(world, node);
-        self.assumed.created(&claim, world.clock());
-        effect(world)?;
-        Ok(claim.metadata.name.unwrap_or_default())
+    /// Creates the replacements of a command and taints its nodes; answers those that were made, whatever stops it.
+    fn make_way(&mut self, world: &mut World, command: &Command, made: &mut Vec<String>) -> Result<(), Stop> {
+        for node in &command.replacements {
+            made.push(self.create(world, node)?);
+        }
+        self.taint(world, command)
     }
 
-    fn execute(&mut self, world: &mut World, at: usize) -> Result<(), Killed> {
+    /// Takes a command back, as far as the API server answers: the taints, and what was made for it.
+    fn take_back(
+        &mut self,
+        world: &mut World,
+        command: &Command,
+        replacements: &[String],
+        each: fn(&mut World, &str) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        world.given_up.extend(replacements.iter().cloned());
+        self.memory.failed(command, world.clock());
+        for candidate in &command.candidates {
+            self.assumed.untainted(&candidate.claim);
+            if let Some(node) = &candidate.node {
+                survived(taint(world, node, false))?;
+            }
+        }
+        replacements.iter().try_for_each(|name| survived(each(world, name)))
+    }
+
+    /// Creates the claim of a planned node. One of which nobody knows whether it is there is reckoned with until somebody has looked.
+    fn create(&mut self, world: &mut World, node: &InFlightNode) -> Result<String, Stop> {
+        let claim = new_claim(world, node);
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        let made = ask(world).and_then(|()| {
+            world.claims.insert(name.clone(), claim.clone());
+            wrote(world)
+        });
+        if made.is_ok() || self.decisions.reckons_with_the_unanswered() {
+            self.assumed.created(&claim, world.clock());
+        }
+        made.map(|()| name)
+    }
+
+    fn execute(&mut self, world: &mut World, at: usize) -> Result<(), Stop> {
         let (command, replacements, execution) = &self.running[at];
         let progress =
             |name: &String| match self.view.claims().get(name) {
@@ -355,32 +396,39 @@ impl Controller<'_> {
         if matches!(act, Act::Wait { .. }) {
             return Ok(());
         }
-        let (command, replacements, _) = self.running.swap_remove(at);
+        let (command, replacements, late) = (command.clone(), replacements.clone(), execution.is_late(world.clock()));
         if act != Act::Delete {
-            world.given_up.extend(replacements.iter().cloned());
-            replacements.iter().try_for_each(|name| forget_purpose(world, name))?;
+            self.running.swap_remove(at);
+            return self.take_back(world, &command, &replacements, forget_purpose);
         }
+        let mut left = false;
         for candidate in &command.candidates {
-            if act == Act::Delete {
-                if command.cause == Cause::Unhealthy {
-                    cut_short(world, &candidate.claim)?;
-                }
-                self.assumed.deleted(&candidate.claim);
-                delete_claim(world, &candidate.claim)?;
-            } else if let Some(node) = &candidate.node {
-                self.assumed.untainted(&candidate.claim);
-                taint(world, node, false)?;
-            }
+            let gone = self.let_go(world, &command, candidate);
+            left |= gone.is_err();
+            survived(gone)?;
         }
-        match act {
-            Act::Delete => self.memory.succeeded(&command, world.clock()),
-            _ => self.memory.failed(&command, world.clock()),
+        // what was not answered is asked again
+        if !left || late {
+            self.running.swap_remove(at);
+            match left {
+                true => self.memory.failed(&command, world.clock()),
+                false => self.memory.succeeded(&command, world.clock()),
+            }
         }
         Ok(())
     }
 
+    fn let_go(&mut self, world: &mut World, command: &Command, candidate: &Candidate) -> Result<(), Stop> {
+        if command.cause == Cause::Unhealthy {
+            cut_short(world, &candidate.claim)?;
+        }
+        delete_claim(world, &candidate.claim)?;
+        self.assumed.deleted(&candidate.claim);
+        Ok(())
+    }
+
     /// Taints that no command stands behind: an earlier process left them.
-    fn take_back_stale_taints(&mut self, world: &mut World) -> Result<(), Killed> {
+    fn take_back_stale_taints(&mut self, world: &mut World) -> Result<(), Stop> {
         let ours: BTreeSet<&str> = self
             .running
             .iter()
@@ -399,10 +447,10 @@ impl Controller<'_> {
             node.metadata.deletion_timestamp.is_none() && !ours.contains(name.as_str()) && !goes(id)
         });
         let stale: Vec<String> = stale.map(|(name, _)| name.clone()).collect();
-        stale.iter().try_for_each(|name| taint(world, name, false))
+        stale.iter().try_for_each(|name| survived(taint(world, name, false)))
     }
 
-    fn collect(&mut self, world: &mut World) -> Result<(), Killed> {
+    fn collect(&mut self, world: &mut World) -> Result<(), Stop> {
         let all = "";
         if world.now < self.collects || !self.turns.comes(self.decisions, Action::Describe, all, world.uptime()) {
             return Ok(());
@@ -416,6 +464,7 @@ impl Controller<'_> {
         let collection = self.decisions.collect(&mut self.collector, &seen, now);
         for id in collection.instances {
             // the watch may be late: the claim is asked for
+            ask(world)?;
             let claim = world.instances.get(&id).and_then(|instance| world.claims.get(&instance.claim));
             if claim.is_none() {
                 self.end_instance(world, &id);
@@ -423,6 +472,7 @@ impl Controller<'_> {
             }
         }
         for claim in collection.claims {
+            ask(world)?;
             let id = provider_id(&claim).unwrap_or_default();
             let alive = world.instances.get(id).is_some_and(|one| one.ends.is_none());
             // the watch may be late: the node is asked for
@@ -460,7 +510,7 @@ fn reordered(world: &mut World, snapshot: &Snapshot) -> Option<Snapshot> {
     Some(other)
 }
 
-fn create(world: &mut World, node: &InFlightNode) -> NodeClaim {
+fn new_claim(world: &mut World, node: &InFlightNode) -> NodeClaim {
     world.count += 1;
     let name = format!("{}-{}", node.pool, world.count);
     let mut claim = NodeClaim::new(&name, node.claim_spec());
@@ -469,6 +519,5 @@ fn create(world: &mut World, node: &InFlightNode) -> NodeClaim {
     claim.metadata.finalizers = Some(vec![labels::TERMINATION_FINALIZER.to_owned()]);
     claim.metadata.labels = Some(node.claim_labels());
     claim.metadata.annotations = Some(node.annotations.clone());
-    world.claims.insert(name, claim.clone());
     claim
 }

@@ -110,6 +110,12 @@ pub trait Decisions {
         true
     }
 
+    /// Says whether a claim whose creation was not answered is reckoned with until somebody has looked whether it is there. The controller's
+    /// provisioning is not in this crate: this repeats its rule.
+    fn reckons_with_the_unanswered(&self) -> bool {
+        true
+    }
+
     /// Says whether a listing takes the place of what a watch kept: [`Watched::done`](crate::cluster::Watched::done).
     fn forgets_on_listing(&self) -> bool {
         true

@@ -12,7 +12,7 @@ use super::cloud::Instance;
 use super::controller::Controller;
 use super::launch::was_tried;
 use super::world::{World, is_ready};
-use super::writes::{Killed, call, effect, taint};
+use super::writes::{Stop, ask, call, taint, wrote};
 use crate::api::NodeClaim;
 use crate::cluster::Pod;
 use crate::eviction::{self, Answer, Drain};
@@ -28,13 +28,14 @@ impl Controller<'_> {
         world: &mut World,
         claim: &NodeClaim,
         node: Option<&core::Node>,
-    ) -> Result<(), Killed> {
+    ) -> Result<(), Stop> {
         let name = claim.metadata.name.clone().unwrap_or_default();
         if let Some(node) = node {
             let (now, node) = (world.now, node.metadata.name.clone().unwrap_or_default());
+            ask(world)?;
             if let Some(node) = world.nodes.get_mut(&node).filter(|node| node.metadata.deletion_timestamp.is_none()) {
                 node.metadata.deletion_timestamp = Some(Time(now));
-                return effect(world);
+                return wrote(world);
             }
             return Ok(());
         }
@@ -48,8 +49,9 @@ impl Controller<'_> {
             None => None,
         };
         if id.is_none_or(|id| self.end_instance(world, &id)) && world.is_current(claim) {
+            ask(world)?;
             world.claims.remove(&name);
-            return effect(world);
+            return wrote(world);
         }
         Ok(())
     }
@@ -97,7 +99,7 @@ impl Controller<'_> {
         false
     }
 
-    pub(super) fn end_node(&mut self, world: &mut World, name: &str) -> Result<(), Killed> {
+    pub(super) fn end_node(&mut self, world: &mut World, name: &str) -> Result<(), Stop> {
         let Some(node) = self.view.nodes().get(name).filter(|node| node.metadata.deletion_timestamp.is_some()).cloned()
         else {
             return Ok(());
@@ -118,6 +120,7 @@ impl Controller<'_> {
             let answers = self.answers.entry(id.clone()).or_default();
             let step = self.decisions.drain(&Drain { pods: &pods, deadline, answers }, world.clock());
             if step == eviction::Step::Drained && self.decisions.lists_before_the_end() {
+                ask(world)?;
                 let pods: Vec<Arc<Pod>> = world.pods.values().filter(on_it).cloned().map(Arc::new).collect();
                 let drain = Drain { pods: &pods, deadline, answers };
                 if self.decisions.drain(&drain, world.clock()) != eviction::Step::Drained {
@@ -126,13 +129,15 @@ impl Controller<'_> {
             }
             if let eviction::Step::Wait(wait) = step {
                 for target in &wait.evict {
+                    ask(world)?;
                     let answer = world.evict(&target.pod, &target.uid);
                     answers.note(&target.uid, answer, world.clock());
-                    if answer == Answer::Done { effect(world)? } else { call(world)? }
+                    if answer == Answer::Done { wrote(world)? } else { call(world)? }
                 }
                 for forced in &wait.delete {
+                    ask(world)?;
                     world.force(&forced.pod, &forced.uid, forced.grace_seconds, deadline);
-                    effect(world)?;
+                    wrote(world)?;
                 }
                 return Ok(());
             }
@@ -143,8 +148,9 @@ impl Controller<'_> {
             world.ended_drained(&id, name, until);
         }
         if gone {
+            ask(world)?;
             world.nodes.remove(name);
-            effect(world)?;
+            wrote(world)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::check::warnings;
 use super::controller::Controller;
 use super::queue::Received;
 use super::world::World;
-use super::writes::{Killed, call, delete_claim, effect, taint};
+use super::writes::{Stop, ask, call, delete_claim, taint, wrote};
 use crate::api::{NodeClaim, conditions, labels};
 use crate::catalogue::CapacityType;
 use crate::cluster::{PodKey, Snapshot};
@@ -51,7 +51,7 @@ impl Plan {
 
 impl Controller<'_> {
     /// Handles what the queue gives, one after the other, and deletes then what was handled.
-    pub(super) fn interruptions(&mut self, world: &mut World) -> Result<(), Killed> {
+    pub(super) fn interruptions(&mut self, world: &mut World) -> Result<(), Stop> {
         let mut receipts = Vec::new();
         for received in world.receive() {
             if !self.decisions.records_before_deleting() {
@@ -73,7 +73,7 @@ impl Controller<'_> {
     }
 
     /// Says whether a message is done with.
-    fn handle(&mut self, world: &mut World, received: &Received) -> Result<bool, Killed> {
+    fn handle(&mut self, world: &mut World, received: &Received) -> Result<bool, Stop> {
         let message = self.decisions.message(&received.body);
         let mut done = true;
         for notice in message.notices() {
@@ -96,7 +96,7 @@ impl Controller<'_> {
         self.view.claims().values().any(waits)
     }
 
-    fn heed(&mut self, world: &mut World, message: &Message, notice: &Notice, claim: &NodeClaim) -> Result<(), Killed> {
+    fn heed(&mut self, world: &mut World, message: &Message, notice: &Notice, claim: &NodeClaim) -> Result<(), Stop> {
         if claim.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
@@ -110,17 +110,17 @@ impl Controller<'_> {
         }
     }
 
-    fn delete(&mut self, world: &mut World, claim: &NodeClaim) -> Result<(), Killed> {
+    fn delete(&mut self, world: &mut World, claim: &NodeClaim) -> Result<(), Stop> {
         let name = claim.metadata.name.as_deref().unwrap_or_default();
         if world.claims.get(name).is_some_and(|known| known.metadata.uid == claim.metadata.uid) {
+            delete_claim(world, name)?;
             self.assumed.deleted(name);
-            return delete_claim(world, name);
         }
         Ok(())
     }
 
     /// Records on a claim that its instance is called back: a patch of what was seen, or else of what is there.
-    fn recall(&mut self, world: &mut World, claim: &NodeClaim, recall: Recall) -> Result<(), Killed> {
+    fn recall(&mut self, world: &mut World, claim: &NodeClaim, recall: Recall) -> Result<(), Stop> {
         if recall.cause.speaks_against_offering() {
             self.avoid(world, claim);
         }
@@ -131,11 +131,12 @@ impl Controller<'_> {
         if !new(claim) {
             return Ok(());
         }
+        ask(world)?;
         if let Some(known) = world.claims.get_mut(name).filter(|known| new(known)) {
             let annotations = recall.annotations().map(|(key, value)| (key.to_owned(), value));
             known.metadata.annotations.get_or_insert_default().extend(annotations);
             world.recalls += 1;
-            return effect(world);
+            return wrote(world);
         }
         Ok(())
     }
@@ -157,14 +158,14 @@ impl Controller<'_> {
         claim: &NodeClaim,
         node: Option<&core::Node>,
         recall: Recall,
-    ) -> Result<(), Killed> {
+    ) -> Result<(), Stop> {
         let Some(node) = node else { return self.delete(world, claim) };
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let (late, home) = (world.clock() >= recall.due(), self.home(name));
         let claim_name = claim.metadata.name.as_deref().unwrap_or_default();
         if !is_tainted(node) {
-            self.assumed.tainted(claim_name);
             taint(world, name, true)?;
+            self.assumed.tainted(claim_name);
             self.batcher.add(world.clock());
         }
         let Some(home) = home.filter(|_| !late).or_else(|| late.then(Vec::new)) else { return Ok(()) };

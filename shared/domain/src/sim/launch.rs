@@ -6,7 +6,7 @@ use super::check;
 use super::cloud::{Instance, Refusal, zone_of};
 use super::controller::Controller;
 use super::world::World;
-use super::writes::{Killed, delete_claim, effect, set, yes};
+use super::writes::{Stop, ask, delete_claim, effect, set, wrote, yes};
 use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::RankedOffering;
@@ -17,7 +17,7 @@ const ATTEMPT: &str = "karp.sh/launch-attempt";
 
 impl Controller<'_> {
     /// Takes a claim one step towards its instance.
-    pub(super) fn launch(&mut self, world: &mut World, claim: &NodeClaim) -> Result<(), Killed> {
+    pub(super) fn launch(&mut self, world: &mut World, claim: &NodeClaim) -> Result<(), Stop> {
         let name = claim.metadata.name.clone().unwrap_or_default();
         if self.turns.rests(&name, world.uptime()) {
             return Ok(());
@@ -41,7 +41,7 @@ impl Controller<'_> {
     }
 
     /// Asks EC2 for the cheapest that is not known to be missing, when it is this call's turn.
-    fn ask(&mut self, world: &mut World, claim: &NodeClaim) -> Result<(), Killed> {
+    fn ask(&mut self, world: &mut World, claim: &NodeClaim) -> Result<(), Stop> {
         let (name, now) = (claim.metadata.name.clone().unwrap_or_default(), world.uptime());
         let uid = claim.metadata.uid.clone().unwrap_or_default();
         let Ok(wanted) = crate::api::requirements(&claim.spec.requirements) else { return Ok(()) };
@@ -70,7 +70,7 @@ impl Controller<'_> {
         claim: &NodeClaim,
         asked: &RankedOffering,
         code: &str,
-    ) -> Result<(), Killed> {
+    ) -> Result<(), Stop> {
         let name = claim.metadata.name.as_deref().unwrap_or_default();
         let (known, now) = (self.unavailable.clone(), world.uptime());
         let asked = UnavailableOffering {
@@ -107,15 +107,16 @@ fn attempt(claim: &NodeClaim) -> u32 {
 }
 
 /// Writes the attempt on a claim.
-fn stamp(world: &mut World, name: &str, attempt: u32) -> Result<(), Killed> {
+fn stamp(world: &mut World, name: &str, attempt: u32) -> Result<(), Stop> {
+    ask(world)?;
     if let Some(claim) = world.claims.get_mut(name) {
         claim.metadata.annotations.get_or_insert_default().insert(ATTEMPT.to_owned(), attempt.to_string());
     }
-    effect(world)
+    wrote(world)
 }
 
 /// Notes that a launch came to nothing so far, and why.
-fn failed(world: &mut World, name: &str, reason: &str) -> Result<(), Killed> {
+fn failed(world: &mut World, name: &str, reason: &str) -> Result<(), Stop> {
     let Some(claim) = world.claims.get(name).cloned() else { return Ok(()) };
     set(world, &claim, |status, now| {
         let unknown = ConditionStatus::Unknown;
@@ -124,8 +125,9 @@ fn failed(world: &mut World, name: &str, reason: &str) -> Result<(), Killed> {
 }
 
 /// Writes what the instance is to the claim.
-fn adopt(world: &mut World, name: &str, instance: Instance) -> Result<(), Killed> {
+fn adopt(world: &mut World, name: &str, instance: Instance) -> Result<(), Stop> {
     let kind = world.catalogue.get(&instance.offering.instance_type).cloned();
+    ask(world)?;
     if let (Some(claim), Some(kind)) = (world.claims.get_mut(name), &kind) {
         let all = claim.metadata.labels.get_or_insert_default();
         for (key, values) in &kind.labels {
@@ -136,7 +138,7 @@ fn adopt(world: &mut World, name: &str, instance: Instance) -> Result<(), Killed
         all.insert(labels::ZONE.to_owned(), zone_of(&instance).to_string());
         all.insert(labels::CAPACITY_TYPE.to_owned(), instance.offering.capacity_type.to_string());
     }
-    effect(world)?;
+    wrote(world)?;
     let Some(claim) = world.claims.get(name).cloned() else { return Ok(()) };
     set(world, &claim, |status, now| {
         status.provider_id = Some(instance.id);

@@ -2,6 +2,7 @@
 //! and state machines. What must hold is checked after every second; the same seed gives the same run.
 
 mod account;
+mod api_server;
 mod check;
 mod cloud;
 mod controller;
@@ -9,6 +10,7 @@ mod decisions;
 mod ends;
 mod interruption;
 mod launch;
+mod prices;
 mod queue;
 mod random;
 mod refusal;
@@ -79,6 +81,12 @@ pub struct Faults {
     pub pause_permille: u32,
     /// Somebody else in the account uses up all calls that EC2 takes, for up to a minute, in a second.
     pub others_permille: u32,
+    /// EC2 changes the prices of a type, in a second: of all its spot offerings, or those on demand.
+    pub prices_permille: u32,
+    /// The API server goes away, in a second: for up to 4 min.
+    pub away_permille: u32,
+    /// The API server does not answer a request, which it has carried out half of the time.
+    pub unanswered_permille: u32,
     /// How wrong the controller's clock is, to the end of the run.
     pub clock: Option<Skew>,
 }
@@ -143,6 +151,8 @@ pub struct Report {
     pub crashes: u32,
     /// Writes that were refused since the object had changed.
     pub conflicts: u32,
+    /// Requests that the API server did not answer.
+    pub unanswered: u32,
     /// Times that a replica began to lead.
     pub takeovers: u32,
     /// Launches that EC2 refused for a reason that stays.
@@ -151,6 +161,8 @@ pub struct Report {
     pub throttled: u32,
     /// Instances that EC2 warned of.
     pub warnings: u32,
+    /// Times that prices changed.
+    pub repriced: u32,
     /// Claims that were told of it.
     pub recalls: u32,
     /// Messages that were deleted from the queue.
@@ -200,8 +212,9 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     (report.launches, report.evictions, report.commands) = (world.launches, world.evictions, world.commands);
     (report.repairs, report.resumed) = (world.repairs, world.resumed);
     (report.nodes, report.reordered) = (world.nodes.len(), world.reordered);
-    (report.conflicts, report.takeovers) = (world.conflicts, world.takeovers);
+    (report.conflicts, report.takeovers, report.unanswered) = (world.conflicts, world.takeovers, world.unanswered);
     (report.warnings, report.recalls, report.messages) = (world.warnings, world.recalls, world.queue.deleted);
+    report.repriced = world.repriced;
     (report.throttled, report.refused) = (world.account.throttled, world.refused.count);
     report
 }

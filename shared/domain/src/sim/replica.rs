@@ -48,6 +48,8 @@ impl<'d> Replica<'d> {
     /// What it knew is gone, what it wrote is not.
     fn restart(&mut self, world: &World) {
         *self = Replica::begin(self.decisions, self.name, self.lives + 1, self.elector.is_some(), world);
+        // nothing can be listed before
+        self.paused = world.returns();
     }
 
     /// Lets a second pass; says whether the process was killed.
@@ -72,7 +74,7 @@ impl<'d> Replica<'d> {
                 self.restart(world);
                 return true;
             }
-            world.served = true;
+            world.served = !world.is_away();
         }
         self.elect(world, now);
         false
@@ -85,11 +87,13 @@ impl<'d> Replica<'d> {
             return;
         }
         self.renews = now + RETRY_PERIOD;
-        elector.observe(world.lease.as_ref(), now);
-        if !matches!(elector.next(now), Move::Wait(_)) {
-            let spec = elector.claim(world.clock());
-            elector.accepted(&spec, now, now);
-            world.lease = Some(spec);
+        if !world.is_away() {
+            elector.observe(world.lease.as_ref(), now);
+            if !matches!(elector.next(now), Move::Wait(_)) {
+                let spec = elector.claim(world.clock());
+                elector.accepted(&spec, now, now);
+                world.lease = Some(spec);
+            }
         }
         let leads = elector.leads(now);
         if self.works && !leads {

@@ -148,9 +148,11 @@ impl View {
         let lags = [lag(), lag(), lag()];
         let mut cut = || random.happens(cuts).then(|| 1 + random.below(CUT) as i64).map(SignedDuration::from_secs);
         let cuts = [cut(), cut(), cut()].map(|cut| cut.map(|cut| world.now + cut));
-        self.claims.cut = self.claims.cut.or(cuts[0]);
-        self.nodes.cut = self.nodes.cut.or(cuts[1]);
-        self.pods.cut = self.pods.cut.or(cuts[2]);
+        // who waits for the API server finds it within seconds
+        let back = world.returns();
+        self.claims.cut = back.or(self.claims.cut).or(cuts[0]);
+        self.nodes.cut = back.or(self.nodes.cut).or(cuts[1]);
+        self.pods.cut = back.or(self.pods.cut).or(cuts[2]);
         let (past, now) = (&world.past, world.now);
         self.claims.advance(&past.claims, now, lags[0], decisions);
         self.nodes.advance(&past.nodes, now, lags[1], decisions);

@@ -87,6 +87,12 @@ pub struct World {
     pub(super) unserved: Timestamp,
     pub(super) conflicts: u32,
     pub(super) takeovers: u32,
+    /// The API server is away until then; when it last was; requests that it did not answer.
+    pub(super) away: Option<Timestamp>,
+    pub(super) back: Timestamp,
+    pub(super) unanswered: u32,
+    /// Times that prices changed.
+    pub(super) repriced: u32,
     /// When it began.
     start: Timestamp,
 }
@@ -126,14 +132,22 @@ impl World {
     /// Lets a second pass for everybody but karp.
     pub(super) fn tick(&mut self) {
         self.now += SignedDuration::from_secs(1);
-        self.meddle();
+        self.come_and_go();
+        self.move_prices();
+        let away = self.is_away();
+        if !away {
+            self.meddle();
+        }
         self.share_account();
         self.change_rights();
         self.announce();
         self.pass_in_cloud();
-        self.kubelets();
-        self.controllers();
-        self.schedule();
+        if !away {
+            self.join();
+            self.kubelets();
+            self.controllers();
+            self.schedule();
+        }
         self.note();
     }
 

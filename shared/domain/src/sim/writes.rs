@@ -1,4 +1,4 @@
-//! What a controller writes at the API server: it may be killed just after each.
+//! What a controller writes at the API server: it may be killed just after each, and the API server may not answer.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
@@ -10,11 +10,37 @@ use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, NodeClaimStatus, labels};
 use crate::lifecycle;
 
-/// The controller was killed.
-pub(super) struct Killed;
+/// Why a step of a controller ended before its time.
+pub(super) enum Stop {
+    /// The controller was killed.
+    Killed,
+    /// The API server did not answer: nobody knows what became of the request. The other steps go on.
+    Unanswered,
+}
+
+/// What is left of an outcome when other steps go on whatever became of this one.
+pub(super) fn survived(outcome: Result<(), Stop>) -> Result<(), Stop> {
+    match outcome {
+        Err(Stop::Unanswered) => Ok(()),
+        other => other,
+    }
+}
+
+/// Asks the API server: it may be away, or lose the request.
+pub(super) fn ask(world: &mut World) -> Result<(), Stop> {
+    let permille = world.faults.unanswered_permille.div_ceil(2);
+    if world.is_away() || world.random.happens(permille) { Err(world.unanswered()) } else { Ok(()) }
+}
+
+/// The API server has written: the controller may be killed just after it, and the answer may be lost.
+pub(super) fn wrote(world: &mut World) -> Result<(), Stop> {
+    effect(world)?;
+    let permille = world.faults.unanswered_permille / 2;
+    if world.random.happens(permille) { Err(world.unanswered()) } else { Ok(()) }
+}
 
 /// Something is written: the controller may be killed just after it.
-pub(super) fn effect(world: &mut World) -> Result<(), Killed> {
+pub(super) fn effect(world: &mut World) -> Result<(), Stop> {
     world.written = world.now;
     super::check::only_the_leader_writes(world);
     super::check::warnings::nobody_is_harmed(world);
@@ -22,9 +48,9 @@ pub(super) fn effect(world: &mut World) -> Result<(), Killed> {
 }
 
 /// The API server answers, and may have changed nothing: the controller may be killed just after it.
-pub(super) fn call(world: &mut World) -> Result<(), Killed> {
+pub(super) fn call(world: &mut World) -> Result<(), Stop> {
     let crash = world.faults.crash_permille;
-    if world.random.happens(crash) { Err(Killed) } else { Ok(()) }
+    if world.random.happens(crash) { Err(Stop::Killed) } else { Ok(()) }
 }
 
 fn merge(target: &mut Value, patch: &Value) {
@@ -38,12 +64,14 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-pub(super) fn patch_node(world: &mut World, name: &str, patch: impl Fn(&core::Node) -> Value) {
+pub(super) fn patch_node(world: &mut World, name: &str, patch: impl Fn(&core::Node) -> Value) -> Result<(), Stop> {
+    ask(world)?;
     if let Some(node) = world.nodes.get_mut(name) {
         let mut value = serde_json::to_value(&*node).unwrap_or_default();
         merge(&mut value, &patch(node));
         *node = serde_json::from_value(value).unwrap_or_default();
     }
+    wrote(world)
 }
 
 /// Writes a claim's status, unless it has changed since it was seen: that is a conflict, and the next look begins anew.
@@ -51,67 +79,75 @@ pub(super) fn set(
     world: &mut World,
     seen: &NodeClaim,
     change: impl FnOnce(&mut NodeClaimStatus, Timestamp),
-) -> Result<(), Killed> {
+) -> Result<(), Stop> {
     let now = world.clock();
     if !world.is_current(seen) {
         return Ok(());
     }
-    let Some(claim) = world.claims.get_mut(seen.metadata.name.as_deref().unwrap_or_default()) else { return Ok(()) };
+    let name = seen.metadata.name.as_deref().unwrap_or_default();
+    let Some(claim) = world.claims.get(name) else { return Ok(()) };
     let mut status = claim.status.clone().unwrap_or_default();
     change(&mut status, now);
-    if claim.status.as_ref() != Some(&status) {
-        claim.status = Some(status);
-        return effect(world);
+    if claim.status.as_ref() == Some(&status) {
+        return Ok(());
     }
-    Ok(())
+    ask(world)?;
+    if let Some(claim) = world.claims.get_mut(name) {
+        claim.status = Some(status);
+    }
+    wrote(world)
 }
 
 pub(super) fn yes(status: &mut NodeClaimStatus, kind: &str, now: Timestamp) {
     conditions::set(&mut status.conditions, kind, ConditionStatus::True, "", "", now);
 }
 
-pub(super) fn delete_claim(world: &mut World, name: &str) -> Result<(), Killed> {
+pub(super) fn delete_claim(world: &mut World, name: &str) -> Result<(), Stop> {
+    ask(world)?;
     let now = world.now;
     match world.claims.get_mut(name) {
         Some(claim) if claim.metadata.deletion_timestamp.is_none() => {
             claim.metadata.deletion_timestamp = Some(Time(now));
-            effect(world)
+            wrote(world)
         }
         _ => Ok(()),
     }
 }
 
 /// Lets the drain of an ill node end soon, as `controller/src/reconcile/disruption.rs` does.
-pub(super) fn cut_short(world: &mut World, name: &str) -> Result<(), Killed> {
+pub(super) fn cut_short(world: &mut World, name: &str) -> Result<(), Stop> {
     let now = world.clock();
-    let Some(claim) = world.claims.get_mut(name) else { return Ok(()) };
-    let Some(end) = lifecycle::cut_short(claim, now) else { return Ok(()) };
-    claim.metadata.annotations.get_or_insert_default().extend([lifecycle::drain_by(end)]);
-    effect(world)
+    let Some(end) = world.claims.get(name).and_then(|claim| lifecycle::cut_short(claim, now)) else { return Ok(()) };
+    ask(world)?;
+    if let Some(claim) = world.claims.get_mut(name) {
+        claim.metadata.annotations.get_or_insert_default().extend([lifecycle::drain_by(end)]);
+    }
+    wrote(world)
 }
 
 /// Takes from a replacement what it was made for, as `controller/src/reconcile/disruption.rs` does.
-pub(super) fn forget_purpose(world: &mut World, name: &str) -> Result<(), Killed> {
+pub(super) fn forget_purpose(world: &mut World, name: &str) -> Result<(), Stop> {
+    ask(world)?;
     let annotations = world.claims.get_mut(name).and_then(|claim| claim.metadata.annotations.as_mut());
     match annotations.and_then(|all| all.remove(labels::REPLACES)) {
-        Some(_) => effect(world),
+        Some(_) => wrote(world),
         None => Ok(()),
     }
 }
 
-pub(super) fn taint(world: &mut World, name: &str, on: bool) -> Result<(), Killed> {
-    let Some(taints) =
-        world.nodes.get_mut(name).and_then(|node| node.spec.as_mut()).map(|spec| spec.taints.get_or_insert_default())
-    else {
-        return Ok(());
-    };
-    if taints.iter().any(|taint| taint.key == labels::DISRUPTED) == on {
+pub(super) fn taint(world: &mut World, name: &str, on: bool) -> Result<(), Stop> {
+    let is_on = |taints: &[core::Taint]| taints.iter().any(|taint| taint.key == labels::DISRUPTED);
+    let spec = world.nodes.get(name).and_then(|node| node.spec.as_ref());
+    if spec.is_none_or(|spec| is_on(spec.taints.as_deref().unwrap_or_default()) == on) {
         return Ok(());
     }
+    ask(world)?;
+    let spec = world.nodes.get_mut(name).and_then(|node| node.spec.as_mut());
+    let Some(taints) = spec.map(|spec| spec.taints.get_or_insert_default()) else { return Ok(()) };
     if on {
         taints.push((&labels::disrupted_taint()).into());
     } else {
         taints.retain(|taint| taint.key != labels::DISRUPTED);
     }
-    effect(world)
+    wrote(world)
 }
