@@ -597,9 +597,10 @@ impl Real {
     }
 
     async fn nominate(&self, snapshot: &Snapshot, targets: &BTreeMap<String, String>) -> Result<()> {
-        let pods = snapshot.pods.iter().filter(|pod| !pod.shape.may_be_nominated());
-        let left_out: BTreeSet<String> = pods.map(|pod| pod.key.to_string()).collect();
-        for (pod, node) in targets.iter().filter(|(pod, _)| !left_out.contains(*pod)) {
+        let planned = snapshot.pods.iter().filter(|pod| targets.contains_key(&pod.key.to_string()));
+        let may_be: BTreeSet<String> =
+            cluster::nominated(planned.map(|pod| &**pod)).into_iter().map(ToString::to_string).collect();
+        for (pod, node) in targets.iter().filter(|(pod, _)| may_be.contains(*pod)) {
             let (namespace, name) = pod.split_once('/').context("a namespace and a name")?;
             let status = Patch::Merge(json!({"status": {"nominatedNodeName": node}}));
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);

@@ -236,6 +236,8 @@ pub struct Plan {
     pub pods: BTreeMap<Arc<str>, BTreeSet<PodKey>>,
     /// Nodes that were leaving, so that their pods count as planned for.
     pub leaving: BTreeSet<Arc<str>>,
+    /// Pods for which it found no place, or whose claim could not be made.
+    pub refused: BTreeSet<PodKey>,
 }
 
 impl Plans {
@@ -253,16 +255,24 @@ impl Plans {
         self.lock().pods.get(claim).cloned().unwrap_or_default()
     }
 
+    /// Returns the pods that all claims were planned for.
+    pub fn all_pods(&self) -> BTreeSet<PodKey> {
+        self.lock().pods.values().flatten().cloned().collect()
+    }
+
     /// Returns whether the last plan was made without a node.
     pub fn considered(&self, node: &str) -> bool {
         self.lock().leaving.contains(node)
     }
 
-    /// Returns the claims that any of these pods is planned for.
-    pub fn claims_for(&self, pods: &[Arc<Pod>]) -> Vec<Arc<str>> {
+    /// Returns the claims that any of these pods is planned for; nothing where the plan has no place for one of them.
+    pub fn claims_for(&self, pods: &[Arc<Pod>]) -> Option<Vec<Arc<str>>> {
         let plan = self.lock();
+        if pods.iter().any(|pod| plan.refused.contains(&pod.key)) {
+            return None;
+        }
         let any = |planned: &BTreeSet<PodKey>| pods.iter().any(|pod| planned.contains(&pod.key));
-        plan.pods.iter().filter(|(_, planned)| any(planned)).map(|(claim, _)| claim.clone()).collect()
+        Some(plan.pods.iter().filter(|(_, planned)| any(planned)).map(|(claim, _)| claim.clone()).collect())
     }
 }
 

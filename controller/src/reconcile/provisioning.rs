@@ -120,7 +120,10 @@ async fn pass(context: &Context) -> bool {
     let plans = carry_out(context, &snapshot, &solution).await;
     report(context, &snapshot, &solution, &plans);
     let leaving = snapshot.hosts().iter().filter(|host| host.is_leaving()).map(|host| host.name().into()).collect();
-    context.plans.replace(Plan { pods: plans, leaving });
+    let planned: BTreeSet<&PodKey> = plans.values().flatten().collect();
+    let homeless = solution.nodes.iter().flat_map(|node| &node.pods).filter(|pod| !planned.contains(*pod));
+    let refused = solution.unschedulable.iter().map(|refused| &refused.pod).chain(homeless).cloned().collect();
+    context.plans.replace(Plan { pods: plans, leaving, refused });
     !pending.is_empty() || solution.next_look.is_some()
 }
 

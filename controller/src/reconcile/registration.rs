@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
-use karp_domain::cluster::Node as ReadNode;
+use karp_domain::cluster::{Node as ReadNode, Pod, PodKey, nominated};
 use karp_domain::lifecycle::{self, Outcome};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
@@ -88,15 +88,17 @@ pub async fn tell(
 
 /// Tells kube-scheduler which pods the node was made for.
 async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
-    let waiting = context
-        .plans
-        .pods(&claim.name_any())
-        .into_iter()
-        .filter_map(|key| context.stores.pods.get(&key))
-        .filter(|pod| pod.node.is_none() && pod.deletes_at.is_none() && pod.nominated.as_deref() != Some(node))
-        .filter(|pod| pod.shape.may_be_nominated());
+    let waits =
+        |key: PodKey| context.stores.pods.get(&key).filter(|pod| pod.node.is_none() && pod.deletes_at.is_none());
+    let own: Vec<Arc<Pod>> = context.plans.pods(&claim.name_any()).into_iter().filter_map(waits).collect();
+    let planned: Vec<Arc<Pod>> = match own.iter().any(|pod| pod.shape.most_nominated().is_some()) {
+        true => context.plans.all_pods().into_iter().filter_map(waits).collect(),
+        false => own.clone(),
+    };
+    let may_be = nominated(planned.iter().map(|pod| &**pod));
+    let own = own.iter().filter(|pod| may_be.contains(&pod.key) && pod.nominated.as_deref() != Some(node));
     let effects: Vec<Effect> =
-        waiting.map(|pod| Effect::Nominate { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.into() }).collect();
+        own.map(|pod| Effect::Nominate { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.into() }).collect();
     for result in join_all(effects.iter().map(|effect| effect::apply(&context.client, effect))).await {
         if let Err(error) = result {
             // A plan that is not helped along still is a plan.

@@ -12,7 +12,7 @@ use karp_domain::api::{NodeClaim, conditions, labels};
 use karp_domain::catalogue::CapacityType;
 use karp_domain::fleet::UnavailableOffering;
 use karp_domain::interruption::{
-    Action as Wanted, Cause, InstanceState, Message, Notice, Recall, parse, replaces_on_rebalance,
+    Action as Wanted, Cause, InstanceState, Message, Next, Notice, Recall, Vacating, parse, replaces_on_rebalance,
 };
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
@@ -211,34 +211,40 @@ pub fn recalled(claim: &NodeClaim) -> Option<Recall> {
 
 /// Takes a claim whose instance is called back one step further: taint, plan, wait for the new home of its pods, delete.
 pub async fn replace(claim: &NodeClaim, recall: Recall, context: &Context) -> Result<Action, Error> {
-    let Some(node) = registration::node(claim, context) else {
-        node_claim::delete(claim, context, recall.cause.as_str()).await?;
-        return Ok(Action::await_change());
-    };
-    let name = node.name_any();
-    let rehoused = rehoused(context, &name);
-    let late = Timestamp::now() >= recall.due();
-    if late && !rehoused && recall.cause.is_advice() {
-        return stay(claim, context).await;
-    }
+    let node = registration::node(claim, context);
+    let name = node.as_ref().map(|node| node.name_any()).unwrap_or_default();
     // Looked at every second: what the watch shows already is not asked for again.
-    let taint = Effect::Taint { node: name.as_str().into() };
-    if !is_tainted(&node) && effect::apply(&context.client, &taint).await? == Outcome::Done {
+    let vacating = |node: &Node| Vacating { tainted: is_tainted(node), rehoused: rehoused(context, &name) };
+    let mut seen = node.as_deref().map(vacating);
+    loop {
+        match recall.next(seen, Timestamp::now()) {
+            Next::Wait => return Ok(Action::requeue(LOOK_AGAIN)),
+            Next::Stay => return stay(claim, context).await,
+            Next::Delete => {
+                node_claim::delete(claim, context, recall.cause.as_str()).await?;
+                return Ok(Action::await_change());
+            }
+            Next::Taint => {
+                keep_off(claim, &name, context).await?;
+                seen = seen.map(|node| Vacating { tainted: true, ..node });
+            }
+        }
+    }
+}
+
+/// Taints the node of a claim: the next plan is made without it, whether or not the watch has shown the taint.
+async fn keep_off(claim: &NodeClaim, node: &str, context: &Context) -> Result<(), Error> {
+    if effect::apply(&context.client, &Effect::Taint { node: node.into() }).await? == Outcome::Done {
         tracing::info!(
-            Node.name = name,
+            Node.name = node,
             "taint.Key" = labels::DISRUPTED,
             "taint.Effect" = "NoSchedule",
             "tainted node"
         );
-        // the next plan is made without it, whether or not the watch has shown the taint
         context.assumed().tainted(&claim.name_any());
         context.provision.notify_one();
     }
-    if !late && !rehoused {
-        return Ok(Action::requeue(LOOK_AGAIN));
-    }
-    node_claim::delete(claim, context, recall.cause.as_str()).await?;
-    Ok(Action::await_change())
+    Ok(())
 }
 
 fn is_tainted(node: &Node) -> bool {
@@ -251,17 +257,18 @@ async fn stay(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
     tracing::info!(NodeClaim.name = claim.name_any(), "nothing replaces the node in time, it stays until EC2 takes it");
     let none = json!({ "annotations": { (labels::INTERRUPTED_AT): null, (labels::INTERRUPTED_BY): null } });
     effect::write_metadata(&context.client, claim, none).await?;
+    context.assumed().untainted(&claim.name_any());
     context.disrupt.notify_one();
     Ok(Action::await_change())
 }
 
-/// Says whether a plan was made without a node and every node that it makes for that node's pods is ready.
+/// Says whether a plan was made without a node that has a place for each of its pods, and every node that it makes for them is ready.
 fn rehoused(context: &Context, node: &str) -> bool {
     let pods = context.stores.pods.on_node(node);
     context.plans.considered(node)
-        && context.plans.claims_for(&pods).iter().all(|name| match context.stores.claim(name) {
-            Some(claim) => node_claim::is_true(&claim, conditions::INITIALIZED),
-            // one that was created may not be seen yet
-            None => !context.assumed().awaits(name),
+        // one that is not there is not seen yet, or came to nothing: the next plan has another
+        && context.plans.claims_for(&pods).is_some_and(|claims| {
+            let ready = |claim: Arc<NodeClaim>| node_claim::is_true(&claim, conditions::INITIALIZED);
+            claims.iter().all(|name| context.stores.claim(name).is_some_and(ready))
         })
 }

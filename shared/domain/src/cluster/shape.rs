@@ -89,10 +89,11 @@ impl Shape {
         })
     }
 
-    /// Says whether several such pods may be nominated to nodes. By a spread whose selector is empty kube-scheduler counts no pod that is bound,
-    /// but each that is nominated (`updateWithPod`, 1.36): nominated ones would keep each other out for ever.
-    pub fn may_be_nominated(&self) -> bool {
-        self.spread.iter().all(|spread| !spread.required || spread.selector.is_some())
+    /// Answers how many such pods of a namespace may be nominated to nodes at a time; any number if none. By a spread whose selector is empty
+    /// kube-scheduler counts no pod that is bound, but each that is nominated (`updateWithPod`, 1.36): more would keep each other out for ever.
+    pub fn most_nominated(&self) -> Option<u32> {
+        let blind = self.spread.iter().filter(|spread| spread.required && spread.selector.is_none());
+        blind.map(|spread| spread.max_skew).min()
     }
 
     /// Says whether it asks anything of other pods.

@@ -14,7 +14,7 @@ use crate::api::{NodePool, labels};
 
 pub use event::parse;
 pub use health::{Check, EVENT_CODES, Health, IMPAIRED_FOR, Impairment, ScheduledEvent, Verdict};
-pub use recall::{Cause, Recall};
+pub use recall::{Cause, Next, Recall, Vacating};
 
 /// After so long a warning of EC2 is of no use any more: the instance is gone.
 const WARNING: SignedDuration = SignedDuration::from_secs(120);

@@ -70,7 +70,41 @@ pub struct Recall {
     pub at: Timestamp,
 }
 
+/// Holds what is seen of the node of a claim whose instance is called back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vacating {
+    /// It takes no new pods.
+    pub tainted: bool,
+    /// A plan was made without it, and every node that it makes for the pods here is ready.
+    pub rehoused: bool,
+}
+
+/// Says what to do next with a claim whose instance is called back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Taint its node, so that the next plan is made without it.
+    Taint,
+    /// Look again soon.
+    Wait,
+    /// Delete the claim: its node is drained.
+    Delete,
+    /// Take the recall back: nothing could replace the node in time, and it may run on.
+    Stay,
+}
+
 impl Recall {
+    /// Answers what to do with the claim, by its node; none where it has no node to replace.
+    pub fn next(self, node: Option<Vacating>, now: Timestamp) -> Next {
+        let late = now >= self.due();
+        match node {
+            None => Next::Delete,
+            Some(node) if late && !node.rehoused && self.cause.is_advice() => Next::Stay,
+            Some(node) if !node.tainted => Next::Taint,
+            Some(node) if late || node.rehoused => Next::Delete,
+            Some(_) => Next::Wait,
+        }
+    }
+
     /// Reads what the annotations of a claim say. What cannot be read of it is taken for the most urgent: the instance may be gone soon.
     pub fn of(annotations: Option<&BTreeMap<String, String>>) -> Option<Self> {
         let annotations = annotations?;
@@ -106,6 +140,27 @@ mod tests {
 
     fn written(recall: Recall) -> BTreeMap<String, String> {
         recall.annotations().map(|(key, value)| (key.to_owned(), value)).into()
+    }
+
+    #[test]
+    fn a_node_goes_when_its_pods_have_a_home_or_time_is_up() {
+        let recall = |cause| Recall { cause, at: at(0) };
+        let node = |tainted, rehoused| Some(Vacating { tainted, rehoused });
+        for cause in Cause::ALL {
+            let (early, late) = (at(1), recall(cause).due());
+            assert_eq!(recall(cause).next(None, early), Next::Delete);
+            assert_eq!(recall(cause).next(node(false, false), early), Next::Taint);
+            assert_eq!(recall(cause).next(node(true, false), early), Next::Wait);
+            assert_eq!(recall(cause).next(node(true, true), early), Next::Delete);
+            let at_last = if cause.is_advice() { Next::Stay } else { Next::Delete };
+            assert_eq!(recall(cause).next(node(true, false), late), at_last);
+            assert_eq!(
+                recall(cause).next(node(false, true), late),
+                Next::Taint,
+                "what is kept off first counts as left"
+            );
+            assert_eq!(recall(cause).next(node(true, true), late), Next::Delete);
+        }
     }
 
     #[test]

@@ -213,6 +213,7 @@ impl Watch {
         self.launches_in_vain(world);
         self.calls_keep_the_rates(world);
         self.claims_are_told(world);
+        self.recalls_end(world);
     }
 
     /// S-1: each live instance has a claim, or will not live long.

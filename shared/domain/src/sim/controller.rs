@@ -212,7 +212,7 @@ impl Controller<'_> {
         {
             world.violate("S-16", "another order of the same lists gives another solution".to_owned());
         }
-        let mut plan = Plan::begin(&snapshot, &solution.placements);
+        let mut plan = Plan::begin(&snapshot, &solution);
         let said = solution.placements.iter().map(|placement| &placement.pod);
         let said = said.chain(solution.nodes.iter().flat_map(|node| &node.pods));
         let said = said.chain(solution.unschedulable.iter().map(|refused| &refused.pod));
@@ -221,10 +221,14 @@ impl Controller<'_> {
             let trial = self.allowance(world, &node.pool) != Allowance::All;
             if !trial || tried.insert(node.pool.clone()) {
                 match self.create(world, &node) {
-                    Ok(claim) => drop(plan.pods.insert(claim, node.pods.iter().cloned().collect())),
+                    Ok(claim) => {
+                        plan.pods.insert(claim, node.pods.iter().cloned().collect());
+                        continue;
+                    }
                     other => survived(other.map(drop))?,
                 }
             }
+            plan.refused.extend(node.pods.iter().cloned());
         }
         self.plan = plan;
         Ok(())

@@ -11,7 +11,7 @@ use crate::cluster::{Assumed, Node, Pod, Snapshot};
 use crate::disruption::{self, Act, Begun, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
 use crate::eviction::{self, Drain};
 use crate::fleet::{self, Lesson};
-use crate::interruption::{self, Message, Notice};
+use crate::interruption::{self, Message, Notice, Recall, Vacating};
 use crate::lease::Elector;
 use crate::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Witnesses};
 use crate::pace::Bucket;
@@ -98,15 +98,20 @@ pub trait Decisions {
         message.is_kept(notice, launching, now)
     }
 
+    /// Answers what to do with a claim whose instance is called back: [`Recall::next`].
+    fn recalled(&self, recall: Recall, node: Option<Vacating>, now: Timestamp) -> interruption::Next {
+        recall.next(node, now)
+    }
+
     /// Says whether a message is deleted only when its effect is recorded. The controller's queue is not in this crate: this repeats its
     /// rule.
     fn records_before_deleting(&self) -> bool {
         true
     }
 
-    /// Says whether a replacement that was created and is not seen yet is waited for. The controller's interruption is not in this crate:
+    /// Says whether a replacement that is not seen yet, or came to nothing, is waited for. The controller's interruption is not in this crate:
     /// this repeats its rule.
-    fn awaits_what_is_not_seen(&self) -> bool {
+    fn awaits_what_is_not_there(&self) -> bool {
         true
     }
 

@@ -13,9 +13,9 @@ use crate::api::{NodeClaim, conditions, labels};
 use crate::catalogue::CapacityType;
 use crate::cluster::{PodKey, Snapshot};
 use crate::fleet::UnavailableOffering;
-use crate::interruption::{Action, Cause, Message, Notice, Recall};
+use crate::interruption::{Action, Cause, Message, Next, Notice, Recall, Vacating};
 use crate::lifecycle::{is_true, provider_id};
-use crate::scheduling::{Placement, Target};
+use crate::scheduling::{Placement, Solution, Target};
 
 /// The last plan of provisioning.
 #[derive(Default)]
@@ -24,14 +24,17 @@ pub(super) struct Plan {
     pub(super) pods: BTreeMap<String, BTreeSet<PodKey>>,
     /// Nodes that it was made without.
     leaving: BTreeSet<String>,
+    /// Pods for which it found no place, or whose claim could not be made.
+    pub(super) refused: BTreeSet<PodKey>,
 }
 
 impl Plan {
     /// Begins with what a plan puts on claims that have no node that is ready yet.
-    pub(super) fn begin(snapshot: &Snapshot, placements: &[Placement]) -> Self {
+    pub(super) fn begin(snapshot: &Snapshot, solution: &Solution) -> Self {
         let leaving = snapshot.hosts().into_iter().filter(|host| host.is_leaving()).map(|host| host.name().to_owned());
-        let mut plan = Plan { pods: BTreeMap::new(), leaving: leaving.collect() };
-        for Placement { pod, target } in placements {
+        let refused = solution.unschedulable.iter().map(|refused| refused.pod.clone()).collect();
+        let mut plan = Plan { pods: BTreeMap::new(), leaving: leaving.collect(), refused };
+        for Placement { pod, target } in &solution.placements {
             let claim = match target {
                 Target::Claim(name) => Some(name.clone()),
                 Target::Node(name) => {
@@ -100,13 +103,13 @@ impl Controller<'_> {
         if claim.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
+        let at = |cause, world: &World| Recall { cause, at: notice.at.unwrap_or_else(|| world.clock()) };
         match message.action() {
-            // no pool here asks to follow advice
-            Action::Ignore | Action::Advise => Ok(()),
+            Action::Ignore => Ok(()),
+            Action::Advise if !world.follows_advice || !is_true(claim, conditions::INITIALIZED) => Ok(()),
+            Action::Advise => self.recall(world, claim, at(Cause::RebalanceRecommendation, world)),
             Action::Delete => self.delete(world, claim),
-            Action::Recall(cause) => {
-                self.recall(world, claim, Recall { cause, at: notice.at.unwrap_or_else(|| world.clock()) })
-            }
+            Action::Recall(cause) => self.recall(world, claim, at(cause, world)),
         }
     }
 
@@ -122,7 +125,7 @@ impl Controller<'_> {
     /// Records on a claim that its instance is called back: a patch of what was seen, or else of what is there.
     fn recall(&mut self, world: &mut World, claim: &NodeClaim, recall: Recall) -> Result<(), Stop> {
         if recall.cause.speaks_against_offering() {
-            self.avoid(world, claim);
+            self.avoid(world, claim, recall.cause);
         }
         let name = claim.metadata.name.as_deref().unwrap_or_default();
         let leaves =
@@ -142,10 +145,10 @@ impl Controller<'_> {
     }
 
     /// EC2 takes this offering back: the replacement is to be another.
-    fn avoid(&mut self, world: &World, claim: &NodeClaim) {
+    fn avoid(&mut self, world: &World, claim: &NodeClaim, cause: Cause) {
         let label = |key: &str| claim.metadata.labels.as_ref().and_then(|all| all.get(key)).cloned();
         if let (Some(instance_type), Some(zone)) = (label(labels::INSTANCE_TYPE), label(labels::ZONE)) {
-            let (capacity_type, code) = (CapacityType::Spot, Cause::SpotInterrupted.as_str().to_owned());
+            let (capacity_type, code) = (CapacityType::Spot, cause.as_str().to_owned());
             let offering = UnavailableOffering { instance_type, zone, capacity_type, reservation: None, code };
             self.unavailable.mark(&offering, world.uptime());
         }
@@ -159,18 +162,42 @@ impl Controller<'_> {
         node: Option<&core::Node>,
         recall: Recall,
     ) -> Result<(), Stop> {
-        let Some(node) = node else { return self.delete(world, claim) };
-        let name = node.metadata.name.as_deref().unwrap_or_default();
-        let (late, home) = (world.clock() >= recall.due(), self.home(name));
+        let name = node.and_then(|node| node.metadata.name.as_deref()).unwrap_or_default();
+        let home = self.home(name);
         let claim_name = claim.metadata.name.as_deref().unwrap_or_default();
-        if !is_tainted(node) {
-            taint(world, name, true)?;
-            self.assumed.tainted(claim_name);
-            self.batcher.add(world.clock());
+        let vacating = |node: &core::Node| Vacating { tainted: is_tainted(node), rehoused: home.is_some() };
+        let mut seen = node.map(vacating);
+        loop {
+            match self.decisions.recalled(recall, seen, world.clock()) {
+                Next::Wait => return Ok(()),
+                Next::Stay => return self.stay(world, claim),
+                Next::Delete => {
+                    let early = world.clock() < recall.due();
+                    let planned = home.iter().flatten().map(String::as_str).filter(|_| early);
+                    warnings::has_room_elsewhere(world, claim_name, planned);
+                    return self.delete(world, claim);
+                }
+                Next::Taint => {
+                    taint(world, name, true)?;
+                    self.assumed.tainted(claim_name);
+                    self.batcher.add(world.clock());
+                    seen = seen.map(|node| Vacating { tainted: true, ..node });
+                }
+            }
         }
-        let Some(home) = home.filter(|_| !late).or_else(|| late.then(Vec::new)) else { return Ok(()) };
-        warnings::has_room_elsewhere(world, claim_name, home.iter().map(String::as_str));
-        self.delete(world, claim)
+    }
+
+    /// Takes a recall back.
+    fn stay(&mut self, world: &mut World, claim: &NodeClaim) -> Result<(), Stop> {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        ask(world)?;
+        if let Some(annotations) = world.claims.get_mut(name).and_then(|known| known.metadata.annotations.as_mut()) {
+            annotations.remove(labels::INTERRUPTED_AT);
+            annotations.remove(labels::INTERRUPTED_BY);
+        }
+        wrote(world)?;
+        self.assumed.untainted(name);
+        Ok(())
     }
 
     /// The claims that the last plan has for the pods of a node, if it was made without the node and they are ready.
@@ -180,9 +207,11 @@ impl Controller<'_> {
         let planned: Vec<String> = planned.map(|(claim, _)| claim.clone()).collect();
         let ready = |claim: &String| match self.view.claims().get(claim) {
             Some(claim) => is_true(claim, conditions::INITIALIZED),
-            None => !(self.decisions.awaits_what_is_not_seen() && self.assumed.awaits(claim)),
+            // not seen yet, or come to nothing: the next plan has another
+            None => !self.decisions.awaits_what_is_not_there(),
         };
-        (self.plan.leaving.contains(node) && planned.iter().all(ready)).then_some(planned)
+        let placed = !self.plan.refused.iter().any(on_it);
+        (self.plan.leaving.contains(node) && placed && planned.iter().all(ready)).then_some(planned)
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) enum About {
     Nobody,
     /// EC2 takes this instance back.
     Warning(String),
+    /// EC2 recommends to leave this instance.
+    Advice(String),
     /// EC2 has ended this instance.
     End(String),
 }

@@ -13,6 +13,7 @@ const NOTICE: SignedDuration = SignedDuration::from_secs(120);
 /// Kinds of messages that are not for us.
 const STRAYS: usize = 8;
 const SPOT: &str = "EC2 Spot Instance Interruption Warning";
+const REBALANCE: &str = "EC2 Instance Rebalance Recommendation";
 const RESERVED: &str = "EC2 Capacity Reservation Instance Interruption Warning";
 
 /// What EC2 has said of an instance.
@@ -34,6 +35,19 @@ impl World {
         }
         if self.random.happens(permille) {
             self.stray();
+        }
+        if self.follows_advice && self.random.happens(permille) {
+            self.advise();
+        }
+    }
+
+    /// EC2 recommends to leave a spot instance, which it may never take back.
+    fn advise(&mut self) {
+        let spot = |one: &&Instance| one.ends.is_none() && one.offering.capacity_type == CapacityType::Spot;
+        let live: Vec<String> = self.instances.values().filter(spot).map(|one| one.id.clone()).collect();
+        if let Some(id) = live.get(self.random.below(live.len())) {
+            let body = event(self.now, REBALANCE, &json!({"instance-id": short(id)}));
+            self.send(&About::Advice(id.clone()), &body);
         }
     }
 
@@ -85,8 +99,9 @@ impl World {
                 "EC2 Instance State-change Notification",
                 &json!({"instance-id": format!("{ours}0"), "state": "terminated"}),
             ),
-            // the pools here do not leave on mere advice
-            6 => event(now, "EC2 Instance Rebalance Recommendation", &json!({"instance-id": ours})),
+            // of no instance of ours where pools leave on mere advice
+            6 if !self.follows_advice => event(now, REBALANCE, &json!({"instance-id": ours})),
+            6 => event(now, REBALANCE, &json!({"instance-id": format!("{ours}0")})),
             _ => json!({"source": "aws.health", "detail-type": "AWS Health Event", "time": format!("{now:.0}"),
                 "detail": {"service": "EC2", "eventTypeCategory": "scheduledChange", "statusCode": "closed",
                     "affectedEntities": [{"entityValue": ours}]}})

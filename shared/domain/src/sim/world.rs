@@ -82,6 +82,8 @@ pub struct World {
     pub(super) queue: Queue,
     pub(super) warnings: u32,
     pub(super) recalls: u32,
+    /// Pools ask to leave on mere advice.
+    pub(super) follows_advice: bool,
     /// A controller acted to the end of this second; when none last did.
     pub(super) served: bool,
     pub(super) unserved: Timestamp,
@@ -116,6 +118,12 @@ impl World {
     #[must_use]
     pub fn with_settings(self, settings: Settings) -> Self {
         World { settings, ..self }
+    }
+
+    /// Lets pools replace nodes that EC2 recommends to leave.
+    #[must_use]
+    pub fn following_advice(self) -> Self {
+        World { follows_advice: true, ..self }
     }
 
     pub(super) fn begin(&mut self, seed: u64) {

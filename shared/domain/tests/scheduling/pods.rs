@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::catalogue::CapacityType;
-use karp_domain::cluster::PreferencePolicy;
+use karp_domain::cluster::{PreferencePolicy, nominated};
 use karp_domain::quantity::Quantity;
 use karp_domain::scheduling::{Misfit, Refusal, Solution, Target, solve};
 use karp_domain::taint::{Taint, TaintEffect};
@@ -333,6 +333,24 @@ fn a_pod_that_displaces_others_buys_no_node() {
     objects.extend([important, pending("other", "100m", "100Mi")]);
     let solution = solve(&snapshot(&objects, catalogue(TYPES)));
     assert_eq!(["important", "other"].map(|pod| place(&solution, pod)), ["n1", "new 0"]);
+}
+
+/// kube-scheduler counts nominated pods, and never bound ones, by a spread with an empty selector.
+#[test]
+fn of_pods_that_spread_over_nobody_few_are_nominated() {
+    let spread = |key: &str, selector: Value| json!([{"maxSkew": 2, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]);
+    let pods = |name: &str, selector: Value| -> Vec<Value> {
+        let one = |n: usize| {
+            let own = spread("topology.kubernetes.io/zone", selector.clone());
+            with(pending(&format!("{name}{n}"), "1", "1Gi"), &[("spec.topologySpreadConstraints", own)])
+        };
+        (0..4).map(one).collect()
+    };
+    let objects = [pods("all", json!({})), pods("some", json!({"matchLabels": {"app": "test"}}))].concat();
+    let snapshot = snapshot(&objects, catalogue(TYPES));
+    let names: Vec<&str> =
+        nominated(snapshot.pods.iter().map(|pod| &**pod)).into_iter().map(|key| &*key.name).collect();
+    assert_eq!(names, ["all0", "all1", "some0", "some1", "some2", "some3"]);
 }
 
 #[test]

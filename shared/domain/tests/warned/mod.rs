@@ -84,7 +84,7 @@ fn s18_advice_taken_for_a_warning() {
 fn s18_replacements_that_are_not_seen_are_not_waited_for() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn awaits_what_is_not_seen(&self) -> bool {
+        fn awaits_what_is_not_there(&self) -> bool {
             false
         }
     }

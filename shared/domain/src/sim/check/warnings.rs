@@ -15,6 +15,8 @@ use crate::sim::queue::{About, VISIBILITY};
 /// A claim is told within this time of the message's delivery, while somebody handles messages: it may be hidden once, after a crash or while
 /// the claim does not say which instance is its own.
 const TOLD_LIMIT: SignedDuration = SignedDuration::from_secs(VISIBILITY.as_secs() + 5);
+/// A recalled claim is on its way out so long after its time, while somebody looks after it.
+const LEFT_LIMIT: SignedDuration = SignedDuration::from_secs(5);
 /// So much later where claims are seen late: a watch that is cut shows nothing for so long.
 const SEEN_LIMIT: SignedDuration = SignedDuration::from_secs(50);
 
@@ -23,6 +25,8 @@ const SEEN_LIMIT: SignedDuration = SignedDuration::from_secs(50);
 pub(super) struct Warned {
     /// Since when claims could have been told: they know their instance, and the message is there.
     since: BTreeMap<String, Timestamp>,
+    /// Claims that are called back, and since when they say so.
+    recalled: BTreeMap<String, Timestamp>,
     /// Watches are late in this run.
     late: bool,
 }
@@ -57,9 +61,10 @@ pub(in crate::sim) fn nobody_is_harmed(world: &mut World) {
 
 /// S-18: the node of a recalled claim goes only when its time is up or what was launched in its place is ready.
 pub(in crate::sim) fn has_room_elsewhere<'n>(world: &mut World, claim: &str, planned: impl Iterator<Item = &'n str>) {
-    let starts = |name: &&str| {
-        let claim = world.claims.get(*name).filter(|claim| claim.metadata.deletion_timestamp.is_none());
-        claim.is_some_and(|claim| !crate::lifecycle::is_true(claim, crate::api::conditions::INITIALIZED))
+    let starts = |name: &&str| match world.claims.get(*name) {
+        None => true,
+        Some(claim) if claim.metadata.deletion_timestamp.is_some() => false,
+        Some(claim) => !crate::lifecycle::is_true(claim, crate::api::conditions::INITIALIZED),
     };
     let missing = planned.filter(starts).map(str::to_owned).next();
     if let Some(missing) = missing {
@@ -88,10 +93,30 @@ impl Watch {
         }
     }
 
+    /// S-18: a claim whose instance is called back is on its way out, or free of the recall, as soon as its time is up.
+    pub(super) fn recalls_end(&mut self, world: &World) {
+        let limit = if self.warned.late { LEFT_LIMIT + SEEN_LIMIT } else { LEFT_LIMIT };
+        let called = |(name, claim): (&String, &NodeClaim)| {
+            let stays = claim.metadata.deletion_timestamp.is_none();
+            Recall::of(claim.metadata.annotations.as_ref()).filter(|_| stays).map(|recall| (name.clone(), recall))
+        };
+        let known = std::mem::take(&mut self.warned.recalled);
+        for (name, recall) in world.claims.iter().filter_map(called) {
+            let mut told = known.get(&name).copied().unwrap_or(world.now);
+            // by the clock of the world
+            let due = recall.due() - SignedDuration::from_secs(world.skew);
+            if world.now.duration_since(due.max(told).max(world.unserved)) > limit {
+                told = Timestamp::MAX;
+                self.fail(world, "S-18", format!("{name} is called back, and still there {limit:#} after its time"));
+            }
+            self.warned.recalled.insert(name, told);
+        }
+    }
+
     /// S-7: at the end no message about a live claim is left.
     pub(super) fn messages_are_handled(&mut self, world: &World) {
         let concerns = |about: &&About| match about {
-            About::Warning(id) | About::End(id) => {
+            About::Warning(id) | About::Advice(id) | About::End(id) => {
                 world.instances.get(id).is_some_and(|one| claim_of(world, one).is_some())
                     || world.claims.values().any(|claim| provider_id(claim) == Some(&**id))
             }
