@@ -122,9 +122,12 @@ async fn pass(context: &Context) -> bool {
     let leaving = snapshot.hosts().iter().filter(|host| host.is_leaving()).map(|host| host.name().into()).collect();
     let planned: BTreeSet<&PodKey> = plans.values().flatten().collect();
     let homeless = solution.nodes.iter().flat_map(|node| &node.pods).filter(|pod| !planned.contains(*pod));
+    let homeless: Vec<&PodKey> = homeless.collect();
+    // what could not be made is planned anew, also for pods that still run on nodes which leave
+    let waits = !pending.is_empty() || !homeless.is_empty() || solution.next_look.is_some();
     let refused = solution.unschedulable.iter().map(|refused| &refused.pod).chain(homeless).cloned().collect();
     context.plans.replace(Plan { pods: plans, leaving, refused });
-    !pending.is_empty() || solution.next_look.is_some()
+    waits
 }
 
 /// Tells on pools that nothing of them can be bought: pods wait, and this may be why.
