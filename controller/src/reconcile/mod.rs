@@ -169,7 +169,11 @@ impl Context {
         for name in doubtful.into_iter().filter(|name| self.stores.claim(name).is_none()) {
             match Api::<NodeClaim>::all(self.client.clone()).get_metadata_opt(&name).await {
                 Ok(Some(_)) => tracing::warn!(NodeClaim.name = %name, "the watch has not shown the new nodeclaim yet"),
-                Ok(None) => self.assumed().forget(&name),
+                Ok(None) => {
+                    self.assumed().forget(&name);
+                    // pods may have been planned for it
+                    self.provision.notify_one();
+                }
                 Err(error) => tracing::warn!(NodeClaim.name = %name, %error, "cannot ask for a nodeclaim"),
             }
         }
