@@ -134,14 +134,16 @@ impl Controller<'_> {
                 let Some(node) = node.and_then(|node| node.metadata.name) else { return Ok(()) };
                 patch_node(world, &node, |node| lifecycle::adopt(&claim, node))?;
                 patch_node(world, &node, lifecycle::open)?;
-                if world.is_current(&claim) {
-                    world.joined += 1;
-                    self.health.entry(pool).or_default().note(Outcome::Joined, world.clock());
-                }
+                let current = world.is_current(&claim);
                 set(world, &claim, |status, now| {
                     status.node_name = Some(node);
                     yes(status, conditions::REGISTERED, now);
-                })
+                })?;
+                if current {
+                    world.joined += 1;
+                    self.health.entry(pool).or_default().note(Outcome::Joined, world.clock());
+                }
+                Ok(())
             }
             Step::Initialize => {
                 let Some(node) = node.and_then(|node| node.metadata.name) else { return Ok(()) };
@@ -157,10 +159,12 @@ impl Controller<'_> {
                 conditions::set(&mut status.conditions, conditions::REGISTERED, unknown, "NodeNotFound", "", now);
             }),
             Step::GiveUp(timeout) => {
-                if let Some(outcome) = Outcome::of(timeout, &claim) {
+                let ends = world.claims.get(name).is_some_and(|one| one.metadata.deletion_timestamp.is_none());
+                delete_claim(world, name)?;
+                if let Some(outcome) = Outcome::of(timeout, &claim).filter(|_| ends) {
                     self.health.entry(pool).or_default().note(outcome, world.clock());
                 }
-                delete_claim(world, name)
+                Ok(())
             }
             Step::Leave
             | Step::Guard
