@@ -5,11 +5,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::sold::any_of;
+use super::sold::{any_of, first_of};
 use crate::counted;
-
-/// Domains told in one line; `karp explain` is read on a terminal.
-const NAMED: usize = 6;
 
 /// A domain, and how many pods of those that a rule is about are counted in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -110,12 +107,7 @@ fn listed(domains: &[Domain]) -> String {
         let not = if domain.possible { "" } else { ", out of reach" };
         format!("{} ({}{not})", domain.name, counted(domain.pods as usize, "pod"))
     };
-    let more = domains.len().saturating_sub(NAMED);
-    let mut told: Vec<String> = domains.iter().take(NAMED).map(one).collect();
-    if more > 0 {
-        told.push(format!("{more} more"));
-    }
-    told.join(", ")
+    first_of(domains.iter().map(one), ", ")
 }
 
 impl Blocked {

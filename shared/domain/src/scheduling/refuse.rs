@@ -35,8 +35,11 @@ pub(super) fn refuse(
         return;
     }
     let planned = planned(problem, &solution.nodes);
-    let with_volumes = problem.snapshot.pods.iter().filter(|pod| !pod.claims.is_empty());
-    let with_volumes: WithVolumes<'_> = with_volumes.map(|pod| (&pod.key, pod)).collect();
+    // what consolidation tries is refused often, and seldom for volumes
+    let with_volumes: WithVolumes<'_> = match (0..assignment.kinds()).any(|kind| assignment.is_bound(kind)) {
+        true => problem.snapshot.pods.iter().filter(|pod| !pod.claims.is_empty()).map(|pod| (&pod.key, pod)).collect(),
+        false => WithVolumes::default(),
+    };
     for at in assignment.waiting_groups().collect::<Vec<_>>() {
         let why = turned_away(problem, assignment, at, misfits, &planned);
         let pods: Vec<PodKey> = assignment.groups[at].waiting.iter().rev().cloned().collect();

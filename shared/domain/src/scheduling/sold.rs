@@ -74,12 +74,17 @@ pub(crate) fn of_offerings(requirements: &Requirements) -> Requirements {
 
 /// Names some of which any will do.
 pub(crate) fn any_of(names: &[Arc<str>]) -> String {
-    let more = names.len().saturating_sub(NAMED);
-    let mut told: Vec<String> = names.iter().take(NAMED).map(ToString::to_string).collect();
+    first_of(names.iter().map(ToString::to_string), " or ")
+}
+
+/// Names the first of many, and says how many more there are: one line is read on a terminal.
+pub(crate) fn first_of(all: impl ExactSizeIterator<Item = String>, joint: &str) -> String {
+    let more = all.len().saturating_sub(NAMED);
+    let mut told: Vec<String> = all.take(NAMED).collect();
     if more > 0 {
         told.push(format!("{more} more"));
     }
-    told.join(" or ")
+    told.join(joint)
 }
 
 /// Says why none of some types can be had where a pool and what is wanted of its nodes let them be bought: they are sold there and missing

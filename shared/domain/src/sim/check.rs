@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 
 use super::account::{Action, THROTTLED};
-use super::world::is_ready;
+use super::world::{is_ready, is_tainted};
 use super::{Violation, World};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::{Offering, Price, RankedOffering, Unavailable};
@@ -189,12 +189,6 @@ pub(super) fn is_not_asked_at_once(world: &mut World, claim: &str, uid: &str) {
     if let Some(passed) = passed.filter(|passed| *passed + Duration::from_secs(1) < REFUSED_WAIT) {
         world.violate("S-12", format!("EC2 refused {claim} for good and is asked again after {passed:?}"));
     }
-}
-
-/// Whether a node is on its way out by its taint.
-fn is_tainted(node: &core::Node) -> bool {
-    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    taints.any(|taint| taint.key == labels::DISRUPTED)
 }
 
 impl Watch {

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1 as core;
 use super::check::warnings;
 use super::controller::Controller;
 use super::queue::Received;
-use super::world::World;
+use super::world::{World, is_tainted};
 use super::writes::{Stop, ask, call, delete_claim, taint, wrote};
 use crate::api::{NodeClaim, conditions, labels};
 use crate::catalogue::CapacityType;
@@ -213,9 +213,4 @@ impl Controller<'_> {
         let placed = !self.plan.refused.iter().any(on_it);
         (self.plan.leaving.contains(node) && placed && planned.iter().all(ready)).then_some(planned)
     }
-}
-
-fn is_tainted(node: &core::Node) -> bool {
-    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    taints.any(|taint| taint.key == labels::DISRUPTED)
 }

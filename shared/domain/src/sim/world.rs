@@ -19,6 +19,7 @@ use super::watch::Past;
 use super::{Faults, Skew, Violation};
 use crate::api::NodeClaim;
 use crate::api::conditions::{self, ConditionStatus};
+use crate::api::labels;
 use crate::catalogue::Catalogue;
 use crate::cluster::{Claim, Node, Phase, Pod, PodBudget, PodKey, Pool, Readiness, Settings, Snapshot};
 use crate::eviction::Answer;
@@ -388,4 +389,10 @@ impl World {
 pub(super) fn is_ready(node: &core::Node) -> bool {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Whether a node is on its way out by its taint.
+pub(super) fn is_tainted(node: &core::Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|taint| taint.key == labels::DISRUPTED)
 }

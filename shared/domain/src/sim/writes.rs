@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
-use super::world::World;
+use super::world::{World, is_tainted};
 use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, NodeClaimStatus, labels};
 use crate::lifecycle;
@@ -136,9 +136,7 @@ pub(super) fn forget_purpose(world: &mut World, name: &str) -> Result<(), Stop> 
 }
 
 pub(super) fn taint(world: &mut World, name: &str, on: bool) -> Result<(), Stop> {
-    let is_on = |taints: &[core::Taint]| taints.iter().any(|taint| taint.key == labels::DISRUPTED);
-    let spec = world.nodes.get(name).and_then(|node| node.spec.as_ref());
-    if spec.is_none_or(|spec| is_on(spec.taints.as_deref().unwrap_or_default()) == on) {
+    if world.nodes.get(name).is_none_or(|node| is_tainted(node) == on) {
         return Ok(());
     }
     ask(world)?;
