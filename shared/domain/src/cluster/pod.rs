@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
-use rustc_hash::FxBuildHasher;
 use serde::{Deserialize, Serialize};
 
 use super::shape::requests_in_use;
-use super::shapes::{ReadShape, Source};
+use super::shapes::{ReadLabels, ReadShape, Source};
 use super::{ClaimRef, DoNotDisrupt, Shape, Shapes, Unreadable, UnreadableField, Whose, is_resized, volume};
 use crate::api::labels;
 
@@ -75,7 +73,7 @@ pub struct Pod {
     /// UID; evictions are preconditioned on it.
     pub uid: Arc<str>,
     /// Labels, for selectors.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Arc<BTreeMap<String, String>>,
     /// Everything that decides where it may run.
     pub shape: Arc<Shape>,
     /// PersistentVolumeClaims that it uses.
@@ -127,16 +125,17 @@ pub struct Digest {
 impl Pod {
     /// Reads a pod; one that cannot be understood is reported with the field to blame, so that the others go on.
     pub fn from_kube(pod: &core::Pod) -> Result<Self, Unreadable> {
-        Self::with_shape(pod, |source| source.read())
+        Self::with(pod, |labels| labels.clone().into(), |source| source.read())
     }
 
-    /// Reads a pod that shares its shape with those of its template that were read before.
+    /// Reads a pod that shares its shape and its labels with those of its template that were read before.
     pub fn sharing(shapes: &Shapes, pod: &core::Pod) -> Result<Self, Unreadable> {
-        Self::with_shape(pod, |source| shapes.of(source))
+        Self::with(pod, |labels| shapes.labels(labels), |source| shapes.of(source))
     }
 
-    fn with_shape(
+    fn with(
         pod: &core::Pod,
+        labels_of: impl FnOnce(&BTreeMap<String, String>) -> ReadLabels,
         shape_of: impl FnOnce(Source<'_>) -> Result<ReadShape, UnreadableField>,
     ) -> Result<Self, Unreadable> {
         let meta = &pod.metadata;
@@ -144,8 +143,8 @@ impl Pod {
         let namespace = meta.namespace.as_deref().unwrap_or("default");
         let key = PodKey::new(namespace, name);
         let spec = pod.spec.as_ref().ok_or_else(|| Unreadable::new("Pod", &key, "spec", "it is missing"))?;
-        let own = meta.labels.clone().unwrap_or_default();
-        let whose = Whose { namespace, labels: &own };
+        let own = meta.labels.as_ref().unwrap_or(const { &BTreeMap::new() });
+        let whose = Whose { namespace, labels: own };
         let daemon_set = daemon_set(meta);
         let source = Source { spec, whose, of_daemon: daemon_set.is_some() };
         let mut read = shape_of(source).map_err(|e| e.of("Pod", &key))?;
@@ -162,11 +161,12 @@ impl Pod {
         let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str);
         let unschedulable = condition("PodScheduled")
             .is_some_and(|c| c.status == "False" && c.reason.as_deref() == Some("Unschedulable"));
-        let digest = Digest { shape: read.digest, labels: FxBuildHasher.hash_one(&own) };
+        let ReadLabels { labels, digest } = labels_of(own);
+        let digest = Digest { shape: read.digest, labels: digest };
         Ok(Pod {
             key,
             uid: meta.uid.as_deref().unwrap_or_default().into(),
-            labels: own,
+            labels,
             shape: read.shape,
             claims: volume::claims(spec),
             phase: phase(status),

@@ -1,4 +1,4 @@
-//! Shapes that were read: pods made of one template share theirs, which is neither read nor compared again.
+//! Shapes and labels that were read: pods made of one template share theirs, which are neither read nor kept again.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 use super::shape::NAME_FIELD;
 use super::{Shape, UnreadableField, Whose};
 
-/// Templates kept under one hash; pods of further ones do not share, so that no input makes each look a long one.
+/// What is kept under one hash; pods of further templates do not share, so that no input makes each look a long one.
 const MOST_UNDER_ONE_HASH: usize = 8;
-/// Templates kept before those are looked for that no pod has any more.
+/// What is kept before that is looked for which no pod has any more.
 const FIRST_SWEEP: usize = 1_024;
 
 /// Holds what a pod's shape is read from.
@@ -33,13 +33,30 @@ pub(super) struct ReadShape {
     pub(super) digest: u64,
 }
 
-/// Remembers the shapes of templates as long as pods have them. Pods that are read with it are equal to those read without.
-#[derive(Debug, Default)]
-pub struct Shapes(RwLock<Known>);
+/// Holds the labels of pods, with their hash.
+#[derive(Clone, Debug)]
+pub(super) struct ReadLabels {
+    pub(super) labels: Arc<BTreeMap<String, String>>,
+    pub(super) digest: u64,
+}
 
+/// Remembers the shapes and labels of templates as long as pods have them. Pods that are read with it are equal to those read without.
 #[derive(Debug, Default)]
-struct Known {
-    by_hash: FxHashMap<u64, SmallVec<[Template; 1]>>,
+pub struct Shapes {
+    templates: RwLock<Known<Template>>,
+    labels: RwLock<Known<Arc<BTreeMap<String, String>>>>,
+}
+
+/// What several pods may have in common.
+trait Common {
+    /// Says whether a pod still has it.
+    fn has_pods(&self) -> bool;
+}
+
+/// What is known, by hash.
+#[derive(Debug)]
+struct Known<T> {
+    by_hash: FxHashMap<u64, SmallVec<[T; 1]>>,
     count: usize,
     sweep_at: usize,
 }
@@ -63,52 +80,95 @@ impl From<Shape> for ReadShape {
     }
 }
 
+impl From<BTreeMap<String, String>> for ReadLabels {
+    fn from(labels: BTreeMap<String, String>) -> Self {
+        ReadLabels { digest: FxBuildHasher.hash_one(&labels), labels: Arc::new(labels) }
+    }
+}
+
 impl Shapes {
     /// Answers the shape of a template, which is read if it is new.
     pub(super) fn of(&self, source: Source<'_>) -> Result<ReadShape, UnreadableField> {
         let hash = source.hash();
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).find(hash, source);
-        if let Some(known) = known {
+        let made = |template: &Template| template.made(source);
+        let known = |all: &Known<Template>| all.find(hash, made).map(|template| template.known.clone());
+        if let Some(known) = known(&self.templates.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(known);
         }
         let read = source.read()?;
-        Ok(self.0.write().unwrap_or_else(PoisonError::into_inner).keep(hash, source, read))
+        let mut all = self.templates.write().unwrap_or_else(PoisonError::into_inner);
+        // another thread may have been faster
+        if let Some(known) = known(&all) {
+            return Ok(known);
+        }
+        all.keep(hash, || Template::new(source, read.clone()));
+        Ok(read)
+    }
+
+    /// Answers labels, those of another pod if they are equal.
+    pub(super) fn labels(&self, own: &BTreeMap<String, String>) -> ReadLabels {
+        let digest = FxBuildHasher.hash_one(own);
+        let known = |all: &Known<Arc<_>>| all.find(digest, |labels| **labels == *own).cloned();
+        if let Some(labels) = known(&self.labels.read().unwrap_or_else(PoisonError::into_inner)) {
+            return ReadLabels { labels, digest };
+        }
+        let mut all = self.labels.write().unwrap_or_else(PoisonError::into_inner);
+        let labels = known(&all).unwrap_or_else(|| {
+            let labels = Arc::new(own.clone());
+            all.keep(digest, || labels.clone());
+            labels
+        });
+        ReadLabels { labels, digest }
     }
 }
 
-impl Known {
-    fn find(&self, hash: u64, source: Source<'_>) -> Option<ReadShape> {
-        self.by_hash.get(&hash)?.iter().find(|template| template.made(source)).map(|template| template.known.clone())
+impl<T> Default for Known<T> {
+    fn default() -> Self {
+        Known { by_hash: FxHashMap::default(), count: 0, sweep_at: FIRST_SWEEP }
+    }
+}
+
+impl<T: Common> Known<T> {
+    fn find(&self, hash: u64, is_it: impl Fn(&T) -> bool) -> Option<&T> {
+        self.by_hash.get(&hash)?.iter().find(|one| is_it(one))
     }
 
-    fn keep(&mut self, hash: u64, source: Source<'_>, read: ReadShape) -> ReadShape {
-        // another thread may have been faster
-        if let Some(known) = self.find(hash, source) {
-            return known;
-        }
-        if self.count >= self.sweep_at.max(FIRST_SWEEP) {
+    /// Keeps what is new, if there is room for it.
+    fn keep(&mut self, hash: u64, new: impl FnOnce() -> T) {
+        if self.count >= self.sweep_at {
             self.sweep();
         }
         let bucket = self.by_hash.entry(hash).or_default();
         if bucket.len() == MOST_UNDER_ONE_HASH {
-            bucket.retain(|template| template.has_pods());
+            bucket.retain(|one| one.has_pods());
             self.count -= MOST_UNDER_ONE_HASH - bucket.len();
         }
         if bucket.len() < MOST_UNDER_ONE_HASH {
-            bucket.push(Template::new(source, read.clone()));
+            bucket.push(new());
             self.count += 1;
         }
-        read
     }
 
-    /// Forgets templates whose pods are gone; the next time is when there are twice as many as are left.
+    /// Forgets that whose pods are gone; the next time is when there is twice as much as is left.
     fn sweep(&mut self) {
         self.by_hash.retain(|_, bucket| {
-            bucket.retain(|template| template.has_pods());
+            bucket.retain(|one| one.has_pods());
             !bucket.is_empty()
         });
         self.count = self.by_hash.values().map(SmallVec::len).sum();
-        self.sweep_at = self.count * 2;
+        self.sweep_at = FIRST_SWEEP.max(self.count * 2);
+    }
+}
+
+impl Common for Template {
+    fn has_pods(&self) -> bool {
+        Arc::strong_count(&self.known.shape) > 1
+    }
+}
+
+impl Common for Arc<BTreeMap<String, String>> {
+    fn has_pods(&self) -> bool {
+        Arc::strong_count(self) > 1
     }
 }
 
@@ -129,10 +189,6 @@ impl Template {
             of_daemon,
             known,
         }
-    }
-
-    fn has_pods(&self) -> bool {
-        Arc::strong_count(&self.known.shape) > 1
     }
 
     /// Says whether the shape is what would be read.

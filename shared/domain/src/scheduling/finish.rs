@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
 
 use super::amounts::fits;
@@ -13,7 +14,7 @@ use super::queue::{Group, draw};
 use super::{InFlightNode, Misfit};
 use crate::api::labels;
 use crate::catalogue::{CapacityType, Market, Price, PriceSource, RankedOffering, TypeSet, asks_for_reservations};
-use crate::cluster::{MinValuesPolicy, NAMES};
+use crate::cluster::{MinValuesPolicy, NAMES, PodKey};
 use crate::requirement::{Requirement, Requirements, ValueSet};
 use crate::resources::Resources;
 
@@ -115,23 +116,50 @@ pub(crate) fn nodes(
     misfits: &mut [Vec<Option<Misfit>>],
 ) -> Vec<InFlightNode> {
     let listings = listings(problem, groups, drafts, left);
+    let markets: Vec<Market> = drafts.iter().map(|draft| draft_market(problem, groups, draft)).collect();
     let mut lists = Lists::default();
-    let mut nodes = Vec::with_capacity(drafts.len());
-    for (draft, listed) in drafts.iter().zip(listings) {
-        let market = draft_market(problem, groups, draft);
-        let types = match listed {
-            Listed::Cheapest => lists.cheapest(problem, groups, draft, market),
-            Listed::These(types) => types,
-            Listed::TooFew(misfit) => {
+    for ((draft, market), listed) in drafts.iter().zip(&markets).zip(&listings) {
+        if matches!(listed, Listed::Cheapest) {
+            lists.price(problem, draft.pool, *market);
+        }
+    }
+    let waiting = &*groups;
+    let list = |((draft, market), listed): ((&Draft, &Market), Listed)| match listed {
+        Listed::Cheapest => Ok(lists.cheapest(problem, waiting, draft, *market)),
+        Listed::These(types) => Ok(types),
+        Listed::TooFew(misfit) => Err(misfit),
+    };
+    let each = drafts.par_iter().zip(&markets).zip(listings).with_min_len(FEWEST_AT_ONCE);
+    let listed: Vec<Result<TypeSet, Misfit>> = each.map(list).collect();
+    let mut seats = Vec::with_capacity(drafts.len());
+    for ((draft, market), listed) in drafts.iter().zip(&markets).zip(listed) {
+        match listed {
+            Ok(types) => {
+                let ranked = lists.ranked(problem, draft.pool, *market, &types);
+                let drawn = draft.fill.iter().flat_map(|portion| draw(groups, portion.group, portion.count));
+                seats.push(Seats { draft, market: *market, types, ranked, pods: drawn.collect() });
+            }
+            Err(misfit) => {
                 for portion in &draft.fill {
                     misfits[portion.group][draft.pool] = Some(misfit.clone());
                 }
-                continue;
             }
-        };
-        nodes.push(node(problem, groups, draft, market, &types, &mut lists));
+        }
     }
-    nodes
+    let drawn = &*groups;
+    seats.into_par_iter().with_min_len(FEWEST_AT_ONCE).map(|seats| node(problem, drawn, seats)).collect()
+}
+
+/// So many drafts at least are finished by one thread.
+const FEWEST_AT_ONCE: usize = 32;
+
+/// A draft with all that its node is made of.
+struct Seats<'d> {
+    draft: &'d Draft,
+    market: Market,
+    types: TypeSet,
+    ranked: Ranked,
+    pods: Vec<PodKey>,
 }
 
 /// A type with its least price, if that is not of a reservation.
@@ -154,15 +182,21 @@ struct Ranked {
 }
 
 impl Lists {
-    /// The cheapest types that hold a draft's pods.
-    fn cheapest(&mut self, problem: &Problem<'_>, groups: &[Group], draft: &Draft, market: Market) -> TypeSet {
-        let state = &problem.pools[draft.pool];
-        let by_price = self.by_price.entry((draft.pool, market)).or_insert_with(|| {
+    /// Puts the types of a pool in the order of their least prices in a market.
+    fn price(&mut self, problem: &Problem<'_>, pool: usize, market: Market) {
+        let state = &problem.pools[pool];
+        self.by_price.entry((pool, market)).or_insert_with(|| {
             let priced = state.types.ones().filter_map(|at| Some((state.catalogue.cheapest(at, market)?, at)));
             let mut priced: Vec<_> = priced.collect();
             priced.sort_unstable();
             priced.into_iter().map(|(_, at)| (plain_price(state, at, market), at)).collect()
         });
+    }
+
+    /// The cheapest types that hold a draft's pods, once those of its market are in order.
+    fn cheapest(&self, problem: &Problem<'_>, groups: &[Group], draft: &Draft, market: Market) -> TypeSet {
+        let state = &problem.pools[draft.pool];
+        let by_price = self.by_price.get(&(draft.pool, market)).map_or(&[][..], Vec::as_slice);
         let request = draft_request(problem, groups, draft);
         let allowed = allowed_types(problem, groups, draft);
         let holds = |at: usize| fits(&state.rooms.free(at, market), &request);
@@ -324,21 +358,13 @@ fn widened(
     listed
 }
 
-fn node(
-    problem: &Problem<'_>,
-    groups: &mut [Group],
-    draft: &Draft,
-    market: Market,
-    types: &TypeSet,
-    lists: &mut Lists,
-) -> InFlightNode {
+fn node(problem: &Problem<'_>, groups: &[Group], seats: Seats<'_>) -> InFlightNode {
+    let Seats { draft, market, types: listed, ranked, mut pods } = seats;
+    let Ranked { offerings, types, daemons } = ranked;
     let state = &problem.pools[draft.pool];
     let pool = &state.pool;
-    let listed = types;
-    let Ranked { offerings, types, daemons } = lists.ranked(problem, draft.pool, market, listed);
     let mut requirements: Requirements = pool.requirements.clone();
     let mut requests = Resources::new();
-    let mut pods = Vec::new();
     // `Exists` and `NotIn` make `NotIn`, which absence satisfies: whose label must be there is noted apart
     let must_exist = |r: &Requirement| (!r.admits_absence()).then(|| r.shared_key());
     let mut wanted: BTreeSet<Arc<str>> = requirements.iter().filter_map(must_exist).collect();
@@ -353,7 +379,6 @@ fn node(
             let more = amount.times(i64::from(portion.count) * i64::from(group.unit));
             requests.set(name.to_owned(), requests.get(name) + more);
         }
-        pods.extend(draw(groups, portion.group, portion.count));
     }
     restrict(&mut requirements, state, market);
     pods.sort();
@@ -364,7 +389,7 @@ fn node(
     NAMES.iter().for_each(|key| drop(requirements.remove(key)));
     settle(&mut requirements, state, &wanted);
     let mut annotations = pool.annotations.clone();
-    if problem.snapshot.settings.min_values == MinValuesPolicy::BestEffort && relax(&mut requirements, state, listed) {
+    if problem.snapshot.settings.min_values == MinValuesPolicy::BestEffort && relax(&mut requirements, state, &listed) {
         annotations.insert(labels::MIN_VALUES_RELAXED.to_owned(), "true".to_owned());
     }
     let offerings = if asks_for_reservations(&requirements) {

@@ -65,19 +65,20 @@ impl Offers {
                 if let Some(price) = state.catalogue.cheapest(at, state.market) {
                     by_price[*pool].push((price, at));
                 }
+                let mut of_whole = None;
                 for (market, whole) in &variants {
-                    let price = state.catalogue.cheapest(at, *market);
+                    let Some(price) = state.catalogue.cheapest(at, *market) else { continue };
                     let free = state.rooms.free(at, *market);
-                    // a zone that costs no more than the cheapest one, and has no more room, needs no offer of its own
-                    let same = market != whole
-                        && price == state.catalogue.cheapest(at, *whole)
-                        && free == state.rooms.free(at, *whole);
-                    if let Some(price) = price.filter(|_| !same) {
-                        let room = value.of_room(&free);
-                        let cost = scarcity.cost(*pool, at, price);
-                        let bound = (room + slots) / cost;
-                        all.push(Offer { bound, pool: *pool, at, market: *market, cost, room });
+                    if market == whole {
+                        of_whole = Some((price, free.clone()));
+                    } else if of_whole.as_ref().is_some_and(|of_whole| (price, &free) == (of_whole.0, &of_whole.1)) {
+                        // a zone that costs no more than the cheapest one, and has no more room, needs no offer of its own
+                        continue;
                     }
+                    let room = value.of_room(&free);
+                    let cost = scarcity.cost(*pool, at, price);
+                    let bound = (room + slots) / cost;
+                    all.push(Offer { bound, pool: *pool, at, market: *market, cost, room });
                 }
             }
             by_price[*pool].sort_unstable();
@@ -87,8 +88,8 @@ impl Offers {
         Offers { all, now: Vec::new(), large: 0, made_for: None, by_price, slots, limited, largest }
     }
 
-    /// Brings the offers up to date with what waits and what limits leave.
-    pub(super) fn refresh(&mut self, left: &[Resources], problem: &Problem<'_>, waiting: &Waiting) {
+    /// Brings the offers up to date with what waits and what limits leave; so many of each half are in order.
+    pub(super) fn refresh(&mut self, left: &[Resources], problem: &Problem<'_>, waiting: &Waiting, most: usize) {
         let share = match waiting.needed() {
             0 => f64::INFINITY,
             needed => FAIR_SHARE * waiting.resources / f64::from(needed),
@@ -115,16 +116,21 @@ impl Offers {
         now.sort_by_key(|at| self.all[*at as usize].room > share);
         self.large = now.iter().position(|at| self.all[*at as usize].room > share).unwrap_or(now.len());
         let (small, large) = now.split_at_mut(self.large);
-        self.sort(small);
-        self.sort(large);
+        self.sort(small, most);
+        self.sort(large, most);
         self.now = now;
     }
 
-    fn sort(&self, some: &mut [u32]) {
-        some.sort_unstable_by(|a, b| {
+    /// Brings the most promising ones to the front, in order.
+    fn sort(&self, mut some: &mut [u32], most: usize) {
+        let by_promise = |a: &u32, b: &u32| {
             let (one, other) = (&self.all[*a as usize], &self.all[*b as usize]);
             other.bound.total_cmp(&one.bound).then((one.pool, one.at).cmp(&(other.pool, other.at))).then(a.cmp(b))
-        });
+        };
+        if most < some.len() {
+            some = some.select_nth_unstable_by(most, by_promise).0;
+        }
+        some.sort_unstable_by(by_promise);
     }
 
     /// Answers the offers to try, in order; then those that are larger than a node should be.

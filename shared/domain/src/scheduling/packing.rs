@@ -162,7 +162,8 @@ impl<'p> Packer<'p> {
 
     /// Packs what the pools of `tier` can take.
     pub(crate) fn pack(&mut self, tier: &[usize]) {
-        while let Some(value) = Value::of(self.problem, self.groups, &self.remaining, tier, &self.banned, self.scarcity)
+        while let Some(mut value) =
+            Value::of(self.problem, self.groups, &self.remaining, tier, &self.banned, self.scarcity)
         {
             let mut offers = Offers::of(self.problem, self.groups, &value, tier, &self.banned, self.scarcity);
             self.class_left = value.class_counts(&self.remaining);
@@ -173,9 +174,9 @@ impl<'p> Packer<'p> {
             let start = waiting.worth;
             let mut placed = false;
             while waiting.worth > start * STALE_PERMILLE || !placed {
-                offers.refresh(&self.left, self.problem, &waiting);
+                offers.refresh(&self.left, self.problem, &waiting, self.promising());
                 let Some(best) = self.best(&offers, &value, &mut last) else { break };
-                self.buy(&best, &value, &mut waiting);
+                self.buy(&best, &mut value, &mut waiting);
                 placed = true;
             }
             if !placed {
@@ -184,7 +185,12 @@ impl<'p> Packer<'p> {
         }
     }
 
-    fn buy(&mut self, best: &Candidate, value: &Value, waiting: &mut Waiting) {
+    /// How many offers are looked at for the next node.
+    fn promising(&self) -> usize {
+        if self.drafts.len() > MANY_NODES { FEW_OFFERS } else { MOST_OFFERS }
+    }
+
+    fn buy(&mut self, best: &Candidate, value: &mut Value, waiting: &mut Waiting) {
         let times = self.times(best);
         for _ in 0..times {
             self.drafts.push(Draft { pool: best.pool, chosen: best.chosen, fill: best.fill.to_vec() });
@@ -194,6 +200,9 @@ impl<'p> Packer<'p> {
             waiting.count(value, portion.group, -f64::from(portion.count * times));
             if let Some(class) = value.class_of(portion.group) {
                 self.class_left[class] -= portion.count * times;
+                if self.remaining[portion.group] == 0 {
+                    value.classes[class].groups.retain(|group| *group as usize != portion.group);
+                }
             }
         }
         self.open.retain(|class| self.class_left[*class as usize] > 0);
@@ -206,7 +215,7 @@ impl<'p> Packer<'p> {
     /// The filled node that is worth most for its price. What a filling was worth the last time bounds what it is worth now, since pods
     /// only become fewer: those that cannot win any more are not filled again.
     fn best(&mut self, offers: &Offers, value: &Value, last: &mut [f64]) -> Option<Candidate> {
-        let promising = if self.drafts.len() > MANY_NODES { FEW_OFFERS } else { MOST_OFFERS };
+        let promising = self.promising();
         let trials = (TRIALS / (self.drafts.len() + 1)).max(FEWEST_TRIALS);
         let orders = value.orders.len() + 1;
         let mut trial: Vec<(f64, u32, usize)> = Vec::new();
@@ -283,28 +292,7 @@ impl<'p> Packer<'p> {
         let mut taken: SmallVec<[(u32, u32); 16]> = SmallVec::new();
         while !open.is_empty() && !value.is_full(&node.room) {
             let weights = value.weights(&node.room, whole);
-            let mut best: Option<(u32, f64, usize, u32)> = None;
-            let (mut kept, mut looked) = (0, 0);
-            while looked < open.len() {
-                let class = open[looked];
-                let rank = value.classes[class as usize].rank;
-                if best.as_ref().is_some_and(|(least, ..)| rank > *least) {
-                    break;
-                }
-                looked += 1;
-                if !fits(&node.room, value.request(class)) {
-                    continue;
-                }
-                let score = value.weighed(class, &weights);
-                let better = best.as_ref().is_none_or(|(_, most, _, other)| (-score, class) < (-*most, *other));
-                if better {
-                    best = Some((rank, score, kept, class));
-                }
-                open[kept] = class;
-                kept += 1;
-            }
-            open.drain(kept..looked);
-            let Some((_, _, at, class)) = best else { return };
+            let Some((at, class)) = value.worthiest(&mut open, &node.room, &weights) else { return };
             let known = taken.iter().position(|(other, _)| *other == class);
             let used = known.map_or(0, |known| taken[known].1);
             let most = copies(&node.room, value.request(class));
@@ -326,9 +314,6 @@ impl<'p> Packer<'p> {
         let state = &self.problem.pools[node.offer.pool];
         let mut left = most;
         for group in value.classes[class as usize].groups.iter().map(|group| *group as usize) {
-            if self.remaining[group] == 0 {
-                continue;
-            }
             let Ok(ways) = &self.groups[group].ways[node.offer.pool] else { continue };
             let known = node.fill.iter().position(|portion| portion.group == group);
             let used = known.map_or(0, |at| node.fill[at].count);

@@ -123,7 +123,7 @@ impl<'a> Terms<'a> {
             }
         }
         for pod in &snapshot.pods {
-            let key = (&*pod.key.namespace, Hashed::new(pod.digest.labels, &pod.labels));
+            let key = (&*pod.key.namespace, Hashed::new(pod.digest.labels, &*pod.labels));
             if !terms.by_labels.contains_key(&key) {
                 let counted = terms.counted(snapshot, &pod.key.namespace, &pod.labels);
                 let class = terms.class(counted);
@@ -221,7 +221,7 @@ impl<'a> Terms<'a> {
     /// Answers the class of a pod: pods of one class are counted by the same selectors.
     pub(crate) fn class_of(&self, pod: &Pod) -> ClassId {
         self.by_labels
-            .get(&(&*pod.key.namespace, Hashed::new(pod.digest.labels, &pod.labels)))
+            .get(&(&*pod.key.namespace, Hashed::new(pod.digest.labels, &*pod.labels)))
             .copied()
             .unwrap_or_default()
     }

@@ -4,7 +4,7 @@ use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::amounts::Amounts;
+use super::amounts::{Amounts, fits};
 use super::duals::{Supplies, worth};
 use super::problem::Problem;
 use super::queue::Group;
@@ -15,6 +15,7 @@ use crate::resources::MEMORY;
 
 /// Groups that ask for the same and are filled alike.
 pub(super) struct Class {
+    /// Those of which some wait.
     pub(super) groups: Vec<u32>,
     /// What one unit is worth by its resources.
     worth: f64,
@@ -151,11 +152,58 @@ impl Value {
         &self.requests[class as usize * dims..][..dims]
     }
 
-    /// Answers what a unit of a class is worth where resources have these weights.
+    /// Answers which class of those in `open` that fit is worth most where resources have these weights, with its place there: of the lowest rank,
+    /// whatever the others are worth. Classes that do not fit are taken out.
+    pub(super) fn worthiest(
+        &self,
+        open: &mut SmallVec<[u32; 64]>,
+        room: &Amounts,
+        weights: &[f64],
+    ) -> Option<(usize, u32)> {
+        // nearly all problems are about few resources; loops of a known length are several times as fast
+        match self.unit.len() {
+            2 => self.worthiest_of::<2>(open, room, weights),
+            3 => self.worthiest_of::<3>(open, room, weights),
+            4 => self.worthiest_of::<4>(open, room, weights),
+            5 => self.worthiest_of::<5>(open, room, weights),
+            _ => self.worthiest_of::<0>(open, room, weights),
+        }
+    }
+
+    /// The same for `D` resources; 0 stands for any number.
     #[inline]
-    pub(super) fn weighed(&self, class: u32, weights: &[f64]) -> f64 {
-        let dims = self.unit.len();
-        self.factors[class as usize * dims..][..dims].iter().zip(weights).map(|(want, weight)| want * weight).sum()
+    fn worthiest_of<const D: usize>(
+        &self,
+        open: &mut SmallVec<[u32; 64]>,
+        room: &Amounts,
+        weights: &[f64],
+    ) -> Option<(usize, u32)> {
+        let dims = if D == 0 { self.unit.len() } else { D };
+        let (room, weights) = (&room[..dims], &weights[..dims]);
+        let mut best: Option<(u32, f64, usize, u32)> = None;
+        let (mut kept, mut looked) = (0, 0);
+        while looked < open.len() {
+            let class = open[looked];
+            let rank = self.classes[class as usize].rank;
+            if best.as_ref().is_some_and(|(least, ..)| rank > *least) {
+                break;
+            }
+            looked += 1;
+            let from = class as usize * dims;
+            if !fits(room, &self.requests[from..from + dims]) {
+                continue;
+            }
+            let worth: f64 =
+                self.factors[from..from + dims].iter().zip(weights).map(|(want, weight)| want * weight).sum();
+            let better = best.as_ref().is_none_or(|(_, most, _, other)| (-worth, class) < (-*most, *other));
+            if better {
+                best = Some((rank, worth, kept, class));
+            }
+            open[kept] = class;
+            kept += 1;
+        }
+        open.drain(kept..looked);
+        best.map(|(_, _, at, class)| (at, class))
     }
 
     /// Says whether no class at all fits this room.

@@ -151,6 +151,23 @@ fn pods_of_one_template_share_what_was_read() {
 }
 
 #[test]
+fn equal_labels_are_kept_once_and_while_pods_have_them() {
+    let shapes = Shapes::default();
+    let read = |labels: Value, cpu: usize| {
+        let more = [("metadata.labels", labels), ("spec.overhead", json!({"cpu": format!("{cpu}m")}))];
+        let pod = parse(with(full_pod(), &more)).expect("a pod");
+        Pod::sharing(&shapes, &pod).expect("readable").labels
+    };
+    let kept = read(json!({"app": "web"}), 1);
+    assert!(Arc::ptr_eq(&kept, &read(json!({"app": "web"}), 2)), "the labels of another template are equal");
+    assert!(!Arc::ptr_eq(&kept, &read(json!({"app": "api"}), 1)));
+    let weak = Arc::downgrade(&read(json!({"app": "gone"}), 1));
+    (0..3_000).for_each(|index| drop(read(json!({"index": index.to_string()}), 1)));
+    assert!(weak.upgrade().is_none(), "labels pile up");
+    assert!(Arc::ptr_eq(&kept, &read(json!({"app": "web"}), 1)), "those that pods have are forgotten");
+}
+
+#[test]
 fn templates_without_pods_are_forgotten() {
     let shapes = Shapes::default();
     let read = |cpu: usize| {
