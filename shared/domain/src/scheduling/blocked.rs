@@ -111,6 +111,24 @@ fn listed(domains: &[Domain]) -> String {
 }
 
 impl Blocked {
+    /// What an event says: no counts, which change with each pod and would make another event of it.
+    pub(crate) fn event(&self) -> String {
+        match self {
+            Blocked::Elsewhere { .. } => "such pods are only where it cannot be".to_owned(),
+            Blocked::Everywhere { .. } => "such pods are in every domain where it could be".to_owned(),
+            Blocked::Uneven { min_domains: Some(wanted), .. } => {
+                format!("minDomains asks for {wanted} domains, and there are fewer")
+            }
+            Blocked::Uneven { .. } => "each domain where it could be has as many as maxSkew allows".to_owned(),
+            Blocked::NoDomain { .. }
+            | Blocked::NoPod { .. }
+            | Blocked::NoneRuns { .. }
+            | Blocked::NoNode { .. }
+            | Blocked::Full
+            | Blocked::Together => self.to_string(),
+        }
+    }
+
     /// Says what would have to change.
     pub(crate) fn remedy(&self, pool: &str) -> String {
         match self {

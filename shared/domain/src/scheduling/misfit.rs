@@ -256,14 +256,18 @@ impl Misfit {
             Misfit::NoOffering { .. } | Misfit::NotOffered { .. } => {
                 format!("no instance type has the required offering, {self}")
             }
-            Misfit::Limit { .. } => {
-                format!("all available instance types exceed limits for nodepool: {pool:?}, {self}")
+            Misfit::Limit { resource, limit, .. } => {
+                format!(
+                    "all available instance types exceed limits for nodepool: {pool:?}, limit {resource} {limit} reached"
+                )
+            }
+            Misfit::Topology { rule, blocked } => {
+                format!("unsatisfiable topology constraint: {rule}: {}", blocked.event())
             }
             Misfit::PoolNotReady
             | Misfit::PoolDeleting
             | Misfit::ClassNotReady { .. }
             | Misfit::StaticPool
-            | Misfit::Topology { .. }
             | Misfit::Daemon { .. }
             | Misfit::HostPort { .. }
             | Misfit::MinValues { .. } => self.to_string(),

@@ -293,6 +293,17 @@ fn an_anti_affinity_says_where_the_others_are() {
 }
 
 #[test]
+fn an_event_stays_the_same_while_counts_change() {
+    let event = |nodes: usize| {
+        let mut objects = in_pool(json!([zones(&["us-east-1a"])]), near(small("p"), "podAntiAffinity", "db"));
+        (0..nodes).for_each(|at| objects.extend(there(&format!("n{at}"), "us-east-1a", "db")));
+        solve(&snapshot(&objects, catalogue(TYPES))).unschedulable[0].event()
+    };
+    assert!(event(1).ends_with("pods app=db: such pods are in every domain where it could be"), "{}", event(1));
+    assert_eq!(event(1), event(2));
+}
+
+#[test]
 fn a_spread_says_its_counts() {
     let rule = "pool general: unsatisfiable topology constraint: topology spread, key=topology.kubernetes.io/zone, maxSkew=1, pods app=test";
     let mut objects = in_pool(json!([zones(&["us-east-1a"])]), spread(small("p"), &json!({"minDomains": 2})));
