@@ -28,8 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use karp_domain::api::{NodeClaim, conditions};
-use karp_domain::cluster::{Assumed, Buffer, Catalogues, Pod, PodKey, Settings, Snapshot, Unreadable};
+use karp_domain::cluster::{Assumed, Buffer, Catalogues, Settings, Snapshot, Unreadable};
 use karp_domain::eviction::Answers;
+use karp_domain::scheduling::LastPlan;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
@@ -229,54 +230,19 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     }
 }
 
-/// Remembers the last plan: which pods each claim is for, and which leaving nodes it was made without.
+/// Remembers the last plan.
 #[derive(Default)]
-pub struct Plans(Mutex<Plan>);
-
-/// What the last plan said.
-#[derive(Default)]
-pub struct Plan {
-    /// Pods by the claim that they are planned for, until its node is initialized.
-    pub pods: BTreeMap<Arc<str>, BTreeSet<PodKey>>,
-    /// Nodes that were leaving, so that their pods count as planned for.
-    pub leaving: BTreeSet<Arc<str>>,
-    /// Pods for which it found no place, or whose claim could not be made.
-    pub refused: BTreeSet<PodKey>,
-}
+pub struct Plans(Mutex<LastPlan>);
 
 impl Plans {
-    fn lock(&self) -> MutexGuard<'_, Plan> {
+    /// Answers the last plan, which nobody replaces meanwhile.
+    pub fn last(&self) -> MutexGuard<'_, LastPlan> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Replaces what is planned: a later solution knows better.
-    pub fn replace(&self, plan: Plan) {
-        *self.lock() = plan;
-    }
-
-    /// Returns the pods that a claim was planned for.
-    pub fn pods(&self, claim: &str) -> BTreeSet<PodKey> {
-        self.lock().pods.get(claim).cloned().unwrap_or_default()
-    }
-
-    /// Returns the pods that all claims were planned for.
-    pub fn all_pods(&self) -> BTreeSet<PodKey> {
-        self.lock().pods.values().flatten().cloned().collect()
-    }
-
-    /// Returns whether the last plan was made without a node.
-    pub fn considered(&self, node: &str) -> bool {
-        self.lock().leaving.contains(node)
-    }
-
-    /// Returns the claims that any of these pods is planned for; nothing where the plan has no place for one of them.
-    pub fn claims_for(&self, pods: &[Arc<Pod>]) -> Option<Vec<Arc<str>>> {
-        let plan = self.lock();
-        if pods.iter().any(|pod| plan.refused.contains(&pod.key)) {
-            return None;
-        }
-        let any = |planned: &BTreeSet<PodKey>| pods.iter().any(|pod| planned.contains(&pod.key));
-        Some(plan.pods.iter().filter(|(_, planned)| any(planned)).map(|(claim, _)| claim.clone()).collect())
+    pub fn replace(&self, plan: LastPlan) {
+        *self.last() = plan;
     }
 }
 

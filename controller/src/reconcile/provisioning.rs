@@ -9,13 +9,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::batch::{Batcher, Window};
 use karp_domain::cluster::{Pod, PodKey, Snapshot};
-use karp_domain::scheduling::{InFlightNode, Solution, Target, barren, solve};
+use karp_domain::scheduling::{InFlightNode, LastPlan, Solution, Target, barren, solve};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::{Context, Plan};
+use super::Context;
 use crate::effect::{self, Effect, Outcome};
 use crate::observe::Change;
 use crate::ops::events::Reason;
@@ -117,16 +117,15 @@ async fn pass(context: &Context) -> bool {
         tracing::info!(Pods = listed, duration, "found provisionable pod(s)");
         tracing::info!(nodeclaims = solution.nodes.len(), pods, "computed new nodeclaim(s) to fit pod(s)");
     }
-    let plans = carry_out(context, &snapshot, &solution).await;
-    report(context, &snapshot, &solution, &plans);
-    let leaving = snapshot.hosts().iter().filter(|host| host.is_leaving()).map(|host| host.name().into()).collect();
-    let planned: BTreeSet<&PodKey> = plans.values().flatten().collect();
-    let homeless = solution.nodes.iter().flat_map(|node| &node.pods).filter(|pod| !planned.contains(*pod));
-    let homeless: Vec<&PodKey> = homeless.collect();
+    let mut plan = LastPlan::begin(&snapshot, &solution);
+    for (node, claim) in create_admitted(context, &snapshot, &solution.nodes).await {
+        plan.made(claim, node);
+    }
     // what could not be made is planned anew, also for pods that still run on nodes which leave
-    let waits = !pending.is_empty() || !homeless.is_empty() || solution.next_look.is_some();
-    let refused = solution.unschedulable.iter().map(|refused| &refused.pod).chain(homeless).cloned().collect();
-    context.plans.replace(Plan { pods: plans, leaving, refused });
+    let homeless = plan.end(&solution);
+    report(context, &snapshot, &solution, &plan);
+    let waits = !pending.is_empty() || homeless || solution.next_look.is_some();
+    context.plans.replace(plan);
     waits
 }
 
@@ -139,24 +138,6 @@ fn tell_barren(context: &Context, snapshot: &Snapshot) {
     }
 }
 
-/// Creates the claims of a solution and returns which pods each claim, new or in flight, is for.
-async fn carry_out(
-    context: &Context,
-    snapshot: &Snapshot,
-    solution: &Solution,
-) -> BTreeMap<Arc<str>, BTreeSet<PodKey>> {
-    let mut plans: BTreeMap<Arc<str>, BTreeSet<PodKey>> = BTreeMap::new();
-    for placement in &solution.placements {
-        if let Some(claim) = claim_of(snapshot, &placement.target) {
-            plans.entry(claim).or_default().insert(placement.pod.clone());
-        }
-    }
-    for (node, name) in create_admitted(context, snapshot, &solution.nodes).await {
-        plans.insert(name, node.pods.iter().cloned().collect());
-    }
-    plans
-}
-
 /// Creates the claims of planned nodes, as many as the health of their pools admits; answers those that were made.
 pub async fn create_admitted<'n>(
     context: &Context,
@@ -166,19 +147,6 @@ pub async fn create_admitted<'n>(
     let admitted = context.health.admit(snapshot, nodes).into_iter();
     let create = |node: &'n InFlightNode| async move { Some((node, create(context, node, "provisioned").await?)) };
     futures::future::join_all(admitted.map(create)).await.into_iter().flatten().collect()
-}
-
-/// Returns the claim behind a placement: pods are nominated to nodes that open, not to nodes that are open already.
-fn claim_of(snapshot: &Snapshot, target: &Target) -> Option<Arc<str>> {
-    match target {
-        Target::Claim(name) => Some(name.clone()),
-        Target::Node(name) => {
-            let node = snapshot.nodes.iter().find(|node| node.name == *name)?;
-            let id = node.provider_id.as_ref()?;
-            let claim = snapshot.claims.iter().find(|claim| claim.provider_id.as_ref() == Some(id))?;
-            (!claim.is_initialized()).then(|| claim.name.clone())
-        }
-    }
 }
 
 /// Creates the claim of a planned node and waits until the watch has seen it; returns its name.
@@ -280,20 +248,21 @@ fn generated_name(pool: &str) -> String {
 }
 
 /// Tells each pod where it goes, or why nowhere.
-fn report(context: &Context, snapshot: &Snapshot, solution: &Solution, plans: &BTreeMap<Arc<str>, BTreeSet<PodKey>>) {
+fn report(context: &Context, snapshot: &Snapshot, solution: &Solution, plan: &LastPlan) {
     let pods: BTreeMap<&PodKey, &Arc<Pod>> = snapshot.pods.iter().map(|pod| (&pod.key, pod)).collect();
     let publish = |key: &PodKey, reason: Reason, note: String| {
         if let Some(pod) = pods.get(key).filter(|pod| pod.node.is_none()) {
             context.events.publish(&effect::pod_reference(key, &pod.uid), reason, note);
         }
     };
-    for (claim, planned) in plans {
+    for (claim, planned) in plan.claims() {
         for key in planned {
             publish(key, Reason::Nominated, format!("Pod should schedule on: nodeclaim/{claim}"));
         }
     }
-    for placement in &solution.placements {
-        if let (Target::Node(node), None) = (&placement.target, claim_of(snapshot, &placement.target)) {
+    let opening: BTreeSet<&PodKey> = plan.planned().collect();
+    for placement in solution.placements.iter().filter(|placement| !opening.contains(&placement.pod)) {
+        if let Target::Node(node) = &placement.target {
             publish(&placement.pod, Reason::Nominated, format!("Pod should schedule on: node/{node}"));
         }
     }

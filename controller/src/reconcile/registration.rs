@@ -89,11 +89,15 @@ pub async fn tell(
 /// Tells kube-scheduler which pods the node was made for.
 async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
     let waits =
-        |key: PodKey| context.stores.pods.get(&key).filter(|pod| pod.node.is_none() && pod.deletes_at.is_none());
-    let own: Vec<Arc<Pod>> = context.plans.pods(&claim.name_any()).into_iter().filter_map(waits).collect();
-    let planned: Vec<Arc<Pod>> = match own.iter().any(|pod| pod.shape.most_nominated().is_some()) {
-        true => context.plans.all_pods().into_iter().filter_map(waits).collect(),
-        false => own.clone(),
+        |key: &PodKey| context.stores.pods.get(key).filter(|pod| pod.node.is_none() && pod.deletes_at.is_none());
+    let (own, planned) = {
+        let plan = context.plans.last();
+        let own: Vec<Arc<Pod>> = plan.of_claim(&claim.name_any()).filter_map(waits).collect();
+        let planned: Vec<Arc<Pod>> = match own.iter().any(|pod| pod.shape.most_nominated().is_some()) {
+            true => plan.planned().filter_map(waits).collect(),
+            false => own.clone(),
+        };
+        (own, planned)
     };
     let may_be = nominated(planned.iter().map(|pod| &**pod));
     let own = own.iter().filter(|pod| may_be.contains(&pod.key) && pod.nominated.as_deref() != Some(node));

@@ -304,6 +304,27 @@ fn advice_is_followed_where_pools_ask_for_it() {
     }
 }
 
+/// The same while EC2 has nothing: what only was advice is taken back after its time, and the nodes stay with their pods.
+#[test]
+fn advice_that_nothing_can_follow_is_taken_back() {
+    let mut stays = 0;
+    for seed in 0..6 {
+        let faults = Faults {
+            warns_permille: 3,
+            runs_out_permille: 2,
+            crash_permille: 3,
+            scales_permille: 1,
+            watch_lag_seconds: if seed % 2 == 0 { 0 } else { 8 },
+            ..Faults::default()
+        };
+        let world = a_world(&[budget(), bought(&["spot"])]).following_advice();
+        let report = run(&Scenario { seed, seconds: 2 * 3600, faults }, world);
+        assert!(report.violations.is_empty(), "seed {seed}: {report:#?}");
+        stays += report.stays;
+    }
+    assert!(stays > 10, "{stays} recalls were taken back");
+}
+
 #[test]
 fn nodes_that_never_join_cost_a_handful_of_launches() {
     let faults = Faults { never_joins_permille: 1000, ..Faults::default() };

@@ -265,10 +265,8 @@ async fn stay(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
 /// Says whether a plan was made without a node that has a place for each of its pods, and every node that it makes for them is ready.
 fn rehoused(context: &Context, node: &str) -> bool {
     let pods = context.stores.pods.on_node(node);
-    context.plans.considered(node)
-        // one that is not there is not seen yet, or came to nothing: the next plan has another
-        && context.plans.claims_for(&pods).is_some_and(|claims| {
-            let ready = |claim: Arc<NodeClaim>| node_claim::is_true(&claim, conditions::INITIALIZED);
-            claims.iter().all(|name| context.stores.claim(name).is_some_and(ready))
-        })
+    let is_ready = |claim: &str| {
+        context.stores.claim(claim).is_some_and(|claim| node_claim::is_true(&claim, conditions::INITIALIZED))
+    };
+    context.plans.last().home(node, pods.iter().map(|pod| &pod.key), is_ready).is_some()
 }

@@ -16,6 +16,8 @@ use crate::api::labels;
 use crate::catalogue::{CapacityType, RankedOffering};
 use crate::lifecycle::Listed;
 
+/// EC2 has nothing for so many seconds at most.
+const LONGEST_SHORTAGE: usize = 1800;
 const BOOT: SignedDuration = SignedDuration::from_secs(30);
 const SHUTDOWN: SignedDuration = SignedDuration::from_secs(20);
 /// EC2's code for an offering that it has nothing of.
@@ -78,7 +80,7 @@ impl World {
         if let Some(code) = self.refusal(claim, uid, token) {
             return Err(Refusal::Code(code));
         }
-        if self.random.happens(self.faults.no_capacity_permille) {
+        if self.is_spent() || self.random.happens(self.faults.no_capacity_permille) {
             return Err(Refusal::Code(NO_CAPACITY));
         }
         self.count += 1;
@@ -98,6 +100,17 @@ impl World {
         self.launches += 1;
         self.instances.insert(instance.id.clone(), instance.clone());
         if self.random.happens(self.faults.lost_reply_permille) { Err(Refusal::LostReply) } else { Ok(instance) }
+    }
+
+    /// Lets a second pass: now and then EC2 has nothing of any kind for a while.
+    pub(super) fn run_out(&mut self) {
+        if !self.is_spent() && self.random.happens(self.faults.runs_out_permille) {
+            self.spent = Some(self.now + SignedDuration::from_secs(1 + self.random.below(LONGEST_SHORTAGE) as i64));
+        }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.spent.is_some_and(|until| self.now < until)
     }
 
     fn is_listed(&self, instance: &Instance) -> bool {

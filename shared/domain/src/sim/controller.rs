@@ -10,7 +10,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Decisions;
 use super::account::Action;
-use super::interruption::Plan;
 use super::turns::Turns;
 use super::watch::View;
 use super::world::{World, is_ready};
@@ -26,7 +25,7 @@ use crate::disruption::{self, Act, Begun, Candidate, Cause, Command, Execution, 
 use crate::eviction::Answers;
 use crate::interruption::Recall;
 use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
-use crate::scheduling::InFlightNode;
+use crate::scheduling::{InFlightNode, LastPlan};
 
 const REST: SignedDuration = SignedDuration::from_secs(15);
 /// So many of a thousand decisions are asked again in another order.
@@ -42,7 +41,7 @@ pub(super) struct Controller<'d> {
     pub(super) view: View,
     pub(super) assumed: Assumed,
     pub(super) batcher: Batcher,
-    pub(super) plan: Plan,
+    pub(super) plan: LastPlan,
     waiting: usize,
     health: BTreeMap<String, Registrations>,
     collector: Collector,
@@ -65,7 +64,7 @@ impl<'d> Controller<'d> {
             unavailable: Unavailable::default(),
             view: View::begin(world, decisions),
             assumed: Assumed::default(),
-            plan: Plan::default(),
+            plan: LastPlan::default(),
             batcher: Batcher::new(Duration::from_secs(1), Duration::from_secs(10)),
             waiting: 0,
             health: BTreeMap::new(),
@@ -216,24 +215,21 @@ impl Controller<'_> {
         {
             world.violate("S-16", "another order of the same lists gives another solution".to_owned());
         }
-        let mut plan = Plan::begin(&snapshot, &solution);
+        let mut plan = LastPlan::begin(&snapshot, &solution);
         let said = solution.placements.iter().map(|placement| &placement.pod);
         let said = said.chain(solution.nodes.iter().flat_map(|node| &node.pods));
         let said = said.chain(solution.unschedulable.iter().map(|refused| &refused.pod));
         world.told.extend(said.map(|pod| (pod.clone(), world.now)));
-        for node in solution.nodes {
+        for node in &solution.nodes {
             let trial = self.allowance(world, &node.pool) != Allowance::All;
             if !trial || tried.insert(node.pool.clone()) {
-                match self.create(world, &node) {
-                    Ok(claim) => {
-                        plan.pods.insert(claim, node.pods.iter().cloned().collect());
-                        continue;
-                    }
+                match self.create(world, node) {
+                    Ok(claim) => plan.made(claim.into(), node),
                     other => survived(other.map(drop))?,
                 }
             }
-            plan.refused.extend(node.pods.iter().cloned());
         }
+        plan.end(&solution);
         self.plan = plan;
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Interruption, as `controller/src/reconcile/interruption/` does it: messages become recalls on claims, and are deleted only after that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 
@@ -11,46 +11,9 @@ use super::world::{World, is_tainted};
 use super::writes::{Stop, ask, call, delete_claim, taint, wrote};
 use crate::api::{NodeClaim, conditions, labels};
 use crate::catalogue::CapacityType;
-use crate::cluster::{PodKey, Snapshot};
 use crate::fleet::UnavailableOffering;
 use crate::interruption::{Action, Cause, Message, Next, Notice, Recall, Vacating};
 use crate::lifecycle::{is_true, provider_id};
-use crate::scheduling::{Placement, Solution, Target};
-
-/// The last plan of provisioning.
-#[derive(Default)]
-pub(super) struct Plan {
-    /// The pods that each claim is for.
-    pub(super) pods: BTreeMap<String, BTreeSet<PodKey>>,
-    /// Nodes that it was made without.
-    leaving: BTreeSet<String>,
-    /// Pods for which it found no place, or whose claim could not be made.
-    pub(super) refused: BTreeSet<PodKey>,
-}
-
-impl Plan {
-    /// Begins with what a plan puts on claims that have no node that is ready yet.
-    pub(super) fn begin(snapshot: &Snapshot, solution: &Solution) -> Self {
-        let leaving = snapshot.hosts().into_iter().filter(|host| host.is_leaving()).map(|host| host.name().to_owned());
-        let refused = solution.unschedulable.iter().map(|refused| refused.pod.clone()).collect();
-        let mut plan = Plan { pods: BTreeMap::new(), leaving: leaving.collect(), refused };
-        for Placement { pod, target } in &solution.placements {
-            let claim = match target {
-                Target::Claim(name) => Some(name.clone()),
-                Target::Node(name) => {
-                    let node = snapshot.nodes.iter().find(|node| node.name == *name);
-                    let id = node.and_then(|node| node.provider_id.as_ref());
-                    let claim = snapshot.claims.iter().find(|claim| id.is_some() && claim.provider_id.as_ref() == id);
-                    claim.filter(|claim| !claim.is_initialized()).map(|claim| claim.name.clone())
-                }
-            };
-            if let Some(claim) = claim {
-                plan.pods.entry(claim.to_string()).or_default().insert(pod.clone());
-            }
-        }
-        plan
-    }
-}
 
 impl Controller<'_> {
     /// Handles what the queue gives, one after the other, and deletes then what was handled.
@@ -173,7 +136,7 @@ impl Controller<'_> {
                 Next::Stay => return self.stay(world, claim),
                 Next::Delete => {
                     let early = world.clock() < recall.due();
-                    let planned = home.iter().flatten().map(String::as_str).filter(|_| early);
+                    let planned = home.iter().flatten().map(|claim| &**claim).filter(|_| early);
                     warnings::has_room_elsewhere(world, claim_name, planned);
                     return self.delete(world, claim);
                 }
@@ -194,6 +157,7 @@ impl Controller<'_> {
         if let Some(annotations) = world.claims.get_mut(name).and_then(|known| known.metadata.annotations.as_mut()) {
             annotations.remove(labels::INTERRUPTED_AT);
             annotations.remove(labels::INTERRUPTED_BY);
+            world.stays += 1;
         }
         wrote(world)?;
         self.assumed.untainted(name);
@@ -201,16 +165,11 @@ impl Controller<'_> {
     }
 
     /// The claims that the last plan has for the pods of a node, if it was made without the node and they are ready.
-    fn home(&self, node: &str) -> Option<Vec<String>> {
-        let on_it = |key: &PodKey| self.view.pods().get(key).is_some_and(|pod| pod.node.as_deref() == Some(node));
-        let planned = self.plan.pods.iter().filter(|(_, pods)| pods.iter().any(on_it));
-        let planned: Vec<String> = planned.map(|(claim, _)| claim.clone()).collect();
-        let ready = |claim: &String| match self.view.claims().get(claim) {
+    fn home(&self, node: &str) -> Option<Vec<Arc<str>>> {
+        let pods = self.view.pods().values().filter(|pod| pod.node.as_deref() == Some(node)).map(|pod| &pod.key);
+        self.plan.home(node, pods, |claim| match self.view.claims().get(claim) {
             Some(claim) => is_true(claim, conditions::INITIALIZED),
-            // not seen yet, or come to nothing: the next plan has another
             None => !self.decisions.awaits_what_is_not_there(),
-        };
-        let placed = !self.plan.refused.iter().any(on_it);
-        (self.plan.leaving.contains(node) && placed && planned.iter().all(ready)).then_some(planned)
+        })
     }
 }

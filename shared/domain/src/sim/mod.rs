@@ -44,6 +44,8 @@ pub struct Faults {
     pub crash_permille: u32,
     /// EC2 has no capacity for a launch.
     pub no_capacity_permille: u32,
+    /// EC2 runs out of capacity of every kind, in a second: for up to 30 min.
+    pub runs_out_permille: u32,
     /// EC2 begins to refuse what a pool launches for a reason that no wait and no other offering cures (a right, a parameter, a quota), in a
     /// second: for up to 4 min.
     pub refuses_permille: u32,
@@ -165,6 +167,8 @@ pub struct Report {
     pub repriced: u32,
     /// Claims that were told of it.
     pub recalls: u32,
+    /// Recalls that were taken back, since nothing replaced the node in time.
+    pub stays: u32,
     /// Messages that were deleted from the queue.
     pub messages: u32,
     /// Nodes at the end.
@@ -214,7 +218,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     (report.nodes, report.reordered) = (world.nodes.len(), world.reordered);
     (report.conflicts, report.takeovers, report.unanswered) = (world.conflicts, world.takeovers, world.unanswered);
     (report.warnings, report.recalls, report.messages) = (world.warnings, world.recalls, world.queue.deleted);
-    report.repriced = world.repriced;
+    (report.repriced, report.stays) = (world.repriced, world.stays);
     (report.throttled, report.refused) = (world.account.throttled, world.refused.count);
     report
 }

@@ -96,6 +96,10 @@ pub struct World {
     pub(super) unanswered: u32,
     /// Times that prices changed.
     pub(super) repriced: u32,
+    /// EC2 has no capacity until then.
+    pub(super) spent: Option<Timestamp>,
+    /// Recalls that were taken back.
+    pub(super) stays: u32,
     /// When it began.
     start: Timestamp,
 }
@@ -143,6 +147,7 @@ impl World {
         self.now += SignedDuration::from_secs(1);
         self.come_and_go();
         self.move_prices();
+        self.run_out();
         let away = self.is_away();
         if !away {
             self.meddle();

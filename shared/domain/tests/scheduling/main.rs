@@ -10,6 +10,7 @@ mod bench;
 mod daemon_zones;
 mod daemons;
 mod domains;
+mod last;
 mod outlook;
 mod overlays;
 mod places;
