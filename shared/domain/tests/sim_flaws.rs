@@ -115,33 +115,13 @@ fn case(invariant: &str, minutes: u32, faults: Faults) -> Case<'_> {
     Case { invariant, faults, minutes, pool: Vec::new() }
 }
 
-const CALM: Faults = Faults {
-    crash_permille: 0,
-    no_capacity_permille: 0,
-    refuses_permille: 0,
-    refused_pool: None,
-    lost_reply_permille: 0,
-    never_joins_permille: 0,
-    ends_permille: 0,
-    warns_permille: 0,
-    ills_permille: 0,
-    scales_permille: 0,
-    drifts_permille: 0,
-    deletes_permille: 0,
-    forgets_permille: 0,
-    unlisted_permille: 0,
-    list_lag_seconds: 0,
-    fickle_permille: 0,
-    watch_lag_seconds: 0,
-    cut_permille: 0,
-    pause_permille: 0,
-    others_permille: 0,
-    away_permille: 0,
-    unanswered_permille: 0,
-    prices_permille: 0,
-    clock: None,
-};
-const CHANGING: Faults = Faults { scales_permille: 10, fickle_permille: 300, ..CALM };
+fn calm() -> Faults {
+    Faults::default()
+}
+
+fn changing() -> Faults {
+    Faults { scales_permille: 10, fickle_permille: 300, ..calm() }
+}
 
 #[test]
 fn s1_instances_that_nobody_collects() {
@@ -151,7 +131,7 @@ fn s1_instances_that_nobody_collects() {
             Collection { instances: Vec::new(), ..collector.pass(seen, now) }
         }
     }
-    case("S-1", 60, Faults { forgets_permille: 2, ..CALM }).catches(&Flaw);
+    case("S-1", 60, Faults { forgets_permille: 2, ..calm() }).catches(&Flaw);
 }
 
 #[test]
@@ -162,7 +142,7 @@ fn s2_pods_that_are_not_waited_for() {
             eviction::Step::Drained
         }
     }
-    case("S-2", 40, CHANGING).catches(&Flaw);
+    case("S-2", 40, changing()).catches(&Flaw);
 }
 
 #[test]
@@ -179,7 +159,7 @@ fn s2_pods_that_are_evicted_though_they_asked_not_to_be() {
             step
         }
     }
-    case("S-2", 40, Faults { deletes_permille: 3, ..CALM }).catches(&Flaw);
+    case("S-2", 40, Faults { deletes_permille: 3, ..calm() }).catches(&Flaw);
 }
 
 #[test]
@@ -188,7 +168,7 @@ fn s4_what_was_written_and_is_not_seen_yet() {
     impl Decisions for Flaw {
         fn assume(&self, _: &mut Assumed, _: &mut Snapshot) {}
     }
-    let late = Faults { watch_lag_seconds: 10, ..CHANGING };
+    let late = Faults { watch_lag_seconds: 10, ..changing() };
     Case { pool: few_nodes(), ..case("S-4", 60, late) }.catches_this(&Flaw);
 }
 
@@ -200,7 +180,7 @@ fn s4_claims_whose_creation_was_not_answered() {
             false
         }
     }
-    let unanswered = Faults { unanswered_permille: 300, cut_permille: 30, ends_permille: 5, ..CHANGING };
+    let unanswered = Faults { unanswered_permille: 300, cut_permille: 30, ends_permille: 5, ..changing() };
     Case { pool: few_nodes(), ..case("S-4", 90, unanswered) }.catches_this(&Flaw);
 }
 
@@ -212,7 +192,7 @@ fn s2_pods_that_came_unseen() {
             false
         }
     }
-    case("S-2", 90, Faults { watch_lag_seconds: 20, cut_permille: 5, ..CHANGING }).catches(&Flaw);
+    case("S-2", 90, Faults { watch_lag_seconds: 20, cut_permille: 5, ..changing() }).catches(&Flaw);
 }
 
 #[test]
@@ -230,7 +210,7 @@ fn s6_claims_of_nodes_that_are_not_seen_yet() {
             false
         }
     }
-    let late = Faults { watch_lag_seconds: 20, cut_permille: 10, unlisted_permille: 300, ..CHANGING };
+    let late = Faults { watch_lag_seconds: 20, cut_permille: 10, unlisted_permille: 300, ..changing() };
     case("S-6", 60, late).catches(&Flaw);
 }
 
@@ -251,7 +231,7 @@ fn s14_a_leader_that_was_paused() {
             elector.other().is_none()
         }
     }
-    case("S-14", 90, Faults { pause_permille: 5, ..CHANGING }).catches(&Flaw);
+    case("S-14", 90, Faults { pause_permille: 5, ..changing() }).catches(&Flaw);
 }
 
 #[test]
@@ -262,7 +242,7 @@ fn s15_a_cache_with_ghosts() {
             false
         }
     }
-    case("S-15", 60, Faults { cut_permille: 10, ..CHANGING }).catches(&Flaw);
+    case("S-15", 60, Faults { cut_permille: 10, ..changing() }).catches(&Flaw);
 }
 
 /// The same cluster, as somebody sees it who does not look at its pools' budgets or limits.
@@ -279,7 +259,9 @@ fn with_nodes(snapshot: &Snapshot, change: impl Fn(&mut Node)) -> Snapshot {
     other
 }
 
-const ILL: Faults = Faults { ills_permille: 4, ..CALM };
+fn ill() -> Faults {
+    Faults { ills_permille: 4, ..calm() }
+}
 
 #[test]
 fn s3_nodes_repaired_at_once() {
@@ -297,7 +279,7 @@ fn s3_nodes_repaired_at_once() {
             validate(command, &hasty(snapshot))
         }
     }
-    case("S-3", 120, ILL).catches(&Flaw);
+    case("S-3", 120, ill()).catches(&Flaw);
 }
 
 #[test]
@@ -325,7 +307,7 @@ fn s3_nodes_repaired_however_many_are_ill() {
             if command.cause == Cause::Unhealthy { Ok(()) } else { valid }
         }
     }
-    let half = Faults { ills_permille: 20, ..CALM };
+    let half = Faults { ills_permille: 20, ..calm() };
     case("S-3", 120, half).catches(&Flaw);
 }
 
@@ -342,7 +324,7 @@ fn s3_drains_cut_short_of_nodes_that_are_well() {
             plan
         }
     }
-    case("S-3", 60, Faults { ills_permille: 1, ..CHANGING }).catches(&Flaw);
+    case("S-3", 60, Faults { ills_permille: 1, ..changing() }).catches(&Flaw);
 }
 
 #[test]
@@ -353,7 +335,7 @@ fn s7_nodes_that_stay_ill() {
             plan_with(&with_nodes(snapshot, |node| node.ailment = None), memory)
         }
     }
-    case("S-7", 120, ILL).catches(&Flaw);
+    case("S-7", 120, ill()).catches(&Flaw);
 }
 
 #[test]
@@ -368,8 +350,8 @@ fn s3_budgets_that_are_not_looked_at() {
             validate(command, &with_pools(snapshot, |pool| pool.budgets.clear()))
         }
     }
-    Case { pool: vec![budget("1")], ..case("S-3", 40, CHANGING) }.catches(&Flaw);
-    Case { pool: vec![budget("20%")], ..case("S-3", 40, CHANGING) }.catches(&Flaw);
+    Case { pool: vec![budget("1")], ..case("S-3", 40, changing()) }.catches(&Flaw);
+    Case { pool: vec![budget("20%")], ..case("S-3", 40, changing()) }.catches(&Flaw);
 }
 
 #[test]
@@ -380,7 +362,7 @@ fn s4_limits_that_are_not_looked_at() {
             solve(&with_pools(snapshot, |pool| pool.limits = Resources::default()))
         }
     }
-    let crashing = Faults { crash_permille: 30, ..CHANGING };
+    let crashing = Faults { crash_permille: 30, ..changing() };
     Case { pool: few_nodes(), ..case("S-4", 60, crashing) }.catches_this(&Flaw);
 }
 
@@ -392,7 +374,7 @@ fn s5_launches_under_a_token_of_their_own() {
             format!("{uid}-{now}")
         }
     }
-    let faults = Faults { crash_permille: 50, lost_reply_permille: 200, list_lag_seconds: 5, ..CHANGING };
+    let faults = Faults { crash_permille: 50, lost_reply_permille: 200, list_lag_seconds: 5, ..changing() };
     case("S-5", 40, faults).catches(&Flaw);
 }
 
@@ -408,7 +390,7 @@ fn s6_claims_that_end_on_one_witness() {
             false
         }
     }
-    case("S-6", 60, Faults { unlisted_permille: 100, ..CALM }).catches(&Flaw);
+    case("S-6", 60, Faults { unlisted_permille: 100, ..calm() }).catches(&Flaw);
 }
 
 #[test]
@@ -422,7 +404,7 @@ fn s7_launches_that_are_never_given_up() {
             }
         }
     }
-    case("S-7", 75, Faults { never_joins_permille: 300, ..CALM }).catches(&Flaw);
+    case("S-7", 75, Faults { never_joins_permille: 300, ..calm() }).catches(&Flaw);
 }
 
 /// The same cluster, as somebody sees it who takes other prices for true.
@@ -458,7 +440,7 @@ fn s8_dearer_nodes_taken_for_cheaper() {
             validate(command, &with_prices(snapshot, upside_down))
         }
     }
-    case("S-8", 60, CALM).catches(&Flaw);
+    case("S-8", 60, calm()).catches(&Flaw);
 }
 
 #[test]
@@ -481,7 +463,7 @@ fn s9_moves_after_prices_that_swing() {
             validate(command, &swinging(snapshot))
         }
     }
-    case("S-9", 60, CALM).catches(&Flaw);
+    case("S-9", 60, calm()).catches(&Flaw);
 }
 
 #[test]
@@ -492,7 +474,7 @@ fn s9_nodes_replaced_once_more_after_a_restart() {
             Vec::new()
         }
     }
-    case("S-9", 60, Faults { drifts_permille: 10, crash_permille: 50, ..CALM }).catches_this(&Flaw);
+    case("S-9", 60, Faults { drifts_permille: 10, crash_permille: 50, ..calm() }).catches_this(&Flaw);
 }
 
 #[test]
@@ -505,7 +487,7 @@ fn s10_pods_of_which_nothing_is_said() {
             solve(&other)
         }
     }
-    case("S-10", 30, CALM).catches(&Flaw);
+    case("S-10", 30, calm()).catches(&Flaw);
 }
 
 #[test]
@@ -519,7 +501,7 @@ fn s11_commands_that_are_never_taken_back() {
             }
         }
     }
-    case("S-11", 60, Faults { no_capacity_permille: 600, ..CHANGING }).catches(&Flaw);
+    case("S-11", 60, Faults { no_capacity_permille: 600, ..changing() }).catches(&Flaw);
 }
 
 #[test]
@@ -530,7 +512,7 @@ fn s12_launches_without_a_breaker() {
             Allowance::All
         }
     }
-    let case = case("S-12", 360, Faults { never_joins_permille: 1000, ..CALM });
+    let case = case("S-12", 360, Faults { never_joins_permille: 1000, ..calm() });
     let shown = |report: Report| report.violations.iter().any(|found| found.invariant == "S-12");
     assert!(!shown(case.play(&Production, 0)));
     assert!(shown(case.play(&Flaw, 0)));
@@ -547,7 +529,7 @@ fn s12_refusals_that_stay_taken_for_a_throttle() {
             }
         }
     }
-    case("S-12", 40, Faults { refuses_permille: 5, ..CHANGING }).catches_this(&Flaw);
+    case("S-12", 40, Faults { refuses_permille: 5, ..changing() }).catches_this(&Flaw);
 }
 
 /// As many nodes as pods, more than EC2 launches at once.
@@ -565,7 +547,7 @@ fn s13_calls_that_are_not_paced() {
             Duration::ZERO
         }
     }
-    let scenario = Scenario { seed: 0, seconds: 300, faults: CALM };
+    let scenario = Scenario { seed: 0, seconds: 300, faults: calm() };
     let own = run_with(&Production, &scenario, crowd());
     assert!(own.violations.is_empty() && own.throttled == 0 && own.launches >= 90, "{own:#?}");
     let flawed = run_with(&Flaw, &scenario, crowd());
@@ -581,7 +563,7 @@ fn s13_throttles_taken_for_missing_capacity() {
             Lesson::Missing(Extent::Offering)
         }
     }
-    case("S-13", 40, Faults { others_permille: 20, ..CHANGING }).catches(&Flaw);
+    case("S-13", 40, Faults { others_permille: 20, ..changing() }).catches(&Flaw);
 }
 
 #[test]
@@ -594,7 +576,7 @@ fn s16_answers_that_depend_on_the_order_of_lists() {
             solve(&other)
         }
     }
-    case("S-16", 40, CHANGING).catches(&Flaw);
+    case("S-16", 40, changing()).catches(&Flaw);
 }
 
 #[test]
@@ -614,10 +596,10 @@ fn s17_limits_shorter_than_clocks_are_wrong() {
     for (from, to) in [(-600, 45), (-600, -600), (0, 600)] {
         let clock = Some(Skew { from, to, permille: 5 });
         for seed in 0..2 {
-            let own = case("S-17", 90, Faults { clock, ..CHANGING }).play(&Production, seed);
+            let own = case("S-17", 90, Faults { clock, ..changing() }).play(&Production, seed);
             assert!(own.violations.is_empty(), "{from} to {to} s, seed {seed}: {:#?}", own.violations);
         }
     }
     let clock = Some(Skew { from: 30, to: 45, permille: 5 });
-    case("S-7", 90, Faults { clock, ..CHANGING }).catches(&Flaw);
+    case("S-7", 90, Faults { clock, ..changing() }).catches(&Flaw);
 }

@@ -4,9 +4,11 @@ use jiff::Timestamp;
 use karp_domain::interruption::{Message, Notice, parse};
 use karp_domain::sim::{Decisions, Faults};
 
-use super::{CALM, case};
+use super::{calm, case};
 
-const WARNED: Faults = Faults { warns_permille: 15, scales_permille: 5, ..CALM };
+fn often() -> Faults {
+    Faults { warns_permille: 15, scales_permille: 5, ..calm() }
+}
 
 #[test]
 fn s18_messages_deleted_before_their_effect_is_recorded() {
@@ -16,7 +18,7 @@ fn s18_messages_deleted_before_their_effect_is_recorded() {
             false
         }
     }
-    case("S-18", 40, Faults { crash_permille: 20, ..WARNED }).catches(&Flaw);
+    case("S-18", 40, Faults { crash_permille: 20, ..often() }).catches(&Flaw);
 }
 
 #[test]
@@ -30,7 +32,7 @@ fn s18_warnings_that_are_ignored() {
             }
         }
     }
-    case("S-18", 40, WARNED).catches(&Flaw);
+    case("S-18", 40, often()).catches(&Flaw);
 }
 
 #[test]
@@ -51,7 +53,7 @@ fn s18_warnings_that_are_left_in_the_queue() {
             true
         }
     }
-    case("S-18", 40, WARNED).catches(&Flaw);
+    case("S-18", 40, often()).catches(&Flaw);
 }
 
 #[test]
@@ -62,7 +64,7 @@ fn s18_warnings_of_instances_that_no_claim_names_yet() {
             false
         }
     }
-    let faults = Faults { warns_permille: 30, watch_lag_seconds: 8, cut_permille: 10, scales_permille: 20, ..CALM };
+    let faults = Faults { warns_permille: 30, watch_lag_seconds: 8, cut_permille: 10, scales_permille: 20, ..calm() };
     case("S-18", 60, faults).catches(&Flaw);
 }
 
@@ -77,7 +79,7 @@ fn s18_advice_taken_for_a_warning() {
             }
         }
     }
-    case("S-18", 40, WARNED).catches(&Flaw);
+    case("S-18", 40, often()).catches(&Flaw);
 }
 
 #[test]
@@ -88,5 +90,5 @@ fn s18_replacements_that_are_not_seen_are_not_waited_for() {
             false
         }
     }
-    case("S-18", 60, Faults { watch_lag_seconds: 8, ..WARNED }).catches(&Flaw);
+    case("S-18", 60, Faults { watch_lag_seconds: 8, ..often() }).catches(&Flaw);
 }
