@@ -201,6 +201,11 @@ impl Board {
         }
     }
 
+    /// Counts a pod of a daemon set that a planned node will bring into a domain.
+    pub(crate) fn expect_in(&mut self, counter: CounterId, value: ValueId) {
+        self.count_in(counter, value, 1, true);
+    }
+
     fn count_in(&mut self, id: CounterId, value: ValueId, count: i64, surely: bool) {
         let known = self.by_value[id].entry(value).or_default();
         known.most = add(known.most, count);

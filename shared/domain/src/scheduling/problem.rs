@@ -69,6 +69,8 @@ pub(crate) struct HostState {
     pub(crate) capacity: Resources,
     /// Ports of the node that daemons take, running or not.
     pub(crate) daemon_ports: Vec<HostPort>,
+    /// Daemon sets whose pods will run here and do not yet, while the host is not initialized.
+    pub(crate) coming: Vec<Arc<DaemonSet>>,
 }
 
 /// What is known of a host's labels; its name is among them, as [`NAME_FIELD`].
@@ -171,10 +173,14 @@ impl<'a> Problem<'a> {
         problem
     }
 
-    /// Counts the pods that run on hosts, and those that are about to.
+    /// Counts the pods that run on hosts, and those that are about to: daemons of hosts that start are there before other pods are.
     fn count_running(&mut self) {
         let mut board = std::mem::take(&mut self.board);
         for (at, state) in self.hosts.iter().enumerate() {
+            for daemon in state.coming.iter().filter(|_| !self.daemon_counters.is_empty()) {
+                let counting = self.terms.counting_daemon(self.snapshot, daemon);
+                board.count_on(&self.terms, &self.domains, (at, state), &counting, 1);
+            }
             let Some(node) = &state.host.node else { continue };
             for pod in self.pods_by_node.get(&node.name).into_iter().flatten() {
                 if !self.terms.counters.is_empty() && pod.deletes_at.is_none() {
@@ -408,9 +414,11 @@ fn host_state(
         None => take(&mut free, &missing_daemons(dims, &belonging, pods), 1),
     }
     let daemon_ports = belonging.iter().flat_map(|daemon| daemon.shape.ports.clone()).collect();
+    let comes = |daemon: &&&Arc<DaemonSet>| !initialized && !pods.iter().any(|pod| is_of_daemon(pod, daemon));
+    let coming = belonging.iter().filter(comes).map(|daemon| Arc::clone(daemon)).collect();
     attach.set_host(dims, &mut free, (&host, &labels), pods);
     let open = !host.is_leaving() && (node.is_some() || claim.is_some());
-    HostState { free, taints, labels, open, initialized, capacity, daemon_ports, host }
+    HostState { free, taints, labels, open, initialized, capacity, daemon_ports, coming, host }
 }
 
 /// The taints that keep pods away for good: while a node starts, those that will go by themselves do not count.
@@ -497,7 +505,7 @@ fn belonging_daemons<'a>(
     context: (&Dims, &Attach<'_>),
     taints: &[Taint],
     labels: &HostLabels,
-) -> (Vec<&'a DaemonSet>, Option<Amounts>) {
+) -> (Vec<&'a Arc<DaemonSet>>, Option<Amounts>) {
     if let HostLabels::Asked { requirements, catalogue, types, market } = labels {
         let bought = (&**catalogue, types, *market);
         let presences = presences(snapshot, taints, requirements, bought);
@@ -506,10 +514,10 @@ fn belonging_daemons<'a>(
             return (presences.iter().filter(may_run).map(|presence| presence.daemon).collect(), Some(free));
         }
     }
-    let belongs = |daemon: &&DaemonSet| {
+    let belongs = |daemon: &&Arc<DaemonSet>| {
         daemon.bears(taints) && daemon.shape.alternatives.iter().any(|wanted| labels.may_satisfy(wanted))
     };
-    (snapshot.daemons.iter().map(|daemon| &**daemon).filter(belongs).collect(), None)
+    (snapshot.daemons.iter().filter(belongs).collect(), None)
 }
 
 fn is_of_daemon(pod: &Pod, daemon: &DaemonSet) -> bool {
@@ -519,7 +527,7 @@ fn is_of_daemon(pod: &Pod, daemon: &DaemonSet) -> bool {
 }
 
 /// What daemons that belong on a host will still ask for: each for itself, so that the pod of one never stands for that of another.
-fn missing_daemons(dims: &Dims, belonging: &[&DaemonSet], pods: &[Arc<Pod>]) -> Amounts {
+fn missing_daemons(dims: &Dims, belonging: &[&Arc<DaemonSet>], pods: &[Arc<Pod>]) -> Amounts {
     let mut missing = dims.demand(&Resources::new());
     for daemon in belonging {
         let mut lacking = dims.demand(&daemon.shape.requests);

@@ -1,6 +1,7 @@
 //! What nodes have left beside daemons: by type, and by zone and capacity type for types that have a daemon in some of them only.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -59,7 +60,7 @@ impl Cells {
 
 /// A daemon set with the ways in which its pods come to be on nodes; without one they are on none.
 pub(crate) struct Presence<'d> {
-    pub(crate) daemon: &'d DaemonSet,
+    pub(crate) daemon: &'d Arc<DaemonSet>,
     pub(crate) ways: Vec<Way>,
 }
 

@@ -8,13 +8,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::amounts::take;
 use super::assign::{Assignment, Batch, Elsewhere};
-use super::board::Board;
+use super::board::{Board, ValueId};
 use super::finish::Listed;
 use super::packing::{Draft, Packer, draft_price, node_size};
 use super::problem::{Problem, bears};
 use super::queue::{Group, Kind, Ways, kinds, waiting_pods};
 use super::refuse::{planned, refuse, turned_away};
 use super::scarcity::Scarcity;
+use super::terms::CounterId;
 use super::{InFlightNode, Misfit, Placement, Solution, Unschedulable, finish, improve, join, reservations, share};
 use crate::catalogue::Price;
 use crate::cluster::{Pod, Snapshot};
@@ -66,11 +67,12 @@ const MOST_ROUNDS: usize = 12;
 /// Places pods on the hosts allowed and on new nodes.
 pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_>) -> Solution {
     let mut solution = Solution::default();
-    let (board, pods) = keep_nominations(problem, pods, hosts, &mut solution);
+    let (mut board, pods) = keep_nominations(problem, pods, hosts, &mut solution);
     let mut ways = Ways::default();
     let (kinds, refused, careless) = kinds(problem, &pods, hosts, &mut ways);
     let mut caps: FxHashMap<Batch, u32> = FxHashMap::default();
     let mut elsewhere = Elsewhere::new();
+    let mut expected: BTreeSet<(CounterId, ValueId)> = BTreeSet::new();
     let mut earlier: FxHashMap<usize, Vec<Misfit>> = FxHashMap::default();
     let mut round = 0;
     loop {
@@ -82,6 +84,12 @@ pub(crate) fn place(problem: &Problem<'_>, pods: Vec<Arc<Pod>>, hosts: &Hosts<'_
         let seen = assignment.seen_elsewhere(&nodes);
         if !seen.is_empty() {
             seen.into_iter().for_each(|(counter, values)| elsewhere.entry(counter).or_default().extend(values));
+            continue;
+        }
+        let met = assignment.daemons_met(&nodes);
+        let unexpected: Vec<_> = met.into_iter().filter(|one| expected.insert(*one)).collect();
+        if !unexpected.is_empty() {
+            unexpected.into_iter().for_each(|(counter, value)| board.expect_in(counter, value));
             continue;
         }
         round += 1;

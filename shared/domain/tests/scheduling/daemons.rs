@@ -5,14 +5,14 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1 as apps;
 use k8s_openapi::api::core::v1 as core;
 use karp_domain::catalogue::CapacityType;
-use karp_domain::cluster::{DaemonSet, LimitRange, Pod, Shape, Whose, admitted};
+use karp_domain::cluster::{Claim, DaemonSet, LimitRange, Pod, Shape, Whose, admitted};
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::{Asked, explain, solve};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::deep;
-use crate::world::{TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
+use crate::world::{TYPES, catalogue, class, created, node, pending, pool, running, snapshot, with};
 
 fn daemon_set(containers: &Value) -> apps::DaemonSet {
     serde_json::from_value(json!({
@@ -365,6 +365,63 @@ fn the_anti_affinity_of_a_daemon_keeps_pods_away() {
     let refused: Vec<&str> = solution.unschedulable.iter().map(|refused| &*refused.pod.name).collect();
     assert_eq!(refused, ["web"]);
     assert_eq!(solution.nodes.len(), 1);
+}
+
+/// The agent in one zone, which keeps all that is `app=web` out of its domain; a pod that is bound to the zone, and one of `app=web`.
+fn zonal(key: &str) -> Vec<Value> {
+    let mut daemon = agent(&json!({"topology.kubernetes.io/zone": "us-east-1b"}));
+    let shuns =
+        json!([{"topologyKey": key, "namespaceSelector": {}, "labelSelector": {"matchLabels": {"app": "web"}}}]);
+    daemon["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+        shuns;
+    let there = json!({"topology.kubernetes.io/zone": "us-east-1b"});
+    let bound = with(pending("bound", "500m", "512Mi"), &[("spec.nodeSelector", there)]);
+    let web = with(pending("web", "500m", "512Mi"), &[("metadata.labels", json!({"app": "web"}))]);
+    vec![class(), pool("default", json!([])), daemon, bound, web]
+}
+
+#[test]
+fn a_daemon_keeps_pods_out_of_the_domain_that_a_planned_node_brings_it_into() {
+    let solution = solve(&snapshot(&zonal("karpenter.sh/capacity-type"), catalogue(TYPES)));
+    assert!(solution.unschedulable.is_empty(), "{:?}", solution.unschedulable);
+    let of = |name: &str| solution.nodes.iter().find(|node| node.pods.iter().any(|pod| &*pod.name == name)).unwrap();
+    assert_eq!(of("bound").capacity_type(), Some(CapacityType::Spot));
+    assert!(of("web").offerings.iter().all(|offering| offering.capacity_type == CapacityType::OnDemand));
+    // without another node there is no daemon in the way
+    let mut alone = zonal("karpenter.sh/capacity-type");
+    alone.retain(|object| object["metadata"]["name"] != "bound");
+    assert_eq!(solve(&snapshot(&alone, catalogue(TYPES))).nodes[0].capacity_type(), Some(CapacityType::Spot));
+    // a pool where all is one domain has room for one of them only
+    let mut one = zonal("karpenter.sh/nodepool");
+    one[1] = pool("default", json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]}]));
+    let solution = solve(&snapshot(&one, catalogue(TYPES)));
+    let [refused] = &*solution.unschedulable else { panic!("{solution:?}") };
+    assert_eq!((&*refused.pod.name, solution.nodes.len()), ("web", 1));
+    assert!(
+        refused.to_string().contains("such pods are in every domain where it could be: default (1 pod)"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_node_that_is_being_made_for_a_daemon_takes_no_pod_that_the_daemon_shuns() {
+    let without = |name: &str, claim: Option<Arc<Claim>>, app: &str| {
+        let mut objects = zonal("kubernetes.io/hostname");
+        objects.retain(|object| object["metadata"]["name"] != name);
+        let web = objects.iter_mut().find(|object| object["metadata"]["name"] == "web");
+        web.into_iter().for_each(|web| web["metadata"]["labels"]["app"] = json!(app));
+        let mut known = snapshot(&objects, catalogue(TYPES));
+        known.claims.extend(claim);
+        solve(&known)
+    };
+    let first = without("web", None, "");
+    assert_eq!(first.nodes.len(), 1);
+    let claim = || Some(created(&first.nodes[0], "n"));
+    let other = without("bound", claim(), "other");
+    assert_eq!((other.placements.len(), other.nodes.len()), (1, 0));
+    let web = without("bound", claim(), "web");
+    assert_eq!((web.placements.len(), web.nodes.len()), (0, 1), "{web:?}");
+    assert!(!web.nodes[0].requirements.admits("topology.kubernetes.io/zone", "us-east-1b"));
 }
 
 #[test]

@@ -1,17 +1,18 @@
-//! The domains that come into being where nodes are planned for other pods.
+//! What nodes that are planned for other pods bring into domains: the domains themselves, and pods of daemon sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::InFlightNode;
 use super::super::board::ValueId;
-use super::super::problem::{HostLabels, PoolState};
+use super::super::growth::pool_values;
+use super::super::problem::{HostLabels, PoolState, Problem, Way};
 use super::super::queue::bears_all;
 use super::super::terms::CounterId;
 use super::super::wants::Asks;
 use super::{Assignment, Elsewhere};
 use crate::api::labels;
-use crate::catalogue::{RankedOffering, TypeSet};
+use crate::catalogue::{Market, RankedOffering, TypeSet};
 use crate::requirement::Requirements;
 
 /// The domains that pods of some kind reckon with, and whether volumes keep them in those.
@@ -68,6 +69,51 @@ impl Assignment<'_> {
         }
         seen
     }
+
+    /// Answers where planned pods would meet a daemon that they must not be near, which a node planned for others brings into their domain:
+    /// it runs there before they do. A node is looked at as it will most likely be launched.
+    pub(crate) fn daemons_met(&self, nodes: &[InFlightNode]) -> BTreeSet<(CounterId, ValueId)> {
+        let problem = self.problem;
+        let mut shunned = BTreeSet::new();
+        if problem.daemon_counters.is_empty() {
+            return shunned;
+        }
+        for (group, (kind, step, cell)) in self.groups.iter().zip(&self.batches) {
+            let wants = self.wants(*kind, *step);
+            let apart = wants.domains.iter().filter(|rule| rule.asks == Asks::Apart);
+            let from_daemons = apart.filter(|rule| problem.daemon_counters.contains(&rule.counter));
+            let Some(ready) = self.steps.get(&(*kind, *step)).filter(|_| group.drawn > 0) else { continue };
+            let pins = &ready.cells[*cell].pins;
+            shunned.extend(from_daemons.filter_map(|rule| Some((rule.counter, self.pinned(rule.counter, pins)?.1))));
+        }
+        if shunned.is_empty() {
+            return shunned;
+        }
+        let met: BTreeSet<_> = nodes.iter().flat_map(|node| daemons_of(problem, node)).collect();
+        shunned.retain(|(counter, value)| met.contains(&(*counter, problem.domains.name(*value).clone())));
+        shunned
+    }
+}
+
+/// The daemons of a planned node as it will most likely be launched: the counters that count them, and the node's domains.
+fn daemons_of(problem: &Problem<'_>, node: &InFlightNode) -> Vec<(CounterId, Arc<str>)> {
+    let state = problem.pools.iter().find(|state| state.pool.name == node.pool);
+    let (Some(state), Some(offering)) = (state, node.offerings.first()) else { return Vec::new() };
+    let zone = state.catalogue.zones().iter().position(|zone| zone.name == offering.zone.name);
+    let (Some(zone), Some(kind)) = (zone, state.catalogue.position(&offering.instance_type)) else { return Vec::new() };
+    let market = Market { zones: 1 << zone, capacity_types: 1 << offering.capacity_type as u8 };
+    let mut types = TypeSet::with_capacity(state.catalogue.types().len());
+    types.insert(kind);
+    let runs = |way: &Way| {
+        way.types.contains(kind) && !way.market.and(market).is_empty() && way.open.overlaps(&node.requirements)
+    };
+    let domain = |counter: CounterId| {
+        let key = &problem.domains.keys[problem.domains.key(counter)?];
+        let only = node.requirements.single(key).cloned();
+        only.or_else(|| pool_values(state, &types, market, key).into_iter().next())
+    };
+    let daemons = state.daemon_counters.iter().filter(|(.., way)| runs(way));
+    daemons.filter_map(|(counter, ..)| Some((*counter, domain(*counter)?))).collect()
 }
 
 /// What is known of the labels of a planned node.
