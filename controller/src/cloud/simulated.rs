@@ -43,9 +43,15 @@ impl Simulated {
         Self { nodes: Api::all(client.clone()), client, catalogue }
     }
 
-    async fn nodes(&self) -> Result<Vec<Node>, CloudError> {
-        let listed = self.nodes.list(&ListParams::default()).await.map_err(|error| retry(&error))?;
-        Ok(listed.items.into_iter().filter(|node| node.annotations().contains_key(CLAIM)).collect())
+    /// Reads one of its nodes; a claim's name is its node's.
+    async fn node(&self, name: &str) -> Result<Option<Node>, CloudError> {
+        let found = self.nodes.get_opt(name).await.map_err(|error| retry(&error))?;
+        Ok(found.filter(|node| node.annotations().contains_key(CLAIM)))
+    }
+
+    async fn by_id(&self, id: &str) -> Result<Option<Node>, CloudError> {
+        let name = id.rsplit('/').next().unwrap_or_default();
+        Ok(self.node(name).await?.filter(|node| provider_id(node) == id))
     }
 }
 
@@ -169,22 +175,21 @@ impl CloudProvider for Simulated {
     }
 
     async fn find(&self, claim: &NodeClaim) -> Result<Vec<Instance>, CloudError> {
-        let name = claim.name_any();
-        let nodes = self.nodes().await?;
-        Ok(nodes.iter().filter(|node| node.annotations().get(CLAIM) == Some(&name)).map(instance).collect())
+        Ok(self.node(&claim.name_any()).await?.iter().map(instance).collect())
     }
 
     async fn get(&self, id: &str) -> Result<Option<Instance>, CloudError> {
-        Ok(self.nodes().await?.iter().find(|node| provider_id(node) == id).map(instance))
+        Ok(self.by_id(id).await?.as_ref().map(instance))
     }
 
     async fn list(&self) -> Result<Vec<Instance>, CloudError> {
-        Ok(self.nodes().await?.iter().map(instance).collect())
+        let listed = self.nodes.list(&ListParams::default()).await.map_err(|error| retry(&error))?;
+        Ok(listed.items.iter().filter(|node| node.annotations().contains_key(CLAIM)).map(instance).collect())
     }
 
     async fn terminate(&self, id: &str) -> Result<Termination, CloudError> {
         // The Node's own finalizer keeps it until this says that the instance is gone.
-        for node in self.nodes().await?.iter().filter(|node| provider_id(node) == id) {
+        if let Some(node) = self.by_id(id).await? {
             let uid = node.uid().unwrap_or_default();
             effect::delete::<Node>(&self.client, &node.name_any(), &uid).await.map_err(|error| retry(&error))?;
         }

@@ -4,6 +4,7 @@ mod pods;
 mod snapshot;
 pub mod unread;
 mod watch;
+mod written;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use unread::Aside;
 
 pub use pods::PodCache;
 pub use snapshot::LeftOut;
+pub use written::Written;
 
 /// Changes remembered for a consumer that is busy; one that falls behind looks at everything again.
 const CHANGE_BUFFER: usize = 4096;

@@ -42,6 +42,11 @@ impl PodCache {
         self.read(|known| known.known().values().flatten().cloned().collect())
     }
 
+    /// Returns the pods that wait for a node.
+    pub fn waiting(&self) -> Vec<Arc<Pod>> {
+        self.read(|known| known.known().values().flatten().filter(|pod| pod.is_waiting()).cloned().collect())
+    }
+
     /// Returns the pods that are bound to a node.
     pub fn on_node(&self, node: &str) -> Vec<Arc<Pod>> {
         let on_it = |pod: &&Arc<Pod>| pod.node.as_deref() == Some(node);

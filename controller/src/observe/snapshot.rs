@@ -9,7 +9,7 @@ use karp_domain::api::NodePool;
 use karp_domain::api::conditions::Condition;
 use karp_domain::cluster::{
     Catalogues, Claim, DaemonSet, LimitRange, Node, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable,
-    Volume, VolumeClaim, Volumes,
+    Volume, VolumeClaim, Volumes, foresee,
 };
 use kube::{Resource, ResourceExt};
 
@@ -34,7 +34,8 @@ impl Stores {
         let mut unreadable: Vec<LeftOut> =
             aside.map(|unread| LeftOut { about: unread.reference(), why: unread.why.clone() }).collect();
         let ranges = read(self.limit_ranges.state(), LimitRange::from_kube, &mut unreadable);
-        let pods = self.pods.all();
+        let mut pods = self.pods.all();
+        foresee(&mut pods);
         let daemons: Vec<Arc<Pod>> = pods.iter().filter(|pod| pod.daemon_set.is_some()).cloned().collect();
         let snapshot = Snapshot {
             now,

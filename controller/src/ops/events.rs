@@ -1,9 +1,10 @@
 //! Events on pods, nodes and claims, under Karpenter's reasons, each said once in a while.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use karp_domain::pace::{Bucket, Rate};
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use moka::sync::Cache;
@@ -16,6 +17,8 @@ const QUIET_FAILED_SCHEDULING: Duration = Duration::from_secs(300);
 /// Unconsolidatable is said again after this long (Karpenter: 15 min), and so is
 /// what lasts: on a pod, on a node that is short of something, or on one that has hours to drain.
 const QUIET_UNCONSOLIDATABLE: Duration = Duration::from_secs(900);
+/// So many pods are told at once where they go, and then one every so often, as Karpenter does: thousands come at a time.
+const NOMINATIONS: Rate = Rate { every: Duration::from_millis(200), burst: 10 };
 /// Most events remembered for repetition; beyond it the oldest may be said again.
 const REMEMBERED: u64 = 20_000;
 /// Events on their way to the API server at a time: a thousand interruptions tell three thousand, and what is recorded comes first.
@@ -117,6 +120,8 @@ pub struct Events {
     said: Cache<Key, std::time::Instant>,
     turns: Arc<Semaphore>,
     room: Arc<Semaphore>,
+    nominations: Arc<Mutex<Bucket>>,
+    begun: std::time::Instant,
 }
 
 impl Events {
@@ -125,7 +130,9 @@ impl Events {
         let recorder = Recorder::new(client, Reporter { controller: "karpenter".to_owned(), instance });
         let said = Cache::builder().max_capacity(REMEMBERED).time_to_live(QUIET_UNCONSOLIDATABLE).build();
         let (turns, room) = (Semaphore::new(PUBLISHED_AT_ONCE), Semaphore::new(WAITING));
-        Self { recorder, said, turns: Arc::new(turns), room: Arc::new(room) }
+        let nominations = Arc::new(Mutex::new(Bucket::new(NOMINATIONS)));
+        let begun = std::time::Instant::now();
+        Self { recorder, said, turns: Arc::new(turns), room: Arc::new(room), nominations, begun }
     }
 
     /// Publishes an event about an object unless the same was said a short while ago.
@@ -133,6 +140,9 @@ impl Events {
         let note = shorten(note.into());
         let key = (reason, about.kind.clone().unwrap_or_default(), about.uid.clone().unwrap_or_default(), note.clone());
         if self.said.get(&key).is_some_and(|at| at.elapsed() < reason.quiet()) {
+            return;
+        }
+        if reason == Reason::Nominated && !self.may_nominate() {
             return;
         }
         let Ok(place) = self.room.clone().try_acquire_owned() else {
@@ -155,6 +165,11 @@ impl Events {
             }
             drop((turn, place));
         });
+    }
+
+    fn may_nominate(&self) -> bool {
+        let mut bucket = self.nominations.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.take(self.begun.elapsed())
     }
 }
 

@@ -372,7 +372,7 @@ async fn let_go(context: &Context, command: &Command, candidate: &Candidate, cla
 async fn cut_short(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
     let Some(end) = lifecycle::cut_short(claim, Timestamp::now()) else { return Ok(()) };
     let stamp = json!({ "annotations": BTreeMap::from([lifecycle::drain_by(end)]) });
-    effect::write_metadata(&context.client, claim, stamp).await?;
+    node_claim::stamp(context, claim, stamp).await?;
     Ok(())
 }
 
@@ -448,7 +448,7 @@ async fn take_back(context: &Context, replacements: Replacements<'_>) {
 /// Takes from a replacement what it was made for, so that no later process goes on with it.
 async fn forget_purpose(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
     if claim.annotations().contains_key(labels::REPLACES) {
-        effect::write_metadata(&context.client, claim, json!({ "annotations": { (labels::REPLACES): null } })).await?;
+        node_claim::stamp(context, claim, json!({ "annotations": { (labels::REPLACES): null } })).await?;
     }
     Ok(())
 }

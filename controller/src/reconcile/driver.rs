@@ -22,7 +22,7 @@ use crate::ops::telemetry::reconcile_id;
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 /// Longest pause after failures.
 const BACKOFF_LAST: Duration = Duration::from_secs(60);
-/// Pause after a lost race with another writer.
+/// First pause after a lost race with another writer. What won it is seen soon, and then the object is looked at anyway.
 const RACE_PAUSE: Duration = Duration::from_millis(100);
 /// Objects of a kind reconciled at once; each mostly waits for the API server or the cloud.
 const CONCURRENCY: u16 = 64;
@@ -74,10 +74,8 @@ where
             Box::pin(work.instrument(span))
         };
         let policy = move |object: Arc<K>, error: &Error, _: Arc<Context>| {
-            if error.is_race() {
-                return Action::requeue(RACE_PAUSE);
-            }
-            Action::requeue(failures.pause(&ObjectRef::from(&*object).to_string()))
+            let first = if error.is_race() { RACE_PAUSE } else { BACKOFF_FIRST };
+            Action::requeue(failures.pause(&ObjectRef::from(&*object).to_string(), first))
         };
         let config = controller::Config::default().concurrency(CONCURRENCY);
         applier(one, policy, context, store, queue, config).for_each(|_| futures::future::ready(())).await;
@@ -117,10 +115,10 @@ impl Failures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    fn pause(&self, key: &str) -> Duration {
+    fn pause(&self, key: &str, first: Duration) -> Duration {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(key.to_owned()).or_default();
-        let pause = BACKOFF_FIRST.saturating_mul(1 << (*count).min(16)).min(BACKOFF_LAST);
+        let pause = first.saturating_mul(1 << (*count).min(16)).min(BACKOFF_LAST);
         *count += 1;
         pause
     }
@@ -133,9 +131,12 @@ mod tests {
     #[test]
     fn pauses_double_up_to_a_minute_and_start_anew_after_success() {
         let failures = Failures::default();
-        let seconds: Vec<u64> = (0..8).map(|_| failures.pause("a").as_secs()).collect();
+        let seconds: Vec<u64> = (0..8).map(|_| failures.pause("a", BACKOFF_FIRST).as_secs()).collect();
         assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);
         failures.forget("a");
-        assert_eq!(failures.pause("a"), BACKOFF_FIRST);
+        assert_eq!(failures.pause("a", BACKOFF_FIRST), BACKOFF_FIRST);
+        // lost races grow as well: a watch that is late would have them lost again and again
+        let races: Vec<u128> = (0..4).map(|_| failures.pause("b", RACE_PAUSE).as_millis()).collect();
+        assert_eq!(races, [100, 200, 400, 800]);
     }
 }

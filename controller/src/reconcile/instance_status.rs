@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use super::interruption::{UNWELL, claim_of, recall, say_ending, tell};
 use super::{Context, Error, node_claim};
-use crate::effect::{self, Outcome};
+use crate::effect::Outcome;
 use crate::ops::events::Reason;
 use crate::ops::metrics::CategoryLabels;
 use crate::ops::telemetry::pass_span;
@@ -115,7 +115,7 @@ async fn end(context: &Context, claim: &NodeClaim, impairment: Impairment, now: 
     tell(context, claim, UNWELL.0, UNWELL.1);
     if let Some(end) = lifecycle::cut_short(claim, now) {
         let stamp = json!({ "annotations": BTreeMap::from([lifecycle::drain_by(end)]) });
-        effect::write_metadata(&context.client, claim, stamp).await?;
+        node_claim::stamp(context, claim, stamp).await?;
     }
     if node_claim::delete(claim, context, check).await? == Outcome::Done {
         count(context, check);

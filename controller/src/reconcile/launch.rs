@@ -60,7 +60,7 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
         Err(error) => return fail(claim, context, error).await,
     };
     let stamp = json!({ "annotations": { (ATTEMPT): attempt.to_string(), (DIGEST): prepared.digest } });
-    let claim = &effect::write_metadata(&context.client, claim, stamp).await?;
+    let claim = &node_claim::stamp(context, claim, stamp).await?;
     match timed(context, "Create", context.cloud.launch(&prepared)).await {
         Ok(launched) => {
             remember(context, &launched.refused);
@@ -91,7 +91,7 @@ async fn reused(claim: &NodeClaim, context: &Context, message: &str) -> Result<A
     };
     if told.is_none() {
         let stamp = json!({ "annotations": { (REUSED_SINCE): since.to_string() } });
-        let claim = effect::write_metadata(&context.client, claim, stamp).await?;
+        let claim = node_claim::stamp(context, claim, stamp).await?;
         node_claim::write(context, &claim, |status, now| {
             let unknown = ConditionStatus::Unknown;
             conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, "TokenReused", message, now);
@@ -113,7 +113,7 @@ async fn advance(claim: &NodeClaim, context: &Context) -> Result<NodeClaim, Erro
     let attempt = claim.annotations().get(ATTEMPT).and_then(|attempt| attempt.parse::<u32>().ok());
     let next = attempt.map_or(1, |attempt| attempt.saturating_add(1));
     let stamp = json!({ "annotations": { (ATTEMPT): next.to_string(), (REUSED_SINCE): null } });
-    Ok(effect::write_metadata(&context.client, claim, stamp).await?)
+    Ok(node_claim::stamp(context, claim, stamp).await?)
 }
 
 fn is_ready(class: &Arc<Ec2NodeClass>) -> bool {
@@ -218,7 +218,7 @@ async fn adopt(
             settled[*key] = serde_json::Value::Null;
         }
     }
-    let claim = effect::write_metadata(&context.client, claim, json!({ "labels": settled })).await?;
+    let claim = node_claim::stamp(context, claim, json!({ "labels": settled })).await?;
     node_claim::write(context, &claim, |status, now| {
         status.provider_id = Some(instance.provider_id.clone());
         status.image_id = Some(instance.image_id.clone()).filter(|id| !id.is_empty());

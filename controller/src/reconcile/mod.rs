@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cloud::{CloudError, CloudProvider, LaunchError, Unavailable};
 use crate::effect::{self, Effect, Outcome};
 use crate::observe::unread::Guarded;
-use crate::observe::{LeftOut, Stores};
+use crate::observe::{LeftOut, Stores, Written};
 use crate::ops::events::{Events, Reason};
 use crate::ops::metrics::{KindLabels, Metrics};
 use crate::options::Options;
@@ -71,6 +71,8 @@ pub struct Context {
     pub disrupt: Notify,
     /// The last plan.
     pub plans: Plans,
+    /// The versions of claims that were written last.
+    pub written: Written,
     /// What was written and may not be seen yet.
     pub assumed: Mutex<Assumed>,
     /// What could be bought when the last snapshot was made, before overlays.

@@ -15,6 +15,7 @@ use karp_domain::resources;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::driver::Driver;
@@ -26,6 +27,8 @@ use crate::ops::metrics::DisruptedLabels;
 
 /// Reason of a claim that cannot be read.
 pub const INVALID: &str = "NodeClaimValidationFailed";
+/// A claim that the watch shows as it was before the last write is looked at when it shows that, or after this long.
+const BEHIND: Duration = Duration::from_secs(1);
 /// What makes up `Ready` of a claim that cannot be read.
 const UNREADABLE: &[&str] =
     &[conditions::LAUNCHED, conditions::REGISTERED, conditions::INITIALIZED, conditions::VALIDATION_SUCCEEDED];
@@ -98,7 +101,16 @@ pub async fn write(
     if claim.status.as_ref() == Some(&status) {
         return Ok(claim.clone());
     }
-    Ok(effect::write_status(&context.client, claim, &status).await?)
+    let written = effect::write_status(&context.client, claim, &status).await?;
+    context.written.note(&written);
+    Ok(written)
+}
+
+/// Writes labels, annotations or finalizers of a claim, if it still is at the version that was seen.
+pub async fn stamp(context: &Context, claim: &NodeClaim, metadata: Value) -> kube::Result<NodeClaim> {
+    let written = effect::write_metadata(&context.client, claim, metadata).await?;
+    context.written.note(&written);
+    Ok(written)
 }
 
 /// Sets `Ready`; a claim that cannot be read is not, however well its node does.
@@ -135,6 +147,10 @@ async fn judge(claim: NodeClaim, context: &Context) -> Result<NodeClaim, Error> 
 }
 
 async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Action, Error> {
+    if context.written.is_behind(&*claim) {
+        // what is seen is what it was before the last step, which would be taken again
+        return Ok(Action::requeue(BEHIND));
+    }
     let node = registration::node(&claim, &context);
     let read = match node.as_deref().map(ReadNode::from_kube).transpose() {
         Ok(read) => read,

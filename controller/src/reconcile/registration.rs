@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
-use karp_domain::cluster::{Node as ReadNode, Pod, PodKey, nominated};
+use karp_domain::cluster::{MOST_NOMINATED, Node as ReadNode, Pod, PodKey, compete, nominated};
 use karp_domain::lifecycle::{self, Outcome};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
@@ -59,7 +59,7 @@ async fn located(claim: &NodeClaim, context: &Context) -> Result<NodeClaim, Erro
         return Ok(claim.clone());
     };
     let label = json!({ "labels": { (labels::PLACEMENT_GROUP_PARTITION): partition.to_string() } });
-    Ok(effect::write_metadata(&context.client, claim, label).await?)
+    Ok(node_claim::stamp(context, claim, label).await?)
 }
 
 /// Tells that a node has joined without the taint that keeps pods off until it is registered.
@@ -86,10 +86,13 @@ pub async fn tell(
     Ok(())
 }
 
-/// Tells kube-scheduler which pods the node was made for.
+/// Tells kube-scheduler which pods the node was made for, where others could take their places.
 async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
-    let waits =
-        |key: &PodKey| context.stores.pods.get(key).filter(|pod| pod.node.is_none() && pod.deletes_at.is_none());
+    let waiting = context.stores.pods.waiting();
+    if !compete(waiting.iter().map(|pod| &**pod)) {
+        return;
+    }
+    let waits = |key: &PodKey| context.stores.pods.get(key).filter(|pod| pod.is_waiting());
     let (own, planned) = {
         let plan = context.plans.last();
         let own: Vec<Arc<Pod>> = plan.of_claim(&claim.name_any()).filter_map(waits).collect();
@@ -100,7 +103,8 @@ async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
         (own, planned)
     };
     let may_be = nominated(planned.iter().map(|pod| &**pod));
-    let own = own.iter().filter(|pod| may_be.contains(&pod.key) && pod.nominated.as_deref() != Some(node));
+    let room = MOST_NOMINATED.saturating_sub(waiting.iter().filter(|pod| pod.nominated.is_some()).count());
+    let own = own.iter().filter(|pod| may_be.contains(&pod.key) && pod.nominated.as_deref() != Some(node)).take(room);
     let effects: Vec<Effect> =
         own.map(|pod| Effect::Nominate { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.into() }).collect();
     for result in join_all(effects.iter().map(|effect| effect::apply(&context.client, effect))).await {

@@ -107,7 +107,7 @@ async fn demote(context: &Context, claim: &NodeClaim, provider_id: &str) -> Resu
         effect::write_metadata(&context.client, &*node, labels.clone()).await?;
     }
     if is_reserved(claim) {
-        effect::write_metadata(&context.client, claim, labels).await?;
+        node_claim::stamp(context, claim, labels).await?;
     }
     tracing::info!(NodeClaim.name = claim.name_any(), "updated capacity type for nodeclaim: its reservation ended");
     Ok(())

@@ -274,7 +274,7 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
     {
         let at = asked.saturating_add(grace).unwrap_or(Timestamp::MAX);
         let stamp = json!({ "annotations": BTreeMap::from([lifecycle::drain_by(at)]) });
-        effect::write_metadata(&context.client, claim, stamp).await?;
+        node_claim::stamp(context, claim, stamp).await?;
         // a claim without a node has no pods to delete
         if registration::node(claim, context).is_some() {
             tell_deadline(claim, context, at);

@@ -256,7 +256,7 @@ fn is_tainted(node: &Node) -> bool {
 async fn stay(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
     tracing::info!(NodeClaim.name = claim.name_any(), "nothing replaces the node in time, it stays until EC2 takes it");
     let none = json!({ "annotations": { (labels::INTERRUPTED_AT): null, (labels::INTERRUPTED_BY): null } });
-    effect::write_metadata(&context.client, claim, none).await?;
+    node_claim::stamp(context, claim, none).await?;
     context.assumed().untainted(&claim.name_any());
     context.disrupt.notify_one();
     Ok(Action::await_change())

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod assumed;
+mod backlog;
 mod budget;
 mod buffer;
 mod catalogues;
@@ -25,6 +26,7 @@ use std::fmt;
 pub use crate::api::{BudgetReason as Reason, ConsolidationPolicy};
 pub use affinity::{HostPort, Namespaces, PodTerm, Preference, Spread, Whose};
 pub use assumed::Assumed;
+pub use backlog::foresee;
 pub use budget::{Budget, PodBudget, Share, Window, allowed, blocking};
 pub use buffer::{Buffer, MOST_VIRTUAL_PODS, NotReady, Reference, Referred, Workload};
 pub use catalogues::Catalogues;
@@ -32,7 +34,7 @@ pub use claim::{Claim, ClassRef};
 pub use daemon::DaemonSet;
 pub use limit_range::{LimitRange, admitted};
 pub use node::{Node, Readiness, is_ephemeral};
-pub use nomination::nominated;
+pub use nomination::{MOST_NOMINATED, compete, nominated};
 pub use pod::{CRITICAL_PRIORITY, Digest, Owner, Phase, Pod, PodKey};
 pub use pool::{NODE_CLASS_GROUP, Pool};
 pub use protection::{DoNotDisrupt, Protection};

@@ -114,7 +114,7 @@ pub struct Pod {
 
 /// Hashes of parts of a pod, made once when it is read: a cluster's pods are sorted by them again and again. One that is not up to date
 /// costs time and nothing else, since what has equal hashes is compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Digest {
     /// Of [`Pod::shape`].
     pub shape: u64,
@@ -190,12 +190,7 @@ impl Pod {
 
     /// Says whether the pod waits for capacity: kube-scheduler found no node for it, and a new node may help.
     pub fn is_provisionable(&self) -> bool {
-        self.phase == Phase::Pending
-            && self.node.is_none()
-            && self.unschedulable
-            && !self.gated
-            && self.deletes_at.is_none()
-            && matches!(self.owner, Owner::None | Owner::Controller)
+        self.unschedulable && self.is_waiting()
     }
 
     /// Says whether kube-scheduler is about to bind the pod to the node that it is nominated to: while it waits for the pod's volumes,

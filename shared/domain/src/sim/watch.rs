@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1 as core;
 use super::{Decisions, World};
 use crate::api::NodeClaim;
 use crate::catalogue::Catalogue;
-use crate::cluster::{Claim, Node, Pod, PodKey, Snapshot, Watched};
+use crate::cluster::{Claim, Node, Pod, PodKey, Snapshot, Watched, foresee};
 
 /// How long a watch that is cut shows nothing, at most.
 const CUT: usize = 40;
@@ -179,8 +179,10 @@ impl View {
 
     /// The snapshot of what is seen, with what can be bought.
     pub(super) fn snapshot(&self, world: &World, catalogue: Arc<Catalogue>) -> Snapshot {
+        let mut pods: Vec<Arc<Pod>> = self.pods().values().cloned().map(Arc::new).collect();
+        foresee(&mut pods);
         Snapshot {
-            pods: self.pods().values().cloned().map(Arc::new).collect(),
+            pods,
             nodes: self.nodes().values().filter_map(|node| Node::from_kube(node).ok()).map(Arc::new).collect(),
             claims: self.claims().values().filter_map(|claim| Claim::from_kube(claim).ok()).map(Arc::new).collect(),
             ..world.bare_snapshot(catalogue)

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::catalogue::CapacityType;
-use karp_domain::cluster::{PreferencePolicy, nominated};
+use karp_domain::cluster::{PreferencePolicy, compete, foresee, nominated};
 use karp_domain::quantity::Quantity;
 use karp_domain::scheduling::{Misfit, Refusal, Solution, Target, solve};
 use karp_domain::taint::{Taint, TaintEffect};
@@ -336,6 +336,45 @@ fn a_pod_that_displaces_others_buys_no_node() {
 }
 
 /// kube-scheduler counts nominated pods, and never bound ones, by a spread with an empty selector.
+/// Pods at which kube-scheduler has not looked: it has said nothing of them.
+fn unseen(name: &str, cpu: &str, more: &[(&str, Value)]) -> Value {
+    with(with(pending(name, cpu, "1Gi"), &[("status", json!({"phase": "Pending"}))]), more)
+}
+
+#[test]
+fn of_pods_alike_what_is_said_of_one_holds_for_all() {
+    let web = ("metadata.labels", json!({"app": "web"}));
+    let objects = [
+        with(pending("web-0", "1", "1Gi"), std::slice::from_ref(&web)),
+        unseen("web-1", "1", std::slice::from_ref(&web)),
+        unseen("larger", "2", std::slice::from_ref(&web)),
+        unseen("labelled", "1", &[]),
+        unseen("urgent", "1", &[web.clone(), ("spec.priority", json!(7))]),
+        unseen("elsewhere", "1", &[web.clone(), ("metadata.namespace", json!("other"))]),
+        unseen("gated", "1", &[web.clone(), ("spec.schedulingGates", json!([{"name": "g"}]))]),
+        unseen("nominated", "1", &[web.clone(), (NOMINATED, json!("n0"))]),
+        unseen("leaving", "1", &[web, ("metadata.deletionTimestamp", json!("2026-11-21T12:00:00Z"))]),
+    ];
+    let mut pods = snapshot(&objects, catalogue(TYPES)).pods;
+    let before = pods.clone();
+    foresee(&mut pods[1..]);
+    assert_eq!(pods, before, "kube-scheduler has refused none");
+    foresee(&mut pods);
+    let waiting: Vec<&str> = pods.iter().filter(|pod| pod.is_provisionable()).map(|pod| &*pod.key.name).collect();
+    assert_eq!(waiting, ["web-0", "web-1"]);
+}
+
+#[test]
+fn pods_compete_unless_all_are_alike() {
+    let of = |objects: &[Value]| {
+        let known = snapshot(objects, catalogue(TYPES));
+        compete(known.pods.iter().map(|pod| &**pod))
+    };
+    let [a, b] = ["a", "b"].map(|name| pending(name, "1", "1Gi"));
+    assert!(!of(&[]) && !of(std::slice::from_ref(&a)) && !of(&[a.clone(), b.clone()]));
+    assert!(of(&[a, b, pending("c", "2", "1Gi")]));
+}
+
 #[test]
 fn of_pods_that_spread_over_nobody_few_are_nominated() {
     let spread = |key: &str, selector: Value| json!([{"maxSkew": 2, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]);

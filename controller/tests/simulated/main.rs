@@ -2,9 +2,13 @@
 //!
 //! Runs when `KARP_TEST_KUBECONFIG` names a cluster whose fake nodes kwok plays; `cargo verify` starts one.
 
+mod scale;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,7 +26,9 @@ use support::{Turn, client, create, install, until};
 /// A controller process and the names that this test uses, ended when dropped.
 struct Stand {
     client: Client,
-    controller: Child,
+    controller: Option<Child>,
+    kubeconfig: PathBuf,
+    log: PathBuf,
     name: String,
     _turn: Turn,
 }
@@ -30,14 +36,19 @@ struct Stand {
 impl Drop for Stand {
     fn drop(&mut self) {
         // A panic in the test must not leave it behind.
-        let _ = self.controller.kill();
-        let _ = self.controller.wait();
+        if let Some(controller) = &mut self.controller {
+            let _ = controller.kill();
+            let _ = controller.wait();
+        }
     }
 }
 
 async fn stand(purpose: &str) -> Option<Stand> {
     stand_with(purpose, "").await
 }
+
+/// Waits of tests that look at a few nodes.
+const IMPATIENT: [(&str, &str); 2] = [("KARP_CONSOLIDATION_VALIDATION", "2s"), ("KARP_DISRUPTION_POLL", "2s")];
 
 /// Each test has a lease of its own, so that none waits until a killed controller's has run out.
 fn lease(name: &str) -> String {
@@ -46,32 +57,51 @@ fn lease(name: &str) -> String {
 
 /// Starts a controller with some feature gates against the cluster, or says why not.
 async fn stand_with(purpose: &str, gates: &str) -> Option<Stand> {
-    let Ok(kubeconfig) = std::env::var("KARP_TEST_KUBECONFIG") else {
-        println!("skipped: KARP_TEST_KUBECONFIG names no cluster (cargo verify starts one)");
-        return None;
-    };
-    let turn = Turn::take(&kubeconfig).await;
-    let client = client(&kubeconfig).await;
-    let name = format!("{purpose}-{}", std::process::id());
-    install(&client).await;
-    let namespace = json!({ "metadata": { "name": name } });
-    create::<Namespace>(&Api::all(client.clone()), namespace).await;
-    let lease = lease(&name);
-    let controller = Command::new(env!("CARGO_BIN_EXE_karp"))
-        .args(["controller", "--cloud=simulated", "--metrics-port=0", "--health-probe-port=0"])
-        .args(["--leader-election-name", &lease, "--leader-election-namespace", &name])
-        .env("KUBECONFIG", account(&client, &kubeconfig, &name, &lease).await)
-        .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
-        .env("KARP_CONSOLIDATION_VALIDATION", "2s")
-        .env("KARP_DISRUPTION_POLL", "2s")
-        .env("FEATURE_GATES", gates)
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the controller starts");
-    Some(Stand { client, controller, name, _turn: turn })
+    stand_as(purpose, &[IMPATIENT.as_slice(), &[("FEATURE_GATES", gates)]].concat()).await
+}
+
+/// Starts a controller with these settings against the cluster, or says why not.
+async fn stand_as(purpose: &str, settings: &[(&str, &str)]) -> Option<Stand> {
+    let mut stand = Stand::open(purpose).await?;
+    stand.start(settings);
+    Some(stand)
 }
 
 impl Stand {
+    /// Makes room for a test, or says why not. No controller runs yet.
+    async fn open(purpose: &str) -> Option<Self> {
+        let Ok(kubeconfig) = std::env::var("KARP_TEST_KUBECONFIG") else {
+            println!("skipped: KARP_TEST_KUBECONFIG names no cluster (cargo verify starts one)");
+            return None;
+        };
+        let turn = Turn::take(&kubeconfig).await;
+        let client = client(&kubeconfig).await;
+        let name = format!("{purpose}-{}", std::process::id());
+        install(&client).await;
+        let namespace = json!({ "metadata": { "name": name } });
+        create::<Namespace>(&Api::all(client.clone()), namespace).await;
+        let kubeconfig = account(&client, &kubeconfig, &name, &lease(&name)).await;
+        let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.log"));
+        Some(Self { client, controller: None, kubeconfig, log, name, _turn: turn })
+    }
+
+    fn start(&mut self, settings: &[(&str, &str)]) {
+        let controller = Command::new(env!("CARGO_BIN_EXE_karp"))
+            .args(["controller", "--cloud=simulated", "--metrics-port=0", "--health-probe-port=0"])
+            .args(["--leader-election-name", &lease(&self.name), "--leader-election-namespace", &self.name])
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
+            .envs(settings.iter().copied())
+            .stdout(File::create(&self.log).expect("a log"))
+            .spawn()
+            .expect("the controller starts");
+        self.controller = Some(controller);
+    }
+
+    fn process(&self) -> u32 {
+        self.controller.as_ref().expect("it runs").id()
+    }
+
     /// Makes a class and a pool for this test's pods alone: by a taint and a label.
     async fn pool(&self) {
         self.pool_of(json!({})).await;
@@ -487,10 +517,10 @@ async fn a_second_controller_waits_for_the_lease_and_takes_it_when_it_is_release
     let elsewhere: Api<Lease> = Api::namespaced(stand.client.clone(), "default");
     let taken = elsewhere.get_opt(&lease).await.expect("an answer");
     // Asserted after the second process is ended, so that it never stays behind.
-    let pid = stand.controller.id().to_string();
+    let pid = stand.process().to_string();
     Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
     let released = Instant::now();
-    let code = stand.controller.wait().expect("the first ends");
+    let code = stand.controller.take().expect("it runs").wait().expect("the first ends");
     let took = released.elapsed();
     let mut led = false;
     for _ in 0..100 {

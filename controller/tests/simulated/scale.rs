@@ -1,0 +1,258 @@
+//! Thousands of pods: how long they wait for nodes, how soon nodes go with them, and what the controller takes meanwhile.
+//!
+//! A measurement, made by hand with `KARP_SCALE=1` on a machine that does nothing else; docs/figures.md has what it came to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use karp_domain::api::{NodeClaim, labels};
+use kube::api::{DeleteParams, ListParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::Stand;
+use super::support::aws::exchange;
+use super::support::{create, until_within};
+
+/// Pods of the first step, of the second, and the nodes of 16 CPU that they need.
+const OUT: (u32, usize) = (4500, 265);
+const IN: (u32, usize) = (2200, 130);
+/// Pods of the large cluster, and its nodes.
+const LARGE: (u32, usize) = (15_000, 1000);
+/// Single pods whose wait for a claim is measured.
+const TRIALS: usize = 40;
+const PATIENCE: Duration = Duration::from_secs(900);
+/// Requests in flight at once where the test makes or ends many objects.
+const WRITERS: usize = 16;
+
+/// Asks the controller's probe again and again, from the beginning of a step to its end.
+struct Probe {
+    stop: Arc<AtomicBool>,
+    worst: Arc<AtomicU64>,
+}
+
+impl Probe {
+    fn begin(stand: &Stand) -> Self {
+        let (stop, worst) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (address, ends, slowest) = (stand.listens("probes"), stop.clone(), worst.clone());
+        std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                exchange(&address, "GET", "/healthz", &[], "");
+                slowest.fetch_max(begin.elapsed().as_micros() as u64, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        Self { stop, worst }
+    }
+
+    fn end(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        Duration::from_micros(self.worst.load(Ordering::Relaxed))
+    }
+}
+
+impl Stand {
+    /// Returns an address that the log of the controller names.
+    fn listens(&self, what: &str) -> String {
+        let log = std::fs::read_to_string(&self.log).expect("the log");
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter_map(|line| line[what].as_str().map(str::to_owned)).next().expect("the log names the port")
+    }
+
+    /// Returns what the process has in memory, in MiB: now, and at most so far.
+    fn memory(&self) -> (u64, u64) {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process())).expect("it runs");
+        let of = |field: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a size");
+            line.trim_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().expect("KiB") / 1024
+        };
+        (of("VmRSS:"), of("VmHWM:"))
+    }
+
+    fn deployments(&self) -> Api<Deployment> {
+        Api::namespaced(self.client.clone(), &self.name)
+    }
+
+    async fn ready(&self) -> u32 {
+        let status = self.deployments().get("inflate").await.ok().and_then(|all| all.status);
+        status.and_then(|status| status.ready_replicas).unwrap_or_default() as u32
+    }
+
+    async fn until_ready(&self, count: u32) {
+        until_within(PATIENCE, &format!("{count} pods run"), async || self.ready().await == count).await;
+    }
+
+    async fn nodes(&self) -> usize {
+        let params = ListParams::default().labels(&format!("karp-test={}", self.name));
+        Api::<Node>::all(self.client.clone()).list_metadata(&params).await.expect("nodes").items.len()
+    }
+
+    async fn until_nodes(&self, count: usize) {
+        until_within(PATIENCE, &format!("{count} nodes are left"), async || self.nodes().await <= count).await;
+    }
+
+    async fn until_no_pods(&self) {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.name);
+        let one = ListParams::default().limit(1);
+        until_within(PATIENCE, "no pod is left", async || {
+            pods.list_metadata(&one).await.is_ok_and(|pods| pods.items.is_empty())
+        })
+        .await;
+    }
+}
+
+fn pod(cpu: &str, memory: &str) -> Value {
+    json!({ "requests": { "cpu": cpu, "memory": memory } })
+}
+
+/// How long kube-scheduler and kwok take by themselves: the nodes are there, no controller looks at them.
+async fn alone(stand: &Stand) -> Duration {
+    let nodes: Api<Node> = Api::all(stand.client.clone());
+    let node = |at: usize| {
+        let amounts = json!({ "cpu": "15890m", "memory": "28Gi", "pods": "110" });
+        json!({
+            "metadata": {
+                "name": format!("{}-alone-{at}", stand.name),
+                "labels": { "karp-test": stand.name },
+                "annotations": { "kwok.x-k8s.io/node": "fake" },
+            },
+            "spec": { "taints": [{ "key": "karp-test", "value": stand.name, "effect": "NoSchedule" }] },
+            "status": { "capacity": amounts, "allocatable": amounts },
+        })
+    };
+    let api = &nodes;
+    stream::iter((0..OUT.1).map(node))
+        .for_each_concurrent(WRITERS, |node| async move {
+            create::<Node>(api, node).await;
+        })
+        .await;
+    let mine = ListParams::default().labels(&format!("karp-test={}", stand.name));
+    until_within(PATIENCE, "nodes are ready", async || {
+        let all = nodes.list(&mine).await.expect("nodes").items;
+        let open = |node: &Node| {
+            let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+            taints.iter().all(|taint| taint.key == "karp-test")
+        };
+        all.iter().all(open)
+    })
+    .await;
+    let begin = Instant::now();
+    stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
+    stand.until_ready(OUT.0).await;
+    let took = begin.elapsed();
+    stand.deployments().delete("inflate", &DeleteParams::background()).await.expect("the deployment is deleted");
+    stand.until_no_pods().await;
+    nodes.delete_collection(&DeleteParams::default(), &mine).await.expect("the nodes are deleted");
+    stand.until_nodes(0).await;
+    took
+}
+
+/// How long single pods, each too large for what is there, wait for their claim.
+async fn claims_for_single_pods(stand: &Stand) -> Vec<Duration> {
+    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    let mut new = Box::pin(watcher(claims, watcher::Config::default()).default_backoff().touched_objects());
+    let mut waits = Vec::new();
+    let mut known = std::collections::BTreeSet::new();
+    for at in 0..=TRIALS {
+        let spec = json!({
+            "nodeSelector": { "karp-test": stand.name },
+            "tolerations": [{ "key": "karp-test", "value": stand.name, "effect": "NoSchedule" }],
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{ "name": "c", "image": "pause", "resources": pod("15", "1Gi") }],
+        });
+        let begin = Instant::now();
+        create::<Pod>(&pods, json!({ "metadata": { "name": format!("single-{at}") }, "spec": spec })).await;
+        loop {
+            let claim = new.try_next().await.expect("a watch that goes on").expect("no end");
+            if claim.labels().get(labels::NODE_POOL) == Some(&stand.name) && known.insert(claim.name_any()) {
+                break;
+            }
+        }
+        // the first one also waits until the controller leads
+        if at > 0 {
+            waits.push(begin.elapsed());
+        }
+        // not at a fixed distance from the controller's own clocks
+        tokio::time::sleep(Duration::from_millis(700 + 37 * at as u64)).await;
+    }
+    pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("the pods are deleted");
+    stand.until_no_pods().await;
+    stand.until_nodes(0).await;
+    waits.sort_unstable();
+    waits
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_pods_come_and_go() {
+    if std::env::var_os("KARP_SCALE").is_none() {
+        println!("skipped: KARP_SCALE is not set");
+        return;
+    }
+    let Some(mut stand) = Stand::open("scale").await else { return };
+    let by_itself = alone(&stand).await;
+    println!("figure: {} pods alone on {} nodes that are ready: {by_itself:.1?}", OUT.0, OUT.1);
+
+    let sixteen = json!([
+        { "key": labels::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"] },
+        { "key": labels::INSTANCE_CPU, "operator": "In", "values": ["16"] },
+    ]);
+    let mut template = json!({ "metadata": { "labels": { "karp-test": stand.name } }, "spec": {
+        "nodeClassRef": { "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": stand.name },
+        "taints": [{ "key": "karp-test", "value": stand.name, "effect": "NoSchedule" }],
+    } });
+    template["spec"]["requirements"] = sixteen;
+    let disruption = json!({ "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] });
+    stand.pool_of(json!({ "template": template, "disruption": disruption })).await;
+    stand.start(&[]);
+    until_within(PATIENCE, "it leads", async || {
+        std::fs::read_to_string(&stand.log).is_ok_and(|log| log.contains("\"probes\""))
+    })
+    .await;
+    println!("figure: memory of the controller, in MiB, now and at most: {:?}", stand.memory());
+
+    let waits = claims_for_single_pods(&stand).await;
+    let at = |percent: usize| waits[(waits.len() * percent).div_ceil(100) - 1];
+    println!("figure: from pod to claim, {TRIALS} times: p50 {:.2?}, p90 {:.2?}, p99 {:.2?}", at(50), at(90), at(99));
+
+    let probe = Probe::begin(&stand);
+    let begin = Instant::now();
+    stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
+    stand.until_ready(OUT.0).await;
+    let out = begin.elapsed();
+    let (nodes, share) = (stand.nodes().await, out.as_secs_f64() / by_itself.as_secs_f64());
+    println!("figure: {} pods out in {out:.1?} on {nodes} nodes, {share:.2} of alone; MiB {:?}", OUT.0, stand.memory());
+    println!("figure: slowest probe meanwhile: {:?}", probe.end());
+
+    let probe = Probe::begin(&stand);
+    let begin = Instant::now();
+    stand.scale(IN.0).await;
+    stand.until_nodes(IN.1).await;
+    stand.until_ready(IN.0).await;
+    let back = begin.elapsed();
+    println!("figure: {} pods left on {} nodes after {back:.1?}; MiB {:?}", IN.0, stand.nodes().await, stand.memory());
+    println!("figure: slowest probe meanwhile: {:?}", probe.end());
+
+    if std::env::var("KARP_SCALE").is_ok_and(|deep| deep == "2") {
+        stand.scale(0).await;
+        stand.until_nodes(0).await;
+        stand.deployments().delete("inflate", &DeleteParams::background()).await.expect("the deployment is deleted");
+        stand.until_no_pods().await;
+        let probe = Probe::begin(&stand);
+        let begin = Instant::now();
+        stand.deployment_of(LARGE.0, pod("1", "1Gi")).await;
+        stand.until_ready(LARGE.0).await;
+        let nodes = stand.nodes().await;
+        println!("figure: {} pods out in {:.1?} on {nodes} nodes ({} wanted)", LARGE.0, begin.elapsed(), LARGE.1);
+        println!("figure: MiB {:?}; slowest probe meanwhile: {:?}", stand.memory(), probe.end());
+    }
+    stand.scale(0).await;
+    stand.until_nodes(0).await;
+    stand.leave().await;
+}
