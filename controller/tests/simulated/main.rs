@@ -12,11 +12,13 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use futures::TryStreamExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, PodTemplate};
 use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, conditions, labels};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -237,6 +239,41 @@ async fn pods_get_nodes_and_nodes_go_with_their_pods() {
         stand.mine::<Node>().await.is_empty() && stand.mine::<NodeClaim>().await.is_empty()
     })
     .await;
+    stand.leave().await;
+}
+
+/// A large pod and small ones that could fill its node: each is nominated to the node that is made for it.
+#[tokio::test]
+async fn pods_that_compete_are_nominated() {
+    let Some(stand) = stand("compete").await else { return };
+    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
+    let mut changes = Box::pin(watcher(pods.clone(), watcher::Config::default()).default_backoff().touched_objects());
+    let seen = tokio::spawn(async move {
+        loop {
+            let pod = changes.try_next().await.expect("a watch that goes on").expect("no end");
+            if pod.status.is_some_and(|status| status.nominated_node_name.is_some()) {
+                return pod.metadata.name;
+            }
+        }
+    });
+    let name = &stand.name;
+    let large = json!({
+        "metadata": { "name": "large" },
+        "spec": {
+            "nodeSelector": { "karp-test": name },
+            "tolerations": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": "6" } } }],
+        },
+    });
+    stand.deployment(5, "1").await;
+    create::<Pod>(&pods, large).await;
+    // all of them wait when there is a pool
+    stand.pool().await;
+    until("all pods run", async || stand.running().await == 6).await;
+    until("one was nominated", async || seen.is_finished()).await;
+    stand.scale(0).await;
+    pods.delete("large", &DeleteParams::default()).await.expect("the pod is deleted");
     stand.leave().await;
 }
 
