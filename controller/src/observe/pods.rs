@@ -47,6 +47,11 @@ impl PodCache {
         self.read(|known| known.known().values().flatten().filter(|pod| pod.is_waiting()).cloned().collect())
     }
 
+    /// Says whether a pod that could not be read is not bound to any node.
+    pub fn is_any_unread_unbound(&self) -> bool {
+        self.read(|known| unreadable(known).any(|(_, unread)| unread.node.is_none()))
+    }
+
     /// Returns the pods that are bound to a node.
     pub fn on_node(&self, node: &str) -> Vec<Arc<Pod>> {
         let on_it = |pod: &&Arc<Pod>| pod.node.as_deref() == Some(node);

@@ -89,7 +89,8 @@ pub async fn tell(
 /// Tells kube-scheduler which pods the node was made for, where others could take their places.
 async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
     let waiting = context.stores.pods.waiting();
-    if !compete(waiting.iter().map(|pod| &**pod)) {
+    // kube-scheduler may well read what this process cannot
+    if !compete(waiting.iter().map(|pod| &**pod)) && !context.stores.pods.is_any_unread_unbound() {
         return;
     }
     let waits = |key: &PodKey| context.stores.pods.get(key).filter(|pod| pod.is_waiting());
