@@ -90,7 +90,8 @@ pub async fn tell(
 async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
     let waiting = context.stores.pods.waiting();
     // kube-scheduler may well read what this process cannot
-    if !compete(waiting.iter().map(|pod| &**pod)) && !context.stores.pods.is_any_unread_unbound() {
+    let is_sure = !context.stores.pods.is_any_unread_unbound();
+    if waiting.len() > MOST_NOMINATED && is_sure && !compete(waiting.iter().map(|pod| &**pod)) {
         return;
     }
     let waits = |key: &PodKey| context.stores.pods.get(key).filter(|pod| pod.is_waiting());
