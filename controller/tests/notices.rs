@@ -21,7 +21,7 @@ use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use support::stand::{Stand, instance_of, since};
-use support::{create, until, until_within};
+use support::{create, told, until, until_within};
 
 /// How long something that must not happen is watched for.
 const WATCH: Duration = Duration::from_secs(5);
@@ -295,12 +295,6 @@ fn waits(sent: &BTreeMap<String, Instant>, seen: &BTreeMap<String, Instant>) -> 
     let mut waits: Vec<Duration> = sent.iter().map(|(name, at)| seen[name].saturating_duration_since(*at)).collect();
     waits.sort_unstable();
     waits
-}
-
-fn told(what: &str, waits: &[Duration]) -> Duration {
-    let at = |percent: usize| waits[(waits.len() * percent).div_ceil(100) - 1];
-    println!("figure: {what}: p50 {:?}, p90 {:?}, p99 {:?}, worst {:?}", at(50), at(90), at(99), at(100));
-    at(99)
 }
 
 /// A measurement, made by hand with `KARP_STORM=1`: the emulator's SQS takes a thousand messages in half a minute at best, beside other work

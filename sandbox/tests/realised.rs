@@ -597,9 +597,6 @@ impl Real {
     }
 
     async fn nominate(&self, snapshot: &Snapshot, targets: &BTreeMap<String, String>) -> Result<()> {
-        if !cluster::compete(snapshot.pods.iter().filter(|pod| pod.is_waiting()).map(|pod| &**pod)) {
-            return Ok(());
-        }
         let planned = snapshot.pods.iter().filter(|pod| targets.contains_key(&pod.key.to_string()));
         let may_be: BTreeSet<String> =
             cluster::nominated(planned.map(|pod| &**pod)).into_iter().map(ToString::to_string).collect();

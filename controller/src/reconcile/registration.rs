@@ -88,12 +88,6 @@ pub async fn tell(
 
 /// Tells kube-scheduler which pods the node was made for, where others could take their places.
 async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
-    let waiting = context.stores.pods.waiting();
-    // kube-scheduler may well read what this process cannot
-    let is_sure = !context.stores.pods.is_any_unread_unbound();
-    if waiting.len() > MOST_NOMINATED && is_sure && !compete(waiting.iter().map(|pod| &**pod)) {
-        return;
-    }
     let waits = |key: &PodKey| context.stores.pods.get(key).filter(|pod| pod.is_waiting());
     let (own, planned) = {
         let plan = context.plans.last();
@@ -104,6 +98,15 @@ async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
         };
         (own, planned)
     };
+    if own.is_empty() {
+        return;
+    }
+    let waiting = context.stores.pods.waiting();
+    // kube-scheduler may well read what this process cannot
+    let is_sure = !context.stores.pods.is_any_unread_unbound();
+    if waiting.len() > MOST_NOMINATED && is_sure && !compete(waiting.iter().map(|pod| &**pod)) {
+        return;
+    }
     let may_be = nominated(planned.iter().map(|pod| &**pod));
     let room = MOST_NOMINATED.saturating_sub(waiting.iter().filter(|pod| pod.nominated.is_some()).count());
     let own = own.iter().filter(|pod| may_be.contains(&pod.key) && pod.nominated.as_deref() != Some(node)).take(room);

@@ -23,7 +23,7 @@ use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use support::account::account;
-use support::{Turn, client, create, install, until};
+use support::{Turn, client, create, dismantle, install, of_pool, pod_spec, until};
 
 /// A controller process and the names that this test uses, ended when dropped.
 struct Stand {
@@ -125,22 +125,28 @@ impl Stand {
         let mut pool = json!({
             "metadata": { "name": name },
             "spec": {
-                "template": {
-                    "metadata": { "labels": { "karp-test": name } },
-                    "spec": {
-                        "nodeClassRef": { "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": name },
-                        "taints": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
-                        "requirements": [
-                            { "key": labels::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"] },
-                            { "key": labels::INSTANCE_CATEGORY, "operator": "In", "values": ["c", "m"] },
-                        ],
-                    },
-                },
+                "template": self.template(labels::INSTANCE_CATEGORY, &["c", "m"]),
                 "disruption": { "consolidateAfter": "1s", "budgets": [{ "nodes": "100%" }] },
             },
         });
         more.as_object().expect("fields").iter().for_each(|(field, value)| pool["spec"][field] = value.clone());
         create::<NodePool>(&Api::all(self.client.clone()), pool).await;
+    }
+
+    /// The template of this test's pool: nodes bought on demand that have one of some values of a label.
+    fn template(&self, key: &str, values: &[&str]) -> Value {
+        let name = &self.name;
+        json!({
+            "metadata": { "labels": { "karp-test": name } },
+            "spec": {
+                "nodeClassRef": { "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": name },
+                "taints": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
+                "requirements": [
+                    { "key": labels::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"] },
+                    { "key": key, "operator": "In", "values": values },
+                ],
+            },
+        })
     }
 
     /// Makes a Deployment whose pods only fit this test's pool.
@@ -158,12 +164,7 @@ impl Stand {
                 "selector": { "matchLabels": { "app": "inflate" } },
                 "template": {
                     "metadata": { "labels": { "app": "inflate" } },
-                    "spec": {
-                        "nodeSelector": { "karp-test": name },
-                        "tolerations": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
-                        "terminationGracePeriodSeconds": 1,
-                        "containers": [{ "name": "c", "image": "pause", "resources": resources }],
-                    },
+                    "spec": pod_spec(name, &resources),
                 },
             },
         });
@@ -187,23 +188,12 @@ impl Stand {
     where
         K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
     {
-        let params = ListParams::default().labels(&format!("{}={}", labels::NODE_POOL, self.name));
-        Api::<K>::all(self.client.clone()).list(&params).await.expect("a list").items
+        of_pool(&self.client, &self.name).await
     }
 
     /// Takes the pool and class away and waits until nothing is left.
     async fn leave(self) {
-        let (pools, classes) =
-            (Api::<NodePool>::all(self.client.clone()), Api::<Ec2NodeClass>::all(self.client.clone()));
-        pools.delete(&self.name, &DeleteParams::default()).await.expect("the pool is deleted");
-        classes.delete(&self.name, &DeleteParams::default()).await.expect("the class is deleted");
-        until("pool and class are gone", async || {
-            pools.get_opt(&self.name).await.is_ok_and(|pool| pool.is_none())
-                && classes.get_opt(&self.name).await.is_ok_and(|class| class.is_none())
-        })
-        .await;
-        assert!(self.mine::<NodeClaim>().await.is_empty(), "claims outlived their pool");
-        assert!(self.mine::<Node>().await.is_empty(), "nodes outlived their pool");
+        dismantle(&self.client, &self.name).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         namespaces.delete(&self.name, &DeleteParams::default()).await.expect("the namespace is deleted");
     }
@@ -256,18 +246,9 @@ async fn pods_that_compete_are_nominated() {
             }
         }
     });
-    let name = &stand.name;
-    let large = json!({
-        "metadata": { "name": "large" },
-        "spec": {
-            "nodeSelector": { "karp-test": name },
-            "tolerations": [{ "key": "karp-test", "value": name, "effect": "NoSchedule" }],
-            "terminationGracePeriodSeconds": 1,
-            "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": "6" } } }],
-        },
-    });
     stand.deployment(5, "1").await;
-    create::<Pod>(&pods, large).await;
+    let large = pod_spec(&stand.name, &json!({ "requests": { "cpu": "6" } }));
+    create::<Pod>(&pods, json!({ "metadata": { "name": "large" }, "spec": large })).await;
     // all of them wait when there is a pool
     stand.pool().await;
     until("all pods run", async || stand.running().await == 6).await;

@@ -2,6 +2,7 @@
 //!
 //! A measurement, made by hand with `KARP_SCALE=1` on a machine that does nothing else; docs/figures.md has what it came to.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::Stand;
 use super::support::aws::exchange;
-use super::support::{create, until_within};
+use super::support::{address, create, pod_spec, told, until_within};
 
 /// Pods of the first step, of the second, and the nodes of 16 CPU that they need.
 const OUT: (u32, usize) = (4500, 265);
@@ -39,7 +40,7 @@ struct Probe {
 impl Probe {
     fn begin(stand: &Stand) -> Self {
         let (stop, worst) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (address, ends, slowest) = (stand.listens("probes"), stop.clone(), worst.clone());
+        let (address, ends, slowest) = (address(&stand.log(), "probes"), stop.clone(), worst.clone());
         std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
                 let begin = Instant::now();
@@ -58,11 +59,8 @@ impl Probe {
 }
 
 impl Stand {
-    /// Returns an address that the log of the controller names.
-    fn listens(&self, what: &str) -> String {
-        let log = std::fs::read_to_string(&self.log).expect("the log");
-        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines.filter_map(|line| line[what].as_str().map(str::to_owned)).next().expect("the log names the port")
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("the log")
     }
 
     /// Returns what the process has in memory, in MiB: now, and at most so far.
@@ -159,14 +157,9 @@ async fn claims_for_single_pods(stand: &Stand) -> Vec<Duration> {
     let claims: Api<NodeClaim> = Api::all(stand.client.clone());
     let mut new = Box::pin(watcher(claims, watcher::Config::default()).default_backoff().touched_objects());
     let mut waits = Vec::new();
-    let mut known = std::collections::BTreeSet::new();
+    let mut known = BTreeSet::new();
     for at in 0..=TRIALS {
-        let spec = json!({
-            "nodeSelector": { "karp-test": stand.name },
-            "tolerations": [{ "key": "karp-test", "value": stand.name, "effect": "NoSchedule" }],
-            "terminationGracePeriodSeconds": 1,
-            "containers": [{ "name": "c", "image": "pause", "resources": pod("15", "1Gi") }],
-        });
+        let spec = pod_spec(&stand.name, &pod("15", "1Gi"));
         let begin = Instant::now();
         create::<Pod>(&pods, json!({ "metadata": { "name": format!("single-{at}") }, "spec": spec })).await;
         loop {
@@ -199,27 +192,15 @@ async fn thousands_of_pods_come_and_go() {
     let by_itself = alone(&stand).await;
     println!("figure: {} pods alone on {} nodes that are ready: {by_itself:.1?}", OUT.0, OUT.1);
 
-    let sixteen = json!([
-        { "key": labels::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"] },
-        { "key": labels::INSTANCE_CPU, "operator": "In", "values": ["16"] },
-    ]);
-    let mut template = json!({ "metadata": { "labels": { "karp-test": stand.name } }, "spec": {
-        "nodeClassRef": { "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": stand.name },
-        "taints": [{ "key": "karp-test", "value": stand.name, "effect": "NoSchedule" }],
-    } });
-    template["spec"]["requirements"] = sixteen;
+    let template = stand.template(labels::INSTANCE_CPU, &["16"]);
     let disruption = json!({ "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] });
     stand.pool_of(json!({ "template": template, "disruption": disruption })).await;
     stand.start(&[]);
-    until_within(PATIENCE, "it leads", async || {
-        std::fs::read_to_string(&stand.log).is_ok_and(|log| log.contains("\"probes\""))
-    })
-    .await;
+    until_within(PATIENCE, "it listens", async || stand.log().contains("\"probes\"")).await;
     println!("figure: memory of the controller, in MiB, now and at most: {:?}", stand.memory());
 
     let waits = claims_for_single_pods(&stand).await;
-    let at = |percent: usize| waits[(waits.len() * percent).div_ceil(100) - 1];
-    println!("figure: from pod to claim, {TRIALS} times: p50 {:.2?}, p90 {:.2?}, p99 {:.2?}", at(50), at(90), at(99));
+    told("from pod to claim", &waits);
 
     let probe = Probe::begin(&stand);
     let begin = Instant::now();

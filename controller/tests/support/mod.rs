@@ -11,13 +11,14 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use karp_domain::api::NodePool;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// How long any single step may take on a busy machine of two cores.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -78,4 +79,50 @@ pub async fn until_within(patience: Duration, what: &str, mut holds: impl AsyncF
         assert!(start.elapsed() < patience, "{what}: not within {patience:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
+}
+
+/// Returns the objects of a kind that belong to a pool.
+pub async fn of_pool<K>(client: &Client, pool: &str) -> Vec<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let params = ListParams::default().labels(&format!("{}={pool}", labels::NODE_POOL));
+    Api::<K>::all(client.clone()).list(&params).await.expect("a list").items
+}
+
+/// Takes the pool and the class of a name away, with a controller that runs, and waits until nothing of them is left.
+pub async fn dismantle(client: &Client, name: &str) {
+    let (pools, classes) = (Api::<NodePool>::all(client.clone()), Api::<Ec2NodeClass>::all(client.clone()));
+    pools.delete(name, &DeleteParams::default()).await.expect("the pool is deleted");
+    classes.delete(name, &DeleteParams::default()).await.expect("the class is deleted");
+    until("pool and class are gone", async || {
+        pools.get_opt(name).await.is_ok_and(|pool| pool.is_none())
+            && classes.get_opt(name).await.is_ok_and(|class| class.is_none())
+    })
+    .await;
+    assert!(of_pool::<NodeClaim>(client, name).await.is_empty(), "claims outlived their pool");
+    assert!(of_pool::<Node>(client, name).await.is_empty(), "nodes outlived their pool");
+}
+
+/// Returns the spec of a pod that only fits the pools of one test.
+pub fn pod_spec(test: &str, resources: &Value) -> Value {
+    json!({
+        "nodeSelector": { "karp-test": test },
+        "tolerations": [{ "key": "karp-test", "value": test, "effect": "NoSchedule" }],
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{ "name": "c", "image": "pause", "resources": resources }],
+    })
+}
+
+/// Returns an address that the log of a controller names: `metrics` or `probes`.
+pub fn address(log: &str, of: &str) -> String {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter_map(|line| line[of].as_str().map(str::to_owned)).next().expect("the log names the port")
+}
+
+/// Prints how long something took each time, shortest first; returns the 99th percentile.
+pub fn told(what: &str, waits: &[Duration]) -> Duration {
+    let at = |percent: usize| waits[(waits.len() * percent).div_ceil(100) - 1];
+    println!("figure: {what}: p50 {:?}, p90 {:?}, p99 {:?}, worst {:?}", at(50), at(90), at(99), at(100));
+    at(99)
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
 use karp_kube::rbac::LEASE;
 use kube::api::{DeleteParams, ListParams};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::account::account;
 use super::aws::{Aws, exchange};
-use super::{Turn, client, create, install, until};
+use super::{Turn, address, client, create, dismantle, install, of_pool, pod_spec, until};
 
 /// The names and processes of one test; what runs is ended when dropped.
 pub struct Stand {
@@ -140,10 +140,7 @@ impl Stand {
 
     /// Returns the controller's metrics as text.
     pub fn metrics(&self) -> String {
-        let log = self.log();
-        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let address = lines.filter_map(|line| line["metrics"].as_str().map(str::to_owned)).next();
-        exchange(&address.expect("the log names the port"), "GET", "/metrics", &[], "")
+        exchange(&address(&self.log(), "metrics"), "GET", "/metrics", &[], "")
     }
 
     async fn class(&self) {
@@ -195,12 +192,7 @@ impl Stand {
 
     /// Returns the spec of a pod that only fits this test's pools.
     pub fn pod_spec(&self, cpu: &str) -> Value {
-        json!({
-            "nodeSelector": { "karp-test": self.name },
-            "tolerations": [{ "key": "karp-test", "value": self.name, "effect": "NoSchedule" }],
-            "terminationGracePeriodSeconds": 1,
-            "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": cpu } } }],
-        })
+        pod_spec(&self.name, &json!({ "requests": { "cpu": cpu } }))
     }
 
     /// Makes a Deployment of such pods.
@@ -251,8 +243,7 @@ impl Stand {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
     {
-        let params = ListParams::default().labels(&format!("{}={}", labels::NODE_POOL, self.name));
-        Api::<K>::all(self.client.clone()).list(&params).await.expect("a list").items
+        of_pool(&self.client, &self.name).await
     }
 
     /// Returns the events of a reason about objects whose name begins so.
@@ -265,18 +256,8 @@ impl Stand {
 
     /// Takes everything away, with a controller that runs, and waits until nothing is left.
     pub async fn leave(self) {
-        let (pools, classes) =
-            (Api::<NodePool>::all(self.client.clone()), Api::<Ec2NodeClass>::all(self.client.clone()));
+        dismantle(&self.client, &self.name).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        pools.delete(&self.name, &DeleteParams::default()).await.expect("the pool is deleted");
-        classes.delete(&self.name, &DeleteParams::default()).await.expect("the class is deleted");
-        until("pool and class are gone", async || {
-            pools.get_opt(&self.name).await.is_ok_and(|pool| pool.is_none())
-                && classes.get_opt(&self.name).await.is_ok_and(|class| class.is_none())
-        })
-        .await;
-        assert!(self.mine::<NodeClaim>().await.is_empty(), "claims outlived their pool");
-        assert!(self.mine::<Node>().await.is_empty(), "nodes outlived their pool");
         let ended = |instance: &Value| instance["state"] == "terminated" || instance["state"] == "shutting-down";
         let left = self.aws.instances(&self.name);
         assert!(left.iter().all(ended), "instances outlived their pool: {left:?}");
