@@ -236,25 +236,6 @@ impl Aws {
         call.send().await.expect("a message is taken");
     }
 
-    /// Puts up to ten messages into the queue by one call.
-    pub async fn send_batch(&self, bodies: &[String]) {
-        let entry = |(at, body): (usize, &String)| json!({ "Id": at.to_string(), "MessageBody": body });
-        let entries: Vec<Value> = bodies.iter().enumerate().map(entry).collect();
-        let (endpoint, region) = (self.endpoint.clone(), self.region.clone());
-        let body = json!({ "QueueUrl": self.queue_url, "Entries": entries }).to_string();
-        let called = tokio::task::spawn_blocking(move || {
-            let scope = format!("AWS4-HMAC-SHA256 Credential=test/20260101/{region}/sqs/aws4_request");
-            let headers = [
-                ("Content-Type", "application/x-amz-json-1.0".to_owned()),
-                ("X-Amz-Target", "AmazonSQS.SendMessageBatch".to_owned()),
-                ("Authorization", format!("{scope}, SignedHeaders=host, Signature=0")),
-            ];
-            http(&endpoint, "POST", "/", &headers, &body)
-        });
-        let answer = called.await.expect("sent");
-        assert_eq!(answer["Successful"].as_array().map(Vec::len), Some(bodies.len()), "{answer}");
-    }
-
     /// Returns how many messages the queue has, those in somebody's hands included.
     pub async fn queued(&self) -> u32 {
         let call = self.clients.sqs().get_queue_attributes().queue_url(&self.queue_url);

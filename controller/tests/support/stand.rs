@@ -72,6 +72,11 @@ impl Stand {
 
     /// Starts the controller, under the lease's real name.
     pub fn start(&mut self) {
+        self.start_with(&[]);
+    }
+
+    /// The same with more in its environment.
+    pub fn start_with(&mut self, more: &[(&str, &str)]) {
         assert!(self.controller.is_none(), "one at a time");
         self.starts += 1;
         let log = File::create(self.log_file()).expect("a log");
@@ -85,6 +90,7 @@ impl Stand {
             .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
             .env("KARP_RESERVATION_POLL", "5s")
             .env("KARP_INSTANCE_STATUS_POLL", "2s")
+            .envs(more.iter().copied())
             .stdout(log.try_clone().expect("the log"))
             .stderr(log);
         self.controller = Some(command.spawn().expect("the controller starts"));
