@@ -119,7 +119,8 @@ pub fn disrupted_taint() -> Taint {
 /// Sets or takes the disrupted taint, and with it the label that keeps load balancers away.
 async fn set_disrupted(client: &Client, name: &str, on: bool) -> kube::Result<Outcome> {
     let balancers = if on { json!("karpenter") } else { Value::Null };
-    edit_node(client, name, |node| {
+    let Some(node) = Api::<Node>::all(client.clone()).get_opt(name).await? else { return Ok(Outcome::Nothing) };
+    edit_node(client, &node, |node| {
         let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
         if on == taints.iter().any(|taint| taint.key == labels::DISRUPTED) {
             return None;
@@ -137,17 +138,25 @@ async fn set_disrupted(client: &Client, name: &str, on: bool) -> kube::Result<Ou
     .await
 }
 
-/// Reads a node, lets `change` make a merge patch of it, and writes that unless another wrote in between.
-pub async fn edit_node(client: &Client, name: &str, change: impl Fn(&Node) -> Option<Value>) -> kube::Result<Outcome> {
+/// Writes what `change` makes of a node as a merge patch: first of the node as it was seen, then, whenever another wrote in between, as the API
+/// server has it.
+pub async fn edit_node(client: &Client, seen: &Node, change: impl Fn(&Node) -> Option<Value>) -> kube::Result<Outcome> {
     let nodes: Api<Node> = Api::all(client.clone());
+    let name = seen.name_any();
+    let mut read = None;
     for tries_left in (0..WRITE_TRIES).rev() {
-        let Some(node) = nodes.get_opt(name).await? else { return Ok(Outcome::Nothing) };
-        let Some(mut patch) = change(&node) else { return Ok(Outcome::Nothing) };
+        let node = read.as_ref().unwrap_or(seen);
+        let Some(mut patch) = change(node) else { return Ok(Outcome::Nothing) };
         patch["metadata"]["resourceVersion"] = json!(node.resource_version());
-        match nodes.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        match nodes.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
             Ok(_) => return Ok(Outcome::Done),
             Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(Outcome::Nothing),
-            Err(kube::Error::Api(status)) if status.is_conflict() && tries_left > 0 => {}
+            Err(kube::Error::Api(status)) if status.is_conflict() && tries_left > 0 => {
+                read = nodes.get_opt(&name).await?;
+                if read.is_none() {
+                    return Ok(Outcome::Nothing);
+                }
+            }
             Err(error) => return Err(error),
         }
     }

@@ -19,6 +19,8 @@ const QUIET_FAILED_SCHEDULING: Duration = Duration::from_secs(300);
 const QUIET_UNCONSOLIDATABLE: Duration = Duration::from_secs(900);
 /// So many pods are told at once where they go, and then one every so often, as Karpenter does: thousands come at a time.
 const NOMINATIONS: Rate = Rate { every: Duration::from_millis(200), burst: 10 };
+/// Why nodes stay is told of so many at once, and then so often: after a burst it is news of hundreds of nodes, and of their claims.
+const STAYS: Rate = Rate { every: Duration::from_millis(200), burst: 60 };
 /// Most events remembered for repetition; beyond it the oldest may be said again.
 const REMEMBERED: u64 = 20_000;
 /// Events on their way to the API server at a time: a thousand interruptions tell three thousand, and what is recorded comes first.
@@ -121,6 +123,7 @@ pub struct Events {
     turns: Arc<Semaphore>,
     room: Arc<Semaphore>,
     nominations: Arc<Mutex<Bucket>>,
+    stays: Arc<Mutex<Bucket>>,
     begun: std::time::Instant,
 }
 
@@ -130,9 +133,9 @@ impl Events {
         let recorder = Recorder::new(client, Reporter { controller: "karpenter".to_owned(), instance });
         let said = Cache::builder().max_capacity(REMEMBERED).time_to_live(QUIET_UNCONSOLIDATABLE).build();
         let (turns, room) = (Semaphore::new(PUBLISHED_AT_ONCE), Semaphore::new(WAITING));
-        let nominations = Arc::new(Mutex::new(Bucket::new(NOMINATIONS)));
+        let [nominations, stays] = [NOMINATIONS, STAYS].map(|rate| Arc::new(Mutex::new(Bucket::new(rate))));
         let begun = std::time::Instant::now();
-        Self { recorder, said, turns: Arc::new(turns), room: Arc::new(room), nominations, begun }
+        Self { recorder, said, turns: Arc::new(turns), room: Arc::new(room), nominations, stays, begun }
     }
 
     /// Publishes an event about an object unless the same was said a short while ago.
@@ -142,7 +145,8 @@ impl Events {
         if self.said.get(&key).is_some_and(|at| at.elapsed() < reason.quiet()) {
             return;
         }
-        if reason == Reason::Nominated && !self.may_nominate() {
+        // what is left out now is told when it is found again
+        if !self.may_tell(reason) {
             return;
         }
         let Ok(place) = self.room.clone().try_acquire_owned() else {
@@ -167,8 +171,13 @@ impl Events {
         });
     }
 
-    fn may_nominate(&self) -> bool {
-        let mut bucket = self.nominations.lock().unwrap_or_else(PoisonError::into_inner);
+    fn may_tell(&self, reason: Reason) -> bool {
+        let bucket = match reason {
+            Reason::Nominated => &self.nominations,
+            Reason::Unconsolidatable => &self.stays,
+            _ => return true,
+        };
+        let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
         bucket.take(self.begun.elapsed())
     }
 }

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use futures::future::join_all;
+use futures::stream::{self, StreamExt};
+use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::Price;
 use karp_domain::cluster::{Pod, Snapshot};
 use karp_domain::disruption::{
-    Act, Begun, Candidate, Cause, Command, DisruptionPlan, Execution, Failure, Memory, Progress, approve, begun,
-    plan_with, wishes,
+    Act, Begun, Candidate, Cause, Command, Decided, DisruptionPlan, Execution, Failure, Memory, Progress, approve,
+    begun, plan_with, wishes,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
@@ -32,6 +34,8 @@ use crate::ops::telemetry::pass_span;
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 /// Nodes that the API server did not let go are asked for again after this.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// Nodes of one command that are tainted or let go at the same time.
+const AT_ONCE: usize = 16;
 
 /// Remembers which claims are being disrupted by commands of this process, and which pools failed at it.
 #[derive(Default)]
@@ -68,6 +72,7 @@ impl Running {
 /// Plans and carries out disruption until `stop` is cancelled; commands that run are then left to the next leader.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut commands = JoinSet::new();
+    let mut decided = Decided::default();
     resume(&context, &mut commands).await;
     let mut pause = LEAST_PAUSE;
     loop {
@@ -78,7 +83,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             Some(_) = commands.join_next() => continue,
         }
         let span = pass_span!("disruption");
-        let pass = pass(&context, &mut commands).instrument(span);
+        let pass = pass(&context, &mut decided, &mut commands).instrument(span);
         let next = tokio::select! {
             () = stop.cancelled() => break,
             next = pass => next,
@@ -117,11 +122,17 @@ async fn resume(context: &Arc<Context>, commands: &mut JoinSet<()>) {
     drop(planning);
 }
 
-/// Makes one plan and starts its commands; returns when to look again.
-async fn pass(context: &Arc<Context>, commands: &mut JoinSet<()>) -> Duration {
+/// Begins what has rested, makes one plan, and begins what need not rest; returns when to look again.
+async fn pass(context: &Arc<Context>, decided: &mut Decided, commands: &mut JoinSet<()>) -> Duration {
     remove_stale_taints(context).await;
+    let rest = SignedDuration::try_from(context.options.consolidation_validation).unwrap_or(SignedDuration::MAX);
+    for command in decided.rested(rest, Timestamp::now()) {
+        begin(context, command, commands).await;
+    }
     let started = Instant::now();
-    let snapshot = with_room_taken(context.snapshot().await);
+    let mut snapshot = context.snapshot().await;
+    decided.apply(&mut snapshot);
+    let snapshot = with_room_taken(snapshot);
     let memory = context.running.memory().clone();
     let plan = block_in_place(|| plan_with(&snapshot, &memory));
     context.running.memory().examined(plan.resume);
@@ -132,7 +143,6 @@ async fn pass(context: &Arc<Context>, commands: &mut JoinSet<()>) -> Duration {
         protection::tell(context, pod, &wish);
     }
     measure(context, &snapshot, &plan);
-    let mut acted = false;
     for candidate in &plan.hurried {
         let same = |claim: &Arc<NodeClaim>| claim.metadata.uid.as_deref() == Some(&*candidate.uid);
         let Some(claim) = context.stores.claim(&candidate.claim).filter(same) else { continue };
@@ -144,16 +154,18 @@ async fn pass(context: &Arc<Context>, commands: &mut JoinSet<()>) -> Duration {
             tracing::warn!(NodeClaim.name = %candidate.claim, %error, "could not cut the drain of an unhealthy node short");
         }
     }
-    for command in plan.commands {
-        if command.candidates.iter().any(|candidate| is_unreadable(context, candidate)) {
-            continue;
-        }
-        acted |= begin(context, command, commands).await;
+    let readable = |command: &Command| !command.candidates.iter().any(|candidate| is_unreadable(context, candidate));
+    let new: Vec<Command> = plan.commands.into_iter().filter(readable).collect();
+    let acted = !new.is_empty();
+    new.iter().filter(|command| command.cause.rests()).for_each(|command| disruption_events::found(context, command));
+    for command in decided.take(new, Timestamp::now()) {
+        begin(context, command, commands).await;
     }
     if acted {
         return LEAST_PAUSE;
     }
-    let next = plan.next_look.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
+    let next = plan.next_look.into_iter().chain(decided.next(rest)).min();
+    let next = next.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
     next.unwrap_or(context.options.disruption_poll)
 }
 
@@ -162,12 +174,11 @@ fn is_unreadable(context: &Context, candidate: &Candidate) -> bool {
     candidate.node.as_ref().is_some_and(|node| !context.stores.pods.unreadable_on(node).is_empty())
 }
 
-/// Checks a command after its rest, launches its replacements and taints its nodes; the rest runs by itself.
-async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<()>) -> bool {
+/// Checks a command, after its rest where it has one, launches its replacements and taints its nodes; what is left to do runs by itself.
+async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<()>) {
     let reason = command.cause.as_str();
-    if command.cause.rests() {
-        disruption_events::found(context, &command);
-        tokio::time::sleep(context.options.consolidation_validation).await;
+    if command.candidates.iter().any(|candidate| is_unreadable(context, candidate)) {
+        return;
     }
     // No plan is made between the check and the new claims: displaced pods would be launched for twice.
     let planning = context.planning.lock().await;
@@ -180,37 +191,30 @@ async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<
             if command.cause.rests() {
                 disruption_events::rejected(context, &command, &invalid);
             }
-            return false;
+            return;
         }
     }
     log(&command);
     let labels = DecisionLabels::new(command.decision(), reason, kind(&command));
     context.metrics.decisions.get_or_create(&labels).inc();
     context.running.add(&command);
-    let mut replacements = Vec::new();
-    let mut failure = None;
+    let mut new = Vec::new();
     for node in &command.replacements {
-        match provisioning::create(context, node, reason).await {
-            Some(name) => replacements.push(name),
-            None => {
-                failure = Some(Failure::ReplacementGone);
-                break;
-            }
-        }
+        new.push(provisioning::create_seen(context, node, reason));
     }
-    if failure.is_none() {
-        failure = taint(context, &command).await.err();
-    }
-    if let Some(failure) = failure {
+    let replacements: Vec<Arc<str>> = join_all(new).await.into_iter().flatten().collect();
+    let prepared = match replacements.len() == command.replacements.len() {
+        true => taint(context, &command).await,
+        false => Err(Failure::ReplacementGone),
+    };
+    if let Err(failure) = prepared {
         drop(planning);
         roll_back(context, &command, Replacements::Delete(&replacements), &failure).await;
-        context.running.remove(&command);
-        return false;
+        return context.running.remove(&command);
     }
     drop(planning);
     tell_waiting(context, &command, &replacements);
     spawn_finish(context, command, replacements, commands);
-    true
 }
 
 /// Lets the rest of a command run by itself.
@@ -261,21 +265,29 @@ fn log(command: &Command) {
     );
 }
 
-/// Keeps new pods off the candidates and says why on their claims.
+/// Keeps new pods off the candidates and says why on their claims; goes to the end whatever fails, so that nothing is still on its way when a
+/// command is taken back.
 async fn taint(context: &Context, command: &Command) -> Result<(), Failure> {
+    let mut each = Vec::new();
     for candidate in &command.candidates {
-        if let Some(node) = &candidate.node {
-            if let Err(error) = effect::apply(&context.client, &Effect::Taint { node: node.clone() }).await {
-                tracing::error!(NodeClaim.name = %candidate.claim, %error, "tainting node");
-                return Err(Failure::NotTainted { claim: candidate.claim.clone() });
-            }
-            context.assumed().tainted(&candidate.claim);
-            tracing::info!(Node.name = %node, "taint.Key" = labels::DISRUPTED, "taint.Effect" = "NoSchedule", "tainted node");
+        each.push(taint_one(context, command, candidate));
+    }
+    let done: Vec<Result<(), Failure>> = stream::iter(each).buffered(AT_ONCE).collect().await;
+    done.into_iter().collect()
+}
+
+async fn taint_one(context: &Context, command: &Command, candidate: &Candidate) -> Result<(), Failure> {
+    if let Some(node) = &candidate.node {
+        if let Err(error) = effect::apply(&context.client, &Effect::Taint { node: node.clone() }).await {
+            tracing::error!(NodeClaim.name = %candidate.claim, %error, "tainting node");
+            return Err(Failure::NotTainted { claim: candidate.claim.clone() });
         }
-        if let Err(error) = mark(context, candidate, command).await {
-            // The taint counts; the condition only tells.
-            tracing::warn!(NodeClaim.name = %candidate.claim, %error, "telling why a node is disrupted");
-        }
+        context.assumed().tainted(&candidate.claim);
+        tracing::info!(Node.name = %node, "taint.Key" = labels::DISRUPTED, "taint.Effect" = "NoSchedule", "tainted node");
+    }
+    if let Err(error) = mark(context, candidate, command).await {
+        // The taint counts; the condition only tells.
+        tracing::warn!(NodeClaim.name = %candidate.claim, %error, "telling why a node is disrupted");
     }
     Ok(())
 }
@@ -322,24 +334,27 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
 
 /// Deletes the candidates' claims; says whether each is on its way.
 async fn let_all_go(context: &Context, command: &Command) -> bool {
-    let mut all = true;
+    let mut each = Vec::new();
     for candidate in &command.candidates {
-        let Some(claim) = context.stores.claim(&candidate.claim) else { continue };
-        let leaves = claim.metadata.deletion_timestamp.is_some() || context.assumed().leaves(&candidate.claim);
-        if leaves || claim.metadata.uid.as_deref() != Some(&*candidate.uid) {
-            continue;
-        }
-        context.events.publish(
-            &effect::reference(&*claim),
-            Reason::DisruptionTerminating,
-            format!("Disrupting NodeClaim: {}", command.cause),
-        );
-        if let Err(error) = let_go(context, command, candidate, &claim).await {
-            tracing::error!(NodeClaim.name = %candidate.claim, %error, "deleting nodeclaim");
-            all = false;
-        }
+        each.push(let_one_go(context, command, candidate));
     }
-    all
+    let done: Vec<bool> = stream::iter(each).buffered(AT_ONCE).collect().await;
+    done.into_iter().all(|gone| gone)
+}
+
+async fn let_one_go(context: &Context, command: &Command, candidate: &Candidate) -> bool {
+    let Some(claim) = context.stores.claim(&candidate.claim) else { return true };
+    let leaves = claim.metadata.deletion_timestamp.is_some() || context.assumed().leaves(&candidate.claim);
+    if leaves || claim.metadata.uid.as_deref() != Some(&*candidate.uid) {
+        return true;
+    }
+    let note = format!("Disrupting NodeClaim: {}", command.cause);
+    context.events.publish(&effect::reference(&*claim), Reason::DisruptionTerminating, note);
+    let gone = let_go(context, command, candidate, &claim).await;
+    if let Err(error) = &gone {
+        tracing::error!(NodeClaim.name = %candidate.claim, %error, "deleting nodeclaim");
+    }
+    gone.is_ok()
 }
 
 /// Deletes a candidate's claim. One that is ill is given hardly any time to drain: nobody knows whether its pods still run.

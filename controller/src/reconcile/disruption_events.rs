@@ -100,6 +100,7 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
         | KeepReason::Settling { .. }
         | KeepReason::PoolPaused { .. }
         | KeepReason::NotEmpty
+        | KeepReason::PodsArriving { .. }
         | KeepReason::AfterAnother
         | KeepReason::Fine => None,
     }

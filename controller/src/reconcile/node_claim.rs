@@ -29,6 +29,8 @@ use crate::ops::metrics::DisruptedLabels;
 pub const INVALID: &str = "NodeClaimValidationFailed";
 /// A claim that the watch shows as it was before the last write is looked at when it shows that, or after this long.
 const BEHIND: Duration = Duration::from_secs(1);
+/// What a node waits for is told when it has waited for so long.
+const STARTING: Duration = Duration::from_secs(10);
 /// What makes up `Ready` of a claim that cannot be read.
 const UNREADABLE: &[&str] =
     &[conditions::LAUNCHED, conditions::REGISTERED, conditions::INITIALIZED, conditions::VALIDATION_SUCCEEDED];
@@ -192,12 +194,15 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
         (Step::Register, Some((node, _))) => registration::register(&claim, node, &context).await,
         (Step::AwaitReady(obstacle), _) => {
             registration::renominate(&claim, &context).await;
+            if let Some(left) = starting(&claim) {
+                return Ok(Action::requeue(left));
+            }
             let (kind, message) = (conditions::INITIALIZED, obstacle.to_string());
             registration::tell(&claim, &context, kind, obstacle.reason(), &message).await.map(|()| wait)
         }
         (Step::Initialize, Some((node, read))) => {
             registration::renominate(&claim, &context).await;
-            registration::initialize(&claim, node, read, &context).await
+            registration::initialize(&claim, node, read, quiet, &context).await
         }
         (Step::Live(found), there) => {
             registration::renominate(&claim, &context).await;
@@ -225,6 +230,12 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
         // These steps are answered for a node only.
         (Step::Register | Step::Initialize, None) => Ok(wait),
     }
+}
+
+/// Returns how long a claim is still too young to tell what its node waits for: it changes by the second, and is over before anybody reads it.
+fn starting(claim: &NodeClaim) -> Option<Duration> {
+    let age = Timestamp::now().duration_since(since(claim, conditions::REGISTERED)?).unsigned_abs();
+    STARTING.checked_sub(age).filter(|left| !left.is_zero())
 }
 
 fn until(at: Timestamp) -> Duration {
@@ -257,16 +268,26 @@ async fn note_memory(claim: &NodeClaim, node: &ReadNode, context: &Context) {
     }
 }
 
+/// Sets what is known of a node that runs, without drift.
+pub fn set_live(all: &mut Vec<Condition>, found: &Live, now: Timestamp) {
+    if found.consolidatable {
+        conditions::set(all, conditions::CONSOLIDATABLE, ConditionStatus::True, "", "", now);
+    } else {
+        conditions::clear(all, conditions::CONSOLIDATABLE);
+    }
+    let consistent = conditions::CONSISTENT_STATE_FOUND;
+    match &found.inconsistency {
+        None => conditions::set(all, consistent, ConditionStatus::True, "", "", now),
+        Some(why) => conditions::set(all, consistent, ConditionStatus::False, "ConsistencyCheckFailed", why, now),
+    };
+}
+
 /// Keeps the informational conditions of a node that runs: may it be consolidated, has it drifted, is it what was promised.
 async fn live(claim: &NodeClaim, context: &Context, found: &Live) -> Result<(), Error> {
     let drifted = drift(claim, context).await;
     let written = write(context, claim, |status, now| {
         let all = &mut status.conditions;
-        if found.consolidatable {
-            conditions::set(all, conditions::CONSOLIDATABLE, ConditionStatus::True, "", "", now);
-        } else {
-            conditions::clear(all, conditions::CONSOLIDATABLE);
-        }
+        set_live(all, found, now);
         match &drifted {
             Some(Some(drift)) => {
                 let reason = drift.to_string();
@@ -278,11 +299,6 @@ async fn live(claim: &NodeClaim, context: &Context, found: &Live) -> Result<(), 
             // Not known now: what was known stands.
             None => {}
         }
-        let consistent = conditions::CONSISTENT_STATE_FOUND;
-        match &found.inconsistency {
-            None => conditions::set(all, consistent, ConditionStatus::True, "", "", now),
-            Some(why) => conditions::set(all, consistent, ConditionStatus::False, "ConsistencyCheckFailed", why, now),
-        };
     })
     .await?;
     if let Some(why) = &found.inconsistency {

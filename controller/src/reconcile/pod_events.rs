@@ -14,11 +14,13 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
-use super::Context;
+use super::{Context, node_claim};
 use crate::observe::Change;
 
 /// Stamps of one claim are at least this far apart; the last event of a burst always is written.
 const QUIET: Duration = Duration::from_secs(5);
+/// The same where the pool's `consolidateAfter` waits for nothing, the first one included: only people read it then.
+const UNHURRIED: Duration = Duration::from_secs(60);
 /// How often waiting stamps are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -35,14 +37,14 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
                     // Daemon pods come and go with their node: they make it neither busy nor quiet.
                     let daemon = context.stores.pods.get(&key).is_some_and(|pod| pod.owner == Owner::DaemonSet);
                     if !daemon {
-                        stamps.note(node, Timestamp::now());
+                        stamps.note(node, Timestamp::now(), Instant::now());
                     }
                 }
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
             _ = tick.tick() => {
-                for (node, at) in stamps.ripe(Instant::now()) {
+                for (node, at) in stamps.ripe(Instant::now(), |node| pause(&context, node)) {
                     stamp(&context, &node, at).await;
                 }
             }
@@ -73,9 +75,23 @@ pub async fn measure(context: Arc<Context>, stop: CancellationToken) {
     }
 }
 
+/// Returns the claim of a node.
+fn claim_of(context: &Context, node: &str) -> Option<Arc<NodeClaim>> {
+    context.stores.claim_of(context.stores.node(node)?.spec.as_ref()?.provider_id.as_deref()?)
+}
+
+/// Returns how far apart the stamps of a node's claim are at least.
+fn pause(context: &Context, node: &str) -> Duration {
+    let pool = claim_of(context, node).and_then(|claim| context.stores.pool(&node_claim::pool_of(&claim)));
+    let quiet = pool.map(|pool| pool.spec.disruption.quiet_period());
+    match quiet {
+        Some(quiet) if quiet.is_none_or(|quiet| quiet.is_zero()) => UNHURRIED,
+        _ => QUIET,
+    }
+}
+
 async fn stamp(context: &Context, node: &str, at: Timestamp) {
-    let on_it = |claim: &NodeClaim| claim.status.as_ref().and_then(|status| status.node_name.as_deref()) == Some(node);
-    let Some(claim) = context.stores.claims.find(on_it) else { return };
+    let Some(claim) = claim_of(context, node) else { return };
     let claims: Api<NodeClaim> = Api::all(context.client.clone());
     let patch = json!({ "metadata": { "uid": claim.uid() }, "status": { "lastPodEventTime": format!("{at:.0}") } });
     if let Err(error) = claims.patch_status(&claim.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
@@ -115,20 +131,27 @@ impl Waits {
 /// Gathers events by node.
 #[derive(Default)]
 struct Stamps {
-    waiting: HashMap<Arc<str>, Timestamp>,
+    /// The last event of each node, and when the first one after the last stamp was noted.
+    waiting: HashMap<Arc<str>, (Timestamp, Instant)>,
     written: HashMap<Arc<str>, Instant>,
 }
 
 impl Stamps {
-    fn note(&mut self, node: Arc<str>, at: Timestamp) {
-        self.waiting.insert(node, at);
+    fn note(&mut self, node: Arc<str>, at: Timestamp, now: Instant) {
+        self.waiting.entry(node).or_insert((at, now)).0 = at;
     }
 
-    /// Takes the stamps that may be written now.
-    fn ripe(&mut self, now: Instant) -> Vec<(Arc<str>, Timestamp)> {
-        self.written.retain(|_, at| now.duration_since(*at) < QUIET);
+    /// Takes the stamps that may be written now, by how far apart those of a node are.
+    fn ripe(&mut self, now: Instant, pause: impl Fn(&str) -> Duration) -> Vec<(Arc<str>, Timestamp)> {
+        self.written.retain(|_, at| now.duration_since(*at) < UNHURRIED);
         let written = &self.written;
-        let ripe: Vec<_> = self.waiting.extract_if(|node, _| !written.contains_key(node)).collect();
+        let may = |node: &str, noted: Instant| {
+            let pause = pause(node);
+            let first = (pause == UNHURRIED).then_some(noted);
+            written.get(node).copied().or(first).is_none_or(|since| now.duration_since(since) >= pause)
+        };
+        let ripe = self.waiting.extract_if(|node, (_, noted)| may(node, *noted)).map(|(node, (at, _))| (node, at));
+        let ripe: Vec<_> = ripe.collect();
         self.written.extend(ripe.iter().map(|(node, _)| (node.clone(), now)));
         ripe
     }
@@ -142,13 +165,19 @@ mod tests {
     fn a_burst_is_written_at_once_and_its_end_after_the_quiet_time() {
         let (mut stamps, start) = (Stamps::default(), Instant::now());
         let at = |second| Timestamp::from_second(second).expect("a time");
-        stamps.note("n".into(), at(1));
-        assert_eq!(stamps.ripe(start).len(), 1);
-        stamps.note("n".into(), at(2));
-        stamps.note("n".into(), at(3));
-        assert!(stamps.ripe(start + Duration::from_secs(1)).is_empty());
-        assert_eq!(stamps.ripe(start + QUIET), [("n".into(), at(3))]);
-        assert!(stamps.ripe(start + 3 * QUIET).is_empty());
+        let pause = |node: &str| if node == "n" { QUIET } else { UNHURRIED };
+        let later = |seconds: u64| start + Duration::from_secs(seconds);
+        stamps.note("n".into(), at(1), start);
+        stamps.note("unhurried".into(), at(1), start);
+        assert_eq!(stamps.ripe(start, pause), [("n".into(), at(1))]);
+        stamps.note("n".into(), at(2), later(1));
+        stamps.note("n".into(), at(3), later(1));
+        stamps.note("unhurried".into(), at(3), later(1));
+        assert!(stamps.ripe(later(1), pause).is_empty());
+        assert_eq!(stamps.ripe(start + QUIET, pause), [("n".into(), at(3))]);
+        assert!(stamps.ripe(start + 3 * QUIET, pause).is_empty());
+        assert_eq!(stamps.ripe(start + UNHURRIED, pause), [("unhurried".into(), at(3))]);
+        assert!(stamps.ripe(start + 2 * UNHURRIED, pause).is_empty());
     }
 
     #[test]

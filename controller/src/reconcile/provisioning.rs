@@ -64,9 +64,10 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
                 batcher.add(Timestamp::now());
             },
             change = changes.recv() => match change {
-                Ok(change) => if concerns(&context, &change) {
-                    batcher.add(Timestamp::now());
-                },
+                Ok(change) if concerns(&context, &change) => batcher.add(Timestamp::now()),
+                // it may be like one that was refused
+                Ok(Change::Pod { pod: Some(pod), .. }) if pod.is_waiting() => batcher.join(),
+                Ok(_) => {}
                 Err(RecvError::Lagged(_)) => batcher.add(Timestamp::now()),
                 Err(RecvError::Closed) => return,
             },
@@ -149,7 +150,7 @@ pub async fn create_admitted<'n>(
     futures::future::join_all(admitted.map(create)).await.into_iter().flatten().collect()
 }
 
-/// Creates the claim of a planned node and waits until the watch has seen it; returns its name.
+/// Creates the claim of a planned node; returns its name. Until the watch has seen it, snapshots reckon with it as assumed.
 pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Option<Arc<str>> {
     let claim = match new_claim(context, node) {
         Ok(claim) => claim,
@@ -185,15 +186,19 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
         "instance-types" = listing(node.instance_types()),
         "created nodeclaim"
     );
-    let seen = tokio::time::timeout(ECHO, async {
+    Some(name)
+}
+
+/// The same for who goes on with the claim: waits until the watch has seen it.
+pub async fn create_seen(context: &Context, node: &InFlightNode, reason: &str) -> Option<Arc<str>> {
+    let name = create(context, node, reason).await?;
+    let seen = async {
         while context.stores.claim(&name).is_none() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    });
-    // one that is seen later is reckoned with all the same: it is assumed
-    if seen.await.is_ok() {
-        context.assumed().forget(&name);
-    }
+    };
+    // One that is seen later is reckoned with all the same.
+    drop(tokio::time::timeout(ECHO, seen).await);
     Some(name)
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::cluster::{MOST_NOMINATED, Node as ReadNode, Pod, PodKey, compete, nominated};
-use karp_domain::lifecycle::{self, Outcome};
+use karp_domain::lifecycle::{self, Outcome, Step};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use serde_json::json;
@@ -28,9 +28,15 @@ pub async fn register(claim: &NodeClaim, node: &Node, context: &Context) -> Resu
     let claim = &located(claim, context).await?;
     let registered = node.labels().get(labels::REGISTERED).is_some_and(|value| value == "true");
     if !registered {
-        effect::edit_node(&context.client, &node.name_any(), |node| Some(lifecycle::adopt(claim, node))).await?;
-        nominate(claim, context, &node.name_any()).await;
-        effect::edit_node(&context.client, &node.name_any(), |node| Some(lifecycle::open(node))).await?;
+        let nominations = nominations(claim, context, &node.name_any());
+        if nominations.is_empty() {
+            effect::edit_node(&context.client, node, |node| Some(lifecycle::admit(claim, node))).await?;
+        } else {
+            // pods that are nominated before the node opens are the first on it
+            effect::edit_node(&context.client, node, |node| Some(lifecycle::adopt(claim, node))).await?;
+            nominate(context, &nominations).await;
+            effect::edit_node(&context.client, node, |node| Some(lifecycle::open(node))).await?;
+        }
     }
     node_claim::write(context, claim, |status, now| {
         status.node_name = Some(node.name_any());
@@ -86,8 +92,8 @@ pub async fn tell(
     Ok(())
 }
 
-/// Tells kube-scheduler which pods the node was made for, where others could take their places.
-async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
+/// Returns what tells kube-scheduler which pods the node was made for, where others could take their places.
+fn nominations(claim: &NodeClaim, context: &Context, node: &str) -> Vec<Effect> {
     let waits = |key: &PodKey| context.stores.pods.get(key).filter(|pod| pod.is_waiting());
     let (own, planned) = {
         let plan = context.plans.last();
@@ -99,20 +105,22 @@ async fn nominate(claim: &NodeClaim, context: &Context, node: &str) {
         (own, planned)
     };
     if own.is_empty() {
-        return;
+        return Vec::new();
     }
     let waiting = context.stores.pods.waiting();
     // kube-scheduler may well read what this process cannot
     let is_sure = !context.stores.pods.is_any_unread_unbound();
     if waiting.len() > MOST_NOMINATED && is_sure && !compete(waiting.iter().map(|pod| &**pod)) {
-        return;
+        return Vec::new();
     }
     let may_be = nominated(planned.iter().map(|pod| &**pod));
     let room = MOST_NOMINATED.saturating_sub(waiting.iter().filter(|pod| pod.nominated.is_some()).count());
     let own = own.iter().filter(|pod| may_be.contains(&pod.key) && pod.nominated.as_deref() != Some(node)).take(room);
-    let effects: Vec<Effect> =
-        own.map(|pod| Effect::Nominate { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.into() }).collect();
-    for result in join_all(effects.iter().map(|effect| effect::apply(&context.client, effect))).await {
+    own.map(|pod| Effect::Nominate { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.into() }).collect()
+}
+
+async fn nominate(context: &Context, nominations: &[Effect]) {
+    for result in join_all(nominations.iter().map(|effect| effect::apply(&context.client, effect))).await {
         if let Err(error) = result {
             // A plan that is not helped along still is a plan.
             tracing::debug!(%error, "could not nominate a pod");
@@ -127,24 +135,38 @@ pub async fn renominate(claim: &NodeClaim, context: &Context) {
     if let (Some(name), Some(opened)) = (name, opened)
         && Timestamp::now().duration_since(opened).unsigned_abs() < NOMINATE_FOR
     {
-        nominate(claim, context, &name).await;
+        nominate(context, &nominations(claim, context, &name)).await;
     }
 }
 
 /// Marks a node and its claim initialized: nothing stands between it and its pods.
-pub async fn initialize(claim: &NodeClaim, node: &Node, read: &ReadNode, context: &Context) -> Result<Action, Error> {
-    effect::edit_node(&context.client, &node.name_any(), |node| {
+pub async fn initialize(
+    claim: &NodeClaim,
+    node: &Node,
+    read: &ReadNode,
+    quiet: Option<SignedDuration>,
+    context: &Context,
+) -> Result<Action, Error> {
+    effect::edit_node(&context.client, node, |node| {
         let missing = node.labels().get(labels::INITIALIZED).is_none_or(|value| value != "true");
         missing.then(|| json!({ "metadata": { "labels": { (labels::INITIALIZED): "true" } } }))
     })
     .await?;
-    node_claim::write(context, claim, |status, now| {
+    let written = node_claim::write(context, claim, |status, now| {
         // what was promised stays in sight, so that a node that lacks some of it is found
         status.capacity.get_or_insert_with(|| read.capacity.clone());
         status.allocatable = Some(read.allocatable.clone());
         conditions::set(&mut status.conditions, conditions::INITIALIZED, ConditionStatus::True, "", "", now);
+        // what is known of it from then on is told by the same write
+        let runs = NodeClaim { status: Some(status.clone()), ..claim.clone() };
+        if let Step::Live(found) = lifecycle::next(&runs, Some(read), quiet, now).step {
+            node_claim::set_live(&mut status.conditions, &found, now);
+        }
     })
     .await?;
+    if lifecycle::is_true(&written, conditions::CONSOLIDATABLE) {
+        context.disrupt.notify_one();
+    }
     tracing::info!(
         NodeClaim.name = claim.name_any(),
         Node.name = node.name_any(),

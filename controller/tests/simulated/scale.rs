@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use karp_domain::api::{NodeClaim, labels};
+use karp_domain::api::{NodeClaim, conditions, labels};
 use kube::api::{DeleteParams, ListParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, ResourceExt as _};
@@ -89,6 +90,27 @@ impl Stand {
     async fn nodes(&self) -> usize {
         let params = ListParams::default().labels(&format!("karp-test={}", self.name));
         Api::<Node>::all(self.client.clone()).list_metadata(&params).await.expect("nodes").items.len()
+    }
+
+    /// Tells when claims were made and when they came to each of their conditions, in seconds after a moment: the middle one and the last.
+    async fn timeline(&self, begin: Timestamp) {
+        let claims = self.mine::<NodeClaim>().await;
+        let after = |at: Timestamp| at.duration_since(begin).as_secs();
+        let made = claims.iter().filter_map(|claim| claim.metadata.creation_timestamp.as_ref().map(|at| after(at.0)));
+        let reached = |kind: &'static str| {
+            let since = |claim: &NodeClaim| {
+                let all = &claim.status.as_ref()?.conditions;
+                Some(after(conditions::get(all, kind)?.last_transition_time))
+            };
+            claims.iter().filter_map(since).collect::<Vec<_>>()
+        };
+        let mut line = vec![("created", made.collect::<Vec<_>>())];
+        line.extend([conditions::LAUNCHED, conditions::REGISTERED, conditions::INITIALIZED].map(|k| (k, reached(k))));
+        for (what, mut at) in line {
+            at.sort_unstable();
+            let last = at.last().copied().unwrap_or_default();
+            println!("figure: {what}: {} claims, half after {} s, all after {last} s", at.len(), at[at.len() / 2]);
+        }
     }
 
     async fn until_nodes(&self, count: usize) {
@@ -203,13 +225,14 @@ async fn thousands_of_pods_come_and_go() {
     told("from pod to claim", &waits);
 
     let probe = Probe::begin(&stand);
-    let begin = Instant::now();
+    let (begin, asked) = (Instant::now(), Timestamp::now());
     stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
     stand.until_ready(OUT.0).await;
     let out = begin.elapsed();
     let (nodes, share) = (stand.nodes().await, out.as_secs_f64() / by_itself.as_secs_f64());
     println!("figure: {} pods out in {out:.1?} on {nodes} nodes, {share:.2} of alone; MiB {:?}", OUT.0, stand.memory());
     println!("figure: slowest probe meanwhile: {:?}", probe.end());
+    stand.timeline(asked).await;
 
     let probe = Probe::begin(&stand);
     let begin = Instant::now();

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+/// A batch of so many triggers is ripe, whatever still comes: more pods together are hardly packed better, and nodes take their time to start.
+const MOST: usize = 500;
+
 /// Says whether a batch is open and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
@@ -27,18 +30,28 @@ pub struct Batcher {
 struct Open {
     since: Timestamp,
     latest: Timestamp,
+    triggers: usize,
 }
 
 impl Batcher {
-    /// Makes a batcher: a batch is ripe when nothing was added for `idle`, or `longest` after its first trigger.
+    /// Makes a batcher: a batch is ripe when nothing was added for `idle`, `longest` after its first trigger, or when it holds as many as a
+    /// plan is well made for.
     pub const fn new(idle: Duration, longest: Duration) -> Self {
         Batcher { idle, longest, open: None }
     }
 
     /// Notes a trigger. A clock that went back counts as standing still.
     pub fn add(&mut self, now: Timestamp) {
-        let open = self.open.get_or_insert(Open { since: now, latest: now });
+        let open = self.open.get_or_insert(Open { since: now, latest: now, triggers: 0 });
         open.latest = open.latest.max(now);
+        open.triggers += 1;
+    }
+
+    /// Notes a pod that the open batch will hold, too, though it is no reason for one: it makes the batch larger, and no longer.
+    pub fn join(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.triggers += 1;
+        }
     }
 
     /// Answers the state of the batch at `now`.
@@ -48,7 +61,7 @@ impl Batcher {
         let ripe = after(open.latest, self.idle).min(after(open.since, self.longest));
         // a clock that stepped back by more than a whole window must not keep the batch open
         let stepped_back = after(now, self.longest) < open.since;
-        if now >= ripe || stepped_back { Window::Ripe } else { Window::OpenUntil(ripe) }
+        if now >= ripe || stepped_back || open.triggers >= MOST { Window::Ripe } else { Window::OpenUntil(ripe) }
     }
 
     /// Takes the batch: what is added from now on opens a new one.
@@ -87,5 +100,19 @@ mod tests {
         }
         assert_eq!(batcher.window(at(9_999)), Window::OpenUntil(at(10_000)));
         assert_eq!(batcher.window(at(10_000)), Window::Ripe);
+    }
+
+    #[test]
+    fn a_batch_of_very_many_does_not_wait_for_more() {
+        let mut batcher = Batcher::new(Duration::from_secs(1), Duration::from_secs(10));
+        (0..MOST).for_each(|_| batcher.join());
+        assert_eq!(batcher.window(at(0)), Window::Empty);
+        batcher.add(at(0));
+        (2..MOST).for_each(|_| batcher.join());
+        assert_eq!(batcher.window(at(10)), Window::OpenUntil(at(1000)));
+        batcher.join();
+        assert_eq!(batcher.window(at(10)), Window::Ripe);
+        batcher.clear();
+        assert_eq!(batcher.window(at(10)), Window::Empty);
     }
 }

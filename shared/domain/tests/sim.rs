@@ -180,7 +180,7 @@ fn an_api_server_that_is_away_is_waited_for() {
             ..Faults::default()
         };
         let report = play(seed, 60, faults, &[budget()]);
-        assert!(report.unanswered > 10 && report.launches > 10, "{report:?}");
+        assert!(report.unanswered > 5 && report.launches > 10, "{report:?}");
     }
 }
 
@@ -308,7 +308,7 @@ fn advice_is_followed_where_pools_ask_for_it() {
 #[test]
 fn advice_that_nothing_can_follow_is_taken_back() {
     let mut stays = 0;
-    for seed in 0..6 {
+    for seed in 0..9 {
         let faults = Faults {
             warns_permille: 3,
             runs_out_permille: 2,

@@ -181,7 +181,7 @@ fn s4_claims_whose_creation_was_not_answered() {
         }
     }
     let unanswered = Faults { unanswered_permille: 300, cut_permille: 30, ends_permille: 5, ..changing() };
-    Case { pool: few_nodes(), ..case("S-4", 90, unanswered) }.catches_this(&Flaw);
+    Case { pool: few_nodes(), ..case("S-4", 240, unanswered) }.catches_this(&Flaw);
 }
 
 #[test]
@@ -463,7 +463,7 @@ fn s9_moves_after_prices_that_swing() {
             validate(command, &swinging(snapshot))
         }
     }
-    case("S-9", 60, calm()).catches(&Flaw);
+    case("S-9", 180, calm()).catches(&Flaw);
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(super) struct Field<'a> {
     weights: BTreeMap<Arc<str>, Weight>,
     /// Nodes by their pool, and all nodes under no pool.
     wards: BTreeMap<Option<Arc<str>>, Ward>,
+    /// Pods that wait and for which there is or will be room.
+    pub(super) arriving: usize,
 }
 
 /// What the candidates of a pool cost, and what moving all their pods would.
@@ -94,7 +96,9 @@ impl<'a> Field<'a> {
             weight.disruption_milli += entry.disruption_cost_milli();
         }
         let wards = wards(snapshot);
-        Field { problem, entries, counts, weights, wards }
+        let waiting = snapshot.pods.iter().filter(|pod| pod.is_provisionable()).count();
+        let arriving = waiting.saturating_sub(solution.unschedulable.len());
+        Field { problem, entries, counts, weights, wards, arriving }
     }
 
     /// Answers what the candidates of a pool weigh together.

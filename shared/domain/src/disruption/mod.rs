@@ -3,6 +3,7 @@
 mod begun;
 mod candidate;
 mod consolidation;
+mod decided;
 mod enact;
 mod execution;
 mod memory;
@@ -15,6 +16,7 @@ mod wishes;
 
 pub use begun::{Begun, begun};
 pub use candidate::allowed_disruptions;
+pub use decided::Decided;
 pub use execution::{Act, Execution, Failure, Progress};
 pub use memory::{Memory, Origin};
 pub use plan::{Invalid, Method, approve, plan_by, plan_disruption, plan_with, validate};

@@ -20,6 +20,9 @@ use crate::scheduling::InFlightNode;
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 /// Drifted nodes that one plan looks at before it leaves the rest to the next: each look is a whole packing.
 const DRIFTED_AT_ONCE: usize = 50;
+/// While more pods than this are about to take their places, no other room is given up to save: they would have to be placed anew for each look
+/// at it.
+const MOST_ARRIVING: usize = 200;
 
 /// Answers which nodes to take away or replace now, and why the others stay, without memory of earlier plans.
 pub fn plan_disruption(snapshot: &Snapshot) -> DisruptionPlan {
@@ -200,6 +203,13 @@ impl Planner<'_, '_> {
 
     /// The set of nodes found that saves most per eviction, deleted or replaced by fewer or cheaper nodes.
     fn consolidate(&mut self) -> Option<Command> {
+        let pods = self.field.arriving;
+        if pods > MOST_ARRIVING {
+            for at in self.open() {
+                self.verdicts[at] = Some(Verdict::Keep(KeepReason::PodsArriving { pods }));
+            }
+            return None;
+        }
         let resting = self.memory.resting(self.field);
         for at in self.open() {
             let entry = &self.field.entries[at];

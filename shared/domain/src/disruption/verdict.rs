@@ -294,6 +294,11 @@ pub enum KeepReason {
         /// Until when it is left alone.
         until: Timestamp,
     },
+    /// So many pods are about to take their places that nothing is moved meanwhile.
+    PodsArriving {
+        /// How many.
+        pods: usize,
+    },
     /// Another command goes first; it is looked at again afterwards.
     AfterAnother,
     /// Nothing speaks against it, and nothing is gained.
@@ -348,6 +353,7 @@ impl fmt::Display for KeepReason {
             KeepReason::CameBack { until } => {
                 write!(f, "moving its pods did not last: they needed as much again; it is left alone until {until}")
             }
+            KeepReason::PodsArriving { pods } => write!(f, "{pods} pods are about to take their places first"),
             KeepReason::AfterAnother => f.write_str("another command goes first"),
             KeepReason::Fine => f.write_str("nothing would be gained"),
         }

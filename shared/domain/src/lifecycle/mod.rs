@@ -14,7 +14,7 @@ pub use drift::{Drift, drift};
 pub use garbage::{Blocked, Collection, Collector, Listed, Witnesses};
 pub use health::{Allowance, Health, Outcome, Registrations};
 pub use initialization::Obstacle;
-pub use registration::{adopt, open};
+pub use registration::{admit, adopt, open};
 pub use repair::{Ailment, Ward, cut_short, drain_by, drained_by};
 pub use step::{
     DRIFT_INTERVAL, LAUNCH_TIMEOUT, Live, Next, REGISTRATION_TIMEOUT, Step, Timeout, is_true, next, provider_id, since,

@@ -17,21 +17,6 @@ fn taints(node: &core::Node) -> Vec<core::Taint> {
 
 /// Makes the patch that gives a node what its claim says: labels, annotations, taints, owner and finalizer. The node stays closed.
 pub fn adopt(claim: &NodeClaim, node: &core::Node) -> Value {
-    let known = node.metadata.labels.as_ref();
-    let keeps_taints = known.and_then(|all| all.get(labels::DO_NOT_SYNC_TAINTS)).is_some_and(|value| value == "true");
-    let mut all = taints(node);
-    let wanted = claim.spec.taints.iter().chain(&claim.spec.startup_taints).filter(|_| !keeps_taints);
-    for spec in wanted {
-        let effect = spec.effect.as_str();
-        if all.iter().all(|taint| taint.key != spec.key || taint.effect != effect) {
-            all.push(core::Taint {
-                key: spec.key.clone(),
-                value: spec.value.clone(),
-                effect: effect.to_owned(),
-                time_added: None,
-            });
-        }
-    }
     let mut finalizers = node.metadata.finalizers.clone().unwrap_or_default();
     if finalizers.iter().all(|known| known != labels::TERMINATION_FINALIZER) {
         finalizers.push(labels::TERMINATION_FINALIZER.to_owned());
@@ -56,13 +41,44 @@ pub fn adopt(claim: &NodeClaim, node: &core::Node) -> Value {
             "finalizers": finalizers,
             "ownerReferences": owners,
         },
-        "spec": { "taints": all },
+        "spec": { "taints": wanted_taints(claim, node) },
     })
+}
+
+/// The taints of a node and those that its claim asks for.
+fn wanted_taints(claim: &NodeClaim, node: &core::Node) -> Vec<core::Taint> {
+    let known = node.metadata.labels.as_ref();
+    let keeps_taints = known.and_then(|all| all.get(labels::DO_NOT_SYNC_TAINTS)).is_some_and(|value| value == "true");
+    let mut all = taints(node);
+    let wanted = claim.spec.taints.iter().chain(&claim.spec.startup_taints).filter(|_| !keeps_taints);
+    for spec in wanted {
+        let effect = spec.effect.as_str();
+        if all.iter().all(|taint| taint.key != spec.key || taint.effect != effect) {
+            all.push(core::Taint {
+                key: spec.key.clone(),
+                value: spec.value.clone(),
+                effect: effect.to_owned(),
+                time_added: None,
+            });
+        }
+    }
+    all
 }
 
 /// Makes the patch that opens a node: the unregistered taint goes.
 pub fn open(node: &core::Node) -> Value {
-    let mut left = taints(node);
-    left.retain(|taint| taint.key != labels::UNREGISTERED);
-    json!({ "metadata": { "labels": { (labels::REGISTERED): "true" } }, "spec": { "taints": left } })
+    json!({ "metadata": { "labels": { (labels::REGISTERED): "true" } }, "spec": { "taints": opened(taints(node)) } })
+}
+
+/// Makes the patch that does what [`adopt`] and [`open`] do one after the other.
+pub fn admit(claim: &NodeClaim, node: &core::Node) -> Value {
+    let mut patch = adopt(claim, node);
+    patch["metadata"]["labels"][labels::REGISTERED] = json!("true");
+    patch["spec"]["taints"] = json!(opened(wanted_taints(claim, node)));
+    patch
+}
+
+fn opened(mut taints: Vec<core::Taint>) -> Vec<core::Taint> {
+    taints.retain(|taint| taint.key != labels::UNREGISTERED);
+    taints
 }

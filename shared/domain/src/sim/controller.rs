@@ -21,7 +21,7 @@ use crate::api::{NodeClaim, labels};
 use crate::batch::{Batcher, Window};
 use crate::catalogue::Unavailable;
 use crate::cluster::{Assumed, Node, Pod, Snapshot};
-use crate::disruption::{self, Act, Begun, Candidate, Cause, Command, Execution, Memory, Progress};
+use crate::disruption::{self, Act, Begun, Candidate, Cause, Command, Decided, Execution, Memory, Progress};
 use crate::eviction::Answers;
 use crate::interruption::Recall;
 use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
@@ -48,7 +48,7 @@ pub(super) struct Controller<'d> {
     collects: Timestamp,
     memory: Memory,
     plans: Timestamp,
-    resting: Option<(Command, Timestamp)>,
+    decided: Decided,
     running: Vec<(Command, Vec<String>, Execution)>,
     /// The replacements of commands that an earlier process began, as this one saw them when it looked; nothing before that.
     found: Option<BTreeSet<Arc<str>>>,
@@ -72,7 +72,7 @@ impl<'d> Controller<'d> {
             collects: Timestamp::MIN,
             memory: Memory::default(),
             plans: Timestamp::MIN,
-            resting: None,
+            decided: Decided::default(),
             running: Vec::new(),
             found: None,
             answers: BTreeMap::new(),
@@ -242,17 +242,14 @@ impl Controller<'_> {
         for at in (0..self.running.len()).rev() {
             self.execute(world, at)?;
         }
-        if let Some((command, at)) = self.resting.clone() {
-            if world.now >= at {
-                self.resting = None;
-                return self.begin(world, command);
-            }
-            return Ok(());
+        for command in self.decided.rested(REST, world.clock()) {
+            self.begin(world, command)?;
         }
         if world.now < self.plans {
             return Ok(());
         }
-        let snapshot = self.snapshot(world);
+        let mut snapshot = self.snapshot(world);
+        self.decided.apply(&mut snapshot);
         let plan = self.decisions.plan(&snapshot, &self.memory);
         if let Some(other) = reordered(world, &snapshot)
             && self.decisions.plan(&other, &self.memory).commands != plan.commands
@@ -264,14 +261,10 @@ impl Controller<'_> {
         plan.hurried.iter().try_for_each(|candidate| survived(cut_short(world, &candidate.claim)))?;
         let look = world.now + LOOK_AGAIN;
         self.plans = plan.next_look.map_or(look, |at| at - SignedDuration::from_secs(world.skew)).min(look);
-        for command in plan.commands {
-            if command.cause.rests() {
-                self.resting = Some((command, world.now + REST));
-            } else {
-                self.begin(world, command)?;
-            }
+        if !plan.commands.is_empty() {
+            self.plans = world.now;
         }
-        Ok(())
+        self.decided.take(plan.commands, world.clock()).into_iter().try_for_each(|command| self.begin(world, command))
     }
 
     /// Says whether a command for one of the same nodes runs.

@@ -10,7 +10,7 @@ use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::{Node, Pool};
 use karp_domain::lifecycle::{
     Allowance, Collector, DRIFT_INTERVAL, Drift, Health, LAUNCH_TIMEOUT, Listed, Live, Obstacle, Outcome,
-    REGISTRATION_TIMEOUT, Registrations, Step, Timeout, Witnesses, adopt, drift, next, open,
+    REGISTRATION_TIMEOUT, Registrations, Step, Timeout, Witnesses, admit, adopt, drift, next, open,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -187,6 +187,12 @@ fn a_node_gets_what_its_claim_says_before_it_opens() {
     let opened = open(&joined);
     assert_eq!(opened["spec"]["taints"], json!([]));
     assert_eq!(opened["metadata"]["labels"][labels::REGISTERED], "true");
+    let both = admit(&claim, &joined);
+    assert_eq!(both["metadata"]["labels"], json!({"team": "a", (labels::REGISTERED): "true"}));
+    assert_eq!(both["spec"]["taints"], json!([{"key": "cni/agent", "effect": "NoSchedule"}]));
+    for field in ["annotations", "finalizers", "ownerReferences"] {
+        assert_eq!(both["metadata"][field], patch["metadata"][field], "{field}");
+    }
     let known = joined.metadata.labels.as_mut().unwrap();
     known.insert(labels::DO_NOT_SYNC_TAINTS.to_owned(), "true".to_owned());
     assert_eq!(adopt(&claim, &joined)["spec"]["taints"].as_array().map(Vec::len), Some(1));

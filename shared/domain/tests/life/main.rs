@@ -4,6 +4,7 @@
 mod world;
 
 mod approval;
+mod decided;
 mod disrupt;
 mod disrupt_path;
 mod evict;
