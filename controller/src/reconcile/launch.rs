@@ -260,6 +260,8 @@ fn settled_labels(claim: &NodeClaim, instance: &Instance, catalogue: &Catalogue)
     }
     all.insert(labels::ZONE.to_owned(), instance.zone.clone());
     all.insert(labels::INSTANCE_TYPE.to_owned(), instance.instance_type.clone());
+    // hardware is shared unless the claim asks for its own
+    all.entry(labels::INSTANCE_TENANCY.to_owned()).or_insert_with(|| "default".to_owned());
     all.insert(labels::CAPACITY_TYPE.to_owned(), instance.capacity_type.to_string());
     all.retain(|key, _| !RESERVATION_LABELS.contains(&key.as_str()));
     if let Some(taken) = &instance.reservation {

@@ -181,18 +181,20 @@ async fn terminate_batch(clients: &Clients, ids: &[String]) -> Result<(), Error>
 async fn describe_filtered(clients: &Clients, filters: Vec<ec2::Filter>) -> Result<Vec<Instance>, Error> {
     let mut found = Vec::new();
     let call = clients.ec2().describe_instances().set_filters(Some(filters)).max_results(PAGE);
-    clients.pace().describe.take().await;
-    let mut pages = call.into_paginator().send();
-    while let Some(page) = pages.next().await {
-        let page = page.map_err(|error| Error::from_sdk(DESCRIBE, error))?;
+    let mut next = None;
+    loop {
+        clients.pace().describe.take().await;
+        let page = call.clone().set_next_token(next).send().await.map_err(|error| Error::from_sdk(DESCRIBE, error))?;
         for reservation in page.reservations.unwrap_or_default() {
             for instance in reservation.instances.unwrap_or_default() {
                 found.push(read(instance)?);
             }
         }
-        clients.pace().describe.take().await;
+        next = page.next_token.filter(|token| !token.is_empty());
+        if next.is_none() {
+            return Ok(found);
+        }
     }
-    Ok(found)
 }
 
 fn read(instance: ec2::Instance) -> Result<Instance, Error> {

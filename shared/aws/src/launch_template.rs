@@ -42,6 +42,9 @@ pub struct Spec {
     /// Where in a placement group the instances go, if they go into one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
+    /// The instances run on hardware that nobody else uses.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dedicated: bool,
     /// What the primary network interface has beyond its security groups.
     #[serde(skip_serializing_if = "Interface::is_plain")]
     pub interface: Interface,
@@ -440,12 +443,16 @@ fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
             .set_tags(Some(write_tags(&spec.tags)))
             .build()
     };
-    let placement = |place: &Placement| {
-        let request = ec2::LaunchTemplatePlacementRequest::builder().group_id(&place.group);
-        request.set_partition_number(place.partition).build()
+    let placement = || {
+        let place = spec.placement.as_ref();
+        ec2::LaunchTemplatePlacementRequest::builder()
+            .set_group_id(place.map(|place| place.group.clone()))
+            .set_partition_number(place.and_then(|place| place.partition))
+            .set_tenancy(spec.dedicated.then_some(ec2::Tenancy::Dedicated))
+            .build()
     };
     ec2::RequestLaunchTemplateData::builder()
-        .set_placement(spec.placement.as_ref().map(placement))
+        .set_placement((spec.placement.is_some() || spec.dedicated).then(placement))
         .image_id(&spec.image_id)
         .iam_instance_profile(profile)
         .user_data(STANDARD.encode(&spec.user_data))
@@ -522,6 +529,7 @@ mod tests {
             detailed_monitoring: false,
             associate_public_ip: None,
             placement: None,
+            dedicated: false,
             interface: Interface::default(),
             nested_vms: None,
             enclaves: false,
@@ -537,8 +545,35 @@ mod tests {
     }
 
     #[test]
+    fn placement_tells_group_partition_and_tenancy() {
+        let told =
+            |spec: &Spec| data(spec).placement.map(|place| (place.group_id, place.partition_number, place.tenancy));
+        assert_eq!(told(&spec()), None);
+        let group = Placement { group: "pg-1".to_owned(), partition: Some(2) };
+        let dedicated = Some(ec2::Tenancy::Dedicated);
+        assert_eq!(told(&Spec { dedicated: true, ..spec() }), Some((None, None, dedicated.clone())));
+        let grouped = Spec { placement: Some(group), ..spec() };
+        assert_eq!(told(&grouped), Some((Some("pg-1".to_owned()), Some(2), None)));
+        assert_eq!(told(&Spec { dedicated: true, ..grouped }), Some((Some("pg-1".to_owned()), Some(2), dedicated)));
+    }
+
+    #[test]
+    fn what_is_safe_is_what_is_sent() {
+        let sent = data(&spec());
+        let metadata = sent.metadata_options.expect("told");
+        assert_eq!(metadata.http_tokens, Some(ec2::LaunchTemplateHttpTokensState::Required));
+        assert_eq!(metadata.http_put_response_hop_limit, Some(1));
+        assert_eq!(metadata.instance_metadata_tags, Some(ec2::LaunchTemplateInstanceMetadataTagsState::Disabled));
+        let volumes = sent.block_device_mappings.expect("told");
+        assert!(volumes.iter().all(|volume| volume.ebs.as_ref().is_some_and(|ebs| ebs.encrypted == Some(true))));
+        let open = MetadataOptions { tokens_required: false, ..MetadataOptions::default() };
+        let open = data(&Spec { metadata: open, ..spec() }).metadata_options.expect("told");
+        assert_eq!(open.http_tokens, Some(ec2::LaunchTemplateHttpTokensState::Optional));
+    }
+
+    #[test]
     fn every_part_of_the_content_changes_the_name() {
-        let changes: [fn(&mut Spec); 22] = [
+        let changes: [fn(&mut Spec); 23] = [
             |spec| spec.image_id.push('x'),
             |spec| spec.instance_profile.push('x'),
             |spec| spec.user_data.push('x'),
@@ -558,6 +593,7 @@ mod tests {
             |spec| spec.nested_vms = Some(true),
             |spec| spec.nested_vms = Some(false),
             |spec| spec.enclaves = true,
+            |spec| spec.dedicated = true,
             |spec| spec.reservations = Reservations::None,
             |spec| spec.reservations = Reservations::Only(reserved(ReservationKind::Default, false)),
             |spec| drop(spec.tags.insert("team".into(), "a".into())),

@@ -81,6 +81,7 @@ impl Aws {
             detailed_monitoring: false,
             associate_public_ip: None,
             placement: None,
+            dedicated: false,
             interface: Interface::default(),
             nested_vms: None,
             enclaves: false,

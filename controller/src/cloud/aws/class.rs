@@ -11,7 +11,7 @@ use karp_domain::api::{
     Ami, AmiFamily, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, HttpTokens, InterfaceType, Toggle, VolumeType,
     labels,
 };
-use karp_domain::catalogue::{Arch, Demands, InstanceFacts, builtin_type};
+use karp_domain::catalogue::{Arch, Demands, InstanceFacts, InstanceType};
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::Requirement;
 use karp_domain::user_data::ClusterFacts;
@@ -230,13 +230,13 @@ pub fn node_labels(family: AmiFamily, facts: &InstanceFacts) -> BTreeMap<String,
     all
 }
 
-/// Returns the first of the class's images that nodes of this type can run.
-pub fn image_for_type<'a>(images: &'a [Ami], family: AmiFamily, instance_type: &str) -> Option<&'a Ami> {
-    match builtin_type(instance_type).map(|facts| node_labels(family, facts)) {
-        Some(labels) => image_for(images, |key| labels.get(key).cloned()),
-        // Too new for the built-in table: the catalogue has checked it already, and a lone image is the one that it checked.
-        None => images.first().filter(|_| images.len() == 1),
-    }
+/// Returns the first of the class's images that nodes of a type can run, by what the catalogue knows of it: the type may be newer than this
+/// program.
+pub fn image_of<'a>(images: &'a [Ami], kind: &InstanceType) -> Option<&'a Ami> {
+    image_for(images, |key| match kind.labels.get(key)?.as_slice() {
+        [value] => Some(value.to_string()),
+        _ => None,
+    })
 }
 
 /// Says whether a family's current images boot a type at all: AL2023 wants a CPU newer than the first Graviton, Windows is built for amd64.
@@ -252,6 +252,8 @@ pub fn boots(family: AmiFamily, facts: &InstanceFacts) -> bool {
 mod tests {
     use karp_domain::api::{AmiRequirement, AmiSelectorTerm};
     use karp_domain::requirement::Operator;
+
+    use karp_domain::catalogue::{NodeSettings, builtin_type};
 
     use super::*;
 
@@ -329,9 +331,30 @@ mod tests {
         };
         let requirements = vec![of(labels::OS, "windows"), of(labels::WINDOWS_BUILD, "10.0.20348")];
         let images = [Ami { id: "ami-1".to_owned(), requirements, ..Ami::default() }];
-        assert!(image_for_type(&images, AmiFamily::Windows2022, "m7i.large").is_some());
-        assert!(image_for_type(&images, AmiFamily::Windows2019, "m7i.large").is_none());
-        assert!(image_for_type(&images, AmiFamily::Al2023, "m7i.large").is_none());
+        let facts = builtin_type("m7i.large").expect("a type");
+        let kind = |family| InstanceType::measured(facts, &NodeSettings::of(family), None, Vec::new());
+        assert!(image_of(&images, &kind(AmiFamily::Windows2022)).is_some());
+        assert!(image_of(&images, &kind(AmiFamily::Windows2019)).is_none());
+        assert!(image_of(&images, &kind(AmiFamily::Al2023)).is_none());
+    }
+
+    #[test]
+    fn a_type_that_is_newer_than_this_program_gets_the_image_of_its_architecture() {
+        let image = |id: &str, arch: &str| Ami {
+            id: id.to_owned(),
+            requirements: vec![AmiRequirement {
+                key: labels::ARCH.to_owned(),
+                operator: Operator::In,
+                values: vec![arch.to_owned()],
+            }],
+            ..Ami::default()
+        };
+        let images = [image("amd", "amd64"), image("arm", "arm64")];
+        for (like, expected) in [("m7i.large", "amd"), ("m7g.large", "arm")] {
+            let facts = InstanceFacts { name: "m99x.large".to_owned(), ..builtin_type(like).expect("a type").clone() };
+            let kind = InstanceType::measured(&facts, &NodeSettings::of(AmiFamily::Al2023), None, Vec::new());
+            assert_eq!(image_of(&images, &kind).map(|image| image.id.as_str()), Some(expected), "as {like}");
+        }
     }
 
     fn with(more: &serde_json::Value) -> Ec2NodeClassSpec {

@@ -53,11 +53,12 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
         return Err(not_ready("its placement group is not there"));
     }
     let placement = placement.map(|group| place(group, order.claim));
-    let common = class::template(&order.class.spec, family, placement);
+    let template = class::template(&order.class.spec, family, placement);
+    let common = Spec { dedicated: is_dedicated(order.claim), ..template };
     let mut choices = Vec::new();
     let mut templates = BTreeMap::new();
     let tells_pods = aws.settings(&order.class.spec).tells_pods();
-    let sorted = sorted(order, &status.amis, family, &subnets, tells_pods);
+    let sorted = sorted(order, &status.amis, &subnets, tells_pods);
     for (Mould { image, reservation, max_pods, prefixes, efa }, overrides) in sorted {
         let user_data = render(family, order.class, order.claim, cluster.clone(), capacity_type, max_pods)
             .map_err(|error| not_ready(&error.to_string()))?;
@@ -154,6 +155,11 @@ pub async fn launch(
     Ok(Launched { instance, refused: failure::unavailable(&answer.refused, refused_of) })
 }
 
+/// Says whether a claim's instance needs hardware that nobody else uses: it may not share any.
+fn is_dedicated(claim: &NodeClaim) -> bool {
+    requirements(&claim.spec.requirements).is_ok_and(|wanted| !wanted.admits(labels::INSTANCE_TENANCY, "default"))
+}
+
 /// Says where in the group a claim's instance goes. EC2 can be told one partition or none: a claim that may not be in all of them gets the
 /// first that it may be in.
 fn place(group: PlacementGroup, claim: &NodeClaim) -> Placement {
@@ -197,7 +203,6 @@ struct Mould<'a> {
 fn sorted<'a>(
     order: &LaunchOrder<'_>,
     images: &'a [Ami],
-    family: AmiFamily,
     subnets: &BTreeMap<String, Subnet>,
     tells_pods: bool,
 ) -> BTreeMap<Mould<'a>, Vec<Override>> {
@@ -210,14 +215,14 @@ fn sorted<'a>(
     prices.dedup();
     for (offering, reservation) in alike.into_iter().take(fleet::MAX_OVERRIDES) {
         let Some(subnet) = subnets.get(&*offering.zone.name) else { continue };
-        let Some(image) = class::image_for_type(images, family, &offering.instance_type) else { continue };
-        let kind = order.catalogue.get(&offering.instance_type);
-        let pods = kind.map(|kind| kind.capacity.get(resources::PODS).units());
-        let hypervisor = kind.and_then(|kind| kind.labels.get(labels::INSTANCE_HYPERVISOR)?.first());
+        let Some(kind) = order.catalogue.get(&offering.instance_type) else { continue };
+        let Some(image) = class::image_of(images, kind) else { continue };
+        let pods = kind.capacity.get(resources::PODS).units();
+        let hypervisor = kind.labels.get(labels::INSTANCE_HYPERVISOR).and_then(|names| names.first());
         let prefixes = class::wants_prefixes(&order.class.spec) && hypervisor.is_none_or(|name| &**name != "xen");
-        let efa = kind.filter(|_| wants_efa).map_or(0, |kind| kind.capacity.get(resources::AWS_EFA).units());
+        let efa = if wants_efa { kind.capacity.get(resources::AWS_EFA).units() } else { 0 };
         let efa = i32::try_from(efa).unwrap_or(i32::MAX);
-        let mould = Mould { image: &image.id, reservation, max_pods: pods.filter(|_| tells_pods), prefixes, efa };
+        let mould = Mould { image: &image.id, reservation, max_pods: tells_pods.then_some(pods), prefixes, efa };
         sorted.entry(mould).or_default().push(Override {
             instance_type: offering.instance_type.to_string(),
             subnet_id: subnet.id.clone(),
@@ -355,7 +360,24 @@ mod tests {
         let facts = offerings.iter().filter_map(|o| builtin_type(&o.instance_type));
         let catalogue = Catalogue::estimated(facts, &[], settings);
         let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings, catalogue: &catalogue };
-        sorted(&order, images, AmiFamily::Al2023, subnets, settings.tells_pods())
+        sorted(&order, images, subnets, settings.tells_pods())
+    }
+
+    #[test]
+    fn hardware_is_shared_unless_a_claim_may_not_share_it() {
+        let asks = |values: &[&str]| {
+            let mut claim = NodeClaim::new("c", karp_domain::api::NodeClaimSpec::default());
+            let tenancy = RequirementSpec {
+                key: labels::INSTANCE_TENANCY.to_owned(),
+                operator: Operator::In,
+                values: values.iter().map(|value| (*value).to_owned()).collect(),
+                min_values: None,
+            };
+            claim.spec.requirements = (!values.is_empty()).then_some(tenancy).into_iter().collect();
+            is_dedicated(&claim)
+        };
+        assert!(asks(&["dedicated"]));
+        assert!(!asks(&["default"]) && !asks(&["dedicated", "default"]) && !asks(&[]));
     }
 
     #[test]

@@ -78,11 +78,12 @@ async fn rights(
     else {
         return Ok(());
     };
-    let Some(instance_type) = aws.plain_type(class, resolved).await? else { return Ok(()) };
+    let Some(kind) = aws.plain_type(class, resolved).await? else { return Ok(()) };
+    let instance_type = kind.name.to_string();
     let family = class::family(&class.spec)?;
     let group = aws.placement_group(class).await?;
     let placement = group.map(|group| Placement { group: group.id, partition: None });
-    let image = class::image_for_type(&resolved.amis, family, &instance_type).unwrap_or(image);
+    let image = class::image_of(&resolved.amis, &kind).unwrap_or(image);
     let spec = Spec {
         image_id: image.id.clone(),
         instance_profile: profile.clone(),
