@@ -380,6 +380,7 @@ fn mixed_faults_under_many_seeds() {
     let faults = Faults {
         crash_permille: 20,
         no_capacity_permille: 100,
+        runs_out_permille: 1,
         refuses_permille: 1,
         lost_reply_permille: 50,
         ends_permille: 1,

@@ -12,8 +12,9 @@ use crate::fleet::UnavailableOffering;
 
 /// How long a missing offering is avoided at first (Karpenter: always 3 min).
 const FIRST: Duration = Duration::from_secs(180);
-/// Doubled at most so often: 3 min, 6, 12, 24, 48. Capacity that is gone for a day is asked for some thirty times instead of 480.
-const DOUBLINGS: u32 = 4;
+/// Doubled at most so often: 3 min, 6, 12. Capacity that is gone for a day is asked for 120 times instead of 480, and pods for which there is
+/// no other wait no longer than 12 min after it is back.
+const DOUBLINGS: u32 = 2;
 const LONGEST: Duration = FIRST.saturating_mul(2_u32.pow(DOUBLINGS));
 /// More than every type in every zone bought every way (1,000 × 6 × 2); beyond it the oldest are tried again.
 const CAPACITY: usize = 20_000;
@@ -216,7 +217,7 @@ mod tests {
         let mut unavailable = Unavailable::default();
         let spot = offering("m7i.large", "us-east-1a");
         let mut now = START;
-        for expected in [3, 6, 12, 24, 48, 48] {
+        for expected in [3, 6, 12, 12] {
             unavailable.mark(&spot, now);
             assert_eq!(minutes(&unavailable, now), expected);
             unavailable.mark(&spot, now + Duration::from_secs(1));
@@ -224,7 +225,7 @@ mod tests {
             now += Duration::from_secs(60 * expected + 30);
             assert_eq!(minutes(&unavailable, now), 0, "tried again after {expected} min");
         }
-        now += Duration::from_secs(60 * 97);
+        now += Duration::from_secs(60 * 25);
         unavailable.mark(&spot, now);
         assert_eq!(minutes(&unavailable, now), 3, "it was to be had in between");
     }
@@ -248,12 +249,12 @@ mod tests {
         second.recall(&told, Duration::ZERO, clock + SignedDuration::from_mins(1));
         assert_eq!(minutes(&second, Duration::ZERO), 11);
         assert_eq!(second.told(Duration::ZERO, clock + SignedDuration::from_mins(1)), told);
-        // when it fails again after that, it is avoided twice as long; what nobody asked for meanwhile is forgotten
+        // when it fails again after that, it is avoided as long as anything is; what nobody asked for meanwhile is forgotten
         let mut third = Unavailable::default();
         third.recall(&told, START, clock + SignedDuration::from_mins(13));
         assert_eq!((minutes(&third, START), third.told(START, clock).len()), (0, 1));
         third.mark(&offering("m7i.large", "us-east-1a"), START);
-        assert_eq!(minutes(&third, START), 24);
+        assert_eq!(minutes(&third, START), 12);
         // a clock that is wrong makes nothing last longer than it may
         let mut fourth = Unavailable::default();
         fourth.recall(&told, START, clock - SignedDuration::from_hours(24));

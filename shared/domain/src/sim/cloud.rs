@@ -109,8 +109,9 @@ impl World {
         }
     }
 
+    /// With the faults all shortages end.
     fn is_spent(&self) -> bool {
-        self.spent.is_some_and(|until| self.now < until)
+        self.faults.runs_out_permille > 0 && self.spent.is_some_and(|until| self.now < until)
     }
 
     fn is_listed(&self, instance: &Instance) -> bool {

@@ -192,7 +192,8 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         names.iter().map(|name| Replica::start(decisions, name, elected, &world)).collect();
     let quiet = |world: &World| world.now.duration_since(world.written) >= QUIET;
     for second in 0..scenario.seconds + PATIENCE {
-        if second >= scenario.seconds && quiet(&world) {
+        // where pods wait, a pause may be on that is longer than quiet is: pools that failed are tried again after minutes
+        if second >= scenario.seconds && quiet(&world) && world.pods.values().all(|pod| pod.node.is_some()) {
             break;
         }
         // a wrong clock does not stop, nor does what somebody has to put right: what must converge does so all the same
