@@ -13,7 +13,7 @@ use karp_domain::catalogue::Price;
 use karp_domain::cluster::{Pod, Snapshot};
 use karp_domain::disruption::{
     Act, Begun, Candidate, Cause, Command, Decided, DisruptionPlan, Execution, Failure, Memory, Progress, approve,
-    begun, plan_with, wishes,
+    begun, origin, plan_with, wishes,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
@@ -127,7 +127,7 @@ async fn pass(context: &Arc<Context>, decided: &mut Decided, commands: &mut Join
     remove_stale_taints(context).await;
     let rest = SignedDuration::try_from(context.options.consolidation_validation).unwrap_or(SignedDuration::MAX);
     for command in decided.rested(rest, Timestamp::now()) {
-        begin(context, command, commands).await;
+        begin(context, command, &Decided::default(), commands).await;
     }
     let started = Instant::now();
     let mut snapshot = context.snapshot().await;
@@ -155,11 +155,12 @@ async fn pass(context: &Arc<Context>, decided: &mut Decided, commands: &mut Join
         }
     }
     let readable = |command: &Command| !command.candidates.iter().any(|candidate| is_unreadable(context, candidate));
-    let new: Vec<Command> = plan.commands.into_iter().filter(readable).collect();
+    let admitted = |command: &Command| readable(command) && decided.admits(command);
+    let new: Vec<Command> = plan.commands.into_iter().filter(admitted).collect();
     let acted = !new.is_empty();
     new.iter().filter(|command| command.cause.rests()).for_each(|command| disruption_events::found(context, command));
     for command in decided.take(new, Timestamp::now()) {
-        begin(context, command, commands).await;
+        begin(context, command, decided, commands).await;
     }
     if acted {
         return LEAST_PAUSE;
@@ -174,15 +175,18 @@ fn is_unreadable(context: &Context, candidate: &Candidate) -> bool {
     candidate.node.as_ref().is_some_and(|node| !context.stores.pods.unreadable_on(node).is_empty())
 }
 
-/// Checks a command, after its rest where it has one, launches its replacements and taints its nodes; what is left to do runs by itself.
-async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<()>) {
+/// Checks a command, after its rest where it has one, launches its replacements and taints its nodes; what is left to do runs by itself. `beside`
+/// are those that rest and that it was planned beside.
+async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, commands: &mut JoinSet<()>) {
     let reason = command.cause.as_str();
     if command.candidates.iter().any(|candidate| is_unreadable(context, candidate)) {
         return;
     }
     // No plan is made between the check and the new claims: displaced pods would be launched for twice.
     let planning = context.planning.lock().await;
-    let snapshot = with_room_taken(context.snapshot().await);
+    let mut snapshot = context.snapshot().await;
+    beside.apply(&mut snapshot);
+    let snapshot = with_room_taken(snapshot);
     match block_in_place(|| approve(&command, &snapshot)) {
         Ok(approvals) => disruption_events::approved(context, &command, &approvals),
         Err(invalid) => {
@@ -194,6 +198,7 @@ async fn begin(context: &Arc<Context>, command: Command, commands: &mut JoinSet<
             return;
         }
     }
+    command.origin = block_in_place(|| origin(&command, &snapshot));
     log(&command);
     let labels = DecisionLabels::new(command.decision(), reason, kind(&command));
     context.metrics.decisions.get_or_create(&labels).inc();

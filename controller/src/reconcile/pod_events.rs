@@ -1,6 +1,7 @@
 //! What pods' changes tell: `status.lastPodEventTime` of claims, when a pod last came to the node or left it, on which consolidation waits;
 //! and how long pods waited for a node and until they ran.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,14 +38,15 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
                     // Daemon pods come and go with their node: they make it neither busy nor quiet.
                     let daemon = context.stores.pods.get(&key).is_some_and(|pod| pod.owner == Owner::DaemonSet);
                     if !daemon {
-                        stamps.note(node, Timestamp::now(), Instant::now());
+                        let pause = |node: &str| pause(&context, node);
+                        stamps.note(node, Timestamp::now(), Instant::now(), pause);
                     }
                 }
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
             _ = tick.tick() => {
-                for (node, at) in stamps.ripe(Instant::now(), |node| pause(&context, node)) {
+                for (node, at) in stamps.ripe(Instant::now()) {
                     stamp(&context, &node, at).await;
                 }
             }
@@ -131,26 +133,40 @@ impl Waits {
 /// Gathers events by node.
 #[derive(Default)]
 struct Stamps {
-    /// The last event of each node, and when the first one after the last stamp was noted.
-    waiting: HashMap<Arc<str>, (Timestamp, Instant)>,
+    waiting: HashMap<Arc<str>, Waiting>,
     written: HashMap<Arc<str>, Instant>,
 }
 
+struct Waiting {
+    /// The last event.
+    at: Timestamp,
+    /// When the first event after the last stamp was noted.
+    noted: Instant,
+    /// How far apart stamps of the node's claim are at least.
+    pause: Duration,
+}
+
 impl Stamps {
-    fn note(&mut self, node: Arc<str>, at: Timestamp, now: Instant) {
-        self.waiting.entry(node).or_insert((at, now)).0 = at;
+    fn note(&mut self, node: Arc<str>, at: Timestamp, now: Instant, pause: impl FnOnce(&str) -> Duration) {
+        match self.waiting.entry(node) {
+            Entry::Occupied(mut waiting) => waiting.get_mut().at = at,
+            Entry::Vacant(place) => {
+                let pause = pause(place.key());
+                place.insert(Waiting { at, noted: now, pause });
+            }
+        }
     }
 
-    /// Takes the stamps that may be written now, by how far apart those of a node are.
-    fn ripe(&mut self, now: Instant, pause: impl Fn(&str) -> Duration) -> Vec<(Arc<str>, Timestamp)> {
+    /// Takes the stamps that may be written now.
+    fn ripe(&mut self, now: Instant) -> Vec<(Arc<str>, Timestamp)> {
         self.written.retain(|_, at| now.duration_since(*at) < UNHURRIED);
         let written = &self.written;
-        let may = |node: &str, noted: Instant| {
-            let pause = pause(node);
-            let first = (pause == UNHURRIED).then_some(noted);
-            written.get(node).copied().or(first).is_none_or(|since| now.duration_since(since) >= pause)
+        let may = |node: &str, waiting: &Waiting| {
+            let first = (waiting.pause == UNHURRIED).then_some(waiting.noted);
+            written.get(node).copied().or(first).is_none_or(|since| now.duration_since(since) >= waiting.pause)
         };
-        let ripe = self.waiting.extract_if(|node, (_, noted)| may(node, *noted)).map(|(node, (at, _))| (node, at));
+        let ripe =
+            self.waiting.extract_if(|node, waiting| may(node, waiting)).map(|(node, waiting)| (node, waiting.at));
         let ripe: Vec<_> = ripe.collect();
         self.written.extend(ripe.iter().map(|(node, _)| (node.clone(), now)));
         ripe
@@ -167,17 +183,17 @@ mod tests {
         let at = |second| Timestamp::from_second(second).expect("a time");
         let pause = |node: &str| if node == "n" { QUIET } else { UNHURRIED };
         let later = |seconds: u64| start + Duration::from_secs(seconds);
-        stamps.note("n".into(), at(1), start);
-        stamps.note("unhurried".into(), at(1), start);
-        assert_eq!(stamps.ripe(start, pause), [("n".into(), at(1))]);
-        stamps.note("n".into(), at(2), later(1));
-        stamps.note("n".into(), at(3), later(1));
-        stamps.note("unhurried".into(), at(3), later(1));
-        assert!(stamps.ripe(later(1), pause).is_empty());
-        assert_eq!(stamps.ripe(start + QUIET, pause), [("n".into(), at(3))]);
-        assert!(stamps.ripe(start + 3 * QUIET, pause).is_empty());
-        assert_eq!(stamps.ripe(start + UNHURRIED, pause), [("unhurried".into(), at(3))]);
-        assert!(stamps.ripe(start + 2 * UNHURRIED, pause).is_empty());
+        stamps.note("n".into(), at(1), start, pause);
+        stamps.note("unhurried".into(), at(1), start, pause);
+        assert_eq!(stamps.ripe(start), [("n".into(), at(1))]);
+        stamps.note("n".into(), at(2), later(1), pause);
+        stamps.note("n".into(), at(3), later(1), pause);
+        stamps.note("unhurried".into(), at(3), later(1), pause);
+        assert!(stamps.ripe(later(1)).is_empty());
+        assert_eq!(stamps.ripe(start + QUIET), [("n".into(), at(3))]);
+        assert!(stamps.ripe(start + 3 * QUIET).is_empty());
+        assert_eq!(stamps.ripe(start + UNHURRIED), [("unhurried".into(), at(3))]);
+        assert!(stamps.ripe(start + 2 * UNHURRIED).is_empty());
     }
 
     #[test]

@@ -24,8 +24,10 @@ use crate::ops::telemetry::pass_span;
 
 /// Pods that still wait are looked at again after this long (Karpenter: 10 s).
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// How long a new claim may take to come back by watch before the next plan is made without it.
+/// How long a new claim is waited for to come back by watch, by who goes on with it.
 const ECHO: Duration = Duration::from_secs(5);
+/// Pods that came so short a while ago may be some of a burst.
+const NEW: Duration = Duration::from_secs(60);
 /// Characters of a generated name, as the API server chooses them: no vowels, nothing to misread.
 const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Names and types that a log line lists before it counts the rest.
@@ -64,15 +66,26 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
                 batcher.add(Timestamp::now());
             },
             change = changes.recv() => match change {
-                Ok(change) if concerns(&context, &change) => batcher.add(Timestamp::now()),
-                // it may be like one that was refused
-                Ok(Change::Pod { pod: Some(pod), .. }) if pod.is_waiting() => batcher.join(),
-                Ok(_) => {}
+                Ok(change) => {
+                    let now = Timestamp::now();
+                    if concerns(&context, &change) {
+                        batcher.add(now);
+                    }
+                    // one at which kube-scheduler has not looked may be like one that was refused
+                    if let Change::Pod { key, pod: Some(pod), .. } = change && pod.is_waiting() && is_new(&pod, now) {
+                        batcher.count(key);
+                    }
+                },
                 Err(RecvError::Lagged(_)) => batcher.add(Timestamp::now()),
                 Err(RecvError::Closed) => return,
             },
         }
     }
+}
+
+/// Says whether a pod came so short a while ago that it may be one of a burst.
+fn is_new(pod: &Pod, now: Timestamp) -> bool {
+    pod.created.is_some_and(|at| now.duration_since(at).unsigned_abs() < NEW)
 }
 
 /// Says whether a change may leave a pod without a place.
@@ -197,8 +210,10 @@ pub async fn create_seen(context: &Context, node: &InFlightNode, reason: &str) -
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // One that is seen later is reckoned with all the same.
-    drop(tokio::time::timeout(ECHO, seen).await);
+    // One that is seen later is reckoned with all the same: it is assumed.
+    if tokio::time::timeout(ECHO, seen).await.is_ok() {
+        context.assumed().forget(&name);
+    }
     Some(name)
 }
 

@@ -38,9 +38,21 @@ pub async fn register(claim: &NodeClaim, node: &Node, context: &Context) -> Resu
             effect::edit_node(&context.client, node, |node| Some(lifecycle::open(node))).await?;
         }
     }
+    let opened = ReadNode::from_kube(node).map(|mut read| {
+        read.taints.retain(|taint| taint.key != labels::UNREGISTERED);
+        read
+    });
     node_claim::write(context, claim, |status, now| {
         status.node_name = Some(node.name_any());
         conditions::set(&mut status.conditions, conditions::REGISTERED, ConditionStatus::True, "", "", now);
+        // what it waits for from now on is told by the same write
+        let joined = NodeClaim { status: Some(status.clone()), ..claim.clone() };
+        let next = opened.ok().map(|read| lifecycle::next(&joined, Some(&read), None, now).step);
+        if let Some(Step::AwaitReady(obstacle)) = next {
+            let (unknown, message) = (ConditionStatus::Unknown, obstacle.to_string());
+            let all = &mut status.conditions;
+            conditions::set(all, conditions::INITIALIZED, unknown, obstacle.reason(), &message, now);
+        }
     })
     .await?;
     context.health.note(&node_claim::pool_of(claim), Outcome::Joined, Timestamp::now());

@@ -314,6 +314,8 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         let labels =
             TerminatedLabels::new(node_claim::pool_of(claim), label(labels::CAPACITY_TYPE), label(labels::ZONE));
         context.metrics.nodeclaims_terminated.get_or_create(&labels).inc();
+        // nothing of it is left that anybody would have to reckon with
+        context.assumed().forget(&claim.name_any());
         let (pool, now) = (PoolLabels::new(node_claim::pool_of(claim)), Timestamp::now());
         let took = |since: Timestamp| now.duration_since(since).as_secs_f64().max(0.0);
         context.metrics.nodeclaims_termination_duration.get_or_create(&pool).observe(took(asked));

@@ -131,8 +131,22 @@ fn pod(cpu: &str, memory: &str) -> Value {
     json!({ "requests": { "cpu": cpu, "memory": memory } })
 }
 
-/// How long kube-scheduler and kwok take by themselves: the nodes are there, no controller looks at them.
-async fn alone(stand: &Stand) -> Duration {
+/// When the nodes come that no controller makes.
+#[derive(Clone, Copy)]
+enum Come {
+    /// They are there and ready before the first pod.
+    Before,
+    /// They are made when pods begin to wait, all of them at once, with all that they will ever need: nobody could be faster.
+    When(Duration),
+}
+
+/// How long kube-scheduler and kwok take by themselves: no controller looks at the nodes.
+async fn alone(stand: &Stand, come: Come) -> Duration {
+    let begin = Instant::now();
+    if let Come::When(later) = come {
+        stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
+        tokio::time::sleep(later).await;
+    }
     let nodes: Api<Node> = Api::all(stand.client.clone());
     let node = |at: usize| {
         let amounts = json!({ "cpu": "15890m", "memory": "28Gi", "pods": "110" });
@@ -153,17 +167,23 @@ async fn alone(stand: &Stand) -> Duration {
         })
         .await;
     let mine = ListParams::default().labels(&format!("karp-test={}", stand.name));
-    until_within(PATIENCE, "nodes are ready", async || {
-        let all = nodes.list(&mine).await.expect("nodes").items;
-        let open = |node: &Node| {
-            let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-            taints.iter().all(|taint| taint.key == "karp-test")
-        };
-        all.iter().all(open)
-    })
-    .await;
-    let begin = Instant::now();
-    stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
+    let begin = match come {
+        Come::When(_) => begin,
+        Come::Before => {
+            until_within(PATIENCE, "nodes are ready", async || {
+                let all = nodes.list(&mine).await.expect("nodes").items;
+                let open = |node: &Node| {
+                    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+                    taints.iter().all(|taint| taint.key == "karp-test")
+                };
+                all.iter().all(open)
+            })
+            .await;
+            let begin = Instant::now();
+            stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
+            begin
+        }
+    };
     stand.until_ready(OUT.0).await;
     let took = begin.elapsed();
     stand.deployments().delete("inflate", &DeleteParams::background()).await.expect("the deployment is deleted");
@@ -211,8 +231,10 @@ async fn thousands_of_pods_come_and_go() {
         return;
     }
     let Some(mut stand) = Stand::open("scale").await else { return };
-    let by_itself = alone(&stand).await;
+    let by_itself = alone(&stand, Come::Before).await;
     println!("figure: {} pods alone on {} nodes that are ready: {by_itself:.1?}", OUT.0, OUT.1);
+    let bare = alone(&stand, Come::When(Duration::from_secs(2))).await;
+    println!("figure: the same on nodes that are made when the pods have waited for 2 s: {bare:.1?}");
 
     let template = stand.template(labels::INSTANCE_CPU, &["16"]);
     let disruption = json!({ "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] });
@@ -229,8 +251,10 @@ async fn thousands_of_pods_come_and_go() {
     stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
     stand.until_ready(OUT.0).await;
     let out = begin.elapsed();
-    let (nodes, share) = (stand.nodes().await, out.as_secs_f64() / by_itself.as_secs_f64());
-    println!("figure: {} pods out in {out:.1?} on {nodes} nodes, {share:.2} of alone; MiB {:?}", OUT.0, stand.memory());
+    let over = |least: Duration| out.as_secs_f64() / least.as_secs_f64();
+    let (nodes, shares) = (stand.nodes().await, (over(by_itself), over(bare)));
+    println!("figure: {} pods out in {out:.1?} on {nodes} nodes; MiB {:?}", OUT.0, stand.memory());
+    println!("figure: that is {:.2} of alone, {:.2} of nodes that nobody had to launch", shares.0, shares.1);
     println!("figure: slowest probe meanwhile: {:?}", probe.end());
     stand.timeline(asked).await;
 

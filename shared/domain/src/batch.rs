@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rustc_hash::FxHashSet;
 
-/// A batch of so many triggers is ripe, whatever still comes: more pods together are hardly packed better, and nodes take their time to start.
+use crate::cluster::PodKey;
+
+/// A batch of so many pods is ripe, whatever still comes: more pods together are hardly packed better, and nodes take their time to start.
 const MOST: usize = 500;
 
 /// Says whether a batch is open and until when.
@@ -26,11 +29,11 @@ pub struct Batcher {
     open: Option<Open>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Open {
     since: Timestamp,
     latest: Timestamp,
-    triggers: usize,
+    pods: FxHashSet<PodKey>,
 }
 
 impl Batcher {
@@ -42,26 +45,25 @@ impl Batcher {
 
     /// Notes a trigger. A clock that went back counts as standing still.
     pub fn add(&mut self, now: Timestamp) {
-        let open = self.open.get_or_insert(Open { since: now, latest: now, triggers: 0 });
+        let open = self.open.get_or_insert(Open { since: now, latest: now, pods: FxHashSet::default() });
         open.latest = open.latest.max(now);
-        open.triggers += 1;
     }
 
-    /// Notes a pod that the open batch will hold, too, though it is no reason for one: it makes the batch larger, and no longer.
-    pub fn join(&mut self) {
+    /// Counts a pod that the open batch will hold: it makes the batch no longer, and may make it large enough.
+    pub fn count(&mut self, pod: PodKey) {
         if let Some(open) = &mut self.open {
-            open.triggers += 1;
+            open.pods.insert(pod);
         }
     }
 
     /// Answers the state of the batch at `now`.
     pub fn window(&self, now: Timestamp) -> Window {
-        let Some(open) = self.open else { return Window::Empty };
+        let Some(open) = &self.open else { return Window::Empty };
         let after = |start: Timestamp, wait: Duration| start.saturating_add(wait).unwrap_or(Timestamp::MAX);
         let ripe = after(open.latest, self.idle).min(after(open.since, self.longest));
         // a clock that stepped back by more than a whole window must not keep the batch open
         let stepped_back = after(now, self.longest) < open.since;
-        if now >= ripe || stepped_back || open.triggers >= MOST { Window::Ripe } else { Window::OpenUntil(ripe) }
+        if now >= ripe || stepped_back || open.pods.len() >= MOST { Window::Ripe } else { Window::OpenUntil(ripe) }
     }
 
     /// Takes the batch: what is added from now on opens a new one.
@@ -105,12 +107,14 @@ mod tests {
     #[test]
     fn a_batch_of_very_many_does_not_wait_for_more() {
         let mut batcher = Batcher::new(Duration::from_secs(1), Duration::from_secs(10));
-        (0..MOST).for_each(|_| batcher.join());
+        let pod = |n: usize| PodKey::new("default", &format!("p{n}"));
+        (0..MOST).for_each(|n| batcher.count(pod(n)));
         assert_eq!(batcher.window(at(0)), Window::Empty);
         batcher.add(at(0));
-        (2..MOST).for_each(|_| batcher.join());
-        assert_eq!(batcher.window(at(10)), Window::OpenUntil(at(1000)));
-        batcher.join();
+        (1..MOST).for_each(|n| batcher.count(pod(n)));
+        (1..MOST).for_each(|n| batcher.count(pod(n)));
+        assert_eq!(batcher.window(at(10)), Window::OpenUntil(at(1000)), "each pod counts once");
+        batcher.count(pod(MOST));
         assert_eq!(batcher.window(at(10)), Window::Ripe);
         batcher.clear();
         assert_eq!(batcher.window(at(10)), Window::Empty);

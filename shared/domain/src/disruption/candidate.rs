@@ -4,16 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use rustc_hash::FxHashSet;
 
 use super::{Candidate, Cause, KeepReason, Verdict};
 use crate::api::{conditions, labels};
 use crate::catalogue::{CapacityType, Price};
 use crate::cluster::{
-    Claim, ClassRef, ExpirationGrace, Host, Node, Owner, Pod, Pool, Readiness, Reason, Snapshot, Volumes, allowed,
-    blocking,
+    Claim, ClassRef, ExpirationGrace, Host, Node, Owner, Pod, PodKey, Pool, Readiness, Reason, Snapshot, Volumes,
+    allowed, blocking,
 };
 use crate::lifecycle::{Ailment, Ward};
-use crate::scheduling::{Problem, Target, solve_problem};
+use crate::scheduling::{Problem, Solution, Target, solve_problem};
+
+/// Pods that come together are a burst when they are more than this, and than one in so many of those that run, for so long at most.
+const LEAST_BURST: usize = 200;
+const BURST_SHARE: usize = 4;
+const LONGEST_BURST: SignedDuration = SignedDuration::from_mins(5);
 
 /// A move that saves this share of a node's price, in thousandths, is worth any number of pods.
 const WORTH_ANY_PERMILLE: u64 = 500;
@@ -27,8 +33,8 @@ pub(super) struct Field<'a> {
     weights: BTreeMap<Arc<str>, Weight>,
     /// Nodes by their pool, and all nodes under no pool.
     wards: BTreeMap<Option<Arc<str>>, Ward>,
-    /// Pods that wait and for which there is or will be room.
-    pub(super) arriving: usize,
+    /// How many pods are about to take their places, where they are many.
+    pub(super) burst: Option<usize>,
 }
 
 /// What the candidates of a pool cost, and what moving all their pods would.
@@ -57,14 +63,14 @@ pub(super) struct Entry {
     pub(super) pods: Vec<Arc<Pod>>,
     /// All pods on it that have not ended, daemons and static pods included: any of them may ask to be left alone.
     present: Vec<Arc<Pod>>,
-    nominated: Option<crate::cluster::PodKey>,
+    nominated: Option<PodKey>,
 }
 
 impl<'a> Field<'a> {
     pub(super) fn new(snapshot: &'a Snapshot) -> Self {
         let mut problem = Problem::new(snapshot);
         let solution = solve_problem(&problem);
-        let mut planned: BTreeMap<Target, crate::cluster::PodKey> = BTreeMap::new();
+        let mut planned: BTreeMap<Target, PodKey> = BTreeMap::new();
         for placement in &solution.placements {
             planned.entry(placement.target.clone()).or_insert_with(|| placement.pod.clone());
         }
@@ -96,9 +102,8 @@ impl<'a> Field<'a> {
             weight.disruption_milli += entry.disruption_cost_milli();
         }
         let wards = wards(snapshot);
-        let waiting = snapshot.pods.iter().filter(|pod| pod.is_provisionable()).count();
-        let arriving = waiting.saturating_sub(solution.unschedulable.len());
-        Field { problem, entries, counts, weights, wards, arriving }
+        let burst = burst(snapshot, &solution);
+        Field { problem, entries, counts, weights, wards, burst }
     }
 
     /// Answers what the candidates of a pool weigh together.
@@ -141,6 +146,16 @@ impl<'a> Field<'a> {
     }
 }
 
+/// Answers how many pods came a short while ago and are about to take their places, where that is a large part of the cluster.
+fn burst(snapshot: &Snapshot, solution: &Solution) -> Option<usize> {
+    let refused: FxHashSet<&PodKey> = solution.unschedulable.iter().map(|refused| &refused.pod).collect();
+    let is_new = |pod: &Pod| pod.created.is_some_and(|at| snapshot.now.duration_since(at).abs() < LONGEST_BURST);
+    let arrives = |pod: &&Arc<Pod>| pod.is_provisionable() && is_new(pod) && !refused.contains(&pod.key);
+    let arriving = snapshot.pods.iter().filter(arrives).count();
+    let there = snapshot.pods.iter().filter(|pod| pod.node.is_some() && pod.is_reschedulable()).count();
+    (arriving > LEAST_BURST && arriving * BURST_SHARE > there).then_some(arriving)
+}
+
 /// Answers how many more nodes of each pool budgets let go now, for each reason.
 pub fn allowed_disruptions(snapshot: &Snapshot) -> Vec<(Arc<str>, Reason, u32)> {
     let mut counts = BTreeMap::new();
@@ -181,7 +196,7 @@ fn entry(
     host: &Host,
     claim: Arc<Claim>,
     pods: &[Arc<Pod>],
-    nominated: Option<crate::cluster::PodKey>,
+    nominated: Option<PodKey>,
 ) -> Entry {
     let pool = claim.pool.as_ref().and_then(|name| snapshot.pool(name)).filter(|pool| pool.is_ours()).cloned();
     let capacity_type = host.label(labels::CAPACITY_TYPE).and_then(|text| text.parse().ok());

@@ -16,15 +16,18 @@ pub struct Decided {
 }
 
 impl Decided {
-    /// Takes what a plan decided; answers what does not rest, to be begun at once.
+    /// Answers whether a command may be taken up beside those that rest.
     ///
     /// The places of pods that move to a replacement are not known before its claim is there: until then, nothing is decided that needs places.
+    pub fn admits(&self, command: &Command) -> bool {
+        !(needs_places(command.cause) && self.replaces())
+    }
+
+    /// Takes up commands that it admits; answers those that do not rest, to be begun at once.
     pub fn take(&mut self, commands: Vec<Command>, now: Timestamp) -> Vec<Command> {
         let mut at_once = Vec::new();
-        for command in commands {
-            let waits = needs_places(command.cause) && self.replaces();
+        for command in commands.into_iter() {
             match command.cause.rests() {
-                _ if waits => {}
                 true => self.commands.push((command, now)),
                 false => at_once.push(command),
             }

@@ -20,9 +20,6 @@ use crate::scheduling::InFlightNode;
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 /// Drifted nodes that one plan looks at before it leaves the rest to the next: each look is a whole packing.
 const DRIFTED_AT_ONCE: usize = 50;
-/// While more pods than this are about to take their places, no other room is given up to save: they would have to be placed anew for each look
-/// at it.
-const MOST_ARRIVING: usize = 200;
 
 /// Answers which nodes to take away or replace now, and why the others stay, without memory of earlier plans.
 pub fn plan_disruption(snapshot: &Snapshot) -> DisruptionPlan {
@@ -203,8 +200,8 @@ impl Planner<'_, '_> {
 
     /// The set of nodes found that saves most per eviction, deleted or replaced by fewer or cheaper nodes.
     fn consolidate(&mut self) -> Option<Command> {
-        let pods = self.field.arriving;
-        if pods > MOST_ARRIVING {
+        // their places would have to be found anew for each look at what could be given up
+        if let Some(pods) = self.field.burst {
             for at in self.open() {
                 self.verdicts[at] = Some(Verdict::Keep(KeepReason::PodsArriving { pods }));
             }
@@ -329,6 +326,9 @@ pub fn approve(command: &Command, snapshot: &Snapshot) -> Result<Vec<Approval>, 
         return Ok(Vec::new());
     };
     let kept = |reason| Invalid::Kept { claim: first.clone(), reason };
+    if let (Cause::Underutilized, Some(pods)) = (command.cause, field.burst) {
+        return Err(kept(KeepReason::PodsArriving { pods }));
+    }
     Purse::allows(&field, command.cause, &set).map_err(kept)?;
     let needed = match command.cause {
         Cause::Expired | Cause::Unhealthy | Cause::Empty => Move::default(),
@@ -340,6 +340,15 @@ pub fn approve(command: &Command, snapshot: &Snapshot) -> Result<Vec<Approval>, 
     } else {
         Err(Invalid::OtherReplacement { claim: first })
     }
+}
+
+/// Answers what a command begins from on a fresh snapshot: what was decided beside it may have come to nothing.
+pub fn origin(command: &Command, snapshot: &Snapshot) -> Option<Origin> {
+    command.origin.as_ref()?;
+    let field = Field::new(snapshot);
+    let is_member =
+        |entry: &&Entry| command.candidates.iter().any(|candidate| candidate.claim == entry.candidate.claim);
+    Some(Origin::of(&field, field.entries.iter().filter(is_member)))
 }
 
 fn speaks_against(field: &Field<'_>, entry: &Entry, cause: Cause) -> Option<KeepReason> {

@@ -243,7 +243,8 @@ impl Controller<'_> {
             self.execute(world, at)?;
         }
         for command in self.decided.rested(REST, world.clock()) {
-            self.begin(world, command)?;
+            let snapshot = self.snapshot(world);
+            self.begin(world, command, &snapshot)?;
         }
         if world.now < self.plans {
             return Ok(());
@@ -261,10 +262,17 @@ impl Controller<'_> {
         plan.hurried.iter().try_for_each(|candidate| survived(cut_short(world, &candidate.claim)))?;
         let look = world.now + LOOK_AGAIN;
         self.plans = plan.next_look.map_or(look, |at| at - SignedDuration::from_secs(world.skew)).min(look);
-        if !plan.commands.is_empty() {
+        let admitted: Vec<Command> = plan.commands.into_iter().filter(|one| self.decided.admits(one)).collect();
+        if !admitted.is_empty() {
             self.plans = world.now;
         }
-        self.decided.take(plan.commands, world.clock()).into_iter().try_for_each(|command| self.begin(world, command))
+        for command in self.decided.take(admitted, world.clock()) {
+            // as it was planned: beside those that rest
+            let mut snapshot = self.snapshot(world);
+            self.decided.apply(&mut snapshot);
+            self.begin(world, command, &snapshot)?;
+        }
+        Ok(())
     }
 
     /// Says whether a command for one of the same nodes runs.
@@ -309,13 +317,14 @@ impl Controller<'_> {
         Ok(())
     }
 
-    fn begin(&mut self, world: &mut World, command: Command) -> Result<(), Stop> {
+    fn begin(&mut self, world: &mut World, mut command: Command, snapshot: &Snapshot) -> Result<(), Stop> {
         if self.is_busy(&command) {
             return Ok(());
         }
-        if self.decisions.validate(&command, &self.snapshot(world)).is_err() {
+        if self.decisions.validate(&command, snapshot).is_err() {
             return Ok(());
         }
+        command.origin = disruption::origin(&command, snapshot);
         super::check::budgets_allow(world, &command);
         super::check::is_cheaper(world, &command);
         super::check::repairs_are_due(world, &command);

@@ -108,7 +108,9 @@ fn nothing_that_needs_places_is_decided_beside_a_replacement() {
         if !command.replacements.is_empty() {
             replacing.get_or_insert_with(|| command.clone());
         }
-        decided.take(vec![command], seen.now);
+        if decided.admits(&command) {
+            decided.take(vec![command], seen.now);
+        }
     }
     let replacing = replacing.expect("the large node is replaced");
     let rest = decided.rested(REST, snapshot.now + REST);
