@@ -13,7 +13,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_aws::capacity_reservations::Taken;
-use karp_domain::api::{Ami, CapacityReservation, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet};
+use karp_domain::api::{
+    Ami, CapacityReservation, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet, labels, requirements,
+};
 use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
 use karp_domain::fleet::UnavailableOffering;
 use karp_domain::interruption::Health;
@@ -79,6 +81,11 @@ pub trait CloudProvider: Send + Sync + 'static {
 
     /// Deletes handled messages from the queue.
     async fn delete_messages(&self, receipts: &[String]) -> Result<(), CloudError>;
+}
+
+/// Says whether a claim's instance needs hardware that nobody else uses: it may not share any.
+pub fn is_dedicated(claim: &NodeClaim) -> bool {
+    requirements(&claim.spec.requirements).is_ok_and(|wanted| !wanted.admits(labels::INSTANCE_TENANCY, "default"))
 }
 
 /// What a launch is asked with.

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::overlays::overlaid;
 use super::{Context, Error, node_claim};
-use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, RESERVATION_FULL};
+use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, RESERVATION_FULL, is_dedicated};
 use crate::effect;
 use crate::ops::events::Reason;
 use crate::ops::metrics::{CloudErrorLabels, CloudLabels, LaunchFailureLabels};
@@ -260,8 +260,8 @@ fn settled_labels(claim: &NodeClaim, instance: &Instance, catalogue: &Catalogue)
     }
     all.insert(labels::ZONE.to_owned(), instance.zone.clone());
     all.insert(labels::INSTANCE_TYPE.to_owned(), instance.instance_type.clone());
-    // hardware is shared unless the claim asks for its own
-    all.entry(labels::INSTANCE_TENANCY.to_owned()).or_insert_with(|| "default".to_owned());
+    let tenancy = if is_dedicated(claim) { "dedicated" } else { "default" };
+    all.insert(labels::INSTANCE_TENANCY.to_owned(), tenancy.to_owned());
     all.insert(labels::CAPACITY_TYPE.to_owned(), instance.capacity_type.to_string());
     all.retain(|key, _| !RESERVATION_LABELS.contains(&key.as_str()));
     if let Some(taken) = &instance.reservation {
@@ -332,7 +332,9 @@ async fn fail(claim: &NodeClaim, context: &Context, error: LaunchError) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use karp_domain::api::{NodeClaimSpec, RequirementSpec};
     use karp_domain::catalogue::{Price, PriceSource, Zone};
+    use karp_domain::requirement::Operator;
 
     use super::*;
 
@@ -349,6 +351,44 @@ mod tests {
 
     fn names(ranked: Vec<RankedOffering>) -> Vec<String> {
         narrow(ranked).iter().map(|o| format!("{} {}", o.instance_type, o.capacity_type)).collect()
+    }
+
+    #[test]
+    fn hardware_is_shared_unless_a_claim_may_not_share_it() {
+        let label = |operator: Operator, values: &[&str]| {
+            let mut claim = NodeClaim::new("c", NodeClaimSpec::default());
+            let tenancy = RequirementSpec {
+                key: labels::INSTANCE_TENANCY.to_owned(),
+                operator,
+                values: values.iter().map(|value| (*value).to_owned()).collect(),
+                min_values: None,
+            };
+            claim.spec.requirements = (!values.is_empty()).then_some(tenancy).into_iter().collect();
+            let instance = Instance {
+                provider_id: "aws:///us-east-1a/i-1".to_owned(),
+                instance_type: "m7i.large".to_owned(),
+                zone: "us-east-1a".to_owned(),
+                capacity_type: CapacityType::OnDemand,
+                reservation: None,
+                partition: None,
+                image_id: "ami-1".to_owned(),
+                ending: false,
+                launched_at: None,
+                claim: None,
+            };
+            let settled = settled_labels(&claim, &instance, &Catalogue::default());
+            assert_eq!(
+                settled[labels::INSTANCE_TENANCY] == "dedicated",
+                is_dedicated(&claim),
+                "what is bought is told"
+            );
+            settled[labels::INSTANCE_TENANCY].clone()
+        };
+        assert_eq!(label(Operator::In, &["dedicated"]), "dedicated");
+        assert_eq!(label(Operator::NotIn, &["default"]), "dedicated");
+        assert_eq!(label(Operator::In, &["dedicated", "default"]), "default");
+        assert_eq!(label(Operator::NotIn, &["dedicated"]), "default");
+        assert_eq!(label(Operator::In, &[]), "default");
     }
 
     #[test]

@@ -181,18 +181,20 @@ async fn terminate_batch(clients: &Clients, ids: &[String]) -> Result<(), Error>
 async fn describe_filtered(clients: &Clients, filters: Vec<ec2::Filter>) -> Result<Vec<Instance>, Error> {
     let mut found = Vec::new();
     let call = clients.ec2().describe_instances().set_filters(Some(filters)).max_results(PAGE);
-    let mut next = None;
+    let mut next: Option<String> = None;
     loop {
         clients.pace().describe.take().await;
-        let page = call.clone().set_next_token(next).send().await.map_err(|error| Error::from_sdk(DESCRIBE, error))?;
+        let page =
+            call.clone().set_next_token(next.clone()).send().await.map_err(|error| Error::from_sdk(DESCRIBE, error))?;
         for reservation in page.reservations.unwrap_or_default() {
             for instance in reservation.instances.unwrap_or_default() {
                 found.push(read(instance)?);
             }
         }
-        next = page.next_token.filter(|token| !token.is_empty());
-        if next.is_none() {
-            return Ok(found);
+        match page.next_token.filter(|token| !token.is_empty()) {
+            None => return Ok(found),
+            same if same == next => return Err(Error::malformed(DESCRIBE, "a page names itself as the next one")),
+            further => next = further,
         }
     }
 }

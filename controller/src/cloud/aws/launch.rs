@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use super::{Aws, CLAIM_TAG, class, failure};
 use crate::cloud::{
     CloudError, Instance, LaunchError, LaunchOrder, Launched, Prepared, RESERVATION_FULL, Request, Template,
+    is_dedicated,
 };
 
 /// When a launch looks again whether its node class is resolved.
@@ -153,11 +154,6 @@ pub async fn launch(
         claim: request.tags.get(CLAIM_TAG).cloned(),
     };
     Ok(Launched { instance, refused: failure::unavailable(&answer.refused, refused_of) })
-}
-
-/// Says whether a claim's instance needs hardware that nobody else uses: it may not share any.
-fn is_dedicated(claim: &NodeClaim) -> bool {
-    requirements(&claim.spec.requirements).is_ok_and(|wanted| !wanted.admits(labels::INSTANCE_TENANCY, "default"))
 }
 
 /// Says where in the group a claim's instance goes. EC2 can be told one partition or none: a claim that may not be in all of them gets the
@@ -361,23 +357,6 @@ mod tests {
         let catalogue = Catalogue::estimated(facts, &[], settings);
         let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings, catalogue: &catalogue };
         sorted(&order, images, subnets, settings.tells_pods())
-    }
-
-    #[test]
-    fn hardware_is_shared_unless_a_claim_may_not_share_it() {
-        let asks = |values: &[&str]| {
-            let mut claim = NodeClaim::new("c", karp_domain::api::NodeClaimSpec::default());
-            let tenancy = RequirementSpec {
-                key: labels::INSTANCE_TENANCY.to_owned(),
-                operator: Operator::In,
-                values: values.iter().map(|value| (*value).to_owned()).collect(),
-                min_values: None,
-            };
-            claim.spec.requirements = (!values.is_empty()).then_some(tenancy).into_iter().collect();
-            is_dedicated(&claim)
-        };
-        assert!(asks(&["dedicated"]));
-        assert!(!asks(&["default"]) && !asks(&["dedicated", "default"]) && !asks(&[]));
     }
 
     #[test]
