@@ -179,8 +179,8 @@ fn an_api_server_that_is_away_is_waited_for() {
             crash_permille,
             ..Faults::default()
         };
-        let report = play(seed, 60, faults, &[budget()]);
-        assert!(report.unanswered > 5 && report.launches > 10, "{report:?}");
+        let report = play(seed, 90, faults, &[budget()]);
+        assert!(report.unanswered > 10 && report.launches > 10, "{report:?}");
     }
 }
 

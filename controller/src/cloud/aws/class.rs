@@ -251,9 +251,8 @@ pub fn boots(family: AmiFamily, facts: &InstanceFacts) -> bool {
 #[cfg(test)]
 mod tests {
     use karp_domain::api::{AmiRequirement, AmiSelectorTerm};
-    use karp_domain::requirement::Operator;
-
     use karp_domain::catalogue::{NodeSettings, builtin_type};
+    use karp_domain::requirement::Operator;
 
     use super::*;
 

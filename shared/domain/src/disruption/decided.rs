@@ -25,13 +25,8 @@ impl Decided {
 
     /// Takes up commands that it admits; answers those that do not rest, to be begun at once.
     pub fn take(&mut self, commands: Vec<Command>, now: Timestamp) -> Vec<Command> {
-        let mut at_once = Vec::new();
-        for command in commands.into_iter() {
-            match command.cause.rests() {
-                true => self.commands.push((command, now)),
-                false => at_once.push(command),
-            }
-        }
+        let (resting, at_once): (Vec<_>, Vec<_>) = commands.into_iter().partition(|command| command.cause.rests());
+        self.commands.extend(resting.into_iter().map(|command| (command, now)));
         at_once
     }
 
