@@ -19,6 +19,7 @@ use karp_domain::api::{
 use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
 use karp_domain::fleet::UnavailableOffering;
 use karp_domain::interruption::Health;
+use karp_domain::lifecycle::is_gone_if_unknown;
 
 #[cfg(test)]
 use store::fake;
@@ -128,6 +129,8 @@ pub enum Request {
         request: karp_aws::fleet::Request,
         /// What instances of each launch template are.
         templates: BTreeMap<String, Template>,
+        /// The subnets of the class: more than the call names.
+        subnets: Vec<Subnet>,
     },
     /// A Node object to be made.
     Simulated {
@@ -187,8 +190,21 @@ pub const RESERVATION_FULL: &str = "ReservationCapacityExceeded";
 pub enum Termination {
     /// It ends; ask again.
     InProgress,
+    /// The cloud does not know it: it is gone, or was launched a moment ago.
+    Unknown,
     /// It is known to be gone.
     Gone,
+}
+
+impl Termination {
+    /// Says whether nothing of an instance runs or will; `launched` says when it was.
+    pub fn is_over(self, launched: Option<Timestamp>, now: Timestamp) -> bool {
+        match self {
+            Self::InProgress => false,
+            Self::Unknown => is_gone_if_unknown(launched, now),
+            Self::Gone => true,
+        }
+    }
 }
 
 /// Holds what a node class selects, and what is wrong with it.

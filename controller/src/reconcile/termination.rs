@@ -63,7 +63,10 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     // A node that cannot be read can still leave: it counts as not ready, and its instance is asked for.
     let ready = ReadNode::from_kube(&node).map_or(Readiness::NotReady(None), |read| read.ready);
     // Nothing runs any more: there is nobody to drain, and no kubelet to tell that pods are gone.
-    if ready != Readiness::Ready && (id.is_empty() || context.cloud.get(&id).await?.is_none()) {
+    // what has joined was known, whenever it was launched
+    let joined = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let launched = claim.as_ref().and_then(|claim| lifecycle::since(claim, conditions::LAUNCHED)).or(joined);
+    if ready != Readiness::Ready && !exists(&id, launched, &context).await? {
         return leave(&node, &context, since).await;
     }
     let taint = Effect::Taint { node: node.name_any().into() };
@@ -101,11 +104,20 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
             let note = format!("Failed to terminate instance: {error}");
             context.events.publish(&effect::reference(&*node), Reason::FailedTermination, note);
         });
-        if asked? == Termination::InProgress {
+        if !asked?.is_over(launched, Timestamp::now()) {
             return Ok(Action::requeue(INSTANCE_PAUSE));
         }
     }
     leave(&node, &context, since).await
+}
+
+/// Asks the cloud whether there is an instance, or may be one that it does not know yet.
+async fn exists(id: &str, launched: Option<Timestamp>, context: &Context) -> Result<bool, Error> {
+    if id.is_empty() {
+        return Ok(false);
+    }
+    let known = context.cloud.get(id).await?.is_some();
+    Ok(known || !Termination::Unknown.is_over(launched, Timestamp::now()))
 }
 
 /// Tells by when the pods are gone, on a node that is drained, or on its claim.
@@ -296,13 +308,14 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         }
         None => Vec::new(),
     };
+    let launched = lifecycle::since(claim, conditions::LAUNCHED);
     let mut gone = true;
     let mut told = None;
     if !instances.is_empty() {
         told = mark(Some(claim), context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
     }
     for id in &instances {
-        gone &= context.cloud.terminate(id).await? == Termination::Gone;
+        gone &= context.cloud.terminate(id).await?.is_over(launched, Timestamp::now());
     }
     if !gone {
         return Ok(Action::requeue(INSTANCE_PAUSE));

@@ -13,7 +13,7 @@ use std::time::Duration;
 const OUTAGE_WAIT: Duration = Duration::from_secs(15);
 
 /// A failed call, or a failed reading of its answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// EC2 has no capacity of this kind here now: choose another offering.
     #[error("{action}: {code}: {message}")]

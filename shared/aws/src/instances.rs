@@ -17,9 +17,11 @@ pub const CLAIM_TAG: &str = "karpenter.sh/nodeclaim";
 /// A page of DescribeInstances; EC2 allows up to 1,000 and answers big pages slowly.
 const PAGE: i32 = 500;
 /// Values that one filter takes (EC2's bound is 200).
-const IDS_PER_FILTER: usize = 100;
+pub const IDS_PER_FILTER: usize = 100;
 /// Instances ended by one call: EC2 allows 1,000; a smaller batch loses less when one id makes the whole call fail.
-const IDS_PER_TERMINATION: usize = 50;
+pub const IDS_PER_TERMINATION: usize = 50;
+/// The states of an instance that has not ended.
+const LIVE: [&str; 5] = ["pending", "running", "shutting-down", "stopping", "stopped"];
 
 /// The state of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,9 +121,28 @@ pub fn instance_id(provider_id: &str) -> Option<&str> {
 /// Any failure of a call. An answer is whole or an error: a lost page is never taken for an empty one.
 pub async fn list(clients: &Clients, tags: &BTreeMap<String, String>) -> Result<Vec<Instance>, Error> {
     let mut filters = tag_filters(tags);
-    let live = ["pending", "running", "shutting-down", "stopping", "stopped"];
-    filters.push(filter("instance-state-name", live.map(str::to_owned)));
+    filters.push(filter("instance-state-name", LIVE.map(str::to_owned)));
     let mut found = describe_filtered(clients, filters).await?;
+    found.sort_by(|one, other| one.id.cmp(&other.id));
+    Ok(found)
+}
+
+/// Lists the instances that carry `tag` and were launched for any of these claims, as [`list`] does.
+///
+/// # Errors
+/// As [`list`].
+pub async fn list_of_claims(
+    clients: &Clients,
+    tag: &(String, String),
+    claims: &[String],
+) -> Result<Vec<Instance>, Error> {
+    let mut found = Vec::new();
+    for chunk in claims.chunks(IDS_PER_FILTER) {
+        let mut filters = tag_filters(&BTreeMap::from([tag.clone()]));
+        filters.push(filter(&format!("tag:{CLAIM_TAG}"), chunk.to_vec()));
+        filters.push(filter("instance-state-name", LIVE.map(str::to_owned)));
+        found.extend(describe_filtered(clients, filters).await?);
+    }
     found.sort_by(|one, other| one.id.cmp(&other.id));
     Ok(found)
 }
@@ -143,25 +164,57 @@ pub async fn describe(clients: &Clients, ids: &[String]) -> Result<Vec<Instance>
 /// Ends the instances and answers for each; one that EC2 does not know is [`Error::NotFound`], one that has ended already is fine.
 pub async fn terminate(clients: &Clients, ids: &[String]) -> Vec<(String, Result<(), Error>)> {
     let mut answers = Vec::with_capacity(ids.len());
-    for chunk in ids.chunks(IDS_PER_TERMINATION) {
-        match terminate_batch(clients, chunk).await {
-            Ok(()) => answers.extend(chunk.iter().map(|id| (id.clone(), Ok(())))),
-            Err(error) if chunk.len() == 1 => answers.push((chunk[0].clone(), Err(error))),
-            // More calls would not help here: they would be throttled, too.
-            Err(Error::Throttled { action, code, message }) => {
-                let throttled = || Error::Throttled { action, code: code.clone(), message: message.clone() };
-                answers.extend(chunk.iter().map(|id| (id.clone(), Err(throttled()))));
-            }
-            // One bad id fails the whole batch and ends none of it, so each is tried alone.
-            Err(_) => {
-                for id in chunk {
-                    let answer = terminate_batch(clients, std::slice::from_ref(id)).await;
-                    answers.push((id.clone(), answer));
+    let mut left: Vec<Vec<String>> = ids.chunks(IDS_PER_TERMINATION).map(<[String]>::to_vec).collect();
+    while let Some(batch) = left.pop() {
+        match terminate_batch(clients, &batch).await {
+            Ok(()) => answers.extend(batch.into_iter().map(|id| (id, Ok(())))),
+            // One bad id fails the whole batch and ends none of it. What is left gets smaller each time.
+            Err(error) => match blame(&batch, &error) {
+                Blame::All => answers.extend(batch.into_iter().map(|id| (id, Err(error.clone())))),
+                Blame::Some { bad, rest } => {
+                    answers.extend(bad.into_iter().map(|id| (id, Err(error.clone()))));
+                    left.push(rest);
                 }
-            }
+                Blame::Unsaid => left.extend(batch.into_iter().map(|id| vec![id])),
+            },
         }
     }
     answers
+}
+
+/// Says for which ids of a batch a call failed.
+#[derive(Debug, PartialEq, Eq)]
+enum Blame {
+    All,
+    /// EC2 names the bad ones; neither part is empty.
+    Some {
+        bad: Vec<String>,
+        rest: Vec<String>,
+    },
+    /// Any of them may be the bad one.
+    Unsaid,
+}
+
+fn blame(batch: &[String], error: &Error) -> Blame {
+    match error {
+        _ if batch.len() == 1 => Blame::All,
+        // no id is at fault, and more calls would fail like this one
+        Error::Throttled { .. }
+        | Error::Barred { .. }
+        | Error::Credentials { .. }
+        | Error::Unreachable { .. }
+        | Error::NotImplemented { .. }
+        | Error::Configuration { .. } => Blame::All,
+        _ => {
+            let message = error.to_string();
+            let (bad, rest): (Vec<String>, Vec<String>) = batch.iter().cloned().partition(|id| message.contains(id));
+            match (bad.is_empty(), rest.is_empty()) {
+                (true, _) => Blame::Unsaid,
+                (_, true) => Blame::All,
+                _ => Blame::Some { bad, rest },
+            }
+        }
+    }
 }
 
 /// Puts tags on instances (or on any EC2 resource with an id).
@@ -345,6 +398,23 @@ mod tests {
         assert_eq!(of(Some("pg-1"), Some("near")), Some(("pg-1".to_owned(), "near".to_owned())));
         assert_eq!(of(None, Some("near")), Some((String::new(), "near".to_owned())));
         assert_eq!((of(None, None), of(None, Some("")), of(Some(""), Some(""))), (None, None, None));
+    }
+
+    #[test]
+    fn a_batch_fails_for_the_ids_that_ec2_names() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+        let batch = ids(&["i-0a1", "i-0a2", "i-0a3"]);
+        let of = |code: &str, message: &str| blame(&batch, &Error::from_code(TERMINATE, code, message.to_owned()));
+        let unknown = "InvalidInstanceID.NotFound";
+        let split = Blame::Some { bad: ids(&["i-0a1", "i-0a3"]), rest: ids(&["i-0a2"]) };
+        assert_eq!(of(unknown, "The instance IDs 'i-0a1, i-0a3' do not exist"), split);
+        assert_eq!(of(unknown, "The instance IDs 'i-0a1, i-0a2, i-0a3' do not exist"), Blame::All);
+        assert_eq!(of(unknown, "no such instance"), Blame::Unsaid);
+        let held = "The instance 'i-0a2' may not be terminated. Modify its 'disableApiTermination' instance attribute";
+        let split = Blame::Some { bad: ids(&["i-0a2"]), rest: ids(&["i-0a1", "i-0a3"]) };
+        assert_eq!(of("OperationNotPermitted", held), split);
+        assert_eq!(of("RequestLimitExceeded", "Request limit exceeded."), Blame::All);
+        assert_eq!(blame(&batch[..1], &Error::from_code(TERMINATE, unknown, "none".to_owned())), Blame::All);
     }
 
     #[test]

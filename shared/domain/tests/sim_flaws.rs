@@ -394,6 +394,17 @@ fn s6_claims_that_end_on_one_witness() {
 }
 
 #[test]
+fn s6_instances_that_are_gone_when_ec2_does_not_know_them_yet() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn is_gone_if_unknown(&self, _: Option<Timestamp>, _: Timestamp) -> bool {
+            true
+        }
+    }
+    case("S-6", 90, Faults { deletes_permille: 20, list_lag_seconds: 60, ..changing() }).catches(&Flaw);
+}
+
+#[test]
 fn s7_launches_that_are_never_given_up() {
     struct Flaw;
     impl Decisions for Flaw {

@@ -78,10 +78,30 @@ fn is_unavailable(refusal: &Refusal) -> bool {
     matches!(lesson(&refusal.code), Lesson::Missing(_))
 }
 
-/// Names what the refusals teach about offerings. `reservation` says which capacity reservation a refused offering was to come from.
-pub fn unavailable(refused: &[Refusal], reservation: impl Fn(&Refusal) -> Option<String>) -> Vec<UnavailableOffering> {
+/// Says of each part of a request what a call says that failed as a whole.
+pub fn of_all(error: &Error, request: &Request) -> Vec<Refusal> {
+    let Some(code) = error.code() else { return Vec::new() };
+    let each = request.choices.iter().flat_map(|choice| &choice.overrides);
+    each.map(|one| Refusal {
+        instance_type: one.instance_type.clone(),
+        zone: one.zone.clone(),
+        subnet_id: one.subnet_id.clone(),
+        capacity_type: request.capacity_type,
+        code: code.to_owned(),
+        message: error.to_string(),
+    })
+    .collect()
+}
+
+/// Names what the refusals teach about offerings. `reservation` says which capacity reservation a refused offering was to come from,
+/// `has_room` whether a zone has another subnet with addresses: then the next launch takes that, and nothing is missing.
+pub fn unavailable(
+    refused: &[Refusal],
+    reservation: impl Fn(&Refusal) -> Option<String>,
+    has_room: impl Fn(&str) -> bool,
+) -> Vec<UnavailableOffering> {
     let mut offerings: Vec<UnavailableOffering> = Vec::new();
-    for refusal in refused {
+    for refusal in refused.iter().filter(|refusal| refusal.code != NO_ADDRESSES || !has_room(&refusal.zone)) {
         let asked = UnavailableOffering {
             instance_type: refusal.instance_type.clone(),
             zone: refusal.zone.clone(),
@@ -99,31 +119,26 @@ pub fn unavailable(refused: &[Refusal], reservation: impl Fn(&Refusal) -> Option
 
 /// Draws the consequence of an answer without an instance: another offering if that may help, else what stands in the way. The answer is
 /// definite: EC2 keeps it under the token, so the next try needs another token even where the same request may then succeed.
-pub fn nothing_launched(answer: &Answer, reservation: impl Fn(&Refusal) -> Option<String>) -> LaunchError {
+pub fn nothing_launched(
+    answer: &Answer,
+    reservation: impl Fn(&Refusal) -> Option<String>,
+    has_room: impl Fn(&str) -> bool,
+) -> LaunchError {
     let lasting = answer.refused.iter().find(|refusal| !is_unavailable(refusal));
     if let Some(refusal) = lasting {
         let error = refusal.error();
         return CloudError::Refused { reason: reason(&error).to_owned(), message: error.to_string() }.into();
     }
     let message = answer.failure().map_or_else(|| "nothing was launched".to_owned(), |error| error.to_string());
-    LaunchError::InsufficientCapacity { offerings: unavailable(&answer.refused, reservation), message }
+    LaunchError::InsufficientCapacity { offerings: unavailable(&answer.refused, reservation, has_room), message }
 }
 
-/// Draws the consequence of a failed CreateFleet.
-pub fn call_failed(error: Error, request: &Request) -> LaunchError {
+/// Draws the consequence of a failed CreateFleet, which taught this of offerings.
+pub fn call_failed(error: Error, offerings: Vec<UnavailableOffering>) -> LaunchError {
     let message = error.to_string();
     match &error {
         Error::TokenReused { .. } => LaunchError::TokenReused(message),
-        Error::InsufficientCapacity { code, .. } => LaunchError::InsufficientCapacity {
-            offerings: vec![UnavailableOffering {
-                instance_type: String::new(),
-                zone: String::new(),
-                capacity_type: request.capacity_type,
-                reservation: request.reservation.as_ref().map(|taken| taken.id.clone()),
-                code: code.clone(),
-            }],
-            message,
-        },
+        Error::InsufficientCapacity { .. } => LaunchError::InsufficientCapacity { offerings, message },
         _ => CloudError::from(error).into(),
     }
 }
@@ -131,6 +146,7 @@ pub fn call_failed(error: Error, request: &Request) -> LaunchError {
 #[cfg(test)]
 mod tests {
     use karp_aws::capacity_reservations::Taken;
+    use karp_aws::fleet::{Choice, Override};
     use karp_domain::catalogue::{CapacityType, ReservationKind};
 
     use super::*;
@@ -150,11 +166,14 @@ mod tests {
     fn each_code_marks_as_much_as_it_concerns() {
         let refused =
             ["InsufficientInstanceCapacity", NO_ADDRESSES, NO_SPOT_ROLE, "UnauthorizedOperation", NO_SPOT_ROLE];
-        let marked = unavailable(&refused.map(refusal), |_| None);
+        let marked = unavailable(&refused.map(refusal), |_| None, |_| false);
         let places: Vec<_> = marked.iter().map(|one| (one.instance_type.as_str(), one.zone.as_str())).collect();
         assert_eq!(places, [("m7i.large", "us-east-1a"), ("", "us-east-1a"), ("", "")]);
-        let held =
-            unavailable(&[NO_ADDRESSES, "ReservationCapacityExceeded"].map(refusal), |_| Some("cr-1".to_owned()));
+        let held = unavailable(
+            &[NO_ADDRESSES, "ReservationCapacityExceeded"].map(refusal),
+            |_| Some("cr-1".to_owned()),
+            |_| false,
+        );
         let held: Vec<_> = held.iter().map(|one| one.reservation.as_deref()).collect();
         assert_eq!(held, [None, Some("cr-1")], "a full subnet is full for every reservation");
     }
@@ -193,45 +212,78 @@ mod tests {
     fn only_capacity_leads_to_another_offering() {
         let answer =
             |codes: &[&str]| Answer { refused: codes.iter().map(|code| refusal(code)).collect(), ..Answer::default() };
-        let capacity = nothing_launched(&answer(&["InsufficientInstanceCapacity", NO_SPOT_ROLE]), |_| None);
+        let capacity = nothing_launched(&answer(&["InsufficientInstanceCapacity", NO_SPOT_ROLE]), |_| None, |_| false);
         assert!(matches!(&capacity, LaunchError::InsufficientCapacity { offerings, .. } if offerings.len() == 2));
-        let refused = nothing_launched(&answer(&["InsufficientInstanceCapacity", "UnauthorizedOperation"]), |_| None);
+        let refused =
+            nothing_launched(&answer(&["InsufficientInstanceCapacity", "UnauthorizedOperation"]), |_| None, |_| false);
         assert!(matches!(&refused, LaunchError::Cloud(CloudError::Refused { reason, .. }) if reason == "Unauthorized"));
-        assert!(matches!(nothing_launched(&answer(&[]), |_| None), LaunchError::InsufficientCapacity { .. }));
+        assert!(matches!(
+            nothing_launched(&answer(&[]), |_| None, |_| false),
+            LaunchError::InsufficientCapacity { .. }
+        ));
     }
 
-    fn request() -> Request {
-        Request {
+    #[test]
+    fn a_full_subnet_leaves_a_zone_alone_that_has_another() {
+        let refused = [NO_ADDRESSES, "InsufficientInstanceCapacity"].map(refusal);
+        let marked = |has_room: bool| {
+            let marked = unavailable(&refused, |_| None, |_| has_room);
+            marked.into_iter().map(|one| (one.instance_type, one.code)).collect::<Vec<_>>()
+        };
+        let missing = ("m7i.large".to_owned(), "InsufficientInstanceCapacity".to_owned());
+        assert_eq!(marked(false), [(String::new(), NO_ADDRESSES.to_owned()), missing.clone()]);
+        assert_eq!(marked(true), [missing]);
+    }
+
+    #[test]
+    fn a_call_that_fails_says_it_of_what_it_asked_for_and_of_nothing_else() {
+        let one = |kind: &str, zone: &str| Override {
+            instance_type: kind.into(),
+            subnet_id: format!("subnet-{zone}"),
+            zone: zone.into(),
+            priority: None,
+        };
+        let choice =
+            Choice { launch_template: "t".into(), overrides: vec![one("m5.large", "a"), one("m5.large", "b")] };
+        let request = Request {
             client_token: "t".into(),
             capacity_type: CapacityType::Reserved,
             count: 1,
             reservation: Some(Taken { id: "cr-1".into(), kind: ReservationKind::Default, interruptible: false }),
-            choices: Vec::new(),
+            choices: vec![choice],
             tags: Default::default(),
             context: None,
-        }
-    }
-
-    #[test]
-    fn a_call_that_fails_for_a_reservation_says_nothing_of_others() {
-        let failed =
-            call_failed(Error::from_code("ec2:CreateFleet", "ReservationCapacityExceeded", "m".to_owned()), &request());
-        let LaunchError::InsufficientCapacity { offerings, .. } = failed else { panic!("{failed:?}") };
-        assert_eq!(offerings[0].reservation.as_deref(), Some("cr-1"));
+        };
+        let told = |code: &str| {
+            let error = Error::from_code("ec2:CreateFleet", code, "m".to_owned());
+            let marked = unavailable(&of_all(&error, &request), |_| Some("cr-1".to_owned()), |_| false);
+            let LaunchError::InsufficientCapacity { offerings, .. } = call_failed(error, marked) else {
+                panic!("{code} is a matter of capacity")
+            };
+            offerings.into_iter().map(|one| (one.instance_type, one.zone, one.reservation)).collect::<Vec<_>>()
+        };
+        let named = |kind: &str, zone: &str, held: Option<&str>| (kind.into(), zone.into(), held.map(str::to_owned));
+        let held = Some("cr-1");
+        assert_eq!(
+            told("ReservationCapacityExceeded"),
+            [named("m5.large", "a", held), named("m5.large", "b", held)],
+            "nothing of other types"
+        );
+        assert_eq!(told(NO_ADDRESSES), [named("", "a", None), named("", "b", None)]);
     }
 
     #[test]
     fn a_throttle_is_waited_for_and_marks_nothing() {
         let throttled = Error::from_code("ec2:CreateFleet", "RequestLimitExceeded", "m".to_owned());
-        let failed = call_failed(throttled, &request());
+        let failed = call_failed(throttled, Vec::new());
         assert!(matches!(failed, LaunchError::Cloud(CloudError::Retry { after: Some(_), .. })), "{failed:?}");
-        assert!(unavailable(&["RequestLimitExceeded", "InternalError"].map(refusal), |_| None).is_empty());
+        assert!(unavailable(&["RequestLimitExceeded", "InternalError"].map(refusal), |_| None, |_| false).is_empty());
     }
 
     #[test]
     fn a_lost_answer_is_asked_for_again() {
         let error = Error::Unreachable { action: "ec2:CreateFleet", message: "reset".into() };
-        let failed = call_failed(error, &request());
+        let failed = call_failed(error, Vec::new());
         assert!(matches!(failed, LaunchError::Cloud(CloudError::Retry { .. })), "{failed:?}");
     }
 }

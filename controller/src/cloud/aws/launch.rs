@@ -12,6 +12,7 @@ use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, conditio
 use karp_domain::catalogue::{
     CapacityType, Catalogue, Price, PriceSource, RankedOffering, Reservation, ReservationKind,
 };
+use karp_domain::fleet::NO_ADDRESSES;
 use karp_domain::resources;
 use karp_domain::taint::Taint;
 use karp_domain::user_data::{self, Bootstrap, ClusterFacts};
@@ -96,7 +97,8 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
         tags,
         context: order.class.spec.context.clone(),
     };
-    Ok(Prepared { digest: request.digest(), request: Request::Fleet { request, templates } })
+    let (digest, subnets) = (request.digest(), status.subnets.clone());
+    Ok(Prepared { digest, request: Request::Fleet { request, templates, subnets } })
 }
 
 /// Asks for the instance.
@@ -104,7 +106,13 @@ pub async fn launch(
     aws: &Aws,
     request: &fleet::Request,
     templates: &BTreeMap<String, Template>,
+    subnets: &[Subnet],
 ) -> Result<Launched, LaunchError> {
+    let refused_of = |refusal: &Refusal| {
+        let template = origin(request, templates, &refusal.instance_type, &refusal.zone)?;
+        template.reservation.as_ref().map(|taken| taken.id.clone())
+    };
+    let has_room = |zone: &str| aws.addresses.has_room(zone, subnets);
     let answer = match fleet::create(&aws.clients, request).await {
         Ok(answer) => answer,
         Err(error) => {
@@ -117,13 +125,12 @@ pub async fn launch(
             {
                 known.full(&taken.id);
             }
-            return Err(failure::call_failed(error, request));
+            let failed = failure::of_all(&error, request);
+            aws.note_full(&failed);
+            return Err(failure::call_failed(error, failure::unavailable(&failed, refused_of, has_room)));
         }
     };
-    let refused_of = |refusal: &Refusal| {
-        let template = origin(request, templates, &refusal.instance_type, &refusal.zone)?;
-        template.reservation.as_ref().map(|taken| taken.id.clone())
-    };
+    aws.note_full(&answer.refused);
     for refusal in answer.refused.iter().filter(|refusal| refusal.code == RESERVATION_FULL) {
         if let (Some(id), Some(reservations)) = (refused_of(refusal), &aws.reservations) {
             reservations.full(&id);
@@ -133,7 +140,7 @@ pub async fn launch(
         if answer.refused.iter().any(|refusal| refusal.code.starts_with("InvalidLaunchTemplate")) {
             aws.templates.doubt(templates.keys());
         }
-        return Err(failure::nothing_launched(&answer, refused_of));
+        return Err(failure::nothing_launched(&answer, refused_of, has_room));
     };
     let template = origin(request, templates, &launched.instance_type, &launched.zone);
     let reservation = template.and_then(|template| template.reservation.clone());
@@ -153,7 +160,16 @@ pub async fn launch(
         launched_at: None,
         claim: request.tags.get(CLAIM_TAG).cloned(),
     };
-    Ok(Launched { instance, refused: failure::unavailable(&answer.refused, refused_of) })
+    Ok(Launched { instance, refused: failure::unavailable(&answer.refused, refused_of, has_room) })
+}
+
+impl Aws {
+    /// Notes the subnets that have no address left.
+    fn note_full(&self, refused: &[Refusal]) {
+        for refusal in refused.iter().filter(|refusal| refusal.code == NO_ADDRESSES) {
+            self.addresses.ran_out(&refusal.subnet_id);
+        }
+    }
 }
 
 /// Says where in the group a claim's instance goes. EC2 can be told one partition or none: a claim that may not be in all of them gets the

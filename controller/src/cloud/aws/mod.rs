@@ -1,5 +1,7 @@
 //! Instances of Amazon EC2.
 
+mod addresses;
+mod asked;
 mod class;
 mod failure;
 mod fresh;
@@ -13,6 +15,7 @@ mod profile;
 mod reservations;
 mod resolve;
 mod templates;
+mod together;
 mod validation;
 
 use std::collections::BTreeMap;
@@ -48,6 +51,8 @@ use super::{
     Resolved, Store, Termination,
 };
 use crate::options::Options;
+use addresses::Addresses;
+use asked::{Asked, Ended};
 use fresh::Fresh;
 pub use hardware::Hardware;
 use lookups::Lookups;
@@ -84,10 +89,12 @@ pub struct Aws {
     market: Arc<Market>,
     templates: Templates,
     listed: Cache<String, instances::Instance>,
+    asked: Asked,
     profiles: Profiles,
     parameters: Parameters,
     /// With their free addresses as last described.
     subnets: Lookups<Vec<Term>, Vec<subnets::Subnet>>,
+    addresses: Addresses,
     groups: Lookups<Vec<Term>, Vec<SecurityGroup>>,
     /// By selector terms and Kubernetes version.
     images: Lookups<(Vec<AmiSelectorTerm>, String), Vec<Image>>,
@@ -130,9 +137,11 @@ impl Aws {
             market,
             templates: Templates::default(),
             listed: Cache::builder().max_capacity(INSTANCES).time_to_live(INSTANCE_MEMORY).build(),
+            asked: Asked::default(),
             profiles: Profiles::default(),
             parameters: Parameters::default(),
             subnets: Lookups::new(options.subnet_refresh_interval),
+            addresses: Addresses::default(),
             groups: Lookups::new(SECURITY_GROUPS),
             images: Lookups::new(options.ami_refresh_interval),
             placements: Lookups::new(PLACEMENT_GROUPS),
@@ -165,18 +174,9 @@ impl Aws {
         })
     }
 
-    /// Returns a class's subnet for each zone: the one with the most free addresses when it was last described.
+    /// Returns a class's subnet for each zone.
     fn subnets_by_zone(&self, class: &str, resolved: &[Subnet]) -> BTreeMap<String, Subnet> {
-        let mut known: Vec<subnets::Subnet> = self.subnets.last(class).unwrap_or_default();
-        known.retain(|subnet| resolved.iter().any(|one| one.id == subnet.id));
-        let mut chosen: BTreeMap<String, Subnet> =
-            resolved.iter().rev().map(|subnet| (subnet.zone.clone(), subnet.clone())).collect();
-        for (zone, best) in subnets::one_per_zone(&known) {
-            if let Some(subnet) = resolved.iter().find(|one| one.id == best.id) {
-                chosen.insert(zone.to_owned(), subnet.clone());
-            }
-        }
-        chosen
+        self.addresses.choose(&self.subnets.last(class).unwrap_or_default(), resolved)
     }
 
     /// Returns the placement group that a class selects; `None` when it selects none or there is none.
@@ -272,9 +272,8 @@ impl Aws {
         }
     }
 
-    async fn describe(&self, id: &str) -> Result<Option<instances::Instance>, Error> {
-        let found = instances::describe(&self.clients, std::slice::from_ref(&id.to_owned())).await?;
-        Ok(found.into_iter().next().map(|instance| self.gated(instance)))
+    async fn describe(&self, id: &str) -> Result<Option<instances::Instance>, CloudError> {
+        Ok(self.asked.describe(&self.clients, id).await?.map(|instance| self.gated(instance)))
     }
 }
 
@@ -339,15 +338,14 @@ impl CloudProvider for Aws {
     }
 
     async fn launch(&self, prepared: &Prepared) -> Result<Launched, LaunchError> {
-        let Request::Fleet { request, templates } = &prepared.request else {
+        let Request::Fleet { request, templates, subnets } = &prepared.request else {
             return Err(LaunchError::NodeClassNotReady("the request is for another cloud".to_owned()));
         };
-        launch::launch(self, request, templates).await
+        launch::launch(self, request, templates, subnets).await
     }
 
     async fn find(&self, claim: &NodeClaim) -> Result<Vec<Instance>, CloudError> {
-        let tags = BTreeMap::from([self.cluster_tag(), (CLAIM_TAG.to_owned(), claim.name_any())]);
-        let found = instances::list(&self.clients, &tags).await?;
+        let found = self.asked.of_claim(&self.clients, self.cluster_tag(), &claim.name_any()).await?;
         Ok(found.into_iter().map(|instance| read(&self.gated(instance))).collect())
     }
 
@@ -376,12 +374,10 @@ impl CloudProvider for Aws {
             // Not listed is not yet gone: a list may lag behind. Ending it settles the question.
             _ => {}
         }
-        let answers = instances::terminate(&self.clients, &[id.to_owned()]).await;
-        match answers.into_iter().next() {
-            Some((_, Err(error))) if error.is_not_found() => Ok(Termination::Gone),
-            Some((_, Err(error))) => Err(error.into()),
-            Some((_, Ok(()))) | None => Ok(Termination::InProgress),
-        }
+        Ok(match self.asked.terminate(&self.clients, id).await? {
+            Ended::Asked => Termination::InProgress,
+            Ended::Unknown => Termination::Unknown,
+        })
     }
 
     async fn resolve(&self, class: &Ec2NodeClass) -> Result<Resolved, CloudError> {

@@ -173,6 +173,48 @@ async fn a_claim_is_launched_once_found_and_ended() {
     assert!(left.expect("listed").is_empty(), "no launch template is left behind");
 }
 
+/// Answers the ids in each call of TerminateInstances that names one of these.
+async fn terminations(of: &[String]) -> Vec<usize> {
+    let calls: Vec<serde_json::Value> = serde_json::from_str(&door("GET", "calls", "").await).expect("JSON");
+    let ended = calls.iter().filter(|call| call["action"] == "TerminateInstances");
+    let named = ended.map(|call| {
+        let params = call["params"].to_string();
+        of.iter().filter(|id| params.contains(id.as_str())).count()
+    });
+    named.filter(|count| *count > 0).collect()
+}
+
+#[tokio::test]
+async fn instances_are_described_and_ended_together() {
+    let Some(aws) = provider("together").await else { return };
+    let class = class(&aws, "together").await;
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
+    let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    let claims: Vec<NodeClaim> = (0..6).map(|number| claim(&format!("default-together-{number}"))).collect();
+    let mut ids = Vec::new();
+    for claim in &claims {
+        let order = LaunchOrder { claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
+        let prepared = aws.prepare(&order).await.expect("prepared");
+        ids.push(aws.launch(&prepared).await.expect("launched").instance.provider_id);
+    }
+    let found = futures::future::join_all(claims.iter().map(|claim| aws.find(claim))).await;
+    let found: Vec<Vec<String>> =
+        found.into_iter().map(|one| one.expect("found").into_iter().map(|one| one.provider_id).collect()).collect();
+    assert_eq!(found, ids.iter().map(|id| vec![id.clone()]).collect::<Vec<_>>(), "each its own");
+
+    let unknown = "aws:///us-east-1a/i-0123456789abcdef0".to_owned();
+    assert_eq!(aws.get(&unknown).await.expect("looked"), None);
+    let all: Vec<String> = ids.iter().cloned().chain([unknown]).collect();
+    let answers = futures::future::join_all(all.iter().map(|id| aws.terminate(id))).await;
+    let answers: Vec<Termination> = answers.into_iter().map(|one| one.expect("asked")).collect();
+    assert_eq!(answers[6], Termination::Unknown, "it may have been launched a moment ago");
+    assert_eq!(answers[..6], [Termination::InProgress; 6]);
+    let short: Vec<String> = ids.iter().filter_map(|id| instances::instance_id(id)).map(str::to_owned).collect();
+    let counts = terminations(&short).await;
+    assert_eq!(counts, [6, 6], "with the unknown one, and again without it");
+    aws.release(&class).await.expect("released");
+}
+
 #[tokio::test]
 async fn what_a_class_cannot_be_is_said_condition_by_condition() {
     let Some(aws) = provider("conditions").await else { return };
@@ -308,16 +350,21 @@ async fn prefixes_and_their_pods_reach_the_template() {
 
 /// Sets the emulator's capacity reservations.
 async fn reserve(reservations: serde_json::Value) {
+    door("POST", "reservations", &reservations.to_string()).await;
+}
+
+/// Asks at the emulator's door for tests.
+async fn door(method: &str, name: &str, body: &str) -> String {
     let endpoint = std::env::var(ENDPOINT).expect("an emulator");
     let address = endpoint.trim_start_matches("http://").trim_end_matches('/').to_owned();
     let mut stream = tokio::net::TcpStream::connect(&address).await.expect("somebody listens");
-    let body = reservations.to_string();
-    let head =
-        format!("POST /_karp/reservations HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n", body.len());
+    let length = body.len();
+    let head = format!("{method} /_karp/{name} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(format!("{head}{body}").as_bytes()).await.expect("sent");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("answered");
     assert!(answer.contains(" 200 "), "{answer}");
+    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
 }
 
 #[tokio::test]

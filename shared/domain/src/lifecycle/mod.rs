@@ -6,6 +6,7 @@ mod drift;
 mod garbage;
 mod health;
 mod initialization;
+mod presence;
 mod registration;
 mod repair;
 mod step;
@@ -14,6 +15,7 @@ pub use drift::{Drift, drift};
 pub use garbage::{Blocked, Collection, Collector, Listed, Witnesses};
 pub use health::{Allowance, Health, Outcome, Registrations};
 pub use initialization::Obstacle;
+pub use presence::{APPEARS_WITHIN, is_gone_if_unknown};
 pub use registration::{admit, adopt, open};
 pub use repair::{Ailment, Ward, cut_short, drain_by, drained_by};
 pub use step::{

@@ -182,6 +182,13 @@ pub(super) fn a_throttle_teaches_nothing(world: &mut World, code: &str, before: 
     }
 }
 
+/// S-6: a claim is the last to know of its instance.
+pub(super) fn ends_before_its_claim(world: &mut World, claim: &str, id: Option<&str>) {
+    if let Some(id) = id.filter(|id| world.is_alive(id)) {
+        world.violate("S-6", format!("{claim} went before its instance {id}"));
+    }
+}
+
 /// S-12: what was refused for a reason that stays is left alone for a while; a second less, since calls are counted by the second.
 pub(super) fn is_not_asked_at_once(world: &mut World, claim: &str, uid: &str) {
     let last = world.refused.told.get(&(world.process.clone(), uid.to_owned())).copied();

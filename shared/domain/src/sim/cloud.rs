@@ -127,23 +127,23 @@ impl World {
     /// Says whether an instance was asked to end and is still there.
     pub(super) fn is_ending(&mut self, id: &str) -> Result<bool, Throttled> {
         self.ask_ec2(Action::Describe)?;
-        Ok(self.instances.get(id).is_some_and(|instance| instance.ends.is_some()))
+        Ok(self.instances.get(id).is_some_and(|instance| instance.ends.is_some() && self.is_listed(instance)))
     }
 
-    /// Asks that an instance ends; says whether it is gone.
+    /// Asks that an instance ends; says whether EC2 knows it. One that is not listed yet is not known either, and lives on.
     pub(super) fn terminate(&mut self, id: &str) -> Result<bool, Throttled> {
         self.ask_ec2(Action::TerminateInstances)?;
-        Ok(self.end(id))
+        let known = self.instances.get(id).is_some_and(|instance| self.is_listed(instance));
+        if known {
+            self.end(id);
+        }
+        Ok(known)
     }
 
-    pub(super) fn end(&mut self, id: &str) -> bool {
+    pub(super) fn end(&mut self, id: &str) {
         let end = self.now + SHUTDOWN;
-        match self.instances.get_mut(id) {
-            None => true,
-            Some(instance) => {
-                instance.ends.get_or_insert(end);
-                false
-            }
+        if let Some(instance) = self.instances.get_mut(id) {
+            instance.ends.get_or_insert(end);
         }
     }
 

@@ -473,7 +473,7 @@ impl Controller<'_> {
             ask(world)?;
             let claim = world.instances.get(&id).and_then(|instance| world.claims.get(&instance.claim));
             if claim.is_none() {
-                self.end_instance(world, &id);
+                self.end_instance(world, &id, None);
                 effect(world)?;
             }
         }

@@ -63,6 +63,11 @@ pub trait Decisions {
         collector.pass(seen, now)
     }
 
+    /// Says whether an instance that EC2 does not know is gone: [`lifecycle::is_gone_if_unknown`].
+    fn is_gone_if_unknown(&self, launched: Option<Timestamp>, now: Timestamp) -> bool {
+        lifecycle::is_gone_if_unknown(launched, now)
+    }
+
     /// Answers how many nodes a pool may launch: [`Registrations::allowance`].
     fn allowance(&self, known: &Registrations, joining: usize, now: Timestamp) -> Allowance {
         known.allowance(joining, now)

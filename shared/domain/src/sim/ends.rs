@@ -8,12 +8,13 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::account::{Action, Throttled};
+use super::check;
 use super::cloud::Instance;
 use super::controller::Controller;
 use super::launch::was_tried;
 use super::world::{World, is_ready};
 use super::writes::{Stop, ask, call, taint, wrote};
-use crate::api::NodeClaim;
+use crate::api::{NodeClaim, conditions};
 use crate::cluster::Pod;
 use crate::eviction::{self, Answer, Drain};
 use crate::lifecycle::{self, provider_id};
@@ -48,8 +49,11 @@ impl Controller<'_> {
             },
             None => None,
         };
-        if id.is_none_or(|id| self.end_instance(world, &id)) && world.is_current(claim) {
+        let launched = lifecycle::since(claim, conditions::LAUNCHED);
+        let gone = id.as_ref().is_none_or(|id| self.end_instance(world, id, launched));
+        if gone && world.is_current(claim) {
             ask(world)?;
+            check::ends_before_its_claim(world, &name, id.as_deref());
             world.claims.remove(&name);
             return wrote(world);
         }
@@ -68,7 +72,7 @@ impl Controller<'_> {
     }
 
     /// Asks that an instance ends, unless it does already; says whether it is known to be gone.
-    pub(super) fn end_instance(&mut self, world: &mut World, id: &str) -> bool {
+    pub(super) fn end_instance(&mut self, world: &mut World, id: &str, launched: Option<Timestamp>) -> bool {
         let now = world.uptime();
         if self.turns.rests(id, now) {
             return false;
@@ -87,8 +91,8 @@ impl Controller<'_> {
             return false;
         }
         match world.terminate(id) {
-            Ok(true) => true,
-            Ok(false) => self.ask_again(id, now + INSTANCE_PAUSE),
+            Ok(false) if self.decisions.is_gone_if_unknown(launched, world.clock()) => true,
+            Ok(_) => self.ask_again(id, now + INSTANCE_PAUSE),
             Err(Throttled) => self.ask_again(id, now + THROTTLED_WAIT),
         }
     }
@@ -143,7 +147,10 @@ impl Controller<'_> {
             }
         }
         let alive = world.is_alive(&id);
-        let gone = self.end_instance(world, &id);
+        // what has joined was known
+        let joined = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let launched = claim.as_ref().and_then(|claim| lifecycle::since(claim, conditions::LAUNCHED)).or(joined);
+        let gone = self.end_instance(world, &id, launched);
         if alive && !world.is_alive(&id) {
             world.ended_drained(&id, name, until);
         }
