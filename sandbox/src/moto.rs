@@ -111,6 +111,11 @@ impl Moto {
     }
 }
 
+/// Where the emulator of a sandbox logs the calls that it answers, one JSON line each.
+pub fn call_log(log_dir: &Path) -> PathBuf {
+    log_dir.join("aws-calls.jsonl")
+}
+
 /// Where the emulator of a sandbox logs what AWS would ask of the calls that roles make.
 pub fn rights_log(run_dir: &Path) -> PathBuf {
     run_dir.join("aws-rights.jsonl")

@@ -15,7 +15,7 @@ use crate::{
     control_plane::{ControlPlane, Plan},
     kwok,
     layout::Layout,
-    moto::{self, Moto, Seed},
+    moto::{self, Moto, Seed, call_log},
     node_bridge,
     port::Ports,
     process::{self, Handle, Processes},
@@ -248,7 +248,7 @@ impl Parts {
         let processes = Processes::new(journal.clone(), log_dir.clone())?;
         let plan = Plan::make(run_dir, &ports)?;
         let cluster_name = format!("karp-{}", options.name);
-        let call_log = log_dir.join("aws-calls.jsonl");
+        let call_log = call_log(&log_dir);
         let cluster = moto::Cluster { name: &cluster_name, region: REGION, plan: &plan, call_log: &call_log, run_dir };
         let moto = Moto::start(layout, tools, &ports, &processes, &cluster)?;
         let token_review = format!("{}/_karp/token-review", moto.url);

@@ -1,5 +1,6 @@
 //! `cargo demo`: plays the main job on a sandbox of its own and tells what happened.
 
+mod calls;
 mod cluster;
 mod inventory;
 mod memory;
@@ -15,12 +16,12 @@ use crate::{
     control_plane::audit_log,
     iam,
     layout::Layout,
-    moto::rights_log,
+    moto::{call_log, rights_log},
     sandbox::{Options, Sandbox},
     tools::Tools,
 };
 
-use self::{cluster::Cluster, inventory::Inventory, memory::Watch, play::Play, timeline::Timeline};
+use self::{calls::Calls, cluster::Cluster, inventory::Inventory, memory::Watch, play::Play, timeline::Timeline};
 
 /// The most memory that the controller may keep resident while it is played, in MiB: more than this is a leak or a blunder. The aim is 60,
 /// which the development build missed by 3 when it began to watch volumes and namespaces.
@@ -30,6 +31,8 @@ const CONTROLLER_MEMORY: f64 = 66.0;
 pub const RIGHTS: &str = "target/demo/rights.json";
 /// The same of what it asked of AWS.
 pub const AWS_RIGHTS: &str = "target/demo/aws-rights.json";
+/// Where it leaves all calls of AWS.
+const CALLS: &str = "target/demo/aws-calls.json";
 
 /// Plays the demo on a fresh sandbox, which is ended afterwards whatever happens.
 ///
@@ -41,7 +44,7 @@ pub async fn run(layout: &Layout, tools: &Tools) -> Result<()> {
     let sandbox = Sandbox::start(layout, tools, Options::named(&name)).await?;
     timeline.record("sandbox", format!("{name}: API server, scheduler, emulated AWS on loopback"));
     let watch = Watch::start(&sandbox.products.karp, &sandbox.log_dir);
-    let records = [RIGHTS, AWS_RIGHTS].map(|record| layout.root.join(record));
+    let records = [RIGHTS, AWS_RIGHTS, CALLS].map(|record| layout.root.join(record));
     // what an earlier demo left is not what this one did
     for record in &records {
         let _ = std::fs::remove_file(record);
@@ -56,7 +59,7 @@ pub async fn run(layout: &Layout, tools: &Tools) -> Result<()> {
     match played {
         Ok(()) => {
             sandbox.stop().await?;
-            anstream::println!("timeline: target/demo/timeline.json\ndemo: ok");
+            anstream::println!("timeline: target/demo/timeline.json; calls of AWS: {CALLS}\ndemo: ok");
             Ok(())
         }
         Err(error) => {
@@ -66,7 +69,11 @@ pub async fn run(layout: &Layout, tools: &Tools) -> Result<()> {
     }
 }
 
-async fn play(sandbox: &Sandbox, [rights_file, aws_rights_file]: &[PathBuf; 2], timeline: &mut Timeline) -> Result<()> {
+async fn play(
+    sandbox: &Sandbox,
+    [rights_file, aws_rights_file, calls_file]: &[PathBuf; 3],
+    timeline: &mut Timeline,
+) -> Result<()> {
     let seed = Inventory::read(&sandbox.aws_endpoint).await?;
     let mut rights = Play {
         cluster: Cluster::new(sandbox.client.clone()),
@@ -85,7 +92,10 @@ async fn play(sandbox: &Sandbox, [rights_file, aws_rights_file]: &[PathBuf; 2], 
     let asked = iam::Rights::read(&rights_log(&sandbox.run_dir))?;
     timeline.record("aws-rights", format!("{} requests, each allowed by the role's policy", asked.count()));
     asked.judge_allowed()?;
-    timeline::write_json(aws_rights_file, &asked)
+    timeline::write_json(aws_rights_file, &asked)?;
+    let calls = Calls::read(&call_log(&sandbox.log_dir))?;
+    timeline.record("aws-calls", calls.told());
+    timeline::write_json(calls_file, &calls)
 }
 
 fn judge_memory(peak: Option<f64>, timeline: &mut Timeline) -> Result<()> {

@@ -86,7 +86,9 @@ impl Source {
             whole,
             "read prices"
         );
-        if whole && let Some(store) = &self.store {
+        if is_worth_keeping(&found, good, also_good)
+            && let Some(store) = &self.store
+        {
             store.write(&found).await;
         }
         *self.locked() = Last { prices: Some(found.clone()), again: (!whole).then_some(RETRY) };
@@ -97,6 +99,14 @@ impl Source {
         // Nothing can panic while the lock is held, so a poisoned memory is still a sound one.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Says whether prices are kept for the next start: new ones of one kind, too, but never beside none of the other that could not be read,
+/// since a former process may have kept those.
+fn is_worth_keeping(found: &Prices, on_demand_is_new: bool, spot_is_new: bool) -> bool {
+    let known = |new: bool, empty: bool| new || !empty;
+    let all_known = known(on_demand_is_new, found.on_demand.is_empty()) && known(spot_is_new, found.spot.is_empty());
+    (on_demand_is_new || spot_is_new) && all_known
 }
 
 /// Takes new prices, or keeps the last good ones when there are none; says whether the new ones were good.
@@ -121,6 +131,18 @@ fn newer<T: Clone>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn new_prices_of_one_kind_are_kept_beside_the_last_good_ones_of_the_other() {
+        let price = karp_domain::catalogue::Price::from_micro_dollars(1);
+        let spot = || BTreeMap::from([("m5.large".to_owned(), BTreeMap::from([("a".to_owned(), price)]))]);
+        let both = Prices { on_demand: BTreeMap::from([("m5.large".to_owned(), price)]), spot: spot() };
+        let one = Prices { on_demand: BTreeMap::new(), spot: spot() };
+        assert!(is_worth_keeping(&both, true, true) && is_worth_keeping(&both, false, true));
+        assert!(!is_worth_keeping(&both, false, false), "nothing is new");
+        assert!(!is_worth_keeping(&one, false, true), "what a former process kept may be better than nothing");
+        assert!(is_worth_keeping(&one, true, true), "the price list has none, or there is no way to it");
+    }
 
     #[test]
     fn a_failed_or_empty_answer_keeps_the_last_good_prices() {
