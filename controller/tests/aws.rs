@@ -58,6 +58,49 @@ async fn a_crash_before_the_launch_is_recorded_leaves_one_instance() {
     stand.leave().await;
 }
 
+/// How often an idle controller may ask AWS for each thing: every so many seconds, by so many calls. These are Karpenter's intervals, for
+/// one class and one node; failed checks, of instance and system, and what is planned are asked for apart. What is not named is not
+/// asked at all.
+const SELDOM: [(&str, u64, u64); 8] = [
+    ("DescribeImages", 60, 1),
+    ("DescribeSubnets", 60, 1),
+    ("DescribeInstanceStatus", 60, 3),
+    ("DescribeCapacityReservations", 60, 1),
+    ("ReceiveMessage", 20, 1),
+    ("DescribeSecurityGroups", 300, 1),
+    ("DescribeCluster", 300, 1),
+    ("DescribeLaunchTemplates", 300, 1),
+];
+
+#[tokio::test]
+async fn an_idle_controller_asks_aws_as_seldom_as_karpenter() {
+    let Some(mut stand) = Stand::open("idle").await else { return };
+    // the first 200 s after a start instances are listed every 10 s, then every 2 min, and each is looked at every 5 min
+    let (settled, watched, listed) = if std::env::var("KARP_DEEP").is_ok() { (220, 900, 60) } else { (25, 40, 10) };
+    stand.pool(&["spot", "on-demand"]).await;
+    stand.start_with(&[("KARP_RESERVATION_POLL", "1m"), ("KARP_INSTANCE_STATUS_POLL", "1m")]);
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
+    tokio::time::sleep(Duration::from_secs(settled)).await;
+    let number = |call: &serde_json::Value| call["number"].as_u64().unwrap_or_default();
+    let calls = || stand.aws.look("calls").as_array().cloned().expect("calls");
+    let before = calls().last().map(number).unwrap_or_default();
+    tokio::time::sleep(Duration::from_secs(watched)).await;
+    let mut asked: BTreeMap<String, u64> = BTreeMap::new();
+    for call in calls().iter().filter(|call| number(call) > before && call["caller"] == stand.key()) {
+        *asked.entry(call["action"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    println!("asked in {watched} s without anything to do: {asked:?}");
+    assert!(asked.contains_key("ReceiveMessage"), "its calls are told apart: {asked:?}");
+    let all = SELDOM.into_iter().chain([("DescribeInstances", listed, 1)]);
+    let bounds: BTreeMap<&str, u64> =
+        all.map(|(action, every, calls)| (action, (watched / every + 1) * calls)).collect();
+    let bound = |action: &str| bounds.get(action).copied().unwrap_or(0);
+    let too_often: BTreeMap<_, _> = asked.iter().filter(|(action, count)| **count > bound(action)).collect();
+    assert!(too_often.is_empty(), "more often than Karpenter's intervals imply: {too_often:?}");
+    stand.leave().await;
+}
+
 #[tokio::test]
 async fn a_launch_that_arrives_after_a_crash_and_its_repetition_are_one_instance() {
     let Some(mut stand) = Stand::open("late-call").await else { return };

@@ -100,6 +100,11 @@ impl Stand {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{}.log", self.name, self.starts))
     }
 
+    /// Returns the access key that the controller signs with: the caller in the emulator's log.
+    pub fn key(&self) -> &str {
+        &self.keys[0].1
+    }
+
     /// Returns what the controller that was started last has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).expect("the log")

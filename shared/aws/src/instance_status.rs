@@ -31,10 +31,13 @@ pub async fn unwell(clients: &Clients) -> Result<Vec<Health>, Error> {
         let mut pages = call.into_paginator().send();
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| Error::from_sdk(DESCRIBE, error))?;
+            let is_last = page.next_token.as_ref().is_none_or(String::is_empty);
             // An instance that two calls tell of is the same in both.
             let read = page.instance_statuses.unwrap_or_default().into_iter().filter_map(read);
             found.extend(read.map(|health| (health.instance_id.clone(), health)));
-            clients.pace().describe.take().await;
+            if !is_last {
+                clients.pace().describe.take().await;
+            }
         }
     }
     Ok(found.into_values().collect())
