@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use karp_domain::api::labels;
-use karp_domain::catalogue::Catalogue;
+use karp_domain::catalogue::{Catalogue, NodeSettings, Zone, builtin};
 use karp_domain::cluster::{PodKey, Snapshot};
 use karp_domain::scheduling::solve;
 
@@ -37,6 +37,7 @@ fn main() {
             "inputs made here (neither KARP_BENCH nor shared/bench beside the repository has them), not judged"
         ),
     }
+    kept();
     println!(
         "| input | nodes | $/h | over fluid bound | over shape bound | first fit: nodes | over fluid | over shape | seconds |"
     );
@@ -173,9 +174,28 @@ fn measure_cluster(file: &Path) {
     );
 }
 
+/// What a controller keeps of the types that a region offers: its share of eight catalogues in six zones, the most that a region has.
+fn kept() {
+    const MANY: usize = 8;
+    let zones = ["a", "b", "c", "d", "e", "f"].map(|zone| Zone::new(&format!("us-east-1{zone}"), zone));
+    let made = || Catalogue::estimated(builtin(), &zones, &NodeSettings::default());
+    // whatever is made once for all is made before
+    let first = made();
+    let before = kibibytes("VmRSS:");
+    let all: Vec<Catalogue> = (0..MANY).map(|_| made()).collect();
+    let each = kibibytes("VmRSS:").saturating_sub(before) / MANY as u64;
+    let types = all.iter().chain([&first]).map(|catalogue| catalogue.types().len()).max().unwrap_or_default();
+    println!("a catalogue of {types} types in {} zones: {:.1} MiB (at most 30)", zones.len(), each as f64 / 1024.0);
+}
+
 /// The most memory that the process ever held, by the kernel's count.
 fn peak_mebibytes() -> u64 {
+    kibibytes("VmHWM:") / 1024
+}
+
+/// Reads a line of the kernel's account of this process.
+fn kibibytes(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("kibibytes") / 1024
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel says it");
+    line.trim().trim_end_matches(" kB").parse().expect("kibibytes")
 }

@@ -173,6 +173,32 @@ async fn a_claim_is_launched_once_found_and_ended() {
     assert!(left.expect("listed").is_empty(), "no launch template is left behind");
 }
 
+/// Seconds that this thread has had a processor: the first field of its schedstat, in nanoseconds.
+fn processor_seconds() -> f64 {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    let nanoseconds: u64 = told.split(' ').next().and_then(|field| field.parse().ok()).expect("nanoseconds");
+    Duration::from_nanos(nanoseconds).as_secs_f64()
+}
+
+#[tokio::test]
+async fn a_refresh_of_types_and_prices_takes_little_of_a_processor() {
+    let Some(aws) = provider("refresh").await else { return };
+    let class = class(&aws, "refresh").await;
+    let first = aws.catalogue(&class).await.expect("a catalogue");
+    let status = class.status.clone().unwrap_or_default();
+    let key = aws.key(&class, &status.subnets, status.amis, &[]).await.expect("a key");
+    let prices = PriceList::new(aws.clients.clone(), false, None);
+    let fresh = Market::new(aws.clients.clone(), prices, PriceFile::default(), Memory::new(None));
+    let before = processor_seconds();
+    // all that goes on runs on this one thread
+    let second = fresh.catalogue("refresh", key).await.expect("a catalogue");
+    let took = processor_seconds() - before;
+    println!("types, zones and prices read anew, and a catalogue of {} types: {took:.2} s", second.types().len());
+    assert_eq!(first.types(), second.types());
+    assert!(took <= 2.0, "{took:.2} s of a processor, 2 are allowed");
+    aws.release(&class).await.expect("released");
+}
+
 /// Answers the ids in each call of TerminateInstances that names one of these.
 async fn terminations(of: &[String]) -> Vec<usize> {
     let calls: Vec<serde_json::Value> = serde_json::from_str(&door("GET", "calls", "").await).expect("JSON");
