@@ -5,7 +5,7 @@ import json
 import traceback
 from urllib.parse import parse_qs
 
-from . import instances, inventory, reservations, statuses, sts
+from . import instances, inventory, placement, reservations, ssm, statuses, sts
 from .call import json_answer
 
 
@@ -72,6 +72,9 @@ def reset_faults(world, gate, body):
     world.faults.reset()
     reservations.replace(world, [])
     statuses.replace(world, [])
+    placement.replace(world, [])
+    world.lag.replace([])
+    world.settings.profile_seconds = type(world.settings).profile_seconds
     return {}
 
 
@@ -103,8 +106,13 @@ GET = {
 POST = {
     "settings": settings, "prices": set_prices, "capacity": set_capacity, "throttle": throttle, "delay": delay,
     "fail": lambda world, gate, body: world.faults.fail(body) or {},
+    "cut": lambda world, gate, body: world.faults.cut(body) or {},
+    "hide": lambda world, gate, body: world.lag.replace(body),
     "hold": hold, "release": release, "reset-faults": reset_faults, "interrupt": interrupt,
     "reservations": lambda world, gate, body: reservations.replace(world, body),
     "statuses": lambda world, gate, body: statuses.replace(world, body),
+    "placement-groups": lambda world, gate, body: placement.replace(world, body),
+    "images": lambda world, gate, body: ssm.replace_images(world, body),
+    "parameters": lambda world, gate, body: ssm.set_parameters(world, body),
     "token-review": lambda world, gate, body: sts.review(world, body),
 }

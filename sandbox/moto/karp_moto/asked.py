@@ -92,7 +92,7 @@ def existing(world, action, identity, *contexts):
 def is_there(world, identity):
     kind, ec2 = kind_of(identity), world.ec2
     if kind == "placement-group":
-        return True  # the sandbox has none of its own; one that is named is a test's
+        return identity in world.placement_groups
     if kind == "instance":
         return any(i.id == identity for i in ec2.all_instances())
     if kind == "subnet":

@@ -15,7 +15,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYP
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import filter_iam_instance_profiles, random_fleet_id
 
-from . import instances, prices, reservations
+from . import instances, lag, placement, prices, reservations
 from .call import Refused
 
 MARKETS = {"capacity-block": "on-demand", "reserved-capacity": "on-demand"}  # what capacity of reservations is priced as
@@ -141,13 +141,14 @@ def check(world, ec2, pool, capacity_type):
     for group in groups_of(pool.data):
         if ec2.get_security_group_from_id(group) is None:
             raise Refused("InvalidGroup.NotFound", f"The security group '{group}' does not exist")
-    profile_of(world, ec2, pool.data)
+    lag.check_profile(world, profile_of(world, ec2, pool.data))
+    placement.taken(world, pool.data)
     pool.price = prices.price(world, market, kind, pool.zone)
     if capacity_type == "spot" and pool.price > float(pool.overrides.get("MaxPrice") or "inf"):
         raise Refused("SpotMaxPriceTooLow", f"Your Spot request price of {pool.overrides['MaxPrice']} is lower than the minimum required Spot request fulfillment price of {pool.price:.6f}.")
     if held := reservations.taken(world, pool.data, kind, pool.zone, market):
         pool.reservation, pool.available = held, reservations.free(world, held)
-    elif rule := world.faults.capacity_error(capacity_type, kind, pool.zone):
+    elif rule := world.faults.capacity_error(capacity_type=capacity_type, instance_type=kind, zone=pool.zone, subnet=subnet_id):
         pool.available = int(rule.get("available", 0))
         if pool.available <= 0:
             raise Refused(rule.get("code", "InsufficientInstanceCapacity"), rule.get(
@@ -206,8 +207,7 @@ def profile_of(world, ec2, data):
         profile = filter_iam_instance_profiles(ec2.account_id, partition=ec2.partition, iam_instance_profile_arn=asked.get("Arn"),
                                                iam_instance_profile_name=asked.get("Name"))
     except Exception as error:
-        raise Refused("InvalidParameterValue", f"Value ({asked.get('Name') or asked.get('Arn')}) for parameter iamInstanceProfile is invalid. "
-                      "Invalid IAM Instance Profile name") from error
+        raise Refused("InvalidParameterValue", lag.unknown_profile(asked.get("Name") or asked.get("Arn"))) from error
     if not profile.roles:
         raise Refused("InvalidParameterValue", f"IAM Instance Profile \"{profile.arn}\" has no associated IAM Roles")
     return profile
@@ -240,6 +240,7 @@ def start(world, ec2, fleet, pool, capacity_type, tags, token):
               "volume": {**template_tags.get("volume", {}), **tags.get("volume", {})}}, **more)
     instance = reservation.instances[0]
     reservations.hold(instance, pool.reservation, data)
+    placement.put(world, instance, data)
     if capacity_type == "spot":
         instance.spot_instance_request_id = "sir-" + secrets.token_hex(4)
     if profile := profile_of(world, ec2, data):

@@ -2,6 +2,7 @@
 
 import http
 import re
+import socket
 import time
 
 from . import admin, eks, prices, sts
@@ -26,15 +27,19 @@ class Gate:
             return self.moto(environ, start_response)
         self.world.rights.add(self.world, call)
         self.world.faults.pause(call.action)
+        if self.world.faults.is_cut(call, "before"):
+            cut(environ)
         status, headers, body = self.answer(call, environ)
         self.world.log.add(call, status, error_code(status, headers, body), time.monotonic() - started)
+        if self.world.faults.is_cut(call, "after"):
+            cut(environ)
         if status < 400:
             self.world.faults.wait_if_held(call.action)
         return reply(start_response, status, headers, body)
 
     def answer(self, call, environ):
         try:
-            if rule := self.world.faults.failure(call.action, call.is_dry_run):
+            if rule := self.world.faults.failure(call):
                 raise AwsError(rule["code"], rule["message"], rule["status"])
             if call.action in CACHED and call.service == "ec2":
                 return self.cached(call, environ)
@@ -65,6 +70,12 @@ class Gate:
     def forget(self):
         """Drops the cached answers: prices were changed."""
         self._cache.clear()
+
+
+def cut(environ):
+    """Ends the connection without a reply."""
+    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+    raise ConnectionAbortedError("cut by a test")
 
 
 def run(app, environ):

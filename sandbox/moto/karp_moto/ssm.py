@@ -73,8 +73,29 @@ def bottlerocket(world, version, variant, architecture):
     put(world, f"{base}/latest/image_version", release)
 
 
-def add_image(world, name, architecture, day, owner):
-    identifier = "ami-" + hashlib.sha256(f"{world.region}/{name}".encode()).hexdigest()[:17]
+def replace_images(world, wanted):
+    """Sets which images there are beside those of the aliases: `POST /_karp/images`."""
+    for identifier in world.images:
+        world.ec2.amis.pop(identifier, None)
+    world.images = {one["id"]: dict(one) for one in wanted or []}
+    for one in world.images.values():
+        add_image(world, one["name"], one.get("architecture", "x86_64"), one.get("day", WINDOWS_DAY), one.get("owner", ACCOUNT), one["id"])
+        image = world.ec2.amis[one["id"]]
+        image.owner_alias = one.get("owner_alias")
+        image.deprecation_time = one.get("deprecated_at")
+        image.add_tags(one.get("tags") or {})
+    return list(world.images.values())
+
+
+def set_parameters(world, wanted):
+    """Sets the values of parameters, AWS's own too: `POST /_karp/parameters`."""
+    for name, value in wanted.items():
+        put(world, name, value)
+    return wanted
+
+
+def add_image(world, name, architecture, day, owner, identifier=None):
+    identifier = identifier or "ami-" + hashlib.sha256(f"{world.region}/{name}".encode()).hexdigest()[:17]
     created = datetime.datetime.strptime(day, "%Y%m%d").replace(tzinfo=datetime.timezone.utc)
     image = Ami(world.ec2, identifier, name=name, description=f"sandbox image {name}", owner_id=owner, owner_alias="amazon", public=True,
                 virtualization_type="hvm", architecture=architecture, creation_date=created, root_device_type="ebs",

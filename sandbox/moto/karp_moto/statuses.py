@@ -13,7 +13,7 @@ def install(world):
         ids = params.get("InstanceIds") or []
         filters = {f["Name"]: f.get("Values") or [] for f in params.get("Filters") or []}
         everything = str(params.get("IncludeAllInstances", "")).lower() == "true"
-        known = {i.id: i for i in world.ec2.all_instances()}
+        known = {i.id: i for i in world.ec2.all_instances() if not world.lag.hides(i, bool(ids))}
         if unknown := [one for one in ids if one not in known]:
             raise EC2ClientError("InvalidInstanceID.NotFound", f"The instance ID '{unknown[0]}' does not exist")
         asked = [i for i in known.values() if (not ids or i.id in ids) and (everything or i._state.name == "running")]

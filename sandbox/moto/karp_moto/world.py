@@ -50,6 +50,7 @@ class Settings:
 
     boot_seconds: float = 0.3  # an instance is `pending` for so long
     shutdown_seconds: float = 0.3  # an instance is `shutting-down` for so long
+    profile_seconds: float = 0  # a profile that gets its role now is known to EC2 after so long
     fargate_seconds: float = 0.5  # a Fargate profile is CREATING or DELETING for so long
     state_events: bool = True  # EC2 state changes are sent to EventBridge
 
@@ -72,6 +73,9 @@ class World:
     prices: dict = field(default_factory=dict)  # "on-demand/TYPE", "spot/TYPE", "spot/TYPE/ZONE" -> $/h
     reservations: dict = field(default_factory=dict)  # id -> what /_karp/reservations says
     statuses: dict = field(default_factory=dict)  # instance id -> what /_karp/statuses says
+    placement_groups: dict = field(default_factory=dict)  # id -> what /_karp/placement-groups says
+    images: dict = field(default_factory=dict)  # id -> what /_karp/images says
+    lag: object = None  # a Lag: it needs moto, which is imported late
     seed: dict = field(default_factory=dict)
     access_entries: dict = field(default_factory=dict)  # (cluster, principal ARN) -> entry
     pod_identities: dict = field(default_factory=dict)  # association id -> association
