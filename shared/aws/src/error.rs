@@ -99,6 +99,8 @@ impl Error {
             | Self::TokenReused { .. } => Retry::Resolve,
             Self::Throttled { .. } | Self::Barred { .. } | Self::InUse { .. } => Retry::After(THROTTLED_WAIT),
             Self::Unreachable { .. } | Self::Unexpected { .. } | Self::Malformed { .. } => Retry::After(OUTAGE_WAIT),
+            // Something on the way answered in AWS's place: the call may have come through.
+            Self::NotImplemented { status: 502..=504, .. } => Retry::After(OUTAGE_WAIT),
             Self::NotAuthorized { .. }
             | Self::Credentials { .. }
             | Self::InvalidRequest { .. }
@@ -140,7 +142,13 @@ impl Error {
     /// Says whether the call may have taken effect although it failed here.
     #[must_use]
     pub const fn outcome_unknown(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Malformed { .. } | Self::Unexpected { .. })
+        matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::Malformed { .. }
+                | Self::Unexpected { .. }
+                | Self::NotImplemented { status: 502..=504, .. }
+        )
     }
 
     /// Says whether the same call may succeed in a moment: it was one too many, or EC2 or something on the way to it is not well.
@@ -431,5 +439,11 @@ mod tests {
     fn a_lost_answer_is_told_from_a_refusal() {
         assert!(Error::Unreachable { action: "ec2:CreateFleet", message: "reset".into() }.outcome_unknown());
         assert!(!Error::from_code("ec2:CreateFleet", "UnauthorizedOperation", String::new()).outcome_unknown());
+        let answered = |status| Error::NotImplemented { action: "ec2:CreateFleet", status };
+        assert!(
+            answered(504).outcome_unknown() && matches!(answered(504).retry(), Retry::After(_)),
+            "a gateway's answer"
+        );
+        assert!(!answered(501).outcome_unknown() && answered(501).retry() == Retry::OnSpecChange);
     }
 }
