@@ -183,6 +183,9 @@ pub struct Options {
     /// How often EC2 is asked which instances are not well.
     #[arg(long, env = "KARP_INSTANCE_STATUS_POLL", default_value = "1m", value_parser = go_duration, hide = true)]
     pub instance_status_poll: Duration,
+    /// How long an instance that was launched may be missing from EC2's lists.
+    #[arg(long, env = "KARP_LAUNCH_LISTING", default_value = "2m", value_parser = go_duration, hide = true)]
+    pub launch_listing: Duration,
     /// How often disruption is looked at.
     #[arg(long, env = "KARP_DISRUPTION_POLL", default_value = "10s", value_parser = go_duration, hide = true)]
     pub disruption_poll: Duration,
@@ -267,6 +270,7 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use karp_domain::lifecycle::APPEARS_WITHIN;
 
     use super::*;
 
@@ -285,6 +289,8 @@ mod tests {
         let options = parse(&["--cluster-name", "c"]).expect("defaults parse");
         assert_eq!(options.batch_idle_duration, Duration::from_secs(1));
         assert_eq!(options.batch_max_duration, Duration::from_secs(10));
+        let collector = Duration::try_from(APPEARS_WITHIN).expect("a duration");
+        assert_eq!(options.launch_listing, collector, "the collector waits as long");
         assert_eq!((options.metrics_port, options.health_probe_port), (8080, 8081));
         assert_eq!(options.leader_election_name, "karpenter-leader-election");
         assert!(options.ignore_dra_requests && !options.disable_leader_election);

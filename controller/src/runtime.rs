@@ -122,6 +122,8 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         overlays: Overlays::new(options.feature_gates.enabled("NodeOverlay")),
         options,
         provision: Notify::new(),
+        replan: Notify::new(),
+        rests: Default::default(),
         disrupt: Notify::new(),
         plans: Plans::default(),
         planning: tokio::sync::Mutex::default(),

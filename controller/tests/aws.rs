@@ -22,8 +22,8 @@ use support::{create, until};
 
 /// How long a call that is on its way when the controller crashes takes to arrive: longer than a lease lives.
 const LATE: Duration = Duration::from_secs(25);
-/// How soon another offering is asked for after one was refused, a batch of pods included.
-const SOON: SignedDuration = SignedDuration::from_secs(10);
+/// How soon something else is launched after a refusal, told by conditions in whole seconds; `faults` measures it.
+const SOON: SignedDuration = SignedDuration::from_secs(3);
 /// How long something that must not happen is watched for.
 const WATCH: Duration = Duration::from_secs(8);
 /// How long a controller may take to end.
@@ -418,7 +418,7 @@ async fn a_token_that_stands_for_another_request_is_left_after_a_while() {
     stand.pool(&["spot"]).await;
     let taken = json!([{ "action": "CreateFleet", "code": "IdempotentParameterMismatch", "status": 400, "times": 1000, "dry_runs": false }]);
     stand.aws.door("fail", &taken);
-    stand.start();
+    stand.start_with(&[("KARP_LAUNCH_LISTING", "20s")]);
     stand.deployment(2, "500m").await;
     let attempt = async |stand: &Stand| {
         let claims = stand.mine::<NodeClaim>().await;

@@ -284,6 +284,9 @@ pub enum LaunchError {
     /// The token was used with another request: look for the instance by tag and adopt it.
     #[error("the client token was used for another request: {0}")]
     TokenReused(String),
+    /// Nothing of it, but the next attempt is made elsewhere: make it at once.
+    #[error("{0}")]
+    Elsewhere(String),
     /// Anything else.
     #[error(transparent)]
     Cloud(#[from] CloudError),

@@ -26,10 +26,9 @@ use crate::ops::metrics::{CloudErrorLabels, CloudLabels, LaunchFailureLabels};
 pub const ATTEMPT: &str = "karp.sh/launch-attempt";
 /// Digest of the request that was, or was about to be, made under that token.
 pub const DIGEST: &str = "karp.sh/launch-digest";
-/// Since when the token is known to stand for another request, of which nothing is listed.
+/// Since when the token is known to stand for another request, of which nothing is listed. EC2's lists lag: an instance that was launched under
+/// it may still turn up.
 pub const REUSED_SINCE: &str = "karp.sh/launch-token-reused-since";
-/// What was launched under a token is listed after this long: EC2's lists lag by seconds.
-const LISTED: SignedDuration = SignedDuration::from_secs(30);
 /// Pause between looks for it.
 const LISTING_PAUSE: Duration = Duration::from_secs(5);
 /// What the log says of a launch.
@@ -41,14 +40,20 @@ const MAX_TYPES: usize = 60;
 pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
     let Some(class) = context.stores.class(&claim.spec.node_class_ref.name).filter(is_ready) else {
         let message = format!("EC2NodeClass {} is missing or not ready", claim.spec.node_class_ref.name);
-        return fail(claim, context, LaunchError::NodeClassNotReady(message)).await;
+        return give_up(claim, context, Lack::Class, &message).await;
     };
+    if let Some(left) = context.rests.left(claim, &class) {
+        return Ok(Action::requeue(left));
+    }
     let catalogue = overlaid(claim, context.cloud.catalogue(&class).await?, context)?;
     let before = claim.annotations().get(ATTEMPT).and_then(|attempt| attempt.parse::<u32>().ok());
     if before.is_some() {
         // Somebody was here before: what came of it is in the cloud.
         if let Some(instance) = find(claim, context).await? {
             return adopt(claim, context, &instance, &catalogue, "adopted the instance of nodeclaim").await;
+        }
+        if let Some(since) = claim.annotations().get(REUSED_SINCE) {
+            return listing(claim, context, since.parse().ok()).await;
         }
     }
     let available = context.unavailable.apply(&catalogue);
@@ -57,7 +62,7 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     let order = LaunchOrder { claim, class: &class, attempt, offerings: &offerings, catalogue: &catalogue };
     let prepared = match timed(context, "Prepare", context.cloud.prepare(&order)).await {
         Ok(prepared) => prepared,
-        Err(error) => return fail(claim, context, error).await,
+        Err(error) => return fail(claim, context, &class, error).await,
     };
     let stamp = json!({ "annotations": { (ATTEMPT): attempt.to_string(), (DIGEST): prepared.digest } });
     let claim = &node_claim::stamp(context, claim, stamp).await?;
@@ -70,41 +75,39 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
             Some(instance) => adopt(claim, context, &instance, &catalogue, LAUNCHED).await,
             None => reused(claim, context, &message).await,
         },
-        Err(error) => fail(claim, context, error).await,
+        Err(error) => fail(claim, context, &class, error).await,
     }
 }
 
-/// Draws the consequence of a token that stands for another request, of which nothing is listed: once that is no longer a matter
-/// of time, the request came to nothing, and the next attempt has a token of its own.
+/// Notes that the token stands for another request, of which nothing is listed yet.
 async fn reused(claim: &NodeClaim, context: &Context, message: &str) -> Result<Action, Error> {
+    let stamp = json!({ "annotations": { (REUSED_SINCE): Timestamp::now().to_string() } });
+    let claim = node_claim::stamp(context, claim, stamp).await?;
+    node_claim::write(context, &claim, |status, now| {
+        let unknown = ConditionStatus::Unknown;
+        conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, "TokenReused", message, now);
+    })
+    .await?;
+    Ok(Action::requeue(LISTING_PAUSE))
+}
+
+/// Waits for what was launched under a token that stands for another request. Once it would be listed, the request came to nothing, and the
+/// next attempt has a token of its own: earlier, it would be a second instance for the claim.
+async fn listing(claim: &NodeClaim, context: &Context, since: Option<Timestamp>) -> Result<Action, Error> {
     let now = Timestamp::now();
-    let told = claim.annotations().get(REUSED_SINCE).and_then(|since| since.parse::<Timestamp>().ok());
-    let since = told.unwrap_or(now);
-    let Some(left) = listing_left(since, now) else {
-        tracing::warn!(
-            NodeClaim.name = claim.name_any(),
-            error = message,
-            "nothing came of the last attempt, making another"
-        );
-        advance(claim, context).await?;
-        return Ok(Action::requeue(Duration::ZERO));
-    };
-    if told.is_none() {
-        let stamp = json!({ "annotations": { (REUSED_SINCE): since.to_string() } });
-        let claim = node_claim::stamp(context, claim, stamp).await?;
-        node_claim::write(context, &claim, |status, now| {
-            let unknown = ConditionStatus::Unknown;
-            conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, "TokenReused", message, now);
-        })
-        .await?;
+    if let Some(left) = since.and_then(|since| listing_left(since, now, context.options.launch_listing)) {
+        return Ok(Action::requeue(left.min(LISTING_PAUSE)));
     }
-    Ok(Action::requeue(left.min(LISTING_PAUSE)))
+    tracing::warn!(NodeClaim.name = claim.name_any(), "nothing came of the last attempt, making another");
+    advance(claim, context).await?;
+    Ok(Action::requeue(Duration::ZERO))
 }
 
 /// Returns how long an instance may still turn up in EC2's lists; nothing once it would have.
-fn listing_left(since: Timestamp, now: Timestamp) -> Option<Duration> {
+fn listing_left(since: Timestamp, now: Timestamp, listed: Duration) -> Option<Duration> {
+    let listed = SignedDuration::try_from(listed).unwrap_or(SignedDuration::MAX);
     // A clock that went back starts the wait anew, and no more than that.
-    let left = LISTED.saturating_sub(now.duration_since(since)).min(LISTED);
+    let left = listed.saturating_sub(now.duration_since(since)).min(listed);
     Duration::try_from(left).ok().filter(|left| !left.is_zero())
 }
 
@@ -136,6 +139,7 @@ async fn timed<T>(
             LaunchError::InsufficientCapacity { .. } => "InsufficientCapacityError",
             LaunchError::NodeClassNotReady(_) => "NodeClassNotReadyError",
             LaunchError::TokenReused(_) => "IdempotentParameterMismatch",
+            LaunchError::Elsewhere(_) => "InsufficientFreeAddressesInSubnet",
             LaunchError::Cloud(error) => error.reason(),
         };
         let labels = CloudErrorLabels::new("nodeclaim.lifecycle", method, context.cloud.name(), reason);
@@ -284,40 +288,63 @@ fn remember(context: &Context, refused: &[UnavailableOffering]) {
     }
 }
 
+/// What a launch lacks that another claim may have.
+#[derive(Clone, Copy)]
+enum Lack {
+    Capacity,
+    Class,
+}
+
+/// Gives a claim up, so that its pods are planned for again.
+async fn give_up(claim: &NodeClaim, context: &Context, lack: Lack, message: &str) -> Result<Action, Error> {
+    let (event, reason) = match lack {
+        Lack::Capacity => (Reason::InsufficientCapacityError, "insufficient_capacity"),
+        Lack::Class => (Reason::NodeClassNotReady, "nodeclass_not_ready"),
+    };
+    let note = format!("NodeClaim {} event: {message}", claim.name_any());
+    context.events.publish(&effect::reference(claim), event, note);
+    tracing::warn!(NodeClaim.name = claim.name_any(), error = message, "failed launching nodeclaim");
+    node_claim::delete(claim, context, reason).await?;
+    Ok(Action::await_change())
+}
+
 /// Draws the consequence of a launch that gave nothing.
-async fn fail(claim: &NodeClaim, context: &Context, error: LaunchError) -> Result<Action, Error> {
-    let about = effect::reference(claim);
+async fn fail(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error: LaunchError) -> Result<Action, Error> {
     // A refusal is a definite answer, kept under the token: the next try needs another one.
     let advanced = match &error {
-        LaunchError::Cloud(CloudError::Refused { .. }) => Some(advance(claim, context).await?),
+        LaunchError::Cloud(CloudError::Refused { .. }) | LaunchError::Elsewhere(_) => {
+            Some(advance(claim, context).await?)
+        }
         _ => None,
     };
     let claim = advanced.as_ref().unwrap_or(claim);
     let (reason, message, pause) = match &error {
         LaunchError::InsufficientCapacity { offerings, message } => {
             remember(context, offerings);
-            let note = format!("NodeClaim {} event: {message}", claim.name_any());
-            context.events.publish(&about, Reason::InsufficientCapacityError, note);
-            tracing::warn!(NodeClaim.name = claim.name_any(), error = message, "failed launching nodeclaim");
-            node_claim::delete(claim, context, "insufficient_capacity").await?;
-            return Ok(Action::await_change());
+            let given_up = give_up(claim, context, Lack::Capacity, message).await?;
+            // what taught nothing would be planned again as it was
+            if !offerings.is_empty() {
+                context.replan.notify_one();
+            }
+            return Ok(given_up);
         }
-        LaunchError::NodeClassNotReady(message) => {
-            let note = format!("NodeClaim {} event: {message}", claim.name_any());
-            context.events.publish(&about, Reason::NodeClassNotReady, note);
-            tracing::warn!(NodeClaim.name = claim.name_any(), error = message, "failed launching nodeclaim");
-            node_claim::delete(claim, context, "nodeclass_not_ready").await?;
-            return Ok(Action::await_change());
+        LaunchError::NodeClassNotReady(message) => return give_up(claim, context, Lack::Class, message).await,
+        LaunchError::Elsewhere(message) => {
+            tracing::warn!(NodeClaim.name = claim.name_any(), error = message, "launching nodeclaim elsewhere");
+            return Ok(Action::requeue(Duration::ZERO));
         }
         LaunchError::TokenReused(message) => ("TokenReused", message.clone(), None),
         LaunchError::Cloud(CloudError::Retry { after, message }) => {
             (conditions::LAUNCH_FAILED, message.clone(), *after)
         }
         LaunchError::Cloud(CloudError::Refused { reason, message }) => {
-            context.events.publish(&about, Reason::LaunchFailed, message.clone());
+            context.events.publish(&effect::reference(claim), Reason::LaunchFailed, message.clone());
             (reason.as_str(), message.clone(), Some(REFUSED_WAIT))
         }
     };
+    if let Some(pause) = pause {
+        context.rests.begin(claim, class, pause);
+    }
     tracing::error!(NodeClaim.name = claim.name_any(), reason, error = message, "launching nodeclaim");
     node_claim::write(context, claim, |status, now| {
         let unknown = ConditionStatus::Unknown;
@@ -405,8 +432,10 @@ mod tests {
     #[test]
     fn what_was_launched_under_a_token_has_a_bounded_time_to_turn_up() {
         let start = Timestamp::UNIX_EPOCH;
-        let left =
-            |seconds: i64| listing_left(start, start + SignedDuration::from_secs(seconds)).map(|left| left.as_secs());
+        let left = |seconds: i64| {
+            listing_left(start, start + SignedDuration::from_secs(seconds), Duration::from_secs(30))
+                .map(|left| left.as_secs())
+        };
         assert_eq!([left(0), left(29), left(30), left(9000)], [Some(30), Some(1), None, None]);
         assert_eq!(left(-500), Some(30), "a clock that went back does not wait for ever");
     }

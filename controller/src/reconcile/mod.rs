@@ -20,6 +20,7 @@ mod provisioning;
 mod registration;
 mod replicas;
 mod reservations;
+pub mod rest;
 mod termination;
 mod unreadable;
 
@@ -67,6 +68,10 @@ pub struct Context {
     pub ca_bundle: String,
     /// Wakes provisioning: something changed that may make or need room.
     pub provision: Notify,
+    /// Wakes provisioning for pods that waited already: what was to be bought for them cannot be had.
+    pub replan: Notify,
+    /// Claims whose launch rests.
+    pub rests: rest::Rests,
     /// Wakes disruption: look again at once.
     pub disrupt: Notify,
     /// The last plan.

@@ -24,6 +24,9 @@ use crate::ops::telemetry::pass_span;
 
 /// Pods that still wait are looked at again after this long (Karpenter: 10 s).
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Pods for which nothing could be had are planned for again so soon: they waited for a batch already, and refusals of calls that were under
+/// way together are answered by one plan.
+const REPLAN: Duration = Duration::from_millis(100);
 /// How long a new claim is waited for to come back by watch, by who goes on with it.
 const ECHO: Duration = Duration::from_secs(5);
 /// Pods that came so short a while ago may be some of a burst.
@@ -61,6 +64,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             () = context.provision.notified() => batcher.add(Timestamp::now()),
+            () = context.replan.notified() => batcher.hasten(Timestamp::now(), REPLAN),
             () = ripens => if window.is_none() {
                 look_again = None;
                 batcher.add(Timestamp::now());

@@ -33,6 +33,8 @@ pub struct Batcher {
 struct Open {
     since: Timestamp,
     latest: Timestamp,
+    /// It is ripe then, whatever still comes.
+    due: Timestamp,
     pods: FxHashSet<PodKey>,
 }
 
@@ -45,8 +47,17 @@ impl Batcher {
 
     /// Notes a trigger. A clock that went back counts as standing still.
     pub fn add(&mut self, now: Timestamp) {
-        let open = self.open.get_or_insert(Open { since: now, latest: now, pods: FxHashSet::default() });
+        let due = Timestamp::MAX;
+        let open = self.open.get_or_insert(Open { since: now, latest: now, due, pods: FxHashSet::default() });
         open.latest = open.latest.max(now);
+    }
+
+    /// Notes a trigger that waited already: the batch is ripe within `soon`.
+    pub fn hasten(&mut self, now: Timestamp, soon: Duration) {
+        self.add(now);
+        if let Some(open) = &mut self.open {
+            open.due = open.due.min(after(now, soon));
+        }
     }
 
     /// Counts a pod that the open batch will hold: it makes the batch no longer, and may make it large enough.
@@ -59,8 +70,7 @@ impl Batcher {
     /// Answers the state of the batch at `now`.
     pub fn window(&self, now: Timestamp) -> Window {
         let Some(open) = &self.open else { return Window::Empty };
-        let after = |start: Timestamp, wait: Duration| start.saturating_add(wait).unwrap_or(Timestamp::MAX);
-        let ripe = after(open.latest, self.idle).min(after(open.since, self.longest));
+        let ripe = after(open.latest, self.idle).min(after(open.since, self.longest)).min(open.due);
         // a clock that stepped back by more than a whole window must not keep the batch open
         let stepped_back = after(now, self.longest) < open.since;
         if now >= ripe || stepped_back || open.pods.len() >= MOST { Window::Ripe } else { Window::OpenUntil(ripe) }
@@ -70,6 +80,10 @@ impl Batcher {
     pub fn clear(&mut self) {
         self.open = None;
     }
+}
+
+fn after(start: Timestamp, wait: Duration) -> Timestamp {
+    start.saturating_add(wait).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]
@@ -92,6 +106,21 @@ mod tests {
         assert_eq!(batcher.window(at(1700)), Window::Ripe);
         batcher.clear();
         assert_eq!(batcher.window(at(1800)), Window::Empty);
+    }
+
+    #[test]
+    fn a_trigger_that_waited_already_hastens_the_batch_and_the_next_one_is_as_slow_as_ever() {
+        let (mut batcher, soon) =
+            (Batcher::new(Duration::from_secs(1), Duration::from_secs(10)), Duration::from_millis(100));
+        batcher.add(at(0));
+        batcher.hasten(at(500), soon);
+        batcher.hasten(at(550), soon);
+        batcher.add(at(590));
+        assert_eq!(batcher.window(at(599)), Window::OpenUntil(at(600)));
+        assert_eq!(batcher.window(at(600)), Window::Ripe);
+        batcher.clear();
+        batcher.hasten(at(700), Duration::from_secs(5));
+        assert_eq!(batcher.window(at(700)), Window::OpenUntil(at(1700)), "it is never slowed down");
     }
 
     #[test]

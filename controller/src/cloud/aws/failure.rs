@@ -117,6 +117,13 @@ pub fn unavailable(
     offerings
 }
 
+/// Answers that the next attempt goes elsewhere, when all that was wrong are full subnets beside which the class has others.
+pub fn elsewhere(refused: &[Refusal], has_room: impl Fn(&str) -> bool) -> Option<LaunchError> {
+    let full = |refusal: &Refusal| refusal.code == NO_ADDRESSES && has_room(&refusal.zone);
+    let first = refused.first().filter(|_| refused.iter().all(full))?;
+    Some(LaunchError::Elsewhere(first.error().to_string()))
+}
+
 /// Draws the consequence of an answer without an instance: another offering if that may help, else what stands in the way. The answer is
 /// definite: EC2 keeps it under the token, so the next try needs another token even where the same request may then succeed.
 pub fn nothing_launched(
@@ -233,6 +240,9 @@ mod tests {
         let missing = ("m7i.large".to_owned(), "InsufficientInstanceCapacity".to_owned());
         assert_eq!(marked(false), [(String::new(), NO_ADDRESSES.to_owned()), missing.clone()]);
         assert_eq!(marked(true), [missing]);
+        let goes = |refused: &[Refusal], has_room| elsewhere(refused, |_| has_room).is_some();
+        assert!(goes(&refused[..1], true), "only the subnet was wrong: the same again, in another");
+        assert!(!goes(&refused[..1], false) && !goes(&refused, true) && !goes(&[], true));
     }
 
     #[test]

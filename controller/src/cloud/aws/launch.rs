@@ -127,6 +127,9 @@ pub async fn launch(
             }
             let failed = failure::of_all(&error, request);
             aws.note_full(&failed);
+            if let Some(elsewhere) = failure::elsewhere(&failed, has_room) {
+                return Err(elsewhere);
+            }
             return Err(failure::call_failed(error, failure::unavailable(&failed, refused_of, has_room)));
         }
     };
@@ -137,6 +140,9 @@ pub async fn launch(
         }
     }
     let Some(launched) = answer.launched.first() else {
+        if let Some(elsewhere) = failure::elsewhere(&answer.refused, has_room) {
+            return Err(elsewhere);
+        }
         if answer.refused.iter().any(|refusal| refusal.code.starts_with("InvalidLaunchTemplate")) {
             aws.templates.doubt(templates.keys());
         }

@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::presence::APPEARS_WITHIN;
 use super::step::{REGISTRATION_TIMEOUT, later, provider_id, was_registered};
 use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 
 /// An instance is left alone for this long after it was first seen here, by our own clock: its claim may be on the way (Karpenter: 30 s).
 const INSTANCE_AGE: SignedDuration = SignedDuration::from_secs(30);
-/// For this long after its launch an instance whose node was never seen is not missed: EC2's listings may not show it yet.
-const LISTED_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 /// Whatever the size of the fleet, this many may be collected in one pass.
 const ALWAYS: usize = 5;
 /// Beyond that, one in this many.
@@ -161,7 +160,7 @@ impl Collector {
 fn may_be_unlisted(claim: &NodeClaim, now: Timestamp) -> bool {
     let status = claim.status.as_ref().filter(|_| !was_registered(claim));
     let launched = status.and_then(|status| conditions::get(&status.conditions, conditions::LAUNCHED));
-    launched.is_some_and(|launched| now < later(launched.last_transition_time, LISTED_WITHIN))
+    launched.is_some_and(|launched| now < later(launched.last_transition_time, APPEARS_WITHIN))
 }
 
 /// For how long the node of a claim that had one has been gone, by the condition that tells it.
