@@ -1,5 +1,6 @@
 //! The emulated AWS as the tests use it: what a cluster needs beforehand, the queue, and the door for faults.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -147,6 +148,7 @@ impl Aws {
             Some("i") => self.end_instance(id),
             Some("eni") => drop(self.ec2(&format!("Action=DeleteNetworkInterface&NetworkInterfaceId={id}"))),
             Some("vol") => drop(self.ec2(&format!("Action=DeleteVolume&VolumeId={id}"))),
+            Some("subnet") => drop(self.ec2(&format!("Action=DeleteSubnet&SubnetId={id}"))),
             Some("lt") => drop(self.ec2(&format!("Action=DeleteLaunchTemplate&LaunchTemplateId={id}"))),
             _ => {
                 let call = self.clients.iam().delete_instance_profile().instance_profile_name(id);
@@ -155,8 +157,23 @@ impl Aws {
         }
     }
 
+    /// Makes a subnet in a zone of the cluster's VPC, by the letter of the zone; returns its id.
+    pub fn plant_subnet(&self, letter: char, cidr: &str) -> String {
+        let vpc = self.seed["vpc_id"].as_str().expect("a VPC");
+        let zone = format!("{}{letter}", self.region);
+        let answer = self.ec2(&format!("Action=CreateSubnet&VpcId={vpc}&CidrBlock={cidr}&AvailabilityZone={zone}"));
+        let id = answer.split_once("<subnetId>").and_then(|(_, rest)| rest.split('<').next());
+        id.unwrap_or_else(|| panic!("a subnet in {answer}")).to_owned()
+    }
+
+    /// Deletes the launch templates of a node class as somebody with the account's console does; returns how many there were.
+    pub async fn delete_templates(&self, class: &str) -> usize {
+        let tags = BTreeMap::from([("karpenter.k8s.aws/ec2nodeclass".to_owned(), class.to_owned())]);
+        karp_aws::launch_template::delete_all(&self.clients, &tags).await.expect("they are deleted")
+    }
+
     /// Calls EC2 by its query API, as anybody with the account's credentials may.
-    fn ec2(&self, call: &str) -> String {
+    pub fn ec2(&self, call: &str) -> String {
         self.query("ec2", &format!("{call}&Version=2016-11-15"))
     }
 

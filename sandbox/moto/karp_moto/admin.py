@@ -73,7 +73,7 @@ def reset_faults(world, gate, body):
     reservations.replace(world, [])
     statuses.replace(world, [])
     placement.replace(world, [])
-    world.lag.replace([])
+    world.lag.reset()
     world.settings.profile_seconds = type(world.settings).profile_seconds
     return {}
 
@@ -107,7 +107,7 @@ POST = {
     "settings": settings, "prices": set_prices, "capacity": set_capacity, "throttle": throttle, "delay": delay,
     "fail": lambda world, gate, body: world.faults.fail(body) or {},
     "cut": lambda world, gate, body: world.faults.cut(body) or {},
-    "hide": lambda world, gate, body: world.lag.replace(body),
+    "hide": lambda world, gate, body: world.lag.hide(body) or {},
     "hold": hold, "release": release, "reset-faults": reset_faults, "interrupt": interrupt,
     "reservations": lambda world, gate, body: reservations.replace(world, body),
     "statuses": lambda world, gate, body: statuses.replace(world, body),

@@ -18,11 +18,13 @@ class Lag:
         self.rules = []  # what /_karp/hide says, with `until`
         self.profiles = {}  # profile name -> when EC2 knows it with its role
 
-    def replace(self, rules):
-        """Sets what is hidden; those before are seen again."""
+    def hide(self, rules):
         now = time.monotonic()
-        self.rules = [{**rule, "until": now + float(rule.get("seconds", "inf"))} for rule in rules or []]
-        return rules or []
+        self.rules += [{**rule, "until": now + float(rule.get("seconds", "inf"))} for rule in rules]
+
+    def reset(self):
+        """Shows everything again."""
+        self.rules = []
 
     def hides(self, instance, by_id):
         """Whether a Describe call does not tell of an instance; `by_id` calls name it."""

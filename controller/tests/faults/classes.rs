@@ -1,0 +1,66 @@
+//! What classes need is gone, not there yet, or too long.
+
+use karp_domain::api::conditions;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, scale};
+use crate::support::stand::Stand;
+use crate::support::until;
+
+/// Seconds after which EC2 knows a new instance profile.
+const PROPAGATION: u32 = 12;
+/// Bytes of user data, more than EC2 takes.
+const TOO_LONG: usize = 17 * 1024;
+
+/// Somebody deletes the launch templates that the controller believes to be there.
+pub async fn template(stand: &Stand) {
+    let scene = Scene::with_class(stand, "template", &["m5d.large"], json!({})).await;
+    scene.pods(1).await;
+    scene.until_running(1).await;
+    assert!(stand.aws.delete_templates(&scene.name).await > 0, "there was one");
+    scale(stand, &scene.name, 2).await;
+    scene.until_running(2).await;
+    assert_eq!((scene.instances().len(), scene.claims().await.len()), (2, 2), "one more of each");
+}
+
+/// EC2 learns of the profile that is made for a role a while after IAM: the class waits for it, and nothing is launched in vain.
+pub async fn role(stand: &Stand) {
+    stand.aws.door("settings", &json!({ "profile_seconds": PROPAGATION }));
+    let fields = json!({ "role": stand.aws.profile, "instanceProfile": Value::Null });
+    let scene = Scene::with_class(stand, "role", &["m5dn.large"], fields).await;
+    scene.pods(1).await;
+    scene.until_said(conditions::VALIDATION_SUCCEEDED, "False", "InstanceProfileNotFound").await;
+    scene.until_running(1).await;
+    scene.only_instance().await;
+    assert_eq!(scene.asked().len(), 1, "nothing was asked for before the profile was known");
+    let status = scene.classes().get(&scene.name).await.expect("the class").status.expect("a status");
+    assert!(status.instance_profile.is_some() && conditions::is_true(&status.conditions, conditions::READY));
+}
+
+/// The class says so itself before anything is launched, and heals.
+pub async fn user_data(stand: &Stand) {
+    let scene = Scene::new(stand, "long");
+    scene.class(&scene.name, json!({ "userData": format!("#!/bin/sh\n# {}\n", "x".repeat(TOO_LONG)) })).await;
+    scene.until_said(conditions::VALIDATION_SUCCEEDED, "False", "UserDataSizeLimitExceeded").await;
+    scene.until_said(conditions::READY, "False", "").await;
+    let short = Patch::Merge(json!({ "spec": { "userData": "#!/bin/sh\necho short\n" } }));
+    scene.classes().patch(&scene.name, &PatchParams::default(), &short).await.expect("it is shortened");
+    scene.until_said(conditions::READY, "True", "").await;
+}
+
+/// The class waits for its placement group; its instances go there.
+pub async fn group(stand: &Stand) {
+    let name = format!("{}-near", stand.name);
+    let fields = json!({ "placementGroupSelector": { "name": name } });
+    let scene = Scene::with_class(stand, "group", &["c5d.large"], fields).await;
+    scene.pods(1).await;
+    scene.until_said(conditions::PLACEMENT_GROUP_READY, "False", "PlacementGroupNotFound").await;
+    let group = json!([{ "id": "pg-0123456789abcdef0", "name": name, "strategy": "spread" }]);
+    stand.aws.door("placement-groups", &group);
+    scene.until_said(conditions::PLACEMENT_GROUP_READY, "True", "").await;
+    scene.until_running(1).await;
+    let one = scene.only_instance().await;
+    let asked = format!("Action=DescribeInstances&InstanceId.1={}", one["id"].as_str().expect("an id"));
+    until("EC2 tells the group", async || stand.aws.ec2(&asked).contains("pg-0123456789abcdef0")).await;
+}

@@ -1,0 +1,107 @@
+//! What EC2 does not tell, or not yet: lists that miss an instance, instances that are invisible after their launch, answers that are lost.
+
+use std::time::Duration;
+
+use karp_domain::api::{NodeClaim, conditions};
+use kube::api::DeleteParams;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::capacity;
+use crate::scene::{Scene, Subnets, always, scale};
+use crate::support::stand::{Stand, instance_of, since};
+use crate::support::{until, until_within};
+
+/// A list misses an instance for so long: more than two passes of a young collector.
+const MISSED: Duration = Duration::from_secs(25);
+/// An instance is invisible for so long after its launch (issue 6).
+const INVISIBLE: Duration = Duration::from_secs(60);
+/// The same, of one that is ended meanwhile.
+const BRIEFLY: Duration = Duration::from_secs(15);
+/// An instance of which no claim tells is ended within this: seen twice, and for half a minute.
+const COLLECTED: Duration = Duration::from_secs(90);
+
+/// A listing lacks an instance that runs: nothing is ended and nothing collected.
+pub async fn list(stand: &Stand) {
+    let scene = Scene::on_demand(stand, "list", &["m5zn.large"]).await;
+    scene.pods(1).await;
+    scene.until_running(1).await;
+    until("its node is initialized", async || {
+        scene.claims().await.iter().all(|claim| since(claim, conditions::INITIALIZED).is_some())
+    })
+    .await;
+    let (pod, claim) = (scene.running().await.remove(0), scene.claims().await.remove(0));
+    let missed = json!([{ "ids": [instance_of(&claim)], "lists_only": true, "seconds": MISSED.as_secs() }]);
+    stand.aws.door("hide", &missed);
+    always(MISSED, "what is not listed lives on", async || {
+        let claims = scene.claims().await;
+        claims.len() == 1 && claims[0].uid() == claim.uid() && claims[0].metadata.deletion_timestamp.is_none()
+    })
+    .await;
+    assert!(scene.running().await.iter().map(ResourceExt::uid).eq([pod.uid()]), "its pod was left alone");
+    assert_eq!(scene.only_instance().await["state"], "running");
+}
+
+/// The answer of a launch is lost, its instance is invisible for a minute, and meanwhile the claim would be launched as something else: the
+/// claim still ends up with that one instance.
+pub async fn invisible(stand: &Stand, subnets: &Subnets) {
+    let scene = Scene::new(stand, "unseen");
+    stand.aws.door("hide", &json!([{ "where": scene.name, "young_seconds": INVISIBLE.as_secs() }]));
+    stand.aws.door("cut", &json!([{ "action": "CreateFleet", "where": scene.name }]));
+    // the repetition of the call fails for another reason, so that the launch is decided anew
+    let odd = json!([{ "action": "CreateFleet", "where": scene.name, "after": 1, "code": "SomethingOdd", "dry_runs": false }]);
+    stand.aws.door("fail", &odd);
+    scene.pool(&scene.name, &stand.name, &["on-demand"], &["m6a.large", "m6a.xlarge"], 1).await;
+    scene.pods(1).await;
+    until("EC2 has launched it", async || scene.instances().len() == 1).await;
+    let launched = scene.instances().remove(0);
+    assert_eq!(launched["instance_type"], "m6a.large");
+
+    // somebody else finds that the type is gone: the claim's next request names others
+    let mut rules = capacity::rules(stand, subnets);
+    rules.as_array_mut().expect("rules").push(json!({ "instance_type": "m6a.large" }));
+    stand.aws.door("capacity", &rules);
+    let rival = Scene::on_demand(stand, "rival", &["m6a.large"]).await;
+    rival.pods(1).await;
+    until("the type is known to be gone", async || !rival.events("InsufficientCapacityError").await.is_empty()).await;
+
+    scene.until_running(1).await;
+    let mismatches = scene.asked().iter().filter(|(_, call)| call["error"] == "IdempotentParameterMismatch").count();
+    assert!(mismatches > 0, "the claim was never launched as something else: {:?}", scene.asked());
+    always(Duration::from_secs(5), "one instance stands for the claim", async || scene.instances().len() == 1).await;
+    assert_eq!(scene.only_instance().await["id"], launched["id"]);
+}
+
+/// A claim is deleted while EC2 does not find its instance: it is ended all the same, once it is seen.
+pub async fn ended_unseen(stand: &Stand) {
+    let scene = Scene::on_demand(stand, "ended", &["m5zn.xlarge"]).await;
+    stand.aws.door("hide", &json!([{ "where": scene.name, "young_seconds": BRIEFLY.as_secs() }]));
+    scene.pods(1).await;
+    until("it is launched", async || scene.claims().await.iter().any(|claim| !instance_of(claim).is_empty())).await;
+    scale(stand, &scene.name, 0).await;
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    for claim in scene.claims().await {
+        claims.delete(&claim.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
+    }
+    let ending = |one: &Value| one["state"] == "shutting-down" || one["state"] == "terminated";
+    until_within(BRIEFLY + COLLECTED, "the instance is ended", async || scene.instances().iter().all(ending)).await;
+    until("the claim is gone", async || scene.claims().await.is_empty()).await;
+    assert_eq!(scene.instances().len(), 1);
+}
+
+/// The connection breaks before a launch reaches EC2, and again after it has: one instance comes of it.
+pub async fn cut(stand: &Stand) {
+    let scene = Scene::new(stand, "cut");
+    let cut = |when: &str| json!({ "action": "CreateFleet", "where": scene.name, "when": when });
+    stand.aws.door("cut", &json!([cut("before"), cut("after")]));
+    scene.pool(&scene.name, &stand.name, &["on-demand"], &["c5a.large"], 1).await;
+    scene.pods(1).await;
+    scene.until_running(1).await;
+    scene.only_instance().await;
+    let answers: Vec<Value> = scene.asked().into_iter().map(|(_, call)| call["status"].clone()).collect();
+    assert_eq!(
+        answers,
+        [json!(200), json!(200)],
+        "the second attempt was lost after its effect, the third repeated it"
+    );
+}
