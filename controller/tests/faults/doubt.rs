@@ -48,8 +48,8 @@ pub async fn invisible(stand: &Stand, subnets: &Subnets) {
     let scene = Scene::new(stand, "unseen");
     stand.aws.door("hide", &json!([{ "where": scene.name, "young_seconds": INVISIBLE.as_secs() }]));
     stand.aws.door("cut", &json!([{ "action": "CreateFleet", "where": scene.name }]));
-    // the repetition of the call fails for another reason, so that the launch is decided anew
-    let odd = json!([{ "action": "CreateFleet", "where": scene.name, "after": 1, "code": "SomethingOdd", "dry_runs": false }]);
+    // repetitions of the call fail for another reason, so that the launch is decided anew
+    let odd = json!([{ "action": "CreateFleet", "where": scene.name, "after": 1, "times": 1000, "code": "SomethingOdd", "dry_runs": false }]);
     stand.aws.door("fail", &odd);
     scene.pool(&scene.name, &stand.name, &["on-demand"], &["m6a.large", "m6a.xlarge"], 1).await;
     scene.pods(1).await;
@@ -64,6 +64,7 @@ pub async fn invisible(stand: &Stand, subnets: &Subnets) {
     let rival = Scene::on_demand(stand, "rival", &["m6a.large"]).await;
     rival.pods(1).await;
     until("the type is known to be gone", async || !rival.events("InsufficientCapacityError").await.is_empty()).await;
+    stand.aws.door("fail", &json!([{ "action": "CreateFleet", "where": scene.name, "times": 0 }]));
 
     scene.until_running(1).await;
     let mismatches = scene.asked().iter().filter(|(_, call)| call["error"] == "IdempotentParameterMismatch").count();

@@ -67,6 +67,7 @@ async fn faults_of_aws_end_well() {
     });
     let failed: Vec<&str> = join_all(played).await.into_iter().flatten().collect();
     assert!(failed.is_empty(), "{failed:?}");
+    scene::clear(&stand).await;
     capacity::elsewhere(&stand).await;
     throttled(&stand).await;
     scene::clear(&stand).await;

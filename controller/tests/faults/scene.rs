@@ -154,8 +154,10 @@ pub async fn scale(stand: &Stand, name: &str, replicas: u32) {
     deployments.patch(name, &PatchParams::default(), &patch).await.expect("it is scaled");
 }
 
-/// Takes the pools and classes of all scenes away and waits until nothing of them is left.
+/// Takes the pods, pools and classes of all scenes away and waits until nothing of them is left.
 pub async fn clear(stand: &Stand) {
+    let deployments: Api<Deployment> = Api::namespaced(stand.client.clone(), &stand.name);
+    deployments.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("they are deleted");
     let begin = format!("{}-", stand.name);
     let ours = |name: &str| name.starts_with(&begin);
     let (pools, classes) = (Api::<NodePool>::all(stand.client.clone()), Api::<Ec2NodeClass>::all(stand.client.clone()));

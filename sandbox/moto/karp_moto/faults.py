@@ -35,9 +35,14 @@ class Faults:
         return next(filter(covers, self.capacity), None)
 
     def fail(self, rules):
+        """Adds failures; one of no times takes back those before of its action and `where`."""
         usual = {"code": "InternalError", "message": "injected by a test", "status": 500, "after": 0, "dry_runs": True}
         with self._lock:
-            self._failures.extend({**usual, **timed(rule)} for rule in rules)
+            for rule in rules:
+                if rule.get("times") == 0:
+                    self._failures = [r for r in self._failures if (r["action"], r.get("where")) != (rule["action"], rule.get("where"))]
+                else:
+                    self._failures.append({**usual, **timed(rule)})
 
     def throttle(self, action, times):
         """Throttles the next calls of an action, or all of them for a while: `times` is a number, or {"seconds"}."""

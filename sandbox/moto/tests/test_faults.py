@@ -52,6 +52,10 @@ class Faults(FleetStand):
         self.eventually(lambda: time.sleep(0.2) or not self.throttled())
         self.post("fail", [{"action": "CreateFleet", "where": "another-pool", "code": "UnauthorizedOperation", "status": 403}])
         self.launched()
+        self.post("fail", [{"action": "CreateFleet", "where": "default-1", "code": "UnauthorizedOperation", "status": 403, "times": 100}])
+        self.refused("UnauthorizedOperation", self.fleet, kinds=["m5.large"])
+        self.post("fail", [{"action": "CreateFleet", "where": "default-1", "times": 0}])
+        self.launched()
 
     def throttled(self):
         try:
