@@ -46,8 +46,8 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// Finds the live instances that were launched for a claim, by tag.
     async fn find(&self, claim: &NodeClaim) -> Result<Vec<Instance>, CloudError>;
 
-    /// Returns one instance; `None` when it is known to be gone.
-    async fn get(&self, provider_id: &str) -> Result<Option<Instance>, CloudError>;
+    /// Looks one instance up.
+    async fn get(&self, provider_id: &str) -> Result<Presence, CloudError>;
 
     /// Lists this cluster's instances, ending ones included. An answer is whole or an error.
     async fn list(&self) -> Result<Vec<Instance>, CloudError>;
@@ -184,6 +184,36 @@ pub struct Launched {
 
 /// EC2's word for a capacity reservation that has no instance left.
 pub const RESERVATION_FULL: &str = "ReservationCapacityExceeded";
+
+/// Says whether there is an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// There is; it may be on its way out.
+    Exists(Box<Instance>),
+    /// The cloud does not know it: it is gone, or was launched a moment ago.
+    Unknown,
+    /// It has ended.
+    Gone,
+}
+
+impl Presence {
+    /// Returns the instance, if there is one.
+    pub fn instance(self) -> Option<Instance> {
+        match self {
+            Self::Exists(instance) => Some(*instance),
+            Self::Unknown | Self::Gone => None,
+        }
+    }
+
+    /// Says whether nothing of an instance runs or will; `launched` says when it was.
+    pub fn is_over(&self, launched: Option<Timestamp>, now: Timestamp) -> bool {
+        match self {
+            Self::Exists(_) => false,
+            Self::Unknown => is_gone_if_unknown(launched, now),
+            Self::Gone => true,
+        }
+    }
+}
 
 /// Says how far an instance's end is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 
 use super::{
-    CloudError, CloudProvider, Instance, LaunchError, LaunchOrder, Launched, Prepared, QueueMessage, Request, Resolved,
-    Termination,
+    CloudError, CloudProvider, Instance, LaunchError, LaunchOrder, Launched, Prepared, Presence, QueueMessage, Request,
+    Resolved, Termination,
 };
 use crate::effect;
 
@@ -178,8 +178,9 @@ impl CloudProvider for Simulated {
         Ok(self.node(&claim.name_any()).await?.iter().map(instance).collect())
     }
 
-    async fn get(&self, id: &str) -> Result<Option<Instance>, CloudError> {
-        Ok(self.by_id(id).await?.as_ref().map(instance))
+    async fn get(&self, id: &str) -> Result<Presence, CloudError> {
+        let found = self.by_id(id).await?;
+        Ok(found.map_or(Presence::Gone, |node| Presence::Exists(Box::new(instance(&node)))))
     }
 
     async fn list(&self) -> Result<Vec<Instance>, CloudError> {

@@ -73,7 +73,7 @@ async fn located(claim: &NodeClaim, context: &Context) -> Result<NodeClaim, Erro
     let has = |key: &str| claim.labels().contains_key(key);
     let asked = has(labels::PLACEMENT_GROUP_ID) && !has(labels::PLACEMENT_GROUP_PARTITION);
     let Some(id) = node_claim::provider_id(claim).filter(|_| asked) else { return Ok(claim.clone()) };
-    let Some(partition) = context.cloud.get(id).await?.and_then(|instance| instance.partition) else {
+    let Some(partition) = context.cloud.get(id).await?.instance().and_then(|instance| instance.partition) else {
         return Ok(claim.clone());
     };
     let label = json!({ "labels": { (labels::PLACEMENT_GROUP_PARTITION): partition.to_string() } });

@@ -23,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::driver::Driver;
 use super::{Context, Error, launch, node_claim, protection, registration};
-use crate::cloud::Termination;
 use crate::effect::{self, Effect};
 use crate::observe::Change;
 use crate::ops::events::Reason;
@@ -116,8 +115,7 @@ async fn exists(id: &str, launched: Option<Timestamp>, context: &Context) -> Res
     if id.is_empty() {
         return Ok(false);
     }
-    let known = context.cloud.get(id).await?.is_some();
-    Ok(known || !Termination::Unknown.is_over(launched, Timestamp::now()))
+    Ok(!context.cloud.get(id).await?.is_over(launched, Timestamp::now()))
 }
 
 /// Tells by when the pods are gone, on a node that is drained, or on its claim.

@@ -47,8 +47,8 @@ use moka::sync::Cache;
 use tokio::sync::OnceCell;
 
 use super::{
-    CloudError, CloudProvider, Instance, LaunchError, LaunchOrder, Launched, Prepared, Problem, QueueMessage, Request,
-    Resolved, Store, Termination,
+    CloudError, CloudProvider, Instance, LaunchError, LaunchOrder, Launched, Prepared, Presence, Problem, QueueMessage,
+    Request, Resolved, Store, Termination,
 };
 use crate::options::Options;
 use addresses::Addresses;
@@ -349,9 +349,12 @@ impl CloudProvider for Aws {
         Ok(found.into_iter().map(|instance| read(&self.gated(instance))).collect())
     }
 
-    async fn get(&self, provider_id: &str) -> Result<Option<Instance>, CloudError> {
-        let found = self.describe(instance_id(provider_id)?).await?;
-        Ok(found.filter(|instance| instance.state != instances::State::Terminated).map(|instance| read(&instance)))
+    async fn get(&self, provider_id: &str) -> Result<Presence, CloudError> {
+        Ok(match self.describe(instance_id(provider_id)?).await? {
+            Some(instance) if instance.state == instances::State::Terminated => Presence::Gone,
+            Some(instance) => Presence::Exists(Box::new(read(&instance))),
+            None => Presence::Unknown,
+        })
     }
 
     async fn list(&self) -> Result<Vec<Instance>, CloudError> {

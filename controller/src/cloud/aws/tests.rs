@@ -166,7 +166,7 @@ async fn a_claim_is_launched_once_found_and_ended() {
         end = aws.terminate(&launched.provider_id).await.expect("ended");
     }
     assert_eq!(end, Termination::Gone);
-    assert_eq!(aws.get(&launched.provider_id).await.expect("looked"), None);
+    assert_eq!(aws.get(&launched.provider_id).await.expect("looked"), Presence::Gone);
 
     aws.release(&class).await.expect("released");
     let left = launch_template::list(&aws.clients, &class::ownership(&aws.cluster_name, "launched")).await;
@@ -229,7 +229,7 @@ async fn instances_are_described_and_ended_together() {
     assert_eq!(found, ids.iter().map(|id| vec![id.clone()]).collect::<Vec<_>>(), "each its own");
 
     let unknown = "aws:///us-east-1a/i-0123456789abcdef0".to_owned();
-    assert_eq!(aws.get(&unknown).await.expect("looked"), None);
+    assert_eq!(aws.get(&unknown).await.expect("looked"), Presence::Unknown);
     let all: Vec<String> = ids.iter().cloned().chain([unknown]).collect();
     let answers = futures::future::join_all(all.iter().map(|id| aws.terminate(id))).await;
     let answers: Vec<Termination> = answers.into_iter().map(|one| one.expect("asked")).collect();
@@ -424,7 +424,7 @@ async fn a_reservation_is_launched_into_until_it_is_full() {
     let launched = aws.launch(&prepared).await.expect("launched").instance;
     let taken = launched.reservation.clone().expect("it is reserved");
     assert_eq!((launched.capacity_type, taken.id.as_str()), (CapacityType::Reserved, "cr-1"));
-    let listed = aws.get(&launched.provider_id).await.expect("looked").expect("it is there");
+    let listed = aws.get(&launched.provider_id).await.expect("looked").instance().expect("it is there");
     assert_eq!((listed.capacity_type, listed.reservation), (CapacityType::Reserved, Some(taken)));
     let after = aws.catalogue(&class).await.expect("a catalogue");
     let open: Vec<bool> = after.reservations().map(|(_, one)| one.available).collect();
@@ -448,7 +448,7 @@ async fn a_reservation_is_launched_into_until_it_is_full() {
     assert_eq!(aws.drift(&claim, &other).await.expect("looked").as_deref(), Some("CapacityReservationDrift"));
     reserve(serde_json::json!([])).await;
     assert_eq!(aws.drift(&claim, &other).await.expect("looked"), None, "the reservation is gone, not deselected");
-    let demoted = aws.get(&launched.provider_id).await.expect("looked").expect("it runs on");
+    let demoted = aws.get(&launched.provider_id).await.expect("looked").instance().expect("it runs on");
     assert_eq!((demoted.capacity_type, demoted.reservation), (CapacityType::OnDemand, None));
 
     let bought = self::offerings(&aws, &class, CapacityType::OnDemand).await;
