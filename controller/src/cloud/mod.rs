@@ -314,6 +314,14 @@ pub enum LaunchError {
     /// The token was used with another request: look for the instance by tag and adopt it.
     #[error("the client token was used for another request: {0}")]
     TokenReused(String),
+    /// Nothing, for a reason that stays: this is the whole answer, kept under the token, so that the next try needs another one.
+    #[error("{message}")]
+    Denied {
+        /// One word for metrics and conditions.
+        reason: String,
+        /// What happened.
+        message: String,
+    },
     /// Nothing of it, but the next attempt is made elsewhere: make it at once.
     #[error("{0}")]
     Elsewhere(String),

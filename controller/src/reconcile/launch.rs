@@ -140,6 +140,7 @@ async fn timed<T>(
             LaunchError::NodeClassNotReady(_) => "NodeClassNotReadyError",
             LaunchError::TokenReused(_) => "IdempotentParameterMismatch",
             LaunchError::Elsewhere(_) => "InsufficientFreeAddressesInSubnet",
+            LaunchError::Denied { reason, .. } => reason,
             LaunchError::Cloud(error) => error.reason(),
         };
         let labels = CloudErrorLabels::new("nodeclaim.lifecycle", method, context.cloud.name(), reason);
@@ -310,11 +311,9 @@ async fn give_up(claim: &NodeClaim, context: &Context, lack: Lack, message: &str
 
 /// Draws the consequence of a launch that gave nothing.
 async fn fail(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error: LaunchError) -> Result<Action, Error> {
-    // A refusal is a definite answer, kept under the token: the next try needs another one.
+    // A call that was refused as such says nothing of an earlier one under the token, whose answer may have been lost.
     let advanced = match &error {
-        LaunchError::Cloud(CloudError::Refused { .. }) | LaunchError::Elsewhere(_) => {
-            Some(advance(claim, context).await?)
-        }
+        LaunchError::Denied { .. } | LaunchError::Elsewhere(_) => Some(advance(claim, context).await?),
         _ => None,
     };
     let claim = advanced.as_ref().unwrap_or(claim);
@@ -337,7 +336,7 @@ async fn fail(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error:
         LaunchError::Cloud(CloudError::Retry { after, message }) => {
             (conditions::LAUNCH_FAILED, message.clone(), *after)
         }
-        LaunchError::Cloud(CloudError::Refused { reason, message }) => {
+        LaunchError::Denied { reason, message } | LaunchError::Cloud(CloudError::Refused { reason, message }) => {
             context.events.publish(&effect::reference(claim), Reason::LaunchFailed, message.clone());
             (reason.as_str(), message.clone(), Some(REFUSED_WAIT))
         }

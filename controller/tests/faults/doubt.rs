@@ -64,6 +64,10 @@ pub async fn invisible(stand: &Stand, subnets: &Subnets) {
     let rival = Scene::on_demand(stand, "rival", &["m6a.large"]).await;
     rival.pods(1).await;
     until("the type is known to be gone", async || !rival.events("InsufficientCapacityError").await.is_empty()).await;
+    until("the launch is to be decided anew", async || {
+        scene.asked().iter().any(|(_, call)| call["error"] == "SomethingOdd")
+    })
+    .await;
     stand.aws.door("fail", &json!([{ "action": "CreateFleet", "where": scene.name, "times": 0 }]));
 
     scene.until_running(1).await;
@@ -88,6 +92,31 @@ pub async fn ended_unseen(stand: &Stand) {
     until_within(BRIEFLY + COLLECTED, "the instance is ended", async || scene.instances().iter().all(ending)).await;
     until("the claim is gone", async || scene.claims().await.is_empty()).await;
     assert_eq!(scene.instances().len(), 1);
+}
+
+/// The answer of a launch is lost, its repetition is refused for want of rights, and the controller is another one when these are back: the
+/// refusal says nothing of the first call, whose instance is not seen yet.
+pub async fn refused_after_a_lost_answer(stand: &mut Stand) {
+    let name = Scene::new(stand, "refused").name;
+    stand.aws.door("hide", &json!([{ "where": name, "young_seconds": INVISIBLE.as_secs() }]));
+    stand.aws.door("cut", &json!([{ "action": "CreateFleet", "where": name }]));
+    let denied = json!({ "action": "CreateFleet", "where": name, "after": 1, "times": 1000, "code": "UnauthorizedOperation",
+        "status": 403, "dry_runs": false });
+    stand.aws.door("fail", &json!([denied]));
+    let scene = Scene::on_demand(stand, "refused", &["m4.large"]).await;
+    scene.pods(1).await;
+    until("the claim says what is wrong", async || {
+        let told = scene.claims().await.into_iter().find_map(|claim| claim.status);
+        told.is_some_and(|status| status.conditions.iter().any(|condition| condition.reason == "Unauthorized"))
+    })
+    .await;
+    assert_eq!(scene.instances().len(), 1, "EC2 has launched it");
+    stand.crash();
+    stand.aws.door("fail", &json!([{ "action": "CreateFleet", "where": name, "times": 0 }]));
+    stand.start();
+    let scene = Scene::new(stand, "refused");
+    scene.until_running(1).await;
+    scene.only_instance().await;
 }
 
 /// The connection breaks before a launch reaches EC2, and again after it has: one instance comes of it.

@@ -69,6 +69,7 @@ async fn faults_of_aws_end_well() {
     assert!(failed.is_empty(), "{failed:?}");
     scene::clear(&stand).await;
     capacity::elsewhere(&stand).await;
+    doubt::refused_after_a_lost_answer(&mut stand).await;
     throttled(&stand).await;
     scene::clear(&stand).await;
     subnets.uproot(&stand.aws);

@@ -134,7 +134,7 @@ pub fn nothing_launched(
     let lasting = answer.refused.iter().find(|refusal| !is_unavailable(refusal));
     if let Some(refusal) = lasting {
         let error = refusal.error();
-        return CloudError::Refused { reason: reason(&error).to_owned(), message: error.to_string() }.into();
+        return LaunchError::Denied { reason: reason(&error).to_owned(), message: error.to_string() };
     }
     let message = answer.failure().map_or_else(|| "nothing was launched".to_owned(), |error| error.to_string());
     LaunchError::InsufficientCapacity { offerings: unavailable(&answer.refused, reservation, has_room), message }
@@ -223,7 +223,7 @@ mod tests {
         assert!(matches!(&capacity, LaunchError::InsufficientCapacity { offerings, .. } if offerings.len() == 2));
         let refused =
             nothing_launched(&answer(&["InsufficientInstanceCapacity", "UnauthorizedOperation"]), |_| None, |_| false);
-        assert!(matches!(&refused, LaunchError::Cloud(CloudError::Refused { reason, .. }) if reason == "Unauthorized"));
+        assert!(matches!(&refused, LaunchError::Denied { reason, .. } if reason == "Unauthorized"));
         assert!(matches!(
             nothing_launched(&answer(&[]), |_| None, |_| false),
             LaunchError::InsufficientCapacity { .. }

@@ -127,9 +127,6 @@ pub async fn launch(
             }
             let failed = failure::of_all(&error, request);
             aws.note_full(&failed);
-            if let Some(elsewhere) = failure::elsewhere(&failed, has_room) {
-                return Err(elsewhere);
-            }
             return Err(failure::call_failed(error, failure::unavailable(&failed, refused_of, has_room)));
         }
     };

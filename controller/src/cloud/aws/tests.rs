@@ -477,7 +477,7 @@ async fn a_missing_profile_refuses_the_launch_by_name() {
     let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
     let prepared = aws.prepare(&order).await.expect("prepared");
     match aws.launch(&prepared).await {
-        Err(LaunchError::Cloud(CloudError::Refused { reason, .. })) => assert_eq!(reason, "InstanceProfileNameInvalid"),
+        Err(LaunchError::Denied { reason, .. }) => assert_eq!(reason, "InstanceProfileNameInvalid"),
         other => panic!("{other:?}"),
     }
     aws.release(&class).await.expect("released");
