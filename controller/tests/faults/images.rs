@@ -18,6 +18,11 @@ fn id(stand: &Stand, number: u32) -> String {
     )
 }
 
+/// A parameter that names an image, among AWS's own: the controller's role reads no others unless it is told of them.
+fn parameter(stand: &Stand) -> String {
+    format!("/aws/service/{}/golden", stand.name)
+}
+
 /// Publishes the images of all scenes. Of the first five, two are retired by their owner.
 pub fn publish(stand: &Stand) {
     let name = |what: &str| format!("{}-{what}", stand.name);
@@ -36,7 +41,7 @@ pub fn publish(stand: &Stand) {
             { "id": id(stand, 7), "name": name("gone-2"), "day": "20260701", "tags": tags("gone") },
         ]),
     );
-    stand.aws.door("parameters", &json!({ format!("/{}/golden", stand.name): id(stand, 1) }));
+    stand.aws.door("parameters", &json!({ parameter(stand): id(stand, 1) }));
 }
 
 /// Each kind of term selects the newest image for each architecture; what is retired comes last, and strangers' images are not meant.
@@ -48,7 +53,7 @@ pub async fn selected(stand: &Stand) {
         ("by-owner", json!({ "name": golden, "owner": STRANGER }), &[("amd64", 5, false)]),
         ("by-self", json!({ "name": golden, "owner": "self" }), &own),
         ("by-tags", json!({ "tags": tags }), &own),
-        ("by-parameter", json!({ "ssmParameter": format!("/{}/golden", stand.name) }), &[("amd64", 1, false)]),
+        ("by-parameter", json!({ "ssmParameter": parameter(stand) }), &[("amd64", 1, false)]),
         ("by-id", json!({ "id": id(stand, 3) }), &[("amd64", 3, true)]),
     ] {
         let scene = Scene::new(stand, what);
