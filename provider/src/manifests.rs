@@ -5,6 +5,7 @@ pub mod controller;
 pub mod controller_settings;
 #[cfg(test)]
 pub mod coverage;
+pub mod definition;
 pub mod spec;
 
 use karp_domain::quantity::Quantity;

@@ -141,7 +141,7 @@ variable "controller" {
 }
 
 variable "keep_crds_on_destroy" {
-  description = "Leave the custom resource definitions at destroy. With false, every NodePool and EC2NodeClass goes with them."
+  description = "Leave the custom resource definitions at destroy. With false they go too, which is refused while objects of theirs are left."
   type        = bool
   default     = false
   nullable    = false

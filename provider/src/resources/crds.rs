@@ -6,18 +6,24 @@ use std::time::Duration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use karp_domain::api;
 use karp_kube::apply::{self, Force, Manager};
-use karp_kube::wait::{self, Until};
-use kube::api::{Api, DeleteParams};
+use karp_kube::wait::{self, Look, Until};
+use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt};
-use serde_json::Value as Json;
-use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
+use serde_json::{Value as Json, json};
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
+};
 
 use super::custom_object::{failure, needs, waited};
+use super::node_claims;
+use crate::manifests::definition::{self, Leave, Owner, Refusal, Step, VERSION};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
 use crate::provider::Handle;
-use crate::report::Failure;
+use crate::report::{Failure, Kind};
 
 const ID: &str = "crds";
+/// What is kept of the time limit to report and to store state.
+const RESERVE: Duration = Duration::from_secs(2);
 
 /// The CRDs.
 pub struct Crds {
@@ -30,23 +36,39 @@ impl Crds {
         Self { handle: Arc::clone(handle) }
     }
 
+    /// Looks at all definitions first, so that a refusal finds none of them changed; then brings each to what is wanted.
     async fn apply(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        let client = self.handle.session().kube().await?;
-        // A definition is one whole: whoever made it before (Helm, kubectl), its fields are taken over.
+        let session = self.handle.session();
+        let client = session.kube().await?;
+        let leave = Leave {
+            adopt: planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing),
+            downgrade: planned.get("allow_downgrade").as_bool() == Some(true),
+        };
+        let live = all_live(&client).await?;
+        let steps = judged(&live, leave)?;
+        // What core finds in the state of a failed creation it destroys next time: what was there before must not go with it.
+        let made_here = live.iter().all(Json::is_null);
+        // What it is about to apply is nobody else's any more, or was asked for.
         let manager = Manager { name: FIELD_MANAGER, force: Force::Yes };
-        let state = planned.with("id", ID).with("digest", digest(&WANTED)).with("names", names());
-        for definition in WANTED.iter() {
-            let doing = format!("apply CRD {}", name_of(definition));
-            let applied = ctx.run(apply::json(&client, manager, "customresourcedefinitions", definition)).await?;
-            applied.map_err(|error| failure(doing, error))?;
-            ctx.save(state.clone());
+        let state = told(planned);
+        for (definition, step) in WANTED.iter().zip(steps) {
+            if step == Step::Apply {
+                let doing = format!("apply CRD {}", name_of(definition));
+                let marked = definition::with_mark(definition);
+                let applied = ctx.run(apply::json(&client, manager, "customresourcedefinitions", &marked)).await?;
+                applied.map_err(|error| failure(doing, error))?;
+            }
+            if made_here {
+                ctx.save(state.clone());
+            }
         }
         for definition in WANTED.iter() {
             let name = name_of(definition);
-            let limit = Until::after(ctx.remaining().saturating_sub(Duration::from_secs(2)), ctx.stop());
+            let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
             let established = wait::established(&client, &name, &limit).await;
             established.map_err(|error| waited(&format!("wait for CRD {name}"), error))?;
         }
+        warn_of_releases(ctx, &live);
         Ok(state)
     }
 }
@@ -65,20 +87,144 @@ fn names() -> Vec<String> {
     names
 }
 
-/// Gives the digest of what the cluster has: ours where nothing differs, none where no definition is left.
-async fn live_digest(client: &Client) -> Result<Option<String>, Failure> {
+/// Puts into a state what all is there of the definitions once they are applied.
+fn told(state: Value) -> Value {
+    state.with("id", ID).with("digest", digest(&WANTED)).with("names", names()).with("version", VERSION)
+}
+
+/// Reads the definitions that the cluster has, in the order of those that are wanted; null for one that is not there.
+async fn all_live(client: &Client) -> Result<Vec<Json>, Failure> {
     let api = Api::<CustomResourceDefinition>::all(client.clone());
-    let (mut found, mut same) = (Vec::new(), true);
+    let mut all = Vec::new();
     for definition in WANTED.iter() {
         let name = name_of(definition);
         let live = api.get_opt(&name).await.map_err(|error| failure(format!("read CRD {name}"), error.into()))?;
-        let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
-        let live = live.and_then(|live| serde_json::to_value(live).ok()).map(|live| live["spec"].clone());
-        same &= live.as_ref().is_some_and(|live| contains(live, &definition["spec"]));
-        found.extend(live);
+        all.push(live.and_then(|live| serde_json::to_value(live).ok()).unwrap_or_default());
     }
-    let gone = found.is_empty();
-    Ok((!gone).then(|| if same { digest(&WANTED) } else { digest(&found) }))
+    Ok(all)
+}
+
+/// Decides what becomes of each live definition; or tells of all that may not be applied, those with the same reason together.
+fn judged(live: &[Json], leave: Leave) -> Result<Vec<Step>, Diagnostics> {
+    let mut steps = Vec::new();
+    let mut refused: Vec<(Refusal, Vec<String>)> = Vec::new();
+    for (live, wanted) in live.iter().zip(WANTED.iter()) {
+        let judged = if live.is_null() { Ok(Step::Apply) } else { definition::judge(live, wanted, leave) };
+        match judged {
+            Ok(step) => steps.push(step),
+            Err(why) => match refused.iter_mut().find(|(known, _)| *known == why) {
+                Some((_, names)) => names.push(name_of(wanted)),
+                None => refused.push((why, vec![name_of(wanted)])),
+            },
+        }
+    }
+    if refused.is_empty() {
+        return Ok(steps);
+    }
+    Err(refused.iter().flat_map(|(why, names)| Diagnostics::from(refusal(why, names))).collect())
+}
+
+fn refusal(why: &Refusal, names: &[String]) -> Failure {
+    let kind = if matches!(why, Refusal::Owned(_)) { Kind::Exists } else { Kind::InUse };
+    let plural = if names.len() == 1 { "" } else { "s" };
+    Failure::new(kind, format!("apply CRD{plural} {}", names.join(", ")), why.to_string()).with_fix(why.fix(names))
+}
+
+/// Warns that Helm still counts definitions as its own that it made, and would take them away with all objects.
+fn warn_of_releases(ctx: &Context, live: &[Json]) {
+    let owned = |live: &Json| match definition::owner(live) {
+        Some(Owner::Release { namespace, name }) => Some((namespace, name)),
+        _ => None,
+    };
+    let Some((namespace, name)) = live.iter().find_map(owned) else { return };
+    ctx.warn(Diagnostic::warning(
+        format!("Helm release {namespace}/{name} still counts CRDs as its own"),
+        format!(
+            "They are taken over; `helm uninstall {name}` would delete them all the same, and with them every NodePool and NodeClaim. Make \
+             Helm forget the release instead: `kubectl -n {namespace} delete secret -l owner=helm,name={name}`."
+        ),
+    ));
+}
+
+/// Gives what the cluster has as state: ours where nothing is missing; nothing where no definition is left.
+fn as_state(state: &Value, live: &[Json]) -> Option<Value> {
+    let live: Vec<&Json> = live.iter().map(|live| if is_leaving(live) { &Json::Null } else { live }).collect();
+    let found: Vec<Json> = live.iter().filter(|live| !live.is_null()).map(|live| live["spec"].clone()).collect();
+    if found.is_empty() {
+        return None;
+    }
+    let state = told(state.clone());
+    let differs = |(live, wanted): &(&&Json, &Json)| !contains(&live["spec"], &wanted["spec"]);
+    let differing: Vec<&Json> = live.iter().zip(WANTED.iter()).filter(differs).map(|(live, _)| *live).collect();
+    if differing.is_empty() {
+        return Some(state);
+    }
+    let marks: Vec<&str> = differing.into_iter().filter_map(definition::marked).collect();
+    // A newer one comes first: it may not be taken back.
+    let version = marks.iter().find(|mark| definition::is_newer(mark)).or(marks.first());
+    Some(state.with("digest", digest(&found)).with("version", version.copied()))
+}
+
+fn is_leaving(live: &Json) -> bool {
+    !live["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// The objects of one definition.
+struct Objects {
+    /// Named by kind, those that nobody has deleted yet.
+    staying: String,
+    /// Named by kind, those that are deleted and not gone.
+    leaving: String,
+}
+
+/// Looks which objects there are of the definitions; nothing where there are none.
+async fn objects(client: &Client) -> Result<Option<Objects>, karp_kube::Error> {
+    let (mut staying, mut leaving) = (Vec::new(), Vec::new());
+    for definition in WANTED.iter() {
+        let (group, names) = (&definition["spec"]["group"], &definition["spec"]["names"]);
+        let stored = definition["spec"]["versions"].as_array().into_iter().flatten().find(|one| one["storage"] == true);
+        let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
+        let version = stored.map(|one| text(&one["name"])).unwrap_or_default();
+        let of_kind = json!({ "apiVersion": format!("{}/{version}", text(group)), "kind": names["kind"] });
+        let api = apply::dynamic(client, &text(&names["plural"]), &of_kind);
+        let all = match api.list_metadata(&ListParams::default()).await.map_err(karp_kube::Error::from) {
+            Ok(list) => list.items,
+            Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::UnknownKind { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        let (gone, there): (Vec<_>, Vec<_>) = all.iter().partition(|one| one.metadata.deletion_timestamp.is_some());
+        for (found, told) in [(gone, &mut leaving), (there, &mut staying)] {
+            let called: Vec<String> = found.iter().map(|one| one.name_any()).collect();
+            told.extend((!called.is_empty()).then(|| node_claims::counted(&text(&names["kind"]), &called)));
+        }
+    }
+    let found = !(staying.is_empty() && leaving.is_empty());
+    Ok(found.then(|| Objects { staying: staying.join(", "), leaving: leaving.join(", ") }))
+}
+
+/// Holds that no object is left that would go with its definition: refuses where one stays, waits for those that are on their way out.
+async fn await_empty(ctx: &Context, client: &Client) -> Result<(), Failure> {
+    let doing = "delete the CRDs";
+    let there = objects(client).await.map_err(|error| failure(doing, error))?;
+    if let Some(there) = there.filter(|there| !there.staying.is_empty()) {
+        let what = format!("every object would go with them, and the cluster has {}", there.staying);
+        return Err(Failure::new(Kind::InUse, doing, what).with_fix(
+            "Destroy or delete them first, node pools before all else, so that their nodes are drained; or set `keep_on_destroy = true` and \
+             apply, to leave the definitions.",
+        ));
+    }
+    let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+    let look = || async {
+        let left = objects(client).await?;
+        Ok(left.map_or(Look::Done(()), |left| Look::NotYet(format!("{}{}", left.staying, left.leaving))))
+    };
+    let gone = wait::until(&limit, look).await;
+    gone.map_err(|error| {
+        waited(doing, error).with_fix(
+            "They are deleted, and one with a finalizer waits for the controller: look at them with `kubectl get \
+             nodepools,nodeclaims,ec2nodeclasses`, then run this again.",
+        )
+    })
 }
 
 #[async_trait]
@@ -90,20 +236,39 @@ impl Resource for Crds {
     fn schema(&self) -> Schema {
         Schema::new(
             "The custom resource definitions NodePool, NodeClaim, EC2NodeClass, NodeOverlay and CapacityBuffer, as this version of the provider \
-             has them. Those that Helm or kubectl made are taken over.",
+             has them. Those of others are taken over when asked, newer ones are never taken back unasked, and none is deleted while it \
+             has objects.",
         )
         .timeouts(Timeouts::default())
         .attribute("id", Attribute::string().computed().use_state_for_unknown().describe("Always `crds`."))
         .attribute(
             "keep_on_destroy",
             Attribute::bool().default(true).describe(
-                "Leave the definitions at destroy. With `false` they are deleted, and with them every NodePool, NodeClaim and \
-                 EC2NodeClass of the cluster.",
+                "Leave the definitions at destroy. With `false` they are deleted, once no NodePool, NodeClaim, EC2NodeClass, NodeOverlay or \
+                 CapacityBuffer is left in the cluster.",
+            ),
+        )
+        .attribute(
+            "adopt",
+            Attribute::bool().optional().describe(
+                "Take over definitions that Helm or another field manager keeps, instead of an error that names it; the provider block's \
+                 `adopt_existing` when left out.",
+            ),
+        )
+        .attribute(
+            "allow_downgrade",
+            Attribute::bool().optional().describe(
+                "Apply these definitions even where the cluster has newer ones: what objects say in fields that go is lost when they are \
+                 next written.",
             ),
         )
         .attribute(
             "names",
             Attribute::list(Type::String).computed().use_state_for_unknown().describe("The names of the definitions."),
+        )
+        .attribute(
+            "version",
+            Attribute::string().computed().describe("The version of karp that the definitions are of, where they say so."),
         )
         .attribute(
             "digest",
@@ -112,12 +277,17 @@ impl Resource for Crds {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        if !change.is_destroy() {
-            change.planned.set("id", ID);
-            change.planned.set("names", names());
-            change.planned.set("digest", digest(&WANTED));
+        let mut found = Diagnostics::new();
+        if change.is_destroy() {
+            return found;
         }
-        Diagnostics::new()
+        change.planned = told(change.planned.clone());
+        let newer = change.prior.get("version").as_str().filter(|version| definition::is_newer(version));
+        if let Some(version) = newer.filter(|_| change.planned.get("allow_downgrade").as_bool() != Some(true)) {
+            let why = Refusal::Newer { from: format!("karp {version}"), lost: Vec::new() };
+            found.extend(Diagnostics::from(refusal(&why, &names())));
+        }
+        found
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
@@ -128,9 +298,7 @@ impl Resource for Crds {
         let session = self.handle.session();
         let look = async {
             let client = session.kube().await?;
-            Ok(live_digest(&client)
-                .await?
-                .map(|digest| state.clone().with("id", ID).with("names", names()).with("digest", digest)))
+            Ok(as_state(&state, &all_live(&client).await?))
         };
         session.refresh(ctx, needs(&session), &state, look).await
     }
@@ -144,6 +312,7 @@ impl Resource for Crds {
             return Ok(());
         }
         let client = self.handle.session().kube().await?;
+        await_empty(ctx, &client).await?;
         let api = Api::<CustomResourceDefinition>::all(client.clone());
         let mut going = Vec::new();
         for name in names() {
@@ -156,7 +325,7 @@ impl Resource for Crds {
             }
         }
         for (name, uid) in going {
-            let limit = Until::after(ctx.remaining().saturating_sub(Duration::from_secs(2)), ctx.stop());
+            let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
             let gone = wait::gone(&api, &name, uid.as_deref(), &limit).await;
             gone.map_err(|error| {
                 waited(&format!("delete CRD {name}"), error).with_fix(
@@ -170,5 +339,66 @@ impl Resource for Crds {
 
     async fn import(&self, _ctx: &Context, _id: &str) -> Result<Value, Diagnostics> {
         Ok(Value::object([("id", ID)]).with("keep_on_destroy", true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Json> {
+        WANTED.iter().map(definition::with_mark).collect()
+    }
+
+    fn without_columns(mut live: Vec<Json>, mark: &str) -> Vec<Json> {
+        live[0]["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
+        live[0]["metadata"]["annotations"][definition::VERSION_ANNOTATION] = mark.into();
+        live
+    }
+
+    #[test]
+    fn state_tells_the_version_of_what_the_cluster_has() {
+        let state = as_state(&Value::object([("id", ID)]), &all()).expect("definitions");
+        assert_eq!(state.get("version"), &Value::from(VERSION));
+        let differing = as_state(&state, &without_columns(all(), "0.0.1")).expect("definitions");
+        assert_eq!(differing.get("version"), &Value::from("0.0.1"));
+        assert_ne!(differing.get("digest"), state.get("digest"));
+        let some_gone = as_state(&state, &[&[Json::Null], &all()[1..]].concat()).expect("definitions");
+        assert_ne!(some_gone.get("digest"), state.get("digest"));
+        assert_eq!(as_state(&state, &vec![Json::Null; all().len()]), None);
+    }
+
+    #[tokio::test]
+    async fn a_plan_does_not_take_back_what_a_newer_karp_brought() {
+        let prior = as_state(&Value::object([("id", ID)]), &without_columns(all(), "99.1.0")).expect("definitions");
+        let plan = async |allowed: Value| {
+            let planned = prior.clone().with("allow_downgrade", allowed);
+            let (config, requires_replace) = (planned.clone(), Vec::new());
+            let mut change = PlannedChange { prior: prior.clone(), config, planned, requires_replace };
+            let ctx = Context::new(tokio_util::sync::CancellationToken::new(), Duration::from_secs(1));
+            Crds::new(&Arc::default()).plan(&ctx, &mut change).await
+        };
+        let refused = plan(Value::Null).await.to_string();
+        assert!(refused.contains("karp 99.1.0") && refused.contains(VERSION), "{refused}");
+        assert!(plan(true.into()).await.is_empty());
+    }
+
+    #[test]
+    fn those_that_are_refused_for_one_reason_are_told_of_together() {
+        let kept: Vec<Json> = all()
+            .into_iter()
+            .map(|mut live| {
+                live["metadata"]["managedFields"] =
+                    json!([{ "manager": "helm", "fieldsV1": { "f:spec": { "f:versions": {} } } }]);
+                live["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
+                live
+            })
+            .collect();
+        let refused = judged(&kept, Leave::default()).unwrap_err();
+        assert_eq!(refused.iter().count(), 1, "{refused}");
+        assert!(names().iter().all(|name| refused.to_string().contains(name)), "{refused}");
+        let adopt = Leave { adopt: true, ..Leave::default() };
+        assert_eq!(judged(&kept, adopt).unwrap().len(), names().len());
+        assert_eq!(judged(&vec![Json::Null; all().len()], Leave::default()).unwrap(), [(); 5].map(|()| Step::Apply));
     }
 }

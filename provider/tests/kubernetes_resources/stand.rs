@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use karp_kube::client::{Connection, connect};
 use serde_json::Value;
@@ -11,15 +12,37 @@ use tempfile::TempDir;
 use crate::others::{self, Left};
 use crate::rc;
 
+/// Tests share the CRDs; one that changes them has the cluster alone.
+static SHARED: RwLock<()> = RwLock::new(());
+
+/// How a test shares the cluster with others.
+enum Share {
+    #[allow(dead_code)] // held, not read
+    WithOthers(RwLockReadGuard<'static, ()>),
+    #[allow(dead_code)]
+    Alone(RwLockWriteGuard<'static, ()>),
+}
+
 /// The API server as the tests find it.
 pub struct Cluster {
     kubeconfig: String,
     tools: PathBuf,
+    _share: Share,
 }
 
 impl Cluster {
     /// Finds the API server and the tools; says what is missing and gives nothing when either is.
     pub fn find(test: &str) -> Option<Self> {
+        let share = || Share::WithOthers(SHARED.read().unwrap_or_else(PoisonError::into_inner));
+        Self::shared(test, share)
+    }
+
+    /// Finds them for a test that no other may run beside.
+    pub fn find_alone(test: &str) -> Option<Self> {
+        Self::shared(test, || Share::Alone(SHARED.write().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn shared(test: &str, share: impl FnOnce() -> Share) -> Option<Self> {
         let value = |name: &str| {
             let value = std::env::var(name).ok();
             if value.is_none() {
@@ -27,7 +50,8 @@ impl Cluster {
             }
             value
         };
-        Some(Self { kubeconfig: value("KARP_TEST_KUBECONFIG")?, tools: value("KARP_TEST_TOOLS")?.into() })
+        let (kubeconfig, tools) = (value("KARP_TEST_KUBECONFIG")?, value("KARP_TEST_TOOLS")?.into());
+        Some(Self { kubeconfig, tools, _share: share() })
     }
 
     /// Makes a name that no other test or run has.
@@ -57,7 +81,16 @@ impl Cluster {
 
     /// Creates an object.
     pub fn create(&self, object: &Value) {
-        let mut child = self.command(&["create", "-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        self.feed(&["create", "-f", "-"], object);
+    }
+
+    /// Puts an object in the place of the live one, in the name of a field manager.
+    pub fn replace(&self, manager: &str, object: &Value) {
+        self.feed(&["replace", &format!("--field-manager={manager}"), "-f", "-"], object);
+    }
+
+    fn feed(&self, arguments: &[&str], object: &Value) {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
         assert!(child.wait().unwrap().success());
     }
@@ -174,9 +207,10 @@ impl Stand<'_> {
     }
 
     /// Applies; it must succeed.
-    pub fn apply(&self) {
+    pub fn apply(&self) -> Run {
         let run = self.tofu(&["apply", "-json", "-auto-approve"]);
         assert_eq!(run.code, 0, "{}", run.text);
+        run
     }
 
     /// Applies; it must fail.
