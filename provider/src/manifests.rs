@@ -6,6 +6,7 @@ pub mod controller_settings;
 #[cfg(test)]
 pub mod coverage;
 pub mod definition;
+pub mod owned;
 pub mod spec;
 
 use karp_domain::quantity::Quantity;

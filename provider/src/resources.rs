@@ -3,6 +3,7 @@
 pub mod access_entry;
 pub mod aws_auth_entry;
 pub mod controller;
+mod controller_import;
 pub mod controller_role;
 mod controller_schema;
 pub mod crds;

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
 use karp_kube::apply::{self, Force, Manager};
-use karp_kube::wait::{self, Until};
+use karp_kube::pods;
+use karp_kube::wait::{self, Look, Until, WaitError};
 use kube::api::{Api, DeleteParams};
+use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde_json::Value as Json;
 use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
+use super::controller_import::{self, Live};
 use super::custom_object::{failure, needs, waited};
-use super::{controller_schema, inherit, node_claims};
+use super::{controller_schema, identity, inherit, node_claims};
 use crate::manifests::controller::{NAME, Object, SERVICE_MONITORS, Settings};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
 use crate::provider::{Handle, Part};
@@ -23,7 +27,9 @@ const ASIDE: [&str; 5] = ["id", "manifest_digest", "timeouts", "force", "wait"];
 /// Marks a namespace as made by karp.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// What is kept of the time limit to report and to store state.
-const RESERVE: Duration = Duration::from_secs(3);
+const RESERVE: Duration = Duration::from_secs(5);
+/// The pods' own words come within this time, which is part of the reserve, or are left out.
+const WORDS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The controller.
 pub struct Controller {
@@ -52,16 +58,7 @@ impl Controller {
             ctx.save(state.clone());
         }
         if planned.get("wait").as_bool() != Some(false) {
-            let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
-            let available = wait::available(&client, settings.namespace(), NAME, &limit).await;
-            available.map_err(|error| {
-                waited("start the controller", error).with_fix(format!(
-                    "Look at its pods with `kubectl -n {} describe pods -l app.kubernetes.io/name={NAME}` and its logs with `kubectl \
-                     -n {} logs -l app.kubernetes.io/name={NAME}`; without a node or a Fargate profile for the namespace it cannot run.",
-                    settings.namespace(),
-                    settings.namespace()
-                ))
-            })?;
+            wait_available(ctx, &client, settings.namespace()).await?;
         }
         Ok(state)
     }
@@ -79,7 +76,8 @@ impl Resource for Controller {
             "The controller in the cluster: namespace, service account, RBAC, Deployment, PodDisruptionBudget and Service, without Helm. \
              It cannot be destroyed while nodes live that only it can end.",
         )
-        .timeouts(Timeouts { create: minutes(10), update: minutes(10), delete: minutes(10), ..Timeouts::default() });
+        .timeouts(Timeouts { create: minutes(10), update: minutes(10), delete: minutes(10), ..Timeouts::default() })
+        .identity(identity::of_controller());
         controller_schema::operation(controller_schema::surroundings(controller_schema::workload(
             controller_schema::identity(inherit::cluster_name(schema)),
         )))
@@ -93,6 +91,9 @@ impl Resource for Controller {
         let session = self.handle.session();
         if change.is_destroy() {
             return self.warn_of_claims(ctx, &change.prior).await;
+        }
+        if change.is_update() && change.prior.get("image").is_null() {
+            return inherit::unread(change);
         }
         let found = inherit::plan_cluster_name(&session, change);
         let namespace = change.planned.get("namespace").as_str().map(|namespace| format!("{namespace}/{NAME}"));
@@ -113,9 +114,15 @@ impl Resource for Controller {
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let session = self.handle.session();
-        let settings: Settings = tfplugin::from_value(&state)?;
         let look = async {
             let client = session.kube().await?;
+            let state = match state.get("image").is_null() {
+                // An import begins with no more than the namespace.
+                true => recover(&client, &state).await?,
+                false => Some(state.clone()),
+            };
+            let Some(state) = state else { return Ok(None) };
+            let settings = settings_of(&state)?;
             let mut differing = Vec::new();
             let mut deployed = false;
             for object in settings.objects() {
@@ -130,11 +137,16 @@ impl Resource for Controller {
             if !deployed {
                 return Ok(None);
             }
+            if state.get("wait").as_bool() != Some(false)
+                && let Ok(Look::NotYet(seen)) = wait::is_available(&client, settings.namespace(), NAME).await
+            {
+                ctx.warn(not_ready(&client, settings.namespace(), &seen).await);
+            }
             let digest = match differing.as_slice() {
                 [] => digest(&jsons(&settings)),
                 differing => format!("differs: {}", differing.join(", ")),
             };
-            Ok(Some(state.clone().with("manifest_digest", digest)))
+            Ok(Some(state.with("manifest_digest", digest)))
         };
         session.refresh(ctx, needs(&session), &state, look).await
     }
@@ -170,6 +182,15 @@ impl Resource for Controller {
         }
         Ok(remove_namespace(ctx, &client, &settings).await?)
     }
+
+    async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
+        let Some(namespace) = controller_import::namespace_of(id) else {
+            let detail = format!("{id:?} is not NAMESPACE/{NAME}, such as `{NAME}/{NAME}`.");
+            return Err(Diagnostic::error("Not the id of a controller", detail).into());
+        };
+        let state = Value::object([("id", format!("{namespace}/{NAME}")), ("namespace", namespace.to_owned())]);
+        Ok(state.with("create_namespace", true).with("wait", true))
+    }
 }
 
 impl Controller {
@@ -196,6 +217,67 @@ impl Controller {
         }
         found
     }
+}
+
+fn settings_of(state: &Value) -> Result<Settings, Failure> {
+    let read = tfplugin::from_value(state);
+    read.map_err(|error| Failure::new(Kind::Unexpected, "read the controller's attributes", error.to_string()))
+}
+
+/// Completes the state of an import by what the cluster has; nothing where it has no such Deployment.
+async fn recover(client: &Client, state: &Value) -> Result<Option<Value>, Failure> {
+    let objects = settings_of(&state.clone().with("service_monitor", Value::object::<&str, Value>([])))?.objects();
+    let live = async |plural: &str, name: Option<&str>| {
+        let Some(object) = objects.iter().find(|object| object.plural == plural) else { return Ok(Json::Null) };
+        let mut json = object.json.clone();
+        if let Some(name) = name {
+            json["metadata"]["name"] = name.into();
+        }
+        find(client, &Object { plural: object.plural, json }).await.map(Option::unwrap_or_default)
+    };
+    let deployment = live("deployments", None).await?;
+    if deployment.is_null() {
+        return Ok(None);
+    }
+    let account = deployment["spec"]["template"]["spec"]["serviceAccountName"].as_str();
+    let account = live("serviceaccounts", account).await?;
+    let monitor = live(SERVICE_MONITORS, None).await?;
+    Ok(Some(controller_import::recovered(state, &Live { deployment, account, monitor })))
+}
+
+/// Waits until the Deployment is rolled out. One that is not in time is a warning: it is applied, and an error would make Terraform destroy
+/// it and create it again, which is refused while nodes live that only it can end.
+async fn wait_available(ctx: &Context, client: &Client, namespace: &str) -> Result<(), Failure> {
+    let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+    match wait::available(client, namespace, NAME, &limit).await {
+        Ok(()) => Ok(()),
+        Err(WaitError::TimedOut { seen } | WaitError::Cancelled { seen }) => {
+            ctx.warn(not_ready(client, namespace, &seen).await);
+            Ok(())
+        }
+        Err(WaitError::Api(error)) => Err(failure("wait for the controller", error)),
+    }
+}
+
+/// Tells that the controller does not serve, and what its pods say.
+async fn not_ready(client: &Client, namespace: &str, seen: &str) -> Diagnostic {
+    let ask = async {
+        let deployment = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(NAME).await.ok()??;
+        pods::troubles(client, namespace, &deployment).await.ok()
+    };
+    let said = tokio::time::timeout(WORDS_PATIENCE, ask).await.ok().flatten().unwrap_or_default();
+    // What the pods say themselves is more than the wait saw of them.
+    let seen = if said.is_empty() { seen } else { seen.split("; pod ").next().unwrap_or(seen) };
+    let said: String = said.iter().map(|line| format!("\n- {line}")).collect();
+    Diagnostic::warning(
+        "The controller is not ready yet",
+        format!(
+            "It is applied, and Kubernetes goes on with it; until it runs, no node is made or ended. Seen last: {seen}{said}\n\nLook at its \
+             pods with `kubectl -n {namespace} describe pods -l app.kubernetes.io/name={NAME}` and its logs with `kubectl -n {namespace} \
+             logs -l app.kubernetes.io/name={NAME}`; without a node or a Fargate profile for the namespace it cannot run. With `wait = \
+             false` nothing waits for it.",
+        ),
+    )
 }
 
 fn jsons(settings: &Settings) -> Vec<Json> {
@@ -225,10 +307,18 @@ fn refused(object: &Object, error: karp_kube::Error) -> Failure {
         .with_fix("Install the CRDs of the Prometheus operator first, or leave `service_monitor` out.")
 }
 
+/// Looks an object up; one whose kind the API server does not know any more (the Prometheus operator's) is not there.
+async fn there(api: &Api<DynamicObject>, name: &str, doing: &str) -> Result<Option<DynamicObject>, Failure> {
+    match api.get_opt(name).await.map_err(karp_kube::Error::from) {
+        Ok(live) => Ok(live),
+        Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::UnknownKind { .. }) => Ok(None),
+        Err(error) => Err(failure(doing, error)),
+    }
+}
+
 async fn find(client: &Client, object: &Object) -> Result<Option<Json>, Failure> {
     let api = apply::dynamic(client, object.plural, &object.json);
-    let live = api.get_opt(name_of(object)).await;
-    let live = live.map_err(|error| failure(format!("read {}", called(&object.json)), error.into()))?;
+    let live = there(&api, name_of(object), &format!("read {}", called(&object.json))).await?;
     let live = live.filter(|live| live.metadata.deletion_timestamp.is_none());
     Ok(live.and_then(|live| serde_json::to_value(live).ok()))
 }
@@ -257,7 +347,7 @@ fn is_ours(namespace: &Namespace) -> bool {
 async fn remove(ctx: &Context, client: &Client, object: &Object) -> Result<(), Failure> {
     let api = apply::dynamic(client, object.plural, &object.json);
     let (name, doing) = (name_of(object), format!("delete {}", called(&object.json)));
-    let Some(live) = api.get_opt(name).await.map_err(|error| failure(&doing, error.into()))? else { return Ok(()) };
+    let Some(live) = there(&api, name, &doing).await? else { return Ok(()) };
     // Foreground, so that the pods are gone when the Deployment is: nothing acts any more, and the rest needs no waiting for.
     let deployment = object.plural == "deployments";
     let params = if deployment { DeleteParams::foreground() } else { DeleteParams::background() };

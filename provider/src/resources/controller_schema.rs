@@ -288,7 +288,8 @@ pub fn operation(schema: Schema) -> Schema {
         .attribute("force_conflicts", force_conflicts())
         .attribute(
             "wait",
-            Attribute::bool().default(true).describe("Wait until the Deployment is rolled out, for at most `timeouts.create` or `timeouts.update`."),
+            Attribute::bool().default(true).describe("Wait until the Deployment is rolled out, for at most `timeouts.create` or `timeouts.update`. One that is not in time is a \
+             warning, here and in later plans: it is applied, and Kubernetes goes on with it."),
         )
         .attribute(
             "force",

@@ -48,6 +48,11 @@ pub fn of_object() -> Identity {
     of_world("name", "The object's name.")
 }
 
+/// Gives the identity of the controller, which a namespace has one of.
+pub fn of_controller() -> Identity {
+    identity("{namespace}/karpenter").required("namespace", "The controller's namespace.")
+}
+
 fn account(identity: Identity) -> Identity {
     identity.optional("account_id", "The AWS account.", |state| Value::from(part_of_arn(state, 4)))
 }

@@ -95,6 +95,11 @@ pub fn check_read(change: &PlannedChange) -> Diagnostics {
     if !change.is_update() || !session::is_bare(&change.prior) {
         return Diagnostics::new();
     }
+    unread(change)
+}
+
+/// Says that an object was imported or moved here and not looked at since.
+pub fn unread(change: &PlannedChange) -> Diagnostics {
     let id = change.prior.get("id").as_str().unwrap_or_default();
     Diagnostic::error(
         format!("{id:?} was not looked at yet"),

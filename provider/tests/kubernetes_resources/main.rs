@@ -1,5 +1,6 @@
 //! The Kubernetes resources under real OpenTofu, on the sandbox's API server (`KARP_TEST_KUBECONFIG`, `KARP_TEST_TOOLS`).
 
+mod controller;
 mod crds;
 #[path = "../../src/preview/forty/edits.rs"]
 mod edits;

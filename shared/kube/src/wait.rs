@@ -5,15 +5,14 @@ use std::future::Future;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
+use crate::{Error, pods};
 
 /// Looks are this far apart: soon enough to feel immediate, rare enough for any API server.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -136,22 +135,21 @@ where
 }
 
 /// Waits until a Deployment's newest version is rolled out and available.
-pub async fn available(client: &Client, namespace: &str, name: &str, limit: &Until) -> Result<Deployment, WaitError> {
-    let api = Api::<Deployment>::namespaced(client.clone(), namespace);
-    let pods = Api::<Pod>::namespaced(client.clone(), namespace);
-    until(limit, || async {
-        let Some(deployment) = api.get_opt(name).await? else {
-            return Ok(Look::NotYet(format!("Deployment {namespace}/{name} is not there")));
-        };
-        match rollout(&deployment) {
-            None => Ok(Look::Done(deployment)),
-            Some(missing) => {
-                let reasons = waiting(&pods, &deployment).await.unwrap_or_default();
-                Ok(Look::NotYet(format!("Deployment {namespace}/{name}: {missing}{reasons}")))
-            }
-        }
-    })
-    .await
+pub async fn available(client: &Client, namespace: &str, name: &str, limit: &Until) -> Result<(), WaitError> {
+    until(limit, || is_available(client, namespace, name)).await
+}
+
+/// Looks once whether a Deployment's newest version is rolled out, as [`available`] does.
+///
+/// # Errors
+/// When the API server cannot be asked.
+pub async fn is_available(client: &Client, namespace: &str, name: &str) -> Result<Look<()>, Error> {
+    let Some(deployment) = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(name).await? else {
+        return Ok(Look::NotYet(format!("Deployment {namespace}/{name} is not there")));
+    };
+    let Some(missing) = rollout(&deployment) else { return Ok(Look::Done(())) };
+    let reasons = pods::reasons(client, namespace, &deployment).await.unwrap_or_default();
+    Ok(Look::NotYet(format!("Deployment {namespace}/{name}: {missing}{reasons}")))
 }
 
 /// Returns what a rollout still lacks; nothing when it is done.
@@ -160,6 +158,13 @@ fn rollout(deployment: &Deployment) -> Option<String> {
     let Some(status) = &deployment.status else { return Some("no status yet".to_owned()) };
     if status.observed_generation < deployment.metadata.generation {
         return Some("the newest version is not seen yet".to_owned());
+    }
+    // Where no pod can be made (a quota, an admission policy, no service account), this is all that tells why.
+    let conditions = status.conditions.iter().flatten();
+    let failure =
+        conditions.into_iter().find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True");
+    if let Some(message) = failure.and_then(|condition| condition.message.clone()) {
+        return Some(message);
     }
     let (updated, available) = (status.updated_replicas.unwrap_or(0), status.available_replicas.unwrap_or(0));
     let total = status.replicas.unwrap_or(0);
@@ -170,36 +175,6 @@ fn rollout(deployment: &Deployment) -> Option<String> {
         return Some(format!("{} old replicas still there", total - updated));
     }
     (available < updated).then(|| format!("{available} of {updated} replicas available"))
-}
-
-/// Tells why pods of a Deployment do not run: the part that a user can act upon.
-async fn waiting(pods: &Api<Pod>, deployment: &Deployment) -> Result<String, Error> {
-    let labels = deployment.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
-    let selector = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
-    let list = pods.list(&ListParams::default().labels(&selector)).await?;
-    let reasons = list.items.iter().filter_map(|pod| {
-        let status = pod.status.as_ref()?;
-        let container = status.container_statuses.iter().flatten().find_map(|container| {
-            let state = container.state.as_ref()?;
-            let waiting = state.waiting.as_ref().map(|w| (w.reason.clone(), w.message.clone()));
-            let ended = state.terminated.as_ref().map(|t| (t.reason.clone(), t.message.clone()));
-            let last = || {
-                let last = container.last_state.as_ref()?.terminated.as_ref()?;
-                Some(format!(", last exit {}", last.exit_code))
-            };
-            let (reason, message) = waiting.or(ended)?;
-            Some(format!(
-                "{} {}{}",
-                reason.unwrap_or_default(),
-                message.unwrap_or_default(),
-                last().unwrap_or_default()
-            ))
-        });
-        let scheduled = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "False");
-        let reason = container.or_else(|| scheduled?.message.clone())?;
-        Some(format!("; pod {}: {}", pod.name_any(), reason.trim()))
-    });
-    Ok(reasons.take(3).collect())
 }
 
 #[cfg(test)]

@@ -1,0 +1,1 @@
+tofu import karp_controller.this 'karpenter/karpenter'

@@ -1,0 +1,331 @@
+//! The attributes of a `karp_controller` as its live objects tell them: what an import begins with.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json, json};
+use tfplugin::Value;
+
+use crate::manifests::controller::{NAME, Settings};
+use crate::manifests::controller_settings::{Form, SETTINGS, Setting};
+use crate::manifests::{FIELD_MANAGER, owned};
+
+/// What an import looks at; null for an object that is not there.
+pub struct Live {
+    pub deployment: Json,
+    pub account: Json,
+    pub monitor: Json,
+}
+
+/// The role of the service account, for IRSA.
+const ROLE: &str = "eks.amazonaws.com/role-arn";
+/// Labels that all objects have.
+const LABELS: [&str; 3] = ["app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/managed-by"];
+/// Attributes with a variable of their own.
+const VARIABLES: [(&str, &str); 4] = [
+    ("cluster_name", "CLUSTER_NAME"),
+    ("cluster_endpoint", "CLUSTER_ENDPOINT"),
+    ("interruption_queue", "INTERRUPTION_QUEUE"),
+    ("log_level", "LOG_LEVEL"),
+];
+/// Fields of the container that have attributes of their own.
+const OF_CONTAINER: [&str; 5] = ["args", "env", "image", "imagePullPolicy", "resources"];
+
+/// Completes the state of an import. What this provider applied tells all; of what others made (Karpenter's chart), the parts that have
+/// the same meaning are taken.
+pub fn recovered(state: &Value, live: &Live) -> Value {
+    let applied = owned::by(&live.deployment, FIELD_MANAGER);
+    let deployment = applied.as_ref().unwrap_or(&live.deployment);
+    let pod = &deployment["spec"]["template"]["spec"];
+    let mut state = of_metadata(state.clone(), live, deployment, applied.is_some());
+    state = of_container(state, container_of(pod));
+    state = of_pod(state, pod);
+    if applied.is_none() {
+        return state.with("on_fargate", pod["dnsPolicy"] == "Default");
+    }
+    // Whether it is on Fargate shows in several places, any of which the user may have changed: the fewer such changes, the likelier.
+    let rest = |on_fargate: bool| {
+        let state = state.clone().with("on_fargate", on_fargate);
+        let (pod, container) = more(&state, deployment);
+        let length = |patch: &Option<Json>| patch.as_ref().map_or(0, |patch| patch.to_string().len());
+        let text = |patch: Option<Json>| Value::from(patch.map(|patch| patch.to_string()));
+        (length(&pod), state.with("more_pod_spec_json", text(pod)).with("more_container_json", text(container)))
+    };
+    let (fargate, nodes) = (rest(true), rest(false));
+    if nodes.0 < fargate.0 { nodes.1 } else { fargate.1 }
+}
+
+/// Reads labels and annotations; those of a stranger's objects are its own.
+fn of_metadata(state: Value, live: &Live, deployment: &Json, is_ours: bool) -> Value {
+    let account = owned::by(&live.account, FIELD_MANAGER);
+    let account = account.as_ref().unwrap_or(&live.account);
+    let role = account["metadata"]["annotations"][ROLE].as_str();
+    let replicas = deployment["spec"]["replicas"].as_i64().unwrap_or(1);
+    let state = state.with("controller_role_arn", role).with("replicas", replicas);
+    if !is_ours {
+        return state;
+    }
+    let all = texts(&deployment["metadata"]["annotations"]);
+    let mut of_account = texts(&account["metadata"]["annotations"]);
+    of_account.retain(|name, value| name != ROLE && all.get(name) != Some(value));
+    let mut labels = texts(&deployment["metadata"]["labels"]);
+    labels.retain(|name, _| !LABELS.contains(&name.as_str()));
+    let monitor = monitor(&live.monitor, &labels);
+    state
+        .with("labels", some(labels))
+        .with("annotations", some(all))
+        .with("service_account_annotations", some(of_account))
+        .with("pod_annotations", some(texts(&deployment["spec"]["template"]["metadata"]["annotations"])))
+        .with("service_monitor", monitor)
+}
+
+fn monitor(live: &Json, of_all: &BTreeMap<String, String>) -> Value {
+    let Some(applied) = owned::by(live, FIELD_MANAGER) else { return Value::Null };
+    let mut labels = texts(&applied["metadata"]["labels"]);
+    labels.retain(|name, value| !LABELS.contains(&name.as_str()) && of_all.get(name) != Some(value));
+    Value::object([
+        ("labels", some(labels)),
+        ("interval", Value::from(applied["spec"]["endpoints"][0]["interval"].as_str())),
+    ])
+}
+
+fn of_pod(state: Value, pod: &Json) -> Value {
+    let mut selector = texts(&pod["nodeSelector"]);
+    selector.retain(|name, value| !(name == "kubernetes.io/os" && value == "linux"));
+    let secrets = pod["imagePullSecrets"].as_array().into_iter().flatten();
+    let secrets: Vec<Value> = secrets.filter_map(|secret| Some(Value::from(secret["name"].as_str()?))).collect();
+    let usual = json!([{ "key": "CriticalAddonsOnly", "operator": "Exists" }]);
+    let tolerations = match pod["tolerations"].as_array() {
+        Some(all) if pod["tolerations"] != usual => Value::List(all.iter().map(toleration).collect()),
+        Some(_) => Value::Null,
+        None => Value::List(Vec::new()),
+    };
+    let state = state
+        .with("service_account", pod["serviceAccountName"].as_str().unwrap_or("default"))
+        .with("node_selector", some(selector))
+        .with("image_pull_secrets", if secrets.is_empty() { Value::Null } else { Value::List(secrets) })
+        .with("tolerations", tolerations);
+    state.with("priority_class_name", pod["priorityClassName"].as_str().unwrap_or("system-cluster-critical"))
+}
+
+fn toleration(live: &Json) -> Value {
+    let text = |name: &str| Value::from(live[name].as_str());
+    Value::object(["key", "operator", "value", "effect"].map(|name| (name, text(name))))
+        .with("toleration_seconds", live["tolerationSeconds"].as_i64())
+}
+
+fn container_of(pod: &Json) -> &Json {
+    let all = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter().find(|one| one["name"] == "controller").or(all.first()).unwrap_or(&Json::Null)
+}
+
+fn of_container(state: Value, container: &Json) -> Value {
+    let args = container["args"].as_array().into_iter().flatten().filter_map(Json::as_str);
+    let args: Vec<Value> = args.skip_while(|arg| *arg == "controller").map(Value::from).collect();
+    let usual = json!({ "requests": { "cpu": "250m", "memory": "256Mi" }, "limits": { "memory": "1Gi" } });
+    let amounts = |name: &str| some(texts(&container["resources"][name]));
+    let resources = match container["resources"] == usual {
+        true => Value::Null,
+        false => Value::object(["requests", "limits"].map(|name| (name, amounts(name)))),
+    };
+    let state = state
+        .with("image", container["image"].as_str())
+        .with("image_pull_policy", container["imagePullPolicy"].as_str())
+        .with("extra_args", if args.is_empty() { Value::Null } else { Value::List(args) })
+        .with("resources", resources);
+    of_environment(state, container)
+}
+
+/// Reads the environment: what has an attribute, what karp always writes, and the rest, which is the user's own.
+fn of_environment(mut state: Value, container: &Json) -> Value {
+    let all = container["env"].as_array().into_iter().flatten();
+    let plain = all.filter_map(|entry| Some((entry["name"].as_str()?.to_owned(), entry["value"].as_str()?.to_owned())));
+    let mut plain: BTreeMap<String, String> = plain.collect();
+    for (attribute, variable) in VARIABLES {
+        state.set(attribute, plain.remove(variable));
+    }
+    let gates = plain.remove("FEATURE_GATES").map(|text| {
+        let gate = |part: &str| part.split_once('=').map(|(name, on)| (name.to_owned(), Value::from(on == "true")));
+        Value::object(text.split(',').filter_map(gate).collect::<BTreeMap<_, _>>())
+    });
+    state.set("feature_gates", gates.unwrap_or_default());
+    let told: Vec<(&str, Option<Value>)> = SETTINGS
+        .iter()
+        .map(|setting| (setting.name, plain.remove(setting.variable).map(|text| value(setting, &text))))
+        .collect();
+    let settings = Value::object(told.iter().map(|(name, value)| (*name, value.clone().unwrap_or_default())));
+    state.set("settings", if told.iter().any(|(_, value)| value.is_some()) { settings } else { Value::Null });
+    let always = always(&state);
+    plain.retain(|name, value| always.get(name) != Some(value));
+    state.with("extra_env", some(plain))
+}
+
+/// Gives the environment that the controller has whatever the user writes.
+fn always(state: &Value) -> BTreeMap<String, String> {
+    let namespace = state.get("namespace").as_str().map(str::to_owned);
+    let plain = Settings { namespace, ..Settings::default() };
+    let pod = pod_of(&plain);
+    let all = container_of(&pod)["env"].as_array().cloned().unwrap_or_default();
+    let text = |value: &Json| value.as_str().map(str::to_owned);
+    all.iter().filter_map(|entry| Some((text(&entry["name"])?, text(&entry["value"])?))).collect()
+}
+
+fn value(setting: &Setting, text: &str) -> Value {
+    match setting.form {
+        Form::Flag => Value::from(text == "true"),
+        Form::Share | Form::Count(_) => serde_json::from_str::<Json>(text).map_or(Value::Null, Value::from),
+        Form::Length | Form::Choice(_) | Form::Text(..) => Value::from(text),
+    }
+}
+
+fn pod_of(settings: &Settings) -> Json {
+    let objects = settings.objects();
+    let deployment = objects.iter().find(|object| object.plural == "deployments");
+    deployment.map(|object| object.json["spec"]["template"]["spec"].clone()).unwrap_or_default()
+}
+
+/// Tells what a Deployment has beside what the other attributes make: of its pods, and of their container.
+fn more(state: &Value, deployment: &Json) -> (Option<Json>, Option<Json>) {
+    let Ok(settings) = tfplugin::from_value::<Settings>(state) else { return (None, None) };
+    let (usual, live) = (pod_of(&settings), &deployment["spec"]["template"]["spec"]);
+    let container =
+        owned::difference(&without(container_of(&usual), &OF_CONTAINER), &without(container_of(live), &OF_CONTAINER));
+    let pod = owned::difference(&without(&usual, &["containers"]), &without(live, &["containers"]));
+    (pod, container)
+}
+
+fn without(object: &Json, fields: &[&str]) -> Json {
+    let mut rest: Map<String, Json> = object.as_object().cloned().unwrap_or_default();
+    rest.retain(|name, _| !fields.contains(&name.as_str()));
+    Json::Object(rest)
+}
+
+fn texts(map: &Json) -> BTreeMap<String, String> {
+    let text = |(name, value): (&String, &Json)| Some((name.clone(), value.as_str()?.to_owned()));
+    map.as_object().into_iter().flatten().filter_map(text).collect()
+}
+
+/// Gives a map; null for an empty one, as a configuration leaves it out.
+fn some(map: BTreeMap<String, String>) -> Value {
+    if map.is_empty() { Value::Null } else { Value::object(map) }
+}
+
+/// Reads the namespace out of an import id: `NAMESPACE/karpenter`, or the namespace alone.
+pub fn namespace_of(id: &str) -> Option<&str> {
+    let namespace = match id.split_once('/') {
+        Some((namespace, NAME)) => namespace,
+        Some(_) => return None,
+        None => id,
+    };
+    (!namespace.is_empty()).then_some(namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tfplugin::Resource;
+
+    use super::*;
+    use crate::manifests::controller::SERVICE_MONITORS;
+    use crate::resources::controller::Controller;
+
+    /// An object as the API server has it once the provider applied it; all of it in one field, and a default added.
+    fn live(settings: &Settings, plural: &str) -> Json {
+        let objects = settings.objects();
+        let Some(object) = objects.iter().find(|object| object.plural == plural) else { return Json::Null };
+        let mut live = object.json.clone();
+        let fields = json!({
+            "f:metadata": { "f:labels": {}, "f:annotations": {} },
+            "f:spec": { "f:replicas": {}, "f:endpoints": {}, "f:template": {} },
+        });
+        live["metadata"]["managedFields"] =
+            json!([{ "manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields }]);
+        live["metadata"]["uid"] = json!("1");
+        live
+    }
+
+    fn round_trip(config: Json) {
+        let schema = Controller::new(&Arc::default()).schema();
+        let written = Value::from(config);
+        // What a configuration leaves out has its default.
+        let default = |name: &str| schema.attributes[name].default.clone().unwrap_or_default();
+        let mut state = Value::object(schema.attributes.keys().map(|name| (name.clone(), default(name))));
+        for (name, value) in written.as_map().expect("attributes") {
+            state.set(name.clone(), value.clone());
+        }
+        let settings: Settings = tfplugin::from_value(&state).expect("settings");
+        let live = Live {
+            deployment: live(&settings, "deployments"),
+            account: live(&settings, "serviceaccounts"),
+            monitor: live(&settings, SERVICE_MONITORS),
+        };
+        let bare = Value::object([("namespace", state.get("namespace").clone())]);
+        let found = recovered(&bare, &live);
+        let again: Settings = tfplugin::from_value(&found).expect("settings");
+        // Whether the namespace is to be made is nothing that an object tells.
+        let told = |settings: Settings| {
+            plain(&serde_json::to_value(Settings { create_namespace: None, ..settings }).expect("plain data"))
+        };
+        assert_eq!(told(again), told(settings));
+    }
+
+    /// Leaves out what is null, and reads JSON in texts.
+    fn plain(json: &Json) -> Json {
+        match json {
+            Json::Object(map) => {
+                let there = map.iter().filter(|(_, value)| !value.is_null());
+                Json::Object(there.map(|(name, value)| (name.clone(), plain(value))).collect())
+            }
+            Json::Array(list) => list.iter().map(plain).collect(),
+            Json::String(text) if text.starts_with('{') => serde_json::from_str(text).expect("JSON"),
+            other => other.clone(),
+        }
+    }
+
+    #[test]
+    fn a_plain_controller_returns() {
+        round_trip(json!({ "image": "karp:1", "cluster_name": "demo" }));
+    }
+
+    #[test]
+    fn every_attribute_returns() {
+        round_trip(json!({
+            "image": "karp:1", "cluster_name": "demo", "cluster_endpoint": "https://a", "namespace": "karp", "service_account": "k",
+            "controller_role_arn": "arn:aws:iam::1:role/c", "interruption_queue": "q", "image_pull_policy": "Always", "replicas": 1,
+            "feature_gates": { "NodeOverlay": true, "SpotToSpotConsolidation": false }, "log_level": "debug",
+            "resources": { "requests": { "cpu": "1" }, "limits": null }, "extra_env": { "A": "b" }, "extra_args": ["--x"],
+            "on_fargate": false, "node_selector": { "a": "b" }, "priority_class_name": "p", "labels": { "team": "a" },
+            "annotations": { "x": "y" }, "pod_annotations": { "p": "q" }, "service_account_annotations": { "s": "t" },
+            "image_pull_secrets": ["s"], "tolerations": [{ "key": "k", "operator": null, "value": null, "effect": "NoExecute",
+                "toleration_seconds": 5 }],
+            "settings": { "batch_idle_duration": "2s", "isolated_vpc": true, "reserved_enis": 1, "vm_memory_overhead_percent": 0.05 },
+            "more_pod_spec_json": "{\"dnsConfig\":{\"options\":[{\"name\":\"ndots\"}]},\"dnsPolicy\":\"None\"}",
+            "more_container_json": "{\"envFrom\":[{\"secretRef\":{\"name\":\"s\"}}],\"securityContext\":{\"runAsUser\":1}}",
+            "service_monitor": { "labels": { "release": "prometheus" }, "interval": "30s" },
+        }));
+    }
+
+    #[test]
+    fn of_the_chart_of_karpenter_what_means_the_same_is_taken() {
+        let container = json!({ "name": "controller", "image": "karpenter:1.14", "imagePullPolicy": "IfNotPresent", "env": [
+            { "name": "CLUSTER_NAME", "value": "demo" }, { "name": "BATCH_MAX_DURATION", "value": "10s" },
+            { "name": "FEATURE_GATES", "value": "NodeRepair=false,StaticCapacity=true" }] });
+        let deployment = json!({ "metadata": { "labels": { "helm.sh/chart": "karpenter-1.14.0" } }, "spec": { "replicas": 2, "template": {
+            "spec": { "serviceAccountName": "karpenter", "dnsPolicy": "ClusterFirst", "containers": [container] } } } });
+        let account = json!({ "metadata": { "annotations": { ROLE: "arn:aws:iam::1:role/c" } } });
+        let bare = Value::object([("namespace", "kube-system")]);
+        let found = recovered(&bare, &Live { deployment, account, monitor: Json::Null });
+        let settings: Settings = tfplugin::from_value(&found).expect("settings");
+        assert_eq!((settings.cluster_name.as_deref(), settings.replicas), (Some("demo"), Some(2)));
+        assert_eq!(settings.controller_role_arn.as_deref(), Some("arn:aws:iam::1:role/c"));
+        assert_eq!(settings.feature_gates.expect("gates").get("StaticCapacity"), Some(&true));
+        assert_eq!((settings.labels, settings.on_fargate), (None, Some(false)));
+    }
+
+    #[test]
+    fn an_id_names_the_namespace() {
+        assert_eq!(namespace_of("kube-system/karpenter"), Some("kube-system"));
+        assert_eq!(namespace_of("kube-system"), Some("kube-system"));
+        assert_eq!((namespace_of("a/b"), namespace_of("/karpenter"), namespace_of("")), (None, None, None));
+    }
+}

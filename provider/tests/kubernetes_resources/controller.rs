@@ -1,0 +1,133 @@
+//! The controller: one that does not become ready is told of and stays, and one that is in no state is imported.
+
+use serde_json::{Value, json};
+
+use crate::claims;
+use crate::stand::{Cluster, Run};
+
+const PROVIDER: &str =
+    "provider \"karp\" {\n  cluster_name = \"demo\"\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
+
+fn config(namespace: &str, more: &str) -> String {
+    format!(
+        "{PROVIDER}resource \"karp_controller\" \"this\" {{\n  namespace = {namespace:?}\n  image = \"karp:nowhere\"\n{more}}}\n"
+    )
+}
+
+/// What was told of a controller that is not ready.
+fn told(run: &Run) -> String {
+    let warnings = run.warnings();
+    let found = warnings.iter().find(|warning| warning["summary"] == "The controller is not ready yet");
+    found.unwrap_or_else(|| panic!("{}", run.text))["detail"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn one_that_does_not_start_is_told_of_and_stays() {
+    let Some(cluster) = Cluster::find("one_that_does_not_start_is_told_of_and_stays") else { return };
+    let _turn = claims();
+    let name = cluster.unique("unready");
+    let crds = cluster.stand(&format!("{PROVIDER}{}", crate::CRDS));
+    crds.apply();
+    let stand = cluster.stand(&config(&name, "  replicas = 1\n  timeouts = { create = \"12s\" }\n"));
+    let detail = told(&stand.apply());
+    assert!(detail.contains("0 of 1 replicas available") && detail.contains("pod karpenter-"), "{detail}");
+
+    // As a kubelet does that finds no such image.
+    let pods = cluster.get(&["-n", &name, "pods"]);
+    let pod = pods["items"][0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let waiting =
+        json!({ "waiting": { "reason": "ImagePullBackOff", "message": "Back-off pulling image \"karp:nowhere\"" } });
+    let status = json!({ "status": { "containerStatuses": [{ "name": "controller", "image": "karp:nowhere", "imageID": "",
+        "ready": false, "restartCount": 0, "state": waiting }] } });
+    let pod = pod.as_str();
+    cluster.kubectl(&[
+        "-n",
+        &name,
+        "patch",
+        "pod",
+        pod,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &status.to_string(),
+    ]);
+    cluster.create(&json!({ "apiVersion": "v1", "kind": "Event", "metadata": { "name": name, "namespace": name }, "type": "Warning",
+        "involvedObject": { "kind": "Pod", "namespace": name, "name": pod }, "reason": "Failed", "lastTimestamp": "2100-01-01T00:00:00Z",
+        "message": "failed to resolve reference karp:nowhere" }));
+    // A claim that only it can end: a replacement would be refused.
+    cluster.create(&json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": name },
+        "spec": { "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "none" }, "requirements": [] } }));
+
+    let plan = stand.plan();
+    assert_eq!((plan.code, plan.changes()), (0, vec![]), "{}", plan.text);
+    let detail = told(&plan);
+    for words in
+        ["ImagePullBackOff Back-off pulling image", "last event: Failed failed to resolve reference karp:nowhere"]
+    {
+        assert!(detail.contains(words), "{words}: {detail}");
+    }
+    // The next apply of a change waits again, and changes it in place.
+    stand.write(&config(&name, "  replicas = 1\n  log_level = \"debug\"\n  timeouts = { update = \"12s\" }\n"));
+    assert_eq!(stand.plan().changes(), [("update".to_owned(), "karp_controller.this".to_owned())]);
+    told(&stand.apply());
+    stand.write(&config(&name, "  replicas = 0\n"));
+    stand.apply();
+    stand.assert_empty_plan();
+    let run = stand.plan();
+    assert!(!run.text.contains("not ready yet"), "{}", run.text);
+    cluster.kubectl(&["delete", "nodeclaim", &name]);
+    stand.destroy();
+    assert_eq!(cluster.get(&["namespace", &name]), Value::Null);
+}
+
+const MUCH: &str = r#"
+  replicas            = 0
+  controller_role_arn = "arn:aws:iam::123456789012:role/c"
+  interruption_queue  = "q"
+  feature_gates       = { SpotToSpotConsolidation = true }
+  resources           = { requests = { cpu = "1000m", memory = "1Gi" } }
+  extra_env           = { A = "b" }
+  extra_args          = ["--log-level=debug"]
+  on_fargate          = false
+  node_selector       = { a = "b" }
+  labels              = { team = "a" }
+  annotations         = { x = "y" }
+  pod_annotations     = { p = "q" }
+  image_pull_secrets  = ["s"]
+  tolerations         = [{ key = "k", effect = "NoExecute", toleration_seconds = 5 }, { operator = "Exists" }]
+  settings            = { batch_idle_duration = "2s", isolated_vpc = true, vm_memory_overhead_percent = 0.05 }
+  more_pod_spec_json  = jsonencode({ dnsPolicy = "None", dnsConfig = { nameservers = ["10.0.0.2"] } })
+  more_container_json = jsonencode({ envFrom = [{ secretRef = { name = "s" } }], securityContext = { runAsUser = 1 } })
+  service_account_annotations = { s = "t" }
+"#;
+
+#[test]
+fn one_that_is_in_no_state_is_imported() {
+    let Some(cluster) = Cluster::find("one_that_is_in_no_state_is_imported") else { return };
+    let _turn = claims();
+    for (kind, more) in [("plain", "  replicas = 0\n"), ("much", MUCH)] {
+        let name = cluster.unique(&format!("import-{kind}"));
+        let text = config(&name, more);
+        let maker = cluster.stand(&text);
+        maker.apply();
+        maker.assert_empty_plan();
+
+        let by_id = cluster.stand(&text);
+        let imported = by_id.tofu(&["import", "-no-color", "karp_controller.this", &format!("{name}/karpenter")]);
+        assert_eq!(imported.code, 0, "{}", imported.text);
+        by_id.assert_empty_plan();
+
+        let block = format!("import {{\n  to = karp_controller.this\n  identity = {{ namespace = {name:?} }}\n}}\n");
+        let by_identity = cluster.stand(&format!("{text}{block}"));
+        by_identity.apply();
+        by_identity.write(&text);
+        by_identity.assert_empty_plan();
+        by_identity.destroy();
+        assert_eq!(cluster.get(&["namespace", &name]), Value::Null, "{kind}");
+    }
+    let nowhere = cluster.stand(&config("nowhere", ""));
+    let missing = nowhere.tofu(&["import", "-no-color", "karp_controller.this", "nowhere/karpenter"]);
+    assert!(missing.code == 1 && missing.text.contains("non-existent"), "{}", missing.text);
+    let wrong = nowhere.tofu(&["import", "-no-color", "karp_controller.this", "nowhere/other"]);
+    assert!(wrong.code == 1 && wrong.text.contains("NAMESPACE/karpenter"), "{}", wrong.text);
+}
