@@ -24,6 +24,7 @@ pub mod node_class;
 mod node_class_schema;
 pub mod node_overlay;
 pub mod node_pool;
+mod node_pool_drain;
 mod node_pool_schema;
 pub mod node_role;
 pub mod oidc_provider;

@@ -45,6 +45,8 @@ const OWN: [&str; 9] = [
 ];
 /// What to do about an object that stays although nothing of karp's holds it.
 pub const STAYS: &str = "A finalizer keeps it that karp did not set: look who put it there, then run this again.";
+/// Says since when a pool that lives is drained; written by the provider alone, and so shown in state until it is taken away.
+pub const DRAINING: &str = "karp.sh/draining";
 /// What is kept of the time limit to report and to store state.
 const RESERVE: Duration = Duration::from_secs(3);
 
@@ -177,6 +179,11 @@ impl CustomObject {
         self.kind.typed(&self.spec, value)
     }
 
+    /// Writes the object that a state describes.
+    pub fn object(&self, state: &Value) -> Json {
+        self.kind.object(&self.spec, state, &mut Vec::new())
+    }
+
     /// Creates the object, or takes it over where that is wanted, and waits for the controller's word if asked to.
     pub async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let client = self.session().kube().await?;
@@ -229,7 +236,12 @@ impl CustomObject {
         let name = prior.get("name").as_str().unwrap_or_default();
         let doing = format!("delete {} {name:?}", self.kind.kind);
         let look = |client: Client| async move { wait::is_gone(&self.kind.api(&client, name), name, Some(uid)).await };
-        self.depart(ctx, prior, &doing, fix, look).await
+        self.depart(ctx, prior, &doing, fix, look).await.map(drop)
+    }
+
+    /// Says how long a controller may take to appear: not long where one was waited for in vain.
+    pub fn grace(&self) -> Duration {
+        if self.session().misses_controller() { Duration::ZERO } else { node_claims::LEASE_PATIENCE }
     }
 
     /// Waits until nothing is left to see. Where no controller is at work, what is left is an error, or left to the cluster's teardown.
@@ -240,27 +252,26 @@ impl CustomObject {
         doing: &str,
         fix: &str,
         look: impl Fn(Client) -> L,
-    ) -> Result<(), Failure>
+    ) -> Result<End, Failure>
     where
         L: Future<Output = Result<Look<()>, karp_kube::Error>>,
     {
         let session = self.session();
         let connect = || async { session.kube().await.map(Some) };
-        let grace = if session.misses_controller() { Duration::ZERO } else { node_claims::LEASE_PATIENCE };
-        let departure = Departure { doing, patience: Duration::MAX, grace };
+        let departure = Departure { doing, patience: Duration::MAX, grace: self.grace() };
         let end = departure.watch(ctx, connect, look).await?;
         if let End::Abandoned(_) = end {
             session.miss_controller();
         }
         match end {
-            End::Gone => Ok(()),
+            End::Gone => Ok(End::Gone),
             End::Late(seen) => Err(Failure::new(Kind::TimedOut, doing, seen).with_fix(fix)),
             End::Abandoned(seen) if !prior.get("teardown").is_null() => {
                 ctx.warn(Diagnostic::warning(
                     format!("No controller is at work to {doing}"),
                     format!("karp_teardown ends what is left, without a drain; seen last: {seen}"),
                 ));
-                Ok(())
+                Ok(End::Abandoned(seen))
             }
             End::Abandoned(seen) => {
                 let what = format!("no controller has renewed its lease for 90 seconds; left: {seen}");
@@ -433,9 +444,12 @@ impl CustomKind {
                 state.set(name, value);
             }
         }
-        if let Some(own) = prior.get("annotations").as_map() {
-            let kept = own.keys().filter_map(|key| Some((key.clone(), theirs.get(key)?.clone())));
-            state.set("annotations", Value::object(kept.collect::<BTreeMap<_, _>>()));
+        let own = prior.get("annotations").as_map();
+        let is_own = |key: &str| key == DRAINING || own.is_some_and(|own| own.contains_key(key));
+        let kept: BTreeMap<_, _> =
+            theirs.iter().filter(|(key, _)| is_own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+        if own.is_some() || !kept.is_empty() {
+            state.set("annotations", Value::object(kept));
         }
         state
     }

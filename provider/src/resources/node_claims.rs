@@ -20,16 +20,44 @@ pub const LEASE_PATIENCE: Duration = Duration::from_secs(90);
 /// So many names are shown; more would hide the point.
 const SHOWN: usize = 5;
 
+/// How many NodeClaims are asked to end.
+#[derive(Clone, Copy, Debug)]
+pub enum Ask {
+    /// It is only looked.
+    Nobody,
+    /// So many are on their way at a time.
+    AtOnce(usize),
+    /// All.
+    All,
+}
+
 /// NodeClaims and Nodes that are still there.
 pub struct Left {
     claims: Vec<String>,
     nodes: Vec<String>,
+    staying: usize,
+    overdue: Vec<String>,
 }
 
 impl Left {
     /// Tells whether nothing is left.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.nodes.is_empty()
+    }
+
+    /// Names the NodeClaims.
+    pub fn claims(&self) -> &[String] {
+        &self.claims
+    }
+
+    /// Counts the NodeClaims that nobody has asked to end yet.
+    pub fn staying(&self) -> usize {
+        self.staying
+    }
+
+    /// Names the NodeClaims whose grace period is over: their pods are deleted, and not waited for.
+    pub fn overdue(&self) -> &[String] {
+        &self.overdue
     }
 }
 
@@ -51,31 +79,48 @@ pub fn counted(kind: &str, names: &[String]) -> String {
     format!("{} {kind}{plural}{shown}", names.len())
 }
 
-/// Lists what is left under a label selector; with `delete`, NodeClaims that nobody has deleted yet are.
-pub async fn left(client: &Client, selector: &str, delete: bool) -> Result<Left, Error> {
+/// Lists what is left under a label selector, and asks NodeClaims to end that nobody has asked yet.
+pub async fn left(client: &Client, selector: &str, ask: Ask) -> Result<Left, Error> {
     let params = ListParams::default().labels(selector);
     let claims = listed::<NodeClaim>(client, &params).await?;
-    left_with(client, &claims, &params, delete).await
+    left_with(client, &claims, &params, ask).await
 }
 
-/// Lists what is left in the whole cluster of what controllers on EC2 made; with `delete`, NodeClaims that nobody has deleted yet are.
+/// Lists what is left in the whole cluster of what controllers on EC2 made, and asks NodeClaims to end that nobody has asked yet.
 /// Nodes are told by their class: those of EKS Auto Mode have a pool too, and are none of ours.
-pub async fn left_of_all(client: &Client, delete: bool) -> Result<Left, Error> {
+pub async fn left_of_all(client: &Client, ask: Ask) -> Result<Left, Error> {
     let mut claims = listed::<NodeClaim>(client, &ListParams::default()).await?;
     claims.retain(is_ours);
-    left_with(client, &claims, &ListParams::default().labels(labels::EC2_NODE_CLASS), delete).await
+    left_with(client, &claims, &ListParams::default().labels(labels::EC2_NODE_CLASS), ask).await
 }
 
-async fn left_with(client: &Client, claims: &[NodeClaim], nodes: &ListParams, delete: bool) -> Result<Left, Error> {
+async fn left_with(client: &Client, claims: &[NodeClaim], nodes: &ListParams, ask: Ask) -> Result<Left, Error> {
     let api = Api::<NodeClaim>::all(client.clone());
-    for claim in claims.iter().filter(|claim| delete && claim.metadata.deletion_timestamp.is_none()) {
+    let (leaving, staying): (Vec<_>, Vec<_>) =
+        claims.iter().partition(|claim| claim.metadata.deletion_timestamp.is_some());
+    let asked = match ask {
+        Ask::Nobody => 0,
+        Ask::AtOnce(most) => most.saturating_sub(leaving.len()).min(staying.len()),
+        Ask::All => staying.len(),
+    };
+    for claim in &staying[..asked] {
         match api.delete(&claim.name_any(), &DeleteParams::default()).await.map_err(Error::from) {
             Ok(_) | Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
     }
+    let now = Timestamp::now();
+    let is_overdue = |claim: &&NodeClaim| {
+        let end = claim.annotations().get(labels::TERMINATION_TIMESTAMP);
+        end.and_then(|end| end.parse::<Timestamp>().ok()).is_some_and(|end| end <= now)
+    };
     let nodes = Api::<Node>::all(client.clone()).list(nodes).await?.items;
-    Ok(Left { claims: names(claims.iter()), nodes: names(nodes.iter()) })
+    Ok(Left {
+        claims: names(claims.iter()),
+        nodes: names(nodes.iter()),
+        staying: staying.len() - asked,
+        overdue: names(leaving.into_iter().filter(is_overdue)),
+    })
 }
 
 fn is_ours(claim: &NodeClaim) -> bool {
@@ -117,7 +162,7 @@ pub async fn leaving(client: &Client) -> Result<Leaving, Error> {
 /// Lets go of what no controller will end any more: NodeClaims and Nodes, whose instances must have ended, are deleted without karp's
 /// finalizers; pools and classes that wait for their deletion lose theirs. Says what it was; nothing where nothing was left.
 pub async fn release(client: &Client) -> Result<Option<String>, Error> {
-    let left = left_of_all(client, false).await?;
+    let left = left_of_all(client, Ask::Nobody).await?;
     for name in &left.claims {
         let_go(&Api::<NodeClaim>::all(client.clone()), name).await?;
     }

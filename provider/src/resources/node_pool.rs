@@ -6,8 +6,6 @@ use std::time::Duration;
 use karp_domain::api::{self, labels, lint, validate as rules};
 use karp_domain::cluster::Pool;
 use karp_domain::cron::Cron;
-use karp_kube::wait::Look;
-use kube::Client;
 use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
 use tfplugin::{
@@ -18,12 +16,15 @@ use tfplugin::{
 use super::custom_object::{
     CustomKind, CustomObject, adopt, annotations, failure, force_conflicts, named, teardown, wait_for_ready,
 };
+use super::departure::End;
+use super::node_claims::Ask;
+use super::node_pool_drain::Drain;
 use super::node_pool_schema::{disruption, same_amounts, template};
 use super::{custom_object, moved, node_claims};
 use crate::manifests::spec::Attributes;
 use crate::preview::{self, Offer, Preview};
 use crate::provider::Handle;
-use crate::report::{Failure, Kind};
+use crate::report::Kind;
 
 const KIND: CustomKind = CustomKind {
     api_version: "karpenter.sh/v1",
@@ -73,28 +74,6 @@ impl NodePool {
         };
         Some(Preview { before: offer_of(&before), impact, unseen, ..new })
     }
-
-    /// Waits until no NodeClaim and no Node of the pool is left.
-    async fn drain(&self, ctx: &Context, prior: &Value, name: &str) -> Result<(), Failure> {
-        let selector = &format!("{}={name}", labels::NODE_POOL);
-        let look = |client: Client| async move {
-            let left = node_claims::left(&client, selector, true).await?;
-            Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
-        };
-        let doing = format!("drain the nodes of NodePool {name:?}");
-        let fix = "Pods that may not be evicted (PodDisruptionBudgets, karpenter.sh/do-not-disrupt) keep their node: move them, or set \
-                   `timeouts = { delete = \"2h\" }`, and run this again; the drain goes on meanwhile.";
-        let Err(mut late) = self.0.depart(ctx, prior, &doing, fix, look).await else { return Ok(()) };
-        if late.kind == Kind::TimedOut {
-            // Looked for at the end only: it takes a list of all pods.
-            let holders = async { preview::held(&self.0.session().kube().await.ok()?, selector).await.ok() };
-            let held = tokio::time::timeout(preview::PATIENCE, holders).await.ok().flatten().unwrap_or_default();
-            if !held.is_empty() {
-                late.message = format!("{}; held by {held}", late.message);
-            }
-        }
-        Err(late)
-    }
 }
 
 fn schema() -> Schema {
@@ -102,7 +81,7 @@ fn schema() -> Schema {
     named(
 Schema::new(
         "A NodePool: which nodes may be made, how many, and how they are disrupted. It is checked at plan by the API's own rules, \
-         without a cluster. Destroying it drains its nodes first.",
+         without a cluster. Destroying it drains its nodes first, as many at a time as its budgets allow.",
     )
     .timeouts(Timeouts { delete: hour, ..Timeouts::default() }),
 "NodePool")
@@ -126,8 +105,9 @@ Schema::new(
     .attribute(
         "drain_on_destroy",
         Attribute::bool().default(true).describe(
-            "Wait at destroy until all nodes of the pool are drained and gone, for at most `timeouts.delete`. With `false` they are \
-             drained too, but nothing waits for it.",
+            "Let the nodes of the pool leave at destroy as its budgets allow (one at a time at least; after half of `timeouts.delete` the rest \
+             at once), and wait until all are drained and gone, for at most `timeouts.delete`. With `false` all are asked to leave at \
+             once, and nothing waits for it.",
         ),
     )
     .attribute("adopt", adopt("NodePool"))
@@ -181,18 +161,24 @@ impl Resource for NodePool {
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let client = self.0.session().kube().await?;
         let name = prior.get("name").as_str().unwrap_or_default();
-        // The pool goes first, so that no new nodes are made while the old ones drain.
-        let uid = KIND.delete(&client, name).await?;
         if prior.get("drain_on_destroy").as_bool() == Some(false) {
+            KIND.delete(&client, name).await?;
             let selector = format!("{}={name}", labels::NODE_POOL);
-            node_claims::left(&client, &selector, true).await.map_err(|e| failure("end its NodeClaims", e))?;
+            node_claims::left(&client, &selector, Ask::All).await.map_err(|e| failure("end its NodeClaims", e))?;
             return Ok(());
         }
-        self.drain(ctx, &prior, name).await?;
-        match uid {
-            Some(uid) => Ok(self.0.wait_gone(ctx, &prior, &uid, custom_object::STAYS).await?),
-            None => Ok(()),
+        let drain = Drain::begin(&self.0, ctx, &prior, name).await?;
+        drain.pace().await?;
+        // From here on the pool makes no node, whatever its limits are.
+        let uid = KIND.delete(&client, name).await?;
+        let end = drain.finish().await?;
+        if let Some(uid) = uid {
+            self.0.wait_gone(ctx, &prior, &uid, custom_object::STAYS).await?;
         }
+        if end == End::Gone {
+            drain.summarise().await;
+        }
+        Ok(())
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {

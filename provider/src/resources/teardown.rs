@@ -71,7 +71,7 @@ impl Teardown {
         let doing = format!("drain the nodes of cluster {name:?}");
         let departure = Departure { doing: &doing, patience, grace: Duration::ZERO };
         let look = |client: Client| async move {
-            let left = node_claims::left_of_all(&client, true).await?;
+            let left = node_claims::left_of_all(&client, node_claims::Ask::All).await?;
             Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
         };
         departure.watch(ctx, || self.cluster(name), look).await

@@ -2,6 +2,7 @@
 
 mod controller;
 mod crds;
+mod drain;
 #[path = "../../src/preview/forty/edits.rs"]
 mod edits;
 mod entries;

@@ -1,8 +1,10 @@
 //! What the edge tests share: real OpenTofu on the built provider, and the sandbox's API server.
 
+use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use karp_kube::client::{Connection, connect};
@@ -124,6 +126,11 @@ pub struct Run {
 }
 
 impl Run {
+    fn read(code: Option<i32>, text: String) -> Self {
+        let events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Self { code: code.unwrap_or(-1), text, events }
+    }
+
     fn of(&self, severity: &str) -> Vec<&Value> {
         let found = self.events.iter().map(|event| &event["diagnostic"]);
         found.filter(|diagnostic| diagnostic["severity"] == severity).collect()
@@ -148,6 +155,60 @@ impl Run {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         planned.map(|change| (text(&change["action"]), text(&change["resource"]["addr"]))).collect()
     }
+}
+
+/// A run of OpenTofu that goes on.
+pub struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Says whether it has ended.
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Presses Ctrl-C: the whole process group gets it, as from a terminal.
+    pub fn interrupt(&self) {
+        signal("INT", -i64::from(self.child.id()));
+    }
+
+    /// Kills the providers that it has started, its children.
+    pub fn kill_provider(&self) {
+        let is_ours = |folder: &Path| {
+            let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
+            let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+            let command = std::fs::read_to_string(folder.join("cmdline")).unwrap_or_default();
+            parent == Some(self.child.id()) && command.contains("terraform-provider-karp")
+        };
+        for folder in std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path())) {
+            let id = folder.file_name().and_then(|name| name.to_str()?.parse().ok());
+            if let Some(id) = id.filter(|_| is_ours(&folder)) {
+                signal("KILL", id);
+            }
+        }
+    }
+
+    /// Waits until it ends.
+    pub fn end(mut self) -> Run {
+        let status = self.child.wait().unwrap();
+        Run::read(status.code(), std::fs::read_to_string(&self.log).unwrap())
+    }
+}
+
+impl Drop for Running {
+    /// A test that fails leaves no OpenTofu behind; the provider ends with it.
+    fn drop(&mut self) {
+        if !self.is_over() {
+            let _ = self.child.kill().and_then(|()| self.child.wait());
+        }
+    }
+}
+
+/// Sends a signal to a process, or to the group of a negative id.
+fn signal(name: &str, id: i64) {
+    Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).output().unwrap();
 }
 
 impl Stand<'_> {
@@ -183,6 +244,16 @@ impl Stand<'_> {
     }
 
     fn tofu_logging(&self, arguments: &[&str], log: Option<&Path>) -> Run {
+        let mut command = self.command(arguments);
+        if let Some(log) = log {
+            command.env("TF_LOG_PROVIDER", "INFO").env("TF_LOG_PATH", log);
+        }
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        Run::read(output.status.code(), text)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.cluster.tools.join("tofu"));
         command.args(arguments).current_dir(self.dir.path());
         for (name, _) in std::env::vars() {
@@ -192,13 +263,16 @@ impl Stand<'_> {
         }
         command.env("TF_CLI_CONFIG_FILE", self.dir.path().join("tofu.rc")).env("TF_IN_AUTOMATION", "1");
         command.env("HOME", self.dir.path()).env("AWS_EC2_METADATA_DISABLED", "true");
-        if let Some(log) = log {
-            command.env("TF_LOG_PROVIDER", "INFO").env("TF_LOG_PATH", log);
-        }
-        let output = command.output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        let events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        Run { code: output.status.code().unwrap_or(-1), text, events }
+        command
+    }
+
+    /// Begins a run in a process group of its own, as a shell does.
+    pub fn begin(&self, arguments: &[&str]) -> Running {
+        let log = self.dir.path().join("run.log");
+        let file = File::create(&log).unwrap();
+        let mut command = self.command(arguments);
+        command.stdout(file.try_clone().unwrap()).stderr(file).process_group(0);
+        Running { child: command.spawn().unwrap(), log }
     }
 
     /// Plans.

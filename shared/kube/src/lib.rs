@@ -5,6 +5,7 @@
 pub mod apply;
 pub mod client;
 mod error;
+pub mod events;
 pub mod pods;
 pub mod rbac;
 pub mod wait;
