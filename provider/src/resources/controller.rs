@@ -123,21 +123,21 @@ impl Resource for Controller {
             };
             let Some(state) = state else { return Ok(None) };
             let settings = settings_of(&state)?;
-            let mut differing = Vec::new();
-            let mut deployed = false;
+            let (mut differing, mut left, mut deployed) = (Vec::new(), false, false);
             for object in settings.objects() {
-                match find(&client, &object).await? {
-                    Some(live) if contains(&live, &object.json) => deployed |= object.plural == "deployments",
-                    live => {
-                        deployed |= object.plural == "deployments" && live.is_some();
-                        differing.push(called(&object.json));
-                    }
+                let live = find(&client, &object).await?;
+                left |= live.is_some();
+                deployed |= object.plural == "deployments" && live.is_some();
+                if !live.is_some_and(|live| contains(&live, &object.json)) {
+                    differing.push(called(&object.json));
                 }
             }
-            if !deployed {
+            // A destroy that was broken off has taken the Deployment first: while anything is left, state must know of it.
+            if !left && !has_namespace(&client, &settings).await? {
                 return Ok(None);
             }
-            if state.get("wait").as_bool() != Some(false)
+            if deployed
+                && state.get("wait").as_bool() != Some(false)
                 && let Ok(Look::NotYet(seen)) = wait::is_available(&client, settings.namespace(), NAME).await
             {
                 ctx.warn(not_ready(&client, settings.namespace(), &seen).await);
@@ -338,6 +338,14 @@ async fn ensure_namespace(client: &Client, settings: &Settings) -> Result<(), Fa
     let manager = Manager { name: FIELD_MANAGER, force: Force::Yes };
     apply::json(client, manager, object.plural, &object.json).await.map_err(|error| failure(doing, error))?;
     Ok(())
+}
+
+/// Says whether the namespace is there and one that a destroy takes away.
+async fn has_namespace(client: &Client, settings: &Settings) -> Result<bool, Failure> {
+    let live = Api::<Namespace>::all(client.clone()).get_opt(settings.namespace()).await;
+    let live = live.map_err(|error| failure(format!("read namespace {:?}", settings.namespace()), error.into()))?;
+    let goes = |live: &Namespace| is_ours(live) && live.metadata.deletion_timestamp.is_none();
+    Ok(settings.create_namespace != Some(false) && live.is_some_and(|live| goes(&live)))
 }
 
 fn is_ours(namespace: &Namespace) -> bool {

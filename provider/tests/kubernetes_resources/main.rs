@@ -16,6 +16,7 @@ mod preview;
 #[path = "../support/rc.rs"]
 mod rc;
 mod stand;
+mod stopped;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

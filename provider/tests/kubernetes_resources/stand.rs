@@ -275,6 +275,12 @@ impl Stand<'_> {
         Running { child: command.spawn().unwrap(), log }
     }
 
+    /// The state file as it is.
+    pub fn state(&self) -> Value {
+        let text = std::fs::read_to_string(self.dir.path().join("terraform.tfstate")).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
     /// Plans.
     pub fn plan(&self) -> Run {
         self.tofu(&["plan", "-json", "-detailed-exitcode"])

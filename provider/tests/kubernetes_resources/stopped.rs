@@ -1,0 +1,198 @@
+//! Runs that are stopped, by Ctrl-C or by the death of the provider's process: the next apply comes to an empty plan, and the next destroy
+//! leaves nothing. What a process that was killed had made and not told of is in no state: `adopt_existing` takes it over.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::claims;
+use crate::drain::{Controller, DESTROY, PATIENCE, leaving, make_claim};
+use crate::stand::{Cluster, Run, Running, Stand};
+
+const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
+const BLOCK: &str = "provider \"karp\" {\n  cluster_name = \"demo\"\n  adopt_existing = true\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
+const CRDS: &str = "resource \"karp_crds\" \"this\" {}\n";
+/// How soon OpenTofu ends after Ctrl-C when the provider waits for something.
+const SOON: Duration = Duration::from_secs(5);
+
+/// How a run is stopped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stop {
+    CtrlC,
+    Kill,
+}
+
+/// Begins a run and stops it as soon as something holds.
+fn stopped(stand: &Stand<'_>, arguments: &[&str], stop: Stop, holds: impl Fn() -> bool) -> Run {
+    let mut running: Running = stand.begin(arguments);
+    let begin = Instant::now();
+    while !holds() {
+        assert!(
+            begin.elapsed() < PATIENCE && !running.is_over(),
+            "{stop:?}: it never came to that: {}",
+            running.end().text
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pressed = Instant::now();
+    match stop {
+        Stop::CtrlC => running.interrupt(),
+        Stop::Kill => running.kill_provider(),
+    }
+    let run = running.end();
+    assert_eq!(run.code, 1, "{stop:?}: {}", run.text);
+    assert!(pressed.elapsed() < SOON, "{stop:?}: it ended after {:?}", pressed.elapsed());
+    run
+}
+
+fn exists(cluster: &Cluster, what: &[&str]) -> bool {
+    cluster.get(what) != Value::Null
+}
+
+fn is_leaving(cluster: &Cluster, what: &[&str]) -> bool {
+    !cluster.get(what)["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Says whether state has a resource, and untainted.
+fn is_kept(stand: &Stand<'_>, kind: &str) -> bool {
+    let state = stand.state();
+    let found = state["resources"].as_array().into_iter().flatten().find(|one| one["type"] == kind);
+    found.is_some_and(|one| {
+        one["instances"][0]["attributes"]["id"].is_string() && one["instances"][0]["status"].is_null()
+    })
+}
+
+#[test]
+fn a_controller() {
+    let Some(cluster) = Cluster::find("stopped_controller") else { return };
+    let _turn = claims();
+    for stop in [Stop::CtrlC, Stop::Kill] {
+        let name = cluster.unique(&format!("stopped-{stop:?}").to_lowercase());
+        let text = |replicas: u32| {
+            format!(
+                "{BLOCK}resource \"karp_controller\" \"this\" {{\n  namespace = {name:?}\n  image = \"karp:nowhere\"\n  replicas = \
+                 {replicas}\n}}\n"
+            )
+        };
+        // It waits for pods that never come.
+        let stand = cluster.stand(&text(1));
+        stopped(&stand, &APPLY, stop, || exists(&cluster, &["-n", &name, "deployment", "karpenter"]));
+        assert_eq!(is_kept(&stand, "karp_controller"), stop == Stop::CtrlC, "{stop:?}: {}", stand.state());
+        stand.write(&text(0));
+        stand.apply();
+        stand.assert_empty_plan();
+
+        // Something keeps the Deployment, as its pods do while they end.
+        let hold = |finalizers: Value| {
+            let patch = json!({ "metadata": { "finalizers": finalizers } }).to_string();
+            cluster.kubectl(&["-n", &name, "patch", "deployment", "karpenter", "--type=merge", "-p", &patch]);
+        };
+        hold(json!(["karp.test/hold"]));
+        stopped(&stand, &DESTROY, stop, || is_leaving(&cluster, &["-n", &name, "deployment", "karpenter"]));
+        assert!(is_kept(&stand, "karp_controller"), "{stop:?}: {}", stand.state());
+        hold(Value::Null);
+        stand.destroy();
+        assert!(
+            !exists(&cluster, &["namespace", &name]) && !exists(&cluster, &["clusterrole", "karpenter"]),
+            "{stop:?}"
+        );
+    }
+}
+
+#[test]
+fn a_node_class() {
+    let Some(cluster) = Cluster::find("stopped_node_class") else { return };
+    for stop in [Stop::CtrlC, Stop::Kill] {
+        let name = cluster.unique(&format!("stopped-{stop:?}").to_lowercase());
+        let text = |more: &str| {
+            format!(
+                "{BLOCK}{CRDS}resource \"karp_node_class\" \"it\" {{\n  name = {name:?}\n  instance_profile = \"p\"\n  \
+                 ami_selector_terms = [{{ alias = \"al2023@latest\" }}]\n  subnet_selector_terms = [{{ id = \"subnet-1\" }}]\n  \
+                 security_group_selector_terms = [{{ id = \"sg-1\" }}]\n  depends_on = [karp_crds.this]\n{more}}}\n"
+            )
+        };
+        // It waits for a controller's word that never comes.
+        let stand = cluster.stand(&text(""));
+        stopped(&stand, &APPLY, stop, || exists(&cluster, &["ec2nodeclass", &name]));
+        assert_eq!(is_kept(&stand, "karp_node_class"), stop == Stop::CtrlC, "{stop:?}: {}", stand.state());
+        stand.write(&text("  wait_for_ready = false\n"));
+        stand.apply();
+        stand.assert_empty_plan();
+
+        let hold = |finalizers: Value| {
+            let patch = json!({ "metadata": { "finalizers": finalizers } }).to_string();
+            cluster.kubectl(&["patch", "ec2nodeclass", &name, "--type=merge", "-p", &patch]);
+        };
+        hold(json!(["karpenter.k8s.aws/termination"]));
+        stopped(&stand, &DESTROY, stop, || is_leaving(&cluster, &["ec2nodeclass", &name]));
+        assert!(is_kept(&stand, "karp_node_class"), "{stop:?}: {}", stand.state());
+        hold(Value::Null);
+        stand.destroy();
+        assert!(!exists(&cluster, &["ec2nodeclass", &name]), "{stop:?}");
+    }
+}
+
+#[test]
+fn the_crds() {
+    let Some(cluster) = Cluster::find_alone("stopped_crds") else { return };
+    let names = ["capacitybuffers.autoscaling.x-k8s.io", "nodeoverlays.karpenter.sh"];
+    let columns = |name: &str| cluster.get(&["crd", name])["spec"]["versions"][0]["additionalPrinterColumns"].clone();
+    let maker = cluster.stand(&format!("{BLOCK}{CRDS}"));
+    maker.apply();
+    let whole = names.map(columns);
+    for stop in [Stop::CtrlC, Stop::Kill] {
+        let stand = cluster.stand(&format!("{BLOCK}{CRDS}"));
+        // Two have to be brought up to date; it is stopped once the first of them, the overlays', is.
+        for name in names {
+            let patch = r#"[{"op":"replace","path":"/spec/versions/0/additionalPrinterColumns","value":[]}]"#;
+            cluster.kubectl(&[
+                "patch",
+                "crd",
+                name,
+                "--type=json",
+                "--field-manager=terraform-provider-karp",
+                "-p",
+                patch,
+            ]);
+        }
+        let mut running = stand.begin(&APPLY);
+        while columns(names[1]) != whole[1] && !running.is_over() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        match stop {
+            Stop::CtrlC => running.interrupt(),
+            Stop::Kill => running.kill_provider(),
+        }
+        // It may have been done a moment before.
+        running.end();
+        stand.apply();
+        stand.assert_empty_plan();
+        assert_eq!(names.map(columns), whole, "{stop:?}");
+        stand.destroy();
+    }
+}
+
+#[test]
+fn a_teardown() {
+    let Some(cluster) = Cluster::find_alone("stopped_teardown") else { return };
+    let _turn = claims();
+    let name = cluster.unique("teardown");
+    let stand = cluster.stand(&format!(
+        "{BLOCK}{CRDS}resource \"karp_teardown\" \"this\" {{\n  sweep = []\n  depends_on = [karp_crds.this]\n}}\n"
+    ));
+    stand.apply();
+    stand.assert_empty_plan();
+    (0..2).for_each(|number| make_claim(&cluster, &name, number));
+    // Its lease says that a controller is at work.
+    let now = jiff::Timestamp::now().strftime("%FT%T.000000Z").to_string();
+    cluster.create(&json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": "karpenter-leader-election", "namespace": "default" }, "spec": { "holderIdentity": name, "renewTime": now } }));
+    for stop in [Stop::CtrlC, Stop::Kill] {
+        stopped(&stand, &DESTROY, stop, || leaving(&cluster, &name).len() == 2);
+        assert!(is_kept(&stand, "karp_teardown"), "{stop:?}: {}", stand.state());
+    }
+    let (run, _) = Controller::beside(&cluster, &name, Duration::ZERO, || stand.tofu(&DESTROY));
+    cluster.kubectl(&["-n", "default", "delete", "lease", "karpenter-leader-election"]);
+    assert_eq!(run.code, 0, "{}", run.text);
+    assert_eq!(leaving(&cluster, &name), Vec::<String>::new());
+}
