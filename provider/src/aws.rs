@@ -1,5 +1,6 @@
 //! What the AWS resources share: waiting, names, tags, policy documents, and the life of roles, policies, profiles and queues.
 
+pub mod clients;
 pub mod document;
 pub mod leftovers;
 pub mod managed_policy;
@@ -8,6 +9,7 @@ pub mod pod_identity;
 pub mod policies;
 pub mod profile;
 pub mod queue;
+pub mod reads;
 pub mod role;
 pub mod tags;
 pub mod wait;

@@ -9,12 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use aws_sdk_eventbridge::Client as EventBridge;
-use aws_sdk_iam::Client as Iam;
-use karp_aws::config::{CallerIdentity, Clients, Service};
+use karp_aws::config::{CallerIdentity, Clients};
 use tfplugin::{Context, Diagnostic, Diagnostics, Value};
 use tokio::sync::OnceCell;
 
+pub use crate::aws::clients::Aws;
 use crate::aws::tags::{self, CLUSTER_KEY, Tags};
 use crate::cluster;
 use crate::provider::{MissingCluster, Model, Part};
@@ -24,57 +23,6 @@ use crate::report::{Failure, Kind};
 const KUBE_CLIENT_AGE: Duration = Duration::from_secs(10 * 60);
 /// What each object has of these, it has as soon as it was looked at.
 const TOLD: [&str; 6] = ["arn", "requirements", "role_arn", "subnet_selector_terms", "template", "url"];
-
-/// The AWS clients of one region; cheap to clone.
-#[derive(Clone)]
-pub struct Aws {
-    clients: Clients,
-    iam: Iam,
-    events: EventBridge,
-}
-
-impl Aws {
-    fn new(clients: Clients) -> Self {
-        let iam = Iam::new(&clients.config_for(Service::Iam));
-        let events = EventBridge::new(&clients.config_for(Service::EventBridge));
-        Self { clients, iam, events }
-    }
-
-    /// Returns the clients that provider and controller share.
-    pub fn clients(&self) -> &Clients {
-        &self.clients
-    }
-
-    /// Returns the IAM client.
-    pub fn iam(&self) -> &Iam {
-        &self.iam
-    }
-
-    /// Returns the EventBridge client.
-    pub fn events(&self) -> &EventBridge {
-        &self.events
-    }
-
-    /// Returns the EC2 client.
-    pub fn ec2(&self) -> &aws_sdk_ec2::Client {
-        self.clients.ec2()
-    }
-
-    /// Returns the EKS client.
-    pub fn eks(&self) -> &aws_sdk_eks::Client {
-        self.clients.eks()
-    }
-
-    /// Returns the SQS client.
-    pub fn sqs(&self) -> &aws_sdk_sqs::Client {
-        self.clients.sqs()
-    }
-
-    /// Returns the region of all calls.
-    pub fn region(&self) -> &str {
-        self.clients.region()
-    }
-}
 
 /// One configured provider block.
 #[derive(Default)]

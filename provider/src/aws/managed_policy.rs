@@ -9,6 +9,7 @@ use tfplugin::Context;
 use super::document;
 use super::wait::{in_time, settle};
 use crate::report::{Failure, Kind};
+use crate::session::Aws;
 
 /// IAM keeps at most five versions of a policy.
 const MOST_VERSIONS: usize = 5;
@@ -60,10 +61,10 @@ pub async fn ensure(iam: &Client, ctx: &Context, path: &str, name: &str, text: &
 }
 
 /// Reads policies and joins them in the order of their names; `None` when none is there.
-pub async fn read_joined(iam: &Client, arns: &BTreeSet<String>) -> Result<Option<String>, Failure> {
+pub async fn read_joined(aws: &Aws, arns: &BTreeSet<String>) -> Result<Option<String>, Failure> {
     let mut texts = Vec::new();
-    for arn in arns {
-        texts.extend(read(iam, arn).await?);
+    for (arn, version) in aws.reads().versions(arns).await? {
+        texts.extend(read_version(aws.iam(), &arn, &version).await?);
     }
     Ok(document::join(&texts))
 }
@@ -102,15 +103,24 @@ async fn arn_of(iam: &Client, path: &str, name: &str) -> Result<Option<String>, 
 
 async fn read(iam: &Client, arn: &str) -> Result<Option<String>, Failure> {
     let doing = format!("read policy {arn}");
-    let missing = |failure: Failure| if failure.is_missing() { Ok(None) } else { Err(failure) };
     let answer = match iam.get_policy().policy_arn(arn).send().await {
         Ok(answer) => answer,
-        Err(e) => return missing(Failure::aws(&doing, e)),
+        Err(e) => {
+            let failure = Failure::aws(&doing, e);
+            return if failure.is_missing() { Ok(None) } else { Err(failure) };
+        }
     };
     let Some(version) = answer.policy().and_then(|policy| policy.default_version_id()) else { return Ok(None) };
+    read_version(iam, arn, version).await
+}
+
+async fn read_version(iam: &Client, arn: &str, version: &str) -> Result<Option<String>, Failure> {
     match iam.get_policy_version().policy_arn(arn).version_id(version).send().await {
         Ok(answer) => Ok(answer.policy_version().and_then(|version| version.document()).map(document::from_iam)),
-        Err(e) => missing(Failure::aws(&doing, e)),
+        Err(e) => match Failure::aws(format!("read version {version} of policy {arn}"), e) {
+            failure if failure.is_missing() => Ok(None),
+            failure => Err(failure),
+        },
     }
 }
 

@@ -43,6 +43,17 @@ pub async fn find(aws: &Aws, subject: &Subject<'_>) -> Result<Option<Found>, Fai
     Ok(find_by_id(aws, subject.cluster, id).await?.map(|(_, _, found)| found))
 }
 
+/// Finds the association of a service account as a refresh does: by the id that it had, else by a list.
+pub async fn look(aws: &Aws, subject: &Subject<'_>, known: Option<&str>) -> Result<Option<Found>, Failure> {
+    if let Some(id) = known
+        && let Some((namespace, service_account, found)) = find_by_id(aws, subject.cluster, id).await?
+        && (namespace.as_str(), service_account.as_str()) == (subject.namespace, subject.service_account)
+    {
+        return Ok(Some(found));
+    }
+    find(aws, subject).await
+}
+
 /// Reads the association of that id: namespace, service account, and what they get.
 pub async fn find_by_id(aws: &Aws, cluster: &str, id: &str) -> Result<Option<(String, String, Found)>, Failure> {
     let doing = format!("read pod identity association {id} of cluster {cluster:?}");

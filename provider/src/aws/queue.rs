@@ -171,12 +171,18 @@ pub async fn working_rules(
     queue_arn: &str,
     events: &BTreeSet<String>,
 ) -> Result<BTreeMap<String, String>, Failure> {
-    let looks = events.iter().filter_map(|name| Event::named(name)).map(|event| async move {
-        let rule = event.rule_name(queue);
-        let works = works(aws, event, &rule, queue_arn).await?;
-        Ok::<_, Failure>(works.then(|| (event.name.to_owned(), rule)))
-    });
-    Ok(futures::future::try_join_all(looks).await?.into_iter().flatten().collect())
+    let named = || events.iter().filter_map(|name| Event::named(name)).map(|event| (event, event.rule_name(queue)));
+    let rules = aws.reads().rules(named().map(|(_, rule)| rule)).await?;
+    let matches = |event: &Event, rule: &str| {
+        rules.get(rule).is_some_and(|found| found.enabled && found.pattern == Some(canonical(&event.pattern())))
+    };
+    let matching: Vec<(Event, String)> = named().filter(|(event, rule)| matches(event, rule)).collect();
+    if matching.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let aimed = aimed_at(aws, queue_arn, matching.iter().map(|(_, rule)| rule.as_str())).await?;
+    let working = matching.into_iter().filter(|(_, rule)| aimed.contains(rule));
+    Ok(working.map(|(event, rule)| (event.name.to_owned(), rule)).collect())
 }
 
 /// Writes a rule and its target; repeats make no difference.
@@ -245,21 +251,32 @@ fn settings(wanted: &Queue) -> std::collections::HashMap<Attribute, String> {
     [retention, encryption].into_iter().collect()
 }
 
-async fn works(aws: &Aws, event: Event, rule: &str, queue_arn: &str) -> Result<bool, Failure> {
-    let doing = format!("read EventBridge rule {rule:?}");
-    let found = match aws.events().describe_rule().name(rule).send().await {
-        Ok(found) => found,
-        Err(e) => match Failure::aws(&doing, e) {
-            failure if failure.is_missing() => return Ok(false),
-            failure => return Err(failure),
-        },
-    };
-    let matches = found.event_pattern().map(canonical) == Some(canonical(&event.pattern()));
-    if found.state() != Some(&RuleState::Enabled) || !matches {
-        return Ok(false);
+/// Gives the rules that are aimed at a queue; where listing them is not allowed, those of `rules` that are.
+async fn aimed_at(aws: &Aws, queue_arn: &str, rules: impl Iterator<Item = &str>) -> Result<BTreeSet<String>, Failure> {
+    let doing = format!("list the rules that are aimed at {queue_arn}");
+    let (mut aimed, mut page) = (BTreeSet::new(), None);
+    loop {
+        let call = aws.events().list_rule_names_by_target().target_arn(queue_arn).set_next_token(page);
+        match call.send().await.map_err(|e| Failure::aws(&doing, e)) {
+            Ok(answer) => {
+                page = answer.next_token;
+                aimed.extend(answer.rule_names.into_iter().flatten());
+            }
+            Err(failure) if failure.kind == Kind::Denied => break,
+            Err(failure) => return Err(failure),
+        }
+        if page.is_none() {
+            return Ok(aimed);
+        }
     }
-    let targets = aws.events().list_targets_by_rule().rule(rule).send().await.map_err(|e| Failure::aws(&doing, e))?;
-    Ok(targets.targets().iter().any(|target| target.arn() == queue_arn))
+    for rule in rules {
+        let answer = aws.events().list_targets_by_rule().rule(rule).send().await;
+        let targets = answer.map_err(|e| Failure::aws(format!("read EventBridge rule {rule:?}"), e))?;
+        if targets.targets().iter().any(|target| target.arn() == queue_arn) {
+            aimed.insert(rule.to_owned());
+        }
+    }
+    Ok(aimed)
 }
 
 async fn retag_rule(aws: &Aws, arn: &str, tags: &Tags, owned: &Tags) -> Result<(), Failure> {

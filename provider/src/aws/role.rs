@@ -10,6 +10,7 @@ use super::tags::{self, CLUSTER_KEY, Tags};
 use super::wait::{in_time, settle};
 use super::{Origin, document};
 use crate::report::{Failure, Kind};
+use crate::session::Aws;
 
 /// A role as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,6 +147,24 @@ pub async fn shown(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failur
 
 /// Reads a role with its attachments and the named inline policies.
 pub async fn find(iam: &Client, name: &str, inline: &BTreeSet<String>) -> Result<Option<Found>, Failure> {
+    let Some(found) = without_attachments(iam, name, inline).await? else { return Ok(None) };
+    Ok(Some(Found { attached: attached(iam, name).await?, ..found }))
+}
+
+/// Reads a role as a refresh does: of its attachments those among the `owned` ones alone, asked together with other roles; all of them where
+/// nothing says yet which are owned.
+pub async fn look(
+    aws: &Aws,
+    name: &str,
+    inline: &BTreeSet<String>,
+    owned: Option<&BTreeSet<String>>,
+) -> Result<Option<Found>, Failure> {
+    let Some(owned) = owned else { return find(aws.iam(), name, inline).await };
+    let Some(found) = without_attachments(aws.iam(), name, inline).await? else { return Ok(None) };
+    Ok(Some(Found { attached: aws.reads().attached(name, owned).await?, ..found }))
+}
+
+async fn without_attachments(iam: &Client, name: &str, inline: &BTreeSet<String>) -> Result<Option<Found>, Failure> {
     let doing = format!("read role {name:?}");
     let answer = match iam.get_role().role_name(name).send().await {
         Ok(answer) => answer,
@@ -178,7 +197,7 @@ pub async fn find(iam: &Client, name: &str, inline: &BTreeSet<String>) -> Result
         trust: role.assume_role_policy_document().map(document::from_iam).unwrap_or_default(),
         permissions_boundary: role.permissions_boundary().and_then(|b| b.permissions_boundary_arn()).map(str::to_owned),
         tags: from_iam_tags(role.tags()),
-        attached: attached(iam, name).await?,
+        attached: BTreeSet::new(),
         inline: documents,
     }))
 }
@@ -298,7 +317,8 @@ async fn converge_tags(iam: &Client, found: &Found, wanted: &Wanted, owned: &Own
     Ok(())
 }
 
-async fn attached(iam: &Client, name: &str) -> Result<BTreeSet<String>, Failure> {
+/// Lists the managed policies of a role.
+pub async fn attached(iam: &Client, name: &str) -> Result<BTreeSet<String>, Failure> {
     let mut pages = iam.list_attached_role_policies().role_name(name).into_paginator().items().send();
     let mut arns = BTreeSet::new();
     while let Some(policy) = pages.next().await {

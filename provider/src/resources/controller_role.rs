@@ -183,7 +183,9 @@ impl Resource for ControllerRole {
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let session = self.handle.session();
-        let inline = BTreeSet::from([POLICY.to_owned()]);
+        // With managed policies there is none in the role; an import does not know yet.
+        let managed = state.get("policy_mode").as_str() == Some("managed");
+        let inline = if managed { BTreeSet::new() } else { BTreeSet::from([POLICY.to_owned()]) };
         let read = iam_role::read(&session, ctx, &state, &inline, |state, found| {
             let inline = found.inline.get(POLICY);
             let managed = found.attached.iter().any(|arn| managed_policy::is_part(&found.name, arn));
@@ -201,7 +203,7 @@ impl Resource for ControllerRole {
                 .map_err(|e| Failure::new(Kind::Unexpected, "read the state", e.to_string()))?;
             let mut state = state;
             if now.is_managed() {
-                let policy = managed_policy::read_joined(aws.iam(), &own_policies(&now)).await?;
+                let policy = managed_policy::read_joined(aws, &own_policies(&now)).await?;
                 state.set("policy_json", policy);
             }
             if now.uses_pod_identity() {
@@ -212,7 +214,8 @@ impl Resource for ControllerRole {
                     now.namespace = Some(found.0);
                     now.service_account = Some(found.1);
                 }
-                let found = pod_identity::find(aws, &now.subject()).await?;
+                let known = now.association_id.as_deref();
+                let found = pod_identity::look(aws, &now.subject(), known).await?;
                 // An association with another role is not this one's: planning makes it so again.
                 state.set("association_id", found.filter(|found| found.role_arn == now.arn()).map(|found| found.id));
             }

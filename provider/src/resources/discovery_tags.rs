@@ -107,9 +107,9 @@ impl Resource for DiscoveryTags {
         let model: Model = tfplugin::from_value(&state)?;
         let session = self.handle.session();
         let look = async {
-            let actual = values(&session.aws_of(&state).await?, &model.key, &model.resource_ids).await?;
-            let tagged: BTreeSet<String> =
-                actual.into_iter().filter(|(_, value)| *value == model.value).map(|(id, _)| id).collect();
+            let actual = session.aws_of(&state).await?.reads().tags(&model.resource_ids).await?;
+            let ours = actual.into_iter().filter(|(_, tags)| tags.get(&model.key) == Some(&model.value));
+            let tagged: BTreeSet<String> = ours.map(|(id, _)| id).collect();
             if tagged.is_empty() {
                 return Ok(None);
             }

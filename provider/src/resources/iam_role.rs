@@ -152,13 +152,11 @@ pub async fn read(
     let model: Model = tfplugin::from_value(state)?;
     let name = model.name.clone().unwrap_or_default();
     let look = async {
-        let Some(found) = role::find(session.aws().await?.iam(), &name, inline).await? else { return Ok(None) };
+        let owned = model.policy_arns.as_ref();
+        let Some(found) = role::look(session.aws().await?, &name, inline, owned).await? else { return Ok(None) };
         let tags = session.owned_part(&found.tags, model.tags_all.as_ref());
-        let attached = match &model.policy_arns {
-            Some(owned) => found.attached.intersection(owned).cloned().collect(),
-            None => found.attached.clone(),
-        };
-        let state = session.recover(render(state, &found, &tags, &attached), &found.tags, model.tags_all.as_ref());
+        let state =
+            session.recover(render(state, &found, &tags, &found.attached), &found.tags, model.tags_all.as_ref());
         Ok(Some(finish(state, &found)))
     };
     session.refresh(ctx, &[Part::Aws], state, look).await

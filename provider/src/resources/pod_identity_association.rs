@@ -127,7 +127,7 @@ impl Resource for PodIdentityAssociation {
                 Some(id) if model.namespace.is_none() => {
                     pod_identity::find_by_id(aws, model.subject().cluster, id).await?
                 }
-                _ => pod_identity::find(aws, &model.subject()).await?.map(|found| {
+                known => pod_identity::look(aws, &model.subject(), known.as_deref()).await?.map(|found| {
                     (model.subject().namespace.to_owned(), model.subject().service_account.to_owned(), found)
                 }),
             };

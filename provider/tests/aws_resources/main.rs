@@ -13,6 +13,7 @@ mod others;
 #[path = "../support/rc.rs"]
 mod rc;
 mod region;
+mod shared;
 mod stand;
 mod stopped;
 mod teardown;

@@ -29,7 +29,7 @@ resource "karp_discovery_tags" "this" {
 }
 "#;
 /// Actions that are throttled, each with the code and the status that its service answers then.
-const THROTTLED: [(&str, &str, u16); 16] = [
+const THROTTLED: [(&str, &str, u16); 17] = [
     ("AddRoleToInstanceProfile", "Throttling", 400),
     ("AttachRolePolicy", "Throttling", 400),
     ("CreateInstanceProfile", "Throttling", 400),
@@ -38,25 +38,29 @@ const THROTTLED: [(&str, &str, u16); 16] = [
     ("CreateTags", "RequestLimitExceeded", 503),
     ("DeleteRole", "Throttling", 400),
     ("DeleteTags", "RequestLimitExceeded", 503),
-    ("DescribeRule", "ThrottlingException", 400),
     ("DescribeTags", "RequestLimitExceeded", 503),
     ("GetInstanceProfile", "Throttling", 400),
     ("GetRole", "Throttling", 400),
     ("ListAttachedRolePolicies", "Throttling", 400),
+    ("ListQueueTags", "RequestThrottled", 400),
+    ("ListRuleNamesByTarget", "ThrottlingException", 400),
     ("PutRule", "ThrottlingException", 400),
     ("PutTargets", "ThrottlingException", 400),
     ("SetQueueAttributes", "RequestThrottled", 400),
 ];
-/// All that a plan without changes asks, each at most as often as there are objects of the kind: queues have five rules each.
-const ASKED: [(&str, usize); 8] = [
-    ("DescribeRule", 25),
-    ("DescribeTags", 20),
+/// All that a plan without changes asks, each at most so often: what AWS shows one at a time as often as there are objects, and the shared
+/// lists some times ([`crate::shared`] counts them).
+const ASKED: [(&str, usize); 9] = [
+    ("DescribeTags", 3),
     ("GetInstanceProfile", 10),
     ("GetQueueAttributes", 5),
     ("GetRole", 12),
-    ("ListAttachedRolePolicies", 12),
+    // As many roles as policies are asked one by one, then each policy once.
+    ("ListAttachedRolePolicies", 4),
+    ("ListEntitiesForPolicy", 4),
     ("ListQueueTags", 5),
-    ("ListTargetsByRule", 25),
+    ("ListRuleNamesByTarget", 5),
+    ("ListRules", 3),
 ];
 
 impl Sandbox {
