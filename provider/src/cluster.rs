@@ -1,10 +1,10 @@
 //! How to reach the cluster's API server: by what EKS says about the cluster, or by what the provider block says.
 
 use base64::Engine as _;
-use karp_kube::client::{Connection, Server};
+use karp_kube::client::{Choice, Connection, Server};
 use kube::config::ExecConfig;
 
-use crate::provider::{Exec, Kubernetes};
+use crate::provider::{self, Exec, Kubernetes};
 use crate::report::{Failure, Kind};
 
 /// Gives the connection to an EKS cluster with a token of the AWS credentials.
@@ -19,8 +19,16 @@ pub fn of_eks(cluster: &karp_aws::eks::Cluster, token: &karp_aws::token::Token) 
 
 /// Gives the connection that the provider block describes.
 pub fn of_block(given: &Kubernetes) -> Connection {
-    if let Some(path) = &given.config_path {
-        return Connection::Kubeconfig { path: path.into(), context: given.config_context.clone() };
+    if given.host.is_none() {
+        let paths = given.config_path.iter().chain(given.config_paths.iter().flatten());
+        return Connection::Kubeconfig {
+            paths: paths.map(|path| provider::path(path)).collect(),
+            choice: Choice {
+                context: given.config_context.clone(),
+                cluster: given.config_context_cluster.clone(),
+                user: given.config_context_auth_info.clone(),
+            },
+        };
     }
     Connection::Server(Box::new(Server {
         host: given.host.clone().unwrap_or_default(),

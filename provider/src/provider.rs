@@ -1,22 +1,28 @@
 //! The provider block: where AWS and the cluster are, and as whom to call them.
 
+mod aws;
+mod kubernetes;
+
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use karp_aws::config::{AccessKeys, AssumeRole, Service, Settings};
+use karp_aws::config::Settings;
 use serde::Deserialize;
 use tfplugin::schema::validate;
 use tfplugin::{
     Attribute, DataSource, Diagnostics, EphemeralResource, Function, Provider, Resource, Schema, Type, Value,
 };
 
+pub use self::aws::Accounts;
+pub use self::kubernetes::{Exec, Kubernetes};
 use crate::aws::tags::{CLUSTER_KEY, Ignored, Tags};
 use crate::cluster_token::ClusterToken;
 use crate::session::Session;
 use crate::{data_sources, functions, resources};
 
-/// The services whose endpoint may be overridden, in the documentation's order.
-const ENDPOINTS: [&str; 8] = ["ec2", "eks", "events", "iam", "pricing", "sqs", "ssm", "sts"];
+/// Answers a variable of the environment; none that is empty.
+type Environment<'a> = &'a (dyn Fn(&str) -> Option<String> + 'a);
 
 /// The parts of a provider block that stand or fall together when they are unknown at plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,7 +42,7 @@ impl Part {
 
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Aws => &["region", "profile", "access_key", "secret_key", "token", "assume_role", "endpoints"],
+            Self::Aws => &aws::ARGUMENTS,
             Self::ClusterName => &["cluster_name"],
             Self::Kubernetes => &["kubernetes"],
             Self::Tags => &["default_tags", "ignore_tags"],
@@ -59,6 +65,7 @@ pub enum MissingCluster {
 #[derive(Debug, Default)]
 pub struct Model {
     pub aws: Settings,
+    pub accounts: Accounts,
     pub cluster_name: Option<String>,
     pub kubernetes: Option<Kubernetes>,
     pub default_tags: Tags,
@@ -70,42 +77,9 @@ pub struct Model {
     pub unknown: BTreeMap<Part, &'static str>,
 }
 
-/// How to reach the API server, where EKS is not to be asked. Names are those of hashicorp/kubernetes.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Kubernetes {
-    pub host: Option<String>,
-    pub cluster_ca_certificate: Option<String>,
-    pub token: Option<String>,
-    pub client_certificate: Option<String>,
-    pub client_key: Option<String>,
-    pub insecure: Option<bool>,
-    pub tls_server_name: Option<String>,
-    pub config_path: Option<String>,
-    pub config_context: Option<String>,
-    pub exec: Option<Exec>,
-}
-
-/// A command that prints credentials, as in a kubeconfig.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Exec {
-    pub api_version: String,
-    pub command: String,
-    pub args: Vec<String>,
-    pub env: BTreeMap<String, String>,
-}
-
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Block {
-    region: Option<String>,
-    profile: Option<String>,
-    access_key: Option<String>,
-    secret_key: Option<String>,
-    token: Option<String>,
-    assume_role: Option<Vec<RoleBlock>>,
-    endpoints: Option<BTreeMap<String, Option<String>>>,
     default_tags: Option<TagsBlock>,
     ignore_tags: Option<Ignored>,
     cluster_name: Option<String>,
@@ -117,16 +91,6 @@ struct Block {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct RoleBlock {
-    role_arn: String,
-    session_name: Option<String>,
-    external_id: Option<String>,
-    duration: Option<String>,
-    policy: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
 struct TagsBlock {
     tags: Option<Tags>,
 }
@@ -134,6 +98,10 @@ struct TagsBlock {
 impl Model {
     /// Reads a provider block; what is unknown is left out and noted.
     pub fn read(config: &Value) -> Result<Self, Diagnostics> {
+        Self::read_in(config, &of_process)
+    }
+
+    fn read_in(config: &Value, environment: Environment<'_>) -> Result<Self, Diagnostics> {
         let mut unknown = BTreeMap::new();
         let mut known = config.clone();
         for part in Part::ALL {
@@ -145,26 +113,26 @@ impl Model {
             }
         }
         let block: Block = tfplugin::from_value(&known)?;
-        let environment = || std::env::var("KARP_CLUSTER_NAME").ok().filter(|name| !name.is_empty());
+        let aws: aws::Block = tfplugin::from_value(&known)?;
         let cluster_name = block.cluster_name.filter(|name| !name.is_empty());
-        let cluster_name =
-            if unknown.contains_key(&Part::ClusterName) { None } else { cluster_name.or_else(environment) };
+        let cluster_name = if unknown.contains_key(&Part::ClusterName) {
+            None
+        } else {
+            cluster_name.or_else(|| environment("KARP_CLUSTER_NAME"))
+        };
+        let nowhere = cluster_name.is_none() && !unknown.contains_key(&Part::ClusterName);
+        let kubernetes = match block.kubernetes {
+            Some(given) => Some(given.with_environment(environment)),
+            None if nowhere => {
+                Some(Kubernetes::default().with_environment(environment)).filter(Kubernetes::has_address)
+            }
+            None => None,
+        };
         Ok(Self {
-            aws: Settings {
-                region: block.region,
-                profile: block.profile,
-                access_keys: block.access_key.zip(block.secret_key).map(|(id, secret)| AccessKeys {
-                    access_key_id: id,
-                    secret_access_key: secret,
-                    session_token: block.token,
-                }),
-                assume_roles: block.assume_role.unwrap_or_default().into_iter().map(RoleBlock::into_settings).collect(),
-                endpoints: endpoints(block.endpoints.unwrap_or_default()),
-                program: Some("terraform-provider-karp"),
-                ..Settings::default()
-            },
+            aws: aws.into_settings(environment),
+            accounts: tfplugin::from_value(&known)?,
             cluster_name,
-            kubernetes: block.kubernetes,
+            kubernetes,
             default_tags: block.default_tags.and_then(|block| block.tags).unwrap_or_default(),
             ignore_tags: block.ignore_tags.unwrap_or_default(),
             offline_plan: block.offline_plan.unwrap_or_default(),
@@ -180,21 +148,22 @@ impl Model {
     }
 }
 
-impl RoleBlock {
-    fn into_settings(self) -> AssumeRole {
-        AssumeRole {
-            role_arn: self.role_arn,
-            session_name: self.session_name,
-            external_id: self.external_id,
-            duration: self.duration.as_deref().and_then(validate::parse_duration),
-            policy: self.policy,
-        }
+/// Answers from the environment of this process.
+fn of_process(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Gives a path as shells do: `~` is the home folder.
+pub fn expand(path: &str, environment: Environment<'_>) -> PathBuf {
+    match path.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+        Some(rest) => PathBuf::from(environment("HOME").unwrap_or_default() + rest),
+        None => PathBuf::from(path),
     }
 }
 
-fn endpoints(given: BTreeMap<String, Option<String>>) -> BTreeMap<Service, String> {
-    let set = given.into_iter().filter_map(|(name, url)| Some((name, url.filter(|url| !url.is_empty())?)));
-    set.filter_map(|(name, url)| Some((Service::parse(&name)?, url))).collect()
+/// Gives a path of the provider block, with the home folder of this process.
+pub fn path(given: &str) -> PathBuf {
+    expand(given, &of_process)
 }
 
 /// The session of the latest configuration, shared with all resources.
@@ -228,18 +197,11 @@ impl Provider for Karp {
     }
 
     fn schema(&self) -> Schema {
-        Schema::new(
+        let schema = Schema::new(
             "karp puts node autoscaling of an EKS cluster under Terraform: the roles, queue and tags that it needs, the controller, and \
              the node pools. Every argument is optional; nothing is contacted before a resource needs it.",
-        )
-        .attribute("region", text("The AWS region; else `AWS_REGION`, `AWS_DEFAULT_REGION`, or the profile's."))
-        .attribute("profile", text("The profile in the shared AWS configuration files; else `AWS_PROFILE`."))
-        .attribute("access_key", text("An access key id; else the default credentials chain of the AWS SDKs.").sensitive())
-        .attribute("secret_key", text("The secret that belongs to `access_key`.").sensitive())
-        .attribute("token", text("The session token of temporary credentials.").sensitive())
-        .required_together(["access_key", "secret_key"])
-        .attribute("assume_role", assume_role())
-        .attribute("endpoints", endpoint_overrides())
+        );
+        aws::reach(aws::identity(schema))
         .attribute(
             "default_tags",
             Attribute::nested_single([("tags", Attribute::map(Type::String).optional().describe("The tags."))])
@@ -252,7 +214,7 @@ impl Provider for Karp {
             text("The EKS cluster: the default of every resource's `cluster_name`, and the cluster whose API server is called; else \
                   `KARP_CLUSTER_NAME`. It may be unknown until apply."),
         )
-        .attribute("kubernetes", kubernetes())
+        .attribute("kubernetes", kubernetes::attribute())
         .attribute(
             "offline_plan",
             Attribute::bool().optional().describe(
@@ -280,25 +242,8 @@ impl Provider for Karp {
 
     fn validate(&self, config: &Value) -> Diagnostics {
         let mut found = Diagnostics::new();
-        let kubernetes = config.get("kubernetes");
-        let set = |name: &str| kubernetes.is_known() && !kubernetes.get(name).is_null();
-        if set("token") && set("exec") {
-            found.error("kubernetes.exec", "Two sources of a token", "Set `token` or `exec`, not both.");
-        }
-        if set("host") && set("config_path") {
-            found.error(
-                "kubernetes.config_path",
-                "Two addresses of one cluster",
-                "Set `host` or `config_path`, not both.",
-            );
-        }
-        if matches!(kubernetes, Value::Map(_)) && !set("host") && !set("config_path") {
-            found.error(
-                "kubernetes",
-                "The cluster's address is missing",
-                "Set `host`, or `config_path` to a kubeconfig; or leave `kubernetes` out, and karp asks EKS for `cluster_name`.",
-            );
-        }
+        found.extend(aws::validate(config, &of_process));
+        found.extend(kubernetes::validate(config.get("kubernetes"), &of_process));
         found.extend(check_ignored(config));
         found
     }
@@ -379,29 +324,6 @@ fn check_ignored(config: &Value) -> Diagnostics {
     found
 }
 
-fn assume_role() -> Attribute {
-    Attribute::nested_list([
-        ("role_arn", Attribute::string().required().validate(validate::arn()).describe("The role.")),
-        ("session_name", text("The session's name; `karp` when absent.")),
-        ("external_id", text("The external id that the role's trust policy demands.").sensitive()),
-        ("duration", text("How long the credentials live, such as `1h`.").validate(validate::duration())),
-        ("policy", text("A session policy (JSON) that narrows the role.")),
-    ])
-    .optional()
-    .describe("Roles to assume one after the other, each as the one before it.")
-}
-
-fn endpoint_overrides() -> Attribute {
-    let url = |service: &&'static str| {
-        let address = validate::text("must be a URL with http:// or https://", |text| text.is_empty() || is_url(text));
-        (*service, text(&format!("The endpoint of `{service}`.")).validate(address))
-    };
-    Attribute::nested_single(ENDPOINTS.iter().map(url)).optional().describe(
-        "Endpoints in place of AWS's own, for private endpoints and emulators; else `AWS_ENDPOINT_URL_<SERVICE>` and \
-         `AWS_ENDPOINT_URL`. There is never a silent fallback to localhost.",
-    )
-}
-
 /// Says whether a text begins as a URL of the web does, with a host.
 fn is_url(text: &str) -> bool {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
@@ -410,38 +332,10 @@ fn is_url(text: &str) -> bool {
     })
 }
 
-fn kubernetes() -> Attribute {
-    let address = validate::text(
-        "must be a URL with http:// or https://, such as \"https://0123456789ABCDEF.gr7.eu-west-1.eks.amazonaws.com\"",
-        is_url,
-    );
-    let exec = Attribute::nested_single([
-        ("api_version", text("The version of the exec protocol.").required()),
-        ("command", text("The command.").required()),
-        ("args", Attribute::list(Type::String).optional().describe("Its arguments.")),
-        ("env", Attribute::map(Type::String).optional().describe("Its environment, besides this process's.")),
-    ]);
-    Attribute::nested_single([
-        ("host", text("The API server's URL.").validate(address)),
-        ("cluster_ca_certificate", text("The CA certificates of the API server, PEM.")),
-        ("token", text("A bearer token.").sensitive()),
-        ("client_certificate", text("A client certificate, PEM.")),
-        ("client_key", text("The client certificate's key, PEM.").sensitive()),
-        ("insecure", Attribute::bool().optional().describe("Do not verify the API server's certificate.")),
-        ("tls_server_name", text("The name to verify in the API server's certificate.")),
-        ("config_path", text("A kubeconfig file. `KUBECONFIG` of the environment is not read.")),
-        ("config_context", text("The context in the kubeconfig; its current one when absent.")),
-        ("exec", exec.optional().describe("A command that prints a token, as in a kubeconfig.")),
-    ])
-    .optional()
-    .describe(
-        "How to reach the API server. Leave it out on EKS: endpoint and CA then come from EKS by `cluster_name`, and the token is made \
-         of the AWS credentials, without any other program.",
-    )
-}
-
 #[cfg(test)]
 mod tests {
+    use karp_aws::config::Service;
+
     use super::*;
 
     #[test]
@@ -487,9 +381,17 @@ mod tests {
     }
 
     #[test]
-    fn a_kubernetes_block_without_an_address_is_refused() {
-        let config = Value::object([("kubernetes", Value::object([("token", Value::from("t"))]))]);
-        let found = Karp::default().validate(&config);
-        assert!(found.iter().any(|d| d.path.to_string() == "kubernetes"), "{found}");
+    fn the_cluster_of_the_environment_counts_where_none_is_named() {
+        let environment = |name: &str| (name == "KUBE_CONFIG_PATH").then(|| "~/env".to_owned());
+        let read = |config: &Value| Model::read_in(config, &environment).unwrap().kubernetes;
+        let path = |config: &Value| read(config).and_then(|given| given.config_path);
+        let named = Value::object([("cluster_name", "prod")]);
+        assert_eq!(path(&Value::object([("region", "eu-west-1")])).as_deref(), Some("~/env"));
+        assert!(path(&named).is_none(), "EKS gives the address");
+        assert!(path(&Value::object([("cluster_name", Value::Unknown)])).is_none(), "EKS may give the address");
+        let empty = named.with("kubernetes", Value::object([("host", Value::Null)]));
+        assert_eq!(path(&empty).as_deref(), Some("~/env"));
+        assert_eq!(expand("~/a", &|_: &str| Some("/home/me".to_owned())), PathBuf::from("/home/me/a"));
+        assert_eq!(expand("~other/a", &|_: &str| None), PathBuf::from("~other/a"));
     }
 }

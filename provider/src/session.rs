@@ -71,14 +71,34 @@ impl Session {
         if let Some(region) = &self.model.aws.region {
             return Some(region.clone());
         }
-        match self.aws().await {
+        match self.built().await {
             Ok(aws) => Some(aws.region().to_owned()),
             Err(_) => None,
         }
     }
 
-    /// Returns the AWS clients, built when first asked for. Contacts nothing.
+    /// Returns the AWS clients, built when first asked for. Contacts nothing, unless the provider block names accounts: then STS is asked
+    /// once whose the credentials are.
     pub async fn aws(&self) -> Result<&Aws, Failure> {
+        let aws = self.built().await?;
+        if self.model.accounts.is_open() {
+            return Ok(aws);
+        }
+        let account = &self.identity().await?.account_id;
+        match self.model.accounts.refuse(account) {
+            None => Ok(aws),
+            Some(argument) => {
+                let what = format!("the credentials are those of account {account}, which `{argument}` rules out");
+                let failure = Failure::new(Kind::Elsewhere, "work in this account", what);
+                Err(failure.with_fix(format!(
+                    "Check `profile`, `assume_role` and the environment's credentials; or `{argument}` in the provider block, where this \
+                     account is meant. Nothing was read or changed."
+                )))
+            }
+        }
+    }
+
+    async fn built(&self) -> Result<&Aws, Failure> {
         self.require(Part::Aws)?;
         let build = || async {
             let clients = Clients::load(&self.model.aws).await;
@@ -88,7 +108,6 @@ impl Session {
     }
 
     /// Returns the AWS clients of the region that an object lives in: its own `region`, else that of its ARN, else the provider block's.
-    /// Contacts nothing.
     pub async fn aws_of(&self, object: &Value) -> Result<Aws, Failure> {
         let home = self.aws().await?;
         let region = region_of(object).unwrap_or(home.region());
@@ -102,7 +121,7 @@ impl Session {
 
     /// Returns who calls AWS: asked once.
     pub async fn identity(&self) -> Result<&CallerIdentity, Failure> {
-        let aws = self.aws().await?;
+        let aws = self.built().await?;
         let ask = || async {
             let answer = aws.clients().caller_identity().await;
             answer.map_err(|e| Failure::from_aws("ask AWS whose credentials these are", e))

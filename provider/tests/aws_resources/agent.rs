@@ -87,7 +87,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, keeps: Option<&Mutex<Vec<u8>>
 }
 
 /// A token of the cluster's default service account, as a projected volume holds it.
-fn token() -> Option<String> {
+pub fn token() -> Option<String> {
     let (tools, kubeconfig) = (std::env::var("KARP_TEST_TOOLS").ok()?, std::env::var("KARP_TEST_KUBECONFIG").ok()?);
     let mut command = Command::new(Path::new(&tools).join("kubectl"));
     command.args(["--kubeconfig", &kubeconfig, "create", "token", "default", "--audience", "sts.amazonaws.com"]);

@@ -3,6 +3,7 @@
 mod account;
 mod agent;
 mod bad_input;
+mod block;
 mod halfway;
 mod ignored;
 mod life;

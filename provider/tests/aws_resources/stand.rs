@@ -21,6 +21,9 @@ static TURN: Mutex<()> = Mutex::new(());
 /// A call of the emulator's log that was seen already.
 static LAST_CALL: AtomicU64 = AtomicU64::new(0);
 
+/// How variables begin that would change what a test is about.
+const FOREIGN: [&str; 7] = ["AWS_", "HTTP_PROXY", "HTTPS_PROXY", "KARP_CLUSTER", "KUBE_", "NO_PROXY", "TF_"];
+
 /// The sandbox as the tests find it.
 pub struct Sandbox {
     pub endpoint: String,
@@ -226,7 +229,7 @@ impl Stand<'_> {
         let mut command = Command::new(&self.sandbox.tofu);
         command.args(arguments).current_dir(self.dir.path());
         for (name, _) in std::env::vars() {
-            if name.starts_with("AWS_") || name.starts_with("TF_") || name.starts_with("KARP_CLUSTER") {
+            if FOREIGN.iter().any(|prefix| name.to_ascii_uppercase().starts_with(prefix)) {
                 command.env_remove(name);
             }
         }

@@ -1,5 +1,6 @@
 //! Node overlays, the kubelet's open settings, and entries of `aws-auth`.
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 
 use crate::CRDS;
@@ -134,4 +135,65 @@ fn an_entry_of_aws_auth_leaves_those_of_others() {
     let left = read();
     assert!(left.contains("role/workers") && !left.contains("role/nodes"), "{left}");
     cluster.kubectl(&["-n", "kube-system", "delete", "configmap", "aws-auth"]);
+}
+
+/// The environment's address and context count where the block leaves them out, in each of the forms of hashicorp/kubernetes.
+#[test]
+fn the_environment_tells_where_the_cluster_is() {
+    let Some(cluster) = Cluster::find("the_environment_tells_where_the_cluster_is") else { return };
+    let name = cluster.unique("env");
+    let stand = cluster.stand(&overlay(&name, "-30%"));
+    stand.apply();
+    let real: Value = serde_json::from_str(&std::fs::read_to_string(&cluster.kubeconfig).unwrap()).unwrap();
+    let mut contexts = real.clone();
+    contexts["clusters"] = json!([{ "name": "sandbox", "cluster": { "server": "https://127.0.0.1:9" } }]);
+    contexts["current-context"] = json!("nowhere");
+    contexts["contexts"] = json!([{ "name": "nowhere", "context": { "cluster": "nowhere", "user": "nobody" } }]);
+    stand.put("contexts.json", &contexts);
+    let mut good = real.clone();
+    good["clusters"][0]["name"] = json!("it");
+    stand.put("good.json", &good);
+    let of = |name: &str| stand.folder().join(name).to_str().unwrap().to_owned();
+    let (contexts, good) = (of("contexts.json"), of("good.json"));
+    let both = format!("{contexts}:{good}");
+    let bare = |block: &str| overlay(&name, "-30%").replace(PROVIDER, &format!("provider \"karp\" {{\n{block}\n}}\n"));
+    let empty = |block: &str, environment: &[(&str, &str)]| {
+        stand.write(&bare(block));
+        let run = stand.plan_with(environment);
+        assert_eq!((run.code, run.changes()), (0, vec![]), "{block} {environment:?}: {}", run.text);
+    };
+    empty("", &[("KUBE_CONFIG_PATH", cluster.kubeconfig.as_str())]);
+    empty("  kubernetes = {}", &[("KUBE_CONFIG_PATH", cluster.kubeconfig.as_str())]);
+    // The first file names a context that leads nowhere, the second one the cluster by another name.
+    let chosen = [("KUBE_CTX", "sandbox"), ("KUBE_CTX_CLUSTER", "it"), ("KUBE_CTX_AUTH_INFO", "sandbox")];
+    empty("", &[&[("KUBE_CONFIG_PATHS", both.as_str())], &chosen[..]].concat());
+    empty(
+        &format!(
+            "  kubernetes = {{\n    config_paths = [{contexts:?}, {good:?}]\n    config_context = \"sandbox\"\n    config_context_cluster =              \"it\"\n    config_context_auth_info = \"sandbox\"\n  }}"
+        ),
+        &[("KUBE_HOST", "https://127.0.0.1:9")],
+    );
+    let pem = |value: &Value| {
+        let data = base64::engine::general_purpose::STANDARD.decode(value.as_str().unwrap()).unwrap();
+        String::from_utf8(data).unwrap()
+    };
+    let (server, user) = (&real["clusters"][0]["cluster"], &real["users"][0]["user"]);
+    let (ca, certificate, key) = (
+        pem(&server["certificate-authority-data"]),
+        pem(&user["client-certificate-data"]),
+        pem(&user["client-key-data"]),
+    );
+    let address = [
+        ("KUBE_HOST", server["server"].as_str().unwrap()),
+        ("KUBE_CLUSTER_CA_CERT_DATA", &ca),
+        ("KUBE_CLIENT_CERT_DATA", &certificate),
+        ("KUBE_CLIENT_KEY_DATA", &key),
+    ];
+    empty("", &address);
+
+    stand.write(&bare(""));
+    let run = stand.plan_with(&[("KUBECONFIG", cluster.kubeconfig.as_str())]);
+    assert!(run.one_error().contains("neither `cluster_name` nor `kubernetes`"), "{}", run.text);
+    stand.write(&overlay(&name, "-30%"));
+    stand.destroy();
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use karp_kube::client::{Connection, connect};
+use karp_kube::client::{Choice, Connection, connect};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -25,9 +25,12 @@ enum Share {
     Alone(RwLockWriteGuard<'static, ()>),
 }
 
+/// How variables begin that would change what a test is about.
+const FOREIGN: [&str; 4] = ["AWS_", "KARP_CLUSTER", "KUBE_", "TF_"];
+
 /// The API server as the tests find it.
 pub struct Cluster {
-    kubeconfig: String,
+    pub kubeconfig: String,
     tools: PathBuf,
     _share: Share,
 }
@@ -99,7 +102,9 @@ impl Cluster {
 
     /// Connects as the kubeconfig file says, for what takes too long by kubectl.
     pub async fn client(&self) -> kube::Client {
-        connect(&Connection::Kubeconfig { path: self.kubeconfig.clone().into(), context: None }).await.unwrap()
+        connect(&Connection::Kubeconfig { paths: vec![self.kubeconfig.clone().into()], choice: Choice::default() })
+            .await
+            .unwrap()
     }
 
     /// Makes a working folder with a configuration; `KUBECONFIG` in it stands for the file's path.
@@ -229,6 +234,11 @@ impl Stand<'_> {
         std::fs::write(self.dir.path().join(name), content.to_string()).unwrap();
     }
 
+    /// The working folder.
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Runs OpenTofu, whatever it comes to.
     pub fn tofu(&self, arguments: &[&str]) -> Run {
         self.tofu_logging(arguments, None)
@@ -243,12 +253,20 @@ impl Stand<'_> {
         (run, std::fs::read_to_string(&log).unwrap_or_default())
     }
 
+    /// Plans with more in the environment.
+    pub fn plan_with(&self, environment: &[(&str, &str)]) -> Run {
+        self.run(&["plan", "-json", "-detailed-exitcode"], environment)
+    }
+
     fn tofu_logging(&self, arguments: &[&str], log: Option<&Path>) -> Run {
-        let mut command = self.command(arguments);
-        if let Some(log) = log {
-            command.env("TF_LOG_PROVIDER", "INFO").env("TF_LOG_PATH", log);
+        match log.and_then(Path::to_str) {
+            Some(log) => self.run(arguments, &[("TF_LOG_PROVIDER", "INFO"), ("TF_LOG_PATH", log)]),
+            None => self.run(arguments, &[]),
         }
-        let output = command.output().unwrap();
+    }
+
+    fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Run {
+        let output = self.command(arguments).envs(environment.iter().copied()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         Run::read(output.status.code(), text)
     }
@@ -257,7 +275,7 @@ impl Stand<'_> {
         let mut command = Command::new(self.cluster.tools.join("tofu"));
         command.args(arguments).current_dir(self.dir.path());
         for (name, _) in std::env::vars() {
-            if name.starts_with("AWS_") || name.starts_with("TF_") || name.starts_with("KARP_CLUSTER") {
+            if FOREIGN.iter().any(|prefix| name.to_ascii_uppercase().starts_with(prefix)) {
                 command.env_remove(name);
             }
         }

@@ -1,6 +1,7 @@
 //! Where AWS is and as whom to call it: one loader for the provider and the controller.
 
 use crate::change::Permit;
+use crate::credentials::{Assumed, Federated};
 use crate::error::Error;
 use crate::pace::Pace;
 use aws_config::BehaviorVersion;
@@ -16,6 +17,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use crate::credentials::{AccessKeys, AssumeRole, IdentityToken, WebIdentity};
+pub use crate::transport::Transport;
 
 /// Connecting takes longer than this only when the endpoint is not there (the AWS SDKs' own default is 3.1 s).
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(3_100);
@@ -79,38 +83,6 @@ impl Service {
     }
 }
 
-/// A key pair given outright, in place of the default credentials chain.
-#[derive(Clone)]
-pub struct AccessKeys {
-    /// The public half.
-    pub access_key_id: String,
-    /// The secret half; never shown by `Debug`.
-    pub secret_access_key: String,
-    /// The session token of temporary credentials.
-    pub session_token: Option<String>,
-}
-
-impl fmt::Debug for AccessKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AccessKeys").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
-    }
-}
-
-/// A role to assume; several of them form a chain, each assumed as the one before.
-#[derive(Debug, Clone, Default)]
-pub struct AssumeRole {
-    /// The role's ARN.
-    pub role_arn: String,
-    /// The session's name; `karp` when absent.
-    pub session_name: Option<String>,
-    /// The external id that the role's trust policy may demand.
-    pub external_id: Option<String>,
-    /// How long the credentials live; STS's default (an hour) when absent.
-    pub duration: Option<Duration>,
-    /// An inline session policy (JSON) that narrows the role.
-    pub policy: Option<String>,
-}
-
 /// How to reach AWS. `Settings::default()` follows the environment and the shared configuration files, as the AWS CLI does.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
@@ -120,10 +92,19 @@ pub struct Settings {
     pub profile: Option<String>,
     /// A key pair in place of the default chain (environment, profile, web identity, container, instance).
     pub access_keys: Option<AccessKeys>,
+    /// A role that the token of an identity provider stands for, in place of the default chain.
+    pub web_identity: Option<WebIdentity>,
     /// Roles to assume, in order.
     pub assume_roles: Vec<AssumeRole>,
     /// Endpoint overrides per service; they win over `AWS_ENDPOINT_URL_<SERVICE>` and `AWS_ENDPOINT_URL`.
     pub endpoints: BTreeMap<Service, String>,
+    /// Whether to call the endpoints that keep to FIPS 140; else `AWS_USE_FIPS_ENDPOINT`, then the profile. An endpoint that is overridden is
+    /// called as it is.
+    pub use_fips: Option<bool>,
+    /// Whether to call the endpoints that have IPv6 too; else `AWS_USE_DUALSTACK_ENDPOINT`, then the profile.
+    pub use_dual_stack: Option<bool>,
+    /// Through which proxies, and by whose certificates.
+    pub transport: Transport,
     /// Attempts per call, the first included.
     pub max_attempts: Option<u32>,
     /// Whether EC2 may be asked to change anything: asked before each attempt.
@@ -166,7 +147,7 @@ impl Clients {
     /// Builds the clients. Reads the environment and the shared configuration files; contacts nothing.
     ///
     /// # Errors
-    /// [`Error::Configuration`] when no region is given anywhere, or an endpoint or the program's name is malformed.
+    /// [`Error::Configuration`] when no region is given anywhere, or an endpoint, a proxy, the CA bundle or the program's name cannot be used.
     pub async fn load(settings: &Settings) -> Result<Self, Error> {
         for (service, url) in &settings.endpoints {
             check_endpoint(*service, url)?;
@@ -175,7 +156,7 @@ impl Clients {
         let region = config.region().map(ToString::to_string).ok_or_else(|| {
             Error::configuration("no AWS region: set the region, AWS_REGION, or the profile's region")
         })?;
-        let config = assume(config, settings).await;
+        let config = assume(config, settings);
         let credentials = config
             .credentials_provider()
             .ok_or_else(|| Error::configuration("the AWS SDK was built without a credentials provider"))?;
@@ -356,6 +337,15 @@ async fn base_config(settings: &Settings) -> Result<SdkConfig, Error> {
         .timeout_config(timeouts)
         .app_name(program)
         .region(region_chain(settings));
+    if let Some(client) = settings.transport.client()? {
+        loader = loader.http_client(client);
+    }
+    if let Some(fips) = settings.use_fips {
+        loader = loader.use_fips(fips);
+    }
+    if let Some(dual_stack) = settings.use_dual_stack {
+        loader = loader.use_dual_stack(dual_stack);
+    }
     if let Some(profile) = &settings.profile {
         loader = loader.profile_name(profile);
     }
@@ -383,24 +373,17 @@ fn region_chain(settings: &Settings) -> impl aws_config::meta::region::ProvideRe
         .or_else(profile.build())
 }
 
-async fn assume(config: SdkConfig, settings: &Settings) -> SdkConfig {
+/// Takes the identities in place of the chain's that the settings name: that of the web first, then role after role.
+fn assume(config: SdkConfig, settings: &Settings) -> SdkConfig {
     let mut config = config;
+    let sts = |config: &SdkConfig| aws_sdk_sts::Client::new(&for_service(config, &settings.endpoints, Service::Sts));
+    if let Some(role) = &settings.web_identity {
+        let provider = Federated { sts: sts(&config), role: role.clone() };
+        config = config.into_builder().credentials_provider(SharedCredentialsProvider::new(provider)).build();
+    }
     for role in &settings.assume_roles {
-        let sts = for_service(&config, &settings.endpoints, Service::Sts);
-        let mut builder = aws_config::sts::AssumeRoleProvider::builder(&role.role_arn)
-            .session_name(role.session_name.as_deref().unwrap_or("karp"))
-            .configure(&sts);
-        if let Some(id) = &role.external_id {
-            builder = builder.external_id(id);
-        }
-        if let Some(duration) = role.duration {
-            builder = builder.session_length(duration);
-        }
-        if let Some(policy) = &role.policy {
-            builder = builder.policy(policy);
-        }
-        let provider = SharedCredentialsProvider::new(builder.build().await);
-        config = config.into_builder().credentials_provider(provider).build();
+        let provider = Assumed { sts: sts(&config), role: role.clone() };
+        config = config.into_builder().credentials_provider(SharedCredentialsProvider::new(provider)).build();
     }
     config
 }
@@ -410,6 +393,8 @@ fn for_service(config: &SdkConfig, endpoints: &BTreeMap<Service, String>, servic
     let mut builder = config.to_builder();
     // Marked as ours, so that AWS_ENDPOINT_URL_<SERVICE> of the environment does not win.
     builder.insert_origin("endpoint_url", Origin::shared_config());
+    // An endpoint that was given is called as it is: AWS's rules refuse to vary it.
+    builder.set_use_fips(Some(false)).set_use_dual_stack(Some(false));
     builder.endpoint_url(url).build()
 }
 
@@ -458,17 +443,6 @@ mod tests {
         }
         assert_eq!(Service::parse("events"), Some(Service::EventBridge));
         assert_eq!(Service::parse("s3"), None);
-    }
-
-    #[test]
-    fn debug_shows_no_secret() {
-        let keys = AccessKeys {
-            access_key_id: "AKIDEXAMPLE".into(),
-            secret_access_key: "canary-secret".into(),
-            session_token: Some("canary-token".into()),
-        };
-        let shown = format!("{:?}", Settings { access_keys: Some(keys), ..Settings::default() });
-        assert!(shown.contains("AKIDEXAMPLE") && !shown.contains("canary"), "{shown}");
     }
 
     #[tokio::test]

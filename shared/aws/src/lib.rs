@@ -6,6 +6,7 @@
 pub mod capacity_reservations;
 pub mod change;
 pub mod config;
+pub mod credentials;
 pub mod dry_run;
 pub mod eks;
 pub mod error;
@@ -26,6 +27,7 @@ pub mod security_groups;
 pub mod selector;
 pub mod subnets;
 pub mod token;
+pub mod transport;
 
 pub use config::{Clients, Settings};
 pub use error::{Error, Retry};

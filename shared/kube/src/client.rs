@@ -18,10 +18,18 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Connection {
     /// An address with credentials.
     Server(Box<Server>),
-    /// A kubeconfig file and a context in it; the current one when none is named.
-    Kubeconfig { path: PathBuf, context: Option<String> },
+    /// Kubeconfig files, and what to take of them. The first file to say something wins, as with kubectl.
+    Kubeconfig { paths: Vec<PathBuf>, choice: Choice },
     /// The service account of the pod that this runs in.
     InCluster,
+}
+
+/// What to take of kubeconfigs: the current context, and its cluster and user, where nothing else is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    pub context: Option<String>,
+    pub cluster: Option<String>,
+    pub user: Option<String>,
 }
 
 /// An API server and credentials for it.
@@ -57,9 +65,13 @@ pub async fn connect(connection: &Connection) -> Result<Client, ConnectError> {
         Connection::Server(server) => {
             Config::from_custom_kubeconfig(kubeconfig(server), &KubeConfigOptions::default()).await?
         }
-        Connection::Kubeconfig { path, context } => {
-            let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
-            Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?
+        Connection::Kubeconfig { paths, choice } => {
+            let Choice { context, cluster, user } = choice.clone();
+            let mut merged = Kubeconfig::default();
+            for path in paths {
+                merged = merged.merge(Kubeconfig::read_from(path)?)?;
+            }
+            Config::from_custom_kubeconfig(merged, &KubeConfigOptions { context, cluster, user }).await?
         }
         Connection::InCluster => Config::incluster()?,
     };

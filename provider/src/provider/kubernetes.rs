@@ -1,0 +1,210 @@
+//! The argument that says how to reach the API server where EKS is not to be asked. Names and environment are those of
+//! hashicorp/kubernetes; `KUBECONFIG`, which people leave pointing anywhere, is not read.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Diagnostics, Type, Value};
+
+use super::{Environment, is_url, text};
+
+/// How to reach the API server.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Kubernetes {
+    pub host: Option<String>,
+    pub cluster_ca_certificate: Option<String>,
+    pub token: Option<String>,
+    pub client_certificate: Option<String>,
+    pub client_key: Option<String>,
+    pub insecure: Option<bool>,
+    pub tls_server_name: Option<String>,
+    pub config_path: Option<String>,
+    pub config_paths: Option<Vec<String>>,
+    pub config_context: Option<String>,
+    pub config_context_cluster: Option<String>,
+    pub config_context_auth_info: Option<String>,
+    pub exec: Option<Exec>,
+}
+
+/// A command that prints credentials, as in a kubeconfig.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Exec {
+    pub api_version: String,
+    pub command: String,
+    pub args: Vec<String>,
+    pub env: BTreeMap<String, String>,
+}
+
+impl Kubernetes {
+    /// Fills what is left out by the environment: an address only where the block names none of either kind, and credentials only beside an
+    /// address.
+    #[must_use]
+    pub fn with_environment(mut self, environment: Environment<'_>) -> Self {
+        if !self.has_address() {
+            self.host = environment("KUBE_HOST");
+        }
+        if !self.has_address() {
+            self.config_path = environment("KUBE_CONFIG_PATH");
+        }
+        if !self.has_address() {
+            let split = |paths: String| std::env::split_paths(&paths).map(|path| path.display().to_string()).collect();
+            self.config_paths = environment("KUBE_CONFIG_PATHS").map(split);
+        }
+        let fill = |field: &mut Option<String>, name: &str| {
+            if field.is_none() {
+                *field = environment(name);
+            }
+        };
+        if self.host.is_some() {
+            if self.exec.is_none() {
+                fill(&mut self.token, "KUBE_TOKEN");
+            }
+            fill(&mut self.cluster_ca_certificate, "KUBE_CLUSTER_CA_CERT_DATA");
+            fill(&mut self.client_certificate, "KUBE_CLIENT_CERT_DATA");
+            fill(&mut self.client_key, "KUBE_CLIENT_KEY_DATA");
+            fill(&mut self.tls_server_name, "KUBE_TLS_SERVER_NAME");
+            let insecure = environment("KUBE_INSECURE").and_then(|text| text.parse().ok());
+            self.insecure = self.insecure.or(insecure);
+        } else {
+            fill(&mut self.config_context, "KUBE_CTX");
+            fill(&mut self.config_context_cluster, "KUBE_CTX_CLUSTER");
+            fill(&mut self.config_context_auth_info, "KUBE_CTX_AUTH_INFO");
+        }
+        self
+    }
+
+    /// Says whether it names an API server.
+    pub fn has_address(&self) -> bool {
+        self.host.is_some() || self.config_path.is_some() || self.config_paths.is_some()
+    }
+}
+
+/// Describes the argument.
+pub fn attribute() -> Attribute {
+    let address = validate::text(
+        "must be a URL with http:// or https://, such as \"https://0123456789ABCDEF.gr7.eu-west-1.eks.amazonaws.com\"",
+        is_url,
+    );
+    let exec = Attribute::nested_single([
+        ("api_version", text("The version of the exec protocol.").required()),
+        ("command", text("The command.").required()),
+        ("args", Attribute::list(Type::String).optional().describe("Its arguments.")),
+        ("env", Attribute::map(Type::String).optional().describe("Its environment, besides this process's.")),
+    ]);
+    let insecure = "Do not verify the API server's certificate; else `KUBE_INSECURE`.";
+    let paths = "Kubeconfig files; the first to say something wins. Else `KUBE_CONFIG_PATHS`, separated as `PATH` is.";
+    Attribute::nested_single([
+        ("host", text("The API server's URL; else `KUBE_HOST`.").validate(address)),
+        (
+            "cluster_ca_certificate",
+            text("The CA certificates of the API server, PEM; else `KUBE_CLUSTER_CA_CERT_DATA`."),
+        ),
+        ("token", text("A bearer token; else `KUBE_TOKEN`.").sensitive()),
+        ("client_certificate", text("A client certificate, PEM; else `KUBE_CLIENT_CERT_DATA`.")),
+        ("client_key", text("The client certificate's key, PEM; else `KUBE_CLIENT_KEY_DATA`.").sensitive()),
+        ("insecure", Attribute::bool().optional().describe(insecure)),
+        (
+            "tls_server_name",
+            text("The name to verify in the API server's certificate; else `KUBE_TLS_SERVER_NAME`."),
+        ),
+        (
+            "config_path",
+            text("A kubeconfig file; else `KUBE_CONFIG_PATH`. `KUBECONFIG` of the environment is not read."),
+        ),
+        (
+            "config_paths",
+            Attribute::list(Type::String).optional().validate(validate::count(1, usize::MAX)).describe(paths),
+        ),
+        ("config_context", text("The context in the kubeconfig; else `KUBE_CTX`, else its current one.")),
+        ("config_context_cluster", text("The cluster in place of the context's own; else `KUBE_CTX_CLUSTER`.")),
+        ("config_context_auth_info", text("The user in place of the context's own; else `KUBE_CTX_AUTH_INFO`.")),
+        ("exec", exec.optional().describe("A command that prints a token, as in a kubeconfig.")),
+    ])
+    .optional()
+    .describe(
+        "How to reach the API server. Leave it out on EKS: endpoint and CA then come from EKS by `cluster_name`, and the token is made \
+         of the AWS credentials, without any other program. The environment's `KUBE_*` fill what this block leaves out (`{}` takes all \
+         from there), and count without it where no `cluster_name` is known.",
+    )
+}
+
+/// Checks what concerns several of its attributes.
+pub fn validate(kubernetes: &Value, environment: Environment<'_>) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    let Value::Map(_) = kubernetes else { return found };
+    let set = |name: &str| !kubernetes.get(name).is_null();
+    if set("token") && set("exec") {
+        found.error("kubernetes.exec", "Two sources of a token", "Set `token` or `exec`, not both.");
+    }
+    let addresses: Vec<&str> = ["host", "config_path", "config_paths"].into_iter().filter(|name| set(name)).collect();
+    if let [first, second, ..] = addresses[..] {
+        let detail = format!("Set `{first}` or `{second}`, not both.");
+        found.error(format!("kubernetes.{second}").as_str(), "Two addresses of one cluster", detail);
+    }
+    if addresses.is_empty() && !Kubernetes::default().with_environment(environment).has_address() {
+        found.error(
+            "kubernetes",
+            "The cluster's address is missing",
+            "Set `host`, or `config_path` to a kubeconfig, or one of KUBE_HOST, KUBE_CONFIG_PATH and KUBE_CONFIG_PATHS in the \
+             environment; or leave `kubernetes` out, and karp asks EKS for `cluster_name`.",
+        );
+    }
+    if set("host") {
+        let of_files = ["config_context", "config_context_cluster", "config_context_auth_info"];
+        if let Some(name) = of_files.into_iter().find(|name| set(name)) {
+            let detail = format!("`{name}` chooses in a kubeconfig, and `host` is set: leave one of them out.");
+            found.error(format!("kubernetes.{name}").as_str(), "There is no kubeconfig to choose in", detail);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        move |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+    }
+
+    #[test]
+    fn the_environment_fills_what_is_left_out() {
+        let all = [
+            ("KUBE_HOST", "https://env"),
+            ("KUBE_TOKEN", "t"),
+            ("KUBE_INSECURE", "true"),
+            ("KUBE_CONFIG_PATH", "/env"),
+            ("KUBE_CONFIG_PATHS", "/a:/b"),
+            ("KUBE_CTX", "prod"),
+            ("KUBECONFIG", "/never"),
+        ];
+        let told = Kubernetes::default().with_environment(&of(&all));
+        assert_eq!((told.host.as_deref(), told.token.as_deref()), (Some("https://env"), Some("t")));
+        assert!(told.insecure == Some(true) && told.config_path.is_none() && told.config_context.is_none());
+
+        let block = Kubernetes { config_path: Some("/block".into()), ..Kubernetes::default() };
+        let told = block.with_environment(&of(&all));
+        assert_eq!((told.config_path.as_deref(), told.config_context.as_deref()), (Some("/block"), Some("prod")));
+        assert!(told.host.is_none() && told.token.is_none(), "the environment's token is not for this cluster");
+
+        let told = Kubernetes::default().with_environment(&of(&all[4..]));
+        assert_eq!(told.config_paths, Some(vec!["/a".to_owned(), "/b".to_owned()]));
+        assert!(!Kubernetes::default().with_environment(&of(&all[5..])).has_address());
+    }
+
+    #[test]
+    fn addresses_exclude_each_other() {
+        let found = |pairs: &[(&'static str, &'static str)]| {
+            validate(&Value::object(pairs.iter().copied()), &|_: &str| None).to_string()
+        };
+        assert!(found(&[("token", "t")]).contains("address is missing"));
+        assert!(validate(&Value::object([("token", "t")]), &of(&[("KUBE_HOST", "https://env")])).is_empty());
+        assert!(found(&[("host", "https://a"), ("config_path", "/a")]).contains("kubernetes.config_path"));
+        assert!(found(&[("host", "https://a"), ("config_context", "a")]).contains("kubernetes.config_context"));
+        assert_eq!(found(&[("config_path", "/a"), ("config_context", "a")]), "");
+        assert!(validate(&Value::Unknown, &|_: &str| None).is_empty());
+    }
+}
