@@ -7,6 +7,7 @@ mod block;
 mod halfway;
 mod ignored;
 mod life;
+mod look;
 mod many;
 mod moved;
 #[path = "../support/others.rs"]

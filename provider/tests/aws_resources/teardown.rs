@@ -11,23 +11,32 @@ use serde_json::{Value, json};
 use crate::stand::Sandbox;
 
 /// kubectl on the sandbox's API server.
-struct Kubectl {
+pub struct Kubectl {
     program: String,
-    kubeconfig: String,
+    pub kubeconfig: String,
 }
 
 impl Kubectl {
-    fn find() -> Option<Self> {
+    /// Finds the API server.
+    pub fn find() -> Option<Self> {
         let tools = std::env::var("KARP_TEST_TOOLS").ok()?;
         Some(Self { program: format!("{tools}/kubectl"), kubeconfig: std::env::var("KARP_TEST_KUBECONFIG").ok()? })
     }
 
-    fn create(&self, object: &Value) {
+    /// Creates an object.
+    pub fn create(&self, object: &Value) {
         let mut command = Command::new(&self.program);
         command.args(["--kubeconfig", &self.kubeconfig, "create", "-f", "-"]).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
         assert!(child.wait().unwrap().success());
+    }
+
+    /// Writes an object's status, as a controller does.
+    pub fn patch_status(&self, kind: &str, name: &str, status: &Value) {
+        let mut command = Command::new(&self.program);
+        command.args(["--kubeconfig", &self.kubeconfig, "patch", kind, name, "--subresource=status", "--type=merge"]);
+        assert!(command.args(["-p", &status.to_string()]).status().unwrap().success());
     }
 
     /// Names the objects of a kind.
@@ -52,7 +61,7 @@ fn tags(kind: ResourceType, cluster: &str) -> TagSpecification {
 
 impl Sandbox {
     /// Makes what a controller makes for a node and may leave: gives the instance, its zone, and its own network interface.
-    async fn leave_behind(&self, cluster: &str) -> (String, String, String) {
+    pub async fn leave_behind(&self, cluster: &str) -> (String, String, String) {
         let clients = self.clients().await;
         let ec2 = clients.ec2();
         let alias = Alias::parse("al2023@latest").unwrap();
