@@ -11,6 +11,11 @@ pub const LONGEST_PROFILE: usize = 128;
 
 const DIGEST_LENGTH: usize = 8;
 
+/// Gives the length of prefix that leaves room for the digest that tells names apart.
+pub fn longest_prefix(longest: usize) -> usize {
+    longest - DIGEST_LENGTH - 1
+}
+
 /// Gives `prefix` + `name`, shortened to `longest` with a digest of the whole when it would be longer.
 pub fn fit(prefix: &str, name: &str, longest: usize) -> String {
     let whole = format!("{prefix}{name}");
@@ -18,7 +23,7 @@ pub fn fit(prefix: &str, name: &str, longest: usize) -> String {
         return whole;
     }
     let digest = hex::encode(Sha256::digest(whole.as_bytes()));
-    let kept: String = whole.chars().take(longest - DIGEST_LENGTH - 1).collect();
+    let kept: String = whole.chars().take(longest_prefix(longest)).collect();
     format!("{kept}-{}", &digest[..DIGEST_LENGTH])
 }
 

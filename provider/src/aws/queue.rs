@@ -149,6 +149,10 @@ pub async fn converge(aws: &Aws, found: &Queue, wanted: &Queue, owned: &Tags) ->
     if differs {
         let mut attributes = settings(wanted);
         attributes.insert(Attribute::Policy, wanted.policy.clone());
+        if found.kms_key.is_some() && wanted.kms_key.is_none() {
+            // SQS keeps a key that it is not told to drop.
+            attributes.insert(Attribute::KmsMasterKeyId, String::new());
+        }
         let call = aws.sqs().set_queue_attributes().queue_url(url).set_attributes(Some(attributes));
         call.send().await.map_err(|e| Failure::aws(format!("configure queue {url}"), e))?;
     }

@@ -44,9 +44,9 @@ pub struct Purpose {
 /// Gives the schema that all roles share.
 pub fn schema(description: &str, prefix: &str, role_description: &str) -> Schema {
     let schema = inherit::adopt(inherit::tags(inherit::cluster_name(Schema::new(description))));
+    let schema = inherit::name(schema, prefix, LONGEST_ROLE);
     inherit::id_and_arn(schema, "The role's name.")
         .identity(identity::of_account())
-        .attribute("name", inherit::name_attribute(prefix, LONGEST_ROLE))
         .attribute(
             "path",
             Attribute::string()

@@ -71,8 +71,26 @@ pub fn adopt(schema: Schema) -> Schema {
     )
 }
 
-/// Declares a name that is derived from the cluster's when left out.
-pub fn name_attribute(prefix: &str, longest: usize) -> Attribute {
+/// Adds a name that is derived from the cluster's when left out, and what else it may begin with then.
+pub fn name(schema: Schema, prefix: &str, longest: usize) -> Schema {
+    let valid = aws_name(names::longest_prefix(longest));
+    with_prefix(schema.attribute("name", name_attribute(prefix, longest)), prefix, valid)
+}
+
+/// Adds `name_prefix` beside a name. The rest of the name is the cluster's: it is known at plan, and the same in every plan.
+pub fn with_prefix(schema: Schema, prefix: &str, valid: Validator) -> Schema {
+    schema
+        .attribute(
+            "name_prefix",
+            Attribute::string()
+                .optional()
+                .validate(valid)
+                .describe(format!("What the name begins with in place of `{prefix}`, where `name` is left out.")),
+        )
+        .conflicts(["name", "name_prefix"])
+}
+
+fn name_attribute(prefix: &str, longest: usize) -> Attribute {
     Attribute::string().optional().computed().requires_replace().validate(aws_name(longest)).describe(format!(
         "The name; `{prefix}` and the cluster's name when left out, shortened with a digest to {longest} characters."
     ))
@@ -127,14 +145,14 @@ pub fn plan_cluster_name(session: &Session, change: &mut PlannedChange) -> Diagn
     found
 }
 
-/// Plans `name` when the user left it out: a function of the cluster's name alone, so that it is the same in every plan.
+/// Plans `name` when the user left it out: a function of the prefix and the cluster's name alone, so that it is the same in every plan.
 pub fn plan_name(change: &mut PlannedChange, prefix: &str, longest: usize) {
     if change.is_destroy() || !change.config.get("name").is_null() {
         return;
     }
-    let name = match change.planned.get("cluster_name").as_str() {
-        Some(cluster) => Value::from(names::fit(prefix, cluster, longest)),
-        None => Value::Unknown,
+    let name = match (change.planned.get("name_prefix"), change.planned.get("cluster_name").as_str()) {
+        (Value::Unknown, _) | (_, None) => Value::Unknown,
+        (given, Some(cluster)) => Value::from(names::fit(given.as_str().unwrap_or(prefix), cluster, longest)),
     };
     change.planned.set("name", name);
     if change.is_update() && change.changed("name") {

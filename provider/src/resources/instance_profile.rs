@@ -33,6 +33,7 @@ struct Model {
     unique_id: Option<String>,
     cluster_name: Option<String>,
     name: Option<String>,
+    name_prefix: Option<String>,
     path: Option<String>,
     role_name: Option<String>,
     adopt: Option<bool>,
@@ -59,9 +60,9 @@ impl Resource for InstanceProfile {
              controller needs no permission to make instance profiles itself.",
         );
         let schema = inherit::adopt(inherit::tags(inherit::cluster_name(schema)));
+        let schema = inherit::name(schema, PREFIX, LONGEST_PROFILE);
         inherit::id_and_arn(schema, "The instance profile's name.")
             .identity(identity::of_account())
-            .attribute("name", inherit::name_attribute(PREFIX, LONGEST_PROFILE))
             .attribute(
                 "path",
                 Attribute::string()
@@ -178,6 +179,7 @@ fn render(model: &Model, found: &Found) -> Model {
         unique_id: Some(found.unique_id.clone()),
         cluster_name: model.cluster_name.clone(),
         name: Some(found.name.clone()),
+        name_prefix: model.name_prefix.clone(),
         path: Some(found.path.clone()),
         role_name: found.role.clone(),
         adopt: model.adopt,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tfplugin::schema::validate;
+use tfplugin::schema::validate::{self, Validator};
 use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
     async_trait,
@@ -12,7 +12,7 @@ use tfplugin::{
 
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
-use crate::aws::names::{LONGEST_QUEUE, is_region};
+use crate::aws::names::{self, LONGEST_QUEUE, is_region};
 use crate::aws::queue::{self, EVENTS, Event, Queue};
 use crate::aws::role::check_adoptable;
 use crate::aws::tags::Tags;
@@ -38,6 +38,7 @@ struct Model {
     url: Option<String>,
     cluster_name: Option<String>,
     name: Option<String>,
+    name_prefix: Option<String>,
     message_retention_seconds: Option<i64>,
     kms_master_key_id: Option<String>,
     events: Option<BTreeSet<String>>,
@@ -68,6 +69,7 @@ impl Resource for InterruptionQueue {
         );
         let schema = inherit::region(inherit::adopt(inherit::tags(inherit::cluster_name(schema))));
         let events = Value::canonical_set(EVENTS.map(|event| Value::from(event.name)));
+        let schema = inherit::with_prefix(schema, PREFIX, name_of_at_most(names::longest_prefix(LONGEST_QUEUE)));
         inherit::id_and_arn(schema, "The queue's URL.")
             .identity(identity::of_queue())
             .attribute("url", Attribute::string().computed().use_state_for_unknown().describe("The queue's URL."))
@@ -220,12 +222,15 @@ fn bare(url: &str, region: Option<&str>) -> Value {
     Value::object([("id", url), ("url", url)]).with("region", region.or(told))
 }
 
+fn name_of_at_most(longest: usize) -> Validator {
+    validate::text(format!("must be 1 to {longest} letters, digits, - and _"), move |text| {
+        (1..=longest).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+    })
+}
+
 fn queue_name() -> Attribute {
-    let name = validate::text("must be 1 to 80 letters, digits, - and _", |text| {
-        (1..=LONGEST_QUEUE).contains(&text.len())
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-    });
-    Attribute::string().optional().computed().requires_replace().validate(name).describe(format!(
+    let valid = name_of_at_most(LONGEST_QUEUE);
+    Attribute::string().optional().computed().requires_replace().validate(valid).describe(format!(
         "The queue's name, known at plan; `{PREFIX}` and the cluster's name when left out. The rules' names begin with it."
     ))
 }

@@ -5,6 +5,7 @@ mod agent;
 mod bad_input;
 mod block;
 mod halfway;
+mod holes;
 mod ignored;
 mod life;
 mod look;

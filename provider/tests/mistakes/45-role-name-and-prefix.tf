@@ -1,4 +1,4 @@
-# expect: name_prefix | An argument named "name_prefix" is not expected here
+# expect: name_prefix | At most one of these may be set
 resource "karp_node_role" "it" {
   name        = "nodes"
   name_prefix = "karp-"

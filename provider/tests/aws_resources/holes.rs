@@ -1,0 +1,234 @@
+//! What every resource must bear besides its own story: it vanishes and comes back, gives way to another, is imported; and the attributes
+//! that have no story of their own. Each test ends on an empty plan.
+
+use std::time::Duration;
+
+use karp_aws::config::Service;
+
+use crate::life::unique;
+use crate::stand::{Run, Sandbox, Stand};
+
+/// One of each resource that can stand by itself, on one role that stays.
+const EACH: &str = r#"
+resource "karp_node_role" "base" {
+  name = "BASE"
+}
+resource "karp_node_role" "this" {
+  name = "NAME"
+}
+resource "karp_instance_profile" "this" {
+  name      = "NAME"
+  role_name = karp_node_role.base.name
+}
+resource "karp_fargate_pod_execution_role" "this" {
+  name = "NAME-fargate"
+}
+resource "karp_fargate_profile" "this" {
+  name                   = "NAME"
+  pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
+  subnet_ids             = SUBNETS
+  selectors              = [{ namespace = "NAME" }]
+}
+resource "karp_controller_role" "this" {
+  name            = "NAME-controller"
+  auth            = "pod_identity"
+  service_account = "NAME"
+  policy_mode     = "managed"
+}
+resource "karp_access_entry" "this" {
+  principal_arn = karp_node_role.this.arn
+}
+resource "karp_discovery_tags" "this" {
+  resource_ids = SUBNETS
+  key          = "karp.test/NAME"
+  value        = "x"
+}
+resource "karp_interruption_queue" "this" {
+  name   = "NAME"
+  events = ["spot"]
+}
+"#;
+const KINDS: [&str; 8] = [
+    "karp_access_entry",
+    "karp_controller_role",
+    "karp_discovery_tags",
+    "karp_fargate_pod_execution_role",
+    "karp_fargate_profile",
+    "karp_instance_profile",
+    "karp_interruption_queue",
+    "karp_node_role",
+];
+
+impl Sandbox {
+    fn each(&self, base: &str, name: &str) -> String {
+        let each = EACH.replace("BASE", base).replace("NAME", name);
+        self.provider("") + &each.replace("SUBNETS", &format!("{:?}", self.subnet_ids))
+    }
+
+    /// Deletes all of [`EACH`] but the role that stays, as somebody does at AWS's own console.
+    async fn delete_behind_the_back(&self, name: &str, stand: &Stand<'_>) {
+        let clients = self.clients().await;
+        let (iam, eks) = (clients.iam(), clients.eks());
+        let call = eks.delete_access_entry().cluster_name(&self.cluster);
+        let principal = stand.attribute("karp_access_entry.this", "principal_arn");
+        call.principal_arn(principal.as_str().unwrap()).send().await.unwrap();
+        eks.delete_fargate_profile().cluster_name(&self.cluster).fargate_profile_name(name).send().await.unwrap();
+        let profile = eks.describe_fargate_profile().cluster_name(&self.cluster).fargate_profile_name(name);
+        while profile.clone().send().await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let tag = aws_sdk_ec2::types::Tag::builder().key(format!("karp.test/{name}")).build();
+        clients.ec2().delete_tags().set_resources(Some(self.subnet_ids.clone())).tags(tag).send().await.unwrap();
+        let url = stand.attribute("karp_interruption_queue.this", "url");
+        clients.sqs().delete_queue().queue_url(url.as_str().unwrap()).send().await.unwrap();
+        let profile = iam.remove_role_from_instance_profile().instance_profile_name(name);
+        let base = stand.attribute("karp_instance_profile.this", "role_name");
+        profile.role_name(base.as_str().unwrap()).send().await.unwrap();
+        iam.delete_instance_profile().instance_profile_name(name).send().await.unwrap();
+        for role in [name.to_owned(), format!("{name}-fargate"), format!("{name}-controller")] {
+            let attached = iam.list_attached_role_policies().role_name(&role).send().await.unwrap();
+            for policy in attached.attached_policies() {
+                let call = iam.detach_role_policy().role_name(&role);
+                call.policy_arn(policy.policy_arn().unwrap()).send().await.unwrap();
+            }
+            iam.delete_role().role_name(&role).send().await.unwrap();
+        }
+    }
+}
+
+/// The changes of a plan, sorted.
+fn changes(run: &Run) -> Vec<(String, String)> {
+    let mut changes = run.changes();
+    changes.sort();
+    changes
+}
+
+fn all(action: &str) -> Vec<(String, String)> {
+    KINDS.map(|kind| (action.to_owned(), format!("{kind}.this"))).to_vec()
+}
+
+#[tokio::test]
+async fn each_resource_comes_back_and_gives_way() {
+    let Some(sandbox) = Sandbox::find("each") else { return };
+    let before = sandbox.what_exists();
+    let (base, one, two) = (unique("base"), unique("one"), unique("two"));
+    let stand = sandbox.stand(&sandbox.each(&base, &one));
+    stand.apply();
+    stand.assert_empty_plan();
+
+    sandbox.delete_behind_the_back(&one, &stand).await;
+    let run = stand.plan();
+    assert_eq!(changes(&run), all("create"), "{}", run.text);
+    stand.apply();
+    stand.assert_empty_plan();
+
+    stand.write(&sandbox.each(&base, &two));
+    let run = stand.plan();
+    assert_eq!(changes(&run), all("replace"), "{}", run.text);
+    stand.apply();
+    stand.assert_empty_plan();
+    let left = sandbox.what_exists().to_string();
+    assert!(!left.contains(&one) && left.contains(&two), "{left}");
+
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+#[test]
+fn each_resource_is_imported_without_a_change() {
+    let Some(sandbox) = Sandbox::find("imports") else { return };
+    let (base, name) = (unique("ibase"), unique("imports"));
+    let more = "resource \"karp_oidc_provider\" \"this\" {}\nresource \"karp_teardown\" \"this\" {}\n";
+    let config = sandbox.each(&base, &name) + more;
+    let owner = sandbox.stand(&config);
+    owner.apply();
+    let kinds = KINDS.iter().map(|kind| format!("{kind}.this"));
+    let rest = ["karp_node_role.base", "karp_oidc_provider.this", "karp_teardown.this"].map(str::to_owned);
+    let imports = kinds.chain(rest).map(|address| {
+        let id = owner.attribute(&address, "id");
+        format!("import {{\n  to = {address}\n  id = {id}\n}}\n")
+    });
+    let second = sandbox.stand(&(config.clone() + &imports.collect::<String>()));
+    let run = second.plan();
+    let acts = |(action, _): &(String, String)| action != "import" && action != "noop";
+    assert!(!run.changes().iter().any(acts), "{:?}\n{}", run.changes(), run.text);
+    second.apply();
+    second.assert_empty_plan();
+    second.destroy();
+}
+
+#[tokio::test]
+async fn a_boundary_and_a_key_come_change_and_go() {
+    let Some(sandbox) = Sandbox::find("boundary") else { return };
+    let name = unique("bound");
+    let config = |boundary: &str, key: &str| {
+        format!(
+            "PROVIDER\nresource \"karp_node_role\" \"this\" {{\n  name = {name:?}\n{boundary}}}\nresource \"karp_interruption_queue\" \"this\" {{\n  \
+             name = {name:?}\n{key}}}\n"
+        )
+    };
+    let boundary = |policy: &str| format!("  permissions_boundary = \"arn:aws:iam::aws:policy/{policy}\"\n");
+    let key = |alias: &str| format!("  kms_master_key_id = {alias:?}\n");
+    let stand = sandbox.stand("");
+    let clients = sandbox.clients().await;
+    let iam = aws_sdk_iam::Client::new(&clients.config_for(Service::Iam));
+    let steps = [
+        (Some("PowerUserAccess"), Some("alias/aws/sqs")),
+        (Some("ReadOnlyAccess"), Some("alias/karp")),
+        (None, None),
+        (Some("PowerUserAccess"), Some("alias/karp")),
+    ];
+    for (step, (policy, alias)) in steps.into_iter().enumerate() {
+        stand.write(&config(&policy.map(boundary).unwrap_or_default(), &alias.map(key).unwrap_or_default()));
+        if step > 0 {
+            let run = stand.plan();
+            let updates = ["karp_interruption_queue.this", "karp_node_role.this"];
+            assert_eq!(changes(&run), updates.map(|address| ("update".to_owned(), address.to_owned())), "{}", run.text);
+        }
+        stand.apply();
+        stand.assert_empty_plan();
+        let role = iam.get_role().role_name(&name).send().await.unwrap().role.unwrap();
+        let found = role.permissions_boundary().and_then(|it| it.permissions_boundary_arn()).map(str::to_owned);
+        assert_eq!(found, policy.map(|policy| format!("arn:aws:iam::aws:policy/{policy}")));
+        let url = stand.attribute("karp_interruption_queue.this", "url");
+        let call = clients.sqs().get_queue_attributes().queue_url(url.as_str().unwrap());
+        let all = call.attribute_names(aws_sdk_sqs::types::QueueAttributeName::All).send().await.unwrap();
+        let found = all.attributes.unwrap_or_default().remove(&aws_sdk_sqs::types::QueueAttributeName::KmsMasterKeyId);
+        assert_eq!(found.filter(|key| !key.is_empty()).as_deref(), alias);
+    }
+    stand.destroy();
+}
+
+#[test]
+fn a_prefix_makes_a_name_that_fits_and_stays() {
+    let Some(sandbox) = Sandbox::find("prefix") else { return };
+    let prefix = unique("prefix-");
+    let long = format!("{prefix}{}", "long-".repeat(20));
+    let config = |prefix: &str, of_roles: &str| {
+        format!(
+            "PROVIDER\nresource \"karp_node_role\" \"this\" {{\n  name_prefix = {of_roles:?}\n}}\nresource \"karp_instance_profile\" \"this\" {{\n  \
+             name_prefix = {prefix:?}\n  role_name = karp_node_role.this.name\n}}\nresource \"karp_interruption_queue\" \"this\" {{\n  \
+             name_prefix = {:?}\n}}\n",
+            &prefix[..prefix.len().min(71)]
+        )
+    };
+    let stand = sandbox.stand(&config(&prefix, &prefix));
+    stand.apply();
+    stand.assert_empty_plan();
+    let kinds = ["karp_node_role", "karp_instance_profile", "karp_interruption_queue"];
+    let name = |kind: &str| stand.attribute(&format!("{kind}.this"), "name").as_str().unwrap().to_owned();
+    for kind in kinds {
+        assert_eq!(name(kind), format!("{prefix}{}", sandbox.cluster));
+    }
+    // A long one leaves room for what tells names apart.
+    stand.write(&config(&long[..119.min(long.len())], &long[..55]));
+    let run = stand.plan();
+    assert!(run.changes().iter().all(|(action, _)| action == "replace") && run.changes().len() == 3, "{}", run.text);
+    stand.apply();
+    stand.assert_empty_plan();
+    for (kind, longest) in kinds.into_iter().zip([64, 128, 80]) {
+        let name = name(kind);
+        assert!(name.starts_with(&prefix) && name.len() <= longest, "{name}");
+    }
+    stand.destroy();
+}
