@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::NodeClaim;
-use karp_domain::lifecycle::{Collector, Listed, Witnesses};
+use karp_domain::lifecycle::{Collector, Listed, Witnesses, may_stand_for};
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -74,7 +74,7 @@ async fn pass(context: &Context, collector: &mut Collector) {
     }
     for provider_id in collection.instances {
         let name = listed.iter().find(|one| one.provider_id == provider_id).and_then(|one| one.claim.as_deref());
-        match is_claimed(name, context).await {
+        match is_claimed(name, &provider_id, context).await {
             Ok(false) => {}
             // the watch is late, and the claim's own life goes on
             Ok(true) => continue,
@@ -111,10 +111,14 @@ async fn pass(context: &Context, collector: &mut Collector) {
     }
 }
 
-/// Asks the API server for the claim that an instance was launched for; one that goes ends its instance itself.
-async fn is_claimed(claim: Option<&str>, context: &Context) -> kube::Result<bool> {
+/// Asks the API server for the claim that an instance was launched for, and whether that may stand for it; one that goes ends its instance
+/// itself. A claim that cannot be read stands for it.
+async fn is_claimed(claim: Option<&str>, instance: &str, context: &Context) -> kube::Result<bool> {
     let Some(name) = claim.filter(|name| !name.is_empty()) else { return Ok(false) };
-    Ok(Api::<NodeClaim>::all(context.client.clone()).get_metadata_opt(name).await?.is_some())
+    let Some(found) = Api::<Guarded<NodeClaim>>::all(context.client.clone()).get_opt(name).await? else {
+        return Ok(false);
+    };
+    Ok(found.or_stand_in().is_none_or(|claim| may_stand_for(&claim, instance)))
 }
 
 /// Asks the API server whether the node of a claim runs.

@@ -82,6 +82,14 @@ pub struct Blocked {
     pub example: Option<Arc<NodeClaim>>,
 }
 
+/// Says whether a claim stands for an instance that was launched for it, or will: it goes by no other. Only the ids are compared, since
+/// EC2's answers may leave the zone out.
+#[must_use]
+pub fn may_stand_for(claim: &NodeClaim, instance: &str) -> bool {
+    let id = |provider_id: &str| provider_id.rsplit('/').next().unwrap_or_default().to_owned();
+    provider_id(claim).is_none_or(|known| id(known) == id(instance))
+}
+
 impl Collector {
     /// Answers what to collect.
     pub fn pass(&mut self, seen: &Witnesses<'_>, now: Timestamp) -> Collection {
@@ -102,11 +110,13 @@ impl Collector {
     /// The instances that no claim stands for, in two listings and for long enough.
     fn orphans(&mut self, listed: &[Listed], claims: &[Arc<NodeClaim>], now: Timestamp) -> Vec<String> {
         let ids: BTreeSet<&str> = claims.iter().filter_map(|claim| provider_id(claim)).collect();
-        let names: BTreeSet<&str> = claims.iter().filter_map(|claim| claim.metadata.name.as_deref()).collect();
+        let by_name: BTreeMap<&str, &NodeClaim> =
+            claims.iter().filter_map(|claim| Some((claim.metadata.name.as_deref()?, &**claim))).collect();
         let mut sightings = BTreeMap::new();
         for instance in listed.iter().filter(|instance| !instance.ending) {
-            // Launched for a claim that still lives: its lifecycle adopts or ends it.
-            let expected = instance.claim.as_deref().is_some_and(|claim| names.contains(claim));
+            // Launched for a claim that still lives: its lifecycle adopts or ends it, unless it goes by another instance already.
+            let claim = instance.claim.as_deref().and_then(|claim| by_name.get(claim));
+            let expected = claim.is_some_and(|claim| may_stand_for(claim, &instance.provider_id));
             if expected || ids.contains(instance.provider_id.as_str()) {
                 continue;
             }

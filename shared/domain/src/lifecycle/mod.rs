@@ -12,7 +12,7 @@ mod repair;
 mod step;
 
 pub use drift::{Drift, drift};
-pub use garbage::{Blocked, Collection, Collector, Listed, Witnesses};
+pub use garbage::{Blocked, Collection, Collector, Listed, Witnesses, may_stand_for};
 pub use health::{Allowance, Health, Outcome, Registrations};
 pub use initialization::Obstacle;
 pub use presence::{APPEARS_WITHIN, is_gone_if_unknown};

@@ -24,7 +24,9 @@ use crate::cluster::{Assumed, Node, Pod, Snapshot};
 use crate::disruption::{self, Act, Begun, Candidate, Cause, Command, Decided, Execution, Memory, Progress};
 use crate::eviction::Answers;
 use crate::interruption::Recall;
-use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
+use crate::lifecycle::{
+    self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, may_stand_for, provider_id,
+};
 use crate::scheduling::{InFlightNode, LastPlan};
 
 const REST: SignedDuration = SignedDuration::from_secs(15);
@@ -472,7 +474,7 @@ impl Controller<'_> {
             // the watch may be late: the claim is asked for
             ask(world)?;
             let claim = world.instances.get(&id).and_then(|instance| world.claims.get(&instance.claim));
-            if claim.is_none() {
+            if !claim.is_some_and(|claim| may_stand_for(claim, &id)) {
                 self.end_instance(world, &id, None);
                 effect(world)?;
             }

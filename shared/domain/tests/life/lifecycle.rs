@@ -346,6 +346,23 @@ fn an_unclaimed_instance_is_collected_after_two_listings_and_its_age() {
 }
 
 #[test]
+fn a_second_instance_of_a_claim_is_collected_and_the_one_it_goes_by_never() {
+    let mut collector = Collector::default();
+    let instances = ["i-1", "i-2"].map(|id| listed(&format!("aws:///us-east-1a/{id}"), Some("a")));
+    // the answer to its launch told no zone
+    let claims = [wish("a", Some("aws:////i-1"))];
+    let mut pass = |time: i64| collector.pass(&witnesses(&instances, &claims, true), second(time)).instances;
+    assert!(pass(0).is_empty() && pass(10).is_empty());
+    assert_eq!(pass(30), ["aws:///us-east-1a/i-2"]);
+    let waiting = [wish("a", None)];
+    let mut collector = Collector::default();
+    for time in [0, 30, 60] {
+        let found = collector.pass(&witnesses(&instances, &waiting, true), second(time));
+        assert!(found.instances.is_empty(), "its lifecycle adopts one and ends the other");
+    }
+}
+
+#[test]
 fn a_claim_is_collected_when_its_instance_is_missing_twice_and_its_node_agrees() {
     let mut collector = Collector::default();
     let claims = [wish("a", Some("i-1")), wish("b", Some("i-2")), wish("c", None)];
