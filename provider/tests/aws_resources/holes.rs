@@ -6,7 +6,8 @@ use std::time::Duration;
 use karp_aws::config::Service;
 
 use crate::life::unique;
-use crate::stand::{Run, Sandbox, Stand};
+use crate::stand::{Sandbox, Stand};
+use crate::tofu::Run;
 
 /// One of each resource that can stand by itself, on one role that stays.
 const EACH: &str = r#"

@@ -20,3 +20,6 @@ mod shared;
 mod stand;
 mod stopped;
 mod teardown;
+#[allow(dead_code, reason = "each crate of tests uses its part")]
+#[path = "../support/tofu.rs"]
+mod tofu;

@@ -1,11 +1,9 @@
 //! What the edge tests share: real OpenTofu on the built provider, and the sandbox's AWS.
 
-use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,14 +13,12 @@ use tempfile::TempDir;
 
 use crate::others::{self, Left};
 use crate::rc;
+use crate::tofu::{self, Run, Running};
 
 /// The tests inject faults into one emulator: each takes its turn.
 static TURN: Mutex<()> = Mutex::new(());
 /// A call of the emulator's log that was seen already.
 static LAST_CALL: AtomicU64 = AtomicU64::new(0);
-
-/// How variables begin that would change what a test is about.
-const FOREIGN: [&str; 7] = ["AWS_", "HTTP_PROXY", "HTTPS_PROXY", "KARP_CLUSTER", "KUBE_", "NO_PROXY", "TF_"];
 
 /// The sandbox as the tests find it.
 pub struct Sandbox {
@@ -129,84 +125,6 @@ pub struct Stand<'a> {
     dir: TempDir,
 }
 
-/// What a run of OpenTofu came to.
-pub struct Run {
-    pub code: i32,
-    pub text: String,
-    pub events: Vec<Value>,
-}
-
-impl Run {
-    fn read(code: Option<i32>, text: String) -> Self {
-        let events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        Self { code: code.unwrap_or(-1), text, events }
-    }
-
-    /// The errors that were shown.
-    pub fn errors(&self) -> Vec<&Value> {
-        self.of("error")
-    }
-
-    /// The warnings that were shown, without the one about development overrides.
-    pub fn warnings(&self) -> Vec<&Value> {
-        let own = |found: &&Value| !found["summary"].as_str().unwrap_or_default().contains("development overrides");
-        self.of("warning").into_iter().filter(own).collect()
-    }
-
-    fn of(&self, severity: &str) -> Vec<&Value> {
-        let found = self.events.iter().map(|event| &event["diagnostic"]);
-        found.filter(|diagnostic| diagnostic["severity"] == severity).collect()
-    }
-
-    /// The one error that was shown, as summary and detail.
-    pub fn one_error(&self) -> String {
-        let errors = self.errors();
-        assert_eq!(errors.len(), 1, "{}", self.text);
-        format!("{}\n{}", errors[0]["summary"].as_str().unwrap(), errors[0]["detail"].as_str().unwrap())
-    }
-
-    /// What would be done: `create`, `update`, `delete` … with the resource's address.
-    pub fn changes(&self) -> Vec<(String, String)> {
-        let planned =
-            self.events.iter().filter(|event| event["type"] == "planned_change").map(|event| &event["change"]);
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        planned.map(|change| (text(&change["action"]), text(&change["resource"]["addr"]))).collect()
-    }
-}
-
-/// A run of OpenTofu that goes on.
-pub struct Running {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Running {
-    /// The process id, which is also that of its group.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Says whether it has ended.
-    pub fn is_over(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
-    }
-
-    /// Waits until it ends.
-    pub fn end(mut self) -> Run {
-        let status = self.child.wait().unwrap();
-        Run::read(status.code(), std::fs::read_to_string(&self.log).unwrap())
-    }
-}
-
-impl Drop for Running {
-    /// A test that fails leaves no OpenTofu behind; the provider ends with it.
-    fn drop(&mut self) {
-        if !self.is_over() {
-            let _ = self.child.kill().and_then(|()| self.child.wait());
-        }
-    }
-}
-
 impl Stand<'_> {
     /// Puts into the folder's state what other providers left.
     pub fn hand_over(&self, left: &[Left]) {
@@ -226,32 +144,17 @@ impl Stand<'_> {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.sandbox.tofu);
-        command.args(arguments).current_dir(self.dir.path());
-        for (name, _) in std::env::vars() {
-            if FOREIGN.iter().any(|prefix| name.to_ascii_uppercase().starts_with(prefix)) {
-                command.env_remove(name);
-            }
-        }
-        command.env("TF_CLI_CONFIG_FILE", self.dir.path().join("tofu.rc")).env("TF_IN_AUTOMATION", "1");
-        command.env("HOME", self.dir.path()).env("AWS_EC2_METADATA_DISABLED", "true");
-        command
+        tofu::command(&self.sandbox.tofu, self.dir.path(), arguments)
     }
 
     /// Runs OpenTofu, whatever it comes to.
     pub fn tofu(&self, arguments: &[&str]) -> Run {
-        let output = self.command(arguments).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        Run::read(output.status.code(), text)
+        Run::of(self.command(arguments))
     }
 
     /// Begins a run of OpenTofu in a process group of its own, as a shell does.
     pub fn begin(&self, arguments: &[&str]) -> Running {
-        let log = self.dir.path().join("run.log");
-        let file = File::create(&log).unwrap();
-        let mut command = self.command(arguments);
-        command.stdout(file.try_clone().unwrap()).stderr(file).process_group(0);
-        Running { child: command.spawn().unwrap(), log }
+        Running::begin(self.command(arguments), self.dir.path())
     }
 
     /// Plans.

@@ -3,13 +3,13 @@
 //!
 //! What a process that was killed had asked for and not heard of is in no state: `adopt_existing` takes it over.
 
-use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::stand::{Run, Running, Sandbox, Stand};
+use crate::stand::{Sandbox, Stand};
+use crate::tofu::Run;
 
 const RESOURCES: &str = r#"
 resource "karp_node_role" "this" {
@@ -80,12 +80,6 @@ impl Drop for Slow<'_> {
     }
 }
 
-/// Sends a signal to a process, or to the group of a negative id; says whether there was one.
-fn signal(name: &str, id: i64) -> bool {
-    let output = Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).output().unwrap();
-    output.status.success()
-}
-
 fn unique(test: &str) -> String {
     format!("s{}-{test}", std::process::id())
 }
@@ -123,8 +117,11 @@ impl Sandbox {
         let running = stand.begin(arguments);
         self.await_call(action, since);
         let pressed = Instant::now();
-        let pid = i64::from(running.pid());
-        assert!(signal("INT", if matches!(reach, Reach::Group) { -pid } else { pid }), "{reach:?}: it ended before");
+        let reached = match reach {
+            Reach::Group => running.interrupt(),
+            Reach::Alone => running.interrupt_alone(),
+        };
+        assert!(reached, "{reach:?}: it ended before");
         let run = running.end();
         assert!(pressed.elapsed() < SOON, "{reach:?}: it ended after {:?}: {}", pressed.elapsed(), run.text);
         assert_eq!(run.code, 1, "{reach:?}: {}", run.text);
@@ -218,19 +215,6 @@ fn draw(seed: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The providers that an OpenTofu has started: its children.
-fn providers(running: &Running) -> Vec<i64> {
-    let is_ours = |folder: &std::path::Path| {
-        let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
-        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-        let command = std::fs::read_to_string(folder.join("cmdline")).unwrap_or_default();
-        parent == Some(running.pid()) && command.contains("terraform-provider-karp")
-    };
-    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
-    let ours = all.filter(|folder| is_ours(folder));
-    ours.filter_map(|folder| folder.file_name()?.to_str()?.parse().ok()).collect()
-}
-
 /// Runs OpenTofu and kills the provider after so many calls that name the resources, and a pause. Says whether the run came to grief.
 fn kill(sandbox: &Sandbox, stand: &Stand<'_>, arguments: &[&str], name: &str, (calls, pause): (u64, Duration)) -> bool {
     let (mut since, mut seen) = (sandbox.last_call(), 0);
@@ -242,9 +226,7 @@ fn kill(sandbox: &Sandbox, stand: &Stand<'_>, arguments: &[&str], name: &str, (c
         }
         if seen >= calls {
             std::thread::sleep(pause);
-            for provider in providers(&running) {
-                signal("KILL", provider);
-            }
+            running.kill_provider();
             break;
         }
         std::thread::sleep(Duration::from_millis(10));

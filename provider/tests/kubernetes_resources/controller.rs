@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::claims;
-use crate::stand::{Cluster, Run};
+use crate::stand::Cluster;
+use crate::tofu::Run;
 
 const PROVIDER: &str =
     "provider \"karp\" {\n  cluster_name = \"demo\"\n  kubernetes = { config_path = KUBECONFIG }\n}\n";

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::stand::{Cluster, Run, Stand};
+use crate::stand::{Cluster, Stand};
+use crate::tofu::Run;
 use crate::{CRDS, claims, pool};
 
 pub const DESTROY: [&str; 3] = ["destroy", "-json", "-auto-approve"];

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use crate::edits::{Edit, OF_CLASS, OF_POOL};
 use crate::objects;
-use crate::stand::{Cluster, Run, Stand};
+use crate::stand::{Cluster, Stand};
+use crate::tofu::Run;
 
 /// Pool and class as files, read by karp's own functions, so that an edit of the model is an edit of the configuration.
 const CONFIG: &str = r#"

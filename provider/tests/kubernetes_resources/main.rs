@@ -17,6 +17,9 @@ mod preview;
 mod rc;
 mod stand;
 mod stopped;
+#[allow(dead_code, reason = "each crate of tests uses its part")]
+#[path = "../support/tofu.rs"]
+mod tofu;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -40,7 +40,7 @@ fn a_plan_tells_which_nodes_it_will_replace() {
     let Some(cluster) = Cluster::find("a_plan_tells_which_nodes_it_will_replace") else { return };
     let _turn = crate::claims();
     let pool = cluster.unique("preview");
-    let told = |run: &crate::stand::Run| -> Vec<String> {
+    let told = |run: &crate::tofu::Run| -> Vec<String> {
         let text = |warning: &&Value| {
             format!("{}\n{}", warning["summary"].as_str().unwrap(), warning["detail"].as_str().unwrap())
         };

@@ -1,10 +1,8 @@
 //! What the edge tests share: real OpenTofu on the built provider, and the sandbox's API server.
 
-use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use karp_kube::client::{Choice, Connection, connect};
@@ -13,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::others::{self, Left};
 use crate::rc;
+use crate::tofu::{self, Run, Running};
 
 /// Tests share the CRDs; one that changes them has the cluster alone.
 static SHARED: RwLock<()> = RwLock::new(());
@@ -24,9 +23,6 @@ enum Share {
     #[allow(dead_code)]
     Alone(RwLockWriteGuard<'static, ()>),
 }
-
-/// How variables begin that would change what a test is about.
-const FOREIGN: [&str; 4] = ["AWS_", "KARP_CLUSTER", "KUBE_", "TF_"];
 
 /// The API server as the tests find it.
 pub struct Cluster {
@@ -123,99 +119,6 @@ pub struct Stand<'a> {
     dir: TempDir,
 }
 
-/// What a run of OpenTofu came to.
-pub struct Run {
-    pub code: i32,
-    pub text: String,
-    events: Vec<Value>,
-}
-
-impl Run {
-    fn read(code: Option<i32>, text: String) -> Self {
-        let events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        Self { code: code.unwrap_or(-1), text, events }
-    }
-
-    fn of(&self, severity: &str) -> Vec<&Value> {
-        let found = self.events.iter().map(|event| &event["diagnostic"]);
-        found.filter(|diagnostic| diagnostic["severity"] == severity).collect()
-    }
-
-    /// The warnings that were shown.
-    pub fn warnings(&self) -> Vec<&Value> {
-        self.of("warning")
-    }
-
-    /// The one error that was shown, as summary and detail.
-    pub fn one_error(&self) -> String {
-        let errors = self.of("error");
-        assert_eq!(errors.len(), 1, "{}", self.text);
-        format!("{}\n{}", errors[0]["summary"].as_str().unwrap(), errors[0]["detail"].as_str().unwrap())
-    }
-
-    /// What would be done: `create`, `update`, `delete` … with the resource's address.
-    pub fn changes(&self) -> Vec<(String, String)> {
-        let planned =
-            self.events.iter().filter(|event| event["type"] == "planned_change").map(|event| &event["change"]);
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        planned.map(|change| (text(&change["action"]), text(&change["resource"]["addr"]))).collect()
-    }
-}
-
-/// A run of OpenTofu that goes on.
-pub struct Running {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Running {
-    /// Says whether it has ended.
-    pub fn is_over(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
-    }
-
-    /// Presses Ctrl-C: the whole process group gets it, as from a terminal.
-    pub fn interrupt(&self) {
-        signal("INT", -i64::from(self.child.id()));
-    }
-
-    /// Kills the providers that it has started, its children.
-    pub fn kill_provider(&self) {
-        let is_ours = |folder: &Path| {
-            let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
-            let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-            let command = std::fs::read_to_string(folder.join("cmdline")).unwrap_or_default();
-            parent == Some(self.child.id()) && command.contains("terraform-provider-karp")
-        };
-        for folder in std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path())) {
-            let id = folder.file_name().and_then(|name| name.to_str()?.parse().ok());
-            if let Some(id) = id.filter(|_| is_ours(&folder)) {
-                signal("KILL", id);
-            }
-        }
-    }
-
-    /// Waits until it ends.
-    pub fn end(mut self) -> Run {
-        let status = self.child.wait().unwrap();
-        Run::read(status.code(), std::fs::read_to_string(&self.log).unwrap())
-    }
-}
-
-impl Drop for Running {
-    /// A test that fails leaves no OpenTofu behind; the provider ends with it.
-    fn drop(&mut self) {
-        if !self.is_over() {
-            let _ = self.child.kill().and_then(|()| self.child.wait());
-        }
-    }
-}
-
-/// Sends a signal to a process, or to the group of a negative id.
-fn signal(name: &str, id: i64) {
-    Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).output().unwrap();
-}
-
 impl Stand<'_> {
     /// Puts into the folder's state what other providers left.
     pub fn hand_over(&self, left: &[Left]) {
@@ -266,31 +169,18 @@ impl Stand<'_> {
     }
 
     fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Run {
-        let output = self.command(arguments).envs(environment.iter().copied()).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        Run::read(output.status.code(), text)
+        let mut command = self.command(arguments);
+        command.envs(environment.iter().copied());
+        Run::of(command)
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.cluster.tools.join("tofu"));
-        command.args(arguments).current_dir(self.dir.path());
-        for (name, _) in std::env::vars() {
-            if FOREIGN.iter().any(|prefix| name.to_ascii_uppercase().starts_with(prefix)) {
-                command.env_remove(name);
-            }
-        }
-        command.env("TF_CLI_CONFIG_FILE", self.dir.path().join("tofu.rc")).env("TF_IN_AUTOMATION", "1");
-        command.env("HOME", self.dir.path()).env("AWS_EC2_METADATA_DISABLED", "true");
-        command
+        tofu::command(&self.cluster.tools.join("tofu"), self.dir.path(), arguments)
     }
 
     /// Begins a run in a process group of its own, as a shell does.
     pub fn begin(&self, arguments: &[&str]) -> Running {
-        let log = self.dir.path().join("run.log");
-        let file = File::create(&log).unwrap();
-        let mut command = self.command(arguments);
-        command.stdout(file.try_clone().unwrap()).stderr(file).process_group(0);
-        Running { child: command.spawn().unwrap(), log }
+        Running::begin(self.command(arguments), self.dir.path())
     }
 
     /// The state file as it is.

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::claims;
 use crate::drain::{Controller, DESTROY, PATIENCE, leaving, make_claim};
-use crate::stand::{Cluster, Run, Running, Stand};
+use crate::stand::{Cluster, Stand};
+use crate::tofu::{Run, Running};
 
 const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
 const BLOCK: &str = "provider \"karp\" {\n  cluster_name = \"demo\"\n  adopt_existing = true\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
@@ -36,7 +37,7 @@ fn stopped(stand: &Stand<'_>, arguments: &[&str], stop: Stop, holds: impl Fn() -
     }
     let pressed = Instant::now();
     match stop {
-        Stop::CtrlC => running.interrupt(),
+        Stop::CtrlC => _ = running.interrupt(),
         Stop::Kill => running.kill_provider(),
     }
     let run = running.end();
@@ -160,7 +161,7 @@ fn the_crds() {
             std::thread::sleep(Duration::from_millis(5));
         }
         match stop {
-            Stop::CtrlC => running.interrupt(),
+            Stop::CtrlC => _ = running.interrupt(),
             Stop::Kill => running.kill_provider(),
         }
         // It may have been done a moment before.
