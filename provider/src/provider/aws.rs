@@ -120,15 +120,15 @@ impl Block {
     }
 
     fn transport(&self, environment: Environment<'_>) -> Transport {
-        let given = |argument: &Option<String>, names: [&str; 2]| {
+        let given = |argument: &Option<String>, names: &[&str]| {
             let argument = argument.clone().filter(|text| !text.is_empty());
-            argument.or_else(|| names.into_iter().find_map(environment))
+            argument.or_else(|| names.iter().copied().find_map(environment))
         };
-        let bundle = given(&self.custom_ca_bundle, ["AWS_CA_BUNDLE", "AWS_CA_BUNDLE"]);
+        let bundle = given(&self.custom_ca_bundle, &["AWS_CA_BUNDLE"]);
         Transport {
-            http_proxy: given(&self.http_proxy, ["HTTP_PROXY", "http_proxy"]),
-            https_proxy: given(&self.https_proxy, ["HTTPS_PROXY", "https_proxy"]),
-            no_proxy: given(&self.no_proxy, ["NO_PROXY", "no_proxy"]),
+            http_proxy: given(&self.http_proxy, &["HTTP_PROXY", "http_proxy"]),
+            https_proxy: given(&self.https_proxy, &["HTTPS_PROXY", "https_proxy"]),
+            no_proxy: given(&self.no_proxy, &["NO_PROXY", "no_proxy"]),
             ca_bundle: bundle.map(|path| expand(&path, environment)),
         }
     }

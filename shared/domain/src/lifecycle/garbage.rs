@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::presence::APPEARS_WITHIN;
+use super::presence::is_gone_if_unknown;
 use super::step::{REGISTRATION_TIMEOUT, later, provider_id, was_registered};
 use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
@@ -170,7 +170,7 @@ impl Collector {
 fn may_be_unlisted(claim: &NodeClaim, now: Timestamp) -> bool {
     let status = claim.status.as_ref().filter(|_| !was_registered(claim));
     let launched = status.and_then(|status| conditions::get(&status.conditions, conditions::LAUNCHED));
-    launched.is_some_and(|launched| now < later(launched.last_transition_time, APPEARS_WITHIN))
+    !is_gone_if_unknown(launched.map(|launched| launched.last_transition_time), now)
 }
 
 /// For how long the node of a claim that had one has been gone, by the condition that tells it.
