@@ -135,18 +135,55 @@ fn an_account_that_is_used_up_is_waited_for() {
     assert!(report.throttled > 0 && report.launches > 0, "{report:?}");
 }
 
+/// A cluster whose pods each need a node of their own, all alike.
+fn one_pod_a_node(replicas: usize) -> World {
+    let own_node = ("spec.template.spec.terminationGracePeriod", json!("10m"));
+    let one_type = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large"]}]);
+    let own = with(pool("default", one_type), &[own_node, budget()]);
+    let pools = vec![Pool::from_kube(&serde_json::from_value(own).unwrap()).unwrap()];
+    World::new(at(NOW), catalogue(TYPES), pools, vec![workload("wide", "1500m", "1Gi", replicas, None)])
+}
+
+/// What one call launches for several claims is given out once, whoever is killed when, and nobody gets what is another's.
+#[test]
+fn what_is_launched_together_is_given_out_once() {
+    let mut batches = 0;
+    for seed in 0..6 {
+        let mut faults = Faults {
+            batches_permille: 700,
+            crash_permille: 15,
+            no_capacity_permille: 150,
+            lost_reply_permille: 200,
+            never_joins_permille: 50,
+            ends_permille: 5,
+            deletes_permille: 3,
+            forgets_permille: 2,
+            unlisted_permille: 20,
+            list_lag_seconds: 30,
+            scales_permille: 20,
+            unanswered_permille: 10,
+            refuses_permille: 1,
+            others_permille: 2,
+            ..Faults::default()
+        };
+        if seed % 2 == 1 {
+            faults = Faults { watch_lag_seconds: 5, cut_permille: 3, pause_permille: 4, crash_permille: 0, ..faults };
+        }
+        let report = run(&Scenario { seed, seconds: 5400, faults }, one_pod_a_node(16));
+        let told: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
+        assert!(told.is_empty(), "seed {seed}: {told:#?}\n{report:?}");
+        batches += report.batches;
+    }
+    assert!(batches > 30, "{batches}");
+}
+
 /// Each new process has full buckets of its own, the account has not: what is launched after crashes comes late, and once.
 #[test]
 fn a_killed_controller_does_not_know_what_the_account_has_left() {
     let mut throttled = 0;
     for seed in 0..2 {
-        let own_node = ("spec.template.spec.terminationGracePeriod", json!("10m"));
-        let one_type = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large"]}]);
-        let own = with(pool("default", one_type), &[own_node, budget()]);
-        let pools = vec![Pool::from_kube(&serde_json::from_value(own).unwrap()).unwrap()];
-        let world = World::new(at(NOW), catalogue(TYPES), pools, vec![workload("wide", "1500m", "1Gi", 120, None)]);
         let faults = Faults { crash_permille: 10, ..Faults::default() };
-        let report = run(&Scenario { seed, seconds: 600, faults }, world);
+        let report = run(&Scenario { seed, seconds: 600, faults }, one_pod_a_node(120));
         assert!(report.violations.is_empty() && report.crashes > 0, "{report:#?}");
         throttled += report.throttled;
     }
@@ -383,6 +420,7 @@ fn mixed_faults_under_many_seeds() {
         runs_out_permille: 1,
         refuses_permille: 1,
         lost_reply_permille: 50,
+        batches_permille: 300,
         ends_permille: 1,
         warns_permille: 2,
         scales_permille: 3,

@@ -18,7 +18,7 @@ use karp_domain::disruption::{
 use karp_domain::eviction::{self, Drain, Target};
 use karp_domain::fleet::{self, Extent, Lesson};
 use karp_domain::lease::Elector;
-use karp_domain::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Step, Witnesses};
+use karp_domain::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Seats, Step, Witnesses};
 use karp_domain::pace::Bucket;
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::{Solution, solve};
@@ -221,6 +221,21 @@ fn launched_long_ago(claim: &NodeClaim) -> NodeClaim {
         launched.last_transition_time -= SignedDuration::from_mins(10);
     }
     claim
+}
+
+/// What one call launched for several claims is given out with no look at who goes by what already.
+#[test]
+fn s5_an_instance_of_two_claims() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn seek(&self, seats: &mut Seats, batch: &str, found: &[String], claims: &[NodeClaim]) {
+            let without: Vec<NodeClaim> =
+                claims.iter().filter(|claim| lifecycle::provider_id(claim).is_none()).cloned().collect();
+            seats.seek(batch, found, &without);
+        }
+    }
+    let together = Faults { batches_permille: 1000, crash_permille: 60, ..changing() };
+    case("S-5", 60, together).catches(&Flaw);
 }
 
 #[test]

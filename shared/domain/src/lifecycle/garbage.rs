@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::launch::batch;
 use super::presence::is_gone_if_unknown;
 use super::step::{REGISTRATION_TIMEOUT, later, provider_id, was_registered};
 use crate::api::conditions::{self, ConditionStatus};
@@ -25,6 +26,8 @@ pub struct Listed {
     pub provider_id: String,
     /// Name of the claim that it was launched for, from its tag.
     pub claim: Option<String>,
+    /// The batch that it was launched with, from its tag.
+    pub batch: Option<String>,
     /// It ends already.
     pub ending: bool,
 }
@@ -82,6 +85,19 @@ pub struct Blocked {
     pub example: Option<Arc<NodeClaim>>,
 }
 
+impl Listed {
+    /// Says whether a claim stands for the instance, or will: one that goes by it, one that it was launched for and that goes by no other, or, as long
+    /// as nobody is named for it, one of its batch that has none.
+    #[must_use]
+    pub fn is_expected_by(&self, claim: &NodeClaim) -> bool {
+        match (&self.claim, &self.batch) {
+            (Some(name), _) if claim.metadata.name.as_ref() == Some(name) => may_stand_for(claim, &self.provider_id),
+            (None, Some(id)) if batch(claim) == Some(id) && provider_id(claim).is_none() => true,
+            _ => provider_id(claim) == Some(&self.provider_id),
+        }
+    }
+}
+
 /// Says whether a claim stands for an instance that was launched for it, or will: it goes by no other. Only the ids are compared, since
 /// EC2's answers may leave the zone out.
 #[must_use]
@@ -112,11 +128,17 @@ impl Collector {
         let ids: BTreeSet<&str> = claims.iter().filter_map(|claim| provider_id(claim)).collect();
         let by_name: BTreeMap<&str, &NodeClaim> =
             claims.iter().filter_map(|claim| Some((claim.metadata.name.as_deref()?, &**claim))).collect();
+        let seeking: BTreeMap<&str, &NodeClaim> = claims
+            .iter()
+            .filter(|claim| provider_id(claim).is_none())
+            .filter_map(|claim| Some((batch(claim)?, &**claim)))
+            .collect();
         let mut sightings = BTreeMap::new();
         for instance in listed.iter().filter(|instance| !instance.ending) {
             // Launched for a claim that still lives: its lifecycle adopts or ends it, unless it goes by another instance already.
-            let claim = instance.claim.as_deref().and_then(|claim| by_name.get(claim));
-            let expected = claim.is_some_and(|claim| may_stand_for(claim, &instance.provider_id));
+            let named = instance.claim.as_deref().and_then(|claim| by_name.get(claim));
+            let sought = instance.batch.as_deref().and_then(|batch| seeking.get(batch));
+            let expected = named.into_iter().chain(sought).any(|claim| instance.is_expected_by(claim));
             if expected || ids.contains(instance.provider_id.as_str()) {
                 continue;
             }

@@ -6,9 +6,11 @@ mod drift;
 mod garbage;
 mod health;
 mod initialization;
+pub mod launch;
 mod presence;
 mod registration;
 mod repair;
+mod seats;
 mod step;
 
 pub use drift::{Drift, drift};
@@ -18,6 +20,7 @@ pub use initialization::Obstacle;
 pub use presence::{APPEARS_WITHIN, is_gone_if_unknown};
 pub use registration::{admit, adopt, open};
 pub use repair::{Ailment, Ward, cut_short, drain_by, drained_by};
+pub use seats::Seats;
 pub use step::{
     DRIFT_INTERVAL, LAUNCH_TIMEOUT, Live, Next, REGISTRATION_TIMEOUT, Step, Timeout, is_true, next, provider_id, since,
 };

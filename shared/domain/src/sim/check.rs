@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 
 use super::account::{Action, THROTTLED};
+use super::cloud::Instance;
 use super::world::{is_ready, is_tainted};
 use super::{Violation, World};
 use crate::api::{NodeClaim, labels};
@@ -17,6 +18,7 @@ use crate::catalogue::{Offering, Price, RankedOffering, Unavailable};
 use crate::cluster::{Node, Pod, PodKey, Readiness, Share, blocking};
 use crate::disruption::{Begun, Candidate, Cause, Command, begun};
 use crate::fleet::REFUSED_WAIT;
+use crate::lifecycle::launch::batch;
 use crate::lifecycle::{REGISTRATION_TIMEOUT, provider_id};
 use crate::scheduling::InFlightNode;
 use warnings::Warned;
@@ -219,13 +221,16 @@ impl Watch {
 
     /// S-1: each live instance has a claim, or will not live long.
     fn nothing_is_lost(&mut self, world: &World) {
-        let claimed = |id: &str, uid: &str| {
-            world
-                .claims
-                .values()
-                .any(|claim| provider_id(claim) == Some(id) || claim.metadata.uid.as_deref() == Some(uid))
+        let claimed = |instance: &Instance| {
+            world.claims.values().any(|claim| {
+                let seeks = || batch(claim).is_some_and(|id| instance.batch.as_deref() == Some(id));
+                match provider_id(claim) {
+                    Some(id) => id == instance.id,
+                    None => claim.metadata.uid.as_deref() == Some(&*instance.claim_uid) || seeks(),
+                }
+            })
         };
-        let lost = world.instances.values().filter(|one| one.ends.is_none() && !claimed(&one.id, &one.claim_uid));
+        let lost = world.instances.values().filter(|one| one.ends.is_none() && !claimed(one));
         let lost: Vec<String> = lost.map(|one| one.id.clone()).collect();
         self.orphans.retain(|id, _| lost.contains(id));
         for id in lost {
@@ -242,9 +247,17 @@ impl Watch {
     fn one_instance_a_claim(&mut self, world: &World) {
         let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
         let mut twice = Vec::new();
-        for instance in world.instances.values().filter(|instance| instance.ends.is_none()) {
+        let named = |instance: &&Instance| instance.ends.is_none() && !instance.claim_uid.is_empty();
+        for instance in world.instances.values().filter(named) {
             if let Some(other) = seen.insert(&instance.claim_uid, &instance.id) {
                 twice.push(format!("{} has {other} and {}", instance.claim, instance.id));
+            }
+        }
+        let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, claim) in &world.claims {
+            let Some(id) = provider_id(claim) else { continue };
+            if let Some(other) = owners.insert(id, name) {
+                twice.push(format!("{other} and {name} both go by {id}"));
             }
         }
         twice.into_iter().for_each(|what| self.fail(world, "S-5", what));

@@ -12,7 +12,7 @@ use super::World;
 use super::account::{Action, THROTTLED, Throttled};
 use super::warnings::Warning;
 use super::world::is_ready;
-use crate::api::labels;
+use crate::api::{NodeClaim, labels};
 use crate::catalogue::{CapacityType, RankedOffering};
 use crate::lifecycle::Listed;
 
@@ -21,15 +21,17 @@ const LONGEST_SHORTAGE: usize = 1800;
 const BOOT: SignedDuration = SignedDuration::from_secs(30);
 const SHUTDOWN: SignedDuration = SignedDuration::from_secs(20);
 /// EC2's code for an offering that it has nothing of.
-const NO_CAPACITY: &str = "InsufficientInstanceCapacity";
+pub(super) const NO_CAPACITY: &str = "InsufficientInstanceCapacity";
 
 /// An instance.
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
     pub(super) id: String,
     pub(super) token: String,
+    /// Whom it was launched for, by name and UID; empty with a batch, whose claims share what came of it out.
     pub(super) claim: String,
     pub(super) claim_uid: String,
+    pub(super) batch: Option<String>,
     pub(super) offering: RankedOffering,
     launched: Timestamp,
     /// It joins then; never, if none.
@@ -83,6 +85,43 @@ impl World {
         if self.is_spent() || self.random.happens(self.faults.no_capacity_permille) {
             return Err(Refusal::Code(NO_CAPACITY));
         }
+        let instance = self.start(token, (claim, uid), None, offering);
+        if self.random.happens(self.faults.lost_reply_permille) { Err(Refusal::LostReply) } else { Ok(instance) }
+    }
+
+    /// Launches for several claims at once: so many as there is capacity for.
+    pub(super) fn launch_batch(
+        &mut self,
+        id: &str,
+        claims: &[NodeClaim],
+        offering: &RankedOffering,
+    ) -> Result<Vec<Instance>, Refusal> {
+        self.ask_ec2(Action::CreateFleet).map_err(|Throttled| Refusal::Code(THROTTLED))?;
+        for claim in claims {
+            let [name, uid] = [&claim.metadata.name, &claim.metadata.uid].map(|one| one.clone().unwrap_or_default());
+            super::check::is_not_asked_at_once(self, &name, &uid);
+            if let Some(code) = self.refusal(&name, &uid, id) {
+                return Err(Refusal::Code(code));
+            }
+        }
+        let short = self.is_spent() || self.random.happens(self.faults.no_capacity_permille);
+        let most = if self.is_spent() { 1 } else { claims.len() };
+        let there = if short { self.random.below(most) } else { claims.len() };
+        if there == 0 {
+            return Err(Refusal::Code(NO_CAPACITY));
+        }
+        self.batches += 1;
+        let made = (0..there).map(|_| self.start(id, ("", ""), Some(id), offering.clone())).collect();
+        if self.random.happens(self.faults.lost_reply_permille) { Err(Refusal::LostReply) } else { Ok(made) }
+    }
+
+    fn start(
+        &mut self,
+        token: &str,
+        (claim, uid): (&str, &str),
+        batch: Option<&str>,
+        offering: RankedOffering,
+    ) -> Instance {
         self.count += 1;
         let joins = (!self.random.happens(self.faults.never_joins_permille)).then(|| self.now + BOOT);
         let instance = Instance {
@@ -90,6 +129,7 @@ impl World {
             token: token.to_owned(),
             claim: claim.to_owned(),
             claim_uid: uid.to_owned(),
+            batch: batch.map(str::to_owned),
             offering,
             launched: self.now,
             joins,
@@ -99,7 +139,7 @@ impl World {
         };
         self.launches += 1;
         self.instances.insert(instance.id.clone(), instance.clone());
-        if self.random.happens(self.faults.lost_reply_permille) { Err(Refusal::LostReply) } else { Ok(instance) }
+        instance
     }
 
     /// Lets a second pass: now and then EC2 has nothing of any kind for a while.
@@ -122,6 +162,13 @@ impl World {
         self.ask_ec2(Action::Describe)?;
         let wanted = |one: &&Instance| one.claim_uid == claim_uid && one.ends.is_none() && self.is_listed(one);
         Ok(self.instances.values().find(wanted).cloned())
+    }
+
+    /// Finds what a batch gave, by its tag.
+    pub(super) fn find_batch(&mut self, id: &str) -> Result<Vec<Instance>, Throttled> {
+        self.ask_ec2(Action::Describe)?;
+        let wanted = |one: &&Instance| one.batch.as_deref() == Some(id) && one.ends.is_none() && self.is_listed(one);
+        Ok(self.instances.values().filter(wanted).cloned().collect())
     }
 
     /// Says whether an instance was asked to end and is still there.
@@ -155,7 +202,8 @@ impl World {
         self.ask_ec2(Action::Describe)?;
         let one = |instance: &Instance| Listed {
             provider_id: instance.id.clone(),
-            claim: Some(instance.claim.clone()),
+            claim: Some(instance.claim.clone()).filter(|name| !name.is_empty()),
+            batch: instance.batch.clone(),
             ending: instance.ends.is_some(),
         };
         let mut listed: Vec<Listed> = self.instances.values().filter(|one| self.is_listed(one)).map(one).collect();

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Decisions;
 use super::account::Action;
+use super::batch::Known;
 use super::turns::Turns;
 use super::watch::View;
 use super::world::{World, is_ready};
@@ -24,9 +25,7 @@ use crate::cluster::{Assumed, Node, Pod, Snapshot};
 use crate::disruption::{self, Act, Begun, Candidate, Cause, Command, Decided, Execution, Memory, Progress};
 use crate::eviction::Answers;
 use crate::interruption::Recall;
-use crate::lifecycle::{
-    self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, may_stand_for, provider_id,
-};
+use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
 use crate::scheduling::{InFlightNode, LastPlan};
 
 const REST: SignedDuration = SignedDuration::from_secs(15);
@@ -55,6 +54,7 @@ pub(super) struct Controller<'d> {
     /// The replacements of commands that an earlier process began, as this one saw them when it looked; nothing before that.
     found: Option<BTreeSet<Arc<str>>>,
     pub(super) answers: BTreeMap<String, Answers>,
+    pub(super) batches: BTreeMap<String, Known>,
 }
 
 impl<'d> Controller<'d> {
@@ -78,6 +78,7 @@ impl<'d> Controller<'d> {
             running: Vec::new(),
             found: None,
             answers: BTreeMap::new(),
+            batches: BTreeMap::new(),
         }
     }
 }
@@ -473,8 +474,8 @@ impl Controller<'_> {
         for id in collection.instances {
             // the watch may be late: the claim is asked for
             ask(world)?;
-            let claim = world.instances.get(&id).and_then(|instance| world.claims.get(&instance.claim));
-            if !claim.is_some_and(|claim| may_stand_for(claim, &id)) {
+            let one = listed.iter().find(|one| one.provider_id == id);
+            if !one.is_some_and(|one| world.claims.values().any(|claim| one.is_expected_by(claim))) {
                 self.end_instance(world, &id, None);
                 effect(world)?;
             }

@@ -8,15 +8,16 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::account::{Action, Throttled};
+use super::batch::Seat;
 use super::check;
 use super::cloud::Instance;
 use super::controller::Controller;
-use super::launch::was_tried;
 use super::world::{World, is_ready};
 use super::writes::{Stop, ask, call, taint, wrote};
 use crate::api::{NodeClaim, conditions};
 use crate::cluster::Pod;
 use crate::eviction::{self, Answer, Drain};
+use crate::lifecycle::launch::{batch, was_tried};
 use crate::lifecycle::{self, provider_id};
 use crate::pace::THROTTLED_WAIT;
 
@@ -43,6 +44,11 @@ impl Controller<'_> {
         let id = match provider_id(claim) {
             Some(id) => Some(id.to_owned()),
             // killed between the launch and its record: the tag knows
+            None if batch(claim).is_some() => match self.seat(world, claim, batch(claim).unwrap_or_default())? {
+                Seat::Given(instance) => Some(instance.id),
+                Seat::Empty => None,
+                Seat::Unknown => return Ok(()),
+            },
             None if was_tried(claim) => match self.find(world, claim) {
                 Ok(found) => found.map(|instance| instance.id),
                 Err(Throttled) => return Ok(()),

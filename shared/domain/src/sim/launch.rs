@@ -2,6 +2,7 @@
 //! a refusal teaches what production's reading of EC2's codes says.
 
 use super::account::Action;
+use super::batch::annotate;
 use super::check;
 use super::cloud::{Instance, Refusal, zone_of};
 use super::controller::Controller;
@@ -11,9 +12,8 @@ use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::RankedOffering;
 use crate::fleet::{Lesson, REFUSED_WAIT, UnavailableOffering};
+use crate::lifecycle::launch::{ATTEMPT, BATCH, SOUGHT_SINCE, batch, was_tried};
 use crate::pace::THROTTLED_WAIT;
-
-const ATTEMPT: &str = "karp.sh/launch-attempt";
 
 impl Controller<'_> {
     /// Takes a claim one step towards its instance.
@@ -21,6 +21,9 @@ impl Controller<'_> {
         let name = claim.metadata.name.clone().unwrap_or_default();
         if self.turns.rests(&name, world.uptime()) {
             return Ok(());
+        }
+        if let Some(id) = batch(claim) {
+            return self.launched_together(world, claim, id);
         }
         let tried = was_tried(claim);
         if tried && !self.turns.waits(Action::CreateFleet, &name) {
@@ -53,6 +56,11 @@ impl Controller<'_> {
         if !self.turns.comes(self.decisions, Action::CreateFleet, &name, now) {
             return Ok(());
         }
+        let mates = self.mates(world, claim);
+        if !mates.is_empty() {
+            let all = std::iter::once(claim.clone()).chain(mates).collect();
+            return self.launch_together(world, all, &offering);
+        }
         let token = self.decisions.token(&uid, &attempt(claim).to_string(), world.clock());
         let answer = world.launch(&name, &uid, &token, offering.clone());
         effect(world)?;
@@ -64,7 +72,7 @@ impl Controller<'_> {
     }
 
     /// Draws the consequence of a refusal: another offering for the pods, the same call later, or another attempt much later.
-    fn refused(
+    pub(super) fn refused(
         &mut self,
         world: &mut World,
         claim: &NodeClaim,
@@ -102,21 +110,28 @@ impl Controller<'_> {
 
 /// The attempt that is written on a claim; the first if none is.
 fn attempt(claim: &NodeClaim) -> u32 {
-    let written = claim.metadata.annotations.as_ref().and_then(|all| all.get(ATTEMPT));
-    written.and_then(|text| text.parse().ok()).unwrap_or(1)
+    crate::lifecycle::launch::attempt(claim).unwrap_or(1)
 }
 
 /// Writes the attempt on a claim.
 fn stamp(world: &mut World, name: &str, attempt: u32) -> Result<(), Stop> {
-    ask(world)?;
-    if let Some(claim) = world.claims.get_mut(name) {
-        claim.metadata.annotations.get_or_insert_default().insert(ATTEMPT.to_owned(), attempt.to_string());
-    }
-    wrote(world)
+    annotate(world, name, |all| {
+        all.insert(ATTEMPT.to_owned(), attempt.to_string());
+    })
+}
+
+/// Gives a claim's next launch a token of its own.
+pub(super) fn advance(world: &mut World, name: &str) -> Result<(), Stop> {
+    let next = world.claims.get(name).map_or(1, |claim| attempt(claim) + 1);
+    annotate(world, name, |all| {
+        all.insert(ATTEMPT.to_owned(), next.to_string());
+        all.remove(BATCH);
+        all.remove(SOUGHT_SINCE);
+    })
 }
 
 /// Notes that a launch came to nothing so far, and why.
-fn failed(world: &mut World, name: &str, reason: &str) -> Result<(), Stop> {
+pub(super) fn failed(world: &mut World, name: &str, reason: &str) -> Result<(), Stop> {
     let Some(claim) = world.claims.get(name).cloned() else { return Ok(()) };
     set(world, &claim, |status, now| {
         let unknown = ConditionStatus::Unknown;
@@ -125,7 +140,7 @@ fn failed(world: &mut World, name: &str, reason: &str) -> Result<(), Stop> {
 }
 
 /// Writes what the instance is to the claim.
-fn adopt(world: &mut World, name: &str, instance: Instance) -> Result<(), Stop> {
+pub(super) fn adopt(world: &mut World, name: &str, instance: Instance) -> Result<(), Stop> {
     let kind = world.catalogue.get(&instance.offering.instance_type).cloned();
     ask(world)?;
     if let (Some(claim), Some(kind)) = (world.claims.get_mut(name), &kind) {
@@ -146,9 +161,4 @@ fn adopt(world: &mut World, name: &str, instance: Instance) -> Result<(), Stop> 
         status.allocatable = kind.map(|kind| kind.allocatable());
         yes(status, conditions::LAUNCHED, now);
     })
-}
-
-/// Says whether a launch of the claim was begun.
-pub(super) fn was_tried(claim: &NodeClaim) -> bool {
-    claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(ATTEMPT))
 }

@@ -3,6 +3,7 @@
 
 mod account;
 mod api_server;
+mod batch;
 mod check;
 mod cloud;
 mod controller;
@@ -51,6 +52,8 @@ pub struct Faults {
     pub refuses_permille: u32,
     /// EC2 refuses whatever this pool launches, to the end of the run.
     pub refused_pool: Option<&'static str>,
+    /// Claims that ask for the same are launched by one call, each time that there are several.
+    pub batches_permille: u32,
     /// EC2 launches, and the reply is lost.
     pub lost_reply_permille: u32,
     /// A node never joins.
@@ -139,6 +142,8 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// Launches asked of EC2 that gave an instance.
     pub launches: u32,
+    /// Launches for several claims at once that gave any.
+    pub batches: u32,
     /// Decisions that were asked again with every list in another order.
     pub reordered: u32,
     /// Evictions that were accepted.
@@ -220,6 +225,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     (report.conflicts, report.takeovers, report.unanswered) = (world.conflicts, world.takeovers, world.unanswered);
     (report.warnings, report.recalls, report.messages) = (world.warnings, world.recalls, world.queue.deleted);
     (report.repriced, report.stays) = (world.repriced, world.stays);
+    report.batches = world.batches;
     (report.throttled, report.refused) = (world.account.throttled, world.refused.count);
     report
 }

@@ -54,6 +54,7 @@ pub struct World {
     pub(super) settings: Settings,
     pub(super) count: u64,
     pub(super) launches: u32,
+    pub(super) batches: u32,
     pub(super) evictions: u32,
     pub(super) commands: u32,
     pub(super) repairs: u32,

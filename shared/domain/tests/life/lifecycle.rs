@@ -312,7 +312,7 @@ fn a_new_hash_version_drifts_nothing() {
 }
 
 fn listed(id: &str, claim: Option<&str>) -> Listed {
-    Listed { provider_id: id.to_owned(), claim: claim.map(str::to_owned), ending: false }
+    Listed { provider_id: id.to_owned(), claim: claim.map(str::to_owned), batch: None, ending: false }
 }
 
 fn wish(name: &str, id: Option<&str>) -> Arc<NodeClaim> {

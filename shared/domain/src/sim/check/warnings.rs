@@ -33,7 +33,9 @@ pub(super) struct Warned {
 
 /// The claim of an instance that is not on its way out, whether or not it says so yet.
 fn claim_of<'w>(world: &'w World, instance: &Instance) -> Option<&'w NodeClaim> {
-    let own = |claim: &&NodeClaim| claim.metadata.uid.as_deref() == Some(&*instance.claim_uid);
+    let own = |claim: &&NodeClaim| {
+        claim.metadata.uid.as_deref() == Some(&*instance.claim_uid) || provider_id(claim) == Some(&instance.id)
+    };
     world.claims.values().find(own).filter(|claim| claim.metadata.deletion_timestamp.is_none())
 }
 

@@ -1,0 +1,69 @@
+//! What a claim says of its launch before its instance is known: all that a fresh process has to go by.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::NodeClaim;
+
+/// Number of the launch attempt; part of the client token, advanced only after a definite answer.
+pub const ATTEMPT: &str = "karp.sh/launch-attempt";
+/// Digest of the request that was, or was about to be, made under that token.
+pub const DIGEST: &str = "karp.sh/launch-digest";
+/// The batch that the attempt is part of: one request for all its claims, under the batch's own token. The instances carry it as a tag.
+pub const BATCH: &str = "karp.sh/launch-batch";
+/// Since when the instance of an attempt is looked for, whose answer nobody has. EC2's lists lag: it may still turn up.
+pub const SOUGHT_SINCE: &str = "karp.sh/launch-sought-since";
+
+fn said<'c>(claim: &'c NodeClaim, key: &str) -> Option<&'c str> {
+    claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Returns the attempt that is written on a claim; none when no launch of it was begun, or somebody wrote nonsense.
+#[must_use]
+pub fn attempt(claim: &NodeClaim) -> Option<u32> {
+    said(claim, ATTEMPT)?.parse().ok()
+}
+
+/// Says whether a launch of the claim was begun.
+#[must_use]
+pub fn was_tried(claim: &NodeClaim) -> bool {
+    said(claim, ATTEMPT).is_some()
+}
+
+/// Returns the batch that the claim's attempt is part of.
+#[must_use]
+pub fn batch(claim: &NodeClaim) -> Option<&str> {
+    said(claim, BATCH).filter(|id| !id.is_empty())
+}
+
+/// Says whether an attempt's instance is looked for; within, since when, if that can be read.
+#[must_use]
+pub fn sought_since(claim: &NodeClaim) -> Option<Option<Timestamp>> {
+    said(claim, SOUGHT_SINCE).map(|since| since.parse().ok())
+}
+
+/// Returns how long an instance may still turn up in EC2's lists, which show it within `listed`; nothing once it would have.
+#[must_use]
+pub fn listing_left(since: Timestamp, now: Timestamp, listed: Duration) -> Option<Duration> {
+    let listed = SignedDuration::try_from(listed).unwrap_or(SignedDuration::MAX);
+    // A clock that went back starts the wait anew, and no more than that.
+    let left = listed.saturating_sub(now.duration_since(since)).min(listed);
+    Duration::try_from(left).ok().filter(|left| !left.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_launched_without_an_answer_has_a_bounded_time_to_turn_up() {
+        let start = Timestamp::UNIX_EPOCH;
+        let left = |seconds: i64| {
+            listing_left(start, start + SignedDuration::from_secs(seconds), Duration::from_secs(30))
+                .map(|left| left.as_secs())
+        };
+        assert_eq!([left(0), left(29), left(30), left(9000)], [Some(30), Some(1), None, None]);
+        assert_eq!(left(-500), Some(30), "a clock that went back does not wait for ever");
+    }
+}
