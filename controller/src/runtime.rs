@@ -124,6 +124,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         provision: Notify::new(),
         replan: Notify::new(),
         rests: Default::default(),
+        batches: Default::default(),
         disrupt: Notify::new(),
         plans: Plans::default(),
         planning: tokio::sync::Mutex::default(),

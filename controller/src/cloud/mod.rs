@@ -13,6 +13,8 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_aws::capacity_reservations::Taken;
+use karp_aws::instances::BATCH_TAG;
+use karp_aws::pace::Token;
 use karp_domain::api::{
     Ami, CapacityReservation, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet, labels, requirements,
 };
@@ -40,11 +42,36 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// it that is written to the claim before [`Self::launch`].
     async fn prepare(&self, order: &LaunchOrder<'_>) -> Result<Prepared, LaunchError>;
 
-    /// Asks for the instance. The same order with the same attempt gives the same instance.
-    async fn launch(&self, prepared: &Prepared) -> Result<Launched, LaunchError>;
+    /// Takes the right to one launch, if the cloud's rate leaves one now.
+    fn turn(&self) -> Option<Token> {
+        Some(Token::free())
+    }
+
+    /// Waits for the right to one launch; who asked earlier has it earlier.
+    async fn await_turn(&self) -> Token {
+        Token::free()
+    }
+
+    /// Asks for the instance, or for those of a batch. The same order with the same attempt gives the same instance.
+    async fn launch(&self, prepared: &Prepared, turn: Token) -> Result<Launched, LaunchError>;
 
     /// Finds the live instances that were launched for a claim, by tag.
     async fn find(&self, claim: &NodeClaim) -> Result<Vec<Instance>, CloudError>;
+
+    /// Finds the live instances that a batch launched, by tag; none in a cloud that launches none together.
+    async fn find_batch(&self, _batch: &str) -> Result<Vec<Instance>, CloudError> {
+        Ok(Vec::new())
+    }
+
+    /// Tags an instance of a batch as the one of this claim.
+    async fn tell_claim(
+        &self,
+        _provider_id: &str,
+        _claim: &NodeClaim,
+        _class: &Ec2NodeClass,
+    ) -> Result<(), CloudError> {
+        Ok(())
+    }
 
     /// Looks one instance up.
     async fn get(&self, provider_id: &str) -> Result<Presence, CloudError>;
@@ -118,6 +145,31 @@ pub struct Prepared {
     pub digest: String,
     /// The request.
     pub request: Request,
+    /// The same request for any number of claims; absent where each must be asked for by itself.
+    pub shared: Option<Shared>,
+}
+
+/// Holds what claims that ask for the same have in common.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Digest of all that makes them ask for the same.
+    pub alike: String,
+    /// Tags of the instances, without those that name a claim.
+    tags: BTreeMap<String, String>,
+}
+
+impl Prepared {
+    /// Makes one request for many claims that ask for the same.
+    pub fn together(&self, batch: &str, count: u32) -> Self {
+        let (Request::Fleet { request, templates, subnets }, Some(shared)) = (&self.request, &self.shared) else {
+            return self.clone();
+        };
+        let mut tags = shared.tags.clone();
+        tags.insert(BATCH_TAG.to_owned(), batch.to_owned());
+        let request = request.together(batch, count, tags);
+        let (digest, templates, subnets) = (request.digest(), templates.clone(), subnets.clone());
+        Self { digest, request: Request::Fleet { request, templates, subnets }, shared: None }
+    }
 }
 
 /// Holds a request in the words of its provider.
@@ -171,15 +223,21 @@ pub struct Instance {
     pub launched_at: Option<Timestamp>,
     /// Name of its claim, from its tag.
     pub claim: Option<String>,
+    /// The batch that it was launched with, from its tag.
+    pub batch: Option<String>,
 }
 
-/// Answers a launch: the instance, and what could not be had on the way.
+/// Answers a launch: the instances, and what could not be had on the way.
 #[derive(Clone, Debug)]
 pub struct Launched {
-    /// The instance.
+    /// The first instance: all that is asked for unless it is for a batch.
     pub instance: Instance,
+    /// The others, of a batch.
+    pub others: Vec<Instance>,
     /// Offerings that were refused before.
     pub refused: Vec<UnavailableOffering>,
+    /// Why there are not as many as were asked for.
+    pub short: Option<LaunchError>,
 }
 
 /// EC2's word for a capacity reservation that has no instance left.
@@ -325,6 +383,9 @@ pub enum LaunchError {
     /// Nothing of it, but the next attempt is made elsewhere: make it at once.
     #[error("{0}")]
     Elsewhere(String),
+    /// The call failed, and nobody knows whether it launched anything: under its token it can be repeated.
+    #[error("{0}")]
+    InDoubt(CloudError),
     /// Anything else.
     #[error(transparent)]
     Cloud(#[from] CloudError),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
+use karp_aws::pace::Token;
 use karp_domain::api::{Ami, AmiRequirement, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet, labels};
 use karp_domain::catalogue::{CapacityType, Catalogue, InstanceType, NodeSettings, Zone, builtin};
 use karp_domain::requirement::Operator;
@@ -76,6 +77,7 @@ fn instance(node: &Node) -> Instance {
         ending: false,
         launched_at: node.creation_timestamp().map(|time| time.0),
         claim: node.annotations().get(CLAIM).cloned(),
+        batch: None,
     }
 }
 
@@ -156,10 +158,10 @@ impl CloudProvider for Simulated {
         })?;
         let digest = format!("{}/{}/{}", offering.capacity_type, offering.zone.name, offering.instance_type);
         let node = Box::new(new_node(order.claim, kind, offering));
-        Ok(Prepared { digest, request: Request::Simulated { node } })
+        Ok(Prepared { digest, request: Request::Simulated { node }, shared: None })
     }
 
-    async fn launch(&self, prepared: &Prepared) -> Result<Launched, LaunchError> {
+    async fn launch(&self, prepared: &Prepared, _: Token) -> Result<Launched, LaunchError> {
         let Request::Simulated { node } = &prepared.request else {
             return Err(LaunchError::NodeClassNotReady("the request is for another cloud".to_owned()));
         };
@@ -171,7 +173,7 @@ impl CloudProvider for Simulated {
             }
             Err(error) => return Err(retry(&error).into()),
         };
-        Ok(Launched { instance: instance(&created), refused: Vec::new() })
+        Ok(Launched { instance: instance(&created), others: Vec::new(), refused: Vec::new(), short: None })
     }
 
     async fn find(&self, claim: &NodeClaim) -> Result<Vec<Instance>, CloudError> {

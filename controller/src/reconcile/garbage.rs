@@ -6,7 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::NodeClaim;
-use karp_domain::lifecycle::{Collector, Listed, Witnesses, may_stand_for};
+use karp_domain::lifecycle::{Collector, Listed, Witnesses};
+use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -50,9 +51,10 @@ async fn pass(context: &Context, collector: &mut Collector) {
     };
     let listed: Vec<Listed> = listed
         .into_iter()
-        .map(|one| Listed { provider_id: one.provider_id, claim: one.claim, ending: one.ending })
+        .map(|one| Listed { provider_id: one.provider_id, claim: one.claim, batch: one.batch, ending: one.ending })
         .collect();
     let claims = context.stores.claims.state();
+    tell_claims(&listed, context);
     // A second witness: the node must be gone or not ready, too (reliability.md F26).
     let ready = |provider_id: &str| context.stores.node_of(provider_id).is_some_and(|node| is_ready(&node));
     let collection =
@@ -73,8 +75,8 @@ async fn pass(context: &Context, collector: &mut Collector) {
         }
     }
     for provider_id in collection.instances {
-        let name = listed.iter().find(|one| one.provider_id == provider_id).and_then(|one| one.claim.as_deref());
-        match is_claimed(name, &provider_id, context).await {
+        let Some(instance) = listed.iter().find(|one| one.provider_id == provider_id) else { continue };
+        match is_claimed(instance, context).await {
             Ok(false) => {}
             // the watch is late, and the claim's own life goes on
             Ok(true) => continue,
@@ -111,14 +113,32 @@ async fn pass(context: &Context, collector: &mut Collector) {
     }
 }
 
-/// Asks the API server for the claim that an instance was launched for, and whether that may stand for it; one that goes ends its instance
+/// Has instances of batches tagged with the claims that go by them, where that is still to be done.
+fn tell_claims(listed: &[Listed], context: &Context) {
+    let untold = |one: &&Listed| one.claim.is_none() && one.batch.is_some() && !one.ending;
+    for instance in listed.iter().filter(untold) {
+        if let Some(claim) = context.stores.claim_of(&instance.provider_id) {
+            context.batches.tell(&instance.provider_id, claim);
+        }
+    }
+}
+
+/// Asks the API server for a claim that an instance was launched for, and whether that may stand for it; one that goes ends its instance
 /// itself. A claim that cannot be read stands for it.
-async fn is_claimed(claim: Option<&str>, instance: &str, context: &Context) -> kube::Result<bool> {
-    let Some(name) = claim.filter(|name| !name.is_empty()) else { return Ok(false) };
-    let Some(found) = Api::<Guarded<NodeClaim>>::all(context.client.clone()).get_opt(name).await? else {
-        return Ok(false);
-    };
-    Ok(found.or_stand_in().is_none_or(|claim| may_stand_for(&claim, instance)))
+async fn is_claimed(instance: &Listed, context: &Context) -> kube::Result<bool> {
+    let claims = Api::<Guarded<NodeClaim>>::all(context.client.clone());
+    match (instance.claim.as_deref().filter(|name| !name.is_empty()), &instance.batch) {
+        (Some(name), _) => {
+            let Some(found) = claims.get_opt(name).await? else { return Ok(false) };
+            Ok(found.or_stand_in().is_none_or(|claim| instance.is_expected_by(&claim)))
+        }
+        // any claim of its batch may be the one
+        (None, Some(_)) => {
+            let found = claims.list(&ListParams::default()).await?.items.into_iter();
+            Ok(found.map(Guarded::or_stand_in).any(|claim| claim.is_none_or(|claim| instance.is_expected_by(&claim))))
+        }
+        (None, None) => Ok(false),
+    }
 }
 
 /// Asks the API server whether the node of a claim runs.

@@ -5,16 +5,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, labels, requirements};
 use karp_domain::catalogue::{CapacityType, Catalogue, RESERVATION_LABELS, RankedOffering};
 use karp_domain::cluster::Unreadable;
 use karp_domain::fleet::{REFUSED_WAIT, UnavailableOffering};
+use karp_domain::lifecycle::launch::{
+    ATTEMPT, BATCH, DIGEST, SOUGHT_SINCE, attempt, batch, listing_left, sought_since,
+};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use serde_json::json;
+use tokio::sync::oneshot::error::RecvError;
 
+use super::batch::{self, Outcome, Seat, seat};
 use super::overlays::overlaid;
 use super::{Context, Error, node_claim};
 use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, RESERVATION_FULL, is_dedicated};
@@ -22,13 +27,6 @@ use crate::effect;
 use crate::ops::events::Reason;
 use crate::ops::metrics::{CloudErrorLabels, CloudLabels, LaunchFailureLabels};
 
-/// Number of the launch attempt; part of the client token, advanced only after a definite answer.
-pub const ATTEMPT: &str = "karp.sh/launch-attempt";
-/// Digest of the request that was, or was about to be, made under that token.
-pub const DIGEST: &str = "karp.sh/launch-digest";
-/// Since when the token is known to stand for another request, of which nothing is listed. EC2's lists lag: an instance that was launched under
-/// it may still turn up.
-pub const REUSED_SINCE: &str = "karp.sh/launch-token-reused-since";
 /// Pause between looks for it.
 const LISTING_PAUSE: Duration = Duration::from_secs(5);
 /// What the log says of a launch.
@@ -46,14 +44,24 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
         return Ok(Action::requeue(left));
     }
     let catalogue = overlaid(claim, context.cloud.catalogue(&class).await?, context)?;
-    let before = claim.annotations().get(ATTEMPT).and_then(|attempt| attempt.parse::<u32>().ok());
+    let before = attempt(claim);
     if before.is_some() {
         // Somebody was here before: what came of it is in the cloud.
-        if let Some(instance) = find(claim, context).await? {
+        let found = match batch(claim) {
+            Some(id) => match seat(claim, id, context).await? {
+                Seat::Given(instance) => Some(*instance),
+                Seat::Empty if sought_since(claim).is_none() => {
+                    return seek(claim, context, "what came of its batch is not listed yet").await;
+                }
+                Seat::Empty => None,
+            },
+            None => find(claim, context).await?,
+        };
+        if let Some(instance) = found {
             return adopt(claim, context, &instance, &catalogue, "adopted the instance of nodeclaim").await;
         }
-        if let Some(since) = claim.annotations().get(REUSED_SINCE) {
-            return listing(claim, context, since.parse().ok()).await;
+        if let Some(since) = sought_since(claim) {
+            return listing(claim, context, since).await;
         }
     }
     let available = context.unavailable.apply(&catalogue);
@@ -64,28 +72,58 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
         Ok(prepared) => prepared,
         Err(error) => return fail(claim, context, &class, error).await,
     };
+    let turn = match batch::take_turn(context, &prepared, claim).await {
+        Ok(turn) => turn,
+        Err(shared) => return launched_together(shared, context, &class, &catalogue).await,
+    };
     let stamp = json!({ "annotations": { (ATTEMPT): attempt.to_string(), (DIGEST): prepared.digest } });
     let claim = &node_claim::stamp(context, claim, stamp).await?;
-    match timed(context, "Create", context.cloud.launch(&prepared)).await {
+    match timed(context, "Create", context.cloud.launch(&prepared, turn)).await {
         Ok(launched) => {
             remember(context, &launched.refused);
             adopt(claim, context, &launched.instance, &catalogue, LAUNCHED).await
         }
         Err(LaunchError::TokenReused(message)) => match find(claim, context).await? {
             Some(instance) => adopt(claim, context, &instance, &catalogue, LAUNCHED).await,
-            None => reused(claim, context, &message).await,
+            None => seek(claim, context, &message).await,
         },
         Err(error) => fail(claim, context, &class, error).await,
     }
 }
 
-/// Notes that the token stands for another request, of which nothing is listed yet.
-async fn reused(claim: &NodeClaim, context: &Context, message: &str) -> Result<Action, Error> {
-    let stamp = json!({ "annotations": { (REUSED_SINCE): Timestamp::now().to_string() } });
+/// Goes on with a claim for which, and for others, a call was made.
+async fn launched_together(
+    shared: Result<Outcome, RecvError>,
+    context: &Context,
+    class: &Ec2NodeClass,
+    catalogue: &Catalogue,
+) -> Result<Action, Error> {
+    match shared {
+        Ok(Outcome::Launched(launched)) => {
+            let (claim, instance) = *launched;
+            adopt(&claim, context, &instance, catalogue, LAUNCHED).await
+        }
+        Ok(Outcome::Failed { claim, error, taught }) => {
+            let action = fail(&claim, context, class, error).await;
+            if taught {
+                context.replan.notify_one();
+            }
+            action
+        }
+        Ok(Outcome::Left(error)) => Err(error),
+        // who led has gone: the claim says how far it came
+        Err(_) => Ok(Action::requeue(Duration::ZERO)),
+    }
+}
+
+/// Notes that nobody has the answer to the launch, and that nothing of it is listed yet.
+async fn seek(claim: &NodeClaim, context: &Context, message: &str) -> Result<Action, Error> {
+    let stamp = json!({ "annotations": { (SOUGHT_SINCE): Timestamp::now().to_string() } });
     let claim = node_claim::stamp(context, claim, stamp).await?;
     node_claim::write(context, &claim, |status, now| {
-        let unknown = ConditionStatus::Unknown;
-        conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, "TokenReused", message, now);
+        let (unknown, reason) =
+            (ConditionStatus::Unknown, if batch(&claim).is_some() { "LaunchInDoubt" } else { "TokenReused" });
+        conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, reason, message, now);
     })
     .await?;
     Ok(Action::requeue(LISTING_PAUSE))
@@ -103,19 +141,10 @@ async fn listing(claim: &NodeClaim, context: &Context, since: Option<Timestamp>)
     Ok(Action::requeue(Duration::ZERO))
 }
 
-/// Returns how long an instance may still turn up in EC2's lists; nothing once it would have.
-fn listing_left(since: Timestamp, now: Timestamp, listed: Duration) -> Option<Duration> {
-    let listed = SignedDuration::try_from(listed).unwrap_or(SignedDuration::MAX);
-    // A clock that went back starts the wait anew, and no more than that.
-    let left = listed.saturating_sub(now.duration_since(since)).min(listed);
-    Duration::try_from(left).ok().filter(|left| !left.is_zero())
-}
-
 /// Gives the claim's next launch a token of its own.
 async fn advance(claim: &NodeClaim, context: &Context) -> Result<NodeClaim, Error> {
-    let attempt = claim.annotations().get(ATTEMPT).and_then(|attempt| attempt.parse::<u32>().ok());
-    let next = attempt.map_or(1, |attempt| attempt.saturating_add(1));
-    let stamp = json!({ "annotations": { (ATTEMPT): next.to_string(), (REUSED_SINCE): null } });
+    let next = attempt(claim).map_or(1, |attempt| attempt.saturating_add(1));
+    let stamp = json!({ "annotations": { (ATTEMPT): next.to_string(), (SOUGHT_SINCE): null, (BATCH): null } });
     Ok(node_claim::stamp(context, claim, stamp).await?)
 }
 
@@ -125,7 +154,7 @@ fn is_ready(class: &Arc<Ec2NodeClass>) -> bool {
 }
 
 /// Measures a call to the cloud.
-async fn timed<T>(
+pub async fn timed<T>(
     context: &Context,
     method: &str,
     call: impl Future<Output = Result<T, LaunchError>>,
@@ -141,7 +170,7 @@ async fn timed<T>(
             LaunchError::TokenReused(_) => "IdempotentParameterMismatch",
             LaunchError::Elsewhere(_) => "InsufficientFreeAddressesInSubnet",
             LaunchError::Denied { reason, .. } => reason,
-            LaunchError::Cloud(error) => error.reason(),
+            LaunchError::InDoubt(error) | LaunchError::Cloud(error) => error.reason(),
         };
         let labels = CloudErrorLabels::new("nodeclaim.lifecycle", method, context.cloud.name(), reason);
         context.metrics.cloud_errors.get_or_create(&labels).inc();
@@ -236,6 +265,9 @@ async fn adopt(
         conditions::set(&mut status.conditions, conditions::INITIALIZED, unknown, "NodeNotFound", message, now);
     })
     .await?;
+    if instance.claim.is_none() && instance.batch.is_some() {
+        context.batches.tell(&instance.provider_id, Arc::new(claim.clone()));
+    }
     let allocatable = kind.and_then(|kind| serde_json::to_string(&kind.allocatable()).ok()).unwrap_or_default();
     tracing::info!(
         NodeClaim.name = claim.name_any(),
@@ -278,7 +310,7 @@ fn settled_labels(claim: &NodeClaim, instance: &Instance, catalogue: &Catalogue)
 }
 
 /// Remembers offerings that could not be had.
-fn remember(context: &Context, refused: &[UnavailableOffering]) {
+pub fn remember(context: &Context, refused: &[UnavailableOffering]) {
     for offering in refused {
         // the count of a reservation's instances is asked of EC2 every minute: it knows better
         if offering.code != RESERVATION_FULL {
@@ -312,10 +344,13 @@ async fn give_up(claim: &NodeClaim, context: &Context, lack: Lack, message: &str
 /// Draws the consequence of a launch that gave nothing.
 async fn fail(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error: LaunchError) -> Result<Action, Error> {
     // A call that was refused as such says nothing of an earlier one under the token, whose answer may have been lost.
-    let advanced = match &error {
-        LaunchError::Denied { .. } | LaunchError::Elsewhere(_) => Some(advance(claim, context).await?),
-        _ => None,
+    // A batch is one call: what is refused of it is asked for by another.
+    let answered = match &error {
+        LaunchError::Denied { .. } | LaunchError::Elsewhere(_) => true,
+        LaunchError::Cloud(_) => batch(claim).is_some(),
+        _ => false,
     };
+    let advanced = if answered { Some(advance(claim, context).await?) } else { None };
     let claim = advanced.as_ref().unwrap_or(claim);
     let (reason, message, pause) = match &error {
         LaunchError::InsufficientCapacity { offerings, message } => {
@@ -333,10 +368,13 @@ async fn fail(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error:
             return Ok(Action::requeue(Duration::ZERO));
         }
         LaunchError::TokenReused(message) => ("TokenReused", message.clone(), None),
-        LaunchError::Cloud(CloudError::Retry { after, message }) => {
+        LaunchError::InDoubt(CloudError::Retry { after, message })
+        | LaunchError::Cloud(CloudError::Retry { after, message }) => {
             (conditions::LAUNCH_FAILED, message.clone(), *after)
         }
-        LaunchError::Denied { reason, message } | LaunchError::Cloud(CloudError::Refused { reason, message }) => {
+        LaunchError::Denied { reason, message }
+        | LaunchError::InDoubt(CloudError::Refused { reason, message })
+        | LaunchError::Cloud(CloudError::Refused { reason, message }) => {
             context.events.publish(&effect::reference(claim), Reason::LaunchFailed, message.clone());
             (reason.as_str(), message.clone(), Some(REFUSED_WAIT))
         }
@@ -401,6 +439,7 @@ mod tests {
                 ending: false,
                 launched_at: None,
                 claim: None,
+                batch: None,
             };
             let settled = settled_labels(&claim, &instance, &Catalogue::default());
             assert_eq!(
@@ -426,17 +465,6 @@ mod tests {
         assert_eq!(names(ranked), ["a on-demand"]);
         assert_eq!(names(vec![offering("b", Spot, 12)]), ["b spot"]);
         assert!(names(Vec::new()).is_empty());
-    }
-
-    #[test]
-    fn what_was_launched_under_a_token_has_a_bounded_time_to_turn_up() {
-        let start = Timestamp::UNIX_EPOCH;
-        let left = |seconds: i64| {
-            listing_left(start, start + SignedDuration::from_secs(seconds), Duration::from_secs(30))
-                .map(|left| left.as_secs())
-        };
-        assert_eq!([left(0), left(29), left(30), left(9000)], [Some(30), Some(1), None, None]);
-        assert_eq!(left(-500), Some(30), "a clock that went back does not wait for ever");
     }
 
     #[test]

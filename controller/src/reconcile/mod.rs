@@ -1,5 +1,6 @@
 //! The controllers: each observes, decides (in the domain) and acts; the time of the next look comes from the decision.
 
+pub mod batch;
 mod buffers;
 mod capacity;
 pub mod disruption;
@@ -72,6 +73,8 @@ pub struct Context {
     pub replan: Notify,
     /// Claims whose launch rests.
     pub rests: rest::Rests,
+    /// Launches for several claims at once.
+    pub batches: batch::Batches,
     /// Wakes disruption: look again at once.
     pub disrupt: Notify,
     /// The last plan.
@@ -218,6 +221,7 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(pod_events::run(context.clone(), stop.clone()));
     tasks.spawn(pod_events::measure(context.clone(), stop.clone()));
     tasks.spawn(garbage::run(context.clone(), stop.clone()));
+    tasks.spawn(batch::run(context.clone(), stop.clone()));
     tasks.spawn(disruption::run(context.clone(), stop.clone()));
     tasks.spawn(interruption::run(context.clone(), stop.clone()));
     tasks.spawn(instance_status::run(context.clone(), stop.clone()));

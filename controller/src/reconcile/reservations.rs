@@ -157,6 +157,7 @@ mod tests {
             ending,
             launched_at: None,
             claim: None,
+            batch: None,
         }
     }
 

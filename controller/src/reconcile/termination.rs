@@ -14,6 +14,7 @@ use karp_domain::api::{NodeClaim, labels};
 use karp_domain::cluster::{Node as ReadNode, Pod, Readiness};
 use karp_domain::eviction::{self, Answer, Answers, Drain, Step, Target};
 use karp_domain::lifecycle;
+use karp_domain::lifecycle::launch::{batch, was_tried};
 use kube::api::ListParams;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -21,8 +22,9 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::batch::{Seat, seat};
 use super::driver::Driver;
-use super::{Context, Error, launch, node_claim, protection, registration};
+use super::{Context, Error, node_claim, protection, registration};
 use crate::effect::{self, Effect};
 use crate::observe::Change;
 use crate::ops::events::Reason;
@@ -301,7 +303,11 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
     let instances = match node_claim::provider_id(claim) {
         Some(id) => vec![id.to_owned()],
         // Killed between the launch and its record: the tag knows.
-        None if claim.annotations().contains_key(launch::ATTEMPT) => {
+        None if let Some(id) = batch(claim) => match seat(claim, id, context).await? {
+            Seat::Given(instance) => vec![instance.provider_id],
+            Seat::Empty => Vec::new(),
+        },
+        None if was_tried(claim) => {
             context.cloud.find(claim).await?.into_iter().map(|instance| instance.provider_id).collect()
         }
         None => Vec::new(),

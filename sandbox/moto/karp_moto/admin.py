@@ -107,6 +107,7 @@ POST = {
     "settings": settings, "prices": set_prices, "capacity": set_capacity, "throttle": throttle, "delay": delay,
     "fail": lambda world, gate, body: world.faults.fail(body) or {},
     "cut": lambda world, gate, body: world.faults.cut(body) or {},
+    "rates": lambda world, gate, body: world.faults.rates(body) or {},
     "hide": lambda world, gate, body: world.lag.hide(body) or {},
     "hold": hold, "release": release, "reset-faults": reset_faults, "interrupt": interrupt,
     "reservations": lambda world, gate, body: reservations.replace(world, body),

@@ -21,10 +21,11 @@ class Faults:
         self._delays = {}  # action -> seconds
         self._holds = {}  # action -> replies still to hold
         self._waiting = {}  # action -> replies held now
+        self._rates = {}  # action -> {per_second, burst, left, since}: what EC2's token bucket of it has
 
     def reset(self):
         with self._lock:
-            self.capacity, self._failures, self._cuts, self._delays, self._holds = [], [], [], {}, {}
+            self.capacity, self._failures, self._cuts, self._delays, self._holds, self._rates = [], [], [], {}, {}, {}
             self._lock.notify_all()
 
     def capacity_error(self, **pool):
@@ -49,9 +50,29 @@ class Faults:
         span = times if isinstance(times, dict) else {"times": times}
         self.fail([{"action": action, "code": None, "status": None, "message": "Request limit exceeded.", **span}])
 
+    def rates(self, wanted):
+        """Counts calls by token buckets as EC2 does, full ones: {action: {"per_second", "burst"}}; all others are taken as they come."""
+        with self._lock:
+            self._rates = {a: {**rate, "left": float(rate["burst"]), "since": time.monotonic()} for a, rate in wanted.items()}
+
+    def is_one_too_many(self, call):
+        """Whether the bucket of this call's action is empty; else a token is taken."""
+        rate = self._rates.get(call.action)
+        if rate is None:
+            return False
+        now = time.monotonic()
+        rate["left"] = min(rate["burst"], rate["left"] + (now - rate["since"]) * rate["per_second"])
+        rate["since"] = now
+        if rate["left"] < 1:
+            return True
+        rate["left"] -= 1
+        return False
+
     def failure(self, call):
         """The failure that this call must answer with, used up once."""
         with self._lock:
+            if self.is_one_too_many(call):
+                return {"code": None, "status": None, "message": "Request limit exceeded."}
             for rule in self._failures:
                 if covers_call(rule, call) and (rule["dry_runs"] or not call.is_dry_run):
                     if rule["after"] > 0:

@@ -57,6 +57,18 @@ class Faults(FleetStand):
         self.post("fail", [{"action": "CreateFleet", "where": "default-1", "times": 0}])
         self.launched()
 
+    def test_calls_are_counted_by_token_buckets(self):
+        self.post("rates", {"DescribeSubnets": {"per_second": 2, "burst": 3}})
+        for _ in range(3):
+            self.ec2.describe_subnets()
+        self.refused("RequestLimitExceeded", self.ec2.describe_subnets)
+        self.ec2.describe_instances()
+        time.sleep(0.6)
+        self.ec2.describe_subnets()
+        self.refused("RequestLimitExceeded", self.ec2.describe_subnets)
+        self.post("reset-faults", {})
+        self.ec2.describe_subnets()
+
     def throttled(self):
         try:
             self.ec2.describe_instances()

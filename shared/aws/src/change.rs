@@ -3,13 +3,14 @@
 
 use crate::config::{Clients, MAX_BACKOFF};
 use crate::error::Error;
-use crate::pace::Gate;
+use crate::pace::{Gate, Token};
 use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_runtime_api::http::Response;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use backon::{ExponentialBuilder, Retryable};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Pause before the second attempt; it doubles from there, with as much again left to chance (the SDK's own begins with as long).
@@ -42,6 +43,21 @@ impl fmt::Debug for Permit {
     }
 }
 
+/// What a change came to that failed.
+#[derive(Debug, Clone)]
+pub struct Failed {
+    /// The failure of the last attempt.
+    pub error: Error,
+    /// Any of the attempts may have taken effect: nobody knows.
+    pub in_doubt: bool,
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        failed.error
+    }
+}
+
 impl Clients {
     /// Makes a call of [`Clients::ec2_once`], and makes it again while its failure may pass. All attempts are one request to EC2: `call`
     /// sends the same client token each time, or asks for what is the same when done twice.
@@ -55,17 +71,41 @@ impl Clients {
         E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
         F: Future<Output = Result<T, SdkError<E, Response>>>,
     {
+        Ok(self.change_on(action, gate, None, call).await?)
+    }
+
+    /// The same with the first attempt's token taken before, and told whether anything may have come of it.
+    pub(crate) async fn change_on<T, E, F>(
+        &self,
+        action: &'static str,
+        gate: &Gate,
+        token: Option<Token>,
+        call: impl Fn() -> F,
+    ) -> Result<T, Failed>
+    where
+        E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+        F: Future<Output = Result<T, SdkError<E, Response>>>,
+    {
+        let (token, in_doubt) = (Mutex::new(token), AtomicBool::new(false));
         let attempt = || async {
-            gate.take().await;
+            let taken = token.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if taken.is_none() {
+                gate.take().await;
+            }
             self.permit().ask(action)?;
-            call().await.map_err(|error| Error::from_sdk(action, error))
+            call().await.map_err(|error| {
+                let error = Error::from_sdk(action, error);
+                in_doubt.fetch_or(error.outcome_unknown(), Ordering::Relaxed);
+                error
+            })
         };
         let pauses = ExponentialBuilder::default()
             .with_min_delay(FIRST_PAUSE)
             .with_max_delay(MAX_BACKOFF)
             .with_max_times(self.max_attempts().saturating_sub(1) as usize)
             .with_jitter();
-        attempt.retry(pauses).when(Error::may_pass).await
+        let answer = attempt.retry(pauses).when(Error::may_pass).await;
+        answer.map_err(|error| Failed { error, in_doubt: in_doubt.load(Ordering::Relaxed) })
     }
 }
 
@@ -76,7 +116,7 @@ mod tests {
     use aws_sdk_ec2::operation::terminate_instances::TerminateInstancesError as Failed;
     use aws_smithy_types::error::ErrorMetadata;
     use karp_domain::pace::Rate;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
     use std::time::Instant;
 
     const ACTION: &str = "ec2:Test";
@@ -121,6 +161,27 @@ mod tests {
             "the token was waited for: {:?}",
             begin.elapsed()
         );
+    }
+
+    #[tokio::test]
+    async fn a_doubt_stays_whatever_the_last_attempt_says() {
+        let clients = clients(Permit::default()).await;
+        let failed = async |codes: [&str; 2]| {
+            let sent = AtomicU32::new(0);
+            let call = || {
+                let nth = sent.fetch_add(1, Ordering::Relaxed) as usize;
+                let answer: Result<(), _> = Err(match codes[nth] {
+                    "cut" => SdkError::timeout_error("no answer"),
+                    code => refusal(code),
+                });
+                async { answer }
+            };
+            clients.change_on(ACTION, &clients.pace().mutate, Some(Token::free()), call).await.expect_err("refused")
+        };
+        let throttle = "RequestLimitExceeded";
+        assert!(failed(["cut", throttle]).await.in_doubt);
+        assert!(failed(["cut", "UnauthorizedOperation"]).await.in_doubt, "the first may have done it");
+        assert!(!failed([throttle, throttle]).await.in_doubt);
     }
 
     #[tokio::test]

@@ -1,8 +1,10 @@
 //! CreateFleet of type `instant`: one call, answered at once with instances and with the reasons why others did not come.
 
 use crate::capacity_reservations::Taken;
+use crate::change::Failed;
 use crate::config::Clients;
 use crate::error::Error;
+use crate::pace::Token;
 use crate::selector::write_tags;
 use aws_sdk_ec2::types as ec2;
 use karp_domain::catalogue::CapacityType;
@@ -59,6 +61,12 @@ pub struct Override {
 }
 
 impl Request {
+    /// Makes one request for many of it, under a token of its own: its tags are all that says for whom they are.
+    #[must_use]
+    pub fn together(&self, token: &str, count: u32, tags: BTreeMap<String, String>) -> Self {
+        Self { client_token: token.to_owned(), count, tags, ..self.clone() }
+    }
+
     /// Returns a digest of the whole request: EC2 compares all of it under one client token.
     #[must_use]
     pub fn digest(&self) -> String {
@@ -144,14 +152,15 @@ impl Answer {
 /// Asks EC2 for the instances.
 ///
 /// # Errors
-/// [`Error::TokenReused`] when the token was used with another request: list by tag and adopt. [`Error::outcome_unknown`] says whether
+/// [`Error::TokenReused`] when the token was used with another request: list by tag and adopt. [`Failed::in_doubt`] says whether
 /// instances may have been launched although the call failed. Refused offerings are part of an answer, not an error.
-pub async fn create(clients: &Clients, request: &Request) -> Result<Answer, Error> {
+pub async fn create(clients: &Clients, request: &Request, turn: Token) -> Result<Answer, Failed> {
     let count = i32::try_from(request.count).unwrap_or(i32::MAX);
     let overrides: usize = request.choices.iter().map(|choice| choice.overrides.len()).sum();
     if overrides == 0 || overrides > MAX_OVERRIDES {
         let message = format!("{overrides} overrides: a request has 1 to {MAX_OVERRIDES}");
-        return Err(Error::InvalidRequest { action: CREATE, code: "Overrides".into(), message });
+        let error = Error::InvalidRequest { action: CREATE, code: "Overrides".into(), message };
+        return Err(Failed { error, in_doubt: false });
     }
     let capacity = ec2::TargetCapacitySpecificationRequest::builder()
         .total_target_capacity(count)
@@ -192,7 +201,8 @@ pub async fn create(clients: &Clients, request: &Request) -> Result<Answer, Erro
         // a block is what its launch template names: there is nothing to choose
         _ => call,
     };
-    let answer = clients.change(CREATE, &clients.pace().create_fleet, || call.clone().send()).await?;
+    let gate = &clients.pace().create_fleet;
+    let answer = clients.change_on(CREATE, gate, Some(turn), || call.clone().send()).await?;
     Ok(read(answer, request.capacity_type))
 }
 

@@ -14,6 +14,8 @@ const TERMINATE: &str = "ec2:TerminateInstances";
 const TAG: &str = "ec2:CreateTags";
 /// The tag of an instance, and of its volumes, that names the NodeClaim which it was launched for.
 pub const CLAIM_TAG: &str = "karpenter.sh/nodeclaim";
+/// The tag of an instance that names the batch which it was launched with, for one of its claims.
+pub const BATCH_TAG: &str = karp_domain::lifecycle::launch::BATCH;
 /// A page of DescribeInstances; EC2 allows up to 1,000 and answers big pages slowly.
 const PAGE: i32 = 500;
 /// Values that one filter takes (EC2's bound is 200).
@@ -127,19 +129,20 @@ pub async fn list(clients: &Clients, tags: &BTreeMap<String, String>) -> Result<
     Ok(found)
 }
 
-/// Lists the instances that carry `tag` and were launched for any of these claims, as [`list`] does.
+/// Lists the instances that carry `tag` and any of these values of the tag `key` ([`CLAIM_TAG`], [`BATCH_TAG`]), as [`list`] does.
 ///
 /// # Errors
 /// As [`list`].
-pub async fn list_of_claims(
+pub async fn list_of(
     clients: &Clients,
     tag: &(String, String),
-    claims: &[String],
+    key: &str,
+    values: &[String],
 ) -> Result<Vec<Instance>, Error> {
     let mut found = Vec::new();
-    for chunk in claims.chunks(IDS_PER_FILTER) {
+    for chunk in values.chunks(IDS_PER_FILTER) {
         let mut filters = tag_filters(&BTreeMap::from([tag.clone()]));
-        filters.push(filter(&format!("tag:{CLAIM_TAG}"), chunk.to_vec()));
+        filters.push(filter(&format!("tag:{key}"), chunk.to_vec()));
         filters.push(filter("instance-state-name", LIVE.map(str::to_owned)));
         found.extend(describe_filtered(clients, filters).await?);
     }

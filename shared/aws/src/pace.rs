@@ -51,7 +51,7 @@ impl Gate {
     }
 
     /// Takes one token, waiting for it when the bucket is empty. Waiters are served in order.
-    pub async fn take(&self) {
+    pub async fn take(&self) -> Token {
         let wait = {
             // A panic cannot happen while the lock is held, so a poisoned bucket is still a sound one.
             let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,6 +60,24 @@ impl Gate {
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
+        Token(())
+    }
+
+    /// Takes one token, if there is one and nobody waits for it.
+    pub fn try_take(&self) -> Option<Token> {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.take(self.start.elapsed()).then_some(Token(()))
+    }
+}
+
+/// The right to one call, taken at a gate. Not used it is lost.
+#[derive(Debug)]
+pub struct Token(());
+
+impl Token {
+    /// Makes a token for calls that nobody counts.
+    pub const fn free() -> Self {
+        Self(())
     }
 }
 
@@ -77,5 +95,12 @@ mod tests {
             gate.take().await;
         }
         assert!(begin.elapsed() >= Duration::from_millis(39), "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test]
+    async fn who_does_not_wait_gets_what_nobody_waits_for() {
+        let gate = Gate::new(Rate { every: Duration::from_secs(60), burst: 1 });
+        assert!(gate.try_take().is_some());
+        assert!(gate.try_take().is_none(), "the bucket is empty");
     }
 }

@@ -7,6 +7,7 @@ use karp_aws::error::{Error, Retry};
 use karp_aws::fleet::{self, Choice, Override, Request};
 use karp_aws::images::{self, Alias, Variant};
 use karp_aws::launch_template::{self, BlockDevice, Interface, MetadataOptions, Spec};
+use karp_aws::pace::Token;
 use karp_aws::parameters::Parameters;
 use karp_aws::queue::Queue;
 use karp_aws::selector::Term;
@@ -248,14 +249,15 @@ async fn a_launch_can_be_repeated_found_tagged_and_ended() {
     assert_eq!(template, launch_template::ensure(clients, &aws.spec().await).await.expect("the same template"));
 
     let request = aws.request(CapacityType::Spot, &["m5.24xlarge", "m5.large"]).await;
-    let answer = fleet::create(clients, &request).await.expect("a fleet");
+    let answer = fleet::create(clients, &request, Token::free()).await.expect("a fleet");
     assert_eq!(answer.launched.len(), 1, "{answer:?}");
     let launched = &answer.launched[0];
     assert_eq!((launched.instance_type.as_str(), launched.capacity_type), ("m5.large", CapacityType::Spot));
-    let again = fleet::create(clients, &request).await.expect("the stored answer");
+    let again = fleet::create(clients, &request, Token::free()).await.expect("the stored answer");
     assert_eq!(again.launched, answer.launched, "one token, one instance");
     let changed = Request { count: 2, ..request.clone() };
-    let error = fleet::create(clients, &changed).await.expect_err("another request under the token");
+    let error =
+        fleet::create(clients, &changed, Token::free()).await.expect_err("another request under the token").error;
     assert!(matches!(error, Error::TokenReused { .. }), "{error}");
     assert_eq!(error.retry(), Retry::Resolve);
 
@@ -295,11 +297,11 @@ async fn missing_capacity_is_told_offering_by_offering() {
         r#"[{"capacity_type":"*","instance_type":"c5.xlarge","zone":"*","code":"InsufficientInstanceCapacity"}]"#;
     http(&aws.endpoint, "POST", "/_karp/capacity", rule);
     let request = aws.request(CapacityType::OnDemand, &["c5.xlarge", "c5.2xlarge"]).await;
-    let answer = fleet::create(&aws.clients, &request).await.expect("a fleet");
+    let answer = fleet::create(&aws.clients, &request, Token::free()).await.expect("a fleet");
     assert_eq!(answer.launched.iter().map(|one| one.instance_type.as_str()).collect::<Vec<_>>(), ["c5.2xlarge"]);
     assert!(answer.failure().is_none());
     let request = aws.request(CapacityType::OnDemand, &["c5.xlarge"]).await;
-    let answer = fleet::create(&aws.clients, &request).await.expect("an answer without instances");
+    let answer = fleet::create(&aws.clients, &request, Token::free()).await.expect("an answer without instances");
     assert!(answer.launched.is_empty());
     assert_eq!(answer.refused.len(), 3, "one for each zone: {answer:?}");
     assert!(answer.refused.iter().all(|one| one.instance_type == "c5.xlarge" && one.zone.starts_with(&region())));
@@ -316,7 +318,7 @@ async fn prices_of_the_operators_own_decide_by_priority() {
             for one in request.choices.iter_mut().flat_map(|choice| &mut choice.overrides) {
                 one.priority = Some(u32::from(one.instance_type != first));
             }
-            let answer = fleet::create(&aws.clients, &request).await.expect("a fleet");
+            let answer = fleet::create(&aws.clients, &request, Token::free()).await.expect("a fleet");
             answer.launched[0].instance_type.clone()
         };
         for first in ["m5.4xlarge", "m5.large"] {

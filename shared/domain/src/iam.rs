@@ -4,6 +4,8 @@
 
 use serde_json::{Value, json};
 
+use crate::api::labels;
+
 const VERSION: &str = "2012-10-17";
 
 /// The most characters that a managed policy may have; IAM does not count white space.
@@ -166,11 +168,15 @@ fn launch_statements(scope: &ControllerScope) -> Vec<Value> {
 fn tagging_statements(scope: &ControllerScope) -> Vec<Value> {
     let made = ["fleet", "instance", "volume", "network-interface", "launch-template", "spot-instances-request"];
     let made: Vec<String> = made.iter().map(|kind| scope.ec2(kind)).collect();
-    // Narrower than Karpenter's: all that karp tags it tags in the request that makes it, so nothing is tagged later.
     let mut creation = scope.requested();
     creation["StringEquals"]["ec2:CreateAction"] = json!(["RunInstances", "CreateFleet", "CreateLaunchTemplate"]);
+    // Narrower than Karpenter's: all is tagged in the request that makes it, but for whose an instance is that was launched with others.
+    let mut naming = scope.owned();
+    naming["StringLike"][format!("aws:ResourceTag/{}", labels::LAUNCH_BATCH)] = json!("*");
+    naming["ForAllValues:StringEquals"] = json!({ "aws:TagKeys": ["Name", "karpenter.sh/nodeclaim"] });
     vec![
         allow("AllowScopedResourceCreationTagging", &json!("ec2:CreateTags"), &json!(made), Some(creation)),
+        allow("AllowScopedResourceTagging", &json!("ec2:CreateTags"), &json!(scope.ec2("instance")), Some(naming)),
         allow(
             "AllowScopedDeletion",
             &json!(["ec2:TerminateInstances", "ec2:DeleteLaunchTemplate"]),
@@ -379,6 +385,18 @@ mod tests {
             statement(&policy, "AllowPassingInstanceRole")["Resource"][0],
             "arn:aws:iam::123456789012:role/node"
         );
+    }
+
+    #[test]
+    fn what_runs_is_told_its_claim_and_nothing_else() {
+        let policy = controller_policy(&scope());
+        let naming = statement(&policy, "AllowScopedResourceTagging");
+        assert_eq!(naming["Resource"], "arn:aws:ec2:eu-west-1:*:instance/*");
+        let conditions = &naming["Condition"];
+        assert_eq!(conditions["StringEquals"]["aws:ResourceTag/kubernetes.io/cluster/demo"], "owned");
+        assert_eq!(conditions["StringLike"]["aws:ResourceTag/karp.sh/launch-batch"], "*");
+        let keys = &conditions["ForAllValues:StringEquals"]["aws:TagKeys"];
+        assert_eq!(*keys, json!(["Name", "karpenter.sh/nodeclaim"]));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use karp_aws::instances::{self, CLAIM_TAG, IDS_PER_FILTER, IDS_PER_TERMINATION, Instance};
+use karp_aws::instances::{self, BATCH_TAG, CLAIM_TAG, IDS_PER_FILTER, IDS_PER_TERMINATION, Instance};
 use karp_aws::{Clients, Error};
 
 use super::together::{Together, WINDOW};
@@ -24,6 +24,7 @@ pub enum Ended {
 pub struct Asked {
     by_id: Together<Told<Instance>>,
     by_claim: Together<Told<Vec<Instance>>>,
+    by_batch: Together<Told<Vec<Instance>>>,
     ends: Together<BTreeMap<String, Result<Ended, CloudError>>>,
 }
 
@@ -32,6 +33,7 @@ impl Default for Asked {
         Self {
             by_id: Together::new(WINDOW, IDS_PER_FILTER),
             by_claim: Together::new(WINDOW, IDS_PER_FILTER),
+            by_batch: Together::new(WINDOW, IDS_PER_FILTER),
             ends: Together::new(WINDOW, IDS_PER_TERMINATION),
         }
     }
@@ -58,19 +60,17 @@ impl Asked {
         cluster: (String, String),
         claim: &str,
     ) -> Result<Vec<Instance>, CloudError> {
-        let clients = clients.clone();
-        let told = self.by_claim.ask(claim, |claims| async move {
-            let mut by_claim: BTreeMap<String, Vec<Instance>> = BTreeMap::new();
-            for instance in instances::list_of_claims(&clients, &cluster, &claims).await? {
-                let claim = instance.tags.get(CLAIM_TAG).cloned().unwrap_or_default();
-                by_claim.entry(claim).or_default().push(instance);
-            }
-            Ok(by_claim)
-        });
-        match &*told.await {
-            Ok(found) => Ok(found.get(claim).cloned().unwrap_or_default()),
-            Err(error) => Err(error.clone()),
-        }
+        tagged(&self.by_claim, clients, cluster, CLAIM_TAG, claim).await
+    }
+
+    /// The same of those that were launched with a batch.
+    pub async fn of_batch(
+        &self,
+        clients: &Clients,
+        cluster: (String, String),
+        batch: &str,
+    ) -> Result<Vec<Instance>, CloudError> {
+        tagged(&self.by_batch, clients, cluster, BATCH_TAG, batch).await
     }
 
     /// Asks EC2 to end an instance.
@@ -81,6 +81,29 @@ impl Asked {
             answers.into_iter().map(|(id, answer)| (id, ended(answer))).collect()
         });
         told.await.get(id).cloned().unwrap_or(Ok(Ended::Asked))
+    }
+}
+
+/// Lists the cluster's instances whose tag has a value, together with all who ask for other values of it.
+async fn tagged(
+    asked: &Together<Told<Vec<Instance>>>,
+    clients: &Clients,
+    cluster: (String, String),
+    key: &'static str,
+    value: &str,
+) -> Result<Vec<Instance>, CloudError> {
+    let clients = clients.clone();
+    let told = asked.ask(value, move |values| async move {
+        let mut by_value: BTreeMap<String, Vec<Instance>> = BTreeMap::new();
+        for instance in instances::list_of(&clients, &cluster, key, &values).await? {
+            let value = instance.tags.get(key).cloned().unwrap_or_default();
+            by_value.entry(value).or_default().push(instance);
+        }
+        Ok(by_value)
+    });
+    match &*told.await {
+        Ok(found) => Ok(found.get(value).cloned().unwrap_or_default()),
+        Err(error) => Err(error.clone()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Failures of the EC2 edge in the controller's words.
 
+use karp_aws::change::Failed;
 use karp_aws::fleet::{Answer, Refusal, Request};
 use karp_aws::{Error, Retry};
 use karp_domain::fleet::{Lesson, NO_ADDRESSES, NO_SPOT_ROLE, UnavailableOffering, lesson};
@@ -141,10 +142,12 @@ pub fn nothing_launched(
 }
 
 /// Draws the consequence of a failed CreateFleet, which taught this of offerings.
-pub fn call_failed(error: Error, offerings: Vec<UnavailableOffering>) -> LaunchError {
+pub fn call_failed(failed: Failed, offerings: Vec<UnavailableOffering>) -> LaunchError {
+    let (error, in_doubt) = (failed.error, failed.in_doubt);
     let message = error.to_string();
     match &error {
         Error::TokenReused { .. } => LaunchError::TokenReused(message),
+        _ if in_doubt => LaunchError::InDoubt(error.into()),
         Error::InsufficientCapacity { .. } => LaunchError::InsufficientCapacity { offerings, message },
         _ => CloudError::from(error).into(),
     }
@@ -157,6 +160,10 @@ mod tests {
     use karp_domain::catalogue::{CapacityType, ReservationKind};
 
     use super::*;
+
+    fn certain(error: Error) -> Failed {
+        Failed { error, in_doubt: false }
+    }
 
     fn refusal(code: &str) -> Refusal {
         Refusal {
@@ -267,7 +274,7 @@ mod tests {
         let told = |code: &str| {
             let error = Error::from_code("ec2:CreateFleet", code, "m".to_owned());
             let marked = unavailable(&of_all(&error, &request), |_| Some("cr-1".to_owned()), |_| false);
-            let LaunchError::InsufficientCapacity { offerings, .. } = call_failed(error, marked) else {
+            let LaunchError::InsufficientCapacity { offerings, .. } = call_failed(certain(error), marked) else {
                 panic!("{code} is a matter of capacity")
             };
             offerings.into_iter().map(|one| (one.instance_type, one.zone, one.reservation)).collect::<Vec<_>>()
@@ -285,7 +292,7 @@ mod tests {
     #[test]
     fn a_throttle_is_waited_for_and_marks_nothing() {
         let throttled = Error::from_code("ec2:CreateFleet", "RequestLimitExceeded", "m".to_owned());
-        let failed = call_failed(throttled, Vec::new());
+        let failed = call_failed(certain(throttled), Vec::new());
         assert!(matches!(failed, LaunchError::Cloud(CloudError::Retry { after: Some(_), .. })), "{failed:?}");
         assert!(unavailable(&["RequestLimitExceeded", "InternalError"].map(refusal), |_| None, |_| false).is_empty());
     }
@@ -293,7 +300,10 @@ mod tests {
     #[test]
     fn a_lost_answer_is_asked_for_again() {
         let error = Error::Unreachable { action: "ec2:CreateFleet", message: "reset".into() };
-        let failed = call_failed(error, Vec::new());
-        assert!(matches!(failed, LaunchError::Cloud(CloudError::Retry { .. })), "{failed:?}");
+        let failed = call_failed(Failed { error, in_doubt: true }, Vec::new());
+        assert!(matches!(failed, LaunchError::InDoubt(CloudError::Retry { .. })), "{failed:?}");
+        let refused = Error::from_code("ec2:CreateFleet", "InsufficientInstanceCapacity", "m".to_owned());
+        let failed = call_failed(Failed { error: refused, in_doubt: true }, Vec::new());
+        assert!(matches!(failed, LaunchError::InDoubt(_)), "an earlier attempt may have given it: {failed:?}");
     }
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use karp_aws::capacity_reservations::Taken;
-use karp_aws::fleet::{self, Choice, Override, Refusal};
+use karp_aws::fleet::{self, Answer, Choice, Override, Refusal};
 use karp_aws::instances;
 use karp_aws::launch_template::{Placement, Reservations, Spec};
+use karp_aws::pace::Token;
 use karp_aws::placement_groups::PlacementGroup;
 use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, conditions, labels, requirements};
 use karp_domain::catalogue::{
@@ -19,11 +20,14 @@ use karp_domain::user_data::{self, Bootstrap, ClusterFacts};
 use kube::ResourceExt;
 use serde_json::{Map, Value};
 
-use super::{Aws, CLAIM_TAG, class, failure};
+use super::{Aws, BATCH_TAG, CLAIM_TAG, class, failure};
 use crate::cloud::{
-    CloudError, Instance, LaunchError, LaunchOrder, Launched, Prepared, RESERVATION_FULL, Request, Template,
+    CloudError, Instance, LaunchError, LaunchOrder, Launched, Prepared, RESERVATION_FULL, Request, Shared, Template,
     is_dedicated,
 };
+
+/// The tag that AWS' console shows as a name.
+const NAME_TAG: &str = "Name";
 
 /// When a launch looks again whether its node class is resolved.
 const RESOLVES: Duration = Duration::from_secs(1);
@@ -85,9 +89,9 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
     if choices.is_empty() {
         return Err(not_ready("no image and subnet of it fit any type that the claim may be"));
     }
+    let shared_tags = tags.clone();
     let mut tags = tags;
-    tags.entry("Name".to_owned()).or_insert_with(|| order.claim.name_any());
-    tags.insert(CLAIM_TAG.to_owned(), order.claim.name_any());
+    tags.extend(claim_tags(order.class, &order.claim.name_any()));
     let request = fleet::Request {
         client_token: order.token(),
         capacity_type,
@@ -98,7 +102,17 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
         context: order.class.spec.context.clone(),
     };
     let (digest, subnets) = (request.digest(), status.subnets.clone());
-    Ok(Prepared { digest, request: Request::Fleet { request, templates, subnets } })
+    // what is reserved is counted one by one
+    let shared = (capacity_type != CapacityType::Reserved)
+        .then(|| Shared { alike: request.together("", 1, shared_tags.clone()).digest(), tags: shared_tags });
+    Ok(Prepared { digest, request: Request::Fleet { request, templates, subnets }, shared })
+}
+
+/// Returns the tags that say whose an instance is. A class may have a name of its own for all.
+pub fn claim_tags(class: &Ec2NodeClass, claim: &str) -> BTreeMap<String, String> {
+    let own_name = class.spec.tags.to_map().contains_key(NAME_TAG);
+    let name = (!own_name).then(|| (NAME_TAG.to_owned(), claim.to_owned()));
+    name.into_iter().chain([(CLAIM_TAG.to_owned(), claim.to_owned())]).collect()
 }
 
 /// Asks for the instance.
@@ -107,15 +121,17 @@ pub async fn launch(
     request: &fleet::Request,
     templates: &BTreeMap<String, Template>,
     subnets: &[Subnet],
+    turn: Token,
 ) -> Result<Launched, LaunchError> {
     let refused_of = |refusal: &Refusal| {
         let template = origin(request, templates, &refusal.instance_type, &refusal.zone)?;
         template.reservation.as_ref().map(|taken| taken.id.clone())
     };
     let has_room = |zone: &str| aws.addresses.has_room(zone, subnets);
-    let answer = match fleet::create(&aws.clients, request).await {
+    let answer = match fleet::create(&aws.clients, request, turn).await {
         Ok(answer) => answer,
-        Err(error) => {
+        Err(failed) => {
+            let error = &failed.error;
             if error.is_not_found() {
                 // A template that was deleted behind our back is made again by the next try.
                 aws.templates.doubt(templates.keys());
@@ -125,9 +141,9 @@ pub async fn launch(
             {
                 known.full(&taken.id);
             }
-            let failed = failure::of_all(&error, request);
-            aws.note_full(&failed);
-            return Err(failure::call_failed(error, failure::unavailable(&failed, refused_of, has_room)));
+            let refused = failure::of_all(error, request);
+            aws.note_full(&refused);
+            return Err(failure::call_failed(failed, failure::unavailable(&refused, refused_of, has_room)));
         }
     };
     aws.note_full(&answer.refused);
@@ -136,21 +152,40 @@ pub async fn launch(
             reservations.full(&id);
         }
     }
-    let Some(launched) = answer.launched.first() else {
+    let short = (answer.launched.len() < request.count as usize).then(|| {
         if let Some(elsewhere) = failure::elsewhere(&answer.refused, has_room) {
-            return Err(elsewhere);
+            return elsewhere;
         }
         if answer.refused.iter().any(|refusal| refusal.code.starts_with("InvalidLaunchTemplate")) {
             aws.templates.doubt(templates.keys());
         }
-        return Err(failure::nothing_launched(&answer, refused_of, has_room));
-    };
+        let unmet = Answer { launched: Vec::new(), ..answer.clone() };
+        failure::nothing_launched(&unmet, refused_of, has_room)
+    });
+    let mut instances = answer.launched.iter().map(|one| instance(aws, request, templates, one));
+    match (instances.next(), short) {
+        (Some(instance), short) => {
+            let refused = failure::unavailable(&answer.refused, refused_of, has_room);
+            Ok(Launched { instance, others: instances.collect(), refused, short })
+        }
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(failure::nothing_launched(&answer, refused_of, has_room)),
+    }
+}
+
+/// Tells what was launched.
+fn instance(
+    aws: &Aws,
+    request: &fleet::Request,
+    templates: &BTreeMap<String, Template>,
+    launched: &fleet::Launched,
+) -> Instance {
     let template = origin(request, templates, &launched.instance_type, &launched.zone);
     let reservation = template.and_then(|template| template.reservation.clone());
     if let (Some(taken), Some(reservations)) = (&reservation, &aws.reservations) {
         reservations.took(&taken.id, &launched.instance_id);
     }
-    let instance = Instance {
+    Instance {
         provider_id: instances::provider_id(&launched.zone, &launched.instance_id),
         instance_type: launched.instance_type.clone(),
         zone: launched.zone.clone(),
@@ -162,8 +197,8 @@ pub async fn launch(
         ending: false,
         launched_at: None,
         claim: request.tags.get(CLAIM_TAG).cloned(),
-    };
-    Ok(Launched { instance, refused: failure::unavailable(&answer.refused, refused_of, has_room) })
+        batch: request.tags.get(BATCH_TAG).cloned(),
+    }
 }
 
 impl Aws {

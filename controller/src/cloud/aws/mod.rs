@@ -27,7 +27,8 @@ use async_trait::async_trait;
 use karp_aws::capacity_reservations::Found;
 use karp_aws::change::Permit;
 use karp_aws::images::Image;
-use karp_aws::instances::CLAIM_TAG;
+use karp_aws::instances::{BATCH_TAG, CLAIM_TAG};
+use karp_aws::pace::Token;
 use karp_aws::parameters::Parameters;
 use karp_aws::placement_groups::{self, PlacementGroup};
 use karp_aws::queue::Queue;
@@ -301,6 +302,7 @@ fn read(instance: &instances::Instance) -> Instance {
         ending: instance.state.is_ending(),
         launched_at: instance.launched_at,
         claim: instance.tags.get(CLAIM_TAG).cloned(),
+        batch: instance.tags.get(BATCH_TAG).cloned(),
     }
 }
 
@@ -337,16 +339,35 @@ impl CloudProvider for Aws {
         launch::prepare(self, order).await
     }
 
-    async fn launch(&self, prepared: &Prepared) -> Result<Launched, LaunchError> {
+    fn turn(&self) -> Option<Token> {
+        self.clients.pace().create_fleet.try_take()
+    }
+
+    async fn await_turn(&self) -> Token {
+        self.clients.pace().create_fleet.take().await
+    }
+
+    async fn launch(&self, prepared: &Prepared, turn: Token) -> Result<Launched, LaunchError> {
         let Request::Fleet { request, templates, subnets } = &prepared.request else {
             return Err(LaunchError::NodeClassNotReady("the request is for another cloud".to_owned()));
         };
-        launch::launch(self, request, templates, subnets).await
+        launch::launch(self, request, templates, subnets, turn).await
     }
 
     async fn find(&self, claim: &NodeClaim) -> Result<Vec<Instance>, CloudError> {
         let found = self.asked.of_claim(&self.clients, self.cluster_tag(), &claim.name_any()).await?;
         Ok(found.into_iter().map(|instance| read(&self.gated(instance))).collect())
+    }
+
+    async fn find_batch(&self, batch: &str) -> Result<Vec<Instance>, CloudError> {
+        let found = self.asked.of_batch(&self.clients, self.cluster_tag(), batch).await?;
+        Ok(found.into_iter().map(|instance| read(&self.gated(instance))).collect())
+    }
+
+    async fn tell_claim(&self, provider_id: &str, claim: &NodeClaim, class: &Ec2NodeClass) -> Result<(), CloudError> {
+        let id = instance_id(provider_id)?.to_owned();
+        let tags = launch::claim_tags(class, &claim.name_any());
+        Ok(instances::tag(&self.clients, &[id], &tags).await?)
     }
 
     async fn get(&self, provider_id: &str) -> Result<Presence, CloudError> {

@@ -128,8 +128,8 @@ async fn a_claim_is_launched_once_found_and_ended() {
     let prepared = aws.prepare(&order).await.expect("prepared");
     let again = aws.prepare(&order).await.expect("prepared again");
     assert_eq!(prepared.digest, again.digest, "the same order, the same request");
-    let launched = aws.launch(&prepared).await.expect("launched").instance;
-    let repeated = aws.launch(&again).await.expect("repeated").instance;
+    let launched = aws.launch(&prepared, Token::free()).await.expect("launched").instance;
+    let repeated = aws.launch(&again, Token::free()).await.expect("repeated").instance;
     assert_eq!(launched, repeated, "one token, one instance");
     assert_eq!((launched.capacity_type, launched.claim.as_deref()), (CapacityType::Spot, Some("default-once")));
     assert!(launched.image_id.starts_with("ami-"));
@@ -137,7 +137,7 @@ async fn a_claim_is_launched_once_found_and_ended() {
     let fewer = LaunchOrder { offerings: &offerings[1..], ..order };
     let changed = aws.prepare(&fewer).await.expect("prepared");
     assert_ne!(changed.digest, prepared.digest);
-    assert!(matches!(aws.launch(&changed).await, Err(LaunchError::TokenReused(_))), "list and adopt");
+    assert!(matches!(aws.launch(&changed, Token::free()).await, Err(LaunchError::TokenReused(_))), "list and adopt");
     let found = aws.find(&claim).await.expect("found");
     assert_eq!(found.iter().map(|one| &one.provider_id).collect::<Vec<_>>(), [&launched.provider_id]);
     assert_eq!(found[0].image_id, launched.image_id, "the image that was said is the one that runs");
@@ -221,7 +221,7 @@ async fn instances_are_described_and_ended_together() {
     for claim in &claims {
         let order = LaunchOrder { claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
         let prepared = aws.prepare(&order).await.expect("prepared");
-        ids.push(aws.launch(&prepared).await.expect("launched").instance.provider_id);
+        ids.push(aws.launch(&prepared, Token::free()).await.expect("launched").instance.provider_id);
     }
     let found = futures::future::join_all(claims.iter().map(|claim| aws.find(claim))).await;
     let found: Vec<Vec<String>> =
@@ -289,7 +289,8 @@ async fn a_role_gets_a_profile_of_its_own_until_the_class_goes() {
     let catalogue = aws.catalogue(&class).await.expect("a catalogue");
     let claim = claim("default-role");
     let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
-    let launched = aws.launch(&aws.prepare(&order).await.expect("prepared")).await.expect("launched").instance;
+    let launched =
+        aws.launch(&aws.prepare(&order).await.expect("prepared"), Token::free()).await.expect("launched").instance;
     let running = aws.describe(instance_id(&launched.provider_id).expect("an id")).await.expect("described");
     assert_eq!(running.and_then(|one| one.instance_profile).as_deref(), Some(name.as_str()));
     aws.terminate(&launched.provider_id).await.expect("ended");
@@ -421,7 +422,7 @@ async fn a_reservation_is_launched_into_until_it_is_full() {
     let order =
         LaunchOrder { claim: &claims[0], class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
     let prepared = aws.prepare(&order).await.expect("prepared");
-    let launched = aws.launch(&prepared).await.expect("launched").instance;
+    let launched = aws.launch(&prepared, Token::free()).await.expect("launched").instance;
     let taken = launched.reservation.clone().expect("it is reserved");
     assert_eq!((launched.capacity_type, taken.id.as_str()), (CapacityType::Reserved, "cr-1"));
     let listed = aws.get(&launched.provider_id).await.expect("looked").instance().expect("it is there");
@@ -431,7 +432,7 @@ async fn a_reservation_is_launched_into_until_it_is_full() {
     assert_eq!(open, [false], "it is taken off before EC2 is asked again");
 
     let second = LaunchOrder { claim: &claims[1], ..order };
-    match aws.launch(&aws.prepare(&second).await.expect("prepared")).await {
+    match aws.launch(&aws.prepare(&second).await.expect("prepared"), Token::free()).await {
         Err(LaunchError::InsufficientCapacity { offerings, .. }) => {
             let refused: Vec<_> = offerings.iter().map(|one| (one.reservation.as_deref(), one.code.as_str())).collect();
             assert_eq!(refused, [(Some("cr-1"), "ReservationCapacityExceeded")]);
@@ -476,7 +477,7 @@ async fn a_missing_profile_refuses_the_launch_by_name() {
     let claim = claim("default-profile");
     let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
     let prepared = aws.prepare(&order).await.expect("prepared");
-    match aws.launch(&prepared).await {
+    match aws.launch(&prepared, Token::free()).await {
         Err(LaunchError::Denied { reason, .. }) => assert_eq!(reason, "InstanceProfileNameInvalid"),
         other => panic!("{other:?}"),
     }

@@ -77,6 +77,8 @@ pub const INTERRUPTED_AT: &str = "karp.sh/interrupted-at";
 pub const INTERRUPTED_BY: &str = "karp.sh/interrupted-by";
 /// Which nodes a new one is launched to replace; on its NodeClaim.
 pub const REPLACES: &str = "karp.sh/replaces";
+/// The call that launched for several NodeClaims at once; on each of them, and a tag of their instances.
+pub const LAUNCH_BATCH: &str = "karp.sh/launch-batch";
 pub const EC2_NODE_CLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
 pub const EC2_NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
 pub const TAGGED: &str = "karpenter.k8s.aws/tagged";

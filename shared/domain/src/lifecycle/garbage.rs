@@ -93,7 +93,7 @@ impl Listed {
         match (&self.claim, &self.batch) {
             (Some(name), _) if claim.metadata.name.as_ref() == Some(name) => may_stand_for(claim, &self.provider_id),
             (None, Some(id)) if batch(claim) == Some(id) && provider_id(claim).is_none() => true,
-            _ => provider_id(claim) == Some(&self.provider_id),
+            _ => provider_id(claim).is_some_and(|known| instance_id(known) == instance_id(&self.provider_id)),
         }
     }
 }
@@ -102,8 +102,12 @@ impl Listed {
 /// EC2's answers may leave the zone out.
 #[must_use]
 pub fn may_stand_for(claim: &NodeClaim, instance: &str) -> bool {
-    let id = |provider_id: &str| provider_id.rsplit('/').next().unwrap_or_default().to_owned();
-    provider_id(claim).is_none_or(|known| id(known) == id(instance))
+    provider_id(claim).is_none_or(|known| instance_id(known) == instance_id(instance))
+}
+
+/// Returns the part of a provider id that names the instance: EC2's answers may leave the zone out.
+pub(super) fn instance_id(provider_id: &str) -> &str {
+    provider_id.rsplit('/').next().unwrap_or_default()
 }
 
 impl Collector {
@@ -125,7 +129,7 @@ impl Collector {
 
     /// The instances that no claim stands for, in two listings and for long enough.
     fn orphans(&mut self, listed: &[Listed], claims: &[Arc<NodeClaim>], now: Timestamp) -> Vec<String> {
-        let ids: BTreeSet<&str> = claims.iter().filter_map(|claim| provider_id(claim)).collect();
+        let ids: BTreeSet<&str> = claims.iter().filter_map(|claim| provider_id(claim)).map(instance_id).collect();
         let by_name: BTreeMap<&str, &NodeClaim> =
             claims.iter().filter_map(|claim| Some((claim.metadata.name.as_deref()?, &**claim))).collect();
         let seeking: BTreeMap<&str, &NodeClaim> = claims
@@ -139,7 +143,7 @@ impl Collector {
             let named = instance.claim.as_deref().and_then(|claim| by_name.get(claim));
             let sought = instance.batch.as_deref().and_then(|batch| seeking.get(batch));
             let expected = named.into_iter().chain(sought).any(|claim| instance.is_expected_by(claim));
-            if expected || ids.contains(instance.provider_id.as_str()) {
+            if expected || ids.contains(instance_id(&instance.provider_id)) {
                 continue;
             }
             let before = self.unclaimed.get(&instance.provider_id).copied();

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::NodeClaim;
+use crate::api::{NodeClaim, labels};
 
 /// Number of the launch attempt; part of the client token, advanced only after a definite answer.
 pub const ATTEMPT: &str = "karp.sh/launch-attempt";
 /// Digest of the request that was, or was about to be, made under that token.
 pub const DIGEST: &str = "karp.sh/launch-digest";
 /// The batch that the attempt is part of: one request for all its claims, under the batch's own token. The instances carry it as a tag.
-pub const BATCH: &str = "karp.sh/launch-batch";
+pub const BATCH: &str = labels::LAUNCH_BATCH;
 /// Since when the instance of an attempt is looked for, whose answer nobody has. EC2's lists lag: it may still turn up.
 pub const SOUGHT_SINCE: &str = "karp.sh/launch-sought-since";
 

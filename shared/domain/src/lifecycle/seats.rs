@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::garbage::instance_id;
 use super::launch::batch;
 use super::step::provider_id;
 use crate::api::NodeClaim;
@@ -33,14 +34,15 @@ impl Seats {
         let mut waiting: Vec<&NodeClaim> =
             claims.iter().filter(|claim| batch(claim) == Some(id) && provider_id(claim).is_none()).collect();
         let uids: BTreeSet<String> = waiting.iter().copied().map(uid).collect();
-        let held: BTreeSet<&str> = claims.iter().filter_map(provider_id).collect();
-        self.given.retain(|uid, instance| uids.contains(uid) && !held.contains(instance.as_str()));
-        let taken: BTreeSet<String> = held.into_iter().map(str::to_owned).chain(self.given.values().cloned()).collect();
-        let free: BTreeSet<&String> = found.iter().filter(|instance| !taken.contains(*instance)).collect();
+        let held: BTreeSet<&str> = claims.iter().filter_map(provider_id).map(instance_id).collect();
+        self.given.retain(|uid, instance| uids.contains(uid) && !held.contains(instance_id(instance)));
+        let given: BTreeSet<&str> = self.given.values().map(|instance| instance_id(instance)).collect();
+        let taken = |instance: &str| held.contains(instance) || given.contains(instance);
+        let free: BTreeSet<String> = found.iter().filter(|one| !taken(instance_id(one))).cloned().collect();
         waiting.retain(|claim| !self.given.contains_key(&uid(claim)));
         // who leaves comes last: what is left over ends with it
         waiting.sort_by_key(|claim| (claim.metadata.deletion_timestamp.is_some(), claim.metadata.name.clone()));
-        self.given.extend(waiting.into_iter().map(uid).zip(free.into_iter().cloned()));
+        self.given.extend(waiting.into_iter().map(uid).zip(free));
     }
 
     /// Returns the instance that a claim was given.
@@ -107,10 +109,11 @@ mod tests {
         // an earlier process wrote another instance
         seats.seek("b1", &ids(&["i-1", "i-2"]), &[with_instance("a", "i-2"), claim("b")]);
         assert_eq!(of(&seats, &["a", "b"]), [None, Some("i-1")]);
-        let other = NodeClaim { status: with_instance("x", "i-3").status, ..claim("x") };
+        let mut other = with_instance("x", "aws:////i-3");
+        other.metadata.annotations = None;
         let mut seats = Seats::default();
-        seats.seek("b1", &ids(&["i-3"]), &[other, claim("a")]);
-        assert_eq!(of(&seats, &["a"]), [None], "a claim of any batch holds it");
+        seats.seek("b1", &ids(&["aws:///a/i-3"]), &[other, claim("a")]);
+        assert_eq!(of(&seats, &["a"]), [None], "whoever goes by it, even where EC2 left the zone out");
     }
 
     #[test]

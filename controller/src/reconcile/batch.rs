@@ -1,0 +1,324 @@
+//! Launches for several claims at once. Claims that ask for the same while EC2's rate is used up wait for one call together; the batch is written on
+//! each of them before the call, so that a crash loses nothing: what came of it carries the batch as a tag.
+//!
+//! EC2 does not say for which claim each instance is. The process that has the answer gives the instances out (`karp_domain::lifecycle::Seats`);
+//! one that has none looks for them. The tags that name each instance's claim follow.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use karp_aws::pace::Token;
+use karp_domain::api::NodeClaim;
+use karp_domain::lifecycle::Seats;
+use karp_domain::lifecycle::launch::{ATTEMPT, BATCH, DIGEST, SOUGHT_SINCE, attempt, batch};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use moka::sync::Cache;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{Context, Error, launch, node_claim};
+use crate::cloud::{Instance, LaunchError, Prepared};
+use crate::observe::unread::Guarded;
+
+/// Claims in one call. More than reconcile at once do not come together; a bound on what one lost answer leaves in doubt.
+const MOST: usize = 100;
+/// Looks for what a batch gave are at least this far apart.
+const LOOKS: Duration = Duration::from_secs(5);
+/// What is known of a batch is kept for this long: its claims have long written it down, or been given up.
+const MEMORY: Duration = Duration::from_secs(3600);
+/// Batches that are known at a time.
+const BATCHES: u64 = 10_000;
+
+/// Knows the batches that wait for their turn, and those of which this process knows something.
+pub struct Batches {
+    /// Those who wait for one call, by what they ask for.
+    open: Arc<Mutex<HashMap<String, Vec<Member>>>>,
+    known: Cache<String, Arc<tokio::sync::Mutex<Known>>>,
+    /// Instances that are told their claims, and claims that go by them.
+    untold: Mutex<BTreeMap<String, Arc<NodeClaim>>>,
+    /// Wakes who tells them.
+    telling: tokio::sync::Notify,
+}
+
+/// A claim that waits for a call that is made for others, too.
+struct Member {
+    claim: NodeClaim,
+    answer: oneshot::Sender<Outcome>,
+}
+
+/// What a call came to for one claim.
+pub enum Outcome {
+    /// The batch could not be written on the claim: it is not part of it.
+    Left(Error),
+    /// An instance for the claim, which is as it was written.
+    Launched(Box<(NodeClaim, Instance)>),
+    /// Nothing for it.
+    Failed {
+        /// The claim as it was written.
+        claim: Box<NodeClaim>,
+        /// Why.
+        error: LaunchError,
+        /// Something is known to be missing now that was not before.
+        taught: bool,
+    },
+}
+
+/// What is known of a batch whose claims may not all have written it down.
+#[derive(Default)]
+struct Known {
+    seats: Seats,
+    instances: BTreeMap<String, Instance>,
+    /// The claims without an instance were written to: what earlier processes were about to write to them is out of date.
+    fenced: bool,
+    looked: Option<Instant>,
+}
+
+impl Known {
+    fn of(&self, claim: &NodeClaim) -> Option<Instance> {
+        self.instances.get(self.seats.of(claim)?).cloned()
+    }
+}
+
+impl Default for Batches {
+    fn default() -> Self {
+        Self {
+            open: Arc::default(),
+            known: Cache::builder().max_capacity(BATCHES).time_to_idle(MEMORY).build(),
+            untold: Mutex::default(),
+            telling: tokio::sync::Notify::new(),
+        }
+    }
+}
+
+/// How a claim takes part in a call.
+pub enum Part {
+    /// It waits for the turn, and may make the call for others, too.
+    Leads(Gathering),
+    /// Another makes the call.
+    Follows(oneshot::Receiver<Outcome>),
+}
+
+/// Claims that come together. Dropped it lets all of them go, to try anew.
+pub struct Gathering {
+    open: Arc<Mutex<HashMap<String, Vec<Member>>>>,
+    alike: String,
+    /// None once it is closed: what has its name then is another's.
+    own: Option<oneshot::Receiver<Outcome>>,
+}
+
+impl Batches {
+    /// Joins those who ask for the same.
+    pub fn enter(&self, alike: &str, claim: &NodeClaim) -> Part {
+        let (answer, own) = oneshot::channel();
+        let member = Member { claim: claim.clone(), answer };
+        let mut open = locked(&self.open);
+        match open.get_mut(alike) {
+            Some(members) if members.len() < MOST => {
+                members.push(member);
+                Part::Follows(own)
+            }
+            // one that is full is led by its leader no more: who comes now leads the next
+            _ => {
+                let key = match open.contains_key(alike) {
+                    true => format!("{alike} {}", claim.uid().unwrap_or_default()),
+                    false => alike.to_owned(),
+                };
+                open.insert(key.clone(), vec![member]);
+                Part::Leads(Gathering { open: self.open.clone(), alike: key, own: Some(own) })
+            }
+        }
+    }
+}
+
+impl Gathering {
+    /// Ends the gathering; answers those who came and where its leader hears of its own claim, or nothing when nobody else came.
+    fn close(mut self) -> Option<(Vec<Member>, oneshot::Receiver<Outcome>)> {
+        let own = self.own.take()?;
+        let members = locked(&self.open).remove(&self.alike).filter(|members| members.len() > 1)?;
+        Some((members, own))
+    }
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        if self.own.is_some() {
+            locked(&self.open).remove(&self.alike);
+        }
+    }
+}
+
+/// Waits for the turn of a claim; answers it when the claim is to be launched by itself, or what came of the call that was made for it and others.
+pub async fn take_turn(
+    context: &Context,
+    prepared: &Prepared,
+    claim: &NodeClaim,
+) -> Result<Token, Result<Outcome, oneshot::error::RecvError>> {
+    let Some(shared) = &prepared.shared else { return Ok(context.cloud.await_turn().await) };
+    if let Some(turn) = context.cloud.turn() {
+        return Ok(turn);
+    }
+    match context.batches.enter(&shared.alike, claim) {
+        Part::Follows(answer) => Err(answer.await),
+        Part::Leads(gathering) => {
+            let turn = context.cloud.await_turn().await;
+            let Some((members, own)) = gathering.close() else { return Ok(turn) };
+            lead(context, prepared, members, turn).await;
+            Err(own.await)
+        }
+    }
+}
+
+/// Makes the call, and tells each claim what came of it.
+async fn lead(context: &Context, prepared: &Prepared, members: Vec<Member>, turn: Token) {
+    let first = members.first().and_then(|member| member.claim.uid()).unwrap_or_default();
+    // no earlier batch has this name: its tag tells of this one alone
+    let id = format!("{first}-{:x}", Timestamp::now().as_nanosecond());
+    let digest = prepared.shared.as_ref().map(|shared| shared.alike.as_str()).unwrap_or_default();
+    let written = join_all(members.into_iter().map(async |Member { claim, answer }| {
+        let number = attempt(&claim).unwrap_or(1).to_string();
+        let all = json!({ (ATTEMPT): number, (DIGEST): digest, (BATCH): id.as_str() });
+        (write(context, &claim, all).await, answer)
+    }))
+    .await;
+    let mut seated = Vec::new();
+    for (claim, answer) in written {
+        match claim {
+            Ok(claim) => seated.push((claim, answer)),
+            Err(error) => drop(answer.send(Outcome::Left(error))),
+        }
+    }
+    if seated.is_empty() {
+        return;
+    }
+    let count = u32::try_from(seated.len()).unwrap_or(u32::MAX);
+    let request = prepared.together(&id, count);
+    let launched = launch::timed(context, "Create", context.cloud.launch(&request, turn)).await;
+    let (instances, mut error, taught) = match launched {
+        Ok(launched) => {
+            launch::remember(context, &launched.refused);
+            let taught = !launched.refused.is_empty();
+            let error =
+                launched.short.unwrap_or_else(|| LaunchError::Elsewhere("its instance is another's".to_owned()));
+            (launched.others.into_iter().chain([launched.instance]).collect(), error, taught)
+        }
+        Err(error) => (Vec::new(), error, false),
+    };
+    tracing::info!(batch = id, nodeclaims = count, instances = instances.len(), "launched nodeclaims together");
+    let mut taught = taught;
+    if let LaunchError::InsufficientCapacity { offerings, .. } = &mut error {
+        // of all of them once: each telling makes the memory of it longer
+        let offerings = std::mem::take(offerings);
+        if !taught {
+            launch::remember(context, &offerings);
+            taught = !offerings.is_empty();
+        }
+    }
+    let ids: Vec<String> = instances.iter().map(|one| one.provider_id.clone()).collect();
+    let instances = instances.into_iter().map(|one| (one.provider_id.clone(), one)).collect();
+    let seats = Seats::answered(seated.iter().map(|(claim, _)| claim), &ids);
+    let known = Known { seats, instances, fenced: true, looked: None };
+    let told: Vec<(Outcome, oneshot::Sender<Outcome>)> = seated
+        .into_iter()
+        .map(|(claim, answer)| {
+            let outcome = match known.of(&claim) {
+                Some(instance) => Outcome::Launched(Box::new((claim, instance))),
+                None => Outcome::Failed { claim: Box::new(claim), error: error.clone(), taught },
+            };
+            (outcome, answer)
+        })
+        .collect();
+    if !matches!(error, LaunchError::InDoubt(_)) {
+        context.batches.known.insert(id, Arc::new(tokio::sync::Mutex::new(known)));
+    }
+    for (outcome, answer) in told {
+        // who does not wait any more finds it in what is known
+        drop(answer.send(outcome));
+    }
+}
+
+/// What a claim has of its batch.
+pub enum Seat {
+    /// Its instance.
+    Given(Box<Instance>),
+    /// Nothing, as far as EC2 lists what it launched.
+    Empty,
+}
+
+/// Answers what a claim has of its batch, as this process gave it out or finds it.
+pub async fn seat(claim: &NodeClaim, id: &str, context: &Context) -> Result<Seat, Error> {
+    let known = context.batches.known.get_with(id.to_owned(), Arc::default);
+    let mut known = known.lock().await;
+    if let Some(instance) = known.of(claim) {
+        return Ok(Seat::Given(Box::new(instance)));
+    }
+    if known.fenced && known.looked.is_some_and(|looked| looked.elapsed() < LOOKS) {
+        return Ok(Seat::Empty);
+    }
+    let found: Vec<Instance> =
+        context.cloud.find_batch(id).await?.into_iter().filter(|instance| !instance.ending).collect();
+    let listed = Api::<Guarded<NodeClaim>>::all(context.client.clone()).list(&ListParams::default()).await?;
+    let claims: Vec<NodeClaim> = listed.items.into_iter().filter_map(Guarded::or_stand_in).collect();
+    if !known.fenced {
+        let seeks = |claim: &&NodeClaim| batch(claim) == Some(id) && node_claim::provider_id(claim).is_none();
+        let since = Timestamp::now().to_string();
+        let mark = |claim| write(context, claim, json!({ (SOUGHT_SINCE): since.as_str() }));
+        let marked = join_all(claims.iter().filter(seeks).map(mark)).await;
+        // one that was written to in between may have its instance by now: the next look tells
+        marked.into_iter().collect::<Result<Vec<_>, _>>()?;
+        known.fenced = true;
+    }
+    let ids: Vec<String> = found.iter().map(|one| one.provider_id.clone()).collect();
+    known.seats.seek(id, &ids, &claims);
+    known.instances.extend(found.into_iter().map(|one| (one.provider_id.clone(), one)));
+    known.looked = Some(Instant::now());
+    Ok(known.of(claim).map_or(Seat::Empty, |instance| Seat::Given(Box::new(instance))))
+}
+
+async fn write(context: &Context, claim: &NodeClaim, annotations: Value) -> Result<NodeClaim, Error> {
+    Ok(node_claim::stamp(context, claim, json!({ "annotations": annotations })).await?)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing can panic while the lock is held, so what a poisoned one holds is still sound.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Batches {
+    /// Has an instance of a batch told whose it is, once that is written on the claim.
+    pub fn tell(&self, provider_id: &str, claim: Arc<NodeClaim>) {
+        locked(&self.untold).insert(provider_id.to_owned(), claim);
+        self.telling.notify_one();
+    }
+}
+
+/// Tags instances of batches with their claims until `stop` is cancelled, as fast as EC2's rate allows. What fails, or is forgotten by a crash,
+/// is found by the collector's listing and told again.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = context.batches.telling.notified() => {}
+        }
+        let mut failed = BTreeSet::new();
+        loop {
+            let next = locked(&context.batches.untold).pop_first();
+            let Some((id, claim)) = next.filter(|_| !stop.is_cancelled()) else { break };
+            if let Err(why) = tell(&id, &claim, &context).await {
+                failed.insert(why);
+            }
+        }
+        for error in failed {
+            tracing::warn!(error, "cannot tag instances with their nodeclaims yet");
+        }
+    }
+}
+
+async fn tell(id: &str, claim: &NodeClaim, context: &Context) -> Result<(), String> {
+    let Some(class) = context.stores.class(&claim.spec.node_class_ref.name) else { return Ok(()) };
+    context.cloud.tell_claim(id, claim, &class).await.map_err(|error| error.to_string())
+}

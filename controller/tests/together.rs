@@ -1,0 +1,209 @@
+//! Many claims at once, more than EC2 takes calls for, on a real control plane and the emulated AWS: they are launched by few calls, each has one
+//! instance of its own whoever crashes when, and every instance is told whose it is.
+//!
+//! Runs when `KARP_TEST_KUBECONFIG`, `KARP_TEST_AWS_ENDPOINT` and `KARP_TEST_CLUSTER` name a sandbox; `cargo verify` starts one. `KARP_TOGETHER=1000`
+//! says how many claims the first test makes.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use karp_domain::api::{Ec2NodeClass, NodeClaim, conditions, labels};
+use karp_domain::lifecycle::launch::{BATCH, batch};
+use karp_domain::pace::Rate;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use support::stand::{Stand, instance_of};
+use support::{create, until, until_within};
+
+/// The bucket of CreateFleet holds so many tokens: the first claims go one by one, the others together.
+const BURST: usize = 50;
+/// Beyond the burst, enough for a few batches.
+const CLAIMS: usize = 130;
+/// How long the names of all instances may take: CreateTags comes ten times a second, and a hundred times at once.
+const NAMING: Duration = Duration::from_secs(240);
+/// For how long what a lost call may have launched is looked for here; two minutes in real life.
+const LISTING: &str = "6s";
+
+/// A class whose nodes never join, and claims for it that all ask for the same.
+struct Crowd<'s> {
+    stand: &'s Stand,
+    claims: Api<NodeClaim>,
+    named: String,
+}
+
+impl<'s> Crowd<'s> {
+    /// Makes the class and the pool, under whose name EC2 knows the instances.
+    async fn prepare(stand: &'s Stand) -> Self {
+        let (classes, name) = (Api::<Ec2NodeClass>::all(stand.client.clone()), &stand.name);
+        let own = classes.get(name).await.expect("the stand's class");
+        let mut spec = serde_json::to_value(own.spec).expect("plain data");
+        spec["instanceProfile"] = json!(stand.aws.stranger().await);
+        let class = format!("{name}-crowd");
+        create::<Ec2NodeClass>(&classes, json!({ "metadata": { "name": class }, "spec": spec })).await;
+        stand.pool(&["on-demand"]).await;
+        Self { stand, claims: Api::all(stand.client.clone()), named: class }
+    }
+
+    async fn is_ready(&self) -> bool {
+        let classes = Api::<Ec2NodeClass>::all(self.stand.client.clone());
+        let status = classes.get(&self.named).await.ok().and_then(|class| class.status);
+        status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+    }
+
+    /// Makes so many claims.
+    async fn come(&self, count: usize) {
+        let one = |at: usize| {
+            json!({
+                "metadata": { "name": format!("{}-{at:04}", self.stand.name), "labels": { (labels::NODE_POOL): self.stand.name } },
+                "spec": {
+                    "nodeClassRef": { "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": self.named },
+                    "requirements": [
+                        { "key": labels::INSTANCE_TYPE, "operator": "In", "values": ["m5.large", "m5a.large"] },
+                        { "key": labels::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"] },
+                    ],
+                    "resources": { "requests": { "cpu": "1", "pods": "4" } },
+                },
+            })
+        };
+        for from in (0..count).step_by(20) {
+            let some = (from..count.min(from + 20)).map(|at| create::<NodeClaim>(&self.claims, one(at)));
+            join_all(some).await;
+        }
+    }
+
+    async fn all(&self) -> Vec<NodeClaim> {
+        let ours = ListParams::default().labels(&format!("{}={}", labels::NODE_POOL, self.stand.name));
+        self.claims.list(&ours).await.expect("claims").items
+    }
+
+    async fn launched(&self) -> usize {
+        self.all().await.iter().filter(|claim| !instance_of(claim).is_empty()).count()
+    }
+
+    fn instances(&self) -> Vec<Value> {
+        self.stand.aws.instances(&self.stand.name)
+    }
+
+    /// The CreateFleet calls for these claims, dry runs left out.
+    fn calls(&self) -> Vec<Value> {
+        let calls: Vec<Value> = serde_json::from_value(self.stand.aws.look("calls?action=CreateFleet")).expect("calls");
+        let ours =
+            |call: &Value| call["params"].to_string().contains(&self.stand.name) && call["params"]["DryRun"].is_null();
+        calls.into_iter().filter(ours).collect()
+    }
+
+    /// Asserts that each claim has an instance of its own and that nothing else was ever launched; all instances are told whose they are.
+    async fn each_has_its_own(&self, count: usize) {
+        let claims = self.all().await;
+        let ids: BTreeSet<String> = claims.iter().map(instance_of).collect();
+        assert_eq!((claims.len(), ids.len()), (count, count), "no two claims go by one instance");
+        let instances = self.instances();
+        let made: BTreeSet<&str> = instances.iter().map(|one| one["id"].as_str().expect("an id")).collect();
+        assert_eq!(made, ids.iter().map(String::as_str).collect(), "nothing was launched for nobody");
+        let owners: BTreeMap<String, String> =
+            claims.iter().map(|claim| (instance_of(claim), claim.name_any())).collect();
+        until_within(NAMING, "all instances are told their claims", async || {
+            self.instances().iter().all(|one| {
+                let owner = &owners[one["id"].as_str().expect("an id")];
+                one["tags"]["karpenter.sh/nodeclaim"] == json!(owner) && one["tags"]["Name"] == json!(owner)
+            })
+        })
+        .await;
+    }
+
+    /// Ends all claims, and waits until their instances end.
+    async fn go(&self) {
+        for claim in self.all().await {
+            self.claims.delete(&claim.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
+        }
+        until_within(NAMING, "all claims are gone", async || self.all().await.is_empty()).await;
+        let over = |one: &Value| one["state"] == "shutting-down" || one["state"] == "terminated";
+        assert!(self.instances().iter().all(over), "{:?}", self.instances());
+    }
+}
+
+/// EC2's published rates hold at the emulator.
+fn hold_to_rates(stand: &Stand) {
+    let rate = |rate: Rate| json!({ "per_second": 1.0 / rate.every.as_secs_f64(), "burst": rate.burst });
+    let rates = json!({
+        "CreateFleet": rate(Rate::CREATE_FLEET),
+        "CreateTags": rate(Rate::CREATE_TAGS),
+        "TerminateInstances": rate(Rate::TERMINATE_INSTANCES),
+        "DescribeInstances": rate(Rate::DESCRIBE),
+    });
+    stand.aws.door("rates", &rates);
+}
+
+#[tokio::test]
+async fn claims_that_ask_for_the_same_are_launched_together() {
+    let Some(mut stand) = Stand::open("together").await else { return };
+    let count = std::env::var("KARP_TOGETHER").ok().map_or(CLAIMS, |count| count.parse().expect("a number"));
+    stand.start();
+    let crowd = Crowd::prepare(&stand).await;
+    until("the class is ready", async || crowd.is_ready().await).await;
+    hold_to_rates(&stand);
+    let begin = Instant::now();
+    crowd.come(count).await;
+    let made = begin.elapsed();
+    until_within(Duration::from_secs(600), "all are launched", async || crowd.launched().await == count).await;
+    let (took, calls) = (begin.elapsed(), crowd.calls());
+    let throttled = calls.iter().filter(|call| !call["error"].is_null()).count();
+    println!(
+        "figure: {count} equal NodeClaims (made within {made:.1?}) have their instances after {took:.1?}, by {} CreateFleet calls, of which {throttled} were throttled",
+        calls.len()
+    );
+    // between a token and its call a batch is written on its claims: on a busy machine some calls bunch
+    assert!(throttled <= 1 + calls.len() / 20, "EC2 throttled {throttled} of {} calls", calls.len());
+    let together = count - BURST.min(count);
+    assert!(calls.len() < BURST + together / 2, "{} calls", calls.len());
+    crowd.each_has_its_own(count).await;
+    let tagged: Vec<Value> = serde_json::from_value(stand.aws.look("calls?action=CreateTags")).expect("calls");
+    let named = tagged.iter().filter(|call| call["error"].is_null()).count();
+    assert!(named > 0 && tagged.len() - named <= 1 + named / 20, "{named} of {} calls", tagged.len());
+    crowd.go().await;
+    stand.leave().await;
+}
+
+/// The controller is killed while EC2 has launched and the answers are on their way, and again between a batch's record and its call.
+#[tokio::test]
+async fn a_crash_in_the_middle_of_a_batch_loses_nothing_and_launches_nothing_twice() {
+    let Some(mut stand) = Stand::open("batch").await else { return };
+    let settings = [("KARP_LAUNCH_LISTING", LISTING)];
+    stand.start_with(&settings);
+    {
+        let crowd = Crowd::prepare(&stand).await;
+        until("the class is ready", async || crowd.is_ready().await).await;
+        // what is launched together is seen late, too
+        stand.aws.door("hide", &json!([{ "where": stand.name, "young_seconds": 3 }]));
+        stand.aws.door("hold", &json!({ "action": "CreateFleet" }));
+        crowd.come(CLAIMS).await;
+        until("a batch is launched", async || crowd.instances().iter().any(|one| !one["tags"][BATCH].is_null())).await;
+        assert_eq!(crowd.launched().await, 0, "no answer has come");
+    }
+    stand.crash();
+    stand.aws.door("release", &json!({ "action": "CreateFleet" }));
+    // by now the batches are begun by claims that have none: their calls fail, and the controller is killed again
+    stand.aws.door("throttle", &json!({ "CreateFleet": { "seconds": 25 } }));
+    stand.start_with(&settings);
+    let pending = async |stand: &Stand| {
+        let claims: Vec<NodeClaim> = stand.mine().await;
+        claims.iter().filter(|claim| instance_of(claim).is_empty() && batch(claim).is_some()).count()
+    };
+    until("what was launched is adopted, and a batch waits", async || {
+        let launched = stand.mine::<NodeClaim>().await.iter().filter(|claim| !instance_of(claim).is_empty()).count();
+        launched == stand.aws.instances(&stand.name).len() && pending(&stand).await > 0
+    })
+    .await;
+    stand.crash();
+    stand.aws.door("reset-faults", &json!({}));
+    stand.start_with(&settings);
+    let crowd = Crowd { stand: &stand, claims: Api::all(stand.client.clone()), named: format!("{}-crowd", stand.name) };
+    until_within(Duration::from_secs(180), "all are launched", async || crowd.launched().await == CLAIMS).await;
+    crowd.each_has_its_own(CLAIMS).await;
+    crowd.go().await;
+    stand.leave().await;
+}
