@@ -4,6 +4,7 @@ use std::{path::Path, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand};
+use launcher::prerequisites::{self, Work};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -13,6 +14,7 @@ use crate::{
     layout::Layout,
     lives, oracle, release,
     sandbox::{Options, Sandbox},
+    second_opinion::SecondOpinion,
     tools::Tools,
     verify,
 };
@@ -76,7 +78,11 @@ enum Command {
     Figures,
     /// Build the tools only
     #[command(hide = true)]
-    Tools,
+    Tools {
+        /// With what only `cargo verify` uses
+        #[arg(long)]
+        for_verify: bool,
+    },
     /// Hold a sandbox until a signal comes; `up` starts this
     #[command(hide = true)]
     Supervise {
@@ -131,7 +137,7 @@ fn run(command: Command) -> Result<ExitCode> {
             })?;
         }
         Command::Verify { deep } => {
-            launcher::prerequisites::check()?;
+            prerequisites::check(Work::Verify)?;
             return interruptible(verify::run(layout, deep));
         }
         Command::Sim { seeds, from } => return interruptible(lives::run(&layout, seeds, from)),
@@ -152,9 +158,12 @@ fn run(command: Command) -> Result<ExitCode> {
             })?;
             println!("{}", serde_json::to_string(&figures)?);
         }
-        Command::Tools => {
-            launcher::prerequisites::check()?;
+        Command::Tools { for_verify } => {
+            prerequisites::check(if for_verify { Work::Verify } else { Work::Sandbox })?;
             println!("{}", Tools::ensure(&layout)?.bin.display());
+            if for_verify {
+                SecondOpinion::ensure(&layout)?;
+            }
         }
         Command::Supervise { which, node_delay } => {
             let tools = Tools::built(&layout)?.context("the tools are not built")?;
@@ -167,7 +176,7 @@ fn run(command: Command) -> Result<ExitCode> {
 
 /// Names what lacks, then builds the tools, the controller and the provider, each in a process group that an interrupt ends.
 async fn set_up(layout: &Layout) -> Result<Tools> {
-    launcher::prerequisites::check()?;
+    prerequisites::check(Work::Sandbox)?;
     if Tools::built(layout)?.is_none() {
         let mut build = std::process::Command::new(std::env::current_exe()?);
         build.arg("tools").stdout(std::io::stderr());

@@ -31,6 +31,7 @@ pub mod progress;
 pub mod record;
 pub mod release;
 pub mod sandbox;
+pub mod second_opinion;
 pub mod state;
 pub mod tofu;
 pub mod tools;

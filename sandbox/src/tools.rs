@@ -138,7 +138,7 @@ impl Places {
 }
 
 /// Digests the parts, each with its length, so that moving a byte from one to the next changes the key.
-fn key(parts: &[&[u8]]) -> String {
+pub(crate) fn key(parts: &[&[u8]]) -> String {
     let mut digest = Sha256::new();
     for part in parts {
         digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
@@ -147,12 +147,12 @@ fn key(parts: &[&[u8]]) -> String {
     hex::encode(digest.finalize())[..KEY_LENGTH].to_owned()
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("reading {}", path.display()))
 }
 
 /// Makes a folder if it is missing: under a lock, beside its place, moved there only when it is whole.
-fn whole(place: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn whole(place: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if place.is_dir() {
         return Ok(());
     }
@@ -216,7 +216,7 @@ fn link_all(modules: &[PathBuf], fresh: &Path) -> Result<()> {
 }
 
 /// Runs a build to its end with its output in a log, telling the step what it does.
-fn run(step: &mut Step, what: &str, command: &mut Command, log: &Path) -> Result<()> {
+pub(crate) fn run(step: &mut Step, what: &str, command: &mut Command, log: &Path) -> Result<()> {
     let output = File::create(log).with_context(|| format!("making {}", log.display()))?;
     let mut child = command
         .stdin(Stdio::null())

@@ -25,6 +25,7 @@ use crate::{
     progress::Step,
     record::{self, Record, StepRecord, rounded},
     sandbox::{Options, Sandbox},
+    second_opinion::SecondOpinion,
     tools::Tools,
 };
 
@@ -123,22 +124,21 @@ impl Verify {
         self.tests(&tools).await?;
         if !self.deep {
             self.demo("demo").await?;
-            self.rights();
-            return Ok(());
+            return self.rights().await;
         }
         self.figures().await?;
         for number in 1..=DEEP_DEMOS {
             self.demo(&format!("demo-{number}")).await?;
             self.record.demo(&self.layout.root.join("target/demo/timeline.json"))?;
         }
-        self.rights();
+        self.rights().await?;
         self.demos_together().await
     }
 
     /// Builds the tools in a process of their own, which ends with everything under it when the run is interrupted.
     async fn tools(&mut self) -> Result<Option<Tools>> {
         let mut command = std::process::Command::new(&self.program);
-        command.arg("tools");
+        command.args(["tools", "--for-verify"]);
         self.step("tools", command).await?;
         Tools::built(&self.layout)
     }
@@ -218,13 +218,27 @@ impl Verify {
 
     /// Under the roles that are installed, in the cluster and at AWS, the controllers of edge tests and demo were forbidden nothing, and used
     /// all that is granted.
-    fn rights(&mut self) {
+    async fn rights(&mut self) -> Result<()> {
         let begin = Instant::now();
         let judged = self.judge_rights();
         self.judged("controller-rights", &judged, begin);
         let begin = Instant::now();
         let judged = self.judge_aws_rights();
         self.judged("aws-rights", &judged, begin);
+        match judged {
+            Ok(()) => self.ask_again().await,
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Another evaluator agrees with each verdict that was reached on rights at AWS.
+    async fn ask_again(&mut self) -> Result<()> {
+        let other =
+            SecondOpinion::installed(&self.layout)?.context("the step `tools` did not install the other evaluator")?;
+        let name = "aws-rights-again";
+        self.step(name, other.on(&self.folder.join(AWS_CASES))).await?;
+        println!("{}", process::last_lines(&self.folder.join(format!("{name}.log")), 1));
+        Ok(())
     }
 
     fn judged(&mut self, step: &str, judged: &Result<()>, begin: Instant) {
@@ -244,7 +258,7 @@ impl Verify {
     }
 
     /// The controllers' policies at AWS allow all that was asked, and no more: see [`iam::Rights::prove`]. The verdicts are left for another
-    /// evaluator (`sandbox/tools/iam-simulate`).
+    /// evaluator (`ask_again`).
     fn judge_aws_rights(&mut self) -> Result<()> {
         let mut rights = self.aws_rights.take().context("the edge tests left no log of rights")?;
         let path = self.layout.root.join(demo::AWS_RIGHTS);

@@ -3,15 +3,18 @@
 
 use std::{os::unix::process::CommandExt as _, process::ExitCode};
 
+use launcher::prerequisites::{self, Work};
+
 /// Commands that look at what is there: they build nothing new, so cargo need not say anything.
 const QUIET: [&str; 3] = ["status", "down", "env"];
 
 fn main() -> ExitCode {
-    if let Err(lacks) = launcher::prerequisites::check() {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let verify = arguments.first().is_some_and(|first| first == "verify");
+    if let Err(lacks) = prerequisites::check(if verify { Work::Verify } else { Work::Sandbox }) {
         eprintln!("error: {lacks}");
         return ExitCode::FAILURE;
     }
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let mut cargo = launcher::cargo();
     cargo.arg("run");
     if arguments.first().is_some_and(|first| QUIET.iter().any(|quiet| first == quiet)) {

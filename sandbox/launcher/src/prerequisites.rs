@@ -6,6 +6,17 @@ use std::{fmt, process::Command};
 const OLDEST_GO: (u32, u32) = (1, 21);
 /// The oldest Python that the emulator's packages support.
 const OLDEST_PYTHON: (u32, u32) = (3, 10);
+/// The oldest Node.js that the other evaluator of IAM policies is tried with: Debian 12's.
+const OLDEST_NODE: (u32, u32) = (18, 0);
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// A sandbox runs, with or without the demo in it.
+    Sandbox,
+    /// All is verified.
+    Verify,
+}
 
 /// Something that is missing or too old.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +31,7 @@ pub struct Lacks(Vec<Lack>);
 
 impl fmt::Display for Lacks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "this machine lacks what the sandbox is built with:")?;
+        write!(f, "this machine lacks what the sandbox and its tests are built with:")?;
         self.0.iter().try_for_each(|lack| write!(f, "\n  - {}\n    fix: {}", lack.what, lack.fix))
     }
 }
@@ -31,8 +42,12 @@ impl std::error::Error for Lacks {}
 ///
 /// # Errors
 /// When something lacks: all of it.
-pub fn check() -> Result<(), Lacks> {
-    let lacks: Vec<Lack> = [go(), python(), c_compiler()].into_iter().filter_map(Result::err).collect();
+pub fn check(work: Work) -> Result<(), Lacks> {
+    let mut found = vec![go(), python(), c_compiler()];
+    if work == Work::Verify {
+        found.push(node());
+    }
+    let lacks: Vec<Lack> = found.into_iter().filter_map(Result::err).collect();
     if lacks.is_empty() { Ok(()) } else { Err(Lacks(lacks)) }
 }
 
@@ -49,6 +64,17 @@ fn python() -> Result<(), Lack> {
     at_least("Python", found.as_deref(), python_version, OLDEST_PYTHON, FIX)?;
     if output("python3", &["-c", "import venv, ensurepip"]).is_none() {
         return Err(Lack { what: "Python's venv module is missing".to_owned(), fix: FIX });
+    }
+    Ok(())
+}
+
+/// A tool of the tests is a package of npm (`sandbox/tools/iam-simulate`).
+fn node() -> Result<(), Lack> {
+    const FIX: &str = "install Node.js 18 or newer with npm (Debian and Ubuntu: `apt-get install nodejs npm`); only `cargo verify` needs it";
+    let found = output("node", &["--version"]);
+    at_least("Node.js", found.as_deref(), node_version, OLDEST_NODE, FIX)?;
+    if output("npm", &["--version"]).is_none() {
+        return Err(Lack { what: "npm is missing (Node.js is there)".to_owned(), fix: FIX });
     }
     Ok(())
 }
@@ -93,6 +119,11 @@ fn python_version(text: &str) -> Option<Version> {
     numbers(text.trim().strip_prefix("Python ")?)
 }
 
+/// `v20.20.2`
+fn node_version(text: &str) -> Option<Version> {
+    numbers(text.trim().strip_prefix('v')?)
+}
+
 fn numbers(text: &str) -> Option<Version> {
     let mut parts = text.split('.');
     let major = parts.next()?.parse().ok()?;
@@ -117,6 +148,7 @@ mod tests {
         assert_eq!(go_version("go version go1.22rc1 linux/amd64"), Some((1, 22)));
         assert_eq!(python_version("Python 3.11.7\n"), Some((3, 11)));
         assert_eq!(python_version("Python 3.14.0rc2"), Some((3, 14)));
+        assert_eq!(node_version("v20.20.2\n"), Some((20, 20)));
         assert_eq!(go_version("gopher"), None);
     }
 

@@ -53,12 +53,12 @@ pub struct Proof {
     pub needed: usize,
     /// Misuses that are refused.
     pub misuses: usize,
-    /// Verdicts for another evaluator to agree with: one for each shape of request, of all policies.
-    pub cases: Vec<Case>,
+    /// Verdicts for another evaluator to agree with, none of them twice.
+    pub cases: BTreeSet<Case>,
 }
 
 /// One verdict.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Case {
     /// The policy's digest.
     pub policy: String,
@@ -198,8 +198,6 @@ struct Found {
     passed: Vec<String>,
     /// What was judged already: requests that differ in ids only are alike.
     judged: BTreeSet<(String, Shape)>,
-    /// The same under whichever policy.
-    told: BTreeSet<Shape>,
 }
 
 /// A request without what is its own alone: the action, the kind of the resource, and the keys of the context.
@@ -230,17 +228,17 @@ impl Found {
 /// Judges a request with each statement that allows it left out, and misused.
 fn judge(digest: &str, documents: &[Document], request: &Request, proof: &mut Proof, found: &mut Found) {
     let Verdict::Allowed(by) = evaluate(documents, request) else { return };
+    proof.cases.insert(case(digest, None, request, format!("allowed by {}", by.join(", "))));
     if !found.judged.insert((digest.to_owned(), shape(request))) {
         return;
     }
-    let mut cases = vec![case(digest, None, request, format!("allowed by {}", by.join(", ")))];
     for statement in documents.iter().flat_map(|document| &document.statements).filter(|one| by.contains(&one.sid)) {
         let sid = &statement.sid;
         found.used.extend(actions(statement).into_iter().filter(|(_, action)| *action == request.action));
         let rest: Vec<Document> = documents.iter().map(|document| document.without(sid)).collect();
         if !evaluate(&rest, request).is_allowed() {
             found.needed.insert(sid.clone());
-            cases.push(case(digest, Some(sid), request, format!("needs {sid}")));
+            proof.cases.insert(case(digest, Some(sid), request, format!("needs {sid}")));
         }
         for misuse in misuses(statement, request) {
             let about = format!("misuse of {sid}: {}", misuse.rule);
@@ -251,13 +249,10 @@ fn judge(digest: &str, documents: &[Document], request: &Request, proof: &mut Pr
                 _ => {
                     proof.misuses += 1;
                     found.refused.entry(sid.clone()).or_default().insert(misuse.rule);
-                    cases.push(Case { allowed: false, ..case(digest, None, &misuse.request, about) });
+                    proof.cases.insert(Case { allowed: false, ..case(digest, None, &misuse.request, about) });
                 }
             }
         }
-    }
-    if found.told.insert(shape(request)) {
-        proof.cases.extend(cases);
     }
 }
 

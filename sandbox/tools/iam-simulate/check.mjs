@@ -1,8 +1,9 @@
-// Asks @cloud-copilot/iam-simulate for each verdict that `cargo verify` reached (target/verify/aws-rights.json) and tells where it differs.
+// Asks @cloud-copilot/iam-simulate for each verdict that `cargo verify` reached on what controllers asked of AWS (the file that is named,
+// or target/verify/aws-rights.json) and tells where it differs. `sandbox/src/second_opinion.rs` installs and runs this.
 //
 // It also knows AWS's service authorization reference: which kinds of resources and which condition keys an action has. A misuse that is no
-// request of AWS's at all (`arn:another:…`) is one that it refuses to judge; that counts as refused. Keys that an action does not have are
-// told, too: a condition on such a key would never hold.
+// request of AWS's at all (`arn:another:…`) is one that it cannot judge; AWS refuses it as well, but it does not count as agreed. Keys that
+// an action does not have are told, too: a condition on such a key would never hold.
 
 import { readFileSync } from 'node:fs'
 import { runSimulation } from '@cloud-copilot/iam-simulate'
@@ -14,6 +15,12 @@ const text = readFileSync(file, 'utf8').replaceAll(/(arn:[^:"]*:ssm:[^:"]*):(:pa
 const { policies, cases } = JSON.parse(text)
 // A star in a request's ARN asks it about all resources; ours stands for one that is still to be made.
 const MADE = '0123456789abcdef0'
+// What it answers when the action is not done to such a resource at all.
+const NO_SUCH_REQUEST = 'no.resource.types'
+// The fewest misuses of each statement that it must have judged.
+const MISUSES = 3
+// Differences that are told one by one.
+const TOLD = 12
 
 async function judge({ policy, without, request }) {
   const documents = policies[policy].map((document) => ({
@@ -34,26 +41,36 @@ async function judge({ policy, without, request }) {
   }, {})
 }
 
-const told = { agreed: 0, malformed: 0, differed: [] }
+// `misuse of STATEMENT: RULE`, as sandbox/src/iam/rights.rs words it.
+const misuse = ({ about }) => /^misuse of ([^:]+): (.*)$/s.exec(about)
+const told = { allowed: 0, denied: 0, malformed: 0, differed: [] }
 const ignored = new Map()
+const judged = new Map()
 for (const one of cases) {
+  const [, statement, rule] = misuse(one) ?? []
+  if (statement && !judged.has(statement)) judged.set(statement, new Set())
   const answer = await judge(one)
+  if (answer.resultType === 'error') {
+    if (statement && answer.errors.message === NO_SUCH_REQUEST) told.malformed += 1
+    else told.differed.push({ ...one, error: answer.errors.message, details: answer.errors.identityPolicyErrors })
+    continue
+  }
   const allowed = answer.overallResult === 'Allowed'
-  if (answer.resultType === 'error' && (one.allowed || !one.about.startsWith('misuse'))) {
-    told.differed.push({ ...one, error: answer.errors.message, details: answer.errors.identityPolicyErrors })
-  } else if (answer.resultType === 'error') {
-    told.malformed += 1
-  } else if (allowed === one.allowed) {
-    told.agreed += 1
-  } else {
+  if (allowed !== one.allowed) {
     told.differed.push({ ...one, other: answer.overallResult, ignored: answer.result?.ignoredContextKeys })
+  } else {
+    told[allowed ? 'allowed' : 'denied'] += 1
+    judged.get(statement)?.add(rule)
   }
   for (const key of answer.result?.ignoredContextKeys ?? []) {
     const name = key.replace(/^(aws:(?:Request|Resource)Tag)\/.*/, '$1')
     ignored.set(`${one.request.action} ${name}`, (ignored.get(`${one.request.action} ${name}`) ?? 0) + 1)
   }
 }
-for (const one of told.differed) console.log(JSON.stringify(one))
-console.log(`${cases.length} cases: ${told.agreed} agreed, ${told.malformed} misuses are no requests at all, ${told.differed.length} differ`)
 if (ignored.size) console.log('keys that an action does not have:', Object.fromEntries([...ignored].sort()))
-process.exit(told.differed.length || !cases.length ? 1 : 0)
+for (const one of told.differed.slice(0, TOLD)) console.log(`differs: ${JSON.stringify(one)}`)
+const few = [...judged].filter(([, rules]) => rules.size < MISUSES).map(([statement]) => statement)
+if (few.length) console.log(`fewer than ${MISUSES} misuses were judged of: ${few.join(', ')}`)
+const agreed = `agrees that ${told.allowed} are allowed and ${told.denied} are not`
+console.log(`another evaluator ${agreed}; ${told.malformed} misuses are no requests of AWS's; ${told.differed.length} differ`)
+process.exit(told.differed.length || few.length || !told.allowed || !told.denied ? 1 : 0)
