@@ -108,6 +108,7 @@ POST = {
     "fail": lambda world, gate, body: world.faults.fail(body) or {},
     "cut": lambda world, gate, body: world.faults.cut(body) or {},
     "rates": lambda world, gate, body: world.faults.rates(body) or {},
+    "silence": lambda world, gate, body: world.faults.silence(body) or {},
     "hide": lambda world, gate, body: world.lag.hide(body) or {},
     "hold": hold, "release": release, "reset-faults": reset_faults, "interrupt": interrupt,
     "reservations": lambda world, gate, body: reservations.replace(world, body),

@@ -18,6 +18,7 @@ class Faults:
         self.capacity = []  # {capacity_type, instance_type, zone, subnet: "*" is any, patterns go; code; message; available}
         self._failures = []  # {action, where, code, message, status, times, until; after: calls that still pass; dry_runs: they fail too}
         self._cuts = []  # {action, where, when: before or after the effect, times, until}
+        self._silences = []  # {where, times, until}: fleets that launch nothing and say no reason
         self._delays = {}  # action -> seconds
         self._holds = {}  # action -> replies still to hold
         self._waiting = {}  # action -> replies held now
@@ -25,7 +26,7 @@ class Faults:
 
     def reset(self):
         with self._lock:
-            self.capacity, self._failures, self._cuts, self._delays, self._holds, self._rates = [], [], [], {}, {}, {}
+            self.capacity, self._failures, self._cuts, self._silences, self._delays, self._holds, self._rates = [], [], [], [], {}, {}, {}
             self._lock.notify_all()
 
     def capacity_error(self, **pool):
@@ -90,6 +91,21 @@ class Faults:
         """Whether the connection of this call is cut now, used up once."""
         with self._lock:
             rule = next((r for r in self._cuts if r["when"] == when and covers_call(r, call)), None)
+            if rule:
+                rule["times"] -= 1
+            return rule is not None
+
+    def silence(self, rules):
+        with self._lock:
+            self._silences.extend(timed(rule) for rule in rules)
+
+    def is_silent(self, params):
+        """Whether this fleet launches nothing and says no reason, used up once."""
+        with self._lock:
+            def meant(rule):
+                return rule["times"] > 0 and time.monotonic() < rule["until"] and holds(params, rule.get("where", ""))
+
+            rule = next(filter(meant, self._silences), None)
             if rule:
                 rule["times"] -= 1
             return rule is not None

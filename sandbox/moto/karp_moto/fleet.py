@@ -81,7 +81,7 @@ def launch(world, ec2, params):
     options = params.get("SpotOptions" if capacity_type == "spot" else "OnDemandOptions") or {}
     strategy = (options.get("AllocationStrategy") or "lowest-price").replace("lowestPrice", "lowest-price")
     wanted = int(target["TotalTargetCapacity"])
-    pools, errors = candidates(world, ec2, params, capacity_type)
+    pools, errors = ([], []) if world.faults.is_silent(params) else candidates(world, ec2, params, capacity_type)
     rank = (lambda p: (float(p.overrides.get("Priority", "inf")), p.price)) if strategy in BY_PRIORITY else (lambda p: p.price)
     pools.sort(key=rank)
     plan = spread(pools, wanted) if strategy == "diversified" else fill(pools, wanted)

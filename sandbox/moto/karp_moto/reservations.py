@@ -49,7 +49,7 @@ def answered(world, one):
     ends = one.get("end")
     return {
         "CapacityReservationId": one["id"], "OwnerId": one.get("owner", ACCOUNT), "InstanceType": one["instance_type"],
-        "AvailabilityZone": one["zone"], "InstancePlatform": "Linux/UNIX", "Tenancy": "default",
+        "AvailabilityZone": one["zone"], "InstancePlatform": "Linux/UNIX", "Tenancy": one.get("tenancy", "default"),
         "TotalInstanceCount": int(one.get("count", 1)), "AvailableInstanceCount": free(world, one), "State": one.get("state", "active"),
         "InstanceMatchCriteria": one.get("match", "targeted"), "ReservationType": one.get("type", "default"),
         "Interruptible": bool(one.get("interruptible", False)), "EndDateType": "limited" if ends else "unlimited",
@@ -86,7 +86,7 @@ def taken(world, data, kind, zone, capacity_type):
     asked = data.get("CapacityReservationSpecification") or {}
     target = (asked.get("CapacityReservationTarget") or {}).get("CapacityReservationId")
     if target is None:
-        return open_one(world, kind, zone) if asked.get("CapacityReservationPreference") != "none" and capacity_type == "on-demand" else None
+        return open_one(world, kind, zone, tenancy_of(data)) if asked.get("CapacityReservationPreference") != "none" and capacity_type == "on-demand" else None
     one = world.reservations.get(target)
     if one is None:
         raise Refused("InvalidCapacityReservationId.NotFound", f"The capacity reservation '{target}' does not exist")
@@ -95,6 +95,8 @@ def taken(world, data, kind, zone, capacity_type):
     market = (data.get("InstanceMarketOptions") or {}).get("MarketType")
     if market != market_of(one):
         raise Refused("InvalidParameterValue", f"The capacity reservation '{target}' needs the market type {market_of(one)}, not {market}.")
+    if tenancy_of(data) != one.get("tenancy", "default"):
+        raise Refused("InvalidParameterValue", f"The capacity reservation '{target}' is for tenancy {one.get('tenancy', 'default')}, not {tenancy_of(data)}.")
     if not free(world, one):
         raise Refused("ReservationCapacityExceeded", f"The requested reservation does not have sufficient compatible and available capacity for this request: {target}")
     return one
@@ -110,9 +112,14 @@ def hold(instance, one, data):
         instance.lifecycle = market
 
 
-def open_one(world, kind, zone):
+def tenancy_of(data):
+    return (data.get("Placement") or {}).get("Tenancy") or "default"
+
+
+def open_one(world, kind, zone, tenancy):
     """The open reservation that an instance falls into which says nothing of reservations."""
     def fits(one):
-        return one.get("match") == "open" and (one["instance_type"], one["zone"]) == (kind, zone) and free(world, one)
+        place = (one["instance_type"], one["zone"], one.get("tenancy", "default"))
+        return one.get("match") == "open" and place == (kind, zone, tenancy) and free(world, one)
 
     return next(filter(fits, world.reservations.values()), None)

@@ -41,6 +41,28 @@ class Fleet(FleetStand):
         answer = self.fleet(["m5.large"])
         self.assertEqual((answer["Instances"], {e["ErrorCode"] for e in answer["Errors"]}), ([], {"MaxSpotInstanceCountExceeded"}))
 
+    def test_a_silent_fleet_launches_nothing_and_says_no_reason(self):
+        self.post("silence", [{"where": "default-1"}])
+        answer = self.fleet(["m5.large"])
+        self.assertEqual((answer["Instances"], answer["Errors"]), ([], []))
+        self.assertEqual(len(self.fleet(["m5.large"])["Instances"]), 1)
+
+    def test_reservations_are_of_a_tenancy(self):
+        self.addCleanup(self.post, "reservations", [])
+        place = {"instance_type": "m5.large", "zone": "us-east-1a", "count": 2}
+        self.post("reservations", [{"id": "cr-1", **place}, {"id": "cr-2", "tenancy": "dedicated", **place}])
+        told = {r["CapacityReservationId"]: r["Tenancy"] for r in self.ec2.describe_capacity_reservations()["CapacityReservations"]}
+        self.assertEqual(told, {"cr-1": "default", "cr-2": "dedicated"})
+
+        def launched(reservation, tenancy):
+            data = {**self.data, "Placement": {"Tenancy": tenancy}, "CapacityReservationSpecification": {
+                "CapacityReservationPreference": "capacity-reservations-only", "CapacityReservationTarget": {"CapacityReservationId": reservation}}}
+            self.ec2.create_launch_template_version(LaunchTemplateName=self.name, LaunchTemplateData=data)
+            return len(self.fleet(["m5.large"], capacity_type="on-demand")["Instances"])
+
+        asked = [("cr-1", "default"), ("cr-1", "dedicated"), ("cr-2", "default"), ("cr-2", "dedicated")]
+        self.assertEqual([launched(*one) for one in asked], [1, 0, 0, 1])
+
     def test_reservations_are_taken_by_name_or_when_open_until_they_are_full(self):
         self.addCleanup(self.post, "reservations", [])
         self.post("reservations", [
