@@ -3,6 +3,8 @@
 //!
 //! Runs when `KARP_TEST_KUBECONFIG`, `KARP_TEST_AWS_ENDPOINT` and `KARP_TEST_CLUSTER` name a sandbox; `cargo verify` starts one.
 
+#[path = "aws/requests.rs"]
+mod requests;
 mod support;
 
 use std::collections::BTreeMap;
