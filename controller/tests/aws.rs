@@ -6,6 +6,8 @@
 #[path = "aws/requests.rs"]
 mod requests;
 mod support;
+#[path = "aws/tenancy.rs"]
+mod tenancy;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

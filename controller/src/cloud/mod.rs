@@ -15,10 +15,8 @@ use k8s_openapi::api::core::v1::Node;
 use karp_aws::capacity_reservations::Taken;
 use karp_aws::instances::BATCH_TAG;
 use karp_aws::pace::Token;
-use karp_domain::api::{
-    Ami, CapacityReservation, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet, labels, requirements,
-};
-use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering};
+use karp_domain::api::{Ami, CapacityReservation, Ec2NodeClass, NodeClaim, SecurityGroup, Subnet, requirements};
+use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering, Tenancy};
 use karp_domain::fleet::UnavailableOffering;
 use karp_domain::interruption::Health;
 use karp_domain::lifecycle::is_gone_if_unknown;
@@ -113,7 +111,7 @@ pub trait CloudProvider: Send + Sync + 'static {
 
 /// Says whether a claim's instance needs hardware that nobody else uses: it may not share any.
 pub fn is_dedicated(claim: &NodeClaim) -> bool {
-    requirements(&claim.spec.requirements).is_ok_and(|wanted| !wanted.admits(labels::INSTANCE_TENANCY, "default"))
+    requirements(&claim.spec.requirements).is_ok_and(|wanted| Tenancy::of(&wanted) == Tenancy::Dedicated)
 }
 
 /// What a launch is asked with.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use aws_sdk_ec2::types as ec2;
 use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::{CapacityReservation, CapacityReservationSelectorTerm, InstanceMatchCriteria, ReservationState};
-use karp_domain::catalogue::ReservationKind;
+use karp_domain::catalogue::{ReservationKind, Tenancy};
 use serde::Serialize;
 
 use crate::config::Clients;
@@ -138,6 +138,10 @@ fn read(found: ec2::CapacityReservation, now: Timestamp) -> Option<Found> {
             end_time,
             reservation_type: if block { ReservationKind::CapacityBlock } else { ReservationKind::Default },
             interruptible: found.interruptible,
+            tenancy: match found.tenancy {
+                Some(ec2::CapacityReservationTenancy::Dedicated) => Tenancy::Dedicated,
+                _ => Tenancy::Default,
+            },
             state: if expiring { ReservationState::Expiring } else { ReservationState::Active },
         },
     })
@@ -166,6 +170,23 @@ mod tests {
         assert_eq!(state(CapacityBlock, 40), ReservationState::Expiring);
         assert_eq!(state(Default, 1), ReservationState::Active, "what runs goes on, on demand");
         assert_eq!(read(ec2::CapacityReservation::builder().build(), now), None);
+    }
+
+    #[test]
+    fn a_reservation_is_of_the_tenancy_that_ec2_says() {
+        let tenancy = |told: Option<ec2::CapacityReservationTenancy>| {
+            let found = ec2::CapacityReservation::builder()
+                .capacity_reservation_id("cr-1")
+                .availability_zone("us-east-1a")
+                .instance_type("m7i.large")
+                .owner_id("123456789012")
+                .set_tenancy(told)
+                .build();
+            read(found, Timestamp::UNIX_EPOCH).expect("whole").reservation.tenancy
+        };
+        use ec2::CapacityReservationTenancy::{Dedicated, Default};
+        let told = [Some(Dedicated), Some(Default), None].map(tenancy);
+        assert_eq!(told, [Tenancy::Dedicated, Tenancy::Default, Tenancy::Default]);
     }
 
     #[test]

@@ -444,7 +444,13 @@ mod tests {
         let held = |id: &str, kind, zone: &str, remaining| CapacityReservation {
             instance_type: "m7i.large".into(),
             zone: zone.into(),
-            reservation: Reservation { id: id.into(), kind, interruptible: false, remaining },
+            reservation: Reservation {
+                id: id.into(),
+                kind,
+                interruptible: false,
+                tenancy: Default::default(),
+                remaining,
+            },
             expiring: false,
         };
         let request = |reservations: &[CapacityReservation]| {

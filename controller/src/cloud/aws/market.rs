@@ -254,6 +254,7 @@ mod tests {
                 id: format!("cr-{remaining}").into(),
                 kind: ReservationKind::Default,
                 interruptible: false,
+                tenancy: Default::default(),
                 remaining,
             },
             expiring: false,

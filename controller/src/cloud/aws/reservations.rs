@@ -127,6 +127,7 @@ pub fn offered(
             id: one.id.as_str().into(),
             kind: one.reservation_type,
             interruptible: one.interruptible.unwrap_or(false),
+            tenancy: one.tenancy,
             remaining: left(&one.id).unwrap_or(0),
         },
         expiring: one.state == ReservationState::Expiring,

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::conditions::Condition;
 use super::kubelet::KubeletConfiguration;
-use super::rules;
 use super::shared::{OptionalList, OptionalMap, StringMap};
-use crate::requirement::Operator;
+use super::{labels, rules};
+use crate::requirement::{Operator, Requirements};
 
 /// EC2NodeClass says how instances are made: images, networks, disks, identity and boot.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -475,6 +475,9 @@ pub struct CapacityReservation {
     /// Whether EC2 may take the instances back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interruptible: Option<bool>,
+    /// Whose hardware the capacity is on; left out when it is shared.
+    #[serde(default, skip_serializing_if = "Tenancy::is_default")]
+    pub tenancy: Tenancy,
     /// Whether the reservation is about to end.
     #[serde(default)]
     pub state: ReservationState,
@@ -497,6 +500,40 @@ impl ReservationType {
             Self::Default => "default",
             Self::CapacityBlock => "capacity-block",
         }
+    }
+}
+
+/// Whose hardware instances run on. EC2 lets an instance into a capacity reservation of its own tenancy only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Tenancy {
+    #[default]
+    Default,
+    Dedicated,
+}
+
+impl Tenancy {
+    /// Returns the value of `karpenter.k8s.aws/instance-tenancy`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Dedicated => "dedicated",
+        }
+    }
+
+    /// Answers the tenancy of a node with these requirements: hardware of its own only where it may not share any, as in Karpenter.
+    #[must_use]
+    pub fn of(requirements: &Requirements) -> Self {
+        let may_share = requirements.admits(labels::INSTANCE_TENANCY, Self::Default.as_str());
+        if may_share { Self::Default } else { Self::Dedicated }
+    }
+
+    /// Says whether hardware is shared with others.
+    #[must_use]
+    #[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+    pub const fn is_default(&self) -> bool {
+        matches!(self, Self::Default)
     }
 }
 

@@ -14,7 +14,7 @@ mod price;
 mod table;
 mod unavailable;
 
-pub use crate::api::ReservationType as ReservationKind;
+pub use crate::api::{ReservationType as ReservationKind, Tenancy};
 pub use builtin::{builtin, builtin_type};
 pub use demands::Demands;
 pub use estimate::{estimate_on_demand, estimate_spot};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Price, PriceSource, ReservationKind};
+use super::{Price, PriceSource, ReservationKind, Tenancy};
 use crate::api::labels;
 use crate::requirement::Requirements;
 
@@ -119,6 +119,16 @@ impl Offering {
         })
     }
 
+    /// Says whether a node of requirements can be bought this way: what it is bought from is of the node's tenancy, too.
+    pub fn suits(&self, requirements: &Requirements) -> bool {
+        self.is_of(Tenancy::of(requirements)) && self.satisfies(requirements)
+    }
+
+    /// Says whether nodes of a tenancy can be bought this way. What is not reserved is sold for both.
+    pub fn is_of(&self, tenancy: Tenancy) -> bool {
+        self.reservation.as_ref().is_none_or(|held| held.tenancy == tenancy)
+    }
+
     /// Says whether the price is a guess by [`super::estimate_on_demand`] or [`super::estimate_spot`].
     pub fn is_estimated(&self) -> bool {
         self.source == PriceSource::Estimated
@@ -148,6 +158,9 @@ pub struct Reservation {
     pub kind: ReservationKind,
     /// The owner of the reservation may take the instances back.
     pub interruptible: bool,
+    /// Whose hardware it is: nodes of another tenancy cannot take it.
+    #[serde(default, skip_serializing_if = "Tenancy::is_default")]
+    pub tenancy: Tenancy,
     /// Free instances.
     pub remaining: u32,
 }

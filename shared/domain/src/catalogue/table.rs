@@ -7,7 +7,9 @@ use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
 use super::offering::RESERVATION_LABELS;
-use super::{CapacityType, InstanceFacts, InstanceType, NodeSettings, Offering, Price, PriceSource, Zone, offerings};
+use super::{
+    CapacityType, InstanceFacts, InstanceType, NodeSettings, Offering, Price, PriceSource, Tenancy, Zone, offerings,
+};
 use crate::api::labels;
 use crate::requirement::{Requirement, Requirements};
 
@@ -161,6 +163,14 @@ impl Catalogue {
         }
         copy.index_offerings();
         copy
+    }
+
+    /// Answers what nodes of a tenancy can be bought from: reservations of the other one give them nothing.
+    pub fn of_tenancy(self: &Arc<Self>, tenancy: Tenancy) -> Arc<Self> {
+        if self.reservations().all(|(_, offering)| offering.is_of(tenancy)) {
+            return self.clone();
+        }
+        Arc::new(self.without(|_, offering| !offering.is_of(tenancy)))
     }
 
     /// Makes a copy in which reservations have so many instances less than this one says.
@@ -368,7 +378,7 @@ impl Catalogue {
 
     /// Answers the reserved offerings with room that satisfy requirements, each with the place of its type.
     fn held(&self, requirements: &Requirements) -> impl Iterator<Item = (usize, &Offering)> {
-        self.reservations().filter(|(_, offering)| offering.available && offering.satisfies(requirements))
+        self.reservations().filter(|(_, offering)| offering.available && offering.suits(requirements))
     }
 
     /// Answers the offering of the capacity reservation with this id, used up or not.
@@ -377,13 +387,12 @@ impl Catalogue {
         self.reservations().map(|(_, offering)| offering).find(|offering| is(offering))
     }
 
-    /// Says whether a ranked offering satisfies requirements on the labels of capacity reservations: a market does not tell those of one
-    /// zone apart.
+    /// Says whether a ranked offering satisfies requirements on the labels of capacity reservations, and is of the tenancy that they ask for:
+    /// a market does not tell those of one zone apart.
     pub fn admits(&self, ranked: &RankedOffering, requirements: &Requirements) -> bool {
         match &ranked.reservation {
-            _ if !asks_for_reservations(requirements) => true,
             None => of_reservations(requirements).all(Requirement::admits_absence),
-            Some(id) => self.reservation(id).is_some_and(|whole| whole.satisfies(requirements)),
+            Some(id) => self.reservation(id).is_some_and(|whole| whole.suits(requirements)),
         }
     }
 
@@ -463,7 +472,7 @@ fn of_reservations(requirements: &Requirements) -> impl Iterator<Item = &Require
 
 /// Says whether requirements tell capacity reservations apart.
 pub(crate) fn asks_for_reservations(requirements: &Requirements) -> bool {
-    of_reservations(requirements).next().is_some()
+    of_reservations(requirements).next().is_some() || requirements.contains(labels::INSTANCE_TENANCY)
 }
 
 /// Orders offerings by price, then by how, where and from which reservation they are bought.

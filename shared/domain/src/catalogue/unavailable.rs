@@ -163,6 +163,7 @@ mod tests {
 
     fn sold(zone: &str, capacity_type: CapacityType, reservation: Option<&str>) -> Offering {
         let reservation = reservation.map(|id| Reservation {
+            tenancy: Default::default(),
             id: id.into(),
             kind: ReservationKind::Default,
             interruptible: false,

@@ -16,7 +16,7 @@ use super::terms::{CounterId, Terms};
 use super::wants::Wants;
 use super::{Hosts, Misfit, Solution, Target, reservations, share};
 use crate::api::labels;
-use crate::catalogue::{Catalogue, InstanceType, Market, NodeSettings, Price, TypeSet, builtin_type};
+use crate::catalogue::{Catalogue, InstanceType, Market, NodeSettings, Price, Tenancy, TypeSet, builtin_type};
 use crate::cluster::{
     Catalogues, Claim, DaemonSet, Host, HostPort, NAME_FIELD, NAMES, NEW_NAME, Owner, Pod, PodKey, Pool, Shape,
     Snapshot, VolumeProblem, is_ephemeral,
@@ -304,8 +304,10 @@ pub(super) fn open_catalogue(pool: &Pool, catalogues: &Catalogues) -> Result<Arc
         return Err(Misfit::StaticPool);
     }
     let class = &pool.class.name;
-    let catalogue = catalogues.of(class, Some(&pool.name)).cloned();
-    catalogue.ok_or_else(|| Misfit::ClassNotReady { class: class.clone() })
+    let catalogue =
+        catalogues.of(class, Some(&pool.name)).ok_or_else(|| Misfit::ClassNotReady { class: class.clone() })?;
+    // Packing does not tell the reservations of a zone apart: a pool has those of its own nodes' tenancy.
+    Ok(catalogue.of_tenancy(Tenancy::of(&pool.requirements)))
 }
 
 fn pool_state(

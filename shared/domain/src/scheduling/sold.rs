@@ -68,7 +68,8 @@ impl fmt::Display for Places {
 
 /// What requirements ask of offerings.
 pub(crate) fn of_offerings(requirements: &Requirements) -> Requirements {
-    let keys = [labels::ZONE, labels::ZONE_ID, labels::CAPACITY_TYPE].into_iter().chain(RESERVATION_LABELS);
+    let keys = [labels::ZONE, labels::ZONE_ID, labels::CAPACITY_TYPE, labels::INSTANCE_TENANCY];
+    let keys = keys.into_iter().chain(RESERVATION_LABELS);
     keys.filter_map(|key| requirements.get(key)).cloned().collect()
 }
 
@@ -107,7 +108,7 @@ pub(crate) fn sold(
     let asked = of_offerings(requirements);
     let all = || types.ones().flat_map(|at| &catalogue.types()[at].offerings);
     let there = |offering: &&Offering| {
-        offering.satisfies(&asked) && (allows(catalogue, market, offering) || offering.reservation.is_some())
+        offering.suits(&asked) && (allows(catalogue, market, offering) || offering.reservation.is_some())
     };
     match all().any(|offering| there(&offering)) {
         true => Ok(Places::of(all().filter(there))),

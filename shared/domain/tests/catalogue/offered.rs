@@ -3,7 +3,7 @@
 use karp_domain::api::labels;
 use karp_domain::catalogue::{
     CapacityReservation, CapacityType, Catalogue, InstanceType, NodeSettings, Overlay, Price, PriceChange, PriceSource,
-    Reservation, ReservationKind, Zone, builtin_type, estimate_on_demand, offerings, reserved_offerings,
+    Reservation, ReservationKind, Tenancy, Zone, builtin_type, estimate_on_demand, offerings, reserved_offerings,
 };
 use karp_domain::requirement::{Requirement, Requirements};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn zones() -> Vec<Zone> {
 
 fn reservation(id: &str, instance_type: &str, zone: &str, remaining: u32) -> CapacityReservation {
     let kind = if id.starts_with("cr-block") { ReservationKind::CapacityBlock } else { ReservationKind::Default };
-    let reservation = Reservation { id: id.into(), kind, interruptible: false, remaining };
+    let reservation = Reservation { id: id.into(), kind, interruptible: false, tenancy: Tenancy::Default, remaining };
     CapacityReservation { instance_type: instance_type.into(), zone: zone.into(), reservation, expiring: false }
 }
 
@@ -225,4 +225,30 @@ proptest! {
         prop_assert_eq!(one.catalogue.types(), again.catalogue.types());
         prop_assert!(again.conflicts.is_empty());
     }
+}
+
+#[test]
+fn a_reservation_of_another_tenancy_is_not_admitted() {
+    let of = |tenancy| {
+        let held = reservation("cr-1", "c5.large", "us-east-1b", 1);
+        let held = CapacityReservation { reservation: Reservation { tenancy, ..held.reservation }, ..held };
+        let facts = builtin_type("c5.large").unwrap();
+        let mut all = offerings(facts, &zones(), |_, _| None);
+        all.extend(reserved_offerings("c5.large", &zones(), &[held], estimate_on_demand(facts)));
+        let catalogue = Catalogue::new(vec![InstanceType::from_facts(facts, &NodeSettings::default(), all)]);
+        let ranked = catalogue.ranked(&catalogue.all(), catalogue.market(&Requirements::default()));
+        let admitted = |requirements: &Requirements| {
+            let admitted = ranked.iter().filter(|offering| catalogue.admits(offering, requirements));
+            let (reserved, bought): (Vec<_>, Vec<_>) = admitted.partition(|offering| offering.reservation.is_some());
+            assert_eq!(bought.len(), 6, "what is not reserved is sold for both");
+            !reserved.is_empty()
+        };
+        let asking = |values: &[&str]| {
+            let asked = Requirement::only(labels::INSTANCE_TENANCY, values.iter().copied());
+            Requirements::from_iter([asked])
+        };
+        [Requirements::default(), asking(&["default", "dedicated"]), asking(&["dedicated"])].map(|one| admitted(&one))
+    };
+    assert_eq!(of(Tenancy::Default), [true, true, false]);
+    assert_eq!(of(Tenancy::Dedicated), [false, false, true]);
 }

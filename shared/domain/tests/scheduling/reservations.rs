@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use karp_domain::catalogue::{
-    CapacityReservation, CapacityType, Catalogue, InstanceType, NodeSettings, Reservation, ReservationKind,
+    CapacityReservation, CapacityType, Catalogue, InstanceType, NodeSettings, Reservation, ReservationKind, Tenancy,
     builtin_type, estimate_on_demand, offerings, reserved_offerings,
 };
 use karp_domain::cluster::Snapshot;
@@ -22,7 +22,7 @@ const ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
 
 fn held(id: &str, instance_type: &str, zone: &str, remaining: u32) -> CapacityReservation {
     let kind = ReservationKind::Default;
-    let reservation = Reservation { id: id.into(), kind, interruptible: false, remaining };
+    let reservation = Reservation { id: id.into(), kind, interruptible: false, tenancy: Tenancy::Default, remaining };
     CapacityReservation { instance_type: instance_type.into(), zone: zone.into(), reservation, expiring: false }
 }
 
@@ -90,6 +90,41 @@ fn what_is_paid_is_used_up_and_the_rest_is_bought_as_though_there_were_none() {
     let of = |node: &InFlightNode| (node.pods.len(), node.price, node.instance_types());
     let bought: Vec<_> = solution.nodes.iter().filter(|node| !settled(node)).map(of).collect();
     assert_eq!(bought, alone.nodes.iter().map(of).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_reservation_is_taken_by_nodes_of_its_own_tenancy_alone() {
+    const TENANCY: &str = "karpenter.k8s.aws/instance-tenancy";
+    let own = |held: CapacityReservation| CapacityReservation {
+        reservation: Reservation { tenancy: Tenancy::Dedicated, ..held.reservation },
+        ..held
+    };
+    let held = [held("cr-all", "m7i.2xlarge", "us-east-1a", 2), own(held("cr-own", "m7i.2xlarge", "us-east-1b", 2))];
+    let mut dedicated = on_demand();
+    let asked = json!({"key": TENANCY, "operator": "In", "values": ["dedicated"]});
+    dedicated["spec"]["template"]["spec"]["requirements"].as_array_mut().unwrap().push(asked);
+    let asking: Vec<Value> = large(4)
+        .into_iter()
+        .map(|mut pod| {
+            pod["spec"]["nodeSelector"] = json!({TENANCY: "dedicated"});
+            pod
+        })
+        .collect();
+    let fared = |pool: &Value, pods: &[Value]| {
+        let (_, solution) = answer(&[vec![class(), pool.clone()], pods.to_vec()].concat(), &held);
+        assert!(solution.unschedulable.is_empty(), "{:?}", solution.unschedulable);
+        assert!(solution.nodes.iter().all(|node| !node.offerings.is_empty()));
+        let of = |node: &InFlightNode| Tenancy::of(&node.requirements);
+        (taken(&solution.nodes), solution.nodes.iter().map(of).collect::<BTreeSet<_>>())
+    };
+    use Tenancy::{Dedicated, Default};
+    assert_eq!(fared(&on_demand(), &large(4)), (counts(&[("cr-all", 2)]), BTreeSet::from([Default])));
+    assert_eq!(fared(&dedicated, &large(4)), (counts(&[("cr-own", 2)]), BTreeSet::from([Dedicated])));
+    assert_eq!(fared(&dedicated, &asking), (counts(&[("cr-own", 2)]), BTreeSet::from([Dedicated])));
+    // a pool of both gives its nodes what is reserved for those that ask for nothing
+    assert_eq!(fared(&on_demand(), &asking), (counts(&[]), BTreeSet::from([Dedicated])));
+    let mixed = [large(2), asking[2..].to_vec()].concat();
+    assert_eq!(fared(&on_demand(), &mixed), (counts(&[("cr-all", 2)]), BTreeSet::from([Default, Dedicated])));
 }
 
 #[test]
