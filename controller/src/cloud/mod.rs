@@ -370,7 +370,8 @@ pub enum LaunchError {
     /// The token was used with another request: look for the instance by tag and adopt it.
     #[error("the client token was used for another request: {0}")]
     TokenReused(String),
-    /// Nothing, for a reason that stays: this is the whole answer, kept under the token, so that the next try needs another one.
+    /// Nothing, for a reason that stays or that the cloud keeps to itself: this is the whole answer, kept under the token, so that the next
+    /// try, after a while, needs another one.
     #[error("{message}")]
     Denied {
         /// One word for metrics and conditions.

@@ -1,4 +1,5 @@
-//! What EC2 does not tell, or not yet: lists that miss an instance, instances that are invisible after their launch, answers that are lost.
+//! What EC2 does not tell, or not yet: lists that miss an instance, instances that are invisible after their launch, answers that are lost or
+//! say nothing.
 
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ const MISSED: Duration = Duration::from_secs(25);
 const INVISIBLE: Duration = Duration::from_secs(60);
 /// The same, of one that is ended meanwhile.
 const BRIEFLY: Duration = Duration::from_secs(15);
+/// After an answer that says nothing a claim rests for a minute; it is watched for so long.
+const QUIET: Duration = Duration::from_secs(20);
 /// An instance of which no claim tells is ended within this: seen twice, and for half a minute.
 const COLLECTED: Duration = Duration::from_secs(90);
 
@@ -117,6 +120,31 @@ pub async fn refused_after_a_lost_answer(stand: &mut Stand) {
     let scene = Scene::new(stand, "refused");
     scene.until_running(1).await;
     scene.only_instance().await;
+}
+
+/// EC2 launches nothing and gives no reason: its claim stays, waits, and is launched under another token.
+pub async fn silent(stand: &Stand) {
+    let scene = Scene::new(stand, "silent");
+    stand.aws.door("silence", &json!([{ "where": scene.name }]));
+    scene.pool(&scene.name, &stand.name, &["on-demand"], &["m5ad.xlarge"], 1).await;
+    scene.pods(1).await;
+    until("the claim says that nothing came", async || {
+        let told = scene.claims().await.into_iter().find_map(|claim| claim.status);
+        let said = told.and_then(|status| conditions::get(&status.conditions, conditions::LAUNCHED).cloned());
+        said.is_some_and(|said| said.reason == conditions::LAUNCH_FAILED && said.message.contains("gave no reason"))
+    })
+    .await;
+    let claim = scene.claims().await.remove(0);
+    always(QUIET, "it is not asked for at once, nor another claim made", async || {
+        scene.claims().await.iter().map(ResourceExt::uid).eq([claim.uid()]) && scene.asked().len() == 1
+    })
+    .await;
+    scene.until_running(1).await;
+    scene.only_instance().await;
+    assert_eq!(scene.claims().await[0].uid(), claim.uid(), "the same claim");
+    let tokens: Vec<Value> = scene.asked().into_iter().map(|(_, call)| call["params"]["ClientToken"].clone()).collect();
+    let token = |attempt: u32| json!(format!("{}-{attempt}", claim.uid().unwrap_or_default()));
+    assert_eq!(tokens, [token(1), token(2)]);
 }
 
 /// The connection breaks before a launch reaches EC2, and again after it has: one instance comes of it.

@@ -60,6 +60,7 @@ async fn faults_of_aws_end_well() {
         ("an instance is invisible", Box::pin(doubt::invisible(&stand, &subnets))),
         ("an instance ends before it is seen", Box::pin(doubt::ended_unseen(&stand))),
         ("connections are cut", Box::pin(doubt::cut(&stand))),
+        ("nothing is launched and no reason given", Box::pin(doubt::silent(&stand))),
     ];
     let played = scenes.into_iter().map(|(name, scene)| async move {
         let begin = Instant::now();

@@ -3,6 +3,7 @@
 use karp_aws::change::Failed;
 use karp_aws::fleet::{Answer, Refusal, Request};
 use karp_aws::{Error, Retry};
+use karp_domain::api::conditions;
 use karp_domain::fleet::{Lesson, NO_ADDRESSES, NO_SPOT_ROLE, UnavailableOffering, lesson};
 
 use crate::cloud::{CloudError, LaunchError};
@@ -126,7 +127,8 @@ pub fn elsewhere(refused: &[Refusal], has_room: impl Fn(&str) -> bool) -> Option
 }
 
 /// Draws the consequence of an answer without an instance: another offering if that may help, else what stands in the way. The answer is
-/// definite: EC2 keeps it under the token, so the next try needs another token even where the same request may then succeed.
+/// definite: EC2 keeps it under the token, so the next try needs another token even where the same request may then succeed. An answer without
+/// a reason teaches nothing of offerings: a new claim would be planned and launched as this one was, so this one waits and is tried again.
 pub fn nothing_launched(
     answer: &Answer,
     reservation: impl Fn(&Refusal) -> Option<String>,
@@ -136,6 +138,10 @@ pub fn nothing_launched(
     if let Some(refusal) = lasting {
         let error = refusal.error();
         return LaunchError::Denied { reason: reason(&error).to_owned(), message: error.to_string() };
+    }
+    if answer.refused.is_empty() {
+        let message = "EC2 launched nothing and gave no reason".to_owned();
+        return LaunchError::Denied { reason: conditions::LAUNCH_FAILED.to_owned(), message };
     }
     let message = answer.failure().map_or_else(|| "nothing was launched".to_owned(), |error| error.to_string());
     LaunchError::InsufficientCapacity { offerings: unavailable(&answer.refused, reservation, has_room), message }
@@ -231,10 +237,8 @@ mod tests {
         let refused =
             nothing_launched(&answer(&["InsufficientInstanceCapacity", "UnauthorizedOperation"]), |_| None, |_| false);
         assert!(matches!(&refused, LaunchError::Denied { reason, .. } if reason == "Unauthorized"));
-        assert!(matches!(
-            nothing_launched(&answer(&[]), |_| None, |_| false),
-            LaunchError::InsufficientCapacity { .. }
-        ));
+        let silent = nothing_launched(&answer(&[]), |_| None, |_| false);
+        assert!(matches!(&silent, LaunchError::Denied { reason, .. } if reason == "LaunchFailed"), "{silent:?}");
     }
 
     #[test]
