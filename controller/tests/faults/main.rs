@@ -8,6 +8,7 @@ mod capacity;
 mod classes;
 mod doubt;
 mod images;
+mod prices;
 mod scene;
 #[path = "../support/mod.rs"]
 mod support;

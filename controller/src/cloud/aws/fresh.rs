@@ -39,24 +39,28 @@ impl<T: Send + Sync + 'static> Fresh<T> {
         E: std::fmt::Display + Send + 'static,
         F: Future<Output = Result<T, E>> + Send + 'static,
     {
-        if let Some((value, generation, due)) = self.look(Instant::now()) {
-            if due {
-                self.renew(load());
-            }
-            return Ok((value, generation));
+        let mut known = self.look(Instant::now());
+        let _first = if known.is_none() { Some(self.first.lock().await) } else { None };
+        if known.is_none() {
+            // somebody else may have loaded it meanwhile
+            known = self.look(Instant::now());
         }
-        let _first = self.first.lock().await;
-        if let Some((value, generation, _)) = self.look(Instant::now()) {
-            return Ok((value, generation));
+        let Some((value, generation, due)) = known else {
+            let value = Arc::new(load().await?);
+            return Ok((value.clone(), self.store(value)));
+        };
+        // whoever is told so must renew it: nobody else will
+        if due {
+            self.renew(load());
         }
-        let value = Arc::new(load().await?);
-        Ok((value.clone(), self.store(value)))
+        Ok((value, generation))
     }
 
-    /// Makes the next renewal due after `wait`, if it is not due before or under way.
-    pub fn renew_after(&self, wait: Duration) {
+    /// Makes the next renewal due after `wait`, if it is not due before; answers whether that holds: while one is under way, its end decides.
+    pub fn renew_after(&self, wait: Duration) -> bool {
         let mut state = self.locked();
         state.due = state.due.map(|due| due.min(Instant::now() + wait));
+        state.due.is_some()
     }
 
     /// Returns the value, and whether the caller is the one who must renew it.
@@ -127,10 +131,24 @@ mod tests {
         assert_eq!(fresh.get(load(2)).await.map(|(value, _)| *value), Ok(1));
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(fresh.get(load(3)).await.map(|(value, _)| *value), Ok(1), "good for an hour");
-        fresh.renew_after(Duration::ZERO);
+        assert!(fresh.renew_after(Duration::ZERO));
         assert_eq!(fresh.get(load(4)).await.map(|(value, _)| *value), Ok(1), "renewed in the background");
+        assert!(!fresh.renew_after(Duration::ZERO), "what is under way ends first");
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(fresh.get(load(5)).await.map(|(value, _)| *value), Ok(4));
+    }
+
+    #[tokio::test]
+    async fn who_waited_for_the_first_value_renews_it_when_it_is_due() {
+        let fresh: Arc<Fresh<u32>> = Fresh::new(Duration::ZERO);
+        let slow = || async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Ok::<_, &str>(1)
+        };
+        let (one, other) = futures::join!(fresh.get(slow), fresh.get(|| async { Ok::<_, &str>(2) }));
+        assert_eq!((one.map(|(value, _)| *value), other.map(|(value, _)| *value)), (Ok(1), Ok(1)));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(fresh.get(|| async { Ok::<_, &str>(3) }).await.map(|(value, _)| *value), Ok(2));
     }
 
     #[tokio::test]

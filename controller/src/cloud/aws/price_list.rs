@@ -1,4 +1,5 @@
-//! Prices of the region: renewed every 12 h, kind by kind, so that a failure of one keeps its last good values and the other's new ones.
+//! Prices of the region: renewed every 12 h, kind by kind, so that a failure of one keeps its last good values and the other's new ones. What is
+//! not known is estimated, and nothing waits long to know it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,9 @@ use super::fresh::Fresh;
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// After a renewal of which a part failed the next one waits this long.
 const RETRY: Duration = Duration::from_secs(60);
+/// How long the first look may take where nothing was kept, since all plans wait for it: a region's some 1,400 types are 15 pages of the price
+/// list and 9 of the spot history, at about a second each.
+const FIRST_LOOK: Duration = Duration::from_secs(30);
 
 /// The region's prices.
 pub struct PriceList {
@@ -48,8 +52,9 @@ impl PriceList {
     pub async fn get(&self) -> Result<(Arc<Prices>, u64), Error> {
         let source = self.source.clone();
         let found = self.fresh.get(move || async move { Ok::<_, Error>(source.load().await) }).await?;
-        if let Some(wait) = self.source.locked().again.take() {
-            self.fresh.renew_after(wait);
+        let mut last = self.source.locked();
+        if last.again.is_some_and(|wait| self.fresh.renew_after(wait)) {
+            last.again = None;
         }
         Ok(found)
     }
@@ -71,11 +76,13 @@ impl Source {
             *self.locked() = Last { prices: Some(kept.clone()), again: Some(Duration::ZERO) };
             return kept;
         }
+        let limit = previous.is_none().then_some(FIRST_LOOK);
         let previous = previous.unwrap_or_default();
         let on_demand = async {
             if self.isolated { Ok(previous.on_demand.clone()) } else { prices::on_demand(&self.clients).await }
         };
-        let (on_demand, spot) = futures::join!(on_demand, prices::spot(&self.clients));
+        let spot = prices::spot(&self.clients);
+        let (on_demand, spot) = futures::join!(within(limit, on_demand), within(limit, spot));
         let (on_demand, good) = newer("on-demand", on_demand, &previous.on_demand);
         let (spot, also_good) = newer("spot", spot, &previous.spot);
         let found = Prices { on_demand, spot };
@@ -91,7 +98,8 @@ impl Source {
         {
             store.write(&found).await;
         }
-        *self.locked() = Last { prices: Some(found.clone()), again: (!whole).then_some(RETRY) };
+        let wait = if limit.is_some() { Duration::ZERO } else { RETRY };
+        *self.locked() = Last { prices: Some(found.clone()), again: (!whole).then_some(wait) };
         found
     }
 
@@ -99,6 +107,15 @@ impl Source {
         // Nothing can panic while the lock is held, so a poisoned memory is still a sound one.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Waits for an answer no longer than a limit, if there is one.
+async fn within<T>(limit: Option<Duration>, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let Some(limit) = limit else { return answer.await };
+    tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+        let message = format!("no whole answer within {limit:?}");
+        Err(Error::Unreachable { action: "reading prices", message })
+    })
 }
 
 /// Says whether prices are kept for the next start: new ones of one kind, too, but never beside none of the other that could not be read,
@@ -122,7 +139,8 @@ fn newer<T: Clone>(
         }
         Ok(found) => (found, true),
         Err(error) => {
-            tracing::warn!(%error, kept = last.len(), "{kind} prices could not be read: the last good ones stand");
+            let then = if last.is_empty() { "they are estimated" } else { "the last good ones stand" };
+            tracing::warn!(%error, kept = last.len(), "{kind} prices could not be read: {then}");
             (last.clone(), false)
         }
     }
@@ -142,6 +160,14 @@ mod tests {
         assert!(!is_worth_keeping(&both, false, false), "nothing is new");
         assert!(!is_worth_keeping(&one, false, true), "what a former process kept may be better than nothing");
         assert!(is_worth_keeping(&one, true, true), "the price list has none, or there is no way to it");
+    }
+
+    #[tokio::test]
+    async fn a_limit_ends_the_wait_for_an_answer() {
+        let never = futures::future::pending::<Result<u8, Error>>();
+        let told = within(Some(Duration::from_millis(10)), never).await.expect_err("it never comes").to_string();
+        assert!(told.contains("no whole answer within 10ms"), "{told}");
+        assert_eq!(within(None, async { Ok(2) }).await.ok(), Some(2));
     }
 
     #[test]
