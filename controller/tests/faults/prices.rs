@@ -17,8 +17,8 @@ const TYPE: &str = "m5dn.4xlarge";
 /// What it costs on demand and as spot: first, and after the restart. Neither is what is estimated.
 const PRICES: [f64; 2] = [4.321, 1.234];
 const LATER: [f64; 2] = [8.642, 2.468];
-/// A renewal that failed is repeated after a minute.
-const RENEWED: Duration = Duration::from_secs(150);
+/// A renewal that failed is repeated after a minute; one that nobody answers ends after 150 s.
+const RENEWED: Duration = Duration::from_secs(240);
 
 #[tokio::test]
 async fn prices_outlive_an_outage_and_are_estimated_until_some_are_known() {
