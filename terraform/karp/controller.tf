@@ -1,6 +1,8 @@
 # The controller, and what clears up after it.
 
 resource "karp_crds" "this" {
+  adopt           = var.adopt_crds
+  allow_downgrade = var.allow_crd_downgrade
   keep_on_destroy = var.keep_crds_on_destroy
 }
 

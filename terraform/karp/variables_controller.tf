@@ -147,6 +147,18 @@ variable "keep_crds_on_destroy" {
   nullable    = false
 }
 
+variable "adopt_crds" {
+  description = "Take over the custom resource definitions that Helm or another field manager keeps, instead of an error that names it; the provider block's adopt_existing when null."
+  type        = bool
+  default     = null
+}
+
+variable "allow_crd_downgrade" {
+  description = "Apply this version's custom resource definitions even where the cluster has newer ones: what objects say in fields that go is lost when they are next written."
+  type        = bool
+  default     = null
+}
+
 variable "teardown" {
   description = "How destroy clears up: how long nodes may drain, whether NodePools made elsewhere go too, what is ended in AWS."
   type = object({

@@ -162,6 +162,23 @@ run "what_others_made" {
     condition     = karp_node_class.this["default"].subnet_selector_terms[0].tags == tomap({ "karpenter.sh/discovery" = "prod" })
     error_message = "The class looks for the tag."
   }
+
+  assert {
+    condition     = karp_crds.this.adopt == null && karp_crds.this.allow_downgrade == null
+    error_message = "Whether definitions are taken over is the provider block's to say."
+  }
+}
+
+run "definitions_of_others" {
+  variables {
+    adopt_crds          = true
+    allow_crd_downgrade = true
+  }
+
+  assert {
+    condition     = karp_crds.this.adopt && karp_crds.this.allow_downgrade
+    error_message = "Both permissions reach karp_crds."
+  }
 }
 
 run "by_ids_and_aws_auth" {
