@@ -1,131 +1,32 @@
 //! The life of a cluster-scoped custom object: what `karp_node_class`, `karp_node_pool` and `karp_node_overlay` have in common.
 
-use std::collections::BTreeMap;
+mod attributes;
+mod kind;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use karp_domain::api::lint::{Finding, Weight};
-use karp_domain::api::validate::{Violation, ViolationKind};
-use karp_domain::api::words;
-use karp_kube::apply::{self, Force, Manager};
-use karp_kube::wait::{self, Look, Until, WaitError};
-use kube::api::{Api, DeleteParams};
-use kube::core::DynamicObject;
-use kube::{Client, ResourceExt};
+use karp_kube::wait::{self, Look, WaitError};
+use kube::Client;
 use serde::de::DeserializeOwned;
-use serde_json::{Value as Json, json};
-use tfplugin::schema::validate;
-use tfplugin::{Attribute, AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Schema, Type, Value};
+use serde_json::Value as Json;
+use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, Schema, Value};
 
+pub use self::attributes::{adopt, annotations, bare, force_conflicts, named, teardown, wait_for_ready};
+pub use self::kind::CustomKind;
 use super::departure::{Departure, End};
-use super::{identity, inherit, node_claims};
+use super::node_claims;
 use crate::aws::Origin;
-use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::Session;
 
-/// A CRD of the same apply may be some moments behind.
-const CRD_PATIENCE: Duration = Duration::from_secs(60);
-/// A controller that runs answers within seconds; one that has not after this long is told of, and the apply goes on.
-const READY_PATIENCE: Duration = Duration::from_secs(120);
-/// Attributes that are the resource's own and not of the object's spec.
-const OWN: [&str; 9] = [
-    "id",
-    "name",
-    "annotations",
-    "adopt",
-    "force_conflicts",
-    "wait_for_ready",
-    "drain_on_destroy",
-    "teardown",
-    "timeouts",
-];
 /// What to do about an object that stays although nothing of karp's holds it.
 pub const STAYS: &str = "A finalizer keeps it that karp did not set: look who put it there, then run this again.";
 /// Says since when a pool that lives is drained; written by the provider alone, and so shown in state until it is taken away.
 pub const DRAINING: &str = "karp.sh/draining";
-/// What is kept of the time limit to report and to store state.
-const RESERVE: Duration = Duration::from_secs(3);
-
-/// One kind of custom object.
-pub struct CustomKind {
-    pub api_version: &'static str,
-    pub kind: &'static str,
-    pub plural: &'static str,
-    pub crd: &'static str,
-    /// The API's defaults of the spec, which an import leaves out.
-    pub defaults: fn() -> Json,
-    /// Says what the API server would refuse.
-    pub validate: fn(&Json) -> Vec<Violation>,
-    /// Says what the API server takes and nobody can have meant.
-    pub lint: fn(&Json) -> Vec<Finding>,
-    /// Turns attributes as one tree of fields into the spec.
-    pub to_spec: fn(Json) -> Json,
-    /// Turns the spec into a tree of fields, given the state before.
-    pub from_spec: fn(&Json, &Value) -> Json,
-    /// Gives the attribute path, dotted as fields are, of a path in the spec.
-    pub locate: fn(&str) -> String,
-}
-
-/// Gives the attributes that belong to the spec.
-fn spec_attributes(schema: &Schema) -> Attributes {
-    let is_spec = |name: &str| !OWN.contains(&name);
-    schema.attributes.iter().filter(|(name, _)| is_spec(name)).map(|(n, a)| (n.clone(), a.clone())).collect()
-}
-
-/// Declares the identity of an object, which is its name.
-pub fn named(schema: Schema, what: &str) -> Schema {
-    let name = Attribute::string().required().requires_replace().validate(validate::dns_subdomain());
-    schema
-        .identity(identity::of_object())
-        .attribute("id", Attribute::string().computed().use_state_for_unknown().describe(format!("The {what}'s name.")))
-        .attribute("name", name.describe(format!("The {what}'s name.")))
-}
-
-/// Gives the state with which an import begins.
-pub fn bare(name: &str, wait_for_ready: bool) -> Value {
-    Value::object([("id", name), ("name", name)]).with("wait_for_ready", wait_for_ready)
-}
-
-/// Declares whether an apply waits for the controller's word.
-pub fn wait_for_ready() -> Attribute {
-    Attribute::bool().default(true).describe(
-        "Wait, for at most two minutes and within `timeouts`, until the controller says that the object is ready. One that does not \
-         become so is a warning: it is applied, and the controller goes on with it.",
-    )
-}
-
-/// Declares the object's annotations.
-pub fn annotations(examples: &str) -> Attribute {
-    Attribute::map(Type::String).optional().describe(format!(
-        "Annotations of the object, such as {examples}. Those that others put there are left alone, and an import takes none over."
-    ))
-}
-
-/// Declares who ends what is left where no controller runs.
-pub fn teardown() -> Attribute {
-    Attribute::string().optional().describe(
-        "The `id` of the cluster's `karp_teardown`. Where no controller is at work at destroy, what only a controller can end is left to \
-         it with a warning, instead of an error; it also puts the two in order.",
-    )
-}
-
-/// Declares whether an existing object is taken over.
-pub fn adopt(kind: &str) -> Attribute {
-    Attribute::bool().optional().describe(format!(
-        "Take over a {kind} of this name that exists already instead of failing; the provider block's `adopt_existing` when left out."
-    ))
-}
-
-/// Declares whether fields of other managers are taken over.
-pub fn force_conflicts() -> Attribute {
-    Attribute::bool().optional().describe(
-        "Take over fields that another field manager (kubectl, Helm) owns, instead of an error that names it.",
-    )
-}
 
 /// Names the parts of the provider block that it takes to call the API server.
 pub fn needs(session: &Session) -> &'static [Part] {
@@ -145,7 +46,7 @@ pub struct CustomObject {
 impl CustomObject {
     /// Binds a kind to a handle; the resource's schema tells the attributes of the spec.
     pub fn new(kind: CustomKind, handle: &Arc<Handle>, schema: &Schema) -> Self {
-        Self { kind, handle: Arc::clone(handle), spec: spec_attributes(schema) }
+        Self { kind, handle: Arc::clone(handle), spec: attributes::spec_attributes(schema) }
     }
 
     /// Gives the attributes of the spec.
@@ -168,9 +69,9 @@ impl CustomObject {
         };
         let place = |path: &str| Some(spec::path_of(&(self.kind.locate)(path))).filter(settled);
         let refused = (self.kind.validate)(&object);
-        let refused = refused.iter().filter_map(|one| Some(diagnostic(self.kind.kind, one, place(&one.path)?)));
+        let refused = refused.iter().filter_map(|one| Some(kind::diagnostic(self.kind.kind, one, place(&one.path)?)));
         let doubted = (self.kind.lint)(&object);
-        let doubted = doubted.iter().filter_map(|one| Some(doubt(self.kind.kind, one, place(&one.path)?)));
+        let doubted = doubted.iter().filter_map(|one| Some(kind::doubt(self.kind.kind, one, place(&one.path)?)));
         refused.chain(doubted).collect()
     }
 
@@ -282,244 +183,6 @@ impl CustomObject {
             }
         }
     }
-}
-
-impl CustomKind {
-    /// Reads attributes as the API's type; nothing while a part of them is not known.
-    pub fn typed<T: DeserializeOwned>(&self, attributes: &Attributes, value: &Value) -> Option<T> {
-        let mut unknown = Vec::new();
-        let object = self.object(attributes, value, &mut unknown);
-        if unknown.is_empty() { serde_json::from_value(object).ok() } else { None }
-    }
-
-    /// Writes the object that attributes describe; the paths of unknown attributes are noted.
-    pub fn object(&self, attributes: &Attributes, value: &Value, unknown: &mut Vec<AttributePath>) -> Json {
-        let fields = spec::fields(attributes, value, &AttributePath::root(), unknown);
-        let mut metadata = json!({ "name": value.get("name").as_str().unwrap_or_default() });
-        let annotations = value.get("annotations");
-        if !annotations.is_null() {
-            metadata["annotations"] = match tfplugin::from_value::<BTreeMap<String, String>>(annotations) {
-                Ok(annotations) => json!(annotations),
-                Err(_) => {
-                    unknown.push(AttributePath::root().attribute("annotations"));
-                    json!({})
-                }
-            };
-        }
-        json!({
-            "apiVersion": self.api_version,
-            "kind": self.kind,
-            "metadata": metadata,
-            "spec": (self.to_spec)(fields),
-        })
-    }
-
-    /// Plans `id`, which is the name; refuses to plan from what was never read.
-    pub fn plan_id(change: &mut PlannedChange) -> Diagnostics {
-        if change.is_create() && change.planned.get("name").is_known() {
-            let name = change.planned.get("name").clone();
-            change.planned.set("id", name);
-        }
-        inherit::check_read(change)
-    }
-
-    async fn settle(&self, ctx: &Context, client: &Client, state: &Value) -> Result<(), Diagnostics> {
-        if state.get("wait_for_ready").as_bool() == Some(true) {
-            self.wait_ready(ctx, client, state.get("name").as_str().unwrap_or_default()).await?;
-        }
-        Ok(())
-    }
-
-    fn api(&self, client: &Client, name: &str) -> Api<DynamicObject> {
-        let object = json!({ "apiVersion": self.api_version, "kind": self.kind, "metadata": { "name": name } });
-        apply::dynamic(client, self.plural, &object)
-    }
-
-    /// Looks the object up; nothing where it or its CRD is gone.
-    async fn find(&self, client: &Client, name: &str) -> Result<Option<DynamicObject>, Failure> {
-        match self.api(client, name).get(name).await.map_err(karp_kube::Error::from) {
-            Ok(object) => Ok(Some(object)),
-            Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::UnknownKind { .. }) => Ok(None),
-            Err(error) => Err(failure(format!("read {} {name:?}", self.kind), error)),
-        }
-    }
-
-    /// Tells whether the object exists already, and refuses to take it over unless that is wanted.
-    async fn origin(&self, session: &Session, client: &Client, planned: &Value) -> Result<Origin, Failure> {
-        let name = planned.get("name").as_str().unwrap_or_default();
-        match self.find(client, name).await? {
-            Some(live) if live.metadata.deletion_timestamp.is_some() => {
-                let doing = format!("create {} {name:?}", self.kind);
-                let what = format!("an object of this name is on its way out ({})", waits_for(&live));
-                let fix = "Wait until it is gone (only a controller that runs ends it), then run this again.";
-                Err(Failure::new(Kind::InUse, doing, what).at("name").with_fix(fix))
-            }
-            Some(_) if planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing) => Ok(Origin::Adopted),
-            Some(_) => {
-                let doing = format!("create {} {name:?}", self.kind);
-                Err(Failure::new(Kind::Exists, doing, "the cluster has an object of this name").at("name"))
-            }
-            None => Ok(Origin::Made),
-        }
-    }
-
-    /// Applies the object, after its CRD is served.
-    async fn apply(
-        &self,
-        ctx: &Context,
-        client: &Client,
-        attributes: &Attributes,
-        planned: &Value,
-    ) -> Result<(), Diagnostics> {
-        let limit = Until::after(ctx.remaining().min(CRD_PATIENCE), ctx.stop());
-        let doing = format!("apply {} {:?}", self.kind, planned.get("name").as_str().unwrap_or_default());
-        wait::established(client, self.crd, &limit).await.map_err(|error| {
-            waited(&doing, error).with_fix(format!(
-                "The CRD {} must be installed first: add a karp_crds resource and let this one depend on it.",
-                self.crd
-            ))
-        })?;
-        let mut unknown = Vec::new();
-        let object = self.object(attributes, planned, &mut unknown);
-        if let Some(path) = unknown.into_iter().next() {
-            return Err(Diagnostic::error("Value not known", "This must be known when it is applied.").at(path).into());
-        }
-        let force = if planned.get("force_conflicts").as_bool() == Some(true) { Force::Yes } else { Force::No };
-        let manager = Manager { name: FIELD_MANAGER, force };
-        let applied = ctx.run(apply::json(client, manager, self.plural, &object)).await?;
-        applied.map(|_| ()).map_err(|error| self.refused(&doing, error))
-    }
-
-    /// Shows an API server's refusal at the attributes that it names.
-    fn refused(&self, doing: &str, error: karp_kube::Error) -> Diagnostics {
-        let karp_kube::Error::Invalid { causes, message } = &error else { return failure(doing, error).into() };
-        if causes.is_empty() {
-            return Failure::new(Kind::Invalid, doing, message).into();
-        }
-        let show = |cause: &karp_kube::FieldCause| {
-            let message = words::without_pattern(&cause.message);
-            let violation = Violation { path: cause.field.clone(), kind: ViolationKind::Rule, message };
-            diagnostic(self.kind, &violation, spec::path_of(&(self.locate)(&cause.field)))
-        };
-        causes.iter().map(show).collect()
-    }
-
-    /// Waits until the controller says that the object is ready. One that does not become so is a warning: the object exists, and an error
-    /// would make Terraform destroy and create it again.
-    async fn wait_ready(&self, ctx: &Context, client: &Client, name: &str) -> Result<(), Diagnostics> {
-        let limit = Until::after(ctx.remaining().saturating_sub(RESERVE).min(READY_PATIENCE), ctx.stop());
-        let api = self.api(client, name);
-        let waited_for = wait::until(&limit, || async {
-            let object = api.get(name).await?;
-            Ok(readiness(&object.data, object.metadata.generation))
-        });
-        match waited_for.await {
-            Ok(()) => Ok(()),
-            Err(WaitError::TimedOut { seen } | WaitError::Cancelled { seen }) => {
-                ctx.warn(Diagnostic::warning(
-                    format!("{} {name:?} is not ready yet", self.kind),
-                    format!(
-                        "It is applied, and the controller goes on with it; seen last: {seen}\n\nLook at the conditions with `kubectl \
-                         describe {} {name}`, or set `wait_for_ready = false`.",
-                        self.plural
-                    ),
-                ));
-                Ok(())
-            }
-            Err(WaitError::Api(error)) => Err(failure(format!("wait for {} {name:?}", self.kind), error).into()),
-        }
-    }
-
-    /// Reads the object into state: the fields that state has, or all of them for an import.
-    pub fn state(&self, attributes: &Attributes, prior: &Value, live: &DynamicObject, scope: Scope) -> Value {
-        let theirs = live.annotations();
-        let live = live.data.get("spec").cloned().unwrap_or_default();
-        let live = match scope {
-            Scope::Known => live,
-            Scope::All => spec::without_defaults(&live, &(self.defaults)()),
-        };
-        let mut state = prior.clone();
-        if let Value::Map(read) = spec::attributes(attributes, prior, &(self.from_spec)(&live, prior), scope) {
-            for (name, value) in read {
-                state.set(name, value);
-            }
-        }
-        let own = prior.get("annotations").as_map();
-        let is_own = |key: &str| key == DRAINING || own.is_some_and(|own| own.contains_key(key));
-        let kept: BTreeMap<_, _> =
-            theirs.iter().filter(|(key, _)| is_own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
-        if own.is_some() || !kept.is_empty() {
-            state.set("annotations", Value::object(kept));
-        }
-        state
-    }
-
-    /// Deletes the object if it still is the one that is known.
-    pub async fn delete(&self, client: &Client, name: &str) -> Result<Option<String>, Failure> {
-        let Some(live) = self.find(client, name).await? else { return Ok(None) };
-        match self.api(client, name).delete(name, &DeleteParams::background()).await.map_err(karp_kube::Error::from) {
-            Ok(_) | Err(karp_kube::Error::NotFound { .. }) => Ok(live.uid()),
-            Err(error) => Err(failure(format!("delete {} {name:?}", self.kind), error)),
-        }
-    }
-
-    /// Tells of an object that is deleted and not gone.
-    fn leaving(&self, live: &DynamicObject) -> Diagnostic {
-        Diagnostic::warning(
-            format!("{} {:?} is on its way out", self.kind, live.name_any()),
-            format!(
-                "It was deleted, and stays in the state until it is gone ({}). Plan again then: it is created anew where it is still \
-                 configured.",
-                waits_for(live)
-            ),
-        )
-    }
-}
-
-fn waits_for(live: &DynamicObject) -> String {
-    format!("finalizers: {}", live.finalizers().join(", "))
-}
-
-fn diagnostic(kind: &str, violation: &Violation, path: AttributePath) -> Diagnostic {
-    let summary = match violation.kind {
-        ViolationKind::Missing => format!("{kind}: a value is missing"),
-        _ => format!("{kind}: the API server would refuse this"),
-    };
-    let place = if path.is_root() { violation.path.clone() } else { path.to_string() };
-    Diagnostic::error(summary, format!("{place}: {}", violation.message)).at(path)
-}
-
-fn doubt(kind: &str, finding: &Finding, path: AttributePath) -> Diagnostic {
-    let detail = format!("{path}: {}", finding.message);
-    match finding.weight {
-        Weight::Futile => Diagnostic::error(format!("{kind}: nothing can come of this"), detail),
-        Weight::Doubtful => Diagnostic::warning(format!("{kind}: this is hardly what was meant"), detail),
-    }
-    .at(path)
-}
-
-/// Reads the root condition of a status; one of an older generation does not count.
-fn readiness(data: &Json, generation: Option<i64>) -> Look<()> {
-    let conditions = data["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let is = |condition: &Json, kind: &str, status: &str| condition["type"] == kind && condition["status"] == status;
-    let current =
-        |condition: &Json| condition["observedGeneration"].as_i64().is_none_or(|seen| Some(seen) >= generation);
-    if conditions.iter().any(|condition| is(condition, "Ready", "True") && current(condition)) {
-        return Look::Done(());
-    }
-    let open: Vec<String> = conditions
-        .iter()
-        .filter(|condition| condition["status"] != "True")
-        .map(|condition| {
-            let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
-            format!("{}={} {} {}", text("type"), text("status"), text("reason"), text("message")).trim().to_owned()
-        })
-        .collect();
-    Look::NotYet(if open.is_empty() {
-        "no conditions yet: is the controller running?".to_owned()
-    } else {
-        open.join("; ")
-    })
 }
 
 /// Translates an answer of the API server met while `doing` something.
