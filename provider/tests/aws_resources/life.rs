@@ -68,7 +68,8 @@ resource "karp_fargate_profile" "this" {
 "#;
 
 impl Sandbox {
-    fn everything(&self, name: &str, description: &str) -> String {
+    /// A configuration of all resources that live in AWS.
+    pub fn everything(&self, name: &str, description: &str) -> String {
         let config =
             EVERYTHING.replace("CLUSTER", &self.cluster).replace("NAME", name).replace("DESCRIPTION", description);
         config.replace("SUBNETS", &format!("{:?}", self.subnet_ids))

@@ -16,6 +16,7 @@ mod others;
 #[path = "../support/rc.rs"]
 mod rc;
 mod region;
+mod secrets;
 mod shared;
 mod stand;
 mod stopped;

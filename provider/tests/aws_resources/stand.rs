@@ -152,6 +152,13 @@ impl Stand<'_> {
         Run::of(self.command(arguments))
     }
 
+    /// Runs OpenTofu with more in the environment.
+    pub fn tofu_in(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Run {
+        let mut command = self.command(arguments);
+        command.envs(environment.iter().copied());
+        Run::of(command)
+    }
+
     /// Begins a run of OpenTofu in a process group of its own, as a shell does.
     pub fn begin(&self, arguments: &[&str]) -> Running {
         Running::begin(self.command(arguments), self.dir.path())

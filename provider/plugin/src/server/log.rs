@@ -16,6 +16,14 @@ pub(super) fn install() {
     let asked = ["TF_LOG_PROVIDER", "TF_LOG"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|level| !level.is_empty()));
+    // a subscriber that the program installed before stays in charge
+    let _ = tracing_subscriber::registry().with(filter(asked.as_deref())).with(Hclog).try_init();
+}
+
+/// What is never logged, whatever was asked for: of an EKS token, `aws_sigv4` traces the very URL that it signs, with the session token in it.
+const TELLTALE: &str = "aws_sigv4=info";
+
+fn filter(asked: Option<&str>) -> EnvFilter {
     let level = match asked.map(|level| level.to_ascii_uppercase()).as_deref() {
         None | Some("OFF") => "warn",
         Some("JSON" | "TRACE") => "trace",
@@ -26,8 +34,7 @@ pub(super) fn install() {
     };
     let quiet = "h2=info,hyper=info,hyper_util=info,rustls=info,tower=info";
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(format!("{level},{quiet}")));
-    // a subscriber that the program installed before stays in charge
-    let _ = tracing_subscriber::registry().with(filter).with(Hclog).try_init();
+    TELLTALE.parse().map_or_else(|_| EnvFilter::new("off"), |directive| filter.add_directive(directive))
 }
 
 struct Hclog;
@@ -90,5 +97,16 @@ impl Visit for Fields {
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         self.put(field, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tells_secrets_is_not_traced_with_the_rest() {
+        let told = filter(Some("trace")).to_string();
+        assert!(told.contains("trace") && told.contains(TELLTALE), "{told}");
     }
 }
