@@ -4,6 +4,7 @@ mod account;
 mod agent;
 mod bad_input;
 mod block;
+mod denied;
 mod halfway;
 mod holes;
 mod ignored;
