@@ -1,5 +1,6 @@
 //! The provider through the in-process stand-in for core: functions, data sources, and a cluster that is gone.
 
+mod acceptance;
 mod articles;
 mod moved;
 mod region;

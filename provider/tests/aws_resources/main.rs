@@ -12,6 +12,8 @@ mod life;
 mod look;
 mod many;
 mod moved;
+#[path = "../support/older.rs"]
+mod older;
 #[path = "../support/others.rs"]
 mod others;
 #[path = "../support/rc.rs"]
@@ -25,3 +27,5 @@ mod teardown;
 #[allow(dead_code, reason = "each crate of tests uses its part")]
 #[path = "../support/tofu.rs"]
 mod tofu;
+mod upgraded;
+mod vanished;

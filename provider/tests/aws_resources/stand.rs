@@ -195,6 +195,11 @@ impl Stand<'_> {
         assert_eq!(run.code, 0, "{}", run.text);
     }
 
+    /// Puts another state in the place of the folder's.
+    pub fn put_state(&self, state: &str) {
+        std::fs::write(self.dir.path().join("terraform.tfstate"), state).unwrap();
+    }
+
     /// The state file as it is.
     pub fn state(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("terraform.tfstate")).unwrap_or_default()

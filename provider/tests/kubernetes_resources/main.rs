@@ -10,6 +10,8 @@ mod forty;
 mod moved;
 #[path = "../../src/preview/forty/objects.rs"]
 mod objects;
+#[path = "../support/older.rs"]
+mod older;
 #[path = "../support/others.rs"]
 mod others;
 mod preview;
@@ -20,6 +22,8 @@ mod stopped;
 #[allow(dead_code, reason = "each crate of tests uses its part")]
 #[path = "../support/tofu.rs"]
 mod tofu;
+mod upgraded;
+mod vanished;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -183,6 +183,11 @@ impl Stand<'_> {
         Running::begin(self.command(arguments), self.dir.path())
     }
 
+    /// Puts another state in the place of the folder's.
+    pub fn put_state(&self, state: &str) {
+        std::fs::write(self.dir.path().join("terraform.tfstate"), state).unwrap();
+    }
+
     /// The state file as it is.
     pub fn state(&self) -> Value {
         let text = std::fs::read_to_string(self.dir.path().join("terraform.tfstate")).unwrap_or_default();

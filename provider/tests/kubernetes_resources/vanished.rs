@@ -1,0 +1,130 @@
+//! What somebody deleted behind OpenTofu's back is made again, and definitions are imported.
+
+use crate::stand::Cluster;
+use crate::{CRDS, claims, pool};
+
+const PROVIDER: &str =
+    "provider \"karp\" {\n  cluster_name = \"demo\"\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
+
+#[test]
+fn what_was_deleted_is_made_again() {
+    let Some(cluster) = Cluster::find("what_was_deleted_is_made_again") else { return };
+    let _turn = claims();
+    let name = cluster.unique("vanished");
+    let stand = cluster.stand(&format!(
+        r#"
+{PROVIDER}
+{CRDS}
+resource "karp_controller" "it" {{
+  namespace  = "{name}"
+  image      = "karp:edge"
+  replicas   = 0
+  depends_on = [karp_crds.this]
+}}
+resource "karp_node_class" "it" {{
+  name                          = "{name}"
+  instance_profile              = "p"
+  ami_selector_terms            = [{{ alias = "al2023@latest" }}]
+  subnet_selector_terms         = [{{ id = "subnet-1" }}]
+  security_group_selector_terms = [{{ id = "sg-1" }}]
+  wait_for_ready                = false
+  depends_on                    = [karp_crds.this]
+}}
+{}"#,
+        pool(&name, r#"{ cpu = "100" }"#)
+    ));
+    stand.apply();
+    stand.assert_empty_plan();
+    cluster.kubectl(&["delete", "nodepool", &name]);
+    cluster.kubectl(&["delete", "ec2nodeclass", &name]);
+    cluster.kubectl(&["-n", &name, "delete", "deployment", "karpenter"]);
+    let mut changes = stand.plan().changes();
+    changes.sort();
+    // The rest of the controller is still there, so that it is put right.
+    let expected =
+        [("create", "karp_node_class.it"), ("create", "karp_node_pool.it"), ("update", "karp_controller.it")];
+    assert_eq!(changes, expected.map(|(action, address)| (action.to_owned(), address.to_owned())));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert!(cluster.get(&["-n", &name, "deployment", "karpenter"]).is_object());
+
+    // Another name is another object: the old one goes.
+    let other = cluster.unique("replaced");
+    stand.write(&format!("{PROVIDER}{CRDS}{}", pool(&other, r#"{ cpu = "100" }"#)));
+    let mut changes = stand.plan().changes();
+    changes.sort();
+    let expected =
+        [("delete", "karp_controller.it"), ("delete", "karp_node_class.it"), ("replace", "karp_node_pool.it")];
+    assert_eq!(changes, expected.map(|(action, address)| (action.to_owned(), address.to_owned())));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert!(cluster.get(&["nodepool", &name]).is_null() && cluster.get(&["nodepool", &other]).is_object());
+    stand.destroy();
+}
+
+#[test]
+fn definitions_that_somebody_deleted_come_back_and_are_imported() {
+    let Some(cluster) = Cluster::find_alone("definitions_that_somebody_deleted_come_back") else { return };
+    let adopting = format!("{PROVIDER}resource \"karp_crds\" \"this\" {{\n  adopt = true\n}}\n");
+    let stand = cluster.stand(&adopting);
+    stand.apply();
+    cluster.kubectl(&["delete", "crd", "nodeoverlays.karpenter.sh"]);
+    let plan = stand.plan();
+    assert_eq!(plan.changes(), [("update".to_owned(), "karp_crds.this".to_owned())], "{}", plan.text);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert!(cluster.get(&["crd", "nodeoverlays.karpenter.sh"]).is_object());
+
+    let plain = format!("{PROVIDER}{CRDS}");
+    let importer = cluster.stand(&plain);
+    let imported = importer.tofu(&["import", "-no-color", "karp_crds.this", "crds"]);
+    assert_eq!(imported.code, 0, "{}", imported.text);
+    importer.assert_empty_plan();
+    importer.destroy();
+    assert!(cluster.get(&["crd", "nodeoverlays.karpenter.sh"]).is_object(), "definitions stay");
+}
+
+#[test]
+fn an_entry_of_aws_auth_that_somebody_took_out_comes_back() {
+    let Some(cluster) = Cluster::find_alone("an_entry_of_aws_auth_that_somebody_took_out") else { return };
+    cluster.create(&serde_json::json!({ "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
+    let entry = |role: &str| {
+        format!(
+            "{PROVIDER}resource \"karp_aws_auth_entry\" \"it\" {{\n  role_arn = \"arn:aws:iam::111122223333:role/{role}\"\n}}\n"
+        )
+    };
+    let read = || {
+        cluster.get(&["-n", "kube-system", "configmap", "aws-auth"])["data"]["mapRoles"].as_str().unwrap().to_owned()
+    };
+    let stand = cluster.stand(&entry("one"));
+    stand.apply();
+    cluster.kubectl(&[
+        "-n",
+        "kube-system",
+        "patch",
+        "configmap",
+        "aws-auth",
+        "--type=merge",
+        "-p",
+        r#"{"data":{"mapRoles":"[]\n"}}"#,
+    ]);
+    assert_eq!(stand.plan().changes(), [("create".to_owned(), "karp_aws_auth_entry.it".to_owned())]);
+    stand.apply();
+    stand.assert_empty_plan();
+
+    stand.write(&entry("two"));
+    assert_eq!(stand.plan().changes(), [("replace".to_owned(), "karp_aws_auth_entry.it".to_owned())]);
+    stand.apply();
+    stand.assert_empty_plan();
+    let left = read();
+    assert!(left.contains("role/two") && !left.contains("role/one"), "{left}");
+
+    let importer = cluster.stand(&entry("two"));
+    let id = "arn:aws:iam::111122223333:role/two";
+    let imported = importer.tofu(&["import", "-no-color", "karp_aws_auth_entry.it", id]);
+    assert_eq!(imported.code, 0, "{}", imported.text);
+    importer.assert_empty_plan();
+    stand.destroy();
+    cluster.kubectl(&["-n", "kube-system", "delete", "configmap", "aws-auth"]);
+}
