@@ -140,7 +140,7 @@ fn the_process_ends_when_terraform_dies() {
 }
 
 #[test]
-fn the_handshake_takes_less_than_20_milliseconds() {
+fn the_handshake_takes_ten_milliseconds_at_most() {
     let binary = binary("minimal");
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512).unwrap();
     let client = rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key).unwrap();
@@ -165,5 +165,5 @@ fn the_handshake_takes_less_than_20_milliseconds() {
     };
     // the best of ten: other tests run beside this one
     let best = (0..10).map(|_| one()).min().unwrap();
-    assert!(best < Duration::from_millis(20), "{best:?}");
+    assert!(best <= Duration::from_millis(10), "{best:?}");
 }

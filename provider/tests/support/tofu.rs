@@ -106,20 +106,27 @@ impl Running {
         signal("INT", self.child.id().into())
     }
 
-    /// Kills the providers that it has started, its children.
+    /// Kills the providers that it has started.
     pub fn kill_provider(&self) {
+        for id in self.providers() {
+            signal("KILL", id);
+        }
+    }
+
+    /// The providers that it has started, its children.
+    pub fn providers(&self) -> Vec<i64> {
         let is_ours = |folder: &Path| {
             let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
             let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
             let command = std::fs::read_to_string(folder.join("cmdline")).unwrap_or_default();
             parent == Some(self.child.id()) && command.contains("terraform-provider-karp")
         };
-        for folder in std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path())) {
-            let id = folder.file_name().and_then(|name| name.to_str()?.parse().ok());
-            if let Some(id) = id.filter(|_| is_ours(&folder)) {
-                signal("KILL", id);
-            }
-        }
+        let folders = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+        let processes = folders.filter_map(|folder| {
+            let id = folder.file_name()?.to_str()?.parse().ok()?;
+            is_ours(&folder).then_some(id)
+        });
+        processes.collect()
     }
 
     /// Waits until it ends.
