@@ -23,7 +23,7 @@ use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 
 /// Attributes that the objects do not depend on.
-const ASIDE: [&str; 5] = ["id", "manifest_digest", "timeouts", "force", "wait"];
+const ASIDE: [&str; 6] = ["id", "manifest_digest", "ready_replicas", "timeouts", "force", "wait"];
 /// Marks a namespace as made by karp.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// What is kept of the time limit to report and to store state.
@@ -49,6 +49,9 @@ impl Controller {
             .clone()
             .with("id", format!("{}/{NAME}", settings.namespace()))
             .with("manifest_digest", digest(&jsons(&settings)));
+        // What a creation leaves open, the next refresh counts.
+        let ready = planned.get("ready_replicas");
+        let state = if ready.is_known() { state } else { state.with("ready_replicas", Value::Null) };
         ensure_namespace(&client, &settings).await?;
         let force = if planned.get("force_conflicts").as_bool() == Some(true) { Force::Yes } else { Force::No };
         for object in settings.objects() {
@@ -124,10 +127,16 @@ impl Resource for Controller {
             let Some(state) = state else { return Ok(None) };
             let settings = settings_of(&state)?;
             let (mut differing, mut left, mut deployed) = (Vec::new(), false, false);
+            let mut ready = Value::Null;
             for object in settings.objects() {
                 let live = find(&client, &object).await?;
                 left |= live.is_some();
-                deployed |= object.plural == "deployments" && live.is_some();
+                if object.plural == "deployments"
+                    && let Some(live) = &live
+                {
+                    deployed = true;
+                    ready = Value::from(live["status"]["readyReplicas"].as_i64().unwrap_or_default());
+                }
                 if !live.is_some_and(|live| contains(&live, &object.json)) {
                     differing.push(called(&object.json));
                 }
@@ -146,7 +155,7 @@ impl Resource for Controller {
                 [] => digest(&jsons(&settings)),
                 differing => format!("differs: {}", differing.join(", ")),
             };
-            Ok(Some(state.with("manifest_digest", digest)))
+            Ok(Some(state.with("manifest_digest", digest).with("ready_replicas", ready)))
         };
         session.refresh(ctx, needs(&session), &state, look).await
     }

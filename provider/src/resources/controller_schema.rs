@@ -302,4 +302,11 @@ pub fn operation(schema: Schema) -> Schema {
                  the provider writes it differently.",
             ),
         )
+        .attribute(
+            "ready_replicas",
+            Attribute::number()
+                .computed()
+                .use_state_for_unknown()
+                .describe("How many replicas were ready at the last refresh; null before the first one."),
+        )
 }

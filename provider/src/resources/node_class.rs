@@ -27,6 +27,7 @@ const KIND: CustomKind = CustomKind {
     lint: lint::node_class,
     to_spec: kubelet::fold,
     from_spec: kubelet::unfold,
+    observed: node_class_schema::observed,
     locate: |path| path.strip_prefix("spec").unwrap_or(path).trim_start_matches('.').to_owned(),
 };
 
@@ -77,7 +78,8 @@ Schema::new(
     .attribute("wait_for_ready", wait_for_ready())
     .attribute("teardown", teardown())
     .attribute("adopt", adopt("EC2NodeClass"))
-    .attribute("force_conflicts", force_conflicts());
+    .attribute("force_conflicts", force_conflicts())
+    .attribute("status", node_class_schema::status());
     node_class_schema::attributes()
         .into_iter()
         .fold(schema, |schema, (name, attribute)| schema.attribute(name, attribute))
@@ -108,7 +110,8 @@ impl Resource for NodeClass {
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        self.0.create(ctx, planned).await
+        // The next refresh reads what the controller has found by then.
+        self.0.create(ctx, planned.with("status", Value::Null)).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -211,6 +214,27 @@ mod tests {
         assert_eq!(object["spec"]["kubelet"]["registryBurst"], 20);
         let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
         assert_eq!(KIND.state(class().0.spec(), &Value::object([("name", "full")]), &live, Scope::All), full);
+    }
+
+    #[test]
+    fn what_the_controller_has_found_is_read() {
+        let mut object = KIND.object(class().0.spec(), &config(), &mut Vec::new());
+        object["status"] = json!({
+            "amis": [{ "id": "ami-1", "name": "al2023", "requirements": [] }],
+            "subnets": [{ "id": "subnet-1", "zone": "eu-west-1a", "zoneID": "euw1-az1" }],
+            "securityGroups": [{ "id": "sg-1", "name": "nodes" }],
+            "instanceProfile": "profile",
+            "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }],
+        });
+        let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
+        let status = KIND.state(class().0.spec(), &config(), &live, Scope::Known).get("status").clone();
+        assert_eq!(status.get("amis").as_list()[0].get("id").as_str(), Some("ami-1"));
+        assert_eq!(status.get("subnets").as_list()[0].get("zone_id").as_str(), Some("euw1-az1"));
+        assert_eq!(status.get("security_groups").as_list()[0].get("name").as_str(), Some("nodes"));
+        assert_eq!(status.get("instance_profile").as_str(), Some("profile"));
+        let ready = &status.get("conditions").as_list()[0];
+        assert_eq!((ready.get("type").as_str(), ready.get("status").as_str()), (Some("Ready"), Some("True")));
+        assert_eq!(node_class_schema::observed(&Json::Null), []);
     }
 
     #[test]

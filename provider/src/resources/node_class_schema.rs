@@ -1,7 +1,8 @@
 //! The attributes of `karp_node_class`, under the names of the EC2NodeClass API.
 
+use serde_json::Value as Json;
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Type};
+use tfplugin::{Attribute, Type, Value};
 
 use super::kubelet;
 
@@ -23,6 +24,55 @@ fn map(description: &str) -> Attribute {
 
 fn choice<const N: usize>(choices: [&'static str; N], description: &str) -> Attribute {
     text(description).validate(validate::one_of(choices))
+}
+
+/// Lists of the status, by attribute and field, with what each element tells.
+const FOUND: [(&str, &str, &[&str]); 4] = [
+    ("amis", "amis", &["id", "name"]),
+    ("subnets", "subnets", &["id", "zone", "zone_id"]),
+    ("security_groups", "securityGroups", &["id", "name"]),
+    ("conditions", "conditions", &["type", "status", "reason", "message"]),
+];
+
+/// Declares what the controller has found for the class.
+pub fn status() -> Attribute {
+    let told = |what: &str| Attribute::string().computed().describe(what);
+    let list = |name: &'static str, what: &str| {
+        let elements = FOUND.iter().find(|(attribute, ..)| *attribute == name).map_or(&[][..], |(.., parts)| parts);
+        let element = |part: &&'static str| (*part, told(&format!("The {}.", part.replace('_', " "))));
+        (name, Attribute::nested_list(elements.iter().map(element)).computed().describe(what))
+    };
+    Attribute::nested_single([
+        list("amis", "The images that new nodes run."),
+        list("subnets", "The subnets that new nodes are placed in."),
+        list("security_groups", "The security groups that new nodes get."),
+        ("instance_profile", told("The instance profile of new nodes.")),
+        list("conditions", "What is well and what is not: `Ready` and the conditions that it follows from."),
+    ])
+    .computed()
+    .use_state_for_unknown()
+    .describe("What the controller had found for the class at the last refresh; null before the first one, and without a controller.")
+}
+
+/// Reads what the controller has found.
+pub fn observed(status: &Json) -> Vec<(&'static str, Value)> {
+    if !status.is_object() {
+        return Vec::new();
+    }
+    let text = |value: &Json| Value::from(value.as_str());
+    let mut found = Value::object([("instance_profile", text(&status["instanceProfile"]))]);
+    for (attribute, field, parts) in FOUND {
+        let element = |one: &Json| {
+            let part = |part: &&'static str| {
+                let field = if *part == "zone_id" { "zoneID" } else { part };
+                (*part, text(&one[field]))
+            };
+            Value::object(parts.iter().map(part))
+        };
+        let all = status[field].as_array().into_iter().flatten().map(element).collect();
+        found.set(attribute, Value::List(all));
+    }
+    vec![("status", found)]
 }
 
 /// Gives the attributes of the spec.

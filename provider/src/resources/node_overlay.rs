@@ -24,6 +24,7 @@ const KIND: CustomKind = CustomKind {
     lint: lint::node_overlay,
     to_spec: |fields| fields,
     from_spec: |spec: &Json, _prior: &Value| spec.clone(),
+    observed: |_| Vec::new(),
     locate: |path| path.strip_prefix("spec").unwrap_or(path).trim_start_matches('.').to_owned(),
 };
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use karp_domain::api::{self, labels, lint, validate as rules};
+use karp_domain::api::{self, hash, labels, lint, validate as rules};
 use karp_domain::cluster::Pool;
 use karp_domain::cron::Cron;
 use serde_json::{Value as Json, json};
@@ -36,6 +36,7 @@ const KIND: CustomKind = CustomKind {
     lint: lint::node_pool,
     to_spec,
     from_spec,
+    observed,
     locate,
 };
 
@@ -46,6 +47,12 @@ impl NodePool {
     /// Makes the kind on a handle.
     pub fn new(handle: &Arc<Handle>) -> Self {
         Self(CustomObject::new(KIND, handle, &schema()))
+    }
+
+    /// Adds the hash that nodes made by the pool are stamped with: it follows from the attributes; `otherwise` where these cannot be read.
+    fn with_hash(&self, pool: Value, otherwise: Value) -> Value {
+        let hash = self.0.typed::<api::NodePool>(&pool).map(|typed| hash::node_pool(&typed.spec));
+        pool.with("hash", hash.map_or(otherwise, Value::from))
     }
 
     /// Tells what a change will do; nothing while a part of it is not known, and nothing at destroy.
@@ -112,6 +119,37 @@ Schema::new(
     )
     .attribute("adopt", adopt("NodePool"))
     .attribute("force_conflicts", force_conflicts())
+    .attribute(
+        "hash",
+        Attribute::string().computed().describe(
+            "The hash of the template that nodes are stamped with (`karpenter.sh/nodepool-hash`); a node with another one drifts. It is \
+             known at plan, where the attributes are.",
+        ),
+    )
+    .attribute(
+        "node_count",
+        Attribute::number()
+            .computed()
+            .use_state_for_unknown()
+            .describe("How many nodes the pool had at the last refresh; null before the first one, and without a controller."),
+    )
+    .attribute(
+        "resources_in_use",
+        Attribute::map(Type::String).computed().use_state_for_unknown().describe(
+            "What those nodes had together, to compare with `limits`.",
+        ),
+    )
+}
+
+/// Reads what the controller counts.
+fn observed(status: &Json) -> Vec<(&'static str, Value)> {
+    let Some(resources) = status["resources"].as_object() else { return Vec::new() };
+    let text = |amount: &Json| amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+    let resources = resources.iter().map(|(name, amount)| (name.clone(), Value::from(text(amount))));
+    vec![
+        ("node_count", Value::from(status["nodes"].as_i64().unwrap_or_default())),
+        ("resources_in_use", Value::object(resources)),
+    ]
 }
 
 #[async_trait]
@@ -137,6 +175,9 @@ impl Resource for NodePool {
         if found.has_errors() {
             return found;
         }
+        if !change.is_destroy() {
+            change.planned = self.with_hash(change.planned.clone(), Value::Unknown);
+        }
         // The API keeps a pool static or dynamic for life.
         if change.is_update() && change.prior.get("replicas").is_null() != change.planned.get("replicas").is_null() {
             change.replace("replicas");
@@ -147,15 +188,18 @@ impl Resource for NodePool {
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        self.0.create(ctx, planned).await
+        // The next refresh reads what the controller counts.
+        let planned = planned.with("node_count", Value::Null).with("resources_in_use", Value::Null);
+        self.0.create(ctx, self.with_hash(planned, Value::Null)).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
-        self.0.read(ctx, state, "template").await
+        let read = self.0.read(ctx, state, "template").await?;
+        Ok(read.map(|state| self.with_hash(state, Value::Null)))
     }
 
     async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        self.0.update(ctx, planned).await
+        self.0.update(ctx, self.with_hash(planned, Value::Null)).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
@@ -416,6 +460,21 @@ mod tests {
         let object = KIND.object(pool().0.spec(), &full, &mut Vec::new());
         let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
         assert_eq!(KIND.state(pool().0.spec(), &Value::object([("name", "full")]), &live, Scope::All), full);
+    }
+
+    #[test]
+    fn hash_and_counts_are_told() {
+        let hash = |config: &Value| pool().with_hash(config.clone(), Value::Unknown).get("hash").clone();
+        let (one, other) = (hash(&config()), hash(&with(&["template", "labels"], Value::object([("team", "b")]))));
+        assert!(one.as_str().is_some() && one != other, "{one:?} {other:?}");
+        assert_eq!(hash(&config().with("weight", 10)), one, "nodes are not made by the weight");
+        assert_eq!(hash(&with(&["template", "labels"], Value::Unknown)), Value::Unknown);
+        let mut object = KIND.object(pool().0.spec(), &config(), &mut Vec::new());
+        object["status"] = json!({ "nodes": 3, "resources": { "cpu": "12", "nodes": "3" } });
+        let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
+        let state = KIND.state(pool().0.spec(), &config(), &live, Scope::Known);
+        assert_eq!(state.get("node_count").as_i64(), Some(3));
+        assert_eq!(state.get("resources_in_use").get("cpu").as_str(), Some("12"));
     }
 
     #[test]

@@ -104,6 +104,13 @@ resource "karp_node_class" "it" {{
     assert_eq!(deployment["spec"]["template"]["spec"]["dnsPolicy"], "Default");
     let class = cluster.get(&["ec2nodeclass", &name]);
     assert_eq!(class["spec"]["kubelet"]["maxPods"], 58);
+    // A refresh counts.
+    stand.apply();
+    let state = stand.state();
+    let controllers = state["resources"].as_array().unwrap();
+    let own = controllers.iter().find(|one| one["type"] == "karp_controller").unwrap();
+    assert_eq!(own["instances"][0]["attributes"]["ready_replicas"], 0, "{own}");
+    stand.assert_empty_plan();
     stand.destroy();
     assert_eq!(cluster.get(&["nodepool", &name]), Value::Null);
     assert_eq!(cluster.get(&["ec2nodeclass", &name]), Value::Null);

@@ -53,6 +53,17 @@ fn a_plan_tells_which_nodes_it_will_replace() {
     assert!(new.len() == 1 && new[0].contains("types") && new[0].contains("per hour"), "{new:?}");
     stand.apply();
     assert!(told(&stand.plan()).is_empty(), "nothing changes");
+    // What a controller would count.
+    let counts = json!({ "status": { "nodes": 3, "resources": { "cpu": "6", "nodes": "3" } } });
+    cluster.kubectl(&["patch", "nodepool", &pool, "--subresource=status", "--type=merge", "-p", &counts.to_string()]);
+    stand.apply();
+    let state = stand.state();
+    let resources = state["resources"].as_array().unwrap();
+    let own = resources.iter().find(|one| one["type"] == "karp_node_pool").unwrap();
+    let own = &own["instances"][0]["attributes"];
+    assert_eq!((&own["node_count"], &own["resources_in_use"]["cpu"]), (&json!(3), &json!("6")), "{own}");
+    assert!(own["hash"].as_str().is_some_and(|hash| !hash.is_empty()), "{own}");
+    stand.assert_empty_plan();
     let claims: Vec<String> =
         (0..3).map(|at| claim(&cluster, &pool, at, if at == 0 { "c7i" } else { "m7i" }, "1234")).collect();
 

@@ -7,9 +7,13 @@ use crate::manifests::spec::Attributes;
 use crate::resources::identity;
 
 /// Attributes that are the resource's own and not of the object's spec.
-const OWN: [&str; 9] = [
+const OWN: [&str; 13] = [
+    "hash",
     "id",
     "name",
+    "node_count",
+    "resources_in_use",
+    "status",
     "annotations",
     "adopt",
     "force_conflicts",

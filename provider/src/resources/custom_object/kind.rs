@@ -46,6 +46,8 @@ pub struct CustomKind {
     pub to_spec: fn(Json) -> Json,
     /// Turns the spec into a tree of fields, given the state before.
     pub from_spec: fn(&Json, &Value) -> Json,
+    /// Gives the computed attributes that follow from the status; nothing while there is none.
+    pub observed: fn(&Json) -> Vec<(&'static str, Value)>,
     /// Gives the attribute path, dotted as fields are, of a path in the spec.
     pub locate: fn(&str) -> String,
 }
@@ -199,6 +201,7 @@ impl CustomKind {
     /// Reads the object into state: the fields that state has, or all of them for an import.
     pub fn state(&self, attributes: &Attributes, prior: &Value, live: &DynamicObject, scope: Scope) -> Value {
         let theirs = live.annotations();
+        let observed = (self.observed)(live.data.get("status").unwrap_or(&Json::Null));
         let live = live.data.get("spec").cloned().unwrap_or_default();
         let live = match scope {
             Scope::Known => live,
@@ -216,6 +219,9 @@ impl CustomKind {
             theirs.iter().filter(|(key, _)| is_own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
         if own.is_some() || !kept.is_empty() {
             state.set("annotations", Value::object(kept));
+        }
+        for (name, value) in observed {
+            state.set(name, value);
         }
         state
     }
