@@ -31,6 +31,7 @@ pub mod oidc_provider;
 pub mod pod_identity_association;
 pub mod spot_service_linked_role;
 pub mod teardown;
+mod teardown_rehearsal;
 
 use std::sync::Arc;
 

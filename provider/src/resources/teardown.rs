@@ -18,9 +18,10 @@ use tfplugin::{
 
 use super::custom_object::failure;
 use super::departure::{Departure, End};
+use super::teardown_rehearsal::{self as rehearsal, Rehearsal};
 use super::{inherit, node_claims};
 use crate::aws::leftovers::{self, Leftovers};
-use crate::provider::Handle;
+use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 
 /// A controller that lives takes pools and classes away within seconds once nothing uses them.
@@ -36,6 +37,7 @@ pub struct Teardown {
 struct Model {
     cluster_name: Option<String>,
     force: bool,
+    dry_run: Option<bool>,
     drain_timeout: String,
     sweep: BTreeSet<String>,
 }
@@ -43,6 +45,14 @@ struct Model {
 impl Model {
     fn kinds(&self) -> BTreeSet<What> {
         self.sweep.iter().filter_map(|name| What::parse(name)).collect()
+    }
+
+    fn name(&self) -> &str {
+        self.cluster_name.as_deref().unwrap_or_default()
+    }
+
+    fn is_dry(&self) -> bool {
+        self.dry_run == Some(true)
     }
 }
 
@@ -64,6 +74,22 @@ impl Teardown {
             Err(failure) if failure.kind == Kind::NoCluster => Ok(None),
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Looks what a teardown would end.
+    async fn rehearse(&self, model: &Model) -> Result<Rehearsal, Failure> {
+        let client = self.cluster(model.name()).await?;
+        Rehearsal::of(&self.handle.session(), client.as_ref(), model.name(), &model.kinds()).await
+    }
+
+    /// Writes into state what a teardown would end, where that is asked for.
+    async fn rehearsed(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        let model: Model = tfplugin::from_value(&planned)?;
+        let would_end = match model.is_dry() {
+            true => ctx.run(self.rehearse(&model)).await??.into_value(),
+            false => Value::Null,
+        };
+        Ok(planned.with("would_end", would_end))
     }
 
     /// Ends all NodeClaims and waits until they and their Nodes are gone, or until nobody works on them or the patience is over.
@@ -96,7 +122,8 @@ impl Resource for Teardown {
     }
 
     fn schema(&self) -> Schema {
-        let kinds: Vec<Value> = What::ALL.into_iter().map(|what| Value::from(what.name())).collect();
+        // In the order in which a state has it: a plan in which nothing changes leaves `would_end` as it is.
+        let kinds = Value::canonical_set(What::ALL.into_iter().map(|what| Value::from(what.name())));
         Schema::new(
             "Nothing while it exists; at destroy it sees to it that nothing is left of what controllers made for the cluster's nodes, also \
              when no controller runs any more: NodeClaims are drained, then instances, network interfaces, volumes, launch templates and \
@@ -112,6 +139,14 @@ impl Resource for Teardown {
             Attribute::bool().default(false).describe("Delete NodePools that still exist, instead of refusing to go on."),
         )
         .attribute(
+            "dry_run",
+            Attribute::bool().default(false).describe(
+                "End nothing: `would_end` says what a destroy would end, and the plan of a destroy shows it. A destroy is refused as long as \
+                 that is anything; set it to `false` and apply before.",
+            ),
+        )
+        .attribute("would_end", rehearsal::attribute())
+        .attribute(
             "drain_timeout",
             Attribute::string().default("30m").validate(validate::duration()).describe(
                 "How long nodes may drain; then, or when no controller has been at work for 90 seconds, their instances are ended as they are.",
@@ -120,7 +155,7 @@ impl Resource for Teardown {
         .attribute(
             "sweep",
             Attribute::set(Type::String)
-                .default(Value::List(kinds))
+                .default(kinds)
                 .validate(validate::each(validate::one_of(What::ALL.map(What::name))))
                 .describe(
                     "What is ended in AWS when the nodes are drained: `instances`, `network_interfaces`, `volumes`, `launch_templates`, \
@@ -130,8 +165,9 @@ impl Resource for Teardown {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
-        let found = inherit::plan_cluster_name(&self.handle.session(), change);
+        let mut found = inherit::plan_cluster_name(&self.handle.session(), change);
         if change.is_destroy() {
+            found.extend(told(&change.prior));
             return found;
         }
         if change.is_update() && change.changed("cluster_name") {
@@ -139,25 +175,40 @@ impl Resource for Teardown {
         }
         let id = change.planned.get("cluster_name").clone();
         change.planned.set("id", id);
+        if change.planned.get("dry_run").as_bool() == Some(false) {
+            change.planned.set("would_end", Value::Null);
+        }
         found
     }
 
-    async fn create(&self, _ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+    async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let id = planned.get("cluster_name").clone();
-        Ok(planned.with("id", id))
+        self.rehearsed(ctx, planned.with("id", id)).await
     }
 
-    async fn read(&self, _ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
-        Ok(Some(state))
+    async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
+        let model: Model = tfplugin::from_value(&state)?;
+        if !model.is_dry() {
+            return Ok(Some(state));
+        }
+        let look = async {
+            let would_end = self.rehearse(&model).await?.into_value();
+            Ok(Some(state.clone().with("would_end", would_end)))
+        };
+        let needs = [Part::Aws, Part::Kubernetes, Part::ClusterName];
+        self.handle.session().refresh(ctx, &needs, &state, look).await
     }
 
-    async fn update(&self, _ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        Ok(planned)
+    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        self.rehearsed(ctx, planned).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let model: Model = tfplugin::from_value(&prior)?;
-        let name = model.cluster_name.as_deref().unwrap_or_default();
+        if model.is_dry() {
+            return Ok(refuse(&model, &ctx.run(self.rehearse(&model)).await??)?);
+        }
+        let name = model.name();
         let client = self.cluster(name).await?;
         if let Some(client) = &client {
             end_pools(client, name, model.force).await?;
@@ -197,6 +248,7 @@ impl Resource for Teardown {
         let all = Value::List(What::ALL.into_iter().map(|what| Value::from(what.name())).collect());
         Ok(Value::object([("id", id), ("cluster_name", id), ("drain_timeout", "30m")])
             .with("force", false)
+            .with("dry_run", false)
             .with("sweep", all))
     }
 }
@@ -208,6 +260,42 @@ impl Teardown {
         let Some(client) = self.cluster(name).await? else { return Ok(None) };
         node_claims::release(&client).await.map_err(|error| failure(doing, error))
     }
+}
+
+/// Tells in the plan of a destroy what a dry run has found.
+fn told(prior: &Value) -> Option<Diagnostic> {
+    let found = prior.get("would_end");
+    let counted = |(kind, ids): (&String, &Value)| {
+        let ids: Vec<&str> = ids.as_list().iter().filter_map(Value::as_str).collect();
+        (!ids.is_empty()).then(|| format!("{}: {}", kind.replace('_', " "), ids.join(", ")))
+    };
+    let all: Vec<String> = found.as_map()?.iter().filter_map(counted).collect();
+    let name = prior.get("cluster_name").as_str().unwrap_or_default();
+    Some(match all.is_empty() {
+        true => Diagnostic::warning(
+            format!("Nothing is left of the nodes of {name}"),
+            "A dry run has found nothing to end.",
+        ),
+        false => Diagnostic::warning(
+            format!("A destroy would end what is left of the nodes of {name}"),
+            format!(
+                "{}.\n\nThis is a dry run, and a destroy will be refused: set `dry_run = false` and apply first.",
+                all.join("\n")
+            ),
+        ),
+    })
+}
+
+/// Refuses to be destroyed by a dry run that found something.
+fn refuse(model: &Model, found: &Rehearsal) -> Result<(), Failure> {
+    if found.is_empty() {
+        return Ok(());
+    }
+    let doing = format!("tear down the nodes of cluster {:?}", model.name());
+    let what = format!("this is a dry run, so nothing was ended; there are {found}");
+    Err(Failure::new(Kind::InUse, doing, what)
+        .at("dry_run")
+        .with_fix("Set `dry_run = false` and apply that, then destroy."))
 }
 
 /// Refuses while there are pools, which would make new nodes; or deletes them.

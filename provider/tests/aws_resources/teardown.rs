@@ -132,3 +132,54 @@ async fn nothing_is_left_although_no_controller_runs() {
     after["network_interfaces"].as_array_mut().unwrap().retain(|id| *id != interface);
     assert_eq!(after, before, "something is left");
 }
+
+#[tokio::test]
+async fn a_dry_run_tells_what_would_be_ended_and_ends_nothing() {
+    let Some(sandbox) = Sandbox::find("dry_run") else { return };
+    let Some(kubectl) = Kubectl::find() else {
+        eprintln!("skipped: dry_run: KARP_TEST_KUBECONFIG is not set");
+        return;
+    };
+    let cluster = format!("edge-dry-{}", std::process::id());
+    let before = sandbox.what_exists();
+    let block = format!("  cluster_name = {cluster:?}\n  kubernetes = {{ config_path = {:?} }}", kubectl.kubeconfig);
+    let config = |dry: bool| {
+        format!(
+            "{}resource \"karp_crds\" \"this\" {{}}\nresource \"karp_teardown\" \"this\" {{\n  drain_timeout = \"5s\"\n  dry_run = {dry}\n  \
+             depends_on = [karp_crds.this]\n}}\n",
+            sandbox.provider(&block)
+        )
+    };
+    let stand = sandbox.stand(&config(true));
+    stand.apply();
+    stand.assert_empty_plan();
+    let (instance, _, interface) = sandbox.leave_behind(&cluster).await;
+
+    // The next refresh tells, and so does the plan of a destroy.
+    stand.apply();
+    let would_end = stand.attribute("karp_teardown.this", "would_end");
+    assert_eq!(would_end["instances"], json!([instance]), "{would_end}");
+    for kind in ["network_interfaces", "volumes", "launch_templates", "instance_profiles"] {
+        assert_eq!(would_end[kind].as_array().map(Vec::len), Some(1), "{kind}: {would_end}");
+    }
+    stand.assert_empty_plan();
+    let planned = stand.tofu(&["plan", "-destroy", "-json"]);
+    let told = planned.warnings().iter().map(ToString::to_string).collect::<String>();
+    assert!(told.contains(&instance) && told.contains("dry_run = false"), "{}", planned.text);
+    let refused = stand.tofu(&["destroy", "-json", "-auto-approve", "-target=karp_teardown.this"]);
+    assert!(refused.one_error().contains("nothing was ended"), "{}", refused.text);
+    let ec2 = sandbox.clients().await.ec2().clone();
+    let lives = ec2.describe_instances().instance_ids(&instance).send().await.unwrap();
+    let state = lives.reservations()[0].instances()[0].state().and_then(|state| state.name()).cloned();
+    assert_eq!(state.map(|state| state.as_str().to_owned()), Some("running".to_owned()));
+
+    stand.write(&config(false));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(stand.attribute("karp_teardown.this", "would_end"), Value::Null);
+    stand.destroy();
+    let mut after = sandbox.what_exists();
+    // The emulator keeps the interface of an instance that has ended; EC2 deletes it.
+    after["network_interfaces"].as_array_mut().unwrap().retain(|id| *id != interface);
+    assert_eq!(after, before, "something is left");
+}
