@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tfplugin::{Attribute, Context, Diagnostics, EphemeralResource, Opened, Schema, Value, async_trait};
 
-use crate::data_sources::cluster::{certificates, name_attribute, name_of};
+use crate::data_sources::cluster::{certificates, name_attribute, name_of, region_attribute};
 use crate::provider::Handle;
 use crate::report::Failure;
 
@@ -33,6 +33,7 @@ impl EphemeralResource for ClusterToken {
              credentials, without any other program, lives 15 minutes, and reaches neither plan nor state.",
         )
         .attribute("name", name_attribute())
+        .attribute("region", region_attribute())
         .attribute("endpoint", text("The API server's URL."))
         .attribute("cluster_ca_certificate", text("The API server's CA certificates, PEM."))
         .attribute("token", text("The bearer token.").sensitive())
@@ -41,8 +42,8 @@ impl EphemeralResource for ClusterToken {
     async fn open(&self, ctx: &Context, config: Value) -> Result<Opened, Diagnostics> {
         let session = self.handle.session();
         let name = name_of(&session, &config)?;
-        let aws = session.aws().await?;
-        let cluster = ctx.run(session.cluster(&name)).await??;
+        let aws = session.aws_of(&config).await?;
+        let cluster = ctx.run(session.cluster_of(&config, &name)).await??;
         let token = ctx.run(karp_aws::token::bearer(aws.clients(), &name)).await?;
         let token = token.map_err(|e| Failure::from_aws(format!("make a token for EKS cluster {name:?}"), e))?;
         let result = config

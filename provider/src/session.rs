@@ -32,6 +32,7 @@ pub struct Session {
     /// The clients of other regions than the provider block's, by region.
     elsewhere: Mutex<BTreeMap<String, Aws>>,
     identity: OnceCell<CallerIdentity>,
+    /// What EKS says, by region and name.
     clusters: Mutex<BTreeMap<String, Arc<OnceCell<Arc<karp_aws::eks::Cluster>>>>>,
     kube: tokio::sync::Mutex<Option<(kube::Client, Instant)>>,
     cluster_locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -129,10 +130,19 @@ impl Session {
         self.identity.get_or_try_init(ask).await
     }
 
-    /// Describes an EKS cluster: asked once for each name.
+    /// Describes an EKS cluster of the provider block's region: asked once for each name.
     pub async fn cluster(&self, name: &str) -> Result<Arc<karp_aws::eks::Cluster>, Failure> {
-        let aws = self.aws().await?;
-        let cell = Arc::clone(lock(&self.clusters).entry(name.to_owned()).or_default());
+        self.described(self.aws().await?, name).await
+    }
+
+    /// Describes an EKS cluster of the region that an object names, or of the provider block's.
+    pub async fn cluster_of(&self, object: &Value, name: &str) -> Result<Arc<karp_aws::eks::Cluster>, Failure> {
+        self.described(&self.aws_of(object).await?, name).await
+    }
+
+    async fn described(&self, aws: &Aws, name: &str) -> Result<Arc<karp_aws::eks::Cluster>, Failure> {
+        let key = format!("{}/{name}", aws.region());
+        let cell = Arc::clone(lock(&self.clusters).entry(key).or_default());
         let ask = || async {
             let answer = karp_aws::eks::describe(aws.clients(), name).await;
             answer.map(Arc::new).map_err(|e| {

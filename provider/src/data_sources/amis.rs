@@ -8,7 +8,7 @@ use karp_aws::parameters::Parameters;
 use serde::{Deserialize, Serialize};
 use tfplugin::{Attribute, Context, DataSource, Diagnostic, Diagnostics, Schema, Type, Value, async_trait};
 
-use super::cluster::name_of;
+use super::cluster::{name_of, region_attribute};
 use crate::provider::Handle;
 use crate::report::Failure;
 use crate::resources::ami_selector_terms;
@@ -54,7 +54,8 @@ impl Amis {
     async fn find(&self, config: &Value) -> Result<Vec<Image>, Diagnostics> {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(config)?;
-        let clients = session.aws().await?.clients();
+        let aws = session.aws_of(config).await?;
+        let clients = aws.clients();
         let parameters = Parameters::default();
         let told = |error| Failure::from_aws("find the images", error).at("ami_selector_terms");
         match model.ami_selector_terms.iter().find_map(|term| term.alias.as_deref()) {
@@ -62,7 +63,7 @@ impl Amis {
                 let alias = Alias::parse(alias).map_err(told)?;
                 let version = match model.kubernetes_version {
                     Some(version) => version,
-                    None => session.cluster(&name_of(&session, config)?).await?.version.clone(),
+                    None => session.cluster_of(config, &name_of(&session, config)?).await?.version.clone(),
                 };
                 Ok(images::by_alias(clients, &parameters, &alias, &version).await.map_err(told)?)
             }
@@ -100,6 +101,7 @@ impl DataSource for Amis {
             optional("The version that an alias is for, such as `1.36`; the cluster's when left out."),
         )
         .attribute("name", optional("The EKS cluster whose version counts; the provider block's `cluster_name` when left out."))
+        .attribute("region", region_attribute())
         .attribute("ids", Attribute::list(Type::String).computed().describe("The images' ids."))
         .attribute(
             "amis",

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use base64::Engine as _;
-use tfplugin::{Attribute, Context, DataSource, Diagnostic, Diagnostics, Schema, Value, async_trait};
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, Context, DataSource, Diagnostic, Diagnostics, Schema, Type, Value, async_trait};
 
+use crate::aws::names;
 use crate::provider::Handle;
 use crate::session::Session;
 
@@ -26,6 +28,15 @@ pub fn name_attribute() -> Attribute {
         .optional()
         .computed()
         .describe("The EKS cluster; the provider block's `cluster_name` when left out.")
+}
+
+/// Declares the region that something is looked up in.
+pub fn region_attribute() -> Attribute {
+    let region = validate::text("must be an AWS region such as \"eu-west-1\"", names::is_region);
+    Attribute::string()
+        .optional()
+        .validate(region)
+        .describe("The AWS region to look in; the provider block's `region` when left out.")
 }
 
 /// Gives the cluster that a configuration means: its own name, else the provider block's.
@@ -53,6 +64,7 @@ impl DataSource for Cluster {
         let text = |what: &str| Attribute::string().computed().describe(what);
         Schema::new("An EKS cluster: its address, network and how it knows its callers.")
             .attribute("name", name_attribute())
+            .attribute("region", region_attribute())
             .attribute("arn", text("The ARN."))
             .attribute("status", text("The state: `ACTIVE`, `CREATING`, `UPDATING`, …"))
             .attribute("version", text("The Kubernetes version, such as `1.33`."))
@@ -71,12 +83,24 @@ impl DataSource for Cluster {
                 "cluster_security_group_id",
                 text("The security group that EKS made for control plane and nodes."),
             )
+            .attribute(
+                "subnet_ids",
+                Attribute::list(Type::String)
+                    .computed()
+                    .describe("The subnets of the control plane's network interfaces."),
+            )
+            .attribute(
+                "security_group_ids",
+                Attribute::list(Type::String)
+                    .computed()
+                    .describe("The security groups of these interfaces besides `cluster_security_group_id`."),
+            )
     }
 
     async fn read(&self, ctx: &Context, config: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let name = name_of(&session, &config)?;
-        let cluster = ctx.run(session.cluster(&name)).await??;
+        let cluster = ctx.run(session.cluster_of(&config, &name)).await??;
         let family = if cluster.ipv6 { "ipv6" } else { "ipv4" };
         let text = |value: &Option<String>| value.as_deref().map_or(Value::Null, Value::from);
         let provider = provider_arn(&cluster).map_or(Value::Null, Value::from);
@@ -93,7 +117,9 @@ impl DataSource for Cluster {
             .with("ip_family", family)
             .with("service_cidr", text(&cluster.service_cidr))
             .with("vpc_id", text(&cluster.vpc_id))
-            .with("cluster_security_group_id", text(&cluster.cluster_security_group_id)))
+            .with("cluster_security_group_id", text(&cluster.cluster_security_group_id))
+            .with("subnet_ids", cluster.subnet_ids.clone())
+            .with("security_group_ids", cluster.security_group_ids.clone()))
     }
 }
 

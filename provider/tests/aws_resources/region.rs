@@ -87,3 +87,30 @@ async fn discovery_tags_reach_subnets_of_another_region() {
     ec2.delete_subnet().subnet_id(&subnet).send().await.unwrap();
     ec2.delete_vpc().vpc_id(&vpc).send().await.unwrap();
 }
+
+#[tokio::test]
+async fn what_is_looked_up_is_looked_up_in_the_region_that_is_named() {
+    let Some(sandbox) = Sandbox::find("region_data") else { return };
+    let other = if sandbox.region == "us-west-2" { "eu-west-1" } else { "us-west-2" };
+    // The provider block is of another region than the cluster.
+    let block = sandbox.provider(&format!("  region = {other:?}"));
+    let data = |region: &str| {
+        format!(
+            "{block}data \"karp_cluster\" \"it\" {{\n  region = {region:?}\n}}\ndata \"karp_amis\" \"it\" {{\n  region = {region:?}\n  \
+             ami_selector_terms = [{{ alias = \"al2023@latest\" }}]\n}}\n"
+        )
+    };
+    let stand = sandbox.stand(&data(&sandbox.region));
+    stand.apply();
+    stand.assert_empty_plan();
+    let arn = stand.attribute("karp_cluster.it", "arn");
+    assert!(arn.as_str().is_some_and(|arn| arn.contains(&sandbox.region)), "{arn}");
+    let subnets = stand.attribute("karp_cluster.it", "subnet_ids");
+    assert_eq!(subnets.as_array().map(Vec::is_empty), Some(false), "{subnets}");
+    assert_eq!(stand.attribute("karp_amis.it", "ids").as_array().map(Vec::is_empty), Some(false));
+    stand.write(&data(other));
+    let missing = stand.plan();
+    assert!(missing.text.contains(&format!("in region {other}")), "{}", missing.text);
+    stand.write(&data("Ireland"));
+    assert!(stand.plan().text.contains("must be an AWS region"), "checked before anything is called");
+}

@@ -30,6 +30,10 @@ pub struct Cluster {
     pub vpc_id: Option<String>,
     /// The security group that EKS made for control plane and nodes.
     pub cluster_security_group_id: Option<String>,
+    /// The subnets that EKS puts the control plane's network interfaces in.
+    pub subnet_ids: Vec<String>,
+    /// More security groups of these interfaces.
+    pub security_group_ids: Vec<String>,
     /// How callers are authenticated: `API`, `API_AND_CONFIG_MAP`, `CONFIG_MAP`.
     pub authentication_mode: Option<String>,
 }
@@ -72,6 +76,8 @@ fn read(cluster: aws_sdk_eks::types::Cluster) -> Result<Cluster, Error> {
         service_cidr: service_cidr.filter(set),
         ipv6,
         vpc_id: vpc.as_ref().and_then(|vpc| vpc.vpc_id.clone()).filter(set),
+        subnet_ids: vpc.as_ref().and_then(|vpc| vpc.subnet_ids.clone()).unwrap_or_default(),
+        security_group_ids: vpc.as_ref().and_then(|vpc| vpc.security_group_ids.clone()).unwrap_or_default(),
         cluster_security_group_id: vpc.and_then(|vpc| vpc.cluster_security_group_id).filter(set),
         authentication_mode: cluster
             .access_config
