@@ -1,21 +1,26 @@
 //! What a change of a node pool or a node class will do, before it is made: which instance types may be launched then, at what price, and
 //! which nodes will be replaced, why, how many at a time, and what keeps them.
 //!
-//! [`look`](self::look()) asks the API server, [`impact`](self::impact()) and [`block`] decide, and `told` writes it down for the plan.
+//! [`look`](self::look()) asks the API server and `find` AWS, [`impact`](self::impact()), `selection`, `pace` and [`block`] decide, and
+//! `told` writes it down for the plan.
 
+mod find;
 mod impact;
 mod look;
 mod obstacle;
 mod offer;
+mod pace;
+mod selection;
 mod told;
 
 use karp_domain::catalogue::Price;
 use serde::Serialize;
 
 pub use impact::{class_impact, impact};
-pub use look::{ClassPreview, PATIENCE, glance, held, look, look_at_class};
+pub use look::{ClassPreview, PATIENCE, glance, glance_at_class, held, look, look_at_class};
 pub use obstacle::{Surroundings, block, obstacles};
 pub use offer::{class_offer, offer};
+pub use pace::Turn;
 pub use told::class_warning;
 
 /// What requirements leave to launch.
@@ -79,6 +84,8 @@ pub struct Impact {
     pub at_once_before: Option<u32>,
     /// How many rounds it takes to replace all; nothing where a pool's budgets allow none now.
     pub waves: Option<u32>,
+    /// How many may be replaced at a time later, at each change that the budgets' schedules bring within seven days.
+    pub timeline: Vec<Turn>,
     /// The attributes that the change is one of.
     pub changed: Vec<String>,
     /// What the nodes have more of than the pool's limits allow.

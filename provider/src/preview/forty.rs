@@ -12,6 +12,7 @@ use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
 use karp_domain::cluster::{Node, Pod, PodBudget, Pool};
 use serde_json::Value as Json;
 
+use super::selection::Selection;
 use super::*;
 pub use objects::{NODES, read};
 
@@ -69,8 +70,13 @@ impl Cluster {
 
     /// Previews a change of the class.
     pub fn preview_class(&self, after: &Ec2NodeClass) -> ClassPreview {
+        self.preview_selection(after, &Selection::default())
+    }
+
+    /// Previews a change of the class, with what its selectors find.
+    pub fn preview_selection(&self, after: &Ec2NodeClass, selection: &Selection) -> ClassPreview {
         let pools = [Pool::from_kube(&pool(|_| {})).expect("readable")];
-        let mut seen = ClassPreview::of(&class(|_| {}), after, &pools, &self.claims, now());
+        let mut seen = ClassPreview::of([&class(|_| {}), after], selection, &pools, &self.claims, now());
         block(&mut seen.impact, &self.around, now());
         seen
     }

@@ -6,12 +6,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use karp_domain::api::Ec2NodeClass;
 use karp_domain::catalogue::Price;
 use serde_json::json;
 use tfplugin::Diagnostic;
 
 use super::forty::edits::{Edit, OF_CLASS, OF_POOL};
 use super::forty::{self, Cluster, NODES, class, pool};
+use super::selection::Selection;
 use super::*;
 
 /// Compares a text with the one that was reviewed, and tells where they differ. The files are in the form of `insta`.
@@ -76,6 +78,32 @@ fn edits_of_the_class_are_told_as_reviewed() {
         reviewed(edit.name, edit.about, &(written(&class_warning("default", Ok(seen))) + &data))
     };
     assert_eq!(OF_CLASS.iter().filter_map(told).collect::<Vec<_>>().join("\n"), "");
+}
+
+#[test]
+fn selectors_that_were_looked_up_are_told_as_reviewed() {
+    let before = forty::read(json!({
+        "amis": [{ "id": "ami-0a", "requirements": [] }],
+        "subnets": [{ "id": "subnet-a", "zone": "us-east-1a" }, { "id": "subnet-b", "zone": "us-east-1b" }, { "id": "subnet-c", "zone": "us-east-1c" }],
+    }));
+    let image = forty::read(json!({ "id": "ami-0b", "requirements": [] }));
+    let subnets =
+        forty::read(json!([{ "id": "subnet-a", "zone": "us-east-1a" }, { "id": "subnet-b", "zone": "us-east-1b" }]));
+    let selection = Selection { before, images: Some(vec![image]), ..Selection::default() };
+    let (images, subnets) = (selection.clone(), Selection { images: None, subnets: Some(subnets), ..selection });
+    let newer = class(|class| class["spec"]["amiSelectorTerms"] = json!([{ "alias": "al2023@v20261115" }]));
+    let fewer = class(|class| class["spec"]["subnetSelectorTerms"] = json!([{ "tags": { "tier": "nodes" } }]));
+    let cases = [
+        ("class_image_found", "the class selects a newer image, and AWS tells which", newer, images),
+        ("class_subnets_found", "the class selects one subnet less, and AWS tells which", fewer, subnets),
+    ];
+    let forty = Cluster::of(NODES, 1);
+    let told = |(name, about, after, selection): &(&str, &str, Ec2NodeClass, Selection)| {
+        let seen = forty.preview_selection(after, selection);
+        let data = data(seen.before.as_ref(), &seen.after, &seen.impact);
+        reviewed(name, about, &(written(&class_warning("default", Ok(seen))) + &data))
+    };
+    assert_eq!(cases.iter().filter_map(told).collect::<Vec<_>>().join("\n"), "");
 }
 
 #[test]

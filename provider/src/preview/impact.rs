@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use karp_domain::api::hash::NodeClassVersion;
-use karp_domain::api::{BudgetReason, Ec2NodeClass, NodeClaim, NodePool, conditions, hash, labels};
-use karp_domain::cluster::{Pool, allowed};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, hash, labels};
+use karp_domain::cluster::Pool;
 use karp_domain::lifecycle::{Drift, drift};
 use karp_domain::quantity::Quantity;
 use karp_domain::resources::{NODES, Resources};
@@ -14,15 +14,17 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::obstacle::look_at_claim;
+use super::pace::{at_once, timeline, waves};
+use super::selection::{Selection, reason_of};
 use super::{Certainty, Drifting, Impact};
 use crate::manifests::spec::attribute_of;
 
-/// Fields of a class that select what the controller finds in EC2, with the reason of a node that it no longer finds.
-const SELECTORS: [(&str, &str); 4] = [
-    ("ami_selector_terms", "AMIDrift"),
-    ("subnet_selector_terms", "SubnetDrift"),
-    ("security_group_selector_terms", "SecurityGroupDrift"),
-    ("capacity_reservation_selector_terms", "CapacityReservationDrift"),
+/// Selectors in the order in which the controller compares what they find.
+const SELECTORS: [&str; 4] = [
+    "ami_selector_terms",
+    "subnet_selector_terms",
+    "capacity_reservation_selector_terms",
+    "security_group_selector_terms",
 ];
 
 /// Tells what becomes of a pool's nodes when the pool becomes `after`. `before` is what it was made by: a template that stays the same
@@ -60,18 +62,19 @@ pub fn impact(before: &NodePool, after: &NodePool, pool: &Pool, claims: &[NodeCl
         at_once: at_once(pool, total, now),
         at_once_before: Pool::from_kube(before).ok().map(|pool| at_once(&pool, total, now)),
         over_limit: over_limit(pool, claims),
+        timeline: timeline(&[(pool, total)], now),
         changed,
         ..Impact::default()
     };
-    impact.waves = waves(impact.drifting.len(), impact.at_once);
+    impact.waves = waves(count(impact.drifting.len()), impact.at_once);
     impact
 }
 
-/// Tells what becomes of the nodes of a class when the class becomes `after`, by the hash that each of them is stamped with. What the
-/// selectors find is compared by the controller later: where one is changed, each node may drift.
+/// Tells what becomes of the nodes of a class when the class becomes `after`, by the hash that each of them is stamped with, and by what
+/// changed selectors find. Where that is not known, it is compared by the controller later, and each node may drift.
 pub fn class_impact(
-    before: &Ec2NodeClass,
-    after: &Ec2NodeClass,
+    [before, after]: [&Ec2NodeClass; 2],
+    selection: &Selection,
     pools: &[Pool],
     claims: &[NodeClaim],
     now: Timestamp,
@@ -91,19 +94,22 @@ pub fn class_impact(
         *total += 1;
         if is_leaving(claim) {
             impact.leaving += 1;
-        } else if let Some((reason, because, certainty)) = change.drift(claim) {
+        } else if let Some((reason, because, certainty)) = change.drift(claim, selection) {
             *drifting += 1;
             let pool = pools.iter().find(|pool| *pool.name == *label);
             impact.drifting.push(self::drifting(claim, pool, reason, because, certainty));
         }
     }
+    let mut moving = Vec::new();
     for (name, (total, drifting)) in by_pool.iter().filter(|(_, (_, drifting))| *drifting > 0) {
         let Some(pool) = pools.iter().find(|pool| *pool.name == **name && !pool.is_static()) else { continue };
         let at_once = at_once(pool, *total, now);
         impact.at_once += at_once;
         // Pools go on side by side: the slowest counts.
-        impact.waves = impact.waves.zip(waves(*drifting, at_once)).map(|(one, other)| one.max(other));
+        impact.waves = impact.waves.zip(waves(count(*drifting), at_once)).map(|(one, other)| one.max(other));
+        moving.push((pool, *total));
     }
+    impact.timeline = timeline(&moving, now);
     impact.changed = change.changed;
     impact
 }
@@ -124,11 +130,10 @@ impl ClassChange {
         Self { changed: differences("", &before.spec, &after.spec), hashes }
     }
 
-    fn drift(&self, claim: &NodeClaim) -> Option<(String, Vec<String>, Certainty)> {
+    fn drift(&self, claim: &NodeClaim, selection: &Selection) -> Option<(String, Vec<String>, Certainty)> {
         let already = drifted(claim);
         let stamp = claim.annotations().get(labels::EC2_NODE_CLASS_HASH_VERSION);
         let version = stamp.and_then(|stamp| NodeClassVersion::parse(stamp));
-        let reason_of = |field: &str| SELECTORS.iter().find(|(name, _)| *name == field).map(|(_, reason)| *reason);
         if self.hashes.iter().any(|(of, differs)| *differs && version == Some(*of)) {
             let because = self.changed.iter().filter(|field| reason_of(field).is_none()).cloned().collect();
             let certainty = already.map_or(Certainty::Sure, |_| Certainty::Already);
@@ -137,12 +142,17 @@ impl ClassChange {
         if let Some(reason) = already {
             return Some((reason.to_owned(), Vec::new(), Certainty::Already));
         }
-        let reserved = claim.labels().get(labels::CAPACITY_TYPE).is_some_and(|bought| bought == "reserved");
-        let selected = self.changed.iter().filter_map(|field| Some((field, reason_of(field)?)));
+        let by = |field: &'static str| {
+            let is_changed = self.changed.iter().any(|changed| changed == field);
+            Some((field, reason_of(field)?, is_changed.then(|| selection.drifts(field, claim))??))
+        };
+        let comes: Vec<_> = SELECTORS.into_iter().filter_map(by).collect();
+        if let Some((field, reason, certainty)) = comes.iter().find(|(_, _, certainty)| *certainty == Certainty::Sure) {
+            return Some(((*reason).to_owned(), vec![(*field).to_owned()], *certainty));
+        }
         let (fields, reasons): (Vec<_>, Vec<_>) =
-            selected.filter(|(_, reason)| reserved || *reason != "CapacityReservationDrift").unzip();
-        let because = fields.into_iter().cloned().collect();
-        (!reasons.is_empty()).then(|| (reasons.join(" or "), because, Certainty::Possible))
+            comes.into_iter().map(|(field, reason, _)| (field.to_owned(), reason)).unzip();
+        (!reasons.is_empty()).then(|| (reasons.join(" or "), fields, Certainty::Possible))
     }
 }
 
@@ -234,15 +244,4 @@ fn differences(prefix: &str, one: &impl Serialize, other: &impl Serialize) -> Ve
 
 fn count(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-fn at_once(pool: &Pool, total: u32, now: Timestamp) -> u32 {
-    match pool.is_static() {
-        true => 0,
-        false => allowed(&pool.budgets, BudgetReason::Drifted, total, now).min(total),
-    }
-}
-
-fn waves(drifting: usize, at_once: u32) -> Option<u32> {
-    (at_once > 0).then(|| count(drifting).div_ceil(at_once))
 }

@@ -13,13 +13,18 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 
+use super::find::find;
+use super::selection::{Finds, Selection};
 use super::{Impact, Offer, Surroundings, block, class_impact, class_offer, impact, obstacles};
 use crate::resources::listed;
+use crate::session::Session;
 
 /// A plan does not wait longer than this for the cluster.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// What blocks nodes is left out of a plan after this long; the rest of [`PATIENCE`] is for connecting.
 const GLANCE: Duration = Duration::from_millis(1_500);
+/// What selectors find is left open in a plan after this long: what blocks nodes is asked for then, and takes some hundred milliseconds.
+const SELECTING: Duration = Duration::from_millis(900);
 /// So many things that hold nodes are named.
 const SHOWN: usize = 3;
 /// Pods that can block a node: on one, and not ended.
@@ -34,6 +39,8 @@ pub struct ClassPreview {
     pub after: Offer,
     /// What becomes of its nodes.
     pub impact: Impact,
+    /// What its changed selectors find, where that was looked up.
+    pub finds: Vec<Finds>,
 }
 
 /// Looks at the pool's nodes, and at what blocks those that drift, however long it takes.
@@ -55,20 +62,46 @@ pub async fn glance(client: &Client, before: &NodePool, after: &NodePool) -> Res
     Ok(impact)
 }
 
-/// Looks at the nodes of a class as a plan does.
+/// Looks at the nodes of a class, and at what blocks those that drift, however long it takes.
 pub async fn look_at_class(
+    session: &Session,
     client: &Client,
-    before: &Ec2NodeClass,
-    after: &Ec2NodeClass,
+    change: [&Ec2NodeClass; 2],
+) -> Result<ClassPreview, Error> {
+    let now = Timestamp::now();
+    let [before, after] = change;
+    let (living, selection) = futures::join!(living(client), find(session, client, before, after));
+    let (claims, pools) = living?;
+    let mut seen = ClassPreview::of(change, &selection, &pools, &claims, now);
+    if !seen.impact.drifting.is_empty() {
+        block(&mut seen.impact, &surroundings(client, &label(labels::EC2_NODE_CLASS, after)).await?, now);
+    }
+    Ok(seen)
+}
+
+/// Looks at the nodes of a class as a plan does: what its selectors find is left open, and what blocks the nodes is left out, where it
+/// cannot be had in time.
+pub async fn glance_at_class(
+    session: &Session,
+    client: &Client,
+    change: [&Ec2NodeClass; 2],
 ) -> Result<ClassPreview, Error> {
     let (now, started) = (Timestamp::now(), Instant::now());
-    let all = ListParams::default();
-    let (claims, pools) = futures::try_join!(listed::<NodeClaim>(client, &all), listed::<NodePool>(client, &all))?;
-    let pools: Vec<Pool> = pools.iter().filter_map(|pool| Pool::from_kube(pool).ok()).collect();
-    let mut seen = ClassPreview::of(before, after, &pools, &claims, now);
+    let [before, after] = change;
+    let selecting = tokio::time::timeout(SELECTING, find(session, client, before, after));
+    let (living, selection) = futures::join!(living(client), selecting);
+    let (claims, pools) = living?;
+    let mut seen = ClassPreview::of(change, &selection.unwrap_or_default(), &pools, &claims, now);
     glance_around(client, &mut seen.impact, &label(labels::EC2_NODE_CLASS, after), now, started + GLANCE).await;
     tell(&seen.impact, started);
     Ok(seen)
+}
+
+/// All NodeClaims and NodePools.
+async fn living(client: &Client) -> Result<(Vec<NodeClaim>, Vec<Pool>), Error> {
+    let all = ListParams::default();
+    let (claims, pools) = futures::try_join!(listed::<NodeClaim>(client, &all), listed::<NodePool>(client, &all))?;
+    Ok((claims, pools.iter().filter_map(|pool| Pool::from_kube(pool).ok()).collect()))
 }
 
 /// Logs what a look has cost.
@@ -88,18 +121,20 @@ pub async fn held(client: &Client, nodes: &str) -> Result<String, Error> {
 impl ClassPreview {
     /// Tells what a change of a class does to the nodes that live.
     pub fn of(
-        before: &Ec2NodeClass,
-        after: &Ec2NodeClass,
+        change: [&Ec2NodeClass; 2],
+        selection: &Selection,
         pools: &[Pool],
         claims: &[NodeClaim],
         now: Timestamp,
     ) -> Self {
+        let [before, after] = change;
         let name = after.name_any();
         let own = || pools.iter().filter(|pool| pool.is_ours() && *pool.class.name == *name);
         Self {
             before: own().next().map(|_| class_offer(own(), &before.spec)),
             after: class_offer(own(), &after.spec),
-            impact: class_impact(before, after, pools, claims, now),
+            impact: class_impact(change, selection, pools, claims, now),
+            finds: selection.finds(),
         }
     }
 }

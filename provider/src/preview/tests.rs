@@ -1,11 +1,12 @@
 //! Rules of the preview, one by one; whole texts are in `golden`.
 
 use jiff::Timestamp;
-use karp_domain::api::{NodeClaim, NodePool, labels};
+use karp_domain::api::{Ec2NodeClassStatus, NodeClaim, NodePool, labels};
 use karp_domain::cluster::{Node, Pool};
 use serde_json::{Value as Json, json};
 
 use super::forty::{Cluster, NODES, class, now, pod, pool, read};
+use super::selection::Selection;
 use super::*;
 
 /// Changes one claim of the forty.
@@ -144,7 +145,7 @@ fn a_class_goes_on_in_all_its_pools_at_once() {
     });
     let pools = [pool(|_| {}), other].map(|pool| Pool::from_kube(&pool).expect("readable"));
     let data = class(|class| class["spec"]["userData"] = json!("x"));
-    let impact = class_impact(&class(|_| {}), &data, &pools, &cluster.claims, now());
+    let impact = class_impact([&class(|_| {}), &data], &Selection::default(), &pools, &cluster.claims, now());
     // A stamp of a version that karp does not compute says nothing, and what no pool made is replaced by none.
     assert_eq!((impact.total, impact.drifting.len(), impact.replaced()), (40, 39, (38, 0)));
     assert_eq!((impact.at_once, impact.waves), (3 + 2, Some(10)));
@@ -169,4 +170,109 @@ fn budgets_hold_by_the_hour() {
     let at = |now| impact(&before, &after, &Pool::from_kube(&after).expect("readable"), &claims, now);
     assert_eq!((at(now()).at_once, at(now()).waves), (4, Some(10)));
     assert_eq!((at(tuesday).at_once, at(tuesday).waves), (0, None));
+}
+
+/// What the controller has found for the class: one subnet in each zone, two in the first.
+fn found() -> Ec2NodeClassStatus {
+    let of = |id: &str, zone: &str| json!({ "id": id, "zone": zone });
+    read(json!({
+        "amis": [{ "id": "ami-0a", "requirements": [] }],
+        "subnets": [of("subnet-a1", "us-east-1a"), of("subnet-a2", "us-east-1a"), of("subnet-b", "us-east-1b"), of("subnet-c", "us-east-1c")],
+        "securityGroups": [{ "id": "sg-1" }, { "id": "sg-2" }],
+    }))
+}
+
+/// How many of the forty surely drift, how many may, and the reason of the first.
+fn drifts(terms: &str, selection: &Selection) -> (usize, usize, String) {
+    // An alias tells the family, too, which is hashed.
+    let term =
+        if terms == "amiSelectorTerms" { json!({ "alias": "al2023@latest" }) } else { json!({ "tags": { "a": "b" } }) };
+    let after = class(|class| class["spec"][terms] = json!([term]));
+    let impact = forty().preview_selection(&after, selection).impact;
+    let count = |of| impact.drifting.iter().filter(|node| node.certainty == of).count();
+    let reason = impact.drifting.first().map(|node| node.reason.clone()).unwrap_or_default();
+    (count(Certainty::Sure), count(Certainty::Possible), reason)
+}
+
+#[test]
+fn a_node_drifts_by_what_the_selectors_find_and_not_by_how_they_are_written() {
+    let zones = forty().claims.iter().fold([0; 3], |mut zones, claim| {
+        let zone = &claim.metadata.labels.as_ref().expect("labels")["topology.kubernetes.io/zone"];
+        zones[usize::from(zone.as_bytes()[9] - b'a')] += 1;
+        zones
+    });
+    let none = (0, 0, String::new());
+    let subnets = |ids: &[&str]| {
+        let kept = found().subnets.into_iter().filter(|subnet| ids.contains(&subnet.id.as_str())).collect();
+        drifts("subnetSelectorTerms", &Selection { before: found(), subnets: Some(kept), ..Selection::default() })
+    };
+    assert_eq!(subnets(&["subnet-a1", "subnet-a2", "subnet-b", "subnet-c"]), none, "written otherwise, found the same");
+    assert_eq!(subnets(&["subnet-a1", "subnet-a2", "subnet-b"]), (zones[2], 0, "SubnetDrift".to_owned()));
+    assert_eq!(
+        subnets(&["subnet-a1", "subnet-b", "subnet-c"]),
+        (0, zones[0], "SubnetDrift".to_owned()),
+        "in one of two"
+    );
+    assert_eq!(subnets(&[]), none, "a class that finds nothing is broken, and its nodes stay");
+
+    let groups = |ids: &[&str], before: Ec2NodeClassStatus| {
+        let security_groups = Some(ids.iter().map(ToString::to_string).collect());
+        drifts("securityGroupSelectorTerms", &Selection { before, security_groups, ..Selection::default() })
+    };
+    assert_eq!(groups(&["sg-2", "sg-1"], found()), none);
+    assert_eq!(groups(&["sg-1"], found()), (NODES, 0, "SecurityGroupDrift".to_owned()));
+    assert_eq!(groups(&["sg-1"], Ec2NodeClassStatus::default()).1, NODES, "nobody knows what they have");
+    assert_eq!(groups(&[], found()), none);
+
+    let images = |ids: &[&str], arch: &str| {
+        let only = json!([{ "key": "kubernetes.io/arch", "operator": "In", "values": [arch] }]);
+        let images = ids.iter().map(|id| read(json!({ "id": id, "requirements": only }))).collect();
+        drifts("amiSelectorTerms", &Selection { before: found(), images: Some(images), ..Selection::default() })
+    };
+    assert_eq!(images(&["ami-0a", "ami-0b"], "amd64"), none);
+    assert_eq!(images(&["ami-0b"], "amd64"), (NODES, 0, "AMIDrift".to_owned()));
+    assert_eq!(images(&["ami-0b"], "arm64"), none, "there is no image for these nodes, so they keep theirs");
+    assert_eq!(
+        drifts("amiSelectorTerms", &Selection::default()),
+        (0, NODES, "AMIDrift".to_owned()),
+        "AWS was not asked"
+    );
+}
+
+#[test]
+fn a_selector_that_finds_nothing_is_told() {
+    let after = class(|class| class["spec"]["subnetSelectorTerms"] = json!([{ "tags": { "typo": "x" } }]));
+    let seen = forty()
+        .preview_selection(&after, &Selection { before: found(), subnets: Some(Vec::new()), ..Selection::default() });
+    let warning = class_warning("default", Ok(seen));
+    assert!(warning.summary.ends_with("0 of 40 nodes drift and cannot be replaced"), "{}", warning.summary);
+    assert!(
+        warning.detail.contains("`subnet_selector_terms` find nothing in AWS: the class will not be ready"),
+        "{}",
+        warning.detail
+    );
+}
+
+#[test]
+fn what_budgets_will_allow_is_told_for_a_week() {
+    let monday: Timestamp = "2026-11-23T10:00:00Z".parse().expect("a time");
+    let (before, after) = (pool(|_| {}), another_label());
+    let claims = forty().claims;
+    let seen = impact(&before, &after, &Pool::from_kube(&after).expect("readable"), &claims, monday);
+    let turns: Vec<(String, u32)> = seen.timeline.iter().map(|turn| (turn.at.to_string(), turn.at_once)).collect();
+    let day = |day: u32| [(format!("2026-11-{day}T17:00:00Z"), 4), (format!("2026-11-{}T09:00:00Z", day + 1), 0)];
+    let friday = [("2026-11-27T17:00:00Z".to_owned(), 4), ("2026-11-30T09:00:00Z".to_owned(), 0)];
+    assert_eq!(turns, [&day(23)[..], &day(24), &day(25), &day(26), &friday].concat());
+    let warning = Preview { impact: Some(seen), ..forty().preview(&after) }.warning("default");
+    let told = "\nThe budgets that hold now let none go; from 2026-11-23T17:00:00Z on, 4 at a time.";
+    assert!(warning.detail.contains(told), "{}", warning.detail);
+
+    // Each minute for ten seconds: told as far as it is followed.
+    let often = pool(|pool| {
+        pool["spec"]["disruption"]["budgets"] =
+            json!([{ "nodes": "0", "schedule": "* * * * *", "duration": "10s" }, { "nodes": "3" }]);
+    });
+    let seen = impact(&before, &often, &Pool::from_kube(&often).expect("readable"), &claims, monday);
+    assert_eq!((seen.at_once, seen.timeline.first().map(|turn| turn.at_once)), (0, Some(3)));
+    assert!(seen.timeline.len() < 400, "{}", seen.timeline.len());
 }

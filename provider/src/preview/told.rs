@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use karp_domain::catalogue::Price;
 use tfplugin::Diagnostic;
 
+use super::selection::Finds;
 use super::{Certainty, ClassPreview, Impact, Offer, Preview};
 
 /// So many names of one kind are shown.
@@ -43,19 +44,35 @@ pub fn class_warning(class: &str, looked: Result<ClassPreview, String>) -> Diagn
             return Diagnostic::warning(format!("EC2NodeClass {class:?}: its nodes could not be looked at"), why);
         }
     };
-    let (before, can_launch) = (seen.before.as_ref(), seen.after.types > 0);
+    let is_ready = seen.finds.iter().all(|finds| !finds.after.is_empty());
+    let (before, can_launch) = (seen.before.as_ref(), seen.after.types > 0 && is_ready);
     let types = before.map(|before| format!("{}, ", types(Some(before), &seen.after)));
-    let fate = fate(&seen.impact, can_launch || before.is_none());
+    let can_launch_any = can_launch || (before.is_none() && is_ready);
+    let fate = fate(&seen.impact, can_launch_any);
     let summary = format!("EC2NodeClass {class:?}: {}{fate}", types.unwrap_or_default());
     let mut lines = vec![match before {
         Some(before) => format!("Its pools may launch {}. {PRICES}", launches(Some(before), &seen.after)),
         None => "No NodePool uses it.".to_owned(),
     }];
-    if before.is_some() && !can_launch {
+    if before.is_some() && seen.after.types == 0 {
         lines.push(format!("{NO_NODE}: no type has all that the class and its pools ask for."));
     }
-    lines.extend(of_nodes(&seen.impact, can_launch || before.is_none()));
+    lines.extend(seen.finds.iter().map(found));
+    lines.extend(of_nodes(&seen.impact, can_launch_any));
     Diagnostic::warning(summary, lines.join("\n"))
+}
+
+/// Tells what a changed selector finds.
+fn found(finds: &Finds) -> String {
+    let (field, ids) = (finds.field, |ids: &BTreeSet<String>| some(ids.iter().map(String::as_str), ", "));
+    if finds.after.is_empty() {
+        return format!("`{field}` find nothing in AWS: the class will not be ready, and no node can be made of it.");
+    }
+    match &finds.before {
+        before if before.is_empty() => format!("`{field}` find {}.", ids(&finds.after)),
+        before if *before == finds.after => format!("`{field}` find what they found before: {}.", ids(before)),
+        before => format!("`{field}` find {}; before, {}.", ids(&finds.after), ids(before)),
+    }
 }
 
 fn types(before: Option<&Offer>, after: &Offer) -> String {
@@ -169,8 +186,10 @@ fn budgets(impact: &Impact, drifts: bool) -> Option<String> {
     }
     let before = before.map_or_else(String::new, |before| format!(" (before, {before})"));
     let most = format!("At most {} may be replaced at a time under the budgets that hold now{before}", impact.at_once);
+    let opens = impact.timeline.iter().find(|turn| turn.at_once > 0);
+    let opens = opens.map_or_else(String::new, |turn| format!("; from {} on, {} at a time", turn.at, turn.at_once));
     Some(match impact.waves {
-        _ if impact.at_once == 0 => format!("The budgets that hold now let none go{before}."),
+        _ if impact.at_once == 0 => format!("The budgets that hold now let none go{before}{opens}."),
         Some(0) => format!("{most}."),
         Some(waves) => format!("{most}: {}.", plural(waves as usize, "wave")),
         None => format!("{most}; those of one pool let none go."),

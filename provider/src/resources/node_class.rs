@@ -13,6 +13,7 @@ use super::custom_object::{
     CustomKind, CustomObject, adopt, annotations, failure, force_conflicts, named, teardown, wait_for_ready,
 };
 use super::{custom_object, kubelet, moved, node_class_schema};
+use crate::manifests::spec::Attributes;
 use crate::preview;
 use crate::provider::Handle;
 use crate::report::Kind;
@@ -53,7 +54,7 @@ impl NodeClass {
         }
         let look = async {
             let client = session.kube().await?;
-            let looked = preview::look_at_class(&client, &before, &after).await;
+            let looked = preview::glance_at_class(&session, &client, [&before, &after]).await;
             looked.map_err(|error| failure("look at the nodes of the class", error))
         };
         let looked = match tokio::time::timeout(preview::PATIENCE, look).await {
@@ -135,6 +136,11 @@ impl Resource for NodeClass {
     fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
         Ok(moved::object_name(source, &KIND, self.type_name())?.map(|name| custom_object::bare(&name, true)))
     }
+}
+
+/// Reads attributes as an EC2NodeClass; nothing while a part of them is not known.
+pub fn typed(spec: &Attributes, value: &Value) -> Option<Ec2NodeClass> {
+    KIND.typed(spec, value)
 }
 
 fn defaults() -> Json {

@@ -5,6 +5,7 @@ mod agent;
 mod bad_input;
 mod block;
 mod denied;
+mod class_preview;
 mod halfway;
 mod holes;
 mod ignored;

@@ -39,6 +39,13 @@ impl Kubectl {
         assert!(command.args(["-p", &status.to_string()]).status().unwrap().success());
     }
 
+    /// Deletes an object.
+    pub fn delete(&self, kind: &str, name: &str) {
+        let mut command = Command::new(&self.program);
+        command.args(["--kubeconfig", &self.kubeconfig, "delete", kind, name]);
+        assert!(command.status().unwrap().success());
+    }
+
     /// Names the objects of a kind.
     fn names(&self, kind: &str) -> String {
         let output = Command::new(&self.program)

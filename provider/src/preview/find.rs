@@ -1,0 +1,121 @@
+//! What the changed selectors of a class find in EC2, so far as AWS can be asked at plan.
+
+use std::collections::BTreeSet;
+
+use karp_aws::config::Clients;
+use karp_aws::images::{self, Alias, Image};
+use karp_aws::parameters::Parameters;
+use karp_aws::selector::Term;
+use karp_aws::{Error, security_groups, subnets};
+use karp_domain::api::{Ami, AmiRequirement, Ec2NodeClass, Ec2NodeClassSpec, Subnet};
+use karp_domain::requirement::Operator;
+use kube::api::Api;
+use kube::{Client, ResourceExt};
+
+use super::selection::Selection;
+use crate::session::Session;
+
+/// Looks up what each changed selector finds. What cannot be asked is left open: a plan goes on without AWS.
+pub async fn find(session: &Session, client: &Client, before: &Ec2NodeClass, after: &Ec2NodeClass) -> Selection {
+    let (old, new) = (&before.spec, &after.spec);
+    let changed = (
+        old.ami_selector_terms != new.ami_selector_terms,
+        old.subnet_selector_terms != new.subnet_selector_terms,
+        old.security_group_selector_terms != new.security_group_selector_terms,
+    );
+    if changed == (false, false, false) {
+        return Selection::default();
+    }
+    let aws = match session.aws().await {
+        Ok(aws) => aws.clients(),
+        Err(failure) => {
+            tracing::info!(%failure, "AWS is not asked what the class's selectors find");
+            return Selection::default();
+        }
+    };
+    let name = after.name_any();
+    let (live, images, subnets, security_groups) = futures::join!(
+        live(client, &name),
+        asked(changed.0, "images", images_of(aws, client, new)),
+        asked(changed.1, "subnets", subnets_of(aws, new)),
+        asked(changed.2, "security groups", groups_of(aws, new)),
+    );
+    let before = live.and_then(|class| class.status).unwrap_or_default();
+    Selection { before, images, subnets, security_groups }
+}
+
+/// The class as it is in the cluster, with what the controller has found for it.
+async fn live(client: &Client, name: &str) -> Option<Ec2NodeClass> {
+    Api::<Ec2NodeClass>::all(client.clone()).get_opt(name).await.ok().flatten()
+}
+
+/// Asks where it matters; a failure leaves the answer open.
+async fn asked<T>(matters: bool, what: &str, answer: impl Future<Output = Result<T, Error>>) -> Option<T> {
+    if !matters {
+        return None;
+    }
+    answer.await.map_err(|error| tracing::info!(%error, "the class's {what} are not known at plan")).ok()
+}
+
+async fn images_of(aws: &Clients, client: &Client, spec: &Ec2NodeClassSpec) -> Result<Vec<Ami>, Error> {
+    let parameters = Parameters::default();
+    let found = match spec.ami_selector_terms.iter().find_map(|term| term.alias.as_deref()) {
+        Some(alias) => images::by_alias(aws, &parameters, &Alias::parse(alias)?, &version(client).await?).await,
+        None => images::find(aws, &parameters, &image_terms(spec)).await,
+    };
+    match found {
+        Ok(found) => Ok(found.into_iter().map(ami).collect()),
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The cluster's Kubernetes version, such as `1.33`, as its API server tells it. EKS writes `33+`.
+async fn version(client: &Client) -> Result<String, Error> {
+    let told = client.apiserver_version().await;
+    let told = told
+        .map_err(|error| Error::Unreachable { action: "ask the API server's version", message: error.to_string() })?;
+    let digits = |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>();
+    Ok(format!("{}.{}", digits(&told.major), digits(&told.minor)))
+}
+
+async fn subnets_of(aws: &Clients, spec: &Ec2NodeClassSpec) -> Result<Vec<Subnet>, Error> {
+    let terms = spec.subnet_selector_terms.iter();
+    let terms: Vec<Term> =
+        terms.map(|term| Term { id: term.id.clone(), name: None, tags: term.tags.clone() }).collect();
+    let found = subnets::find(aws, &terms).await?;
+    Ok(found.into_iter().map(|found| Subnet { id: found.id, zone: found.zone, zone_id: Some(found.zone_id) }).collect())
+}
+
+async fn groups_of(aws: &Clients, spec: &Ec2NodeClassSpec) -> Result<BTreeSet<String>, Error> {
+    let terms = spec.security_group_selector_terms.iter();
+    let terms: Vec<Term> =
+        terms.map(|term| Term { id: term.id.clone(), name: term.name.clone(), tags: term.tags.clone() }).collect();
+    Ok(security_groups::find(aws, &terms).await?.into_iter().map(|group| group.id).collect())
+}
+
+fn image_terms(spec: &Ec2NodeClassSpec) -> Vec<images::Term> {
+    let term = |term: &karp_domain::api::AmiSelectorTerm| images::Term {
+        id: term.id.clone(),
+        name: term.name.clone(),
+        owner: term.owner.clone(),
+        tags: term.tags.clone(),
+        ssm_parameter: term.ssm_parameter.clone(),
+    };
+    spec.ami_selector_terms.iter().map(term).collect()
+}
+
+/// Describes an image as a class's status does.
+fn ami(image: Image) -> Ami {
+    let operator = |text: &str| match text {
+        "In" => Operator::In,
+        "DoesNotExist" => Operator::DoesNotExist,
+        _ => Operator::Exists,
+    };
+    let requirements = image.requirements().into_iter().map(|(key, text, values)| AmiRequirement {
+        key: key.to_owned(),
+        operator: operator(text),
+        values,
+    });
+    Ami { requirements: requirements.collect(), id: image.id, name: Some(image.name), deprecated: None }
+}

@@ -1,0 +1,73 @@
+//! How many nodes may be replaced at a time: now, and when budgets open and close.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+use karp_domain::api::BudgetReason;
+use karp_domain::cluster::{Pool, Window, allowed};
+use karp_domain::cron::Cron;
+use serde::{Serialize, Serializer};
+
+/// So far ahead is looked: the schedules of budgets mostly come again by the week.
+const AHEAD: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// So often is one schedule followed: the hours of the seven days. What comes more often is told for less than seven days.
+const MOST_OPENINGS: usize = 7 * 24;
+
+/// A moment from which on so many nodes may be replaced at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Turn {
+    /// From when on.
+    #[serde(serialize_with = "as_text")]
+    pub at: Timestamp,
+    /// How many then.
+    pub at_once: u32,
+}
+
+fn as_text<S: Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(at)
+}
+
+/// Answers how many of a pool's nodes may be replaced at the same time at a moment. Nothing replaces those of a static pool.
+pub fn at_once(pool: &Pool, total: u32, at: Timestamp) -> u32 {
+    match pool.is_static() {
+        true => 0,
+        false => allowed(&pool.budgets, BudgetReason::Drifted, total, at).min(total),
+    }
+}
+
+/// Answers in how many rounds nodes are replaced; nothing where none may go now.
+pub fn waves(drifting: u32, at_once: u32) -> Option<u32> {
+    (at_once > 0).then(|| drifting.div_ceil(at_once))
+}
+
+/// Tells how many nodes of these pools together may be replaced at a time, at each change that the next seven days bring. Each pool comes
+/// with the number of its nodes.
+pub fn timeline(pools: &[(&Pool, u32)], now: Timestamp) -> Vec<Turn> {
+    let mut end = now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX);
+    let mut moments = BTreeSet::new();
+    for window in pools.iter().flat_map(|(pool, _)| &pool.budgets).filter_map(|budget| budget.window.as_ref()) {
+        end = edges(window, now, end, &mut moments);
+    }
+    let together = |at: Timestamp| pools.iter().map(|(pool, total)| at_once(pool, *total, at)).sum();
+    let mut last = together(now);
+    let changes = moments.into_iter().filter(|at| *at <= end).filter_map(|at| {
+        let at_once = together(at);
+        (at_once != std::mem::replace(&mut last, at_once)).then_some(Turn { at, at_once })
+    });
+    changes.collect()
+}
+
+/// Notes when a window opens and closes, and answers until when that is known.
+fn edges(window: &Window, now: Timestamp, end: Timestamp, moments: &mut BTreeSet<Timestamp>) -> Timestamp {
+    let Ok(schedule) = window.schedule.parse::<Cron>() else { return end };
+    let mut opened = now.checked_sub(window.duration).unwrap_or(Timestamp::MIN);
+    for _ in 0..MOST_OPENINGS {
+        match schedule.next(opened) {
+            Some(next) if next <= end => opened = next,
+            _ => return end,
+        }
+        let closes = opened.checked_add(window.duration).ok();
+        moments.extend([Some(opened), closes].into_iter().flatten().filter(|edge| *edge > now));
+    }
+    opened.min(end)
+}
