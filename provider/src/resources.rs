@@ -4,8 +4,10 @@ pub mod access_entry;
 pub mod aws_auth_entry;
 pub mod controller;
 mod controller_import;
+pub mod controller_policy;
 pub mod controller_role;
 mod controller_schema;
+mod controller_scope;
 pub mod crds;
 pub mod custom_object;
 mod departure;
@@ -52,6 +54,7 @@ pub fn all(handle: &Arc<Handle>) -> Vec<Box<dyn Resource>> {
         Box::new(access_entry::AccessEntry::new(handle)),
         Box::new(aws_auth_entry::AwsAuthEntry::new(handle)),
         Box::new(controller::Controller::new(handle)),
+        Box::new(controller_policy::ControllerPolicy::new(handle)),
         Box::new(controller_role::ControllerRole::new(handle)),
         Box::new(crds::Crds::new(handle)),
         Box::new(discovery_tags::DiscoveryTags::new(handle)),

@@ -6,8 +6,10 @@ use aws_sdk_iam::Client;
 use karp_domain::iam::MANAGED_POLICY_LIMIT;
 use tfplugin::Context;
 
-use super::document;
+use super::role::{check_adoptable, from_iam_tags, iam_tags};
+use super::tags::{Change, Tags};
 use super::wait::{in_time, settle};
+use super::{Origin, document};
 use crate::report::{Failure, Kind};
 use crate::session::Aws;
 
@@ -32,12 +34,7 @@ pub async fn ensure(iam: &Client, ctx: &Context, path: &str, name: &str, text: &
     let doing = format!("create policy {name:?}");
     in_time(ctx, &doing)?;
     match iam.create_policy().path(path).policy_name(name).policy_document(text).send().await {
-        Ok(answer) => {
-            let arn = answer.policy().and_then(|policy| policy.arn());
-            return arn
-                .map(str::to_owned)
-                .ok_or_else(|| Failure::new(Kind::Unexpected, doing, "IAM answered without an ARN"));
-        }
+        Ok(answer) => return made(&doing, answer.policy().and_then(|policy| policy.arn())),
         Err(e) => {
             let failure = Failure::aws(&doing, e);
             if failure.kind != Kind::Exists {
@@ -49,15 +46,143 @@ pub async fn ensure(iam: &Client, ctx: &Context, path: &str, name: &str, text: &
         Failure::new(Kind::Exists, &doing, format!("a policy {name:?} exists under another path than {path}"))
     })?;
     if read(iam, &arn).await?.as_deref() != Some(text) {
-        prune(iam, &arn, MOST_VERSIONS - 1).await?;
-        let doing = format!("write a version of {arn}");
-        settle(ctx, &doing, || async {
-            let call = iam.create_policy_version().policy_arn(&arn).policy_document(text).set_as_default(true);
-            call.send().await.map_err(|e| Failure::aws(&doing, e))
-        })
-        .await?;
+        write_version(iam, ctx, &arn, text).await?;
     }
     Ok(arn)
+}
+
+/// One of the policies that a document is kept in.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    pub path: &'a str,
+    pub name: &'a str,
+    /// The document.
+    pub text: &'a str,
+    /// The tags that it should have.
+    pub tags: &'a Tags,
+    /// The tags that karp may take away.
+    pub owned: &'a Tags,
+}
+
+/// A policy as IAM tells of it.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub name: String,
+    pub arn: String,
+    pub path: String,
+    /// The default version's document, canonical.
+    pub text: String,
+    pub tags: Tags,
+}
+
+/// Brings one part to what is wanted, and gives its ARN, and whether it was made now. One that exists and is not `known` to be this resource's is taken over where that
+/// is wanted, and not another cluster's.
+pub async fn converge(
+    iam: &Client,
+    ctx: &Context,
+    part: &Part<'_>,
+    known: Option<&str>,
+    adopt: bool,
+) -> Result<(String, Origin), Failure> {
+    let doing = format!("create policy {:?}", part.name);
+    in_time(ctx, &doing)?;
+    let existing = match known {
+        Some(arn) => look(iam, arn).await?,
+        None => None,
+    };
+    if let Some(existing) = existing {
+        return Ok((bring(iam, ctx, part, existing).await?, Origin::Adopted));
+    }
+    let call = iam.create_policy().path(part.path).policy_name(part.name).policy_document(part.text);
+    let failure = match call.set_tags(Some(iam_tags(part.tags))).send().await {
+        Ok(answer) => {
+            let arn = made(&doing, answer.policy().and_then(|policy| policy.arn()))?;
+            return Ok((arn, Origin::Made));
+        }
+        Err(e) => Failure::aws(&doing, e).at("name"),
+    };
+    if failure.kind != Kind::Exists || !adopt {
+        return Err(failure);
+    }
+    let Some(arn) = arn_of(iam, part.path, part.name).await? else { return Err(failure) };
+    let Some(existing) = look(iam, &arn).await? else { return Err(failure) };
+    check_adoptable(&doing, &existing.tags, part.tags).map_err(|failure| failure.at("name"))?;
+    Ok((bring(iam, ctx, part, existing).await?, Origin::Adopted))
+}
+
+/// Gives those of the policies that exist, by name.
+pub async fn find(aws: &Aws, arns: &BTreeSet<String>) -> Result<Vec<Found>, Failure> {
+    let mut found = Vec::new();
+    for arn in arns {
+        found.extend(look(aws.iam(), arn).await?);
+    }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(found)
+}
+
+/// Finds the policies that a document of this name is kept in, wherever they lie.
+pub async fn parts_of(iam: &Client, name: &str) -> Result<BTreeSet<String>, Failure> {
+    let mut all = BTreeSet::new();
+    let scope = aws_sdk_iam::types::PolicyScopeType::Local;
+    let mut pages = iam.list_policies().scope(scope).into_paginator().items().send();
+    while let Some(policy) = pages.next().await {
+        let policy = policy.map_err(|e| Failure::aws("list the account's policies", e))?;
+        all.extend(policy.arn().filter(|arn| is_part(name, arn)).map(str::to_owned));
+    }
+    Ok(all)
+}
+
+async fn look(iam: &Client, arn: &str) -> Result<Option<Found>, Failure> {
+    let answer = match iam.get_policy().policy_arn(arn).send().await {
+        Ok(answer) => answer,
+        Err(e) => match Failure::aws(format!("read policy {arn}"), e) {
+            failure if failure.is_missing() => return Ok(None),
+            failure => return Err(failure),
+        },
+    };
+    let Some(policy) = answer.policy() else { return Ok(None) };
+    let Some(version) = policy.default_version_id() else { return Ok(None) };
+    let text = read_version(iam, arn, version).await?;
+    Ok(text.map(|text| Found {
+        name: policy.policy_name().unwrap_or_default().to_owned(),
+        arn: arn.to_owned(),
+        path: policy.path().unwrap_or("/").to_owned(),
+        text,
+        tags: from_iam_tags(policy.tags()),
+    }))
+}
+
+/// Brings text and tags of a policy that exists to what is wanted.
+async fn bring(iam: &Client, ctx: &Context, part: &Part<'_>, existing: Found) -> Result<String, Failure> {
+    let arn = existing.arn;
+    if existing.text != part.text {
+        write_version(iam, ctx, &arn, part.text).await?;
+    }
+    let change = Change::between(part.tags, &existing.tags, part.owned);
+    if !change.put.is_empty() {
+        let call = iam.tag_policy().policy_arn(&arn).set_tags(Some(iam_tags(&change.put)));
+        call.send().await.map_err(|e| Failure::aws(format!("tag policy {arn}"), e).at("tags"))?;
+    }
+    if !change.remove.is_empty() {
+        let keys = change.remove.into_iter().collect();
+        let call = iam.untag_policy().policy_arn(&arn).set_tag_keys(Some(keys));
+        call.send().await.map_err(|e| Failure::aws(format!("untag policy {arn}"), e).at("tags"))?;
+    }
+    Ok(arn)
+}
+
+async fn write_version(iam: &Client, ctx: &Context, arn: &str, text: &str) -> Result<(), Failure> {
+    prune(iam, arn, MOST_VERSIONS - 1).await?;
+    let doing = format!("write a version of {arn}");
+    settle(ctx, &doing, || async {
+        let call = iam.create_policy_version().policy_arn(arn).policy_document(text).set_as_default(true);
+        call.send().await.map(drop).map_err(|e| Failure::aws(&doing, e))
+    })
+    .await
+}
+
+fn made(doing: &str, arn: Option<&str>) -> Result<String, Failure> {
+    arn.map(str::to_owned).ok_or_else(|| Failure::new(Kind::Unexpected, doing, "IAM answered without an ARN"))
 }
 
 /// Reads policies and joins them in the order of their names; `None` when none is there.

@@ -1,8 +1,7 @@
 //! The documents of `karp_domain::iam` in canonical form, and what follows from a region.
 
-use std::collections::BTreeSet;
-
 use karp_domain::iam::{self, ControllerScope, InstanceProfiles};
+use serde_json::Value;
 
 use super::document::canonical_value;
 
@@ -46,25 +45,37 @@ pub fn pod_identity_trust() -> String {
     canonical_value(&iam::pod_identity_trust())
 }
 
+/// What the controller's policy is made for, apart from the region.
+#[derive(Debug, Clone, Default)]
+pub struct Scope<'a> {
+    /// The cluster's name.
+    pub cluster: &'a str,
+    /// Roles that the controller may give to instances.
+    pub node_role_arns: Vec<String>,
+    /// The interruption queue.
+    pub queue_arn: Option<&'a str>,
+    /// Who makes instance profiles.
+    pub instance_profiles: InstanceProfiles,
+    /// Parameters of the user's own that name images.
+    pub ami_ssm_parameter_arns: Vec<String>,
+    /// Statements of the user's own.
+    pub extra_statements: Vec<Value>,
+}
+
 /// Gives the controller's policy. The account is that of the roles and queue that it may use.
-pub fn controller(
-    region: &str,
-    cluster: &str,
-    node_role_arns: &BTreeSet<String>,
-    queue_arn: Option<&str>,
-    instance_profiles: InstanceProfiles,
-) -> String {
-    let mut arns = node_role_arns.iter().map(String::as_str).chain(queue_arn);
-    let account = arns.find_map(|arn| arn.split(':').nth(4)).unwrap_or(ANY_ACCOUNT);
+pub fn controller(region: &str, scope: Scope<'_>) -> String {
+    let mut arns = scope.node_role_arns.iter().map(String::as_str).chain(scope.queue_arn);
+    let account = arns.find_map(|arn| arn.split(':').nth(4)).unwrap_or(ANY_ACCOUNT).to_owned();
     let policy = iam::controller_policy(&ControllerScope {
         partition: partition(region).to_owned(),
         region: region.to_owned(),
-        account_id: account.to_owned(),
-        cluster_name: cluster.to_owned(),
-        node_role_arns: node_role_arns.iter().cloned().collect(),
-        interruption_queue_arn: queue_arn.map(str::to_owned),
-        instance_profiles,
-        ..ControllerScope::default()
+        account_id: account,
+        cluster_name: scope.cluster.to_owned(),
+        node_role_arns: scope.node_role_arns,
+        interruption_queue_arn: scope.queue_arn.map(str::to_owned),
+        instance_profiles: scope.instance_profiles,
+        ami_ssm_parameter_arns: scope.ami_ssm_parameter_arns,
+        extra_statements: scope.extra_statements,
     });
     canonical_value(&policy)
 }
@@ -83,9 +94,17 @@ mod tests {
 
     #[test]
     fn the_policy_fits_with_the_longest_cluster_name() {
-        let roles = BTreeSet::from(["arn:aws:iam::111122223333:role/KarpNodeRole-prod".to_owned()]);
-        let queue = "arn:aws:sqs:eu-west-1:111122223333:karp-prod";
-        let of = |profiles| controller("eu-west-1", &"c".repeat(100), &roles, Some(queue), profiles);
+        let cluster = "c".repeat(100);
+        let of = |instance_profiles| {
+            let scope = Scope {
+                cluster: &cluster,
+                node_role_arns: vec!["arn:aws:iam::111122223333:role/KarpNodeRole-prod".to_owned()],
+                queue_arn: Some("arn:aws:sqs:eu-west-1:111122223333:karp-prod"),
+                instance_profiles,
+                ..Scope::default()
+            };
+            controller("eu-west-1", scope)
+        };
         let policy = of(InstanceProfiles::Controller);
         assert!(policy.len() <= iam::INLINE_POLICY_LIMIT, "{} characters", policy.len());
         assert!(split(&policy, iam::MANAGED_POLICY_LIMIT).len() <= 2);

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use karp_domain::iam::{INLINE_POLICY_LIMIT, InstanceProfiles};
+use karp_domain::iam::INLINE_POLICY_LIMIT;
 use serde::Deserialize;
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Type, Value, async_trait};
+use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait};
 
+use super::controller_scope as scope;
 use super::iam_role::{self, Purpose};
 use crate::aws::Origin;
 use crate::aws::{managed_policy, pod_identity, policies};
@@ -36,9 +37,6 @@ struct Model {
     namespace: Option<String>,
     service_account: Option<String>,
     policy_mode: Option<String>,
-    node_role_arns: Option<BTreeSet<String>>,
-    interruption_queue_arn: Option<String>,
-    instance_profiles: Option<String>,
     association_id: Option<String>,
     policy_arns: Option<BTreeSet<String>>,
 }
@@ -48,8 +46,14 @@ impl Model {
         self.auth.as_deref() == Some("pod_identity")
     }
 
+    /// Says whether policies of their own hold the document, as far as state tells.
     fn is_managed(&self) -> bool {
-        self.policy_mode.as_deref() == Some("managed")
+        let role = self.name.as_deref().unwrap_or_default();
+        match self.policy_mode.as_deref() {
+            Some("managed") => true,
+            Some("auto") => self.policy_arns.iter().flatten().any(|arn| managed_policy::is_part(role, arn)),
+            _ => false,
+        }
     }
 
     fn arn(&self) -> &str {
@@ -91,44 +95,19 @@ impl Resource for ControllerRole {
             PREFIX,
             "Controller of karp",
         );
-        identity(schema)
+        scope::attributes(identity(schema))
             .attribute(
                 "policy_mode",
-                Attribute::string().default("inline").validate(validate::one_of(["inline", "managed"])).describe(
+                Attribute::string().default("inline").validate(validate::one_of(["auto", "inline", "managed"])).describe(
                     "Where the policy is kept: `inline` in the role (up to 10240 characters), or in `managed` policies of their own, split \
-                     as their limit of 6144 characters demands.",
+                     as their limit of 6144 characters demands; `auto` is inline as long as it fits.",
                 ),
-            )
-            .attribute(
-                "node_role_arns",
-                Attribute::set(Type::String)
-                    .optional()
-                    .validate(validate::each(validate::arn()))
-                    .describe("The roles that the controller may give to instances."),
-            )
-            .attribute(
-                "interruption_queue_arn",
-                Attribute::string().optional().validate(validate::arn()).describe("The interruption queue that it reads."),
-            )
-            .attribute(
-                "instance_profiles",
-                Attribute::string()
-                    .default(InstanceProfiles::default().as_str())
-                    .validate(validate::one_of(InstanceProfiles::WORDS))
-                    .describe(
-                        "Who makes the instance profiles of nodes: the `controller`, for node classes with a `role`, or `terraform`: every \
-                         node class names an `instance_profile`, and the policy has nothing of IAM but the right to pass the nodes' roles.",
-                    ),
-            )
-            .attribute(
-                "policy_json",
-                Attribute::string().computed().describe("The controller's policy that karp keeps, JSON in canonical form."),
             )
             .attribute("association_id", Attribute::string().computed().describe("The pod identity association, with `pod_identity`."))
     }
 
     fn validate(&self, config: &Value) -> Diagnostics {
-        let mut found = Diagnostics::new();
+        let mut found = scope::check(config);
         let auth = config.get("auth");
         let irsa = auth.is_null() || auth.as_str() == Some("irsa");
         if irsa && config.get("oidc_provider_arn").is_null() {
@@ -169,11 +148,11 @@ impl Resource for ControllerRole {
         let model: Model = tfplugin::from_value(&planned)?;
         let documents = known(&session, &planned).await?;
         let aws = session.aws().await?;
-        let planned = planned.with("policy_json", &documents.policy).with("association_id", Value::Null);
+        let planned = scope::with_policy(planned, Some(&documents.policy)).with("association_id", Value::Null);
         // The role comes before its managed policies: with it in state, they are found again whatever happens next.
         let begun = iam_role::begin(&session, ctx, &planned, &documents.trust).await?;
         let origin = begun.origin;
-        let purpose = purpose(aws, ctx, &model, &documents).await?;
+        let purpose = purpose(aws, ctx, &model, &planned, &documents).await?;
         let state = iam_role::finish(&session, ctx, planned, begun, &purpose).await?;
         if origin == Origin::Made {
             ctx.save(state.clone());
@@ -184,16 +163,16 @@ impl Resource for ControllerRole {
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let session = self.handle.session();
         // With managed policies there is none in the role; an import does not know yet.
-        let managed = state.get("policy_mode").as_str() == Some("managed");
+        let managed = tfplugin::from_value::<Model>(&state)?.is_managed();
         let inline = if managed { BTreeSet::new() } else { BTreeSet::from([POLICY.to_owned()]) };
         let read = iam_role::read(&session, ctx, &state, &inline, |state, found| {
             let inline = found.inline.get(POLICY);
-            let managed = found.attached.iter().any(|arn| managed_policy::is_part(&found.name, arn));
-            let state = complete(state, &found.trust, managed && inline.is_none());
-            if state.get("policy_mode").as_str() == Some("managed") {
+            let apart = found.attached.iter().any(|arn| managed_policy::is_part(&found.name, arn));
+            let state = complete(state, &found.trust, apart && inline.is_none());
+            if managed || state.get("policy_mode").as_str() == Some("managed") {
                 return state;
             }
-            state.with("policy_json", inline.cloned().unwrap_or_default())
+            scope::with_policy(state, Some(inline.map_or("", String::as_str)))
         });
         let Some(state) = read.await? else { return Ok(None) };
         let prior = state.clone();
@@ -204,7 +183,7 @@ impl Resource for ControllerRole {
             let mut state = state;
             if now.is_managed() {
                 let policy = managed_policy::read_joined(aws, &own_policies(&now)).await?;
-                state.set("policy_json", policy);
+                state = scope::with_policy(state, policy.as_deref());
             }
             if now.uses_pod_identity() {
                 if now.service_account.is_none()
@@ -219,7 +198,7 @@ impl Resource for ControllerRole {
                 // An association with another role is not this one's: planning makes it so again.
                 state.set("association_id", found.filter(|found| found.role_arn == now.arn()).map(|found| found.id));
             }
-            Ok(Some(recover_scope(state)))
+            Ok(Some(scope::recover(state)))
         };
         session.refresh(ctx, &[crate::provider::Part::Aws], &prior, look).await
     }
@@ -230,9 +209,9 @@ impl Resource for ControllerRole {
         let model: Model = tfplugin::from_value(&planned)?;
         let documents = known(&session, &planned).await?;
         let aws = session.aws().await?;
-        let purpose = purpose(aws, ctx, &model, &documents).await?;
+        let purpose = purpose(aws, ctx, &model, &planned, &documents).await?;
         let planned =
-            planned.with("policy_json", &documents.policy).with("association_id", before.association_id.clone());
+            scope::with_policy(planned, Some(&documents.policy)).with("association_id", before.association_id.clone());
         let owned = BTreeSet::from([POLICY.to_owned()]);
         let state = iam_role::update(&session, ctx, &prior, planned, &purpose, owned).await?;
         ctx.save(state.clone());
@@ -250,8 +229,8 @@ impl Resource for ControllerRole {
         let model: Model = tfplugin::from_value(&prior)?;
         let aws = session.aws().await?;
         let mut policies = own_policies(&model);
-        if model.is_managed()
-            && let Some(documents) = documents(&session, &prior).await
+        if let Some(documents) = documents(&session, &prior).await
+            && goes_apart(&prior, &documents.policy)
         {
             // A creation that failed may have written policies that it did not attach.
             let planned = planned_arns(&prior, &documents.policy);
@@ -302,20 +281,10 @@ fn identity(schema: Schema) -> Schema {
 
 /// Gives trust and policy; `None` while something that they follow from is unknown.
 async fn documents(session: &Session, planned: &Value) -> Option<Documents> {
-    const SOURCES: [&str; 8] = [
-        "cluster_name",
-        "auth",
-        "oidc_provider_arn",
-        "namespace",
-        "service_account",
-        "node_role_arns",
-        "interruption_queue_arn",
-        "instance_profiles",
-    ];
+    const SOURCES: [&str; 5] = ["cluster_name", "auth", "oidc_provider_arn", "namespace", "service_account"];
     if SOURCES.iter().any(|name| !planned.get(name).whole_known()) {
         return None;
     }
-    let region = session.region().await?;
     let model: Model = tfplugin::from_value(planned).ok()?;
     let subject = model.subject();
     let trust = if model.uses_pod_identity() {
@@ -323,11 +292,16 @@ async fn documents(session: &Session, planned: &Value) -> Option<Documents> {
     } else {
         policies::irsa_trust(model.oidc_provider_arn.as_deref()?, subject.namespace, subject.service_account)
     };
-    let queue = model.interruption_queue_arn.as_deref();
-    let roles = model.node_role_arns.clone().unwrap_or_default();
-    let profiles = model.instance_profiles.as_deref().and_then(InstanceProfiles::parse).unwrap_or_default();
-    let policy = policies::controller(&region, subject.cluster, &roles, queue, profiles);
-    Some(Documents { trust, policy })
+    Some(Documents { trust, policy: scope::document(session, planned).await? })
+}
+
+/// Says whether a document is kept in policies of their own.
+fn goes_apart(planned: &Value, policy: &str) -> bool {
+    match planned.get("policy_mode").as_str() {
+        Some("managed") => true,
+        Some("auto") => policy.len() > INLINE_POLICY_LIMIT,
+        _ => false,
+    }
 }
 
 async fn known(session: &Session, planned: &Value) -> Result<Documents, Diagnostics> {
@@ -356,33 +330,6 @@ fn complete(state: Value, trust: &str, managed: bool) -> Value {
     }
 }
 
-/// Completes the state of an import by the policy: the roles that may be passed, the queue, and who makes instance profiles.
-fn recover_scope(state: Value) -> Value {
-    if !state.get("node_role_arns").is_null() || !state.get("interruption_queue_arn").is_null() {
-        return state;
-    }
-    let policy: serde_json::Value =
-        state.get("policy_json").as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    let resources = |sid: &str| -> BTreeSet<String> {
-        let statements = policy["Statement"].as_array().into_iter().flatten();
-        let resources = statements.filter(|statement| statement["Sid"] == sid).map(|statement| &statement["Resource"]);
-        let texts = resources.flat_map(|one| one.as_array().map_or_else(|| vec![one], |many| many.iter().collect()));
-        texts.filter_map(|text| text.as_str().map(str::to_owned)).collect()
-    };
-    let roles = resources("AllowPassingInstanceRole");
-    let mut state = state;
-    if policy["Statement"].is_array() && state.get("instance_profiles").is_null() {
-        state.set("instance_profiles", InstanceProfiles::of_policy(&policy).as_str());
-    }
-    if !roles.is_empty() {
-        state.set("node_role_arns", iam_role::text_set(&roles));
-    }
-    if let Some(queue) = resources("AllowInterruptionQueueActions").into_iter().next() {
-        state.set("interruption_queue_arn", queue);
-    }
-    state
-}
-
 fn check_size(planned: &Value, policy: &str) -> Diagnostics {
     let mut found = Diagnostics::new();
     if planned.get("policy_mode").as_str() == Some("inline") && policy.len() > INLINE_POLICY_LIMIT {
@@ -390,7 +337,7 @@ fn check_size(planned: &Value, policy: &str) -> Diagnostics {
             "policy_mode",
             "The policy does not fit into the role",
             format!(
-                "It has {} characters; inline policies may have {INLINE_POLICY_LIMIT}. Set `policy_mode = \"managed\"`.",
+                "It has {} characters; inline policies may have {INLINE_POLICY_LIMIT}. Set `policy_mode = \"auto\"`.",
                 policy.len()
             ),
         );
@@ -399,15 +346,14 @@ fn check_size(planned: &Value, policy: &str) -> Diagnostics {
 }
 
 fn plan_documents(change: &mut PlannedChange, documents: Option<&Documents>) {
-    let (trust, policy) = match documents {
-        Some(documents) => (Value::from(&documents.trust), Value::from(&documents.policy)),
-        None => (Value::Unknown, Value::Unknown),
-    };
-    change.planned.set("assume_role_policy", trust);
-    change.planned.set("policy_json", policy);
+    change.planned.set("assume_role_policy", documents.map_or(Value::Unknown, |documents| (&documents.trust).into()));
+    scope::plan(change, documents.map(|documents| documents.policy.as_str()));
     let arns = match (change.planned.get("policy_mode").as_str(), documents) {
         (Some("inline"), _) => iam_role::text_set(&BTreeSet::new()),
-        (Some("managed"), Some(documents)) => planned_arns(&change.planned, &documents.policy),
+        (Some(_), Some(documents)) if goes_apart(&change.planned, &documents.policy) => {
+            planned_arns(&change.planned, &documents.policy)
+        }
+        (Some(_), Some(_)) => iam_role::text_set(&BTreeSet::new()),
         _ => Value::Unknown,
     };
     change.planned.set("policy_arns", arns);
@@ -443,10 +389,16 @@ fn own_policies(model: &Model) -> BTreeSet<String> {
     kept.filter(|arn| managed_policy::is_part(role, arn)).cloned().collect()
 }
 
-/// Says what the role is for; with `managed`, the policies are written first.
-async fn purpose(aws: &Aws, ctx: &Context, model: &Model, documents: &Documents) -> Result<Purpose, Failure> {
+/// Says what the role is for; policies of their own are written first.
+async fn purpose(
+    aws: &Aws,
+    ctx: &Context,
+    model: &Model,
+    planned: &Value,
+    documents: &Documents,
+) -> Result<Purpose, Failure> {
     let trust = documents.trust.clone();
-    if !model.is_managed() {
+    if !goes_apart(planned, &documents.policy) {
         let inline = BTreeMap::from([(POLICY.to_owned(), documents.policy.clone())]);
         return Ok(Purpose { trust, inline, ..Purpose::default() });
     }

@@ -17,6 +17,7 @@ mod moved;
 mod older;
 #[path = "../support/others.rs"]
 mod others;
+mod policies;
 #[path = "../support/rc.rs"]
 mod rc;
 mod region;

@@ -1,0 +1,363 @@
+//! What the controller's policy is made for: the attributes that `karp_controller_role` and `karp_controller_policy` have in common, the
+//! document that follows from them, and the way back from a document to the attributes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use karp_domain::iam::InstanceProfiles;
+use serde::Deserialize;
+use serde_json::{Map, Value as Json, json};
+use tfplugin::schema::validate;
+use tfplugin::{Attribute, AttributePath, Diagnostic, Diagnostics, PlannedChange, Schema, Type, Value};
+
+use super::iam_role;
+use crate::aws::policies::{self, Scope};
+use crate::session::Session;
+
+/// Attributes from which the document follows.
+const SOURCES: [&str; 6] = [
+    "cluster_name",
+    "node_role_arns",
+    "interruption_queue_arn",
+    "instance_profiles",
+    "ami_ssm_parameter_arns",
+    "extra_statements",
+];
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Model {
+    cluster_name: Option<String>,
+    node_role_arns: Option<BTreeSet<String>>,
+    interruption_queue_arn: Option<String>,
+    instance_profiles: Option<String>,
+    ami_ssm_parameter_arns: Option<BTreeSet<String>>,
+    extra_statements: Option<Vec<Statement>>,
+}
+
+/// A statement of the user's own, in the shape of the well-known data source `aws_iam_policy_document`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Statement {
+    sid: Option<String>,
+    effect: String,
+    actions: BTreeSet<String>,
+    resources: BTreeSet<String>,
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Condition {
+    test: String,
+    variable: String,
+    values: BTreeSet<String>,
+}
+
+/// Adds the attributes that say what the policy is for, and the policy.
+pub fn attributes(schema: Schema) -> Schema {
+    let arns = |what: &str| {
+        Attribute::set(Type::String).optional().validate(validate::each(validate::arn())).describe(what.to_owned())
+    };
+    schema
+        .attribute("node_role_arns", arns("The roles that the controller may give to instances."))
+        .attribute(
+            "interruption_queue_arn",
+            Attribute::string().optional().validate(validate::arn()).describe("The interruption queue that it reads."),
+        )
+        .attribute(
+            "instance_profiles",
+            Attribute::string()
+                .default(InstanceProfiles::default().as_str())
+                .validate(validate::one_of(InstanceProfiles::WORDS))
+                .describe(
+                    "Who makes the instance profiles of nodes: the `controller`, for node classes with a `role`, or `terraform`: every \
+                     node class names an `instance_profile`, and the policy has nothing of IAM but the right to pass the nodes' roles.",
+                ),
+        )
+        .attribute(
+            "ami_ssm_parameter_arns",
+            arns(
+                "SSM parameters of your own that node classes name images by (`ssm_parameter`); those of AWS may be read anyway. `*` is a \
+                 wildcard.",
+            ),
+        )
+        .attribute("extra_statements", extra_statements())
+        .attribute(
+            "policy_json",
+            Attribute::string().computed().describe("The controller's policy that karp keeps, JSON in canonical form."),
+        )
+        .attribute(
+            "policy_size",
+            Attribute::number().computed().describe(
+                "How many characters the policy has, as IAM counts them: 6144 fit into a managed policy, 10240 into a role.",
+            ),
+        )
+}
+
+fn extra_statements() -> Attribute {
+    let texts = |what: &str| Attribute::set(Type::String).required().describe(what.to_owned());
+    let sid = validate::text("must be letters and digits", |sid| sid.chars().all(|c| c.is_ascii_alphanumeric()));
+    let condition = Attribute::nested_set([
+        ("test", Attribute::string().required().describe("The operator, such as `StringEquals`.")),
+        ("variable", Attribute::string().required().describe("The key, such as `aws:RequestedRegion`.")),
+        ("values", texts("The values.")),
+    ]);
+    Attribute::nested_list([
+        (
+            "sid",
+            Attribute::string()
+                .optional()
+                .validate(sid)
+                .describe("What the statement is called; not as one of karp's own."),
+        ),
+        (
+            "effect",
+            Attribute::string()
+                .default("Allow")
+                .validate(validate::one_of(["Allow", "Deny"]))
+                .describe("What it does."),
+        ),
+        ("actions", texts("The actions, such as `ec2:DescribeTags`.")),
+        ("resources", texts("The resources, by ARN; `*` for all.")),
+        ("conditions", condition.optional().describe("When it holds; always when left out.")),
+    ])
+    .optional()
+    .describe("Statements of your own, which follow karp's.")
+}
+
+/// Refuses statements that are called as another one is: IAM takes no policy with two of a name.
+pub fn check(config: &Value) -> Diagnostics {
+    let (mut found, mut taken) = (Diagnostics::new(), karps());
+    for (at, statement) in config.get("extra_statements").as_list().iter().enumerate() {
+        let Some(sid) = statement.get("sid").as_str() else { continue };
+        if !taken.insert(sid.to_owned()) {
+            let path = AttributePath::root().attribute("extra_statements").index(at).attribute("sid");
+            let detail =
+                format!("{path}: {sid:?} is a statement of karp's own, or was given before. Choose another name.");
+            found.push(Diagnostic::error("Two statements of one name", detail).at(path));
+        }
+    }
+    found
+}
+
+/// Gives the policy; `None` while something that it follows from is unknown.
+pub async fn document(session: &Session, planned: &Value) -> Option<String> {
+    if SOURCES.iter().any(|name| !planned.get(name).whole_known()) {
+        return None;
+    }
+    let region = session.region().await?;
+    let model: Model = tfplugin::from_value(planned).ok()?;
+    Some(model.document(&region))
+}
+
+/// Plans the policy: unknown where it is not known yet.
+pub fn plan(change: &mut PlannedChange, policy: Option<&str>) {
+    let planned = change.planned.clone();
+    change.planned = match policy {
+        Some(_) => with_policy(planned, policy),
+        None => planned.with("policy_json", Value::Unknown).with("policy_size", Value::Unknown),
+    };
+}
+
+/// Writes a policy into state; none where IAM has none.
+pub fn with_policy(state: Value, policy: Option<&str>) -> Value {
+    let size = policy.map(|policy| i64::try_from(policy.len()).unwrap_or(i64::MAX));
+    state.with("policy_json", policy).with("policy_size", size)
+}
+
+/// Completes the state of an import by its policy: the roles that may be passed, the queue, who makes instance profiles, parameters, and
+/// the statements that are not karp's. Any other state comes back as it is.
+pub fn recover(state: Value) -> Value {
+    // It has a default, so that only an import has none.
+    if !state.get("instance_profiles").is_null() {
+        return state;
+    }
+    let policy: Json =
+        state.get("policy_json").as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let Some(statements) = policy["Statement"].as_array() else { return state };
+    let resources = |sid: &str| -> BTreeSet<String> {
+        let ours = statements.iter().filter(|statement| statement["Sid"] == sid);
+        ours.flat_map(|statement| texts(&statement["Resource"])).collect()
+    };
+    let mut state = state.with("instance_profiles", InstanceProfiles::of_policy(&policy).as_str());
+    let roles = resources("AllowPassingInstanceRole");
+    if !roles.is_empty() {
+        state.set("node_role_arns", iam_role::text_set(&roles));
+    }
+    if let Some(queue) = resources("AllowInterruptionQueueActions").into_iter().next() {
+        state.set("interruption_queue_arn", queue);
+    }
+    let parameters = resources("AllowSSMReadActions");
+    let own: BTreeSet<String> =
+        parameters.into_iter().filter(|arn| !arn.ends_with("::parameter/aws/service/*")).collect();
+    if !own.is_empty() {
+        state.set("ami_ssm_parameter_arns", iam_role::text_set(&own));
+    }
+    let karps = karps();
+    let others = statements.iter().filter(|one| one["Sid"].as_str().is_none_or(|sid| !karps.contains(sid)));
+    let others: Vec<Value> = others.filter_map(Statement::read).map(Statement::into_value).collect();
+    if !others.is_empty() {
+        state.set("extra_statements", Value::List(others));
+    }
+    state
+}
+
+/// What karp's own statements are called.
+fn karps() -> BTreeSet<String> {
+    let any = Model {
+        node_role_arns: Some(BTreeSet::from([String::new()])),
+        interruption_queue_arn: Some(String::new()),
+        ..Model::default()
+    };
+    let policy: Json = serde_json::from_str(&any.document("")).unwrap_or_default();
+    let statements = policy["Statement"].as_array().into_iter().flatten();
+    statements.filter_map(|statement| statement["Sid"].as_str().map(str::to_owned)).collect()
+}
+
+/// Reads what is one text or a list of them.
+fn texts(value: &Json) -> Vec<String> {
+    let all = value.as_array().map_or_else(|| vec![value], |many| many.iter().collect());
+    all.into_iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
+}
+
+impl Model {
+    fn document(&self, region: &str) -> String {
+        let set = |arns: &Option<BTreeSet<String>>| arns.iter().flatten().cloned().collect();
+        policies::controller(
+            region,
+            Scope {
+                cluster: self.cluster_name.as_deref().unwrap_or_default(),
+                node_role_arns: set(&self.node_role_arns),
+                queue_arn: self.interruption_queue_arn.as_deref(),
+                instance_profiles: self
+                    .instance_profiles
+                    .as_deref()
+                    .and_then(InstanceProfiles::parse)
+                    .unwrap_or_default(),
+                ami_ssm_parameter_arns: set(&self.ami_ssm_parameter_arns),
+                extra_statements: self.extra_statements.iter().flatten().map(Statement::to_json).collect(),
+            },
+        )
+    }
+}
+
+impl Statement {
+    fn to_json(&self) -> Json {
+        let mut statement = json!({ "Effect": self.effect, "Action": self.actions, "Resource": self.resources });
+        if let Some(sid) = &self.sid {
+            statement["Sid"] = json!(sid);
+        }
+        let mut conditions: BTreeMap<&str, Map<String, Json>> = BTreeMap::new();
+        for one in self.conditions.iter().flatten() {
+            conditions.entry(&one.test).or_default().insert(one.variable.clone(), json!(one.values));
+        }
+        if !conditions.is_empty() {
+            statement["Condition"] = json!(conditions);
+        }
+        statement
+    }
+
+    /// Reads a statement; nothing where it says more than the attributes can (`NotAction`, `NotResource`).
+    fn read(statement: &Json) -> Option<Self> {
+        const READ: [&str; 5] = ["Sid", "Effect", "Action", "Resource", "Condition"];
+        if statement.as_object()?.keys().any(|key| !READ.contains(&key.as_str())) {
+            return None;
+        }
+        let set = |field: &str| texts(&statement[field]).into_iter().collect();
+        let mut conditions = Vec::new();
+        for (test, variables) in statement["Condition"].as_object().into_iter().flatten() {
+            for (variable, values) in variables.as_object()? {
+                let values = texts(values).into_iter().collect();
+                conditions.push(Condition { test: test.clone(), variable: variable.clone(), values });
+            }
+        }
+        Some(Self {
+            sid: statement["Sid"].as_str().map(str::to_owned),
+            effect: statement["Effect"].as_str()?.to_owned(),
+            actions: set("Action"),
+            resources: set("Resource"),
+            conditions: (!conditions.is_empty()).then_some(conditions),
+        })
+    }
+
+    fn into_value(self) -> Value {
+        let condition = |one: Condition| {
+            Value::object([("test", one.test), ("variable", one.variable)])
+                .with("values", iam_role::text_set(&one.values))
+        };
+        let conditions = self.conditions.map(|all| Value::canonical_set(all.into_iter().map(condition)));
+        Value::object([("effect", self.effect)])
+            .with("sid", self.sid)
+            .with("actions", iam_role::text_set(&self.actions))
+            .with("resources", iam_role::text_set(&self.resources))
+            .with("conditions", conditions.unwrap_or(Value::Null))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> Value {
+        let mut state = Value::from(json!({
+            "cluster_name": "prod", "instance_profiles": "controller",
+            "node_role_arns": ["arn:aws:iam::111122223333:role/nodes"],
+            "interruption_queue_arn": "arn:aws:sqs:eu-west-1:111122223333:q",
+            "ami_ssm_parameter_arns": ["arn:aws:ssm:eu-west-1:111122223333:parameter/images/*"],
+        }));
+        let statements = json!([
+            { "sid": "Tags", "effect": "Allow", "actions": ["ec2:DescribeTags"], "resources": ["*"], "conditions": null },
+            { "sid": null, "effect": "Deny", "actions": ["ec2:CreateFleet", "ec2:RunInstances"], "resources": ["*"],
+              "conditions": [{ "test": "StringEquals", "variable": "ec2:InstanceType", "values": ["t2.nano", "t3.nano"] }] },
+        ]);
+        state.set("extra_statements", Value::from(statements));
+        state
+    }
+
+    fn document(state: &Value) -> String {
+        tfplugin::from_value::<Model>(state).expect("a model").document("eu-west-1")
+    }
+
+    #[test]
+    fn statements_and_parameters_of_the_user_reach_the_policy() {
+        let policy: Json = serde_json::from_str(&document(&model())).expect("JSON");
+        let statements = policy["Statement"].as_array().expect("statements");
+        let [tags, denied] = &statements[statements.len() - 2..] else { panic!("{policy}") };
+        assert_eq!(*tags, json!({ "Sid": "Tags", "Effect": "Allow", "Action": "ec2:DescribeTags", "Resource": "*" }));
+        let nano = json!({ "StringEquals": { "ec2:InstanceType": ["t2.nano", "t3.nano"] } });
+        assert_eq!((&denied["Effect"], &denied["Condition"]), (&json!("Deny"), &nano));
+        assert!(policy.to_string().contains("parameter/images/*"), "{policy}");
+    }
+
+    #[test]
+    fn an_import_finds_every_attribute_in_the_policy() {
+        let known = model();
+        let policy = document(&known);
+        let state = with_policy(Value::object([("cluster_name", "prod")]), Some(&policy));
+        let found = recover(state);
+        for name in SOURCES {
+            assert_eq!(found.get(name), known.get(name), "{name}");
+        }
+        assert_eq!(document(&found), policy);
+        assert_eq!(found.get("policy_size").as_i64(), Some(policy.len() as i64));
+    }
+
+    #[test]
+    fn no_two_statements_have_one_name() {
+        let of = |sids: [&str; 2]| {
+            let statements = sids.map(|sid| json!({ "sid": sid, "actions": ["a:b"], "resources": ["*"] }));
+            check(&Value::from(json!({ "extra_statements": statements })))
+        };
+        assert!(of(["One", "Two"]).is_empty());
+        for sids in [["One", "One"], ["One", "AllowPassingInstanceRole"]] {
+            let paths: Vec<String> = of(sids).iter().map(|found| found.path.to_string()).collect();
+            assert_eq!(paths, ["extra_statements[1].sid"], "{sids:?}");
+        }
+    }
+
+    #[test]
+    fn what_attributes_cannot_say_is_left_out() {
+        let beyond = json!({ "Effect": "Allow", "NotAction": "iam:*", "Resource": "*" });
+        assert_eq!(Statement::read(&beyond), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! Where the controller's policy is kept: in its role, in policies of their own, or in policies for a role that is made elsewhere. Each test
+//! ends on an empty plan, or with nothing left.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::life::unique;
+use crate::stand::{Sandbox, Stand};
+
+const POLICY: &str = "karp_controller_policy.this";
+const ROLE: &str = "karp_controller_role.this";
+
+/// Statements of the user's own, as many as wanted.
+fn statements(count: usize) -> String {
+    let one = |n: usize| {
+        format!(
+            "    {{\n      sid       = \"Own{n}\"\n      actions   = [\"ec2:DescribeTags\", \"ec2:DescribeVolumes\"]\n      resources = \
+             [\"arn:aws:ec2:*:*:volume/{}\"]\n      conditions = [{{ test = \"StringEquals\", variable = \"aws:RequestedRegion\", values = \
+             [\"eu-west-1\"] }}]\n    }},\n",
+            "v".repeat(300)
+        )
+    };
+    format!("  extra_statements = [\n{}  ]\n", (0..count).map(one).collect::<String>())
+}
+
+fn policy(name: &str, more: &str) -> String {
+    format!(
+        "PROVIDER\nresource \"karp_controller_policy\" \"this\" {{\n  name = {name:?}\n  path = \"/karp/\"\n{more}}}\n"
+    )
+}
+
+fn arns(stand: &Stand<'_>) -> BTreeMap<String, String> {
+    serde_json::from_value(stand.attribute(POLICY, "arns")).unwrap()
+}
+
+#[tokio::test]
+async fn the_policy_is_kept_for_a_role_of_others() {
+    let Some(sandbox) = Sandbox::find("controller_policy") else { return };
+    let (name, before, iam) = (unique("policy"), sandbox.what_exists(), sandbox.iam().await);
+    // The names are known at plan, so that each can be attached by `for_each`.
+    let each = "resource \"terraform_data\" \"attached\" {\n  for_each = karp_controller_policy.this.arns\n  input = each.value\n}\n";
+    let stand = sandbox.stand(&(policy(&name, "") + each));
+    stand.apply();
+    stand.assert_empty_plan();
+    let first = arns(&stand);
+    assert_eq!(first.keys().next(), Some(&format!("{name}-1")), "{first:?}");
+    assert_eq!(stand.attribute(POLICY, "arn"), first.values().next().unwrap().as_str());
+    let size = stand.attribute(POLICY, "policy_size").as_u64().unwrap();
+    assert_eq!(stand.attribute(POLICY, "policy_json").as_str().map(|text| text.len() as u64), Some(size));
+
+    // It grows by a part, and shrinks again.
+    let parameter = "  ami_ssm_parameter_arns = [\"arn:aws:ssm:eu-west-1:111122223333:parameter/images/*\"]\n";
+    let more = statements(9) + parameter + "  tags = { own = \"1\" }\n";
+    stand.write(&(policy(&name, &more) + each));
+    stand.apply();
+    stand.assert_empty_plan();
+    let grown = arns(&stand);
+    assert!(grown.len() > first.len(), "{grown:?}");
+    let mut whole = String::new();
+    for arn in grown.values() {
+        let found = iam.get_policy().policy_arn(arn).send().await.unwrap().policy.unwrap();
+        assert!(found.tags().iter().any(|tag| tag.key() == "own"), "{found:?}");
+        let version = found.default_version_id().unwrap();
+        let version = iam.get_policy_version().policy_arn(arn).version_id(version).send().await.unwrap();
+        whole += version.policy_version().unwrap().document().unwrap();
+    }
+    assert!(whole.contains("Own8") && whole.contains("AllowSSMReadActions"), "{whole}");
+
+    // A change behind karp's back is seen and healed: one part is gone, another says something else.
+    let (gone, changed) = (grown.values().next_back().unwrap(), grown.values().next().unwrap());
+    for version in iam.list_policy_versions().policy_arn(gone).send().await.unwrap().versions() {
+        if !version.is_default_version() {
+            let id = version.version_id().unwrap();
+            iam.delete_policy_version().policy_arn(gone).version_id(id).send().await.unwrap();
+        }
+    }
+    iam.delete_policy().policy_arn(gone).send().await.unwrap();
+    let other = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"ec2:*","Resource":"*"}]}"#;
+    iam.create_policy_version().policy_arn(changed).policy_document(other).set_as_default(true).send().await.unwrap();
+    let run = stand.plan();
+    assert!(run.changes().contains(&("update".to_owned(), POLICY.to_owned())), "{}", run.text);
+    stand.apply();
+    stand.assert_empty_plan();
+
+    // An import finds all parts by the name or by one ARN.
+    for id in [name.clone(), arns(&stand).into_values().next_back().unwrap()] {
+        let import = format!("import {{\n  to = {POLICY}\n  id = {id:?}\n}}\n");
+        let second = sandbox.stand(&(policy(&name, &more) + &import));
+        let run = second.plan();
+        let quiet = |(action, _): &(String, String)| action == "import" || action == "noop";
+        assert!(run.errors().is_empty() && run.changes().iter().all(quiet), "{id}: {:?} {}", run.changes(), run.text);
+    }
+
+    // Nobody else takes it over unasked.
+    let other = sandbox.stand(&policy(&name, ""));
+    let refused = other.apply_failing().one_error();
+    assert!(refused.contains("exists already"), "{refused}");
+
+    stand.write(&(policy(&name, "") + each));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(arns(&stand), first);
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+#[tokio::test]
+async fn a_policy_moves_out_of_the_role_when_it_grows_too_long() {
+    let Some(sandbox) = Sandbox::find("policy_mode") else { return };
+    let (name, before, iam) = (unique("auto"), sandbox.what_exists(), sandbox.iam().await);
+    let role = |more: &str| {
+        format!(
+            "PROVIDER\nresource \"karp_controller_role\" \"this\" {{\n  name = {name:?}\n  auth = \"pod_identity\"\n  service_account = \
+             {name:?}\n  policy_mode = \"auto\"\n{more}}}\n"
+        )
+    };
+    let parts = |stand: &Stand<'_>| stand.attribute(ROLE, "policy_arns").as_array().map(Vec::len);
+    let inline = || async { iam.list_role_policies().role_name(&name).send().await.unwrap().policy_names };
+    let stand = sandbox.stand(&role(""));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!((parts(&stand), inline().await.len()), (Some(0), 1));
+
+    let long = role(&statements(12));
+    stand.write(&long);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert!(parts(&stand) > Some(1), "{}", stand.state());
+    assert_eq!(inline().await, Vec::<String>::new());
+    assert!(stand.attribute(ROLE, "policy_size").as_u64() > Some(10_240));
+    // A policy that was taken off is put on again.
+    let arn = stand.attribute(ROLE, "policy_arns")[0].as_str().unwrap().to_owned();
+    iam.detach_role_policy().role_name(&name).policy_arn(&arn).send().await.unwrap();
+    let run = stand.plan();
+    assert_eq!(run.changes(), [("update".to_owned(), ROLE.to_owned())], "{}", run.text);
+    stand.apply();
+    stand.assert_empty_plan();
+
+    // What does not fit into the role is told at plan.
+    stand.write(&long.replace("\"auto\"", "\"inline\""));
+    let refused = stand.plan().one_error();
+    assert!(refused.contains("does not fit") && refused.contains("`policy_mode = \"auto\"`"), "{refused}");
+
+    stand.write(&role(""));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!((parts(&stand), inline().await.len()), (Some(0), 1));
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+    assert_eq!(stand.attribute(ROLE, "arn"), Value::Null);
+}
