@@ -30,6 +30,11 @@ pub fn node_trust(partition: &str) -> String {
     canonical_value(&iam::node_trust(partition))
 }
 
+/// Lets the VPC CNI give IPv6 addresses to pods.
+pub fn cni_ipv6(partition: &str) -> String {
+    canonical_value(&iam::cni_ipv6_policy(partition))
+}
+
 /// Lets Fargate run the pods of one cluster as the role.
 pub fn fargate_trust(partition: &str, region: &str, cluster: &str) -> String {
     canonical_value(&iam::fargate_trust(partition, region, ANY_ACCOUNT, cluster))

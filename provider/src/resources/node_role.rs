@@ -1,6 +1,6 @@
 //! `karp_node_role`: the role of the nodes that karp launches.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tfplugin::schema::validate;
@@ -16,6 +16,8 @@ const PREFIX: &str = "KarpNodeRole-";
 /// The managed policies that every node needs.
 const STANDARD: [&str; 2] = ["AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"];
 const CNI: &str = "AmazonEKS_CNI_Policy";
+/// The inline policy that takes the place of [`CNI`] in an IPv6 cluster.
+const CNI_IPV6: &str = "karp-cni-ipv6";
 const SSM: &str = "AmazonSSMManagedInstanceCore";
 
 /// The role of nodes.
@@ -46,8 +48,16 @@ impl Resource for NodeRole {
         .attribute(
             "attach_cni_policy",
             Attribute::bool().default(true).describe(
-                "Attach `AmazonEKS_CNI_Policy`. Set it to false when the VPC CNI has a role of its own, or in an IPv6 cluster.",
+                "Let the VPC CNI on the nodes give addresses to pods: by `AmazonEKS_CNI_Policy`, or with `ip_family = \"ipv6\"` by an inline \
+                 policy, since AWS manages none. Set it to false when the VPC CNI has a role of its own.",
             ),
+        )
+        .attribute(
+            "ip_family",
+            Attribute::string()
+                .default("ipv4")
+                .validate(validate::one_of(["ipv4", "ipv6"]))
+                .describe("The addresses that pods of the cluster have: `ipv4` or `ipv6`."),
         )
         .attribute(
             "attach_ssm_policy",
@@ -80,13 +90,29 @@ impl Resource for NodeRole {
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let session = self.handle.session();
-        iam_role::read(&session, ctx, &state, &BTreeSet::new(), |state, found| complete(state, &found.attached)).await
+        // An import does not know yet; other roles have no inline policy, and are not asked for it.
+        let may_have = matches!(state.get("ip_family").as_str(), None | Some("ipv6"));
+        let inline: BTreeSet<String> = may_have.then(|| CNI_IPV6.to_owned()).into_iter().collect();
+        let partition = session.region().await.map(|region| policies::partition(&region));
+        let wanted = partition.map(policies::cni_ipv6);
+        let read = iam_role::read(&session, ctx, &state, &inline, |state, found| {
+            let inline = found.inline.get(CNI_IPV6);
+            let state = complete(state, &found.attached, inline.is_some());
+            let is_ipv6 = state.get("ip_family").as_str() == Some("ipv6");
+            let differs =
+                is_ipv6 && state.get("attach_cni_policy").as_bool() == Some(true) && inline != wanted.as_ref();
+            // A policy that was changed or taken away shows, and is written again.
+            if differs { state.with("ip_family", Value::Null) } else { state }
+        });
+        read.await
     }
 
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let purpose = known(&session, &planned).await?;
-        iam_role::update(&session, ctx, &prior, planned, &purpose, BTreeSet::new()).await
+        let owned = prior.get("ip_family").as_str() != Some("ipv4");
+        let owned = owned.then(|| CNI_IPV6.to_owned()).into_iter().collect();
+        iam_role::update(&session, ctx, &prior, planned, &purpose, owned).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
@@ -114,15 +140,19 @@ async fn purpose(session: &Session, planned: &Value) -> Option<Purpose> {
         return None;
     }
     let mut names = STANDARD.to_vec();
+    let mut inline = BTreeMap::new();
     if planned.get("attach_cni_policy").as_bool()? {
-        names.push(CNI);
+        match planned.get("ip_family").as_str()? {
+            "ipv6" => drop(inline.insert(CNI_IPV6.to_owned(), policies::cni_ipv6(partition))),
+            _ => names.push(CNI),
+        }
     }
     if planned.get("attach_ssm_policy").as_bool()? {
         names.push(SSM);
     }
     let mut attached: BTreeSet<String> = names.into_iter().map(|name| policies::managed(partition, name)).collect();
     attached.extend(additional.as_list().iter().filter_map(Value::as_str).map(str::to_owned));
-    Some(Purpose { trust: policies::node_trust(partition), attached, ..Purpose::default() })
+    Some(Purpose { trust: policies::node_trust(partition), attached, inline })
 }
 
 async fn known(session: &Session, planned: &Value) -> Result<Purpose, Diagnostics> {
@@ -131,7 +161,7 @@ async fn known(session: &Session, planned: &Value) -> Result<Purpose, Diagnostic
 }
 
 /// Completes the state of an import by the policies that are attached.
-fn complete(state: Value, attached: &BTreeSet<String>) -> Value {
+fn complete(state: Value, attached: &BTreeSet<String>, has_ipv6: bool) -> Value {
     if !state.get("attach_cni_policy").is_null() {
         return state;
     }
@@ -139,6 +169,8 @@ fn complete(state: Value, attached: &BTreeSet<String>) -> Value {
     let known =
         |arn: &&String| STANDARD.iter().chain([&CNI, &SSM]).any(|name| arn.ends_with(&format!(":aws:policy/{name}")));
     let additional: BTreeSet<String> = attached.iter().filter(|arn| !known(arn)).cloned().collect();
-    let state = state.with("attach_cni_policy", has(CNI)).with("attach_ssm_policy", has(SSM));
+    let family = if has_ipv6 { "ipv6" } else { "ipv4" };
+    let state = state.with("attach_cni_policy", has(CNI) || has_ipv6).with("attach_ssm_policy", has(SSM));
+    let state = state.with("ip_family", family);
     if additional.is_empty() { state } else { state.with("additional_policy_arns", iam_role::text_set(&additional)) }
 }

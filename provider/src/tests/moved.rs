@@ -184,8 +184,9 @@ fn serve(answer: fn(&str) -> String) -> String {
             let body = answer(&read(&mut stream));
             let kind = if body.starts_with('<') { "text/xml" } else { "application/json" };
             let length = body.len();
+            let status = if body.starts_with("<ErrorResponse") { "404 Not Found" } else { "200 OK" };
             let head =
-                format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close");
+                format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close");
             let _ = write!(stream, "{head}\r\n\r\n{body}");
         }
     });
@@ -243,6 +244,11 @@ fn iam(request: &str) -> String {
     if request.contains("Action=ListAttachedRolePolicies") {
         return "<ListAttachedRolePoliciesResponse><ListAttachedRolePoliciesResult><IsTruncated>false</IsTruncated><AttachedPolicies/>\
                 </ListAttachedRolePoliciesResult></ListAttachedRolePoliciesResponse>"
+            .to_owned();
+    }
+    // An import looks whether the role is one of an IPv6 cluster.
+    if request.contains("Action=GetRolePolicy&") {
+        return "<ErrorResponse><Error><Code>NoSuchEntity</Code><Message>none</Message></Error></ErrorResponse>"
             .to_owned();
     }
     assert!(request.contains("Action=GetRole&"), "{request}");

@@ -150,3 +150,44 @@ async fn a_policy_moves_out_of_the_role_when_it_grows_too_long() {
     assert_eq!(sandbox.what_exists(), before, "something is left");
     assert_eq!(stand.attribute(ROLE, "arn"), Value::Null);
 }
+
+#[tokio::test]
+async fn nodes_of_an_ipv6_cluster_get_a_policy_for_their_addresses() {
+    let Some(sandbox) = Sandbox::find("ipv6") else { return };
+    let (name, before, iam) = (unique("ipv6"), sandbox.what_exists(), sandbox.iam().await);
+    let role = |more: &str| format!("PROVIDER\nresource \"karp_node_role\" \"this\" {{\n  name = {name:?}\n{more}}}\n");
+    let inline = || async { iam.list_role_policies().role_name(&name).send().await.unwrap().policy_names };
+    let stand = sandbox.stand(&role(""));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert!(stand.state().contains("AmazonEKS_CNI_Policy") && inline().await.is_empty());
+
+    let ipv6 = role("  ip_family = \"ipv6\"\n");
+    stand.write(&ipv6);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert!(!stand.state().contains("AmazonEKS_CNI_Policy"), "{}", stand.state());
+    let kept = inline().await;
+    let [policy] = &kept[..] else { panic!("{kept:?}") };
+    let text = iam.get_role_policy().role_name(&name).policy_name(policy).send().await.unwrap();
+    assert!(text.policy_document().contains("AssignIpv6Addresses"), "{text:?}");
+
+    // An import finds it, and one that was taken away is written again.
+    let import = format!("import {{\n  to = karp_node_role.this\n  id = {name:?}\n}}\n");
+    let run = sandbox.stand(&format!("{ipv6}{import}")).plan();
+    let quiet = |(action, _): &(String, String)| action == "import" || action == "noop";
+    assert!(run.errors().is_empty() && run.changes().iter().all(quiet), "{}", run.text);
+    iam.delete_role_policy().role_name(&name).policy_name(policy).send().await.unwrap();
+    let run = stand.plan();
+    assert_eq!(run.changes(), [("update".to_owned(), "karp_node_role.this".to_owned())], "{}", run.text);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(inline().await.len(), 1);
+
+    stand.write(&role(""));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(inline().await, Vec::<String>::new());
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}

@@ -290,6 +290,24 @@ pub fn node_trust(partition: &str) -> Value {
     trust(&json!({ "Service": service }), &json!("sts:AssumeRole"), None)
 }
 
+/// Returns what the VPC CNI needs on the nodes of an IPv6 cluster, for which AWS manages no policy of its own.
+#[must_use]
+pub fn cni_ipv6_policy(partition: &str) -> Value {
+    let read = [
+        "AssignIpv6Addresses",
+        "DescribeInstances",
+        "DescribeTags",
+        "DescribeNetworkInterfaces",
+        "DescribeInstanceTypes",
+    ];
+    let read: Vec<String> = read.iter().map(|what| format!("ec2:{what}")).collect();
+    let interfaces = format!("arn:{partition}:ec2:*:*:network-interface/*");
+    document(&[
+        allow("AllowAddresses", &json!(read), &json!("*"), None),
+        allow("AllowTagsOfInterfaces", &json!("ec2:CreateTags"), &json!(interfaces), None),
+    ])
+}
+
 /// Returns the trust of a role that one service account takes through the cluster's OIDC provider (IRSA).
 #[must_use]
 pub fn irsa_trust(oidc_provider_arn: &str, namespace: &str, service_account: &str) -> Value {
