@@ -13,6 +13,7 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 
 use super::selection::Selection;
+use crate::provider::Model;
 use crate::session::Session;
 
 /// Looks up what each changed selector finds. What cannot be asked is left open: a plan goes on without AWS.
@@ -23,7 +24,7 @@ pub async fn find(session: &Session, client: &Client, before: &Ec2NodeClass, aft
         old.subnet_selector_terms != new.subnet_selector_terms,
         old.security_group_selector_terms != new.security_group_selector_terms,
     );
-    if changed == (false, false, false) {
+    if changed == (false, false, false) || !names_aws(session.model()) {
         return Selection::default();
     }
     let aws = match session.aws().await {
@@ -42,6 +43,12 @@ pub async fn find(session: &Session, client: &Client, before: &Ec2NodeClass, aft
     );
     let before = live.and_then(|class| class.status).unwrap_or_default();
     Selection { before, images, subnets, security_groups }
+}
+
+/// Says whether the provider block tells in which AWS the cluster is: by EKS, or by a region beside the API server's address. A shell's own
+/// region may be another one, where a selector that is right finds nothing.
+fn names_aws(model: &Model) -> bool {
+    model.kubernetes.is_none() || model.aws.region.is_some() || model.cluster_name.is_some()
 }
 
 /// The class as it is in the cluster, with what the controller has found for it.
@@ -118,4 +125,21 @@ fn ami(image: Image) -> Ami {
         values,
     });
     Ami { requirements: requirements.collect(), id: image.id, name: Some(image.name), deprecated: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::Kubernetes;
+
+    #[test]
+    fn aws_is_asked_only_where_the_cluster_is() {
+        let by_address = || Model { kubernetes: Some(Kubernetes::default()), ..Model::default() };
+        assert!(!names_aws(&by_address()), "the region would be the shell's");
+        assert!(names_aws(&Model::default()), "by EKS");
+        assert!(names_aws(&Model { cluster_name: Some("prod".to_owned()), ..by_address() }));
+        let mut regional = by_address();
+        regional.aws.region = Some("eu-west-1".to_owned());
+        assert!(names_aws(&regional));
+    }
 }
