@@ -33,6 +33,12 @@ impl Stand {
         text
     }
 
+    fn put(&self, text: &str) {
+        let head = "terraform {\n  required_providers {\n    karp = {\n      source = \"karp/karp\"\n    }\n  }\n}\n";
+        std::fs::write(self.dir.path().join("main.tf"), format!("{head}{text}")).unwrap();
+        let _ = std::fs::remove_file(self.dir.path().join("terraform.tfstate"));
+    }
+
     fn output(&self, args: &[&str]) -> Output {
         let mut command = Command::new(&self.tofu);
         command.args(args).arg("-no-color").current_dir(self.dir.path());
@@ -83,4 +89,29 @@ fn instance_types_need_no_cloud() {
     let cheapest = stand.run(&["output", "-raw", "cheapest"], 0);
     assert!(cheapest.contains('.'), "a type's name: {cheapest}");
     stand.run(&["plan", "-detailed-exitcode"], 0);
+}
+
+#[test]
+fn a_new_pool_is_previewed_without_any_cluster() {
+    let Some(stand) = Stand::new() else { return };
+    let pool = "resource \"karp_node_pool\" \"it\" {\n  name = \"arm\"\n  template = {\n    node_class_ref = { name = \"default\" }\n    \
+                requirements = [{ key = \"kubernetes.io/arch\", operator = \"In\", values = [\"arm64\"] }]\n  }\n}\n";
+    let later = "resource \"terraform_data\" \"host\" {\n  input = \"https://cluster.example\"\n}\n";
+    for block in [
+        "provider \"karp\" {}\n".to_owned(),
+        format!("{later}provider \"karp\" {{\n  kubernetes = {{ host = terraform_data.host.output }}\n}}\n"),
+        format!("{later}provider \"karp\" {{\n  cluster_name = terraform_data.host.output\n}}\n"),
+    ] {
+        stand.put(&format!("{block}{pool}"));
+        let plan = stand.run(&["plan"], 0);
+        // OpenTofu breaks lines.
+        let flat = plan.split_whitespace().collect::<Vec<_>>().join(" ");
+        let summary = plan.lines().find(|line| line.contains("NodePool \"arm\": ")).unwrap_or_else(|| panic!("{plan}"));
+        let types = summary.split("NodePool \"arm\": ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+        assert!(types > Some(50), "{block}: {summary}");
+        assert!(flat.contains("the cheapest at $") && flat.contains("a typical one at $"), "{block}: {plan}");
+    }
+    stand.put(&format!("provider \"karp\" {{\n  offline_plan = true\n}}\n{pool}"));
+    let plan = stand.run(&["plan"], 0);
+    assert!(!plan.contains("NodePool \"arm\""), "silent: {plan}");
 }
