@@ -3,7 +3,7 @@
 //! of the same clients that is not a mere read forgets all of it, before it begins and after it ended ([`Forgetting`]).
 
 mod attachments;
-mod together;
+pub mod together;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod kind;
+mod reads;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -41,12 +42,18 @@ pub struct CustomObject {
     kind: CustomKind,
     handle: Arc<Handle>,
     spec: Attributes,
+    reads: reads::Reads,
 }
 
 impl CustomObject {
     /// Binds a kind to a handle; the resource's schema tells the attributes of the spec.
     pub fn new(kind: CustomKind, handle: &Arc<Handle>, schema: &Schema) -> Self {
-        Self { kind, handle: Arc::clone(handle), spec: attributes::spec_attributes(schema) }
+        Self {
+            kind,
+            handle: Arc::clone(handle),
+            spec: attributes::spec_attributes(schema),
+            reads: reads::Reads::default(),
+        }
     }
 
     /// Gives the attributes of the spec.
@@ -87,6 +94,7 @@ impl CustomObject {
 
     /// Creates the object, or takes it over where that is wanted, and waits for the controller's word if asked to.
     pub async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        self.reads.forget();
         let client = self.session().kube().await?;
         let origin = self.kind.origin(&self.session(), &client, &planned).await?;
         self.kind.apply(ctx, &client, &self.spec, &planned).await?;
@@ -103,8 +111,7 @@ impl CustomObject {
     pub async fn read(&self, ctx: &Context, state: Value, always: &str) -> Result<Option<Value>, Diagnostics> {
         let session = self.session();
         let look = async {
-            let client = session.kube().await?;
-            let live = self.kind.find(&client, state.get("name").as_str().unwrap_or_default()).await?;
+            let live = self.reads.find(&session, self.kind, state.get("name").as_str().unwrap_or_default()).await?;
             let scope = if state.get(always).is_null() { Scope::All } else { Scope::Known };
             if let Some(live) = live.as_ref().filter(|live| live.metadata.deletion_timestamp.is_some()) {
                 ctx.warn(self.kind.leaving(live));
@@ -116,6 +123,7 @@ impl CustomObject {
 
     /// Applies a change, and waits for the controller's word if asked to.
     pub async fn update(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+        self.reads.forget();
         let client = self.session().kube().await?;
         self.kind.apply(ctx, &client, &self.spec, &planned).await?;
         self.kind.settle(ctx, &client, &planned).await?;
@@ -124,6 +132,7 @@ impl CustomObject {
 
     /// Deletes the object of a state, and waits until it is gone; `fix` says what to do about one that stays.
     pub async fn delete(&self, ctx: &Context, prior: &Value, fix: &str) -> Result<(), Failure> {
+        self.reads.forget();
         let client = self.session().kube().await?;
         let name = prior.get("name").as_str().unwrap_or_default();
         match self.kind.delete(&client, name).await? {

@@ -8,7 +8,7 @@ use karp_domain::api::validate::{Violation, ViolationKind};
 use karp_domain::api::words;
 use karp_kube::apply::{self, Force, Manager};
 use karp_kube::wait::{self, Look, Until, WaitError};
-use kube::api::{Api, DeleteParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -31,6 +31,7 @@ const READY_PATIENCE: Duration = Duration::from_secs(120);
 const RESERVE: Duration = Duration::from_secs(3);
 
 /// One kind of custom object.
+#[derive(Clone, Copy)]
 pub struct CustomKind {
     pub api_version: &'static str,
     pub kind: &'static str,
@@ -109,6 +110,15 @@ impl CustomKind {
             Ok(object) => Ok(Some(object)),
             Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::UnknownKind { .. }) => Ok(None),
             Err(error) => Err(failure(format!("read {} {name:?}", self.kind), error)),
+        }
+    }
+
+    /// Lists all objects of the kind, by name; none where its CRD is gone.
+    pub(super) async fn list(&self, client: &Client) -> Result<BTreeMap<String, DynamicObject>, Failure> {
+        match self.api(client, "").list(&ListParams::default()).await.map_err(karp_kube::Error::from) {
+            Ok(list) => Ok(list.items.into_iter().map(|object| (object.name_any(), object)).collect()),
+            Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::UnknownKind { .. }) => Ok(BTreeMap::new()),
+            Err(error) => Err(failure(format!("list {}", self.plural), error)),
         }
     }
 
