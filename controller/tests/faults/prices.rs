@@ -87,13 +87,14 @@ fn cost(stand: &Stand, [on_demand, spot]: [f64; 2]) {
 /// Both say that they are out of order; under `KARP_DEEP` the price list gives no answer at all, which takes minutes to notice.
 fn outage(stand: &Stand) {
     let broken = |action: &&str| json!({ "action": action, "code": "InternalError", "times": 100_000 });
-    match std::env::var_os("KARP_DEEP") {
+    let broken = match std::env::var_os("KARP_DEEP") {
         Some(_) => {
             stand.aws.door("hold", &json!({ "action": BOTH[0] }));
-            stand.aws.door("fail", &json!([broken(&BOTH[1])]));
+            json!([broken(&BOTH[1])])
         }
-        None => stand.aws.door("fail", &BOTH.iter().map(broken).collect()),
-    }
+        None => json!(BOTH.iter().map(broken).collect::<Vec<_>>()),
+    };
+    stand.aws.door("fail", &broken);
 }
 
 fn over(stand: &Stand) {

@@ -54,7 +54,12 @@ import    kubernetes_resources/vanished an_entry_of_aws_auth_that_somebody_took_
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_pod_execution_role fargate_profile instance_profile
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                interruption_queue node_role oidc_provider
-upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change                  access_entry controller_role discovery_tags
+life      aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
+vanishes  aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
+changes   aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
+import    aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
+tags      aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
+upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change                  access_entry controller_role discovery_tags controller_policy
 upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change                  fargate_pod_execution_role fargate_profile instance_profile
 upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change                  interruption_queue node_role oidc_provider
 upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change                  pod_identity_association spot_service_linked_role teardown

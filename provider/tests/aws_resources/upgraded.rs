@@ -12,7 +12,7 @@ fn a_state_of_an_older_version_needs_no_change() {
     let more = format!(
         "resource \"karp_pod_identity_association\" \"this\" {{\n  namespace = \"apps\"\n  service_account = {name:?}\n  \
          role_arn = karp_node_role.this.arn\n}}\nresource \"karp_spot_service_linked_role\" \"this\" {{\n  delete_on_destroy = true\n}}\n\
-         resource \"karp_teardown\" \"this\" {{}}\n"
+         resource \"karp_teardown\" \"this\" {{}}\nresource \"karp_controller_policy\" \"this\" {{\n  name = \"{name}-policy\"\n}}\n"
     );
     let stand = sandbox.stand(&(sandbox.provider("") + &sandbox.everything(&name, "one") + &more));
     stand.apply();
