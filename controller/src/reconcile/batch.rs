@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use karp_aws::pace::Token;
 use karp_domain::api::NodeClaim;
 use karp_domain::lifecycle::Seats;
-use karp_domain::lifecycle::launch::{ATTEMPT, BATCH, DIGEST, SOUGHT_SINCE, attempt, batch};
+use karp_domain::lifecycle::launch::{ATTEMPT, BATCH, DIGEST, SOUGHT_SINCE, attempt, batch, is_in_doubt};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use moka::sync::Cache;
@@ -158,7 +158,9 @@ pub async fn take_turn(
     prepared: &Prepared,
     claim: &NodeClaim,
 ) -> Result<Token, Result<Outcome, oneshot::error::RecvError>> {
-    let Some(shared) = &prepared.shared else { return Ok(context.cloud.await_turn().await) };
+    let Some(shared) = prepared.shared.as_ref().filter(|_| !is_in_doubt(claim)) else {
+        return Ok(context.cloud.await_turn().await);
+    };
     if let Some(turn) = context.cloud.turn() {
         return Ok(turn);
     }

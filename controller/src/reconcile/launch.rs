@@ -144,7 +144,8 @@ async fn listing(claim: &NodeClaim, context: &Context, since: Option<Timestamp>)
 /// Gives the claim's next launch a token of its own.
 async fn advance(claim: &NodeClaim, context: &Context) -> Result<NodeClaim, Error> {
     let next = attempt(claim).map_or(1, |attempt| attempt.saturating_add(1));
-    let stamp = json!({ "annotations": { (ATTEMPT): next.to_string(), (SOUGHT_SINCE): null, (BATCH): null } });
+    let stamp =
+        json!({ "annotations": { (ATTEMPT): next.to_string(), (DIGEST): null, (SOUGHT_SINCE): null, (BATCH): null } });
     Ok(node_claim::stamp(context, claim, stamp).await?)
 }
 

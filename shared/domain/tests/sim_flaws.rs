@@ -223,6 +223,27 @@ fn launched_long_ago(claim: &NodeClaim) -> NodeClaim {
     claim
 }
 
+/// A claim whose launch may have come to something is launched once more, with others.
+#[test]
+fn s5_launches_in_doubt_that_join_others() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn may_join(&self, _: &NodeClaim) -> bool {
+            true
+        }
+    }
+    let together = Faults {
+        batches_permille: 500,
+        crash_permille: 60,
+        lost_reply_permille: 300,
+        list_lag_seconds: 30,
+        scales_permille: 40,
+        ends_permille: 10,
+        ..changing()
+    };
+    case("S-5", 240, together).catches(&Flaw);
+}
+
 /// What one call launched for several claims is given out with no look at who goes by what already.
 #[test]
 fn s5_an_instance_of_two_claims() {
@@ -234,8 +255,9 @@ fn s5_an_instance_of_two_claims() {
             seats.seek(batch, found, &without);
         }
     }
-    let together = Faults { batches_permille: 1000, crash_permille: 60, ..changing() };
-    case("S-5", 60, together).catches(&Flaw);
+    let together =
+        Faults { batches_permille: 1000, crash_permille: 60, scales_permille: 40, ends_permille: 10, ..changing() };
+    case("S-5", 240, together).catches(&Flaw);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::api::{NodeClaim, labels};
 
 /// Number of the launch attempt; part of the client token, advanced only after a definite answer.
 pub const ATTEMPT: &str = "karp.sh/launch-attempt";
-/// Digest of the request that was, or was about to be, made under that token.
+/// Digest of the request that was, or was about to be, made under that token; none once it has a definite answer.
 pub const DIGEST: &str = "karp.sh/launch-digest";
 /// The batch that the attempt is part of: one request for all its claims, under the batch's own token. The instances carry it as a tag.
 pub const BATCH: &str = labels::LAUNCH_BATCH;
@@ -29,6 +29,13 @@ pub fn attempt(claim: &NodeClaim) -> Option<u32> {
 #[must_use]
 pub fn was_tried(claim: &NodeClaim) -> bool {
     said(claim, ATTEMPT).is_some()
+}
+
+/// Says whether a request may have been made whose answer is not known. Such a claim is asked for under its own token again, and never with
+/// others: that would be a second launch.
+#[must_use]
+pub fn is_in_doubt(claim: &NodeClaim) -> bool {
+    said(claim, DIGEST).is_some()
 }
 
 /// Returns the batch that the claim's attempt is part of.

@@ -12,7 +12,7 @@ use super::world::World;
 use super::writes::{Stop, ask, effect, survived, wrote};
 use crate::api::{NodeClaim, conditions};
 use crate::catalogue::RankedOffering;
-use crate::lifecycle::launch::{self, BATCH, SOUGHT_SINCE, batch, was_tried};
+use crate::lifecycle::launch::{self, BATCH, DIGEST, SOUGHT_SINCE, batch};
 use crate::lifecycle::{APPEARS_WITHIN, Seats, Step, provider_id};
 use crate::pace::THROTTLED_WAIT;
 
@@ -51,7 +51,7 @@ impl Controller<'_> {
             let launches = matches!(self.decisions.step(one, None, None, world.clock()).step, Step::Launch);
             let name = one.metadata.name.as_deref().unwrap_or_default();
             let other = one.metadata.uid != claim.metadata.uid && world.is_current(one);
-            launches && other && one.spec == claim.spec && !was_tried(one) && !self.turns.rests(name, now)
+            launches && other && one.spec == claim.spec && self.decisions.may_join(one) && !self.turns.rests(name, now)
         });
         if alike.is_empty() || !world.random.happens(permille) {
             return Vec::new();
@@ -167,7 +167,7 @@ impl Controller<'_> {
 fn join(world: &mut World, claim: &NodeClaim, id: &str) -> Result<(), Stop> {
     annotate(world, claim.metadata.name.as_deref().unwrap_or_default(), |all| {
         all.entry(launch::ATTEMPT.to_owned()).or_insert_with(|| "1".to_owned());
-        all.insert(BATCH.to_owned(), id.to_owned());
+        all.extend([(DIGEST.to_owned(), "d".to_owned()), (BATCH.to_owned(), id.to_owned())]);
     })
 }
 

@@ -256,6 +256,12 @@ impl Watch {
         let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, claim) in &world.claims {
             let Some(id) = provider_id(claim) else { continue };
+            if let Some(own) = seen.get(claim.metadata.uid.as_deref().unwrap_or_default())
+                && *own != id
+                && world.is_alive(id)
+            {
+                twice.push(format!("{own} was launched for {name}, which goes by {id}"));
+            }
             if let Some(other) = owners.insert(id, name) {
                 twice.push(format!("{other} and {name} both go by {id}"));
             }

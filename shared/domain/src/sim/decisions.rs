@@ -13,7 +13,7 @@ use crate::eviction::{self, Drain};
 use crate::fleet::{self, Lesson};
 use crate::interruption::{self, Message, Notice, Recall, Vacating};
 use crate::lease::Elector;
-use crate::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Seats, Witnesses};
+use crate::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Seats, Witnesses, launch};
 use crate::pace::Bucket;
 use crate::scheduling::{self, Solution};
 
@@ -56,6 +56,11 @@ pub trait Decisions {
     /// Answers what to do with a command that was begun: [`Execution::next`].
     fn carry_out(&self, begun: &Execution, replacements: &[Progress], pods: &[Arc<Pod>], now: Timestamp) -> Act {
         begun.next(replacements, pods, now)
+    }
+
+    /// Says whether a claim may be launched with others: not one of [`launch::is_in_doubt`].
+    fn may_join(&self, claim: &NodeClaim) -> bool {
+        !launch::is_in_doubt(claim)
     }
 
     /// Gives what was found of a batch to its claims: [`Seats::seek`].

@@ -12,7 +12,7 @@ use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::RankedOffering;
 use crate::fleet::{Lesson, REFUSED_WAIT, UnavailableOffering};
-use crate::lifecycle::launch::{ATTEMPT, BATCH, SOUGHT_SINCE, batch, was_tried};
+use crate::lifecycle::launch::{ATTEMPT, BATCH, DIGEST, SOUGHT_SINCE, batch, is_in_doubt, was_tried};
 use crate::pace::THROTTLED_WAIT;
 
 impl Controller<'_> {
@@ -37,9 +37,6 @@ impl Controller<'_> {
             // the digest of the request cannot be written: nothing is asked of EC2
             return Ok(());
         }
-        if !tried {
-            stamp(world, &name, attempt(claim))?;
-        }
         self.ask(world, claim)
     }
 
@@ -56,10 +53,13 @@ impl Controller<'_> {
         if !self.turns.comes(self.decisions, Action::CreateFleet, &name, now) {
             return Ok(());
         }
-        let mates = self.mates(world, claim);
+        let mates = if self.decisions.may_join(claim) { self.mates(world, claim) } else { Vec::new() };
         if !mates.is_empty() {
             let all = std::iter::once(claim.clone()).chain(mates).collect();
             return self.launch_together(world, all, &offering);
+        }
+        if !is_in_doubt(claim) {
+            begin(world, &name, attempt(claim))?;
         }
         let token = self.decisions.token(&uid, &attempt(claim).to_string(), world.clock());
         let answer = world.launch(&name, &uid, &token, offering.clone());
@@ -101,7 +101,7 @@ impl Controller<'_> {
             }
             Lesson::Nothing => {
                 self.turns.rest(name, now + REFUSED_WAIT);
-                stamp(world, name, attempt(claim) + 1)?;
+                advance(world, name)?;
                 failed(world, name, code)
             }
         }
@@ -113,10 +113,10 @@ fn attempt(claim: &NodeClaim) -> u32 {
     crate::lifecycle::launch::attempt(claim).unwrap_or(1)
 }
 
-/// Writes the attempt on a claim.
-fn stamp(world: &mut World, name: &str, attempt: u32) -> Result<(), Stop> {
+/// Writes on a claim that a call is made for it.
+fn begin(world: &mut World, name: &str, attempt: u32) -> Result<(), Stop> {
     annotate(world, name, |all| {
-        all.insert(ATTEMPT.to_owned(), attempt.to_string());
+        all.extend([(ATTEMPT.to_owned(), attempt.to_string()), (DIGEST.to_owned(), "d".to_owned())]);
     })
 }
 
@@ -125,8 +125,9 @@ pub(super) fn advance(world: &mut World, name: &str) -> Result<(), Stop> {
     let next = world.claims.get(name).map_or(1, |claim| attempt(claim) + 1);
     annotate(world, name, |all| {
         all.insert(ATTEMPT.to_owned(), next.to_string());
-        all.remove(BATCH);
-        all.remove(SOUGHT_SINCE);
+        for key in [DIGEST, BATCH, SOUGHT_SINCE] {
+            all.remove(key);
+        }
     })
 }
 
