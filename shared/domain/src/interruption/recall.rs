@@ -124,9 +124,12 @@ impl Recall {
         self.at.saturating_add(self.cause.patience()).unwrap_or(Timestamp::MAX)
     }
 
-    /// Answers whether it takes a claim's node away sooner than what its annotations say already. The same message again does not.
+    /// Answers whether it takes a claim's node away sooner than what its annotations say already, or surely where that may be taken back. The
+    /// same message again does not.
     pub fn hastens(self, annotations: Option<&BTreeMap<String, String>>) -> bool {
-        Self::of(annotations).is_none_or(|known| self.due().as_second() < known.due().as_second())
+        let Some(known) = Self::of(annotations) else { return true };
+        let sooner = self.due().as_second() < known.due().as_second();
+        sooner || known.cause.is_advice() && !self.cause.is_advice()
     }
 }
 
@@ -194,6 +197,12 @@ mod tests {
         assert!(!of(Cause::SpotInterrupted, 130).hastens(Some(&written(spot))), "two minutes are not begun anew");
         assert!(!of(Cause::ScheduledChange, 130).hastens(Some(&written(spot))));
         assert_eq!(spot.due(), at(160));
+        let soon_taken_back = Recall { at: at(-550), ..advice };
+        assert!(spot.due() > soon_taken_back.due());
+        assert!(
+            spot.hastens(Some(&written(soon_taken_back))),
+            "else nobody would know of it once the advice is taken back"
+        );
     }
 
     #[test]
