@@ -115,7 +115,7 @@ impl<'s> Crowd<'s> {
         .await;
     }
 
-    /// Ends all claims, and waits until their instances end.
+    /// Ends all claims, and waits until their instances end and the class is gone, so that no other controller meets it.
     async fn go(&self) {
         for claim in self.all().await {
             self.claims.delete(&claim.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
@@ -123,6 +123,9 @@ impl<'s> Crowd<'s> {
         until_within(NAMING, "all claims are gone", async || self.all().await.is_empty()).await;
         let over = |one: &Value| one["state"] == "shutting-down" || one["state"] == "terminated";
         assert!(self.instances().iter().all(over), "{:?}", self.instances());
+        let classes = Api::<Ec2NodeClass>::all(self.stand.client.clone());
+        classes.delete(&self.named, &DeleteParams::default()).await.expect("it is asked to end");
+        until("the class is gone", async || classes.get_opt(&self.named).await.is_ok_and(|left| left.is_none())).await;
     }
 }
 

@@ -16,8 +16,11 @@ resource "karp_controller_policy" "this" {
   }]
 }
 
-resource "aws_iam_role_policy_attachment" "controller" {
-  for_each   = karp_controller_policy.this.arns
-  role       = "made-by-the-security-team"
-  policy_arn = each.value
+# Such as: resource "aws_iam_role_policy_attachment" "controller" {
+#   for_each   = karp_controller_policy.this.arns
+#   role       = "made-by-the-security-team"
+#   policy_arn = each.value
+# }
+output "controller_policy_arns" {
+  value = karp_controller_policy.this.arns
 }

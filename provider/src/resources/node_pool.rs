@@ -55,6 +55,27 @@ impl NodePool {
         pool.with("hash", hash.map_or(otherwise, Value::from))
     }
 
+    /// Returns the hash as though nothing empty were there; nothing where the attributes cannot be read.
+    fn plain_hash(&self, pool: &Value) -> Option<String> {
+        fn plain(value: &mut Json) {
+            match value {
+                Json::Object(fields) => {
+                    fields.values_mut().for_each(plain);
+                    fields.retain(|_, value| *value != json!({}) && *value != json!([]));
+                }
+                Json::Array(items) => items.iter_mut().for_each(plain),
+                _ => {}
+            }
+        }
+        let spec = self.0.typed::<api::NodePool>(pool)?.spec;
+        let mut template = serde_json::to_value(&spec.template).ok()?;
+        let requirements = template["spec"]["requirements"].take();
+        plain(&mut template);
+        template["spec"]["requirements"] = requirements;
+        let template = serde_json::from_value(template).ok()?;
+        Some(hash::node_pool(&api::NodePoolSpec { template, ..spec }))
+    }
+
     /// Tells what a change will do; nothing while a part of it is not known, and nothing at destroy.
     async fn preview(&self, change: &PlannedChange) -> Option<Preview> {
         let session = self.0.session();
@@ -176,7 +197,12 @@ impl Resource for NodePool {
             return found;
         }
         if !change.is_destroy() {
-            change.planned = self.with_hash(change.planned.clone(), Value::Unknown);
+            let known = change.prior.get("hash").clone();
+            let planned = self.with_hash(change.planned.clone(), Value::Unknown);
+            // An empty map or list that somebody else wrote is as good as none and stays, though it makes another hash.
+            let before = self.plain_hash(&change.prior).filter(|_| !known.is_null());
+            let as_before = before.is_some() && before == self.plain_hash(&planned);
+            change.planned = if as_before { planned.with("hash", known) } else { planned };
         }
         // The API keeps a pool static or dynamic for life.
         if change.is_update() && change.prior.get("replicas").is_null() != change.planned.get("replicas").is_null() {
