@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, Error, launch, node_claim};
-use crate::cloud::{Instance, LaunchError, Prepared};
+use crate::cloud::{Instance, LaunchError, Launched, Prepared};
 use crate::observe::unread::Guarded;
 
 /// Claims in one call. More than reconcile at once do not come together; a bound on what one lost answer leaves in doubt.
@@ -96,7 +96,7 @@ impl Default for Batches {
 }
 
 /// How a claim takes part in a call.
-pub enum Part {
+enum Part {
     /// It waits for the turn, and may make the call for others, too.
     Leads(Gathering),
     /// Another makes the call.
@@ -104,7 +104,7 @@ pub enum Part {
 }
 
 /// Claims that come together. Dropped it lets all of them go, to try anew.
-pub struct Gathering {
+struct Gathering {
     open: Arc<Mutex<HashMap<String, Vec<Member>>>>,
     alike: String,
     /// None once it is closed: what has its name then is another's.
@@ -113,7 +113,7 @@ pub struct Gathering {
 
 impl Batches {
     /// Joins those who ask for the same.
-    pub fn enter(&self, alike: &str, claim: &NodeClaim) -> Part {
+    fn enter(&self, alike: &str, claim: &NodeClaim) -> Part {
         let (answer, own) = oneshot::channel();
         let member = Member { claim: claim.clone(), answer };
         let mut open = locked(&self.open);
@@ -152,27 +152,32 @@ impl Drop for Gathering {
     }
 }
 
-/// Waits for the turn of a claim; answers it when the claim is to be launched by itself, or what came of the call that was made for it and others.
-pub async fn take_turn(
-    context: &Context,
-    prepared: &Prepared,
-    claim: &NodeClaim,
-) -> Result<Token, Result<Outcome, oneshot::error::RecvError>> {
+/// What a claim's turn came to.
+pub enum Turn {
+    /// It is launched by itself.
+    Own(Token),
+    /// A call was made for it and others; nothing where whoever made it has gone, and the claim says how far it came.
+    Shared(Option<Outcome>),
+}
+
+/// Waits for the turn of a claim.
+pub async fn take_turn(context: &Context, prepared: &Prepared, claim: &NodeClaim) -> Turn {
     let Some(shared) = prepared.shared.as_ref().filter(|_| !is_in_doubt(claim)) else {
-        return Ok(context.cloud.await_turn().await);
+        return Turn::Own(context.cloud.await_turn().await);
     };
     if let Some(turn) = context.cloud.turn() {
-        return Ok(turn);
+        return Turn::Own(turn);
     }
-    match context.batches.enter(&shared.alike, claim) {
-        Part::Follows(answer) => Err(answer.await),
+    let answer = match context.batches.enter(&shared.alike, claim) {
+        Part::Follows(answer) => answer,
         Part::Leads(gathering) => {
             let turn = context.cloud.await_turn().await;
-            let Some((members, own)) = gathering.close() else { return Ok(turn) };
+            let Some((members, own)) = gathering.close() else { return Turn::Own(turn) };
             lead(context, prepared, members, turn).await;
-            Err(own.await)
+            own
         }
-    }
+    };
+    Turn::Shared(answer.await.ok())
 }
 
 /// Makes the call, and tells each claim what came of it.
@@ -200,26 +205,21 @@ async fn lead(context: &Context, prepared: &Prepared, members: Vec<Member>, turn
     let count = u32::try_from(seated.len()).unwrap_or(u32::MAX);
     let request = prepared.together(&id, count);
     let launched = launch::timed(context, "Create", context.cloud.launch(&request, turn)).await;
-    let (instances, mut error, taught) = match launched {
-        Ok(launched) => {
-            launch::remember(context, &launched.refused);
-            let taught = !launched.refused.is_empty();
-            let error =
-                launched.short.unwrap_or_else(|| LaunchError::Elsewhere("its instance is another's".to_owned()));
-            (launched.others.into_iter().chain([launched.instance]).collect(), error, taught)
+    let (instances, mut error, mut missing): (Vec<Instance>, _, _) = match launched {
+        Ok(Launched { instance, others, refused, short }) => {
+            let short = short.unwrap_or_else(|| LaunchError::Elsewhere("its instance is another's".to_owned()));
+            (others.into_iter().chain([instance]).collect(), short, refused)
         }
-        Err(error) => (Vec::new(), error, false),
+        Err(error) => (Vec::new(), error, Vec::new()),
     };
     tracing::info!(batch = id, nodeclaims = count, instances = instances.len(), "launched nodeclaims together");
-    let mut taught = taught;
     if let LaunchError::InsufficientCapacity { offerings, .. } = &mut error {
-        // of all of them once: each telling makes the memory of it longer
+        // told here of all claims once: each telling makes the memory of it longer. Beside instances the answer names the same as refused
         let offerings = std::mem::take(offerings);
-        if !taught {
-            launch::remember(context, &offerings);
-            taught = !offerings.is_empty();
-        }
+        missing = if missing.is_empty() { offerings } else { missing };
     }
+    launch::remember(context, &missing);
+    let taught = !missing.is_empty();
     let ids: Vec<String> = instances.iter().map(|one| one.provider_id.clone()).collect();
     let instances = instances.into_iter().map(|one| (one.provider_id.clone(), one)).collect();
     let seats = Seats::answered(seated.iter().map(|(claim, _)| claim), &ids);

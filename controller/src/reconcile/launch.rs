@@ -17,9 +17,8 @@ use karp_domain::lifecycle::launch::{
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use serde_json::json;
-use tokio::sync::oneshot::error::RecvError;
 
-use super::batch::{self, Outcome, Seat, seat};
+use super::batch::{self, Outcome, Seat, Turn, seat};
 use super::overlays::overlaid;
 use super::{Context, Error, node_claim};
 use crate::cloud::{CloudError, Instance, LaunchError, LaunchOrder, RESERVATION_FULL, is_dedicated};
@@ -73,8 +72,8 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
         Err(error) => return fail(claim, context, &class, error).await,
     };
     let turn = match batch::take_turn(context, &prepared, claim).await {
-        Ok(turn) => turn,
-        Err(shared) => return launched_together(shared, context, &class, &catalogue).await,
+        Turn::Own(turn) => turn,
+        Turn::Shared(outcome) => return launched_together(outcome, context, &class, &catalogue).await,
     };
     let stamp = json!({ "annotations": { (ATTEMPT): attempt.to_string(), (DIGEST): prepared.digest } });
     let claim = &node_claim::stamp(context, claim, stamp).await?;
@@ -93,26 +92,25 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
 
 /// Goes on with a claim for which, and for others, a call was made.
 async fn launched_together(
-    shared: Result<Outcome, RecvError>,
+    outcome: Option<Outcome>,
     context: &Context,
     class: &Ec2NodeClass,
     catalogue: &Catalogue,
 ) -> Result<Action, Error> {
-    match shared {
-        Ok(Outcome::Launched(launched)) => {
+    match outcome {
+        Some(Outcome::Launched(launched)) => {
             let (claim, instance) = *launched;
             adopt(&claim, context, &instance, catalogue, LAUNCHED).await
         }
-        Ok(Outcome::Failed { claim, error, taught }) => {
+        Some(Outcome::Failed { claim, error, taught }) => {
             let action = fail(&claim, context, class, error).await;
             if taught {
                 context.replan.notify_one();
             }
             action
         }
-        Ok(Outcome::Left(error)) => Err(error),
-        // who led has gone: the claim says how far it came
-        Err(_) => Ok(Action::requeue(Duration::ZERO)),
+        Some(Outcome::Left(error)) => Err(error),
+        None => Ok(Action::requeue(Duration::ZERO)),
     }
 }
 

@@ -3,12 +3,9 @@
 use std::collections::BTreeSet;
 
 use karp_aws::config::Clients;
-use karp_aws::images::{self, Alias, Image};
 use karp_aws::parameters::Parameters;
-use karp_aws::selector::Term;
-use karp_aws::{Error, security_groups, subnets};
-use karp_domain::api::{Ami, AmiRequirement, Ec2NodeClass, Ec2NodeClassSpec, Subnet};
-use karp_domain::requirement::Operator;
+use karp_aws::{Error, images, node_class, security_groups, subnets};
+use karp_domain::api::{Ami, Ec2NodeClass, Ec2NodeClassSpec, Subnet};
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 
@@ -66,12 +63,12 @@ async fn asked<T>(matters: bool, what: &str, answer: impl Future<Output = Result
 
 async fn images_of(aws: &Clients, client: &Client, spec: &Ec2NodeClassSpec) -> Result<Vec<Ami>, Error> {
     let parameters = Parameters::default();
-    let found = match spec.ami_selector_terms.iter().find_map(|term| term.alias.as_deref()) {
-        Some(alias) => images::by_alias(aws, &parameters, &Alias::parse(alias)?, &version(client).await?).await,
-        None => images::find(aws, &parameters, &image_terms(spec)).await,
+    let found = match node_class::alias(spec)? {
+        Some(alias) => images::by_alias(aws, &parameters, &alias, &version(client).await?).await,
+        None => images::find(aws, &parameters, &node_class::image_terms(spec)).await,
     };
     match found {
-        Ok(found) => Ok(found.into_iter().map(ami).collect()),
+        Ok(found) => Ok(found.into_iter().map(node_class::ami).collect()),
         Err(error) if error.is_not_found() => Ok(Vec::new()),
         Err(error) => Err(error),
     }
@@ -87,44 +84,13 @@ async fn version(client: &Client) -> Result<String, Error> {
 }
 
 async fn subnets_of(aws: &Clients, spec: &Ec2NodeClassSpec) -> Result<Vec<Subnet>, Error> {
-    let terms = spec.subnet_selector_terms.iter();
-    let terms: Vec<Term> =
-        terms.map(|term| Term { id: term.id.clone(), name: None, tags: term.tags.clone() }).collect();
-    let found = subnets::find(aws, &terms).await?;
-    Ok(found.into_iter().map(|found| Subnet { id: found.id, zone: found.zone, zone_id: Some(found.zone_id) }).collect())
+    let found = subnets::find(aws, &node_class::subnet_terms(spec)).await?;
+    Ok(found.iter().map(node_class::subnet).collect())
 }
 
 async fn groups_of(aws: &Clients, spec: &Ec2NodeClassSpec) -> Result<BTreeSet<String>, Error> {
-    let terms = spec.security_group_selector_terms.iter();
-    let terms: Vec<Term> =
-        terms.map(|term| Term { id: term.id.clone(), name: term.name.clone(), tags: term.tags.clone() }).collect();
-    Ok(security_groups::find(aws, &terms).await?.into_iter().map(|group| group.id).collect())
-}
-
-fn image_terms(spec: &Ec2NodeClassSpec) -> Vec<images::Term> {
-    let term = |term: &karp_domain::api::AmiSelectorTerm| images::Term {
-        id: term.id.clone(),
-        name: term.name.clone(),
-        owner: term.owner.clone(),
-        tags: term.tags.clone(),
-        ssm_parameter: term.ssm_parameter.clone(),
-    };
-    spec.ami_selector_terms.iter().map(term).collect()
-}
-
-/// Describes an image as a class's status does.
-fn ami(image: Image) -> Ami {
-    let operator = |text: &str| match text {
-        "In" => Operator::In,
-        "DoesNotExist" => Operator::DoesNotExist,
-        _ => Operator::Exists,
-    };
-    let requirements = image.requirements().into_iter().map(|(key, text, values)| AmiRequirement {
-        key: key.to_owned(),
-        operator: operator(text),
-        values,
-    });
-    Ami { requirements: requirements.collect(), id: image.id, name: Some(image.name), deprecated: None }
+    let found = security_groups::find(aws, &node_class::security_group_terms(spec)).await?;
+    Ok(found.into_iter().map(|group| group.id).collect())
 }
 
 #[cfg(test)]

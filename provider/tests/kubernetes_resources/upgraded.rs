@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::older::{by_a_newer_version, by_an_older_version};
+use crate::older::{assert_refused, by_a_newer_version, by_an_older_version};
 use crate::stand::Cluster;
 use crate::{CRDS, claims, pool};
 
@@ -57,12 +57,7 @@ resource "karp_node_overlay" "it" {{
     stand.assert_empty_plan();
 
     stand.put_state(&by_a_newer_version(&old));
-    let told = stand.plan();
-    assert_eq!(told.code, 1, "{}", told.text);
-    for error in told.errors() {
-        let text = error.to_string();
-        assert!(text.contains("newer") && text.contains("karp_"), "{text}");
-    }
+    assert_refused(&stand.plan());
 
     stand.put_state(&old);
     stand.apply();

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::tofu::Run;
+
 /// A state as an older version wrote it: attributes that came later are not there (those that say nothing today may be such), and one that
 /// was taken away since is.
 pub fn by_an_older_version(state: &str) -> String {
@@ -10,6 +12,17 @@ pub fn by_an_older_version(state: &str) -> String {
         attributes.retain(|_, value| !value.is_null());
         attributes.insert("taken_away_since".to_owned(), json!("x"));
     })
+}
+
+/// Asserts that a plan refused a newer version's state, resource by resource.
+pub fn assert_refused(told: &Run) {
+    assert_eq!(told.code, 1, "{}", told.text);
+    let errors = told.errors();
+    assert!(!errors.is_empty());
+    for error in errors {
+        let text = error.to_string();
+        assert!(text.contains("newer") && text.contains("karp_"), "{text}");
+    }
 }
 
 /// A state as a version of karp wrote it that is newer than this one.

@@ -18,6 +18,7 @@ pub mod instance_types;
 pub mod instances;
 pub mod launch_template;
 pub mod leftovers;
+pub mod node_class;
 pub mod pace;
 pub mod parameters;
 pub mod placement_groups;

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use karp_aws::launch_template::{
     BlockDevice, ConnectionTracking, Interface, InterfaceKind, MetadataOptions, MoreInterface, Placement, Spec,
 };
-use karp_aws::selector::Term;
-use karp_aws::{Error, images};
+use karp_aws::{Error, images, node_class};
 use karp_domain::api::{
     Ami, AmiFamily, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, HttpTokens, InterfaceType, Toggle, VolumeType,
     labels,
@@ -33,51 +32,11 @@ pub fn family(spec: &Ec2NodeClassSpec) -> Result<AmiFamily, Error> {
     if let Some(family) = spec.ami_family {
         return Ok(family);
     }
-    alias(spec)?.map(|alias| alias.family).ok_or_else(|| Error::InvalidRequest {
+    node_class::alias(spec)?.map(|alias| alias.family).ok_or_else(|| Error::InvalidRequest {
         action: "ec2:DescribeImages",
         code: "UnsupportedFamily".to_owned(),
         message: "amiFamily is needed when no alias tells the family".to_owned(),
     })
-}
-
-/// Returns the class's alias, if it has one.
-///
-/// # Errors
-/// [`Error::InvalidRequest`] when it cannot be read.
-pub fn alias(spec: &Ec2NodeClassSpec) -> Result<Option<images::Alias>, Error> {
-    let text = spec.ami_selector_terms.iter().find_map(|term| term.alias.as_deref());
-    text.map(images::Alias::parse).transpose()
-}
-
-/// Returns the image terms that are not aliases.
-pub fn image_terms(spec: &Ec2NodeClassSpec) -> Vec<images::Term> {
-    let others = spec.ami_selector_terms.iter().filter(|term| term.alias.is_none());
-    others
-        .map(|term| images::Term {
-            id: term.id.clone(),
-            name: term.name.clone(),
-            owner: term.owner.clone(),
-            tags: term.tags.clone(),
-            ssm_parameter: term.ssm_parameter.clone(),
-        })
-        .collect()
-}
-
-/// Returns the subnet terms.
-pub fn subnet_terms(spec: &Ec2NodeClassSpec) -> Vec<Term> {
-    let term =
-        |term: &karp_domain::api::SubnetSelectorTerm| Term { id: term.id.clone(), name: None, tags: term.tags.clone() };
-    spec.subnet_selector_terms.iter().map(term).collect()
-}
-
-/// Returns the security group terms.
-pub fn security_group_terms(spec: &Ec2NodeClassSpec) -> Vec<Term> {
-    let term = |term: &karp_domain::api::SecurityGroupSelectorTerm| Term {
-        id: term.id.clone(),
-        name: term.name.clone(),
-        tags: term.tags.clone(),
-    };
-    spec.security_group_selector_terms.iter().map(term).collect()
 }
 
 /// Returns the tags by which what was made for a class is found again: the cluster's, and the class's name.

@@ -2,11 +2,8 @@
 
 use karp_aws::images::{self, Image};
 use karp_aws::placement_groups::PlacementGroup;
-use karp_aws::{Error, Retry, instances, security_groups, subnets};
-use karp_domain::api::{
-    Ami, AmiRequirement, Ec2NodeClass, Ec2NodeClassSpec, Ec2NodeClassStatus, SecurityGroup, Subnet, conditions,
-};
-use karp_domain::requirement::Operator;
+use karp_aws::{Error, Retry, instances, node_class, security_groups, subnets};
+use karp_domain::api::{Ec2NodeClass, Ec2NodeClassSpec, Ec2NodeClassStatus, SecurityGroup, conditions};
 use kube::ResourceExt;
 
 use super::reservations::Reservations;
@@ -17,7 +14,8 @@ use crate::cloud::{CloudError, Problem, Resolved};
 /// becomes a problem of its condition.
 pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudError> {
     let name = class.name_any();
-    let (subnet_terms, group_terms) = (class::subnet_terms(&class.spec), class::security_group_terms(&class.spec));
+    let (subnet_terms, group_terms) =
+        (node_class::subnet_terms(&class.spec), node_class::security_group_terms(&class.spec));
     let (found_subnets, found_groups, found_images, placement, reservations, cluster) = futures::join!(
         aws.subnets.get(&name, &subnet_terms, |found| !found.is_empty(), || subnets::find(&aws.clients, &subnet_terms)),
         aws.groups.get(
@@ -33,12 +31,12 @@ pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudE
     );
     let mut resolved = Resolved::default();
     let found = settle(found_subnets, conditions::SUBNETS_READY, &mut resolved)?.unwrap_or_default();
-    resolved.subnets = found.iter().map(subnet).collect();
+    resolved.subnets = found.iter().map(node_class::subnet).collect();
     let groups = settle(found_groups, conditions::SECURITY_GROUPS_READY, &mut resolved)?.unwrap_or_default();
     resolved.security_groups =
         groups.into_iter().map(|group| SecurityGroup { id: group.id, name: Some(group.name) }).collect();
     let images = settle(found_images, conditions::AMIS_READY, &mut resolved)?.unwrap_or_default();
-    resolved.amis = images.into_iter().map(ami).collect();
+    resolved.amis = images.into_iter().map(node_class::ami).collect();
     none_found(&mut resolved);
     place(class, placement, &mut resolved)?;
     if let Some(reservations) = reservations.transpose() {
@@ -53,7 +51,7 @@ pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudE
 
 async fn images(aws: &Aws, name: &str, spec: &Ec2NodeClassSpec) -> Result<Vec<Image>, Error> {
     class::family(spec)?;
-    let alias = class::alias(spec)?;
+    let alias = node_class::alias(spec)?;
     let version = match alias {
         Some(_) => aws.described().await?.version.clone(),
         None => String::new(),
@@ -66,7 +64,7 @@ async fn images(aws: &Aws, name: &str, spec: &Ec2NodeClassSpec) -> Result<Vec<Im
         || async {
             match &alias {
                 Some(alias) => images::by_alias(&aws.clients, &aws.parameters, alias, &version).await,
-                None => images::find(&aws.clients, &aws.parameters, &class::image_terms(spec)).await,
+                None => images::find(&aws.clients, &aws.parameters, &node_class::image_terms(spec)).await,
             }
         },
     );
@@ -167,33 +165,6 @@ fn none_found(resolved: &mut Resolved) {
     }
 }
 
-fn subnet(found: &subnets::Subnet) -> Subnet {
-    Subnet {
-        id: found.id.clone(),
-        zone: found.zone.clone(),
-        zone_id: Some(found.zone_id.clone()).filter(|id| !id.is_empty()),
-    }
-}
-
-fn ami(image: Image) -> Ami {
-    let operator = |text: &str| match text {
-        "In" => Operator::In,
-        "DoesNotExist" => Operator::DoesNotExist,
-        _ => Operator::Exists,
-    };
-    let requirements = image.requirements().into_iter().map(|(key, text, values)| AmiRequirement {
-        key: key.to_owned(),
-        operator: operator(text),
-        values,
-    });
-    Ami {
-        requirements: requirements.collect(),
-        id: image.id,
-        name: Some(image.name).filter(|name| !name.is_empty()),
-        deprecated: image.deprecated.then_some(true),
-    }
-}
-
 /// An instance whose capacity reservation is no longer selected.
 pub const RESERVATION_DRIFT: &str = "CapacityReservationDrift";
 
@@ -233,6 +204,7 @@ pub fn placement_drift(
 mod tests {
     use karp_aws::capacity_reservations::Taken;
     use karp_domain::api::CapacityReservationSelectorTerm;
+    use karp_domain::api::Subnet;
     use karp_domain::catalogue::{CapacityType, ReservationKind};
 
     use super::*;

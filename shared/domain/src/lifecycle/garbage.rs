@@ -100,8 +100,7 @@ impl Listed {
 
 /// Says whether a claim stands for an instance that was launched for it, or will: it goes by no other. Only the ids are compared, since
 /// EC2's answers may leave the zone out.
-#[must_use]
-pub fn may_stand_for(claim: &NodeClaim, instance: &str) -> bool {
+fn may_stand_for(claim: &NodeClaim, instance: &str) -> bool {
     provider_id(claim).is_none_or(|known| instance_id(known) == instance_id(instance))
 }
 
