@@ -1,6 +1,7 @@
 //! The Kubernetes API that karp speaks: Karpenter's kinds, labels, conditions and rules.
 
 mod capacity_buffer;
+mod cel;
 pub mod conditions;
 mod crds;
 mod fields;

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::LazyLock;
 
-use kube_cel::{CompiledSchema, Validator, compile_schema};
+use kube_cel::apply_defaults;
 use regex::Regex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::cel::Rules;
 use super::{crds, fields, words};
 
 /// One thing that the API server would refuse.
@@ -88,7 +89,7 @@ pub fn object(definition: &str, object: &impl Serialize, old: Option<&Value>) ->
 /// A definition's schema, compiled once.
 struct Definition {
     schema: Value,
-    rules: CompiledSchema,
+    rules: Rules,
 }
 
 static DEFINITIONS: LazyLock<BTreeMap<String, Definition>> = LazyLock::new(|| {
@@ -97,7 +98,7 @@ static DEFINITIONS: LazyLock<BTreeMap<String, Definition>> = LazyLock::new(|| {
         .filter_map(|crd| {
             let schema = crd.spec.versions.first()?.schema.as_ref()?.open_api_v3_schema.as_ref()?;
             let schema = serde_json::to_value(schema).ok()?;
-            let rules = compile_schema(&schema);
+            let rules = Rules::of(&schema);
             Some((crd.metadata.name?, Definition { schema, rules }))
         })
         .collect()
@@ -119,7 +120,8 @@ fn check(definition: &str, object: &impl Serialize, old: Option<&impl Serialize>
     structure(&definition.schema, &object, &mut Path::root(), &mut found);
     // the API server prunes what it does not know, and asks the rules of the rest
     if found.iter().all(|violation| violation.kind == ViolationKind::Unknown) {
-        found.extend(rules(&definition.rules, &object, old.as_ref()));
+        let defaulted = |object: &Value| apply_defaults(&definition.schema, object);
+        found.extend(definition.rules.ask(&defaulted(&object), old.as_ref().map(defaulted).as_ref()));
     }
     for unknown in found.iter_mut().filter(|violation| violation.kind == ViolationKind::Unknown) {
         let meant = fields::meant(&definition.schema, &unknown.path).map(|known| format!("; did you mean {known}?"));
@@ -128,16 +130,6 @@ fn check(definition: &str, object: &impl Serialize, old: Option<&impl Serialize>
     found.sort();
     found.dedup();
     found
-}
-
-fn rules(schema: &CompiledSchema, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-    let Err(errors) = Validator::new().validate_compiled(schema, object, old) else { return Vec::new() };
-    let violation = |error: kube_cel::ValidationError| {
-        let unread = error.kind != kube_cel::ErrorKind::ValidationFailure;
-        let message = if unread { format!("{} (rule: {})", error.message, error.rule) } else { error.message };
-        Violation { path: error.field_path, kind: ViolationKind::Rule, message }
-    };
-    errors.into_vec().into_iter().map(violation).collect()
 }
 
 /// An absent optional field and a null one are the same to the API server.
@@ -152,14 +144,14 @@ fn without_nulls(value: Value) -> Value {
 }
 
 /// The place of a value, extended and cut while walking.
-struct Path(String);
+pub(super) struct Path(String);
 
 impl Path {
-    const fn root() -> Self {
+    pub(super) const fn root() -> Self {
         Self(String::new())
     }
 
-    fn within<R>(&mut self, step: &str, walk: impl FnOnce(&mut Self) -> R) -> R {
+    pub(super) fn within<R>(&mut self, step: &str, walk: impl FnOnce(&mut Self) -> R) -> R {
         let before = self.0.len();
         if !self.0.is_empty() && !step.starts_with('[') {
             self.0.push('.');
@@ -170,7 +162,7 @@ impl Path {
         result
     }
 
-    fn report(&self, found: &mut Vec<Violation>, kind: ViolationKind, message: String) {
+    pub(super) fn report(&self, found: &mut Vec<Violation>, kind: ViolationKind, message: String) {
         found.push(Violation { path: self.0.clone(), kind, message });
     }
 }

@@ -21,6 +21,7 @@ mod requirements;
 mod requirements_oracle;
 mod resources;
 mod robust;
+mod rules;
 mod shared_shapes;
 mod user_data;
 mod validation;
