@@ -5,8 +5,8 @@
 //! the folder of an optimised build, and then the promises themselves are the limits:
 //!
 //! ```console
-//! cargo build --release -p terraform-provider-karp --bins --examples
-//! KARP_FIGURES_BIN=target/release cargo test -p terraform-provider-karp --test figures -- --nocapture --test-threads=1
+//! cargo build --profile dist -p terraform-provider-karp --bins --examples
+//! KARP_FIGURES_BIN=target/dist cargo test -p terraform-provider-karp --test figures -- --nocapture --test-threads=1
 //! ```
 
 #[allow(dead_code, reason = "each crate of tests uses its part")]

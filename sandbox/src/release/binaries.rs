@@ -10,6 +10,11 @@ use anyhow::{Context as _, Result, ensure};
 use super::{CONTROLLER, PROVIDER, elf};
 use crate::{cargo, group::Group, layout::Layout};
 
+/// Cargo's profile for what is published, and the folder that it builds into.
+const PROFILE: &str = "dist";
+/// What the provider may weigh, stripped: each machine of a team, and each run of its pipelines, fetches it (issue 7).
+const MOST_BYTES: u64 = 40_000_000;
+
 /// An architecture as Rust, Go and ELF call it.
 struct Architecture {
     rust: &'static str,
@@ -36,7 +41,7 @@ impl Binaries {
     /// Reads `karp` and `terraform-provider-karp` from a folder.
     ///
     /// # Errors
-    /// When one is missing, is for something else than the target, or is linked dynamically.
+    /// When one is missing, is for something else than the target, or is linked dynamically, or when the provider is too large.
     pub fn read(folder: &Path, target: &str) -> Result<Self> {
         let architecture = architecture(target)?;
         let read = |name: &str| -> Result<Vec<u8>> {
@@ -49,6 +54,12 @@ impl Binaries {
             Ok(program)
         };
         let (provider, controller) = (read(PROVIDER)?, read(CONTROLLER)?);
+        let size = provider.len() as u64;
+        ensure!(
+            size <= MOST_BYTES,
+            "{} cannot be released: it has {size} bytes, {MOST_BYTES} are allowed: build it with --profile {PROFILE}",
+            folder.join(PROVIDER).display()
+        );
         Ok(Self { target: target.to_owned(), architecture: architecture.go, provider, controller })
     }
 }
@@ -110,12 +121,12 @@ pub async fn build(layout: &Layout, target: &str) -> Result<Binaries> {
     architecture(target)?;
     eprintln!("building {CONTROLLER} and {PROVIDER} for {target}");
     let folder = target_folder(layout)?;
-    let arguments = ["build", "--release", "--locked", "-p", CONTROLLER, "-p", PROVIDER, "--target", target];
+    let arguments = ["build", "--profile", PROFILE, "--locked", "-p", CONTROLLER, "-p", PROVIDER, "--target", target];
     let mut build = cargo::command(layout, &arguments);
     build.arg("--target-dir").arg(&folder).env("CARGO_ENCODED_RUSTFLAGS", flags(layout, &folder).join("\u{1f}"));
     let status = Group::start(build)?.wait().await?;
     ensure!(status.success(), "`cargo {}` failed ({status})", arguments.join(" "));
-    Binaries::read(&folder.join(target).join("release"), target)
+    Binaries::read(&folder.join(target).join(PROFILE), target)
 }
 
 fn target_folder(layout: &Layout) -> Result<PathBuf> {
@@ -161,6 +172,21 @@ mod tests {
         assert!(error("aarch64-unknown-linux-musl").contains("machine 62"));
         assert!(error("x86_64-apple-darwin").contains("no Linux"));
         assert!(error("riscv64gc-unknown-linux-gnu").contains("no name in Terraform"));
+    }
+
+    #[test]
+    fn a_provider_that_is_too_large_is_refused_with_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |bytes: u64| {
+            for name in [PROVIDER, CONTROLLER] {
+                std::fs::write(folder.path().join(name), elf::fixture(62, &[1])).unwrap();
+            }
+            std::fs::File::options().write(true).open(folder.path().join(PROVIDER)).unwrap().set_len(bytes).unwrap();
+            Binaries::read(folder.path(), "x86_64-unknown-linux-gnu")
+        };
+        assert_eq!(read(MOST_BYTES).unwrap().provider.len() as u64, MOST_BYTES);
+        let told = format!("{:#}", read(MOST_BYTES + 1).err().unwrap());
+        assert!(told.contains("terraform-provider-karp cannot be released: it has 40000001 bytes"), "{told}");
     }
 
     #[test]
