@@ -32,6 +32,7 @@ pub mod node_role;
 pub mod oidc_provider;
 pub mod pod_identity_association;
 pub mod spot_service_linked_role;
+mod statement;
 pub mod teardown;
 mod teardown_rehearsal;
 

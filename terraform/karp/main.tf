@@ -37,7 +37,7 @@ resource "karp_node_role" "this" {
   permissions_boundary   = var.iam_role_permissions_boundary_arn
   attach_cni_policy      = var.node_iam_role_attach_cni_policy
   attach_ssm_policy      = var.node_iam_role_attach_ssm_policy
-  additional_policy_arns = values(var.node_iam_role_additional_policies)
+  additional_policy_arns = var.node_iam_role_additional_policies
   tags                   = var.tags
 }
 

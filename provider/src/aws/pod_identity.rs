@@ -2,6 +2,7 @@
 
 use tfplugin::Context;
 
+use super::tags::{Change, Tags, retag_eks};
 use super::wait::settle;
 use crate::report::{Failure, Kind};
 use crate::session::Aws;
@@ -20,6 +21,16 @@ pub struct Found {
     pub id: String,
     pub arn: String,
     pub role_arn: String,
+    pub tags: Tags,
+}
+
+/// An association as it should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted<'a> {
+    pub role_arn: &'a str,
+    pub tags: &'a Tags,
+    /// Tags that karp put there before: what is wanted of them no more goes.
+    pub owned: &'a Tags,
 }
 
 impl std::fmt::Display for Subject<'_> {
@@ -62,7 +73,8 @@ pub async fn find_by_id(aws: &Aws, cluster: &str, id: &str) -> Result<Option<(St
         Ok(answer) => Ok(answer.association().map(|found| {
             let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
             let (arn, role_arn) = (text(found.association_arn()), text(found.role_arn()));
-            (text(found.namespace()), text(found.service_account()), Found { id: id.to_owned(), arn, role_arn })
+            let tags = found.tags().map(|tags| tags.clone().into_iter().collect()).unwrap_or_default();
+            (text(found.namespace()), text(found.service_account()), Found { id: id.to_owned(), arn, role_arn, tags })
         })),
         Err(e) => match Failure::aws(&doing, e) {
             failure if failure.is_missing() => Ok(None),
@@ -91,29 +103,40 @@ pub async fn find_by_role(
     Ok(None)
 }
 
-/// Makes the association, or points an existing one at the role.
-pub async fn ensure(aws: &Aws, ctx: &Context, subject: &Subject<'_>, role_arn: &str) -> Result<Found, Failure> {
-    let doing = format!("associate {subject} with role {role_arn}");
+/// Makes the association, or brings an existing one to what is wanted.
+pub async fn ensure(aws: &Aws, ctx: &Context, subject: &Subject<'_>, wanted: &Wanted<'_>) -> Result<Found, Failure> {
+    let doing = format!("associate {subject} with role {}", wanted.role_arn);
     settle(ctx, &doing, || async {
-        if let Some(found) = find(aws, subject).await? {
-            if found.role_arn != role_arn {
-                let call =
-                    aws.eks().update_pod_identity_association().cluster_name(subject.cluster).association_id(&found.id);
-                call.role_arn(role_arn).send().await.map_err(|e| new_role(Failure::aws(&doing, e)))?;
-            }
-            return Ok(Found { role_arn: role_arn.to_owned(), ..found });
+        match find(aws, subject).await? {
+            Some(found) => converge(aws, subject, found, wanted).await,
+            None => make(aws, subject, wanted).await,
         }
-        let call =
-            aws.eks().create_pod_identity_association().cluster_name(subject.cluster).namespace(subject.namespace);
-        let answer = call.service_account(subject.service_account).role_arn(role_arn).send().await;
-        let answer = answer.map_err(|e| new_role(Failure::aws(&doing, e)))?;
-        let made = answer.association().and_then(|made| Some((made.association_id()?, made.association_arn()?)));
-        let made = made.map(|(id, arn)| (id.to_owned(), arn.to_owned()));
-        let (id, arn) =
-            made.ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "EKS answered without an association's id"))?;
-        Ok(Found { id, arn, role_arn: role_arn.to_owned() })
     })
     .await
+}
+
+async fn make(aws: &Aws, subject: &Subject<'_>, wanted: &Wanted<'_>) -> Result<Found, Failure> {
+    let doing = format!("associate {subject} with role {}", wanted.role_arn);
+    let call = aws.eks().create_pod_identity_association().cluster_name(subject.cluster).namespace(subject.namespace);
+    let call = call.service_account(subject.service_account).role_arn(wanted.role_arn);
+    let tags = wanted.tags.clone().into_iter().collect();
+    let answer = call.set_tags(Some(tags)).send().await.map_err(|e| new_role(Failure::aws(&doing, e)))?;
+    let made = answer.association().and_then(|made| Some((made.association_id()?, made.association_arn()?)));
+    let made = made.map(|(id, arn)| (id.to_owned(), arn.to_owned()));
+    let (id, arn) =
+        made.ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "EKS answered without an association's id"))?;
+    Ok(Found { id, arn, role_arn: wanted.role_arn.to_owned(), tags: wanted.tags.clone() })
+}
+
+/// Points an association at the role, and changes its tags.
+async fn converge(aws: &Aws, subject: &Subject<'_>, found: Found, wanted: &Wanted<'_>) -> Result<Found, Failure> {
+    let doing = format!("associate {subject} with role {}", wanted.role_arn);
+    if found.role_arn != wanted.role_arn {
+        let call = aws.eks().update_pod_identity_association().cluster_name(subject.cluster).association_id(&found.id);
+        call.role_arn(wanted.role_arn).send().await.map_err(|e| new_role(Failure::aws(&doing, e)))?;
+    }
+    retag_eks(aws, &found.arn, &Change::between(wanted.tags, &found.tags, wanted.owned)).await?;
+    Ok(Found { role_arn: wanted.role_arn.to_owned(), ..found })
 }
 
 /// Deletes an association; one that is gone already is fine.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_eventbridge::types::{RuleState, Tag as RuleTag, Target};
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tfplugin::Context;
 
 use super::document::{canonical, canonical_value};
@@ -90,9 +90,20 @@ pub struct Queue {
     pub tags: Tags,
 }
 
-/// Gives the queue's policy: rules of its account and region may send, and nobody without TLS.
-pub fn policy(queue_arn: &str) -> String {
-    canonical_value(&karp_domain::iam::queue_policy(queue_arn))
+/// Gives the queue's policy: rules of its account and region may send, and nobody without TLS; then the user's own statements.
+pub fn policy(queue_arn: &str, own: impl IntoIterator<Item = Json>) -> String {
+    let mut policy = karp_domain::iam::queue_policy(queue_arn);
+    if let Some(statements) = policy["Statement"].as_array_mut() {
+        statements.extend(own);
+    }
+    canonical_value(&policy)
+}
+
+/// What the statements of the queue's policy are called that are karp's.
+pub fn karps() -> BTreeSet<String> {
+    let policy = karp_domain::iam::queue_policy("");
+    let statements = policy["Statement"].as_array().into_iter().flatten();
+    statements.filter_map(|statement| statement["Sid"].as_str().map(str::to_owned)).collect()
 }
 
 /// Gives the URL of a queue by its name.
@@ -334,7 +345,7 @@ mod tests {
 
     #[test]
     fn the_policy_refuses_plain_http() {
-        let policy = policy("arn:aws:sqs:eu-west-1:1:q");
+        let policy = policy("arn:aws:sqs:eu-west-1:1:q", []);
         assert!(
             policy.contains(r#""aws:SecureTransport":"false""#) && policy.contains("events.amazonaws.com"),
             "{policy}"

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
+use crate::report::Failure;
+use crate::session::Aws;
+
 /// Tag key and value, ordered by key.
 pub type Tags = BTreeMap<String, String>;
 
@@ -50,6 +53,21 @@ pub fn owned_part(actual: &Tags, owned: Option<&Tags>, ignored: &Ignored) -> Tag
         None => !key.starts_with("aws:"),
     };
     actual.iter().filter(|(key, _)| keep(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+/// Changes the tags of any EKS object.
+pub async fn retag_eks(aws: &Aws, arn: &str, change: &Change) -> Result<(), Failure> {
+    if !change.put.is_empty() {
+        let tags = change.put.clone().into_iter().collect();
+        let call = aws.eks().tag_resource().resource_arn(arn).set_tags(Some(tags));
+        call.send().await.map_err(|e| Failure::aws(format!("tag {arn}"), e).at("tags"))?;
+    }
+    if !change.remove.is_empty() {
+        let keys = change.remove.iter().cloned().collect();
+        let call = aws.eks().untag_resource().resource_arn(arn).set_tag_keys(Some(keys));
+        call.send().await.map_err(|e| Failure::aws(format!("untag {arn}"), e).at("tags"))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tfplugin::{
 };
 
 use super::{identity, inherit, moved};
-use crate::aws::tags::{Change, Tags};
+use crate::aws::tags::{Change, Tags, retag_eks};
 use crate::aws::wait::settle;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -120,7 +120,7 @@ impl Resource for AccessEntry {
         let wanted = model.tags_all.clone().unwrap_or_default();
         let owned = session.owned(&prior);
         let actual = find(aws, &model).await?.map(|found| found.tags).unwrap_or_default();
-        retag(aws, &arn, &Change::between(&wanted, &actual, &owned)).await?;
+        retag_eks(aws, &arn, &Change::between(&wanted, &actual, &owned)).await?;
         Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)
     }
 
@@ -202,7 +202,7 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
             match existing {
                 Some(found) if adopt && Some(&found.r#type) == model.r#type.as_ref() => {
                     let wanted = model.tags_all.clone().unwrap_or_default();
-                    retag(aws, &found.arn, &Change::between(&wanted, &found.tags, &Tags::new())).await?;
+                    retag_eks(aws, &found.arn, &Change::between(&wanted, &found.tags, &Tags::new())).await?;
                     Ok(found.arn)
                 }
                 Some(found) if adopt => Err(failure.of_kind(Kind::Exists).with_fix(format!(
@@ -232,19 +232,4 @@ async fn find(aws: &Aws, model: &Model) -> Result<Option<Found>, Failure> {
             failure => Err(failure),
         },
     }
-}
-
-/// Changes the tags of any EKS object.
-pub async fn retag(aws: &Aws, arn: &str, change: &Change) -> Result<(), Failure> {
-    if !change.put.is_empty() {
-        let tags = change.put.clone().into_iter().collect();
-        let call = aws.eks().tag_resource().resource_arn(arn).set_tags(Some(tags));
-        call.send().await.map_err(|e| Failure::aws(format!("tag {arn}"), e).at("tags"))?;
-    }
-    if !change.remove.is_empty() {
-        let keys = change.remove.iter().cloned().collect();
-        let call = aws.eks().untag_resource().resource_arn(arn).set_tag_keys(Some(keys));
-        call.send().await.map_err(|e| Failure::aws(format!("untag {arn}"), e).at("tags"))?;
-    }
-    Ok(())
 }

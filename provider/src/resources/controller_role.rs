@@ -11,6 +11,7 @@ use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, 
 use super::controller_scope as scope;
 use super::iam_role::{self, Purpose};
 use crate::aws::Origin;
+use crate::aws::tags::Tags;
 use crate::aws::{managed_policy, pod_identity, policies};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
@@ -157,7 +158,7 @@ impl Resource for ControllerRole {
         if origin == Origin::Made {
             ctx.save(state.clone());
         }
-        associate(aws, ctx, &model, state).await
+        associate(aws, ctx, &model, state, &Tags::new()).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -221,7 +222,7 @@ impl Resource for ControllerRole {
         if moved && let Some(id) = &before.association_id {
             pod_identity::delete(aws, &before.subject(), id).await?;
         }
-        associate(aws, ctx, &model, state).await
+        associate(aws, ctx, &model, state, &session.owned(&prior)).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
@@ -410,8 +411,8 @@ async fn purpose(
     Ok(Purpose { trust, attached, ..Purpose::default() })
 }
 
-/// Makes the pod identity association, where one is wanted.
-async fn associate(aws: &Aws, ctx: &Context, model: &Model, state: Value) -> Result<Value, Diagnostics> {
+/// Makes the pod identity association, where one is wanted, with the tags of the role.
+async fn associate(aws: &Aws, ctx: &Context, model: &Model, state: Value, owned: &Tags) -> Result<Value, Diagnostics> {
     if !model.uses_pod_identity() {
         return Ok(state.with("association_id", Value::Null));
     }
@@ -419,6 +420,8 @@ async fn associate(aws: &Aws, ctx: &Context, model: &Model, state: Value) -> Res
     if role.is_empty() {
         return Err(Failure::new(Kind::Unexpected, "associate the controller's role", "its ARN is not known").into());
     }
-    let found = pod_identity::ensure(aws, ctx, &model.subject(), &role).await?;
+    let tags: Tags = tfplugin::from_value(state.get("tags_all"))?;
+    let wanted = pod_identity::Wanted { role_arn: &role, tags: &tags, owned };
+    let found = pod_identity::ensure(aws, ctx, &model.subject(), &wanted).await?;
     Ok(state.with("association_id", found.id))
 }

@@ -1,15 +1,16 @@
 //! What the controller's policy is made for: the attributes that `karp_controller_role` and `karp_controller_policy` have in common, the
 //! document that follows from them, and the way back from a document to the attributes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use karp_domain::iam::InstanceProfiles;
 use serde::Deserialize;
-use serde_json::{Map, Value as Json, json};
+use serde_json::Value as Json;
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, AttributePath, Diagnostic, Diagnostics, PlannedChange, Schema, Type, Value};
+use tfplugin::{Attribute, Diagnostics, PlannedChange, Schema, Type, Value};
 
 use super::iam_role;
+use super::statement::{self, Statement, texts};
 use crate::aws::policies::{self, Scope};
 use crate::session::Session;
 
@@ -32,25 +33,6 @@ struct Model {
     instance_profiles: Option<String>,
     ami_ssm_parameter_arns: Option<BTreeSet<String>>,
     extra_statements: Option<Vec<Statement>>,
-}
-
-/// A statement of the user's own, in the shape of the well-known data source `aws_iam_policy_document`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-struct Statement {
-    sid: Option<String>,
-    effect: String,
-    actions: BTreeSet<String>,
-    resources: BTreeSet<String>,
-    conditions: Option<Vec<Condition>>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-struct Condition {
-    test: String,
-    variable: String,
-    values: BTreeSet<String>,
 }
 
 /// Adds the attributes that say what the policy is for, and the policy.
@@ -81,7 +63,7 @@ pub fn attributes(schema: Schema) -> Schema {
                  wildcard.",
             ),
         )
-        .attribute("extra_statements", extra_statements())
+        .attribute("extra_statements", statement::of_identity())
         .attribute(
             "policy_json",
             Attribute::string().computed().describe("The controller's policy that karp keeps, JSON in canonical form."),
@@ -94,50 +76,9 @@ pub fn attributes(schema: Schema) -> Schema {
         )
 }
 
-fn extra_statements() -> Attribute {
-    let texts = |what: &str| Attribute::set(Type::String).required().describe(what.to_owned());
-    let sid = validate::text("must be letters and digits", |sid| sid.chars().all(|c| c.is_ascii_alphanumeric()));
-    let condition = Attribute::nested_set([
-        ("test", Attribute::string().required().describe("The operator, such as `StringEquals`.")),
-        ("variable", Attribute::string().required().describe("The key, such as `aws:RequestedRegion`.")),
-        ("values", texts("The values.")),
-    ]);
-    Attribute::nested_list([
-        (
-            "sid",
-            Attribute::string()
-                .optional()
-                .validate(sid)
-                .describe("What the statement is called; not as one of karp's own."),
-        ),
-        (
-            "effect",
-            Attribute::string()
-                .default("Allow")
-                .validate(validate::one_of(["Allow", "Deny"]))
-                .describe("What it does."),
-        ),
-        ("actions", texts("The actions, such as `ec2:DescribeTags`.")),
-        ("resources", texts("The resources, by ARN; `*` for all.")),
-        ("conditions", condition.optional().describe("When it holds; always when left out.")),
-    ])
-    .optional()
-    .describe("Statements of your own, which follow karp's.")
-}
-
-/// Refuses statements that are called as another one is: IAM takes no policy with two of a name.
+/// Refuses statements that are called as another one is.
 pub fn check(config: &Value) -> Diagnostics {
-    let (mut found, mut taken) = (Diagnostics::new(), karps());
-    for (at, statement) in config.get("extra_statements").as_list().iter().enumerate() {
-        let Some(sid) = statement.get("sid").as_str() else { continue };
-        if !taken.insert(sid.to_owned()) {
-            let path = AttributePath::root().attribute("extra_statements").index(at).attribute("sid");
-            let detail =
-                format!("{path}: {sid:?} is a statement of karp's own, or was given before. Choose another name.");
-            found.push(Diagnostic::error("Two statements of one name", detail).at(path));
-        }
-    }
-    found
+    statement::check(config, karps())
 }
 
 /// Gives the policy; `None` while something that it follows from is unknown.
@@ -214,12 +155,6 @@ fn karps() -> BTreeSet<String> {
     statements.filter_map(|statement| statement["Sid"].as_str().map(str::to_owned)).collect()
 }
 
-/// Reads what is one text or a list of them.
-fn texts(value: &Json) -> Vec<String> {
-    let all = value.as_array().map_or_else(|| vec![value], |many| many.iter().collect());
-    all.into_iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
-}
-
 impl Model {
     fn document(&self, region: &str) -> String {
         let set = |arns: &Option<BTreeSet<String>>| arns.iter().flatten().cloned().collect();
@@ -241,61 +176,10 @@ impl Model {
     }
 }
 
-impl Statement {
-    fn to_json(&self) -> Json {
-        let mut statement = json!({ "Effect": self.effect, "Action": self.actions, "Resource": self.resources });
-        if let Some(sid) = &self.sid {
-            statement["Sid"] = json!(sid);
-        }
-        let mut conditions: BTreeMap<&str, Map<String, Json>> = BTreeMap::new();
-        for one in self.conditions.iter().flatten() {
-            conditions.entry(&one.test).or_default().insert(one.variable.clone(), json!(one.values));
-        }
-        if !conditions.is_empty() {
-            statement["Condition"] = json!(conditions);
-        }
-        statement
-    }
-
-    /// Reads a statement; nothing where it says more than the attributes can (`NotAction`, `NotResource`).
-    fn read(statement: &Json) -> Option<Self> {
-        const READ: [&str; 5] = ["Sid", "Effect", "Action", "Resource", "Condition"];
-        if statement.as_object()?.keys().any(|key| !READ.contains(&key.as_str())) {
-            return None;
-        }
-        let set = |field: &str| texts(&statement[field]).into_iter().collect();
-        let mut conditions = Vec::new();
-        for (test, variables) in statement["Condition"].as_object().into_iter().flatten() {
-            for (variable, values) in variables.as_object()? {
-                let values = texts(values).into_iter().collect();
-                conditions.push(Condition { test: test.clone(), variable: variable.clone(), values });
-            }
-        }
-        Some(Self {
-            sid: statement["Sid"].as_str().map(str::to_owned),
-            effect: statement["Effect"].as_str()?.to_owned(),
-            actions: set("Action"),
-            resources: set("Resource"),
-            conditions: (!conditions.is_empty()).then_some(conditions),
-        })
-    }
-
-    fn into_value(self) -> Value {
-        let condition = |one: Condition| {
-            Value::object([("test", one.test), ("variable", one.variable)])
-                .with("values", iam_role::text_set(&one.values))
-        };
-        let conditions = self.conditions.map(|all| Value::canonical_set(all.into_iter().map(condition)));
-        Value::object([("effect", self.effect)])
-            .with("sid", self.sid)
-            .with("actions", iam_role::text_set(&self.actions))
-            .with("resources", iam_role::text_set(&self.resources))
-            .with("conditions", conditions.unwrap_or(Value::Null))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn model() -> Value {
@@ -353,11 +237,5 @@ mod tests {
             let paths: Vec<String> = of(sids).iter().map(|found| found.path.to_string()).collect();
             assert_eq!(paths, ["extra_statements[1].sid"], "{sids:?}");
         }
-    }
-
-    #[test]
-    fn what_attributes_cannot_say_is_left_out() {
-        let beyond = json!({ "Effect": "Allow", "NotAction": "iam:*", "Resource": "*" });
-        assert_eq!(Statement::read(&beyond), None);
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Type, Value, async_trait};
+use serde_json::Value as Json;
+use tfplugin::{Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait};
 
 use super::iam_role::{self, Purpose};
 use crate::aws::policies;
@@ -12,6 +12,8 @@ use crate::provider::Handle;
 use crate::session::Session;
 
 const PREFIX: &str = "KarpFargateRole-";
+/// The managed policy that every such role needs.
+const STANDARD: &str = "AmazonEKSFargatePodExecutionRolePolicy";
 
 /// The role of Fargate's kubelets.
 pub struct FargatePodExecutionRole {
@@ -32,19 +34,13 @@ impl Resource for FargatePodExecutionRole {
     }
 
     fn schema(&self) -> Schema {
-        iam_role::schema(
+        let schema = iam_role::schema(
             "The IAM role by which Fargate pulls images for pods and writes their logs. It trusts Fargate for profiles of this cluster \
              only.",
             PREFIX,
             "Fargate pods of the cluster that karp scales",
-        )
-        .attribute(
-            "additional_policy_arns",
-            Attribute::set(Type::String)
-                .optional()
-                .validate(validate::each(validate::arn()))
-                .describe("Further managed policies, as for logging."),
-        )
+        );
+        iam_role::additional_policies(schema, "Further managed policies, as for logging")
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -65,7 +61,13 @@ impl Resource for FargatePodExecutionRole {
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let session = self.handle.session();
-        iam_role::read(&session, ctx, &state, &BTreeSet::new(), |state, _| state).await
+        let (imported, no_inline) = (state.get("policy_arns").is_null(), BTreeSet::new());
+        let read = iam_role::read(&session, ctx, &state, &no_inline, |state, found| {
+            let standard = format!(":aws:policy/{STANDARD}");
+            let further = found.attached.iter().filter(|arn| !arn.ends_with(&standard)).cloned().collect();
+            if imported { iam_role::with_additional(state, &further) } else { state }
+        });
+        read.await
     }
 
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
@@ -86,19 +88,20 @@ impl Resource for FargatePodExecutionRole {
     fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
         iam_role::take_over(source)
     }
+
+    fn upgrade(&self, version: i64, state: Json) -> Result<Json, Diagnostics> {
+        Ok(iam_role::upgrade(version, state))
+    }
 }
 
 /// Says what the role is for; `None` while the region, the cluster's name or an attribute is unknown.
 async fn purpose(session: &Session, planned: &Value) -> Option<Purpose> {
     let region = session.region().await?;
     let partition = policies::partition(&region);
-    let additional = planned.get("additional_policy_arns");
-    if !additional.whole_known() {
-        return None;
-    }
+    let additional = iam_role::additional(planned)?;
     let cluster = planned.get("cluster_name").as_str()?;
-    let mut attached = BTreeSet::from([policies::managed(partition, "AmazonEKSFargatePodExecutionRolePolicy")]);
-    attached.extend(additional.as_list().iter().filter_map(Value::as_str).map(str::to_owned));
+    let mut attached = BTreeSet::from([policies::managed(partition, STANDARD)]);
+    attached.extend(additional);
     Some(Purpose { trust: policies::fargate_trust(partition, &region, cluster), attached, ..Purpose::default() })
 }
 

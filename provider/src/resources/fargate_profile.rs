@@ -12,11 +12,10 @@ use tfplugin::{
     async_trait,
 };
 
-use super::access_entry::retag;
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::role::check_adoptable;
-use crate::aws::tags::{Change, Tags};
+use crate::aws::tags::{Change, Tags, retag_eks};
 use crate::aws::wait::until;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -167,7 +166,7 @@ impl Resource for FargateProfile {
         let arn = before.arn.unwrap_or_default();
         let actual = find(aws, &model).await?.map(|found| tags_of(&found)).unwrap_or_default();
         let wanted = model.tags_all.clone().unwrap_or_default();
-        retag(aws, &arn, &Change::between(&wanted, &actual, &session.owned(&prior))).await?;
+        retag_eks(aws, &arn, &Change::between(&wanted, &actual, &session.owned(&prior))).await?;
         Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)
     }
 
@@ -282,7 +281,7 @@ async fn take(aws: &Aws, model: &Model, found: &SdkProfile, doing: &str) -> Resu
     }
     check_adoptable(doing, &tags, &wanted)?;
     let arn = there.arn.unwrap_or_default();
-    retag(aws, &arn, &Change::between(&wanted, &tags, &Tags::new())).await?;
+    retag_eks(aws, &arn, &Change::between(&wanted, &tags, &Tags::new())).await?;
     Ok(arn)
 }
 

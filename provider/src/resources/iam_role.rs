@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
+use serde_json::Value as Json;
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Schema, Timeouts, Type, Value};
 
@@ -15,6 +16,7 @@ use crate::provider::Part;
 use crate::session::{Aws, Session};
 
 const COMPUTED: [&str; 3] = ["id", "arn", "unique_id"];
+const ADDITIONAL: &str = "additional_policy_arns";
 
 /// The attributes that all roles have.
 #[derive(Debug, Default, Deserialize)]
@@ -78,6 +80,58 @@ pub fn schema(description: &str, prefix: &str, role_description: &str) -> Schema
             ),
         )
         .timeouts(Timeouts::default())
+}
+
+/// Declares further managed policies, under names of the user's own choice: with these a plan shows which is which, also of policies that
+/// are made in the same apply.
+pub fn additional_policies(schema: Schema, what: &str) -> Schema {
+    let what = format!(
+        "{what}, by names of your own choice: `{{ ebs = aws_iam_policy.ebs.arn }}`. The names are for you alone; another one \
+         changes nothing."
+    );
+    let arns = Attribute::map(Type::String).optional().validate(validate::each(validate::arn()));
+    schema.version(1).attribute(ADDITIONAL, arns.semantic_eq(same_values).describe(what))
+}
+
+/// Gives the further policies; `None` while one is unknown.
+pub fn additional(planned: &Value) -> Option<BTreeSet<String>> {
+    let all = planned.get(ADDITIONAL);
+    all.whole_known().then(|| values(all))
+}
+
+/// Writes further policies into the state of an import, each under its own name.
+pub fn with_additional(state: Value, arns: &BTreeSet<String>) -> Value {
+    if arns.is_empty() { state } else { state.with(ADDITIONAL, by_name(arns.iter().map(String::as_str))) }
+}
+
+/// Brings a state to today's shape: before version 1 the further policies were a set.
+pub fn upgrade(version: i64, mut state: Json) -> Json {
+    if let (0, Some(arns)) = (version, state[ADDITIONAL].as_array()) {
+        let named = by_name(arns.iter().filter_map(Json::as_str));
+        let named = named.as_map().into_iter().flatten().filter_map(|(name, arn)| Some((name.clone(), arn.as_str()?)));
+        state[ADDITIONAL] = named.map(|(name, arn)| (name, Json::from(arn))).collect();
+    }
+    state
+}
+
+fn values(map: &Value) -> BTreeSet<String> {
+    map.as_map().into_iter().flatten().filter_map(|(_, arn)| arn.as_str().map(str::to_owned)).collect()
+}
+
+fn same_values(prior: &Value, planned: &Value) -> bool {
+    let known = |value: &Value| value.as_map().is_some() && value.whole_known();
+    known(prior) && known(planned) && values(prior) == values(planned)
+}
+
+/// Names each policy as IAM does; by its ARN where two of several paths or accounts have one name.
+fn by_name<'a>(arns: impl Iterator<Item = &'a str>) -> Value {
+    let mut named = BTreeMap::new();
+    for arn in arns {
+        let name = arn.rsplit('/').next().unwrap_or(arn);
+        let name = if named.contains_key(name) { arn } else { name };
+        named.insert(name.to_owned(), arn.to_owned());
+    }
+    Value::object(named)
 }
 
 /// Plans what all roles share, then what the role is for: `None` while that is not known.
@@ -274,4 +328,33 @@ pub fn unknown_at_apply() -> Diagnostics {
     let mut found = Diagnostics::new();
     found.error("", "Values are not known", "An attribute from which the policies follow is still unknown at apply.");
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_of_an_older_state_get_names() {
+        let (one, two, three) = ("arn:aws:iam::1:policy/a/x", "arn:aws:iam::1:policy/b/x", "arn:aws:iam::aws:policy/y");
+        let old = serde_json::json!({ "name": "n", ADDITIONAL: [one, two, three] });
+        let new = upgrade(0, old.clone());
+        assert_eq!(new[ADDITIONAL], serde_json::json!({ "x": one, two: two, "y": three }));
+        assert_eq!((&new["name"], &upgrade(1, new.clone())), (&"n".into(), &new));
+        let none = serde_json::json!({ "name": "n", ADDITIONAL: null });
+        assert_eq!(upgrade(0, none.clone()), none);
+    }
+
+    #[test]
+    fn names_of_policies_say_nothing_and_policies_do() {
+        let map = |pairs: &[(&str, &str)]| Value::object(pairs.iter().map(|(name, arn)| (*name, Value::from(*arn))));
+        let (one, two) = ("arn:aws:iam::1:policy/x", "arn:aws:iam::1:policy/y");
+        assert!(same_values(&map(&[("a", one)]), &map(&[("b", one)])));
+        assert!(!same_values(&map(&[("a", one)]), &map(&[("a", two)])));
+        assert!(!same_values(&map(&[("a", one)]), &map(&[("a", one), ("b", two)])));
+        assert!(!same_values(&Value::Null, &map(&[])));
+        let open = Value::object([(ADDITIONAL, Value::object([("a", Value::from(one)), ("b", Value::Unknown)]))]);
+        assert_eq!(additional(&open), None);
+        assert!(!same_values(&map(&[("a", one)]), open.get(ADDITIONAL)));
+    }
 }

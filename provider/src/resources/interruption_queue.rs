@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 use tfplugin::schema::validate::{self, Validator};
 use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
     async_trait,
 };
 
+use super::statement::{self, Statement};
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::names::{self, LONGEST_QUEUE, is_region};
@@ -42,6 +44,7 @@ struct Model {
     message_retention_seconds: Option<i64>,
     kms_master_key_id: Option<String>,
     events: Option<BTreeSet<String>>,
+    extra_statements: Option<Vec<Statement>>,
     rules: Option<BTreeMap<String, String>>,
     policy: Option<String>,
     adopt: Option<bool>,
@@ -104,8 +107,13 @@ impl Resource for InterruptionQueue {
                     .computed()
                     .describe("The EventBridge rule of each event. A rule that is gone, disabled or changed is written again."),
             )
+            .attribute("extra_statements", statement::of_queue())
             .attribute("policy", Attribute::string().computed().describe("The queue's policy, JSON in canonical form."))
             .timeouts(Timeouts::default())
+    }
+
+    fn validate(&self, config: &Value) -> Diagnostics {
+        statement::check(config, queue::karps())
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -120,8 +128,7 @@ impl Resource for InterruptionQueue {
         inherit::reopen_on_replace(change, &["id", "arn", "url"]);
         let rules = rules(change.planned.get("name"), change.planned.get("events"));
         change.planned.set("rules", rules);
-        let policy = change.planned.get("arn").as_str().map_or(Value::Unknown, |arn| Value::from(queue::policy(arn)));
-        change.planned.set("policy", policy);
+        change.planned.set("policy", planned_policy(&change.planned));
         found
     }
 
@@ -146,7 +153,11 @@ impl Resource for InterruptionQueue {
             let events = model.events.clone().unwrap_or_else(every);
             let rules = queue::working_rules(aws, &name, &found.arn, &events).await?;
             let events = model.events.clone().unwrap_or_else(|| rules.keys().cloned().collect());
+            // An import finds the statements of others in the policy, so that a plan shows what becomes of them.
+            let imported = model.policy.is_none();
+            let statements = imported.then(|| own_statements(&found.policy, &found.arn)).flatten();
             let now = Model {
+                extra_statements: model.extra_statements.clone().or(statements),
                 id: Some(url.clone()),
                 url: Some(url),
                 arn: Some(found.arn),
@@ -242,6 +253,30 @@ fn rules(name: &Value, events: &Value) -> Value {
     Value::object(events.map(|event| (event.name, event.rule_name(name))))
 }
 
+/// Gives the queue's policy; unknown while its ARN or a statement is.
+fn planned_policy(planned: &Value) -> Value {
+    let (arn, own) = (planned.get("arn").as_str(), planned.get("extra_statements"));
+    match (arn, tfplugin::from_value::<Option<Vec<Statement>>>(own)) {
+        (Some(arn), Ok(own)) if planned.get("extra_statements").whole_known() => Value::from(policy(arn, own.as_ref())),
+        _ => Value::Unknown,
+    }
+}
+
+fn policy(arn: &str, own: Option<&Vec<Statement>>) -> String {
+    queue::policy(arn, own.into_iter().flatten().map(|statement| statement.on(arn).to_json()))
+}
+
+/// Reads the user's own statements out of a queue's policy: those that are not karp's, and on this queue alone.
+fn own_statements(policy: &str, arn: &str) -> Option<Vec<Statement>> {
+    let policy: Json = serde_json::from_str(policy).unwrap_or_default();
+    let karps = queue::karps();
+    let others = policy["Statement"].as_array().into_iter().flatten();
+    let others = others.filter(|one| one["Sid"].as_str().is_none_or(|sid| !karps.contains(sid)));
+    let own = others.filter_map(Statement::read).filter(|one| one.is_on(arn)).map(Statement::anywhere);
+    let own: Vec<Statement> = own.collect();
+    (!own.is_empty()).then_some(own)
+}
+
 fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {
     let mut model: Model = tfplugin::from_value(planned)?;
     let tags = session.tags_all(planned.get("tags"), planned.get("cluster_name"));
@@ -317,7 +352,7 @@ async fn finish(
 ) -> Result<Value, Diagnostics> {
     let Before { model: before, origin } = before;
     let owned = before.tags_all.clone().unwrap_or_default();
-    let wanted = Queue { policy: queue::policy(&found.arn), ..wanted(&model) };
+    let wanted = Queue { policy: policy(&found.arn, model.extra_statements.as_ref()), ..wanted(&model) };
     queue::converge(aws, &found, &wanted, &owned).await?;
     let events = model.events.clone().unwrap_or_default();
     let mut state = Model { policy: Some(wanted.policy.clone()), ..partial(&model, &found) };

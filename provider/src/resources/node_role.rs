@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde_json::Value as Json;
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Type, Value, async_trait};
+use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait};
 
 use super::iam_role::{self, Purpose};
 use crate::aws::policies;
@@ -39,12 +40,14 @@ impl Resource for NodeRole {
     }
 
     fn schema(&self) -> Schema {
-        iam_role::schema(
+        let schema = iam_role::schema(
             "The IAM role of the nodes that karp launches, with the managed policies that an EKS node needs. Deleting it takes it out \
              of the cluster's instance profiles first, also of those that a controller made.",
             PREFIX,
             "Nodes launched by karp",
-        )
+        );
+        let schema = iam_role::additional_policies(schema, "Further managed policies for the nodes");
+        schema
         .attribute(
             "attach_cni_policy",
             Attribute::bool().default(true).describe(
@@ -62,13 +65,6 @@ impl Resource for NodeRole {
         .attribute(
             "attach_ssm_policy",
             Attribute::bool().default(true).describe("Attach `AmazonSSMManagedInstanceCore`, for sessions by Systems Manager."),
-        )
-        .attribute(
-            "additional_policy_arns",
-            Attribute::set(Type::String)
-                .optional()
-                .validate(validate::each(validate::arn()))
-                .describe("Further managed policies for the nodes."),
         )
     }
 
@@ -130,15 +126,16 @@ impl Resource for NodeRole {
     fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
         iam_role::take_over(source)
     }
+
+    fn upgrade(&self, version: i64, state: Json) -> Result<Json, Diagnostics> {
+        Ok(iam_role::upgrade(version, state))
+    }
 }
 
 /// Says what the role is for; `None` while the region (hence the partition) or an attribute is unknown.
 async fn purpose(session: &Session, planned: &Value) -> Option<Purpose> {
     let partition = policies::partition(&session.region().await?);
-    let additional = planned.get("additional_policy_arns");
-    if !additional.whole_known() {
-        return None;
-    }
+    let additional = iam_role::additional(planned)?;
     let mut names = STANDARD.to_vec();
     let mut inline = BTreeMap::new();
     if planned.get("attach_cni_policy").as_bool()? {
@@ -151,7 +148,7 @@ async fn purpose(session: &Session, planned: &Value) -> Option<Purpose> {
         names.push(SSM);
     }
     let mut attached: BTreeSet<String> = names.into_iter().map(|name| policies::managed(partition, name)).collect();
-    attached.extend(additional.as_list().iter().filter_map(Value::as_str).map(str::to_owned));
+    attached.extend(additional);
     Some(Purpose { trust: policies::node_trust(partition), attached, inline })
 }
 
@@ -172,5 +169,5 @@ fn complete(state: Value, attached: &BTreeSet<String>, has_ipv6: bool) -> Value 
     let family = if has_ipv6 { "ipv6" } else { "ipv4" };
     let state = state.with("attach_cni_policy", has(CNI) || has_ipv6).with("attach_ssm_policy", has(SSM));
     let state = state.with("ip_family", family);
-    if additional.is_empty() { state } else { state.with("additional_policy_arns", iam_role::text_set(&additional)) }
+    iam_role::with_additional(state, &additional)
 }

@@ -1,5 +1,6 @@
 //! `karp_pod_identity_association`: which role the pods of a service account get, for a role that is made elsewhere.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -9,9 +10,11 @@ use tfplugin::{
 };
 
 use super::{identity, inherit, moved};
-use crate::aws::pod_identity::{self, Found, Subject};
+use crate::aws::pod_identity::{self, Found, Subject, Wanted};
+use crate::aws::tags::Tags;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
+use crate::session::{Aws, Session};
 
 /// A pod identity association of an EKS cluster.
 pub struct PodIdentityAssociation {
@@ -29,6 +32,8 @@ struct Model {
     service_account: Option<String>,
     role_arn: Option<String>,
     adopt: Option<bool>,
+    tags: Option<BTreeMap<String, String>>,
+    tags_all: Option<Tags>,
 }
 
 impl Model {
@@ -42,6 +47,12 @@ impl Model {
 
     fn role_arn(&self) -> &str {
         self.role_arn.as_deref().unwrap_or_default()
+    }
+
+    async fn ensure(&self, aws: &Aws, ctx: &Context, owned: &Tags) -> Result<Found, Failure> {
+        let none = Tags::new();
+        let tags = self.tags_all.as_ref().unwrap_or(&none);
+        pod_identity::ensure(aws, ctx, &self.subject(), &Wanted { role_arn: self.role_arn(), tags, owned }).await
     }
 
     fn associated(self, found: Found) -> Self {
@@ -71,7 +82,8 @@ impl Resource for PodIdentityAssociation {
             "Gives the pods of a service account a role by EKS Pod Identity. `karp_controller_role` makes its own association; this one is \
              for roles that are made elsewhere. It waits until EKS knows a role that was created a moment ago.",
         );
-        inherit::id_and_arn(inherit::region(inherit::adopt(schema)), "`cluster_name,association_id`.")
+        let schema = inherit::region(inherit::adopt(inherit::tags(schema)));
+        inherit::id_and_arn(schema, "`cluster_name,association_id`.")
             .identity(identity::of_association())
             .attribute(
                 "association_id",
@@ -92,19 +104,14 @@ impl Resource for PodIdentityAssociation {
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
         let session = self.handle.session();
-        let found = inherit::plan_cluster_name(&session, change);
-        if change.is_update() && change.changed("cluster_name") {
-            change.replace("cluster_name");
-        }
         inherit::plan_region(&session, change).await;
-        inherit::reopen_on_replace(change, &["id", "arn", "association_id"]);
-        found
+        inherit::plan_cluster_member(&session, change, &["id", "arn", "association_id"])
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let aws = &session.aws_of(&planned).await?;
-        let model: Model = tfplugin::from_value(&planned)?;
+        let model = resolve(&session, &planned)?;
         let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
         if let Some(found) = pod_identity::find(aws, &model.subject()).await?
             && !adopt
@@ -113,7 +120,7 @@ impl Resource for PodIdentityAssociation {
             let message = format!("its pods have the role {} already", found.role_arn);
             return Err(Failure::new(Kind::Exists, doing, message).at("service_account").into());
         }
-        let association = pod_identity::ensure(aws, ctx, &model.subject(), model.role_arn()).await?;
+        let association = model.ensure(aws, ctx, &Tags::new()).await?;
         Ok(tfplugin::to_value(&model.associated(association))?)
     }
 
@@ -133,18 +140,22 @@ impl Resource for PodIdentityAssociation {
             };
             let Some((namespace, service_account, found)) = found else { return Ok(None) };
             let id = format!("{},{}", model.subject().cluster, found.id);
+            // Only an import takes the tags that it finds for its own; a state from before tags has none.
+            let own = model.tags_all.clone().or_else(|| model.namespace.is_some().then(Tags::new));
+            let tags = session.owned_part(&found.tags, own.as_ref());
             let state = state.clone().with("id", id).with("arn", found.arn).with("association_id", found.id);
             let state = state.with("namespace", namespace).with("service_account", service_account);
-            Ok(Some(state.with("role_arn", found.role_arn)))
+            let state = state.with("role_arn", found.role_arn).with("tags_all", tags);
+            Ok(Some(session.recover(state, &found.tags, own.as_ref())))
         };
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }
 
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
-        let model: Model = tfplugin::from_value(&planned)?;
+        let model = resolve(&session, &planned)?;
         let aws = &session.aws_of(&prior).await?;
-        let association = pod_identity::ensure(aws, ctx, &model.subject(), model.role_arn()).await?;
+        let association = model.ensure(aws, ctx, &session.owned(&prior)).await?;
         Ok(tfplugin::to_value(&model.associated(association))?)
     }
 
@@ -170,7 +181,8 @@ impl Resource for PodIdentityAssociation {
 
     fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
         moved::from_aws(source, "aws_eks_pod_identity_association", |old| {
-            Ok(bare(old.text("cluster_name")?, old.text("association_id")?).with("region", old.region()))
+            let bare = bare(old.text("cluster_name")?, old.text("association_id")?);
+            Ok(old.tagged(bare.with("region", old.region())))
         })
     }
 }
@@ -179,4 +191,11 @@ impl Resource for PodIdentityAssociation {
 fn bare(cluster: &str, association: &str) -> Value {
     let id = format!("{cluster},{association}");
     Value::object([("id", id.as_str()), ("cluster_name", cluster), ("association_id", association)])
+}
+
+fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {
+    let mut model: Model = tfplugin::from_value(planned)?;
+    let tags = session.tags_all(planned.get("tags"), planned.get("cluster_name"));
+    model.tags_all = Some(tfplugin::from_value(&tags)?);
+    Ok(model)
 }

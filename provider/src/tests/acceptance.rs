@@ -36,6 +36,7 @@ changes   aws_resources/vanished     an_identity_provider_that_somebody_deleted_
 changes   aws_resources/vanished     a_teardown_changes_in_place_and_gives_way_for_another_cluster teardown
 changes   kubernetes_resources/main  a_change_of_others_shows_and_their_fields_are_not_taken      node_pool
 changes   kubernetes_resources/controller one_that_does_not_start_is_told_of_and_stays            controller
+changes   aws_resources/queue        statements_of_the_user_come_change_heal_and_go               interruption_queue
 changes   kubernetes_resources/crds  definitions_stay_while_objects_live                          crds
 changes   kubernetes_resources/entries settings_of_the_kubelet_that_have_no_attribute_are_kept_and_imported node_class
 changes   kubernetes_resources/entries an_overlay_comes_changes_returns_and_is_imported           node_overlay
@@ -54,6 +55,7 @@ import    kubernetes_resources/vanished an_entry_of_aws_auth_that_somebody_took_
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_pod_execution_role fargate_profile instance_profile
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                interruption_queue node_role oidc_provider
+tags      aws_resources/account      an_association_comes_changes_heals_and_goes                  pod_identity_association
 life      aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
 vanishes  aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
 changes   aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy

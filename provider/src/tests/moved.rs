@@ -61,10 +61,7 @@ fn sources() -> Vec<(Moved, &'static str, String)> {
             format!("prod:{ROLE_ARN}"),
         ),
         (
-            aws(
-                "aws_eks_pod_identity_association",
-                json!({ "cluster_name": "prod", "association_id": "a-0123", "tags": {} }),
-            ),
+            aws("aws_eks_pod_identity_association", json!({ "cluster_name": "prod", "association_id": "a-0123" })),
             "karp_pod_identity_association",
             text("prod,a-0123"),
         ),

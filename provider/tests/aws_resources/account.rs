@@ -1,5 +1,7 @@
 //! Pod identity associations, and the account's role for spot instances.
 
+use std::collections::BTreeMap;
+
 use aws_sdk_iam::Client as Iam;
 use karp_aws::config::Service;
 
@@ -36,8 +38,35 @@ async fn an_association_comes_changes_heals_and_goes() {
     stand.assert_empty_plan();
     assert_eq!(stand.attribute("karp_pod_identity_association.this", "association_id"), id);
 
-    // What vanished is made again.
+    // Tags come, change and go; what others put there or took away is left alone and put back.
     let eks = sandbox.clients().await.eks().clone();
+    let arn = stand.attribute("karp_pod_identity_association.this", "arn").as_str().unwrap().to_owned();
+    let tags = async || {
+        let all = eks.list_tags_for_resource().resource_arn(&arn).send().await.unwrap().tags.unwrap_or_default();
+        all.into_iter().collect::<BTreeMap<_, _>>()
+    };
+    let of = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        let own = [("karp.sh/cluster", sandbox.cluster.as_str())];
+        pairs.iter().chain(&own).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    assert_eq!(tags().await, of(&[]));
+    stand.write(&association(&name, "two", "  tags = { step = \"one\" }"));
+    assert_eq!(stand.plan().changes(), changes);
+    stand.apply();
+    stand.assert_empty_plan();
+    eks.tag_resource().resource_arn(&arn).tags("theirs", "x").send().await.unwrap();
+    eks.untag_resource().resource_arn(&arn).tag_keys("step").send().await.unwrap();
+    assert_eq!(stand.plan().changes(), changes);
+    stand.write(&association(&name, "two", "  tags = { step = \"two\" }"));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(tags().await, of(&[("step", "two"), ("theirs", "x")]));
+    stand.write(&association(&name, "two", ""));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(tags().await, of(&[("theirs", "x")]));
+
+    // What vanished is made again.
     let call = eks.delete_pod_identity_association().cluster_name(&sandbox.cluster);
     call.association_id(id.as_str().unwrap()).send().await.unwrap();
     assert_eq!(stand.plan().changes(), [("create".to_owned(), "karp_pod_identity_association.this".to_owned())]);

@@ -90,7 +90,7 @@ fn validate_refuses_at_the_attribute_and_asks_nobody() {
     let nobody = "  endpoints = { iam = \"http://127.0.0.1:9\" }";
     let cases = [
         ("karp_node_role", "name = \"has spaces\"", "name"),
-        ("karp_node_role", "additional_policy_arns = [\"nonsense\"]", "additional_policy_arns"),
+        ("karp_node_role", "additional_policy_arns = { a = \"nonsense\" }", "additional_policy_arns"),
         ("karp_node_role", "path = \"no-slashes\"", "path"),
         ("karp_controller_role", "name = \"x\"", "karp_controller_role"),
         ("karp_controller_role", "auth = \"magic\"", "auth"),

@@ -18,6 +18,7 @@ mod older;
 #[path = "../support/others.rs"]
 mod others;
 mod policies;
+mod queue;
 #[path = "../support/rc.rs"]
 mod rc;
 mod region;

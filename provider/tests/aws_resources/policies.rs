@@ -191,3 +191,58 @@ async fn nodes_of_an_ipv6_cluster_get_a_policy_for_their_addresses() {
     stand.destroy();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
+
+#[tokio::test]
+async fn further_policies_have_names_of_the_users_choice() {
+    let Some(sandbox) = Sandbox::find("further") else { return };
+    let before = sandbox.what_exists();
+    let name = unique("further");
+    let config = |further: &str, later: &str| {
+        format!(
+            "PROVIDER\nresource \"terraform_data\" \"later\" {{\n  input = \"arn:aws:iam::aws:policy/{later}\"\n}}\n\
+             resource \"karp_node_role\" \"this\" {{\n  name = \"{name}-n\"\n  additional_policy_arns = {further}\n}}\n\
+             resource \"karp_fargate_pod_execution_role\" \"this\" {{\n  name = \"{name}-f\"\n  additional_policy_arns = {further}\n}}\n"
+        )
+    };
+    let read = "arn:aws:iam::aws:policy/ReadOnlyAccess";
+    let both = format!("{{ read = {read:?}, later = terraform_data.later.output }}");
+    let iam = sandbox.iam().await;
+    let attached = async |policy: &str| {
+        let mut roles = Vec::new();
+        for role in [format!("{name}-n"), format!("{name}-f")] {
+            let all = iam.list_attached_role_policies().role_name(&role).send().await.unwrap();
+            let has = all.attached_policies().iter().any(|one| one.policy_name() == Some(policy));
+            roles.extend(has.then_some(role));
+        }
+        roles.len()
+    };
+
+    // Not known at plan, as an ARN that another resource has after the apply.
+    let stand = sandbox.stand(&config(&both, "PowerUserAccess"));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!((attached("ReadOnlyAccess").await, attached("PowerUserAccess").await), (2, 2));
+
+    stand.write(&config(&both.replace("read =", "look ="), "PowerUserAccess"));
+    stand.assert_empty_plan();
+
+    // An import finds them, and whatever they are called there is no difference.
+    let import = |kind: &str, end: &str| format!("import {{\n  to = {kind}.this\n  id = \"{name}-{end}\"\n}}\n");
+    let imports = import("karp_node_role", "n") + &import("karp_fargate_pod_execution_role", "f");
+    let known = "{ a = \"arn:aws:iam::aws:policy/PowerUserAccess\", b = \"arn:aws:iam::aws:policy/ReadOnlyAccess\" }";
+    let second = sandbox.stand(&(config(known, "PowerUserAccess") + &imports));
+    let run = second.plan();
+    let roles = run.changes().into_iter().filter(|(_, address)| address.starts_with("karp_"));
+    assert!(roles.clone().all(|(action, _)| action == "import" || action == "noop"), "{}", run.text);
+    second.apply();
+    second.assert_empty_plan();
+
+    stand.write(&config(&format!("{{ read = {read:?} }}"), "PowerUserAccess"));
+    let run = stand.plan();
+    assert!(run.changes().len() == 2 && run.changes().iter().all(|(action, _)| action == "update"), "{}", run.text);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!((attached("ReadOnlyAccess").await, attached("PowerUserAccess").await), (2, 0));
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}

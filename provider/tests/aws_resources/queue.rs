@@ -1,0 +1,97 @@
+//! The interruption queue's policy with statements of the user's own.
+
+use serde_json::{Value, json};
+
+use crate::life::unique;
+use crate::stand::Sandbox;
+
+const QUEUE: &str = "karp_interruption_queue.this";
+
+fn config(name: &str, statements: &str) -> String {
+    format!(
+        "PROVIDER\nresource \"terraform_data\" \"account\" {{\n  input = \"123456789012\"\n}}\n\
+         resource \"karp_interruption_queue\" \"this\" {{\n  name   = {name:?}\n  events = [\"spot\"]\n{statements}}}\n"
+    )
+}
+
+#[tokio::test]
+async fn statements_of_the_user_come_change_heal_and_go() {
+    let Some(sandbox) = Sandbox::find("statements") else { return };
+    let before = sandbox.what_exists();
+    let name = unique("statements");
+    let sqs = sandbox.clients().await.sqs().clone();
+    // As a topic of another account's alarms needs, and somebody who looks at the queue.
+    let statements = |action: &str| {
+        format!(
+            r#"  extra_statements = [
+    {{
+      sid        = "Alarms"
+      principals = [{{ type = "Service", identifiers = ["sns.amazonaws.com"] }}]
+      actions    = ["sqs:SendMessage"]
+      conditions = [{{ test = "StringEquals", variable = "aws:SourceAccount", values = [terraform_data.account.output] }}]
+    }},
+    {{
+      principals = [{{ type = "AWS", identifiers = ["arn:aws:iam::123456789012:root"] }}]
+      actions    = [{action:?}]
+    }},
+  ]
+"#
+        )
+    };
+    let stand = sandbox.stand(&config(&name, &statements("sqs:GetQueueAttributes")));
+    stand.apply();
+    stand.assert_empty_plan();
+    let (url, arn) = (stand.attribute(QUEUE, "url"), stand.attribute(QUEUE, "arn"));
+    let url = url.as_str().unwrap();
+    let live = async || -> Vec<Value> {
+        let call = sqs.get_queue_attributes().queue_url(url);
+        let all = call.attribute_names(aws_sdk_sqs::types::QueueAttributeName::Policy).send().await.unwrap();
+        let text = all.attributes.unwrap().remove(&aws_sdk_sqs::types::QueueAttributeName::Policy).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()["Statement"].as_array().unwrap().clone()
+    };
+    let own = live().await.split_off(2);
+    assert_eq!(
+        own[0],
+        json!({ "Sid": "Alarms", "Effect": "Allow", "Principal": { "Service": "sns.amazonaws.com" }, "Action": "sqs:SendMessage",
+            "Resource": arn, "Condition": { "StringEquals": { "aws:SourceAccount": "123456789012" } } })
+    );
+    assert_eq!(own[1]["Principal"], json!({ "AWS": "arn:aws:iam::123456789012:root" }));
+
+    let changes = [("update".to_owned(), QUEUE.to_owned())];
+    stand.write(&config(&name, &statements("sqs:ReceiveMessage")));
+    assert_eq!(stand.plan().changes(), changes);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(live().await[3]["Action"], "sqs:ReceiveMessage");
+
+    // Somebody takes them out.
+    let bare = json!({ "Version": "2012-10-17", "Statement": live().await[..2] }).to_string();
+    let call = sqs.set_queue_attributes().queue_url(url);
+    call.attributes(aws_sdk_sqs::types::QueueAttributeName::Policy, bare).send().await.unwrap();
+    assert_eq!(stand.plan().changes(), changes);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(live().await.len(), 4);
+
+    // An import finds them.
+    let import = format!("import {{\n  to = {QUEUE}\n  id = {url:?}\n}}\n");
+    let second = sandbox.stand(&(config(&name, &statements("sqs:ReceiveMessage")) + &import));
+    second.apply();
+    second.assert_empty_plan();
+    let third = sandbox.stand(
+        &(config(
+            &name,
+            &statements("sqs:ReceiveMessage").replace("terraform_data.account.output", "\"123456789012\""),
+        ) + &import),
+    );
+    let run = third.plan();
+    let queue = run.changes().into_iter().find(|(_, address)| address == QUEUE);
+    assert!(queue.is_none_or(|(action, _)| action == "import" || action == "noop"), "{}", run.text);
+
+    stand.write(&config(&name, ""));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(live().await.len(), 2);
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
