@@ -7,6 +7,7 @@ pub mod controller_settings;
 pub mod coverage;
 pub mod definition;
 pub mod owned;
+pub mod placement;
 pub mod spec;
 
 use karp_domain::quantity::Quantity;

@@ -26,14 +26,17 @@ resource "karp_controller" "this" {
   extra_args    = var.controller.extra_args
   extra_env     = var.controller.extra_env
 
+  affinity                    = var.controller.affinity
   annotations                 = var.controller.annotations
   labels                      = var.controller.labels
   pod_annotations             = var.controller.pod_annotations
   service_account_annotations = var.controller.service_account_annotations
+  host_network                = var.controller.host_network
   node_selector               = var.controller.node_selector
   priority_class_name         = var.controller.priority_class_name
   resources                   = var.controller.resources
   tolerations                 = var.controller.tolerations
+  topology_spread_constraints = var.controller.topology_spread_constraints
   service_monitor             = var.controller.service_monitor
   more_container_json         = var.controller.more_container_json
   more_pod_spec_json          = var.controller.more_pod_spec_json

@@ -108,12 +108,33 @@ variable "controller_settings" {
 variable "controller" {
   description = "The rest of karp_controller, each with the provider's default: log level, resources, placement, metadata and more."
   type = object({
+    affinity = optional(object({
+      node_affinity = optional(object({
+        preferred_during_scheduling_ignored_during_execution = optional(list(object({
+          preference = object({
+            match_expressions = optional(list(object({ key = string, operator = string, values = optional(list(string)) })))
+            match_fields      = optional(list(object({ key = string, operator = string, values = optional(list(string)) })))
+          })
+          weight = number
+        })))
+        required_during_scheduling_ignored_during_execution = optional(object({
+          node_selector_terms = list(object({
+            match_expressions = optional(list(object({ key = string, operator = string, values = optional(list(string)) })))
+            match_fields      = optional(list(object({ key = string, operator = string, values = optional(list(string)) })))
+          }))
+        }))
+      }))
+      # As affinities of pods are typed in karp_controller, which checks them.
+      pod_affinity      = optional(any)
+      pod_anti_affinity = optional(any)
+    }))
     annotations                 = optional(map(string))
     cluster_endpoint            = optional(string)
     create_namespace            = optional(bool)
     extra_args                  = optional(list(string))
     extra_env                   = optional(map(string))
     force_conflicts             = optional(bool)
+    host_network                = optional(bool)
     image_pull_policy           = optional(string)
     image_pull_secrets          = optional(set(string))
     labels                      = optional(map(string))
@@ -133,6 +154,19 @@ variable "controller" {
       operator           = optional(string)
       toleration_seconds = optional(number)
       value              = optional(string)
+    })))
+    topology_spread_constraints = optional(list(object({
+      label_selector = optional(object({
+        match_expressions = optional(list(object({ key = string, operator = string, values = optional(list(string)) })))
+        match_labels      = optional(map(string))
+      }))
+      match_label_keys     = optional(list(string))
+      max_skew             = number
+      min_domains          = optional(number)
+      node_affinity_policy = optional(string)
+      node_taints_policy   = optional(string)
+      topology_key         = string
+      when_unsatisfiable   = string
     })))
     wait = optional(bool)
   })

@@ -7,9 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::controller_settings::SETTINGS;
+use super::placement;
 
 /// The name of all objects, and of the controller in labels.
 pub const NAME: &str = "karpenter";
+/// The label that tells the version of the Deployment and its pods, as in Karpenter's chart.
+pub const VERSION_LABEL: &str = "app.kubernetes.io/version";
 const METRICS_PORT: u16 = 8080;
 const PROBE_PORT: u16 = 8081;
 /// The user of the image.
@@ -49,6 +52,10 @@ pub struct Settings {
     pub service_account_annotations: Option<BTreeMap<String, String>>,
     pub image_pull_secrets: Option<BTreeSet<String>>,
     pub tolerations: Option<Vec<Toleration>>,
+    /// As the attributes are; in the API's spelling by [`placement`].
+    pub affinity: Option<Value>,
+    pub topology_spread_constraints: Option<Vec<Value>>,
+    pub host_network: Option<bool>,
     pub more_pod_spec_json: Option<String>,
     pub more_container_json: Option<String>,
     pub service_monitor: Option<ServiceMonitor>,
@@ -225,7 +232,15 @@ impl Settings {
     }
 
     fn deployment(&self) -> Object {
+        let mut metadata = self.metadata(NAME, Some(self.namespace()));
         let mut pods = json!({ "labels": self.pod_labels() });
+        if let Some(version) = self.image.as_deref().and_then(version).filter(|version| is_label(version)) {
+            for labels in [&mut metadata["labels"], &mut pods["labels"]] {
+                if labels[VERSION_LABEL].is_null() {
+                    labels[VERSION_LABEL] = json!(version);
+                }
+            }
+        }
         if let Some(annotations) = self.pod_annotations.as_ref().filter(|annotations| !annotations.is_empty()) {
             pods["annotations"] = json!(annotations);
         }
@@ -234,7 +249,7 @@ impl Settings {
             json: json!({
                 "apiVersion": "apps/v1",
                 "kind": "Deployment",
-                "metadata": self.metadata(NAME, Some(self.namespace())),
+                "metadata": metadata,
                 "spec": {
                     "replicas": self.replicas.unwrap_or(2),
                     "revisionHistoryLimit": 10,
@@ -252,6 +267,18 @@ impl Settings {
         labels
     }
 
+    fn on_fargate(&self) -> bool {
+        self.on_fargate.unwrap_or(true)
+    }
+
+    fn affinity(&self) -> Option<Value> {
+        match &self.affinity {
+            Some(given) => Some(placement::affinity_fields(given)),
+            None if self.on_fargate() => None,
+            None => Some(usual_affinity()),
+        }
+    }
+
     fn pod(&self) -> Value {
         let mut selector = BTreeMap::from([("kubernetes.io/os", "linux")]);
         selector.extend(self.node_selector.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())));
@@ -261,7 +288,11 @@ impl Settings {
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "securityContext": { "fsGroup": USER },
             // There is no cluster DNS before the first node; the controller needs only AWS's names, which the host resolves.
-            "dnsPolicy": if self.on_fargate.unwrap_or(true) { "Default" } else { "ClusterFirst" },
+            "dnsPolicy": match (self.on_fargate(), self.host_network) {
+                (true, _) => "Default",
+                (false, Some(true)) => "ClusterFirstWithHostNet",
+                (false, _) => "ClusterFirst",
+            },
             "nodeSelector": selector,
             "tolerations": match &self.tolerations {
                 Some(tolerations) => json!(tolerations),
@@ -272,14 +303,14 @@ impl Settings {
         if let Some(secrets) = self.image_pull_secrets.as_ref().filter(|secrets| !secrets.is_empty()) {
             pod["imagePullSecrets"] = secrets.iter().map(|name| json!({ "name": name })).collect();
         }
-        if !self.on_fargate.unwrap_or(true) {
-            // A controller on a node of its own making could end its own node.
-            let apart = json!({ "matchExpressions": [{ "key": "karpenter.sh/nodepool", "operator": "DoesNotExist" }] });
-            let own = json!({ "labelSelector": { "matchLabels": self::selector() }, "topologyKey": "kubernetes.io/hostname" });
-            pod["affinity"] = json!({
-                "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [apart] } },
-                "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [own] },
-            });
+        if let Some(affinity) = self.affinity() {
+            pod["affinity"] = affinity;
+        }
+        if let Some(spread) = self.topology_spread_constraints.as_ref().filter(|all| !all.is_empty()) {
+            pod["topologySpreadConstraints"] = placement::spread_fields(spread, &self::selector());
+        }
+        if self.host_network == Some(true) {
+            pod["hostNetwork"] = json!(true);
         }
         more(&mut pod, self.more_pod_spec_json.as_deref());
         pod
@@ -308,10 +339,7 @@ impl Settings {
             "image": self.image,
             "args": args,
             "env": self.environment(),
-            "ports": [
-                { "name": "http-metrics", "containerPort": METRICS_PORT, "protocol": "TCP" },
-                { "name": "http", "containerPort": PROBE_PORT, "protocol": "TCP" },
-            ],
+            "ports": [self.port("http-metrics", METRICS_PORT), self.port("http", PROBE_PORT)],
             "livenessProbe": probe("/healthz", 10),
             "readinessProbe": probe("/readyz", 1),
             "resources": self.resources.clone().unwrap_or(default),
@@ -330,6 +358,15 @@ impl Settings {
         }
         more(&mut container, self.more_container_json.as_deref());
         container
+    }
+
+    fn port(&self, name: &str, number: u16) -> Value {
+        let mut port = json!({ "name": name, "containerPort": number, "protocol": "TCP" });
+        if self.host_network == Some(true) {
+            // What the API server fills in itself would stay when the pods leave the node's network.
+            port["hostPort"] = json!(number);
+        }
+        port
     }
 
     fn environment(&self) -> Vec<Value> {
@@ -362,6 +399,29 @@ impl Settings {
     }
 }
 
+/// Gives the affinity of pods that run on nodes: a controller on a node of its own making could end its own node.
+pub fn usual_affinity() -> Value {
+    let apart = json!({ "matchExpressions": [{ "key": "karpenter.sh/nodepool", "operator": "DoesNotExist" }] });
+    let own = json!({ "labelSelector": { "matchLabels": selector() }, "topologyKey": "kubernetes.io/hostname" });
+    json!({
+        "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [apart] } },
+        "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [own] },
+    })
+}
+
+/// Reads the version of an image, which is its tag: `0.1.0` of `ghcr.io/karp/karp:0.1.0@sha256:…`.
+pub fn version(image: &str) -> Option<&str> {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    let (_, tag) = name.rsplit('/').next()?.split_once(':')?;
+    (!tag.is_empty()).then_some(tag)
+}
+
+/// Says whether a tag may be a label's value: at most 63 characters, and a letter or digit at both ends.
+fn is_label(tag: &str) -> bool {
+    let end = |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_alphanumeric());
+    tag.len() <= 63 && end(tag.chars().next()) && end(tag.chars().next_back())
+}
+
 /// Merges more of an object over it; validation has seen that it is JSON.
 fn more(object: &mut Value, text: Option<&str>) {
     if let Some(patch) = text.and_then(|text| serde_json::from_str(text).ok()) {
@@ -369,129 +429,10 @@ fn more(object: &mut Value, text: Option<&str>) {
     }
 }
 
-/// Gives the labels by which `kubectl logs -l app.kubernetes.io/name=karpenter` finds the controller.
-fn selector() -> BTreeMap<&'static str, &'static str> {
+/// Gives the labels of the controller's pods, by which `kubectl logs -l app.kubernetes.io/name=karpenter` finds the controller.
+pub fn selector() -> BTreeMap<&'static str, &'static str> {
     BTreeMap::from([("app.kubernetes.io/name", NAME), ("app.kubernetes.io/instance", NAME)])
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings() -> Settings {
-        Settings {
-            cluster_name: Some("demo".into()),
-            image: Some("karp:1".into()),
-            controller_role_arn: Some("arn:aws:iam::1:role/c".into()),
-            interruption_queue: Some("karp-demo".into()),
-            feature_gates: Some(BTreeMap::from([("SpotToSpotConsolidation".into(), true)])),
-            extra_env: Some(BTreeMap::from([("LOG_LEVEL".into(), "debug".into())])),
-            ..Settings::default()
-        }
-    }
-
-    fn find(objects: &[Object], kind: &str) -> Value {
-        objects.iter().find(|object| object.json["kind"] == kind).expect("the object").json.clone()
-    }
-
-    #[test]
-    fn the_container_gets_karpenters_environment() {
-        let deployment = find(&settings().objects(), "Deployment");
-        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-        let env: BTreeMap<&str, &str> = container["env"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .filter_map(|entry| Some((entry["name"].as_str()?, entry["value"].as_str()?)))
-            .collect();
-        assert_eq!(env["CLUSTER_NAME"], "demo");
-        assert_eq!(env["INTERRUPTION_QUEUE"], "karp-demo");
-        assert_eq!(env["FEATURE_GATES"], "SpotToSpotConsolidation=true");
-        assert_eq!(env["LEADER_ELECTION_NAMESPACE"], "karpenter");
-        assert_eq!(env["LOG_LEVEL"], "debug");
-        assert!(!env.contains_key("CLUSTER_ENDPOINT"));
-        assert_eq!(container["args"], json!(["controller"]));
-    }
-
-    #[test]
-    fn settings_reach_the_environment_and_the_users_own_wins() {
-        let told = BTreeMap::from([
-            ("batch_idle_duration".to_owned(), json!("2s")),
-            ("isolated_vpc".to_owned(), json!(true)),
-            ("reserved_enis".to_owned(), json!(1)),
-            ("price_tolerance".to_owned(), json!("20%")),
-            ("max_pod_share".to_owned(), Value::Null),
-        ]);
-        let own = BTreeMap::from([("KARP_PRICE_TOLERANCE".to_owned(), "5%".to_owned())]);
-        let all = Settings { settings: Some(told), extra_env: Some(own), ..settings() };
-        let container = &find(&all.objects(), "Deployment")["spec"]["template"]["spec"]["containers"][0];
-        let value = |name: &str| {
-            let entry = container["env"].as_array().unwrap().iter().find(|entry| entry["name"] == name);
-            entry.map(|entry| entry["value"].as_str().unwrap().to_owned())
-        };
-        assert_eq!(value("BATCH_IDLE_DURATION").as_deref(), Some("2s"));
-        assert_eq!(value("ISOLATED_VPC").as_deref(), Some("true"));
-        assert_eq!(value("RESERVED_ENIS").as_deref(), Some("1"));
-        assert_eq!(value("KARP_PRICE_TOLERANCE").as_deref(), Some("5%"));
-        assert_eq!(value("KARP_MAX_POD_SHARE"), None);
-    }
-
-    #[test]
-    fn more_is_merged_over_what_karp_writes() {
-        let all = Settings {
-            more_pod_spec_json: Some(json!({ "dnsPolicy": "None", "securityContext": { "fsGroup": 1 } }).to_string()),
-            more_container_json: Some(json!({ "securityContext": { "privileged": false } }).to_string()),
-            tolerations: Some(vec![Toleration {
-                key: Some("a".into()),
-                toleration_seconds: Some(5),
-                ..Toleration::default()
-            }]),
-            image_pull_secrets: Some(BTreeSet::from(["s".to_owned()])),
-            pod_annotations: Some(BTreeMap::from([("a".into(), "b".into())])),
-            ..settings()
-        };
-        let template = &find(&all.objects(), "Deployment")["spec"]["template"];
-        let (pod, context) = (&template["spec"], &template["spec"]["containers"][0]["securityContext"]);
-        assert_eq!((&pod["dnsPolicy"], &pod["securityContext"]), (&json!("None"), &json!({ "fsGroup": 1 })));
-        assert!(context["privileged"] == false && context["runAsNonRoot"] == true);
-        assert_eq!(pod["tolerations"], json!([{ "key": "a", "tolerationSeconds": 5 }]));
-        assert_eq!(
-            (&pod["imagePullSecrets"], &template["metadata"]["annotations"]),
-            (&json!([{ "name": "s" }]), &json!({ "a": "b" }))
-        );
-    }
-
-    #[test]
-    fn prometheus_is_told_where_metrics_are_when_asked() {
-        assert!(settings().objects().iter().all(|object| object.plural != SERVICE_MONITORS));
-        let labels = Some(BTreeMap::from([("release".to_owned(), "prometheus".to_owned())]));
-        let all =
-            Settings { service_monitor: Some(ServiceMonitor { labels, interval: Some("30s".into()) }), ..settings() };
-        let objects = all.objects();
-        let (monitor, service) = (find(&objects, "ServiceMonitor"), find(&objects, "Service"));
-        assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
-        assert_eq!(monitor["spec"]["endpoints"][0]["port"], service["spec"]["ports"][0]["name"]);
-        for (key, value) in monitor["spec"]["selector"]["matchLabels"].as_object().unwrap() {
-            assert_eq!(&service["metadata"]["labels"][key], value, "the Service has no label {key}");
-        }
-    }
-
-    #[test]
-    fn on_fargate_the_host_resolves_names() {
-        let pod = |settings: Settings| find(&settings.objects(), "Deployment")["spec"]["template"]["spec"].clone();
-        assert_eq!(pod(settings())["dnsPolicy"], "Default");
-        let on_nodes = pod(Settings { on_fargate: Some(false), ..settings() });
-        assert_eq!(on_nodes["dnsPolicy"], "ClusterFirst");
-        assert!(on_nodes["affinity"].is_object());
-    }
-
-    #[test]
-    fn the_role_is_on_the_service_account_and_every_subject_is_it() {
-        let objects = settings().objects();
-        let account = find(&objects, "ServiceAccount");
-        assert_eq!(account["metadata"]["annotations"]["eks.amazonaws.com/role-arn"], "arn:aws:iam::1:role/c");
-        for object in objects.iter().filter(|object| object.json["subjects"].is_array()) {
-            assert_eq!(object.json["subjects"][0]["name"], account["metadata"]["name"]);
-        }
-    }
-}
+mod tests;

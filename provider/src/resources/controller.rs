@@ -17,13 +17,13 @@ use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema
 use super::controller_import::{self, Live};
 use super::custom_object::{failure, needs, waited};
 use super::{controller_schema, identity, inherit, node_claims};
-use crate::manifests::controller::{NAME, Object, SERVICE_MONITORS, Settings};
+use crate::manifests::controller::{NAME, Object, SERVICE_MONITORS, Settings, version};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 
 /// Attributes that the objects do not depend on.
-const ASIDE: [&str; 6] = ["id", "manifest_digest", "ready_replicas", "timeouts", "force", "wait"];
+const ASIDE: [&str; 7] = ["id", "manifest_digest", "ready_replicas", "timeouts", "force", "version", "wait"];
 /// Marks a namespace as made by karp.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// What is kept of the time limit to report and to store state.
@@ -101,6 +101,11 @@ impl Resource for Controller {
         let found = inherit::plan_cluster_name(&session, change);
         let namespace = change.planned.get("namespace").as_str().map(|namespace| format!("{namespace}/{NAME}"));
         change.planned.set("id", namespace.map_or(Value::Unknown, Value::from));
+        let tag = match change.planned.get("image") {
+            Value::Unknown => Value::Unknown,
+            image => Value::from(image.as_str().and_then(version)),
+        };
+        change.planned.set("version", tag);
         let inputs = change.planned.as_map().into_iter().flatten();
         let known = inputs.filter(|(name, _)| !ASIDE.contains(&name.as_str())).all(|(_, value)| value.whole_known());
         let digest = match tfplugin::from_value::<Settings>(&change.planned) {
@@ -127,7 +132,7 @@ impl Resource for Controller {
             let Some(state) = state else { return Ok(None) };
             let settings = settings_of(&state)?;
             let (mut differing, mut left, mut deployed) = (Vec::new(), false, false);
-            let mut ready = Value::Null;
+            let (mut ready, mut tag) = (Value::Null, Value::Null);
             for object in settings.objects() {
                 let live = find(&client, &object).await?;
                 left |= live.is_some();
@@ -136,6 +141,7 @@ impl Resource for Controller {
                 {
                     deployed = true;
                     ready = Value::from(live["status"]["readyReplicas"].as_i64().unwrap_or_default());
+                    tag = Value::from(controller_import::image_of(live).and_then(version));
                 }
                 if !live.is_some_and(|live| contains(&live, &object.json)) {
                     differing.push(called(&object.json));
@@ -155,7 +161,7 @@ impl Resource for Controller {
                 [] => digest(&jsons(&settings)),
                 differing => format!("differs: {}", differing.join(", ")),
             };
-            Ok(Some(state.with("manifest_digest", digest).with("ready_replicas", ready)))
+            Ok(Some(state.with("manifest_digest", digest).with("ready_replicas", ready).with("version", tag)))
         };
         session.refresh(ctx, needs(&session), &state, look).await
     }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json, json};
 use tfplugin::Value;
 
-use crate::manifests::controller::{NAME, Settings};
+use crate::manifests::controller::{NAME, Settings, VERSION_LABEL, selector, usual_affinity, version};
 use crate::manifests::controller_settings::{Form, SETTINGS, Setting};
-use crate::manifests::{FIELD_MANAGER, owned};
+use crate::manifests::{FIELD_MANAGER, owned, placement};
 
 /// What an import looks at; null for an object that is not there.
 pub struct Live {
@@ -40,18 +40,23 @@ pub fn recovered(state: &Value, live: &Live) -> Value {
     state = of_container(state, container_of(pod));
     state = of_pod(state, pod);
     if applied.is_none() {
-        return state.with("on_fargate", pod["dnsPolicy"] == "Default");
+        let on_fargate = pod["dnsPolicy"] == "Default";
+        return state.with("on_fargate", on_fargate).with("affinity", affinity(pod, on_fargate));
     }
     // Whether it is on Fargate shows in several places, any of which the user may have changed: the fewer such changes, the likelier.
     let rest = |on_fargate: bool| {
-        let state = state.clone().with("on_fargate", on_fargate);
+        let affinity = affinity(&deployment["spec"]["template"]["spec"], on_fargate);
+        let own = if affinity.is_null() { 0 } else { pod["affinity"].to_string().len() };
+        let state = state.clone().with("on_fargate", on_fargate).with("affinity", affinity);
         let (pod, container) = more(&state, deployment);
         let length = |patch: &Option<Json>| patch.as_ref().map_or(0, |patch| patch.to_string().len());
         let text = |patch: Option<Json>| Value::from(patch.map(|patch| patch.to_string()));
-        (length(&pod), state.with("more_pod_spec_json", text(pod)).with("more_container_json", text(container)))
+        (own + length(&pod), state.with("more_pod_spec_json", text(pod)).with("more_container_json", text(container)))
     };
     let (fargate, nodes) = (rest(true), rest(false));
-    if nodes.0 < fargate.0 { nodes.1 } else { fargate.1 }
+    // Where the rest says nothing, only pods on nodes have an affinity or the node's network.
+    let placed = !pod["affinity"].is_null() || pod["hostNetwork"] == true;
+    if nodes.0 < fargate.0 || (nodes.0 == fargate.0 && placed) { nodes.1 } else { fargate.1 }
 }
 
 /// Reads labels and annotations; those of a stranger's objects are its own.
@@ -68,7 +73,9 @@ fn of_metadata(state: Value, live: &Live, deployment: &Json, is_ours: bool) -> V
     let mut of_account = texts(&account["metadata"]["annotations"]);
     of_account.retain(|name, value| name != ROLE && all.get(name) != Some(value));
     let mut labels = texts(&deployment["metadata"]["labels"]);
+    let tag = image_of(deployment).and_then(version);
     labels.retain(|name, _| !LABELS.contains(&name.as_str()));
+    labels.retain(|name, value| name != VERSION_LABEL || tag != Some(value.as_str()));
     let monitor = monitor(&live.monitor, &labels);
     state
         .with("labels", some(labels))
@@ -89,8 +96,8 @@ fn monitor(live: &Json, of_all: &BTreeMap<String, String>) -> Value {
 }
 
 fn of_pod(state: Value, pod: &Json) -> Value {
-    let mut selector = texts(&pod["nodeSelector"]);
-    selector.retain(|name, value| !(name == "kubernetes.io/os" && value == "linux"));
+    let mut nodes = texts(&pod["nodeSelector"]);
+    nodes.retain(|name, value| !(name == "kubernetes.io/os" && value == "linux"));
     let secrets = pod["imagePullSecrets"].as_array().into_iter().flatten();
     let secrets: Vec<Value> = secrets.filter_map(|secret| Some(Value::from(secret["name"].as_str()?))).collect();
     let usual = json!([{ "key": "CriticalAddonsOnly", "operator": "Exists" }]);
@@ -101,10 +108,22 @@ fn of_pod(state: Value, pod: &Json) -> Value {
     };
     let state = state
         .with("service_account", pod["serviceAccountName"].as_str().unwrap_or("default"))
-        .with("node_selector", some(selector))
+        .with("node_selector", some(nodes))
         .with("image_pull_secrets", if secrets.is_empty() { Value::Null } else { Value::List(secrets) })
-        .with("tolerations", tolerations);
+        .with("tolerations", tolerations)
+        .with("topology_spread_constraints", placement::read_spread(&pod["topologySpreadConstraints"], &selector()))
+        .with("host_network", pod["hostNetwork"].as_bool());
     state.with("priority_class_name", pod["priorityClassName"].as_str().unwrap_or("system-cluster-critical"))
+}
+
+/// Reads the affinity; nothing where it is what karp writes.
+fn affinity(pod: &Json, on_fargate: bool) -> Value {
+    match &pod["affinity"] {
+        Json::Null if on_fargate => Value::Null,
+        Json::Null => Value::object::<&str, Value>([]),
+        live if !on_fargate && *live == usual_affinity() => Value::Null,
+        live => placement::read_affinity(live),
+    }
 }
 
 fn toleration(live: &Json) -> Value {
@@ -116,6 +135,11 @@ fn toleration(live: &Json) -> Value {
 fn container_of(pod: &Json) -> &Json {
     let all = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
     all.iter().find(|one| one["name"] == "controller").or(all.first()).unwrap_or(&Json::Null)
+}
+
+/// Gives the image of a Deployment's controller.
+pub fn image_of(deployment: &Json) -> Option<&str> {
+    container_of(&deployment["spec"]["template"]["spec"])["image"].as_str()
 }
 
 fn of_container(state: Value, container: &Json) -> Value {
@@ -303,6 +327,29 @@ mod tests {
             "more_container_json": "{\"envFrom\":[{\"secretRef\":{\"name\":\"s\"}}],\"securityContext\":{\"runAsUser\":1}}",
             "service_monitor": { "labels": { "release": "prometheus" }, "interval": "30s" },
         }));
+    }
+
+    #[test]
+    fn where_it_runs_returns() {
+        let node =
+            json!({ "match_expressions": [{ "key": "a", "operator": "In", "values": ["b"] }], "match_fields": null });
+        let affinity = json!({ "pod_affinity": null, "pod_anti_affinity": null, "node_affinity": {
+            "required_during_scheduling_ignored_during_execution": { "node_selector_terms": [node] },
+            "preferred_during_scheduling_ignored_during_execution": null } });
+        let spread = json!([{ "max_skew": 1, "topology_key": "topology.kubernetes.io/zone", "when_unsatisfiable": "DoNotSchedule",
+            "label_selector": null, "match_label_keys": null, "min_domains": 2, "node_affinity_policy": null, "node_taints_policy": null }]);
+        for on_fargate in [true, false] {
+            round_trip(
+                json!({ "image": "karp:1", "cluster_name": "demo", "on_fargate": on_fargate, "affinity": affinity,
+                "topology_spread_constraints": spread }),
+            );
+        }
+        round_trip(json!({ "image": "karp:1", "cluster_name": "demo", "on_fargate": false, "host_network": true }));
+        round_trip(
+            json!({ "image": "karp:1", "cluster_name": "demo", "on_fargate": false, "host_network": true, "affinity": affinity,
+            "more_pod_spec_json": "{\"dnsConfig\":{\"nameservers\":[\"10.0.0.2\"]},\"dnsPolicy\":\"None\"}" }),
+        );
+        round_trip(json!({ "image": "karp:1", "cluster_name": "demo", "on_fargate": false, "affinity": {} }));
     }
 
     #[test]

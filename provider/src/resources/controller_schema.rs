@@ -12,6 +12,7 @@ use super::custom_object::force_conflicts;
 use super::node_pool_schema::same_amounts;
 use crate::manifests::controller::NAME;
 use crate::manifests::controller_settings::{Form, SETTINGS};
+use crate::manifests::placement;
 
 /// Declares what the controller is and whom it serves.
 pub fn identity(schema: Schema) -> Schema {
@@ -176,10 +177,19 @@ pub fn surroundings(schema: Schema) -> Schema {
             .optional()
             .describe("Taints that the pods tolerate; `CriticalAddonsOnly` alone when left out."),
         )
+        .attribute("affinity", placement::affinity())
+        .attribute("topology_spread_constraints", placement::topology_spread())
+        .attribute(
+            "host_network",
+            Attribute::bool().optional().describe(
+                "Run in the network of the node, with `on_fargate = false`: where pods have no network of their own before something else \
+                 runs. Ports 8080 and 8081 of the node are the controller's then.",
+            ),
+        )
         .attribute(
             "more_pod_spec_json",
             json(
-                "More of the pods' spec, as JSON under the names of the Kubernetes API: affinity, topology spread, DNS, volumes and the like. \
+                "More of the pods' spec, as JSON under the names of the Kubernetes API: DNS, volumes and the like. \
                  It is merged over what karp writes: objects are merged, all else is put in its place.",
             ),
         )
@@ -216,13 +226,16 @@ fn same_json(prior: &Value, planned: &Value) -> bool {
 }
 
 /// What has an attribute of its own: the JSON attribute, the field there, and the attribute.
-const GIVEN: [(&str, &str, &str); 11] = [
+const GIVEN: [(&str, &str, &str); 14] = [
+    ("more_pod_spec_json", "affinity", "affinity"),
     ("more_pod_spec_json", "containers", "more_container_json"),
+    ("more_pod_spec_json", "hostNetwork", "host_network"),
     ("more_pod_spec_json", "imagePullSecrets", "image_pull_secrets"),
     ("more_pod_spec_json", "nodeSelector", "node_selector"),
     ("more_pod_spec_json", "priorityClassName", "priority_class_name"),
     ("more_pod_spec_json", "serviceAccountName", "service_account"),
     ("more_pod_spec_json", "tolerations", "tolerations"),
+    ("more_pod_spec_json", "topologySpreadConstraints", "topology_spread_constraints"),
     ("more_container_json", "args", "extra_args"),
     ("more_container_json", "env", "extra_env"),
     ("more_container_json", "image", "image"),
@@ -238,6 +251,11 @@ pub fn check(config: &Value) -> Diagnostics {
             let detail = format!("Take {field:?} out of the JSON; `{attribute}` is there for it.");
             found.error(json, format!("{field:?} cannot be given here"), detail);
         }
+    }
+    let on_nodes = matches!(config.get("on_fargate"), Value::Unknown | Value::Bool(false));
+    if config.get("host_network").as_bool() == Some(true) && !on_nodes {
+        let detail = "Set `on_fargate = false` beside it, or leave `host_network` out.";
+        found.error("host_network", "Fargate has no network of a node", detail);
     }
     let settings = config.get("settings");
     let length = |name: &str| settings.get(name).as_str().and_then(validate::parse_duration);
@@ -300,6 +318,13 @@ pub fn operation(schema: Schema) -> Schema {
             Attribute::string().computed().describe(
                 "A digest of all objects. A difference means that an object was changed or removed by others, or that this version of \
                  the provider writes it differently.",
+            ),
+        )
+        .attribute(
+            "version",
+            Attribute::string().computed().describe(
+                "The version that is deployed: the image's tag, which the label `app.kubernetes.io/version` of the pods tells, too. Null for an \
+                 image that is named by its digest alone.",
             ),
         )
         .attribute(

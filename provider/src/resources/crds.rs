@@ -1,5 +1,6 @@
 //! `karp_crds`: the definitions of NodePool, NodeClaim and EC2NodeClass.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -89,7 +90,15 @@ fn names() -> Vec<String> {
 
 /// Puts into a state what all is there of the definitions once they are applied.
 fn told(state: Value) -> Value {
-    state.with("id", ID).with("digest", digest(&WANTED)).with("names", names()).with("version", VERSION)
+    state.with("id", ID).with("digests", DIGESTS.clone()).with("names", names()).with("version", VERSION)
+}
+
+/// What each definition comes to, by name: made once.
+static DIGESTS: LazyLock<BTreeMap<String, String>> =
+    LazyLock::new(|| WANTED.iter().map(|wanted| (name_of(wanted), spec_digest(wanted))).collect());
+
+fn spec_digest(definition: &Json) -> String {
+    digest(std::slice::from_ref(&definition["spec"]))
 }
 
 /// Reads the definitions that the cluster has, in the order of those that are wanted; null for one that is not there.
@@ -149,20 +158,27 @@ fn warn_of_releases(ctx: &Context, live: &[Json]) {
 /// Gives what the cluster has as state: ours where nothing is missing; nothing where no definition is left.
 fn as_state(state: &Value, live: &[Json]) -> Option<Value> {
     let live: Vec<&Json> = live.iter().map(|live| if is_leaving(live) { &Json::Null } else { live }).collect();
-    let found: Vec<Json> = live.iter().filter(|live| !live.is_null()).map(|live| live["spec"].clone()).collect();
-    if found.is_empty() {
+    if live.iter().all(|live| live.is_null()) {
         return None;
     }
     let state = told(state.clone());
     let differs = |(live, wanted): &(&&Json, &Json)| !contains(&live["spec"], &wanted["spec"]);
-    let differing: Vec<&Json> = live.iter().zip(WANTED.iter()).filter(differs).map(|(live, _)| *live).collect();
+    let differing: Vec<(&Json, &Json)> =
+        live.iter().zip(WANTED.iter()).filter(differs).map(|(live, wanted)| (*live, wanted)).collect();
     if differing.is_empty() {
         return Some(state);
     }
-    let marks: Vec<&str> = differing.into_iter().filter_map(definition::marked).collect();
+    let mut digests = DIGESTS.clone();
+    for (live, wanted) in &differing {
+        match live.is_null() {
+            true => digests.remove(&name_of(wanted)),
+            false => digests.insert(name_of(wanted), spec_digest(live)),
+        };
+    }
+    let marks: Vec<&str> = differing.into_iter().filter_map(|(live, _)| definition::marked(live)).collect();
     // A newer one comes first: it may not be taken back.
     let version = marks.iter().find(|mark| definition::is_newer(mark)).or(marks.first());
-    Some(state.with("digest", digest(&found)).with("version", version.copied()))
+    Some(state.with("digests", digests).with("version", version.copied()))
 }
 
 fn is_leaving(live: &Json) -> bool {
@@ -271,8 +287,10 @@ impl Resource for Crds {
             Attribute::string().computed().describe("The version of karp that the definitions are of, where they say so."),
         )
         .attribute(
-            "digest",
-            Attribute::string().computed().describe("A digest of the definitions: a difference means that they will be brought up to date."),
+            "digests",
+            Attribute::map(Type::String).computed().describe(
+                "A digest of each definition by its name: one that differs will be brought up to date, and one that is missing made.",
+            ),
         )
     }
 
@@ -362,9 +380,14 @@ mod tests {
         assert_eq!(state.get("version"), &Value::from(VERSION));
         let differing = as_state(&state, &without_columns(all(), "0.0.1")).expect("definitions");
         assert_eq!(differing.get("version"), &Value::from("0.0.1"));
-        assert_ne!(differing.get("digest"), state.get("digest"));
+        let first = name_of(&WANTED[0]);
+        let (known, changed) = (state.get("digests").as_map().unwrap(), differing.get("digests").as_map().unwrap());
+        let unlike: Vec<&String> =
+            known.iter().filter(|(name, digest)| changed.get(*name) != Some(digest)).map(|(name, _)| name).collect();
+        assert_eq!((unlike, changed.len()), (vec![&first], known.len()));
         let some_gone = as_state(&state, &[&[Json::Null], &all()[1..]].concat()).expect("definitions");
-        assert_ne!(some_gone.get("digest"), state.get("digest"));
+        let left = some_gone.get("digests").as_map().unwrap();
+        assert!(!left.contains_key(&first) && left.len() == known.len() - 1);
         assert_eq!(as_state(&state, &vec![Json::Null; all().len()]), None);
     }
 

@@ -108,6 +108,14 @@ run "on_nodes_with_pod_identity" {
   variables {
     controller_on   = "nodes"
     controller_auth = "pod_identity"
+    controller = {
+      affinity = {
+        pod_anti_affinity = { required_during_scheduling_ignored_during_execution = [{ topology_key = "topology.kubernetes.io/zone" }] }
+      }
+      host_network                = true
+      topology_spread_constraints = [{ max_skew = 1, topology_key = "kubernetes.io/hostname", when_unsatisfiable = "DoNotSchedule" }]
+    }
+    node_iam_role_additional_policies = { images = "arn:aws:iam::111122223333:policy/pull-images" }
   }
 
   assert {
@@ -123,6 +131,16 @@ run "on_nodes_with_pod_identity" {
   assert {
     condition     = output.oidc_provider_arn == null && output.fargate_profile_arn == null
     error_message = "Outputs are null for what there is not."
+  }
+
+  assert {
+    condition = alltrue([
+      karp_controller.this.host_network,
+      karp_controller.this.topology_spread_constraints[0].topology_key == "kubernetes.io/hostname",
+      karp_controller.this.affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution[0].topology_key == "topology.kubernetes.io/zone",
+      karp_node_role.this[0].additional_policy_arns == tomap({ images = "arn:aws:iam::111122223333:policy/pull-images" }),
+    ])
+    error_message = "Where the controller runs, and what else nodes may, is the user's choice."
   }
 }
 
