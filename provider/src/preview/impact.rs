@@ -15,17 +15,12 @@ use serde_json::Value as Json;
 
 use super::obstacle::look_at_claim;
 use super::pace::{at_once, timeline, waves};
-use super::selection::{Selection, reason_of};
+use super::selection::{IMAGES, RESERVATIONS, SECURITY_GROUPS, SUBNETS, Selection, reason_of};
 use super::{Certainty, Drifting, Impact};
 use crate::manifests::spec::attribute_of;
 
 /// Selectors in the order in which the controller compares what they find.
-const SELECTORS: [&str; 4] = [
-    "ami_selector_terms",
-    "subnet_selector_terms",
-    "capacity_reservation_selector_terms",
-    "security_group_selector_terms",
-];
+const SELECTORS: [&str; 4] = [IMAGES, SUBNETS, RESERVATIONS, SECURITY_GROUPS];
 
 /// Tells what becomes of a pool's nodes when the pool becomes `after`. `before` is what it was made by: a template that stays the same
 /// makes no node drift, whatever the controller of another version has stamped.

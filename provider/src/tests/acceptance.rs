@@ -37,6 +37,7 @@ changes   aws_resources/vanished     a_teardown_changes_in_place_and_gives_way_f
 changes   kubernetes_resources/main  a_change_of_others_shows_and_their_fields_are_not_taken      node_pool
 changes   kubernetes_resources/controller one_that_does_not_start_is_told_of_and_stays            controller
 changes   aws_resources/queue        statements_of_the_user_come_change_heal_and_go               interruption_queue
+changes   kubernetes_resources/controller where_it_runs_comes_changes_heals_and_goes              controller
 changes   kubernetes_resources/crds  definitions_stay_while_objects_live                          crds
 changes   kubernetes_resources/entries settings_of_the_kubelet_that_have_no_attribute_are_kept_and_imported node_class
 changes   kubernetes_resources/entries an_overlay_comes_changes_returns_and_is_imported           node_overlay

@@ -2,16 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::claims;
 use crate::stand::Cluster;
 use crate::tofu::Run;
-
-const PROVIDER: &str =
-    "provider \"karp\" {\n  cluster_name = \"demo\"\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
+use crate::{PROVIDER_OF_DEMO, claims};
 
 fn config(namespace: &str, more: &str) -> String {
     format!(
-        "{PROVIDER}resource \"karp_controller\" \"this\" {{\n  namespace = {namespace:?}\n  image = \"karp:nowhere\"\n{more}}}\n"
+        "{PROVIDER_OF_DEMO}resource \"karp_controller\" \"this\" {{\n  namespace = {namespace:?}\n  image = \"karp:nowhere\"\n{more}}}\n"
     )
 }
 
@@ -27,7 +24,7 @@ fn one_that_does_not_start_is_told_of_and_stays() {
     let Some(cluster) = Cluster::find("one_that_does_not_start_is_told_of_and_stays") else { return };
     let _turn = claims();
     let name = cluster.unique("unready");
-    let crds = cluster.stand(&format!("{PROVIDER}{}", crate::CRDS));
+    let crds = cluster.stand(&format!("{PROVIDER_OF_DEMO}{}", crate::CRDS));
     crds.apply();
     let stand = cluster.stand(&config(&name, "  replicas = 1\n  timeouts = { create = \"12s\" }\n"));
     let detail = told(&stand.apply());
@@ -97,9 +94,27 @@ const MUCH: &str = r#"
   image_pull_secrets  = ["s"]
   tolerations         = [{ key = "k", effect = "NoExecute", toleration_seconds = 5 }, { operator = "Exists" }]
   settings            = { batch_idle_duration = "2s", isolated_vpc = true, vm_memory_overhead_percent = 0.05 }
+  host_network        = true
   more_pod_spec_json  = jsonencode({ dnsPolicy = "None", dnsConfig = { nameservers = ["10.0.0.2"] } })
   more_container_json = jsonencode({ envFrom = [{ secretRef = { name = "s" } }], securityContext = { runAsUser = 1 } })
   service_account_annotations = { s = "t" }
+  affinity = {
+    node_affinity = {
+      required_during_scheduling_ignored_during_execution = {
+        node_selector_terms = [{ match_expressions = [{ key = "kubernetes.io/arch", operator = "In", values = ["arm64"] }] }]
+      }
+    }
+    pod_anti_affinity = {
+      preferred_during_scheduling_ignored_during_execution = [{
+        weight            = 100
+        pod_affinity_term = { topology_key = "kubernetes.io/hostname", label_selector = { match_labels = { "a.b/aB" = "c" } } }
+      }]
+    }
+  }
+  topology_spread_constraints = [
+    { max_skew = 1, topology_key = "topology.kubernetes.io/zone", when_unsatisfiable = "DoNotSchedule", min_domains = 2 },
+    { max_skew = 2, topology_key = "kubernetes.io/hostname", when_unsatisfiable = "ScheduleAnyway", label_selector = { match_labels = { a = "b" } } },
+  ]
 "#;
 
 #[test]
@@ -131,4 +146,65 @@ fn one_that_is_in_no_state_is_imported() {
     assert!(missing.code == 1 && missing.text.contains("non-existent"), "{}", missing.text);
     let wrong = nowhere.tofu(&["import", "-no-color", "karp_controller.this", "nowhere/other"]);
     assert!(wrong.code == 1 && wrong.text.contains("NAMESPACE/karpenter"), "{}", wrong.text);
+}
+
+#[test]
+fn where_it_runs_comes_changes_heals_and_goes() {
+    let Some(cluster) = Cluster::find("where_it_runs_comes_changes_heals_and_goes") else { return };
+    let _turn = claims();
+    let name = cluster.unique("place");
+    let place = |weight: &str, more: &str| {
+        let affinity = format!(
+            "  affinity = {{\n    node_affinity = {{\n      preferred_during_scheduling_ignored_during_execution = [{{ weight = {weight}, preference = \
+             {{ match_expressions = [{{ key = \"a\", operator = \"Exists\" }}] }} }}]\n    }}\n  }}\n"
+        );
+        config(&name, &format!("  replicas = 0\n  on_fargate = false\n{affinity}{more}"))
+    };
+    // Known after the apply, as a weight that another resource tells.
+    let later = "resource \"terraform_data\" \"weight\" {\n  input = 7\n}\n";
+    let stand = cluster.stand(&(place("terraform_data.weight.output", "  host_network = true\n") + later));
+    stand.apply();
+    stand.assert_empty_plan();
+    let pod = || cluster.get(&["-n", &name, "deployment", "karpenter"])["spec"]["template"]["spec"].clone();
+    let preferred = || pod()["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"].clone();
+    assert_eq!(preferred()[0]["weight"], 7);
+    // It is in place of karp's own.
+    assert_eq!(pod()["affinity"]["podAntiAffinity"], Value::Null);
+    assert_eq!((&pod()["hostNetwork"], &pod()["dnsPolicy"]), (&json!(true), &json!("ClusterFirstWithHostNet")));
+
+    let changes = [("update".to_owned(), "karp_controller.this".to_owned())];
+    let spread = "  topology_spread_constraints = [{ max_skew = 1, topology_key = \"topology.kubernetes.io/zone\", when_unsatisfiable = \
+                  \"DoNotSchedule\" }]\n";
+    stand.write(&(place("8", spread) + later));
+    assert_eq!(stand.plan().changes(), changes);
+    stand.apply();
+    stand.assert_empty_plan();
+    let counted = &pod()["topologySpreadConstraints"][0];
+    assert_eq!((&preferred()[0]["weight"], &pod()["hostNetwork"]), (&json!(8), &Value::Null));
+    assert_eq!(pod()["containers"][0]["ports"][0]["hostPort"], Value::Null);
+    assert_eq!(counted["labelSelector"]["matchLabels"]["app.kubernetes.io/name"], "karpenter", "{counted}");
+
+    let patch = r#"[{"op":"replace","path":"/spec/template/spec/topologySpreadConstraints/0/maxSkew","value":5}]"#;
+    cluster.kubectl(&["-n", &name, "patch", "deployment", "karpenter", "--type=json", "-p", patch]);
+    assert_eq!(stand.plan().changes(), changes);
+    stand.write(&(place("8", &format!("{spread}  force_conflicts = true\n")) + later));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(pod()["topologySpreadConstraints"][0]["maxSkew"], 1);
+
+    stand.write(&config(&name, "  replicas = 0\n  on_fargate = false\n  image_pull_policy = \"Always\"\n"));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert!(pod()["affinity"]["podAntiAffinity"].is_object() && pod()["topologySpreadConstraints"].is_null());
+
+    // The version follows the image, and tells of another one.
+    let version = || {
+        stand.state()["resources"].as_array().unwrap().iter().find(|one| one["type"] == "karp_controller").unwrap()["instances"][0]["attributes"]["version"].clone()
+    };
+    assert_eq!(version(), "nowhere");
+    cluster.kubectl(&["-n", &name, "set", "image", "deployment/karpenter", "controller=karp:another"]);
+    let told = stand.tofu(&["plan", "-no-color"]);
+    assert!(told.text.contains(r#""another" -> "nowhere""#), "{}", told.text);
+    cluster.kubectl(&["-n", &name, "set", "image", "deployment/karpenter", "controller=karp:nowhere"]);
+    stand.destroy();
 }

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::PROVIDER;
 use crate::stand::{Cluster, Stand};
 
-const PROVIDER: &str = "provider \"karp\" {\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
 /// The one that these tests change: nothing else needs it.
 const OVERLAYS: &str = "nodeoverlays.karpenter.sh";
 const OURS: &str = "terraform-provider-karp";
@@ -106,6 +106,10 @@ fn an_edit_by_hand_shows_and_is_put_right_when_asked() {
     let changed = Changed::by(&cluster, "kubectl-edit", |_| {});
     let plan = stand.plan();
     assert_eq!(plan.changes(), [("update".to_owned(), "karp_crds.this".to_owned())], "{}", plan.text);
+    // The plan names the one that differs.
+    let told = stand.tofu(&["plan", "-no-color"]).text;
+    let differs = |name: &str| told.lines().any(|line| line.contains(&format!("~ \"{name}\"")));
+    assert!(differs(OVERLAYS) && !differs("nodepools.karpenter.sh"), "{told}");
     refused(&stand, &changed, &["field manager kubectl-edit", "adopt = true"]);
     granted(&stand, &changed, "  adopt = true\n");
     stand.destroy();

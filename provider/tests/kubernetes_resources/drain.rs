@@ -9,16 +9,15 @@ use serde_json::{Value, json};
 
 use crate::stand::{Cluster, Stand};
 use crate::tofu::Run;
-use crate::{CRDS, claims, pool};
+use crate::{CRDS, PROVIDER, claims, pool};
 
 pub const DESTROY: [&str; 3] = ["destroy", "-json", "-auto-approve"];
-const BLOCK: &str = "provider \"karp\" {\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
 /// Longer than any of these drains.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 fn config(name: &str, nodes: &str, more: &str) -> String {
     let pool = pool(name, "null").replace("nodes = \"100%\"", &format!("nodes = {nodes:?}"));
-    format!("{BLOCK}{CRDS}{}", pool.replace("  wait_for_ready = false", &format!("  wait_for_ready = false{more}")))
+    format!("{PROVIDER}{CRDS}{}", pool.replace("  wait_for_ready = false", &format!("  wait_for_ready = false{more}")))
 }
 
 /// A controller that lets claims go so long after they were asked to end; it saw so many on their way at most.

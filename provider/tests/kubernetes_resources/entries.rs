@@ -3,15 +3,13 @@
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use crate::CRDS;
 use crate::stand::Cluster;
+use crate::{CRDS, PROVIDER, class};
 
 /// Leaves the CRDs out, for a stand that imports.
 fn alone(config: &str) -> String {
     config.replace(CRDS, "").replace("  depends_on = [karp_crds.this]\n", "")
 }
-
-const PROVIDER: &str = "provider \"karp\" {\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
 
 fn overlay(name: &str, price: &str) -> String {
     format!(
@@ -51,12 +49,10 @@ fn settings_of_the_kubelet_that_have_no_attribute_are_kept_and_imported() {
     let Some(cluster) = Cluster::find("settings_of_the_kubelet_that_have_no_attribute") else { return };
     let name = cluster.unique("kubelet");
     let config = |more: &str| {
-        format!(
-            "{PROVIDER}{CRDS}resource \"karp_node_class\" \"it\" {{\n  name = {name:?}\n  instance_profile = \"p\"\n  \
-             ami_selector_terms = [{{ alias = \"al2023@latest\" }}]\n  subnet_selector_terms = [{{ id = \"subnet-1\" }}]\n  \
-             security_group_selector_terms = [{{ id = \"sg-1\" }}]\n  enclave_options = {{ enabled = false }}\n  \
-             kubelet = {{ pods_per_core = 4, more_json = jsonencode({more}) }}\n  depends_on = [karp_crds.this]\n}}\n"
-        )
+        let settings = format!(
+            "  enclave_options = {{ enabled = false }}\n  kubelet = {{ pods_per_core = 4, more_json = jsonencode({more}) }}"
+        );
+        format!("{PROVIDER}{CRDS}{}", class(&name, &settings))
     };
     let settings = "{ maxPods = \"self.enis * 10\", topologyManagerPolicy = \"restricted\", registryBurst = 20 }";
     let waiting = config(settings).replace("  depends_on", "  wait_for_ready = false\n  depends_on");

@@ -18,13 +18,10 @@ use crate::edits::{Edit, OF_CLASS, OF_POOL};
 use crate::objects;
 use crate::stand::{Cluster, Stand};
 use crate::tofu::Run;
+use crate::{CRDS, PROVIDER};
 
 /// Pool and class as files, read by karp's own functions, so that an edit of the model is an edit of the configuration.
-const CONFIG: &str = r#"
-provider "karp" {
-  kubernetes = { config_path = KUBECONFIG }
-}
-resource "karp_crds" "this" {}
+const OBJECTS: &str = r#"
 locals {
   pool  = provider::karp::node_pool_from_provisioner(jsondecode(file("pool.json")))
   class = provider::karp::node_class_from_template(jsondecode(file("class.json")), {})
@@ -211,7 +208,7 @@ fn reviewed(edit: &Edit) -> String {
 fn on_nodes<T>(cluster: &Cluster, what: &str, nodes: usize, test: impl FnOnce(&Live, &Stand<'_>) -> T) -> T {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let live = Live { client: runtime.block_on(cluster.client()), prefix: cluster.unique(what) };
-    let stand = cluster.stand(CONFIG);
+    let stand = cluster.stand(&format!("{PROVIDER}{CRDS}{OBJECTS}"));
     stand.put("pool.json", &live.pool(|_| {}));
     stand.put("class.json", &live.class(|_| {}));
     stand.apply();

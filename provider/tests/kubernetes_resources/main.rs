@@ -2,6 +2,7 @@
 
 mod controller;
 mod crds;
+mod denied;
 mod drain;
 #[path = "../../src/preview/forty/edits.rs"]
 mod edits;
@@ -37,8 +38,29 @@ fn claims() -> MutexGuard<'static, ()> {
     CLAIMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The provider, with the sandbox's API server.
+const PROVIDER: &str = "provider \"karp\" {\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
+/// The same of a cluster that has a name, as a controller wants it.
+const PROVIDER_OF_DEMO: &str =
+    "provider \"karp\" {\n  cluster_name = \"demo\"\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
 /// CRDs stay between tests: others may be using them.
 const CRDS: &str = "resource \"karp_crds\" \"this\" {}\n";
+
+fn class(name: &str, more: &str) -> String {
+    format!(
+        r#"
+resource "karp_node_class" "it" {{
+  name                          = "{name}"
+  instance_profile              = "p"
+  ami_selector_terms            = [{{ alias = "al2023@latest" }}]
+  subnet_selector_terms         = [{{ id = "subnet-1" }}]
+  security_group_selector_terms = [{{ id = "sg-1" }}]
+{more}
+  depends_on = [karp_crds.this]
+}}
+"#
+    )
+}
 
 fn pool(name: &str, limits: &str) -> String {
     format!(
@@ -121,8 +143,7 @@ resource "karp_node_class" "it" {{
 fn a_change_of_others_shows_and_their_fields_are_not_taken() {
     let Some(cluster) = Cluster::find("a_change_of_others_shows_and_their_fields_are_not_taken") else { return };
     let name = cluster.unique("drift");
-    let block = "provider \"karp\" {\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
-    let with = |limits: &str| format!("{block}{CRDS}{}", pool(&name, limits));
+    let with = |limits: &str| format!("{PROVIDER}{CRDS}{}", pool(&name, limits));
     let stand = cluster.stand(&with(r#"{ cpu = "100" }"#));
     stand.apply();
     // A field that the configuration does not have is another's business.
@@ -151,8 +172,7 @@ fn a_change_of_others_shows_and_their_fields_are_not_taken() {
 fn a_pool_made_elsewhere_is_imported_without_a_difference() {
     let Some(cluster) = Cluster::find("a_pool_made_elsewhere_is_imported_without_a_difference") else { return };
     let name = cluster.unique("import");
-    let block = "provider \"karp\" {\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
-    let config = format!("{block}{CRDS}{}", pool(&name, r#"{ cpu = "100" }"#));
+    let config = format!("{PROVIDER}{CRDS}{}", pool(&name, r#"{ cpu = "100" }"#));
     let maker = cluster.stand(&config);
     maker.apply();
     let importer = cluster.stand(&config.replace("  wait_for_ready = false\n", ""));
@@ -171,10 +191,7 @@ fn the_controller_stays_while_nodes_live_that_only_it_can_end() {
     let name = cluster.unique("stays");
     let stand = cluster.stand(&format!(
         r#"
-provider "karp" {{
-  cluster_name = "demo"
-  kubernetes   = {{ config_path = KUBECONFIG }}
-}}
+{PROVIDER_OF_DEMO}
 {CRDS}
 resource "karp_controller" "this" {{
   namespace  = "{name}"

@@ -4,13 +4,12 @@ use serde_json::json;
 
 use crate::others::Left;
 use crate::stand::Cluster;
-use crate::{CRDS, pool};
+use crate::{CRDS, PROVIDER, pool};
 
 #[test]
 fn pools_that_other_providers_kept_move_in_without_a_difference() {
     let Some(cluster) = Cluster::find("pools_that_other_providers_kept_move_in_without_a_difference") else { return };
-    let block = "provider \"karp\" {\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
-    let crds = cluster.stand(&format!("{block}{CRDS}"));
+    let crds = cluster.stand(&format!("{PROVIDER}{CRDS}"));
     crds.apply();
     for (provider, address) in
         [("gavinbunney/kubectl", "kubectl_manifest.it"), ("hashicorp/kubernetes", "kubernetes_manifest.it")]
@@ -42,7 +41,7 @@ fn pools_that_other_providers_kept_move_in_without_a_difference() {
         let kubectl = address.starts_with("kubectl");
         let moved = format!("moved {{\n  from = {address}\n  to = karp_node_pool.it\n}}\n");
         let config = pool(&name, r#"{ cpu = "100" }"#).replace("  wait_for_ready = false\n", "");
-        let stand = cluster.stand(&format!("{block}{CRDS}{config}{moved}"));
+        let stand = cluster.stand(&format!("{PROVIDER}{CRDS}{config}{moved}"));
         stand.hand_over(&[Left {
             provider,
             address,

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::CRDS;
 use crate::stand::Cluster;
+use crate::{CRDS, PROVIDER};
 
 fn config(name: &str, families: &str, team: &str, more: &str) -> String {
     let template = format!(
@@ -16,7 +16,7 @@ fn config(name: &str, families: &str, team: &str, more: &str) -> String {
                   karp_node_pool.it.name\n}\noutput \"nodes\" {\n  value = data.karp_nodes.it\n}\n";
     let preview = if more.contains("preview") { preview + output } else { String::new() };
     format!(
-        "provider \"karp\" {{\n  kubernetes = {{ config_path = KUBECONFIG }}\n}}\n{CRDS}resource \"karp_node_pool\" \"it\" {{\n  name = \
+        "{PROVIDER}{CRDS}resource \"karp_node_pool\" \"it\" {{\n  name = \
          {name:?}\n  template = {template}\n  wait_for_ready = false\n  depends_on = [karp_crds.this]\n}}\n{preview}"
     )
 }

@@ -80,6 +80,13 @@ impl Cluster {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
+    /// Makes a token of a service account.
+    pub fn token(&self, namespace: &str, account: &str) -> String {
+        let output = self.command(&["-n", namespace, "create", "token", account]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
     /// Creates an object.
     pub fn create(&self, object: &Value) {
         self.feed(&["create", "-f", "-"], object);

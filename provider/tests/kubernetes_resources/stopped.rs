@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::claims;
 use crate::drain::{Controller, DESTROY, PATIENCE, leaving, make_claim};
 use crate::stand::{Cluster, Stand};
 use crate::tofu::{Run, Running};
+use crate::{CRDS, claims, class};
 
 const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
 const BLOCK: &str = "provider \"karp\" {\n  cluster_name = \"demo\"\n  adopt_existing = true\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
-const CRDS: &str = "resource \"karp_crds\" \"this\" {}\n";
 /// How soon OpenTofu ends after Ctrl-C when the provider waits for something.
 const SOON: Duration = Duration::from_secs(5);
 
@@ -105,13 +104,7 @@ fn a_node_class() {
     let Some(cluster) = Cluster::find("stopped_node_class") else { return };
     for stop in [Stop::CtrlC, Stop::Kill] {
         let name = cluster.unique(&format!("stopped-{stop:?}").to_lowercase());
-        let text = |more: &str| {
-            format!(
-                "{BLOCK}{CRDS}resource \"karp_node_class\" \"it\" {{\n  name = {name:?}\n  instance_profile = \"p\"\n  \
-                 ami_selector_terms = [{{ alias = \"al2023@latest\" }}]\n  subnet_selector_terms = [{{ id = \"subnet-1\" }}]\n  \
-                 security_group_selector_terms = [{{ id = \"sg-1\" }}]\n  depends_on = [karp_crds.this]\n{more}}}\n"
-            )
-        };
+        let text = |more: &str| format!("{BLOCK}{CRDS}{}", class(&name, more));
         // It waits for a controller's word that never comes.
         let stand = cluster.stand(&text(""));
         stopped(&stand, &APPLY, stop, || exists(&cluster, &["ec2nodeclass", &name]));

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::older::{assert_refused, by_a_newer_version, by_an_older_version};
 use crate::stand::Cluster;
-use crate::{CRDS, claims, pool};
+use crate::{CRDS, PROVIDER_OF_DEMO, claims, class, pool};
 
 #[test]
 fn a_state_of_an_older_version_needs_no_change() {
@@ -15,10 +15,7 @@ fn a_state_of_an_older_version_needs_no_change() {
         "data": { "mapRoles": "[]\n" } }));
     let config = format!(
         r#"
-provider "karp" {{
-  cluster_name = "demo"
-  kubernetes   = {{ config_path = KUBECONFIG }}
-}}
+{PROVIDER_OF_DEMO}
 {CRDS}
 resource "karp_controller" "this" {{
   namespace  = "{name}"
@@ -29,22 +26,15 @@ resource "karp_controller" "this" {{
 resource "karp_aws_auth_entry" "it" {{
   role_arn = "arn:aws:iam::111122223333:role/{name}"
 }}
-resource "karp_node_class" "it" {{
-  name                          = "{name}"
-  instance_profile              = "p"
-  ami_selector_terms            = [{{ alias = "al2023@latest" }}]
-  subnet_selector_terms         = [{{ id = "subnet-1" }}]
-  security_group_selector_terms = [{{ id = "sg-1" }}]
-  wait_for_ready                = false
-  depends_on                    = [karp_crds.this]
-}}
 resource "karp_node_overlay" "it" {{
   name             = "{name}"
   price_adjustment = "-30%"
   requirements     = [{{ key = "karpenter.k8s.aws/instance-family", operator = "In", values = ["m7i"] }}]
   depends_on       = [karp_crds.this]
 }}
+{}
 {}"#,
+        class(&name, "  wait_for_ready = false"),
         pool(&name, r#"{ cpu = "100" }"#)
     );
     let stand = cluster.stand(&config);

@@ -1,10 +1,7 @@
 //! What somebody deleted behind OpenTofu's back is made again, and definitions are imported.
 
 use crate::stand::Cluster;
-use crate::{CRDS, claims, pool};
-
-const PROVIDER: &str =
-    "provider \"karp\" {\n  cluster_name = \"demo\"\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
+use crate::{CRDS, PROVIDER_OF_DEMO, claims, class, pool};
 
 #[test]
 fn what_was_deleted_is_made_again() {
@@ -13,7 +10,7 @@ fn what_was_deleted_is_made_again() {
     let name = cluster.unique("vanished");
     let stand = cluster.stand(&format!(
         r#"
-{PROVIDER}
+{PROVIDER_OF_DEMO}
 {CRDS}
 resource "karp_controller" "it" {{
   namespace  = "{name}"
@@ -21,16 +18,9 @@ resource "karp_controller" "it" {{
   replicas   = 0
   depends_on = [karp_crds.this]
 }}
-resource "karp_node_class" "it" {{
-  name                          = "{name}"
-  instance_profile              = "p"
-  ami_selector_terms            = [{{ alias = "al2023@latest" }}]
-  subnet_selector_terms         = [{{ id = "subnet-1" }}]
-  security_group_selector_terms = [{{ id = "sg-1" }}]
-  wait_for_ready                = false
-  depends_on                    = [karp_crds.this]
-}}
+{}
 {}"#,
+        class(&name, "  wait_for_ready = false"),
         pool(&name, r#"{ cpu = "100" }"#)
     ));
     stand.apply();
@@ -50,7 +40,7 @@ resource "karp_node_class" "it" {{
 
     // Another name is another object: the old one goes.
     let other = cluster.unique("replaced");
-    stand.write(&format!("{PROVIDER}{CRDS}{}", pool(&other, r#"{ cpu = "100" }"#)));
+    stand.write(&format!("{PROVIDER_OF_DEMO}{CRDS}{}", pool(&other, r#"{ cpu = "100" }"#)));
     let mut changes = stand.plan().changes();
     changes.sort();
     let expected =
@@ -65,7 +55,7 @@ resource "karp_node_class" "it" {{
 #[test]
 fn definitions_that_somebody_deleted_come_back_and_are_imported() {
     let Some(cluster) = Cluster::find_alone("definitions_that_somebody_deleted_come_back") else { return };
-    let adopting = format!("{PROVIDER}resource \"karp_crds\" \"this\" {{\n  adopt = true\n}}\n");
+    let adopting = format!("{PROVIDER_OF_DEMO}resource \"karp_crds\" \"this\" {{\n  adopt = true\n}}\n");
     let stand = cluster.stand(&adopting);
     stand.apply();
     cluster.kubectl(&["delete", "crd", "nodeoverlays.karpenter.sh"]);
@@ -75,7 +65,7 @@ fn definitions_that_somebody_deleted_come_back_and_are_imported() {
     stand.assert_empty_plan();
     assert!(cluster.get(&["crd", "nodeoverlays.karpenter.sh"]).is_object());
 
-    let plain = format!("{PROVIDER}{CRDS}");
+    let plain = format!("{PROVIDER_OF_DEMO}{CRDS}");
     let importer = cluster.stand(&plain);
     let imported = importer.tofu(&["import", "-no-color", "karp_crds.this", "crds"]);
     assert_eq!(imported.code, 0, "{}", imported.text);
@@ -91,7 +81,7 @@ fn an_entry_of_aws_auth_that_somebody_took_out_comes_back() {
         "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
     let entry = |role: &str| {
         format!(
-            "{PROVIDER}resource \"karp_aws_auth_entry\" \"it\" {{\n  role_arn = \"arn:aws:iam::111122223333:role/{role}\"\n}}\n"
+            "{PROVIDER_OF_DEMO}resource \"karp_aws_auth_entry\" \"it\" {{\n  role_arn = \"arn:aws:iam::111122223333:role/{role}\"\n}}\n"
         )
     };
     let read = || {
