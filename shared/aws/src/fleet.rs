@@ -128,27 +128,6 @@ impl Refusal {
     }
 }
 
-impl Answer {
-    /// Returns the error that stands for all refusals when nothing was launched: one that is not about capacity if there is any, since
-    /// waiting or another offering does not cure it.
-    #[must_use]
-    pub fn failure(&self) -> Option<Error> {
-        if !self.launched.is_empty() {
-            return None;
-        }
-        let mut errors: Vec<Error> = self.refused.iter().map(Refusal::error).collect();
-        let lasting = errors.iter().position(|error| !matches!(error, Error::InsufficientCapacity { .. }));
-        match lasting {
-            Some(index) => Some(errors.swap_remove(index)),
-            None => Some(errors.into_iter().next().unwrap_or_else(|| Error::InsufficientCapacity {
-                action: CREATE,
-                code: "NoInstances".into(),
-                message: "EC2 launched nothing and gave no reason".into(),
-            })),
-        }
-    }
-}
-
 /// Asks EC2 for the instances.
 ///
 /// # Errors
@@ -293,26 +272,18 @@ mod tests {
     use crate::error::Retry;
     use karp_domain::catalogue::ReservationKind;
 
-    fn refusal(code: &str) -> Refusal {
-        Refusal {
+    #[test]
+    fn a_refusal_says_what_was_refused_and_what_helps() {
+        let refusal = |code: &str| Refusal {
             instance_type: "m7i.large".into(),
             zone: "us-east-1a".into(),
             subnet_id: "subnet-1".into(),
             capacity_type: CapacityType::Spot,
             code: code.into(),
             message: "m".into(),
-        }
-    }
-
-    #[test]
-    fn a_lasting_refusal_outranks_missing_capacity() {
-        let mut answer = Answer {
-            refused: vec![refusal("InsufficientInstanceCapacity"), refusal("UnauthorizedOperation")],
-            ..Answer::default()
         };
-        assert!(matches!(answer.failure(), Some(Error::NotAuthorized { .. })));
-        answer.refused.pop();
-        let error = answer.failure().expect("nothing launched");
+        assert_eq!(refusal("UnauthorizedOperation").error().retry(), Retry::OnSpecChange);
+        let error = refusal("InsufficientInstanceCapacity").error();
         assert_eq!(error.retry(), Retry::Resolve);
         assert!(error.to_string().contains("m7i.large in us-east-1a"), "{error}");
     }
@@ -343,24 +314,5 @@ mod tests {
         let answer =
             aws_sdk_ec2::operation::create_fleet::CreateFleetOutput::builder().instances(launched.build()).build();
         assert_eq!(read(answer, CapacityType::Reserved).launched[0].capacity_type, CapacityType::Reserved);
-    }
-
-    #[test]
-    fn a_partial_answer_is_no_failure() {
-        let launched = Launched {
-            instance_id: "i-1".into(),
-            instance_type: "m7i.large".into(),
-            zone: "us-east-1a".into(),
-            subnet_id: "subnet-1".into(),
-            capacity_type: CapacityType::Spot,
-        };
-        let answer =
-            Answer { launched: vec![launched], refused: vec![refusal("UnauthorizedOperation")], ..Answer::default() };
-        assert!(answer.failure().is_none());
-    }
-
-    #[test]
-    fn silence_counts_as_missing_capacity() {
-        assert!(matches!(Answer::default().failure(), Some(Error::InsufficientCapacity { .. })));
     }
 }

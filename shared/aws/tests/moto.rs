@@ -299,13 +299,12 @@ async fn missing_capacity_is_told_offering_by_offering() {
     let request = aws.request(CapacityType::OnDemand, &["c5.xlarge", "c5.2xlarge"]).await;
     let answer = fleet::create(&aws.clients, &request, Token::free()).await.expect("a fleet");
     assert_eq!(answer.launched.iter().map(|one| one.instance_type.as_str()).collect::<Vec<_>>(), ["c5.2xlarge"]);
-    assert!(answer.failure().is_none());
     let request = aws.request(CapacityType::OnDemand, &["c5.xlarge"]).await;
     let answer = fleet::create(&aws.clients, &request, Token::free()).await.expect("an answer without instances");
     assert!(answer.launched.is_empty());
     assert_eq!(answer.refused.len(), 3, "one for each zone: {answer:?}");
     assert!(answer.refused.iter().all(|one| one.instance_type == "c5.xlarge" && one.zone.starts_with(&region())));
-    assert!(matches!(answer.failure(), Some(Error::InsufficientCapacity { .. })));
+    assert!(answer.refused.iter().all(|one| matches!(one.error(), Error::InsufficientCapacity { .. })));
     http(&aws.endpoint, "POST", "/_karp/capacity", "[]");
 }
 

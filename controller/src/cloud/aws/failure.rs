@@ -139,11 +139,11 @@ pub fn nothing_launched(
         let error = refusal.error();
         return LaunchError::Denied { reason: reason(&error).to_owned(), message: error.to_string() };
     }
-    if answer.refused.is_empty() {
+    let Some(first) = answer.refused.first() else {
         let message = "EC2 launched nothing and gave no reason".to_owned();
         return LaunchError::Denied { reason: conditions::LAUNCH_FAILED.to_owned(), message };
-    }
-    let message = answer.failure().map_or_else(|| "nothing was launched".to_owned(), |error| error.to_string());
+    };
+    let message = first.error().to_string();
     LaunchError::InsufficientCapacity { offerings: unavailable(&answer.refused, reservation, has_room), message }
 }
 
