@@ -17,7 +17,7 @@ use crate::lifecycle::{APPEARS_WITHIN, Seats, Step, provider_id};
 use crate::pace::THROTTLED_WAIT;
 
 /// Pause between looks for what a batch gave.
-const LISTING_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const LISTING_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a controller knows of a batch.
 #[derive(Clone, Debug, Default)]
@@ -99,11 +99,10 @@ impl Controller<'_> {
             Err(Refusal::LostReply) => {
                 members.iter().try_for_each(|claim| survived(failed(world, &name(claim), conditions::LAUNCH_FAILED)))
             }
-            Err(Refusal::Code(code)) => members.iter().try_for_each(|claim| {
-                // a definite answer: the next attempt is another request
-                survived(advance(world, &name(claim)))?;
-                survived(self.refused(world, claim, offering, code))
-            }),
+            // a definite answer: the next attempt is another request
+            Err(Refusal::Code(code)) => {
+                members.iter().try_for_each(|claim| survived(self.refused(world, claim, offering, code)))
+            }
         }
     }
 
@@ -172,7 +171,7 @@ fn join(world: &mut World, claim: &NodeClaim, id: &str) -> Result<(), Stop> {
 }
 
 /// Notes that a claim's instance is looked for from now on.
-fn seek(world: &mut World, name: &str) -> Result<(), Stop> {
+pub(super) fn seek(world: &mut World, name: &str) -> Result<(), Stop> {
     let now = world.clock();
     annotate(world, name, |all| {
         all.insert(SOUGHT_SINCE.to_owned(), now.to_string());
