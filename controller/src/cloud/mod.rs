@@ -61,14 +61,14 @@ pub trait CloudProvider: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// Tags an instance of a batch as the one of this claim.
+    /// Tags an instance of a batch, and what was launched with it, as those of this claim.
     async fn tell_claim(
         &self,
         _provider_id: &str,
         _claim: &NodeClaim,
         _class: &Ec2NodeClass,
-    ) -> Result<(), CloudError> {
-        Ok(())
+    ) -> Result<Told, CloudError> {
+        Ok(Told::Done)
     }
 
     /// Looks one instance up.
@@ -269,6 +269,15 @@ impl Presence {
             Self::Gone => true,
         }
     }
+}
+
+/// Says whether an instance of a batch was told whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It was, or ends.
+    Done,
+    /// It is too young: not all of it is there yet.
+    TooYoung,
 }
 
 /// Says how far an instance's end is.

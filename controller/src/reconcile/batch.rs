@@ -19,16 +19,21 @@ use kube::{Api, ResourceExt};
 use moka::sync::Cache;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, Error, launch, node_claim};
-use crate::cloud::{Instance, LaunchError, Launched, Prepared};
+use crate::cloud::{Instance, LaunchError, Launched, Prepared, Told};
 use crate::observe::unread::Guarded;
 
 /// Claims in one call. More than reconcile at once do not come together; a bound on what one lost answer leaves in doubt.
 const MOST: usize = 100;
 /// Looks for what a batch gave are at least this far apart.
 const LOOKS: Duration = Duration::from_secs(5);
+/// Instances that are told their claims at a time, by one look at all of them.
+const TOLD_AT_ONCE: usize = 20;
+/// One that was too young is looked at again after this: EC2 starts an instance within half a minute.
+const TELL_AGAIN: Duration = Duration::from_secs(5);
 /// What is known of a batch is kept for this long: its claims have long written it down, or been given up.
 const MEMORY: Duration = Duration::from_secs(3600);
 /// Batches that are known at a time.
@@ -296,22 +301,41 @@ impl Batches {
         locked(&self.untold).insert(provider_id.to_owned(), claim);
         self.telling.notify_one();
     }
+
+    fn some_untold(&self) -> Vec<(String, Arc<NodeClaim>)> {
+        let mut untold = locked(&self.untold);
+        std::iter::from_fn(|| untold.pop_first()).take(TOLD_AT_ONCE).collect()
+    }
 }
 
 /// Tags instances of batches with their claims until `stop` is cancelled, as fast as EC2's rate allows. What fails, or is forgotten by a crash,
 /// is found by the collector's listing and told again.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let mut young: BTreeMap<String, Arc<NodeClaim>> = BTreeMap::new();
+    let mut again = tokio::time::interval(TELL_AGAIN);
+    again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = context.batches.telling.notified() => {}
+            _ = again.tick() => {
+                young.retain(|id, _| context.stores.claim_of(id).is_some());
+                locked(&context.batches.untold).append(&mut young);
+            }
         }
         let mut failed = BTreeSet::new();
-        loop {
-            let next = locked(&context.batches.untold).pop_first();
-            let Some((id, claim)) = next.filter(|_| !stop.is_cancelled()) else { break };
-            if let Err(why) = tell(&id, &claim, &context).await {
-                failed.insert(why);
+        while !stop.is_cancelled() {
+            let some = context.batches.some_untold();
+            if some.is_empty() {
+                break;
+            }
+            let told = some.into_iter().map(async |(id, claim)| (tell(&id, &claim, &context).await, id, claim));
+            for (told, id, claim) in join_all(told).await {
+                match told {
+                    Ok(Told::Done) => {}
+                    Ok(Told::TooYoung) => drop(young.insert(id, claim)),
+                    Err(why) => drop(failed.insert(why)),
+                }
             }
         }
         for error in failed {
@@ -320,7 +344,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     }
 }
 
-async fn tell(id: &str, claim: &NodeClaim, context: &Context) -> Result<(), String> {
-    let Some(class) = context.stores.class(&claim.spec.node_class_ref.name) else { return Ok(()) };
+async fn tell(id: &str, claim: &NodeClaim, context: &Context) -> Result<Told, String> {
+    let Some(class) = context.stores.class(&claim.spec.node_class_ref.name) else { return Ok(Told::Done) };
     context.cloud.tell_claim(id, claim, &class).await.map_err(|error| error.to_string())
 }

@@ -81,10 +81,23 @@ pub struct Instance {
     pub security_group_ids: Vec<String>,
     /// The name of its instance profile, if it has one.
     pub instance_profile: Option<String>,
+    /// The volumes that are attached to it.
+    pub volumes: Vec<Attached>,
     /// Its tags.
     pub tags: BTreeMap<String, String>,
     /// The client token that launched it; for a fleet that is not the fleet's token.
     pub client_token: String,
+}
+
+/// A volume that is attached to an instance: launched with it, or brought by a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// `vol-…`
+    pub id: String,
+    /// The device under which the instance sees it.
+    pub device: String,
+    /// It is deleted with the instance, which volumes of pods are not.
+    pub ends_with_instance: bool,
 }
 
 /// What EC2 tells of the placement group that an instance is in.
@@ -281,6 +294,7 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
         }
         None => Default::default(),
     };
+    let volumes = instance.block_device_mappings.unwrap_or_default().into_iter().filter_map(attached).collect();
     let mut security_group_ids: Vec<String> = groups.into_iter().filter_map(|group| group.group_id).collect();
     security_group_ids.sort();
     Ok(Instance {
@@ -297,10 +311,17 @@ fn read(instance: ec2::Instance) -> Result<Instance, Error> {
         launched_at: instance.launch_time.and_then(|time| Timestamp::from_second(time.secs()).ok()),
         private_dns_name: instance.private_dns_name.unwrap_or_default(),
         security_group_ids,
+        volumes,
         tags: read_tags(instance.tags),
         instance_profile: profile.and_then(|arn| arn.rsplit('/').next().map(str::to_owned)),
         client_token: instance.client_token.unwrap_or_default(),
     })
+}
+
+fn attached(mapping: ec2::InstanceBlockDeviceMapping) -> Option<Attached> {
+    let volume = mapping.ebs?;
+    let ends_with_instance = volume.delete_on_termination.unwrap_or_default();
+    Some(Attached { id: volume.volume_id?, device: mapping.device_name.unwrap_or_default(), ends_with_instance })
 }
 
 /// The group that an instance is in; EC2 may write an empty name of one that it is not in.

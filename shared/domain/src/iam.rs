@@ -170,13 +170,15 @@ fn tagging_statements(scope: &ControllerScope) -> Vec<Value> {
     let made: Vec<String> = made.iter().map(|kind| scope.ec2(kind)).collect();
     let mut creation = scope.requested();
     creation["StringEquals"]["ec2:CreateAction"] = json!(["RunInstances", "CreateFleet", "CreateLaunchTemplate"]);
-    // Narrower than Karpenter's: all is tagged in the request that makes it, but for whose an instance is that was launched with others.
+    // Narrower than Karpenter's: all is tagged in the request that makes it, but for whose instances and volumes are that were launched with
+    // others. Interfaces carry no batch, since launch templates tag them for all claims alike, and are told no claim.
     let mut naming = scope.owned();
     naming["StringLike"][format!("aws:ResourceTag/{}", labels::LAUNCH_BATCH)] = json!("*");
     naming["ForAllValues:StringEquals"] = json!({ "aws:TagKeys": ["Name", "karpenter.sh/nodeclaim"] });
+    let launched = ["instance", "volume"].map(|kind| scope.ec2(kind));
     vec![
         allow("AllowScopedResourceCreationTagging", &json!("ec2:CreateTags"), &json!(made), Some(creation)),
-        allow("AllowScopedResourceTagging", &json!("ec2:CreateTags"), &json!(scope.ec2("instance")), Some(naming)),
+        allow("AllowScopedResourceTagging", &json!("ec2:CreateTags"), &json!(launched), Some(naming)),
         allow(
             "AllowScopedDeletion",
             &json!(["ec2:TerminateInstances", "ec2:DeleteLaunchTemplate"]),
@@ -409,7 +411,8 @@ mod tests {
     fn what_runs_is_told_its_claim_and_nothing_else() {
         let policy = controller_policy(&scope());
         let naming = statement(&policy, "AllowScopedResourceTagging");
-        assert_eq!(naming["Resource"], "arn:aws:ec2:eu-west-1:*:instance/*");
+        let launched = json!(["arn:aws:ec2:eu-west-1:*:instance/*", "arn:aws:ec2:eu-west-1:*:volume/*"]);
+        assert_eq!(naming["Resource"], launched);
         let conditions = &naming["Condition"];
         assert_eq!(conditions["StringEquals"]["aws:ResourceTag/kubernetes.io/cluster/demo"], "owned");
         assert_eq!(conditions["StringLike"]["aws:ResourceTag/karp.sh/launch-batch"], "*");

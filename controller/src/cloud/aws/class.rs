@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use karp_aws::instances::Attached;
 use karp_aws::launch_template::{
     BlockDevice, ConnectionTracking, Interface, InterfaceKind, MetadataOptions, MoreInterface, Placement, Spec,
 };
@@ -132,6 +133,13 @@ pub fn block_devices(spec: &Ec2NodeClassSpec, family: AmiFamily) -> Vec<BlockDev
     }
 }
 
+/// Names an instance and the volumes that it was launched with. Those of pods are left out: they are somebody's own, and stay.
+pub fn launched_with(spec: &Ec2NodeClassSpec, instance: &str, volumes: &[Attached]) -> Vec<String> {
+    let listed = |device: &str| spec.block_device_mappings.iter().any(|one| one.device_name.as_deref() == Some(device));
+    let own = volumes.iter().filter(|one| one.ends_with_instance || listed(&one.device));
+    std::iter::once(instance.to_owned()).chain(own.map(|one| one.id.clone())).collect()
+}
+
 fn block_device(mapping: &BlockDeviceMapping) -> Option<BlockDevice> {
     let ebs = mapping.ebs.as_ref()?;
     let small = |value: Option<i64>| value.and_then(|value| i32::try_from(value).ok());
@@ -229,6 +237,25 @@ mod tests {
         for refused in [spec("ubuntu@latest"), Ec2NodeClassSpec::default()] {
             assert!(family(&refused).is_err(), "{refused:?}");
         }
+    }
+
+    #[test]
+    fn what_was_launched_with_an_instance_is_told_from_what_pods_brought() {
+        let volume = |id: &str, device: &str, ends_with_instance| Attached {
+            id: id.to_owned(),
+            device: device.to_owned(),
+            ends_with_instance,
+        };
+        let volumes = vec![
+            volume("vol-root", "/dev/xvda", true),
+            volume("vol-kept", "/dev/xvdb", false),
+            volume("vol-pod", "/dev/xvdaa", false),
+        ];
+        let mut spec = spec("al2023@latest");
+        assert_eq!(launched_with(&spec, "i-1", &volumes), ["i-1", "vol-root"]);
+        let named = BlockDeviceMapping { device_name: Some("/dev/xvdb".to_owned()), ..BlockDeviceMapping::default() };
+        spec.block_device_mappings = vec![named].into();
+        assert_eq!(launched_with(&spec, "i-1", &volumes), ["i-1", "vol-root", "vol-kept"]);
     }
 
     #[test]

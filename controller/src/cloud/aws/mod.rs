@@ -49,7 +49,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     CloudError, CloudProvider, Instance, LaunchError, LaunchOrder, Launched, Prepared, Presence, Problem, QueueMessage,
-    Request, Resolved, Store, Termination,
+    Request, Resolved, Store, Termination, Told,
 };
 use crate::options::Options;
 use addresses::Addresses;
@@ -364,10 +364,18 @@ impl CloudProvider for Aws {
         Ok(found.into_iter().map(|instance| read(&self.gated(instance))).collect())
     }
 
-    async fn tell_claim(&self, provider_id: &str, claim: &NodeClaim, class: &Ec2NodeClass) -> Result<(), CloudError> {
-        let id = instance_id(provider_id)?.to_owned();
-        let tags = launch::claim_tags(class, &claim.name_any());
-        Ok(instances::tag(&self.clients, &[id], &tags).await?)
+    async fn tell_claim(&self, provider_id: &str, claim: &NodeClaim, class: &Ec2NodeClass) -> Result<Told, CloudError> {
+        // one that is pending may have its volumes still to come
+        let Some(instance) = self.describe(instance_id(provider_id)?).await? else { return Ok(Told::TooYoung) };
+        if instance.state == instances::State::Pending {
+            return Ok(Told::TooYoung);
+        }
+        if !instance.state.is_ending() {
+            let tags = launch::claim_tags(class, &claim.name_any());
+            instances::tag(&self.clients, &class::launched_with(&class.spec, &instance.id, &instance.volumes), &tags)
+                .await?;
+        }
+        Ok(Told::Done)
     }
 
     async fn get(&self, provider_id: &str) -> Result<Presence, CloudError> {

@@ -225,6 +225,7 @@ mod tests {
             private_dns_name: String::new(),
             security_group_ids: vec!["sg-1".into(), "sg-2".into()],
             instance_profile: None,
+            volumes: Vec::new(),
             tags: Default::default(),
             client_token: String::new(),
         }
