@@ -21,6 +21,7 @@ use crate::ops::events::Events;
 use crate::ops::health::{self, Health};
 use crate::ops::leader::{Election, Fence};
 use crate::ops::metrics::{LeaseLabels, Metrics};
+use crate::ops::state::Observed;
 use crate::ops::telemetry;
 use crate::options::{CloudKind, Options};
 use crate::reconcile::disruption::Running;
@@ -50,11 +51,11 @@ pub fn run(options: Options) -> anyhow::Result<ExitCode> {
 
 /// Lets the metrics tell what the cluster is like: those of the leader only, or sums over replicas would count everything twice.
 fn tell_state(context: &Context) {
-    let (stores, market) = (context.stores.clone(), context.market.clone());
+    let (stores, market, cloud) = (context.stores.clone(), context.market.clone(), context.cloud.clone());
     let only_sums = context.options.disable_cluster_state_observability;
     context.metrics.state.observe(move || {
         let market = market.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        stores.observed(market, only_sums, Timestamp::now())
+        Observed { prices_read: cloud.prices_read(), ..stores.observed(market, only_sums, Timestamp::now()) }
     });
 }
 

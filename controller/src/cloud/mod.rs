@@ -36,6 +36,11 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// fails, the last good answer stands.
     async fn catalogue(&self, class: &Ec2NodeClass) -> Result<Arc<Catalogue>, CloudError>;
 
+    /// Returns when the prices of each kind were read; nothing of kinds that never were, or where none are read.
+    fn prices_read(&self) -> BTreeMap<CapacityType, Timestamp> {
+        BTreeMap::new()
+    }
+
     /// Makes a launch ready without asking for capacity (launch templates are made here): the whole request, and a digest of
     /// it that is written to the claim before [`Self::launch`].
     async fn prepare(&self, order: &LaunchOrder<'_>) -> Result<Prepared, LaunchError>;

@@ -177,7 +177,9 @@ pub mod fake {
 mod tests {
     use std::collections::BTreeMap;
 
-    use karp_domain::catalogue::Price;
+    use jiff::Timestamp;
+    use karp_domain::catalogue::{CapacityType, Price};
+    use serde_json::json;
 
     use super::*;
 
@@ -194,11 +196,15 @@ mod tests {
                     (kind, zones.collect::<BTreeMap<_, _>>())
                 })
                 .collect(),
+            read: [(CapacityType::Spot, Timestamp::UNIX_EPOCH)].into(),
         };
         let packed = pack(&prices).expect("packed");
         assert!(packed.len() < LIMIT_BYTES / 4, "{} bytes", packed.len());
-        assert_eq!(unpack(&packed), Some(prices));
+        assert_eq!(unpack(&packed).as_ref(), Some(&prices));
         assert_eq!(unpack::<Prices>(&packed[..packed.len() / 2]), None, "cut off");
         assert_eq!(unpack::<Prices>(b"{}"), None);
+        let earlier = json!({ "on_demand": prices.on_demand, "spot": prices.spot });
+        let unsaid = Prices { read: BTreeMap::new(), ..prices };
+        assert_eq!(unpack(&pack(&earlier).expect("packed")), Some(unsaid), "as versions wrote it that said no time");
     }
 }

@@ -61,7 +61,7 @@ impl Stores {
 }
 
 impl Stores {
-    /// Gathers what the metrics tell of.
+    /// Gathers what the metrics tell of the cluster.
     pub fn observed(&self, catalogues: Catalogues, only_sums: bool, now: Timestamp) -> Observed {
         let (snapshot, _) = self.snapshot(catalogues, Settings::default(), now);
         let mut conditions = Vec::new();
@@ -79,7 +79,7 @@ impl Stores {
         }
         let usage = |pool: Arc<NodePool>| Some((pool.name_any(), pool.status.as_ref()?.resources.clone()?));
         let usage = self.pools.state().into_iter().filter_map(usage).collect();
-        Observed { snapshot, usage, conditions, only_sums }
+        Observed { snapshot, usage, conditions, prices_read: BTreeMap::new(), only_sums }
     }
 
     fn namespace_labels(&self) -> BTreeMap<Arc<str>, BTreeMap<String, String>> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use jiff::Timestamp;
 use karp_domain::api::conditions::{Condition, ConditionStatus};
 use karp_domain::api::labels;
+use karp_domain::catalogue::{CapacityType, PriceSource};
 use karp_domain::cluster::{Node, Owner, Phase, Pod, Snapshot};
 use karp_domain::disruption::allowed_disruptions;
 use karp_domain::resources::{CPU, MEMORY, Resources};
@@ -24,6 +25,8 @@ pub struct Observed {
     pub usage: BTreeMap<String, Resources>,
     /// Objects with conditions.
     pub conditions: Vec<Conditions>,
+    /// When the prices of each kind were read; nothing of a kind that never was.
+    pub prices_read: BTreeMap<CapacityType, Timestamp>,
     /// Nodes and pods are not told of (`--disable-cluster-state-observability`).
     pub only_sums: bool,
 }
@@ -102,6 +105,7 @@ pub fn gauges(observed: &Observed) -> Vec<Gauges> {
     all.push(utilization(snapshot));
     all.extend(of_pools(snapshot, &observed.usage));
     all.extend(of_types(snapshot));
+    all.extend(of_prices(snapshot, &observed.prices_read));
     all.extend(of_conditions(snapshot.now, &observed.conditions));
     all.retain(|gauges| !gauges.series.is_empty());
     all
@@ -286,6 +290,30 @@ fn of_types(snapshot: &Snapshot) -> Vec<Gauges> {
     vec![available, price, cores, memory]
 }
 
+/// How much prices can be relied on. Offerings of several classes count once.
+fn of_prices(snapshot: &Snapshot, read: &BTreeMap<CapacityType, Timestamp>) -> Vec<Gauges> {
+    let mut ages =
+        gauge("karp_cloudprovider_prices_age_seconds", "Time since prices of a capacity type were last read");
+    let mut guesses = gauge("karp_cloudprovider_offerings_estimated", "Offerings whose price is an estimate");
+    let of = |kind: CapacityType| Arc::new(vec![label("capacity_type", kind.as_str())]);
+    for (kind, read) in read {
+        ages.push(&of(*kind), Vec::new(), seconds(*read, snapshot.now));
+    }
+    let mut estimated: BTreeMap<CapacityType, BTreeSet<[&str; 2]>> = BTreeMap::new();
+    for t in snapshot.catalogues.values().flat_map(|catalogue| catalogue.types()) {
+        for offering in &t.offerings {
+            let all = estimated.entry(offering.capacity_type).or_default();
+            if offering.source == PriceSource::Estimated {
+                all.insert([&t.name, &offering.zone.name]);
+            }
+        }
+    }
+    for (kind, all) in estimated {
+        guesses.push(&of(kind), Vec::new(), f64::from(u32::try_from(all.len()).unwrap_or(u32::MAX)));
+    }
+    vec![ages, guesses]
+}
+
 fn of_conditions(now: Timestamp, objects: &[Conditions]) -> Vec<Gauges> {
     let mut by_kind: BTreeMap<&str, [Gauges; 2]> = BTreeMap::new();
     for object in objects {
@@ -364,7 +392,8 @@ pub(super) fn sample() -> Observed {
     let pool: karp_domain::api::NodePool = serde_json::from_value(pool).expect("a pool");
     snapshot.pools.push(Arc::new(Pool::from_kube(&pool).expect("a readable pool")));
     let usage = BTreeMap::from([("default".to_owned(), snapshot.nodes[0].capacity.clone())]);
-    Observed { snapshot, usage, conditions, only_sums: false }
+    let prices_read = [(CapacityType::Spot, "2026-11-21T11:00:00Z".parse().expect("a time"))].into();
+    Observed { snapshot, usage, conditions, prices_read, only_sums: false }
 }
 
 #[cfg(test)]
@@ -394,6 +423,20 @@ mod tests {
             Some(1.0)
         );
         assert_eq!(value(&all, "karpenter_pods_unbound_time_seconds", &[("name", "web")]), None);
+    }
+
+    #[test]
+    fn prices_tell_their_age_and_how_many_are_guessed() {
+        let mut observed = sample();
+        let told = |observed: &Observed, name: &str, kind: &str| {
+            value(&gauges(observed), &format!("karp_cloudprovider_{name}"), &[("capacity_type", kind)])
+        };
+        assert_eq!(told(&observed, "prices_age_seconds", "spot"), Some(3600.0));
+        assert_eq!(told(&observed, "prices_age_seconds", "on-demand"), None, "nobody read any");
+        assert_eq!(told(&observed, "offerings_estimated", "on-demand"), Some(1.0));
+        let known = observed.snapshot.catalogues["default"].clone();
+        observed.snapshot.catalogues.insert("other".into(), known);
+        assert_eq!(told(&observed, "offerings_estimated", "on-demand"), Some(1.0), "the same of two classes");
     }
 
     #[test]

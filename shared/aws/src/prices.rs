@@ -3,6 +3,7 @@
 use crate::config::Clients;
 use crate::error::Error;
 use aws_sdk_pricing::types::{Filter, FilterType};
+use jiff::Timestamp;
 use karp_domain::catalogue::{CapacityType, Price};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -22,6 +23,9 @@ pub struct Prices {
     pub on_demand: BTreeMap<String, Price>,
     /// By type, then zone.
     pub spot: BTreeMap<String, BTreeMap<String, Price>>,
+    /// When those of each kind were read; none of a kind that never was.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub read: BTreeMap<CapacityType, Timestamp>,
 }
 
 impl Prices {
@@ -193,6 +197,7 @@ mod tests {
         let prices = Prices {
             on_demand: BTreeMap::from([("t".into(), Price::from_micro_dollars(9))]),
             spot: BTreeMap::from([("t".into(), BTreeMap::from([("a".into(), cheap)]))]),
+            ..Prices::default()
         };
         assert_eq!(prices.of("t", "a", CapacityType::Spot), Some(cheap));
         assert_eq!(prices.of("t", "b", CapacityType::Spot), None);

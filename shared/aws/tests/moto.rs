@@ -234,7 +234,7 @@ async fn prices_are_read_from_the_price_list_and_the_spot_history() {
     let Some(aws) = Aws::open("prices").await else { return };
     let on_demand = prices::on_demand(&aws.clients).await.expect("on-demand prices");
     let spot = prices::spot(&aws.clients).await.expect("spot prices");
-    let prices = prices::Prices { on_demand, spot };
+    let prices = prices::Prices { on_demand, spot, ..prices::Prices::default() };
     assert!(prices.on_demand.len() > 500, "{}", prices.on_demand.len());
     let of = |capacity_type| prices.of("m5.large", &format!("{}a", region()), capacity_type).expect("a price");
     let (bought, spared) = (of(CapacityType::OnDemand), of(CapacityType::Spot));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karp_aws::prices::Prices;
 use karp_aws::{Clients, Error, instance_types};
 use karp_domain::catalogue::{
@@ -108,6 +109,11 @@ impl Market {
         Ok(catalogue)
     }
 
+    /// Returns when the prices of each kind were read; nothing of a kind that never was.
+    pub fn prices_read(&self) -> BTreeMap<CapacityType, Timestamp> {
+        self.prices.read()
+    }
+
     /// Returns what the nodes of a class's last catalogue were taken to be, if there is one.
     pub fn hardware(&self, class: &str) -> Option<Hardware> {
         let catalogues = self.catalogues.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,7 +212,7 @@ mod tests {
         };
         let prices = Prices {
             on_demand: BTreeMap::from([("m7i.large".to_owned(), Price::from_micro_dollars(100_800))]),
-            spot: BTreeMap::new(),
+            ..Prices::default()
         };
         let amd64 = Ami {
             id: "ami-1".to_owned(),

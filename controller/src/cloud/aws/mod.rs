@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use karp_aws::capacity_reservations::Found;
 use karp_aws::change::Permit;
 use karp_aws::images::Image;
@@ -321,6 +322,10 @@ impl CloudProvider for Aws {
 
     fn reservations(&self) -> BTreeMap<String, u32> {
         self.reservations.as_ref().map(Reservations::free).unwrap_or_default()
+    }
+
+    fn prices_read(&self) -> BTreeMap<CapacityType, Timestamp> {
+        self.market.prices_read()
     }
 
     async fn catalogue(&self, class: &Ec2NodeClass) -> Result<Arc<Catalogue>, CloudError> {

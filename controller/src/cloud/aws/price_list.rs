@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karp_aws::prices::{self, Prices};
 use karp_aws::{Clients, Error};
+use karp_domain::catalogue::CapacityType;
 
 use super::super::Store;
 use super::fresh::Fresh;
@@ -58,6 +60,11 @@ impl PriceList {
         }
         Ok(found)
     }
+
+    /// Returns when the prices of each kind were read, by this process or an earlier one; nothing of a kind that never was.
+    pub fn read(&self) -> BTreeMap<CapacityType, Timestamp> {
+        self.source.locked().prices.as_ref().map(|prices| prices.read.clone()).unwrap_or_default()
+    }
 }
 
 impl Source {
@@ -85,7 +92,10 @@ impl Source {
         let (on_demand, spot) = futures::join!(within(limit, on_demand), within(limit, spot));
         let (on_demand, good) = newer("on-demand", on_demand, &previous.on_demand);
         let (spot, also_good) = newer("spot", spot, &previous.spot);
-        let found = Prices { on_demand, spot };
+        let mut read = previous.read;
+        let answered = [(CapacityType::OnDemand, good && !self.isolated), (CapacityType::Spot, also_good)];
+        read.extend(answered.into_iter().filter(|(_, new)| *new).map(|(kind, _)| (kind, Timestamp::now())));
+        let found = Prices { on_demand, spot, read };
         let whole = good && also_good;
         tracing::info!(
             "on-demand-prices" = found.on_demand.len(),
@@ -154,8 +164,8 @@ mod tests {
     fn new_prices_of_one_kind_are_kept_beside_the_last_good_ones_of_the_other() {
         let price = karp_domain::catalogue::Price::from_micro_dollars(1);
         let spot = || BTreeMap::from([("m5.large".to_owned(), BTreeMap::from([("a".to_owned(), price)]))]);
-        let both = Prices { on_demand: BTreeMap::from([("m5.large".to_owned(), price)]), spot: spot() };
-        let one = Prices { on_demand: BTreeMap::new(), spot: spot() };
+        let one = Prices { spot: spot(), ..Prices::default() };
+        let both = Prices { on_demand: BTreeMap::from([("m5.large".to_owned(), price)]), ..one.clone() };
         assert!(is_worth_keeping(&both, true, true) && is_worth_keeping(&both, false, true));
         assert!(!is_worth_keeping(&both, false, false), "nothing is new");
         assert!(!is_worth_keeping(&one, false, true), "what a former process kept may be better than nothing");
