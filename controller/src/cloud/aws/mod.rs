@@ -429,7 +429,9 @@ impl CloudProvider for Aws {
 
     async fn release(&self, class: &Ec2NodeClass) -> Result<(), CloudError> {
         let name = class.name_any();
-        let count = launch_template::delete_all(&self.clients, &class::ownership(&self.cluster_name, &name)).await?;
+        // each for itself: where one may not be deleted, the other is not left behind for that
+        let templates = launch_template::delete_all(&self.clients, &class::ownership(&self.cluster_name, &name)).await;
+        let profiles = self.profiles.release(&self.clients, &self.cluster_name, class).await;
         self.templates.forget(&name);
         self.market.forget(&name);
         self.subnets.forget(&name);
@@ -438,7 +440,7 @@ impl CloudProvider for Aws {
         self.placements.forget(&name);
         self.reservations.iter().for_each(|reservations| reservations.forget(&name));
         self.validated.forget(&name);
-        let profiles = self.profiles.release(&self.clients, &self.cluster_name, class).await?;
+        let (count, profiles) = (templates?, profiles?);
         tracing::info!(EC2NodeClass.name = name, count, profiles, "deleted launch templates and instance profiles");
         Ok(())
     }
