@@ -87,6 +87,8 @@ def launch(world, ec2, params):
     plan = spread(pools, wanted) if strategy == "diversified" else fill(pools, wanted)
     if sum(count for _, count in plan) < int(options.get("MinTargetCapacity") or 0):
         plan = []
+    if sum(count for _, count in plan) < wanted:
+        errors += [no_capacity(pool, capacity_type) for pool in pools]
     fleet = record(ec2, params)
     tags = tags_of(params.get("TagSpecifications"))
     launched = []
@@ -95,6 +97,16 @@ def launch(world, ec2, params):
         launched.append({"LaunchTemplateAndOverrides": named(pool), "Lifecycle": capacity_type,
                          "InstanceIds": [i.id for i in made], "InstanceType": pool.data["InstanceType"]})
     return {"FleetId": fleet.id, "Instances": launched, "Errors": errors}
+
+
+def no_capacity(pool, capacity_type):
+    """What EC2 says of a pool that had some of what was asked for, and no more."""
+    return {"LaunchTemplateAndOverrides": named(pool), "Lifecycle": capacity_type, "ErrorCode": "InsufficientInstanceCapacity",
+            "ErrorMessage": short_of(pool)}
+
+
+def short_of(pool):
+    return f"We currently do not have sufficient {pool.data['InstanceType']} capacity in the Availability Zone you requested ({pool.zone})."
 
 
 def candidates(world, ec2, params, capacity_type):
@@ -151,8 +163,7 @@ def check(world, ec2, pool, capacity_type):
     elif rule := world.faults.capacity_error(capacity_type=capacity_type, instance_type=kind, zone=pool.zone, subnet=subnet_id):
         pool.available = int(rule.get("available", 0))
         if pool.available <= 0:
-            raise Refused(rule.get("code", "InsufficientInstanceCapacity"), rule.get(
-                "message", f"We currently do not have sufficient {kind} capacity in the Availability Zone you requested ({pool.zone})."))
+            raise Refused(rule.get("code", "InsufficientInstanceCapacity"), rule.get("message", short_of(pool)))
 
 
 def offered(region, zone, _known={}):

@@ -41,6 +41,13 @@ class Fleet(FleetStand):
         answer = self.fleet(["m5.large"])
         self.assertEqual((answer["Instances"], {e["ErrorCode"] for e in answer["Errors"]}), ([], {"MaxSpotInstanceCountExceeded"}))
 
+    def test_a_fleet_that_gets_less_says_what_ran_out(self):
+        self.post("capacity", [{"instance_type": "m5.large", "available": 1}])
+        answer = self.fleet(["m5.large"], count=len(self.seed["subnet_ids"]) + 2)
+        self.assertEqual(sum(len(i["InstanceIds"]) for i in answer["Instances"]), len(self.seed["subnet_ids"]))
+        told = [(e["ErrorCode"], e["LaunchTemplateAndOverrides"]["Overrides"]["InstanceType"]) for e in answer["Errors"]]
+        self.assertEqual(told, [("InsufficientInstanceCapacity", "m5.large")] * len(self.seed["subnet_ids"]))
+
     def test_a_silent_fleet_launches_nothing_and_says_no_reason(self):
         self.post("silence", [{"where": "default-1"}])
         answer = self.fleet(["m5.large"])
