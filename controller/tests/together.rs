@@ -2,7 +2,7 @@
 //! instance of its own whoever crashes when, and every instance is told whose it is.
 //!
 //! Runs when `KARP_TEST_KUBECONFIG`, `KARP_TEST_AWS_ENDPOINT` and `KARP_TEST_CLUSTER` name a sandbox; `cargo verify` starts one. `KARP_TOGETHER=1000`
-//! says how many claims the first test makes.
+//! says how many equal claims the first test makes, and how many different ones the second.
 
 mod support;
 
@@ -23,6 +23,14 @@ use support::{create, until, until_within};
 const BURST: usize = 50;
 /// Beyond the burst, enough for a few batches.
 const CLAIMS: usize = 130;
+/// Different claims: enough to wait for some tokens.
+const APART: usize = 80;
+/// Over what EC2's rate asks for (issue 6).
+const OVER: f64 = 1.1;
+/// How long the first and the last of few take by themselves, on a busy machine; of a thousand it is nothing.
+const STARTS: Duration = Duration::from_secs(5);
+/// A claim whose answer was lost is kept for two minutes.
+const UNHEARD: Duration = Duration::from_secs(60);
 /// How long the names of all instances may take: CreateTags comes ten times a second, and a hundred times at once.
 const NAMING: Duration = Duration::from_secs(240);
 /// For how long what a lost call may have launched is looked for here; two minutes in real life.
@@ -54,15 +62,20 @@ impl<'s> Crowd<'s> {
         status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
     }
 
-    /// Makes so many claims.
+    /// Makes so many claims that ask for the same.
     async fn come(&self, count: usize) {
+        self.come_for(count, |_| ["m5.large", "m5a.large"].map(str::to_owned)).await;
+    }
+
+    /// Makes so many claims, each for its own types.
+    async fn come_for(&self, count: usize, types: impl Fn(usize) -> [String; 2]) {
         let one = |at: usize| {
             json!({
                 "metadata": { "name": format!("{}-{at:04}", self.stand.name), "labels": { (labels::NODE_POOL): self.stand.name } },
                 "spec": {
                     "nodeClassRef": { "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": self.named },
                     "requirements": [
-                        { "key": labels::INSTANCE_TYPE, "operator": "In", "values": ["m5.large", "m5a.large"] },
+                        { "key": labels::INSTANCE_TYPE, "operator": "In", "values": types(at) },
                         { "key": labels::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"] },
                     ],
                     "resources": { "requests": { "cpu": "1", "pods": "4" } },
@@ -78,6 +91,16 @@ impl<'s> Crowd<'s> {
     async fn all(&self) -> Vec<NodeClaim> {
         let ours = ListParams::default().labels(&format!("{}={}", labels::NODE_POOL, self.stand.name));
         self.claims.list(&ours).await.expect("claims").items
+    }
+
+    /// Asserts that all volumes of the pool are told their claims, as instances are.
+    fn volumes_are_told(&self) {
+        let filter = format!("Filter.1.Name=tag:{}&Filter.1.Value.1={}", labels::NODE_POOL, self.stand.name);
+        let listed = self.stand.aws.ec2(&format!("Action=DescribeVolumes&{filter}"));
+        let tagged = |key: &str| listed.matches(&format!("<key>{key}</key>")).count();
+        let (all, of_batches) = (tagged(labels::NODE_POOL), tagged(BATCH));
+        assert!(all > 0 && of_batches > 0, "{all} volumes, {of_batches} of batches");
+        assert_eq!((tagged("karpenter.sh/nodeclaim"), tagged("Name")), (all, all), "{listed}");
     }
 
     async fn launched(&self) -> usize {
@@ -164,9 +187,76 @@ async fn claims_that_ask_for_the_same_are_launched_together() {
     let together = count - BURST.min(count);
     assert!(calls.len() < BURST + together / 2, "{} calls", calls.len());
     crowd.each_has_its_own(count).await;
+    crowd.volumes_are_told();
     let tagged: Vec<Value> = serde_json::from_value(stand.aws.look("calls?action=CreateTags")).expect("calls");
     let named = tagged.iter().filter(|call| call["error"].is_null()).count();
     assert!(named > 0 && tagged.len() - named <= 1 + named / 20, "{named} of {} calls", tagged.len());
+    crowd.go().await;
+    stand.leave().await;
+}
+
+/// Two types, another pair for each number: 48 types make 1,128 pairs.
+fn pair(number: usize) -> [String; 2] {
+    let families = ["m5", "m5a", "m6a", "m6i", "m7i", "c5", "c5a", "c6a", "c6i", "r5", "r5a", "r6i"];
+    let sizes = ["large", "xlarge", "2xlarge", "4xlarge"];
+    let name = |at: usize| format!("{}.{}", families[at / sizes.len()], sizes[at % sizes.len()]);
+    let count = families.len() * sizes.len();
+    let mut pairs = (0..count).flat_map(|one| (one + 1..count).map(move |other| [one, other]));
+    pairs.nth(number).expect("so many pairs").map(name)
+}
+
+/// No two claims ask for the same: each needs a call of its own, and no call waits longer than EC2's rate asks for.
+#[tokio::test]
+async fn claims_that_differ_are_launched_as_fast_as_ec2_allows() {
+    let Some(mut stand) = Stand::open("apart").await else { return };
+    let count = std::env::var("KARP_TOGETHER").ok().map_or(APART, |count| count.parse().expect("a number"));
+    stand.start();
+    let crowd = Crowd::prepare(&stand).await;
+    until("the class is ready", async || crowd.is_ready().await).await;
+    hold_to_rates(&stand);
+    let begin = Instant::now();
+    crowd.come_for(count, pair).await;
+    let made = begin.elapsed();
+    until_within(Duration::from_secs(600), "all are launched", async || crowd.launched().await == count).await;
+    let (took, calls) = (begin.elapsed(), crowd.calls());
+    let rate = Rate::CREATE_FLEET;
+    let least = rate.every * u32::try_from(count.saturating_sub(BURST)).expect("a small number");
+    println!(
+        "figure: {count} different NodeClaims (made within {made:.1?}) have their instances after {took:.1?}, {:.2} of the {least:.1?} that EC2's rate asks for, by {} calls",
+        took.as_secs_f64() / least.as_secs_f64(),
+        calls.len()
+    );
+    assert!(calls.len() >= count, "each has a call of its own: {}", calls.len());
+    assert!(took <= least.mul_f64(OVER) + STARTS, "{took:?}, EC2's rate asks for {least:?}");
+    crowd.each_has_its_own(count).await;
+    crowd.go().await;
+    stand.leave().await;
+}
+
+/// EC2 has less than a batch asks for: those who get nothing are given up at once, since nothing of theirs can turn up.
+#[tokio::test]
+async fn a_batch_that_gets_less_gives_the_others_up_at_once() {
+    let Some(mut stand) = Stand::open("partial").await else { return };
+    // in each zone one for a call
+    stand
+        .aws
+        .door("capacity", &json!([{ "instance_type": "m5.large", "available": 1 }, { "instance_type": "m5a.large" }]));
+    stand.start();
+    let crowd = Crowd::prepare(&stand).await;
+    until("the class is ready", async || crowd.is_ready().await).await;
+    let begin = Instant::now();
+    crowd.come(CLAIMS).await;
+    until("some are given up, and nobody waits", async || {
+        let claims = crowd.all().await;
+        claims.len() < CLAIMS && claims.iter().all(|claim| !instance_of(claim).is_empty())
+    })
+    .await;
+    assert!(begin.elapsed() < UNHEARD, "what was refused is not looked for");
+    let count = crowd.all().await.len();
+    let batched = crowd.instances().iter().filter(|one| !one["tags"][BATCH].is_null()).count();
+    println!("{count} of {CLAIMS} claims got an instance, {batched} of them by batches");
+    assert!(count >= BURST && batched > 0, "batches got what there was: {count}, {batched}");
+    crowd.each_has_its_own(count).await;
     crowd.go().await;
     stand.leave().await;
 }

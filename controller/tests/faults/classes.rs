@@ -1,15 +1,20 @@
 //! What classes need is gone, not there yet, or too long.
 
-use karp_domain::api::conditions;
-use kube::api::{Patch, PatchParams};
+use std::time::Duration;
+
+use karp_domain::api::{NodePool, conditions};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::scene::{Scene, scale};
 use crate::support::stand::Stand;
-use crate::support::until;
+use crate::support::{until, until_within};
 
 /// Seconds after which EC2 knows a new instance profile.
 const PROPAGATION: u32 = 12;
+/// How long a class takes to go when its last node must go first.
+const GOES: Duration = Duration::from_secs(120);
 /// Bytes of user data, more than EC2 takes.
 const TOO_LONG: usize = 17 * 1024;
 
@@ -36,6 +41,33 @@ pub async fn role(stand: &Stand) {
     assert_eq!(scene.asked().len(), 1, "nothing was asked for before the profile was known");
     let status = scene.classes().get(&scene.name).await.expect("the class").status.expect("a status");
     assert!(status.instance_profile.is_some() && conditions::is_true(&status.conditions, conditions::READY));
+}
+
+/// Somebody takes away the right to delete launch templates: a class goes all the same, and its instance profile with it.
+pub async fn denied(stand: &Stand) {
+    let fields = json!({ "role": stand.aws.profile, "instanceProfile": Value::Null });
+    let scene = Scene::with_class(stand, "denied", &["m5dn.xlarge"], fields).await;
+    scene.pods(1).await;
+    scene.until_running(1).await;
+    let status = scene.classes().get(&scene.name).await.expect("the class").status.expect("a status");
+    let profile = status.instance_profile.expect("it has a profile");
+    let is_there =
+        || stand.aws.look("inventory")["instance_profiles"].as_array().expect("names").contains(&json!(profile));
+    assert!(is_there(), "{profile} was made");
+    let denied =
+        json!({ "action": "DeleteLaunchTemplate", "code": "UnauthorizedOperation", "status": 403, "times": 1000 });
+    stand.aws.door("fail", &json!([denied]));
+    scale(stand, &scene.name, 0).await;
+    let pools: Api<NodePool> = Api::all(stand.client.clone());
+    pools.delete(&scene.name, &DeleteParams::default()).await.expect("the pool is deleted");
+    scene.classes().delete(&scene.name, &DeleteParams::default()).await.expect("the class is asked to go");
+    until_within(GOES, "the class is gone", async || {
+        scene.classes().get_opt(&scene.name).await.is_ok_and(|class| class.is_none())
+    })
+    .await;
+    assert!(!is_there(), "{profile} outlived its class");
+    stand.aws.door("fail", &json!([{ "action": "DeleteLaunchTemplate", "times": 0 }]));
+    assert!(stand.aws.delete_templates(&scene.name).await > 0, "it was not deleted");
 }
 
 /// The class says so itself before anything is launched, and heals.

@@ -55,11 +55,13 @@ async fn faults_of_aws_end_well() {
         ("an image is deregistered", Box::pin(images::deregistered(&stand))),
         ("images are selected", Box::pin(images::selected(&stand))),
         ("a role is not known yet", Box::pin(classes::role(&stand))),
+        ("templates may not be deleted", Box::pin(classes::denied(&stand))),
         ("user data is too long", Box::pin(classes::user_data(&stand))),
         ("a placement group comes late", Box::pin(classes::group(&stand))),
         ("a list misses an instance", Box::pin(doubt::list(&stand))),
         ("an instance is invisible", Box::pin(doubt::invisible(&stand, &subnets))),
         ("an instance ends before it is seen", Box::pin(doubt::ended_unseen(&stand))),
+        ("a claim is deleted in doubt", Box::pin(doubt::deleted(&stand))),
         ("connections are cut", Box::pin(doubt::cut(&stand))),
         ("nothing is launched and no reason given", Box::pin(doubt::silent(&stand))),
     ];
