@@ -5,6 +5,8 @@
 
 #[path = "aws/requests.rs"]
 mod requests;
+#[path = "aws/secrets.rs"]
+mod secrets;
 mod support;
 #[path = "aws/tenancy.rs"]
 mod tenancy;

@@ -105,6 +105,14 @@ impl Stand {
         &self.keys[0].1
     }
 
+    /// Returns what must stay between the controller, AWS and the API server, each with its name.
+    pub fn secrets(&self) -> Vec<(&'static str, String)> {
+        let text = std::fs::read_to_string(&self.kubeconfig).expect("the kubeconfig");
+        let config: Value = serde_json::from_str(&text).expect("it is written as JSON");
+        let token = config["users"][0]["user"]["token"].as_str().expect("a token").to_owned();
+        self.keys[1..].iter().cloned().chain([("token of the account", token)]).collect()
+    }
+
     /// Returns what the controller that was started last has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).expect("the log")
