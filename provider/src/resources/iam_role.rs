@@ -338,7 +338,7 @@ mod tests {
     fn policies_of_an_older_state_get_names() {
         let (one, two, three) = ("arn:aws:iam::1:policy/a/x", "arn:aws:iam::1:policy/b/x", "arn:aws:iam::aws:policy/y");
         let old = serde_json::json!({ "name": "n", ADDITIONAL: [one, two, three] });
-        let new = upgrade(0, old.clone());
+        let new = upgrade(0, old);
         assert_eq!(new[ADDITIONAL], serde_json::json!({ "x": one, two: two, "y": three }));
         assert_eq!((&new["name"], &upgrade(1, new.clone())), (&"n".into(), &new));
         let none = serde_json::json!({ "name": "n", ADDITIONAL: null });

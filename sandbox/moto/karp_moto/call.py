@@ -71,7 +71,9 @@ class Call:
         scope = CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
         access_key, region, service = scope.groups() if scope else (None, None, None)
         target = environ.get("HTTP_X_AMZ_TARGET", "")
-        query = {k: v[0] for k, v in parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True).items()}
+        asked = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        # a key that is repeated is a list: UntagResource names each tag so
+        query = {k: v[0] if len(v) == 1 else v for k, v in asked.items()}
         if target:
             action, params = target.rpartition(".")[2], parse_json(body)
         elif "x-www-form-urlencoded" in environ.get("CONTENT_TYPE", ""):

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value as Json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{FilterFn, filter_fn};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -17,11 +18,17 @@ pub(super) fn install() {
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|level| !level.is_empty()));
     // a subscriber that the program installed before stays in charge
-    let _ = tracing_subscriber::registry().with(filter(asked.as_deref())).with(Hclog).try_init();
+    let _ =
+        tracing_subscriber::registry().with(filter(asked.as_deref())).with(Hclog.with_filter(discreet())).try_init();
 }
 
 /// What is never logged, whatever was asked for: of an EKS token, `aws_sigv4` traces the very URL that it signs, with the session token in it.
-const TELLTALE: &str = "aws_sigv4=info";
+const TELLTALE: &str = "aws_sigv4";
+
+/// Keeps the log from what tells secrets. A directive of `RUST_LOG` cannot undo it, as it could another directive.
+fn discreet() -> FilterFn {
+    filter_fn(|about| *about.level() <= Level::INFO || !about.target().starts_with(TELLTALE))
+}
 
 fn filter(asked: Option<&str>) -> EnvFilter {
     let level = match asked.map(|level| level.to_ascii_uppercase()).as_deref() {
@@ -33,8 +40,7 @@ fn filter(asked: Option<&str>) -> EnvFilter {
         Some(_) => "warn",
     };
     let quiet = "h2=info,hyper=info,hyper_util=info,rustls=info,tower=info";
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(format!("{level},{quiet}")));
-    TELLTALE.parse().map_or_else(|_| EnvFilter::new("off"), |directive| filter.add_directive(directive))
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(format!("{level},{quiet}")))
 }
 
 struct Hclog;
@@ -104,9 +110,29 @@ impl Visit for Fields {
 mod tests {
     use super::*;
 
+    /// Keeps where each event comes from.
+    #[derive(Clone, Default)]
+    struct Heard(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+    impl<S: Subscriber> Layer<S> for Heard {
+        fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+            let about = event.metadata();
+            self.0.lock().expect("no panic").push(format!("{} {}", about.level(), about.target()));
+        }
+    }
+
     #[test]
-    fn what_tells_secrets_is_not_traced_with_the_rest() {
-        let told = filter(Some("trace")).to_string();
-        assert!(told.contains("trace") && told.contains(TELLTALE), "{told}");
+    fn what_tells_secrets_is_not_traced_whatever_is_asked_for() {
+        let heard = Heard::default();
+        let asked = EnvFilter::new("trace,aws_sigv4::http_request=trace");
+        let log = tracing_subscriber::registry().with(asked).with(heard.clone().with_filter(discreet()));
+        tracing::subscriber::with_default(log, || {
+            tracing::trace!(target: "aws_sigv4::http_request", "signed with a token");
+            tracing::debug!(target: "aws_sigv4", "the same");
+            tracing::info!(target: "aws_sigv4", "nothing secret");
+            tracing::trace!(target: "aws_config", "something else");
+        });
+        assert_eq!(*heard.0.lock().expect("no panic"), ["INFO aws_sigv4", "TRACE aws_config"]);
+        assert!(filter(Some("trace")).to_string().contains("trace"));
     }
 }
