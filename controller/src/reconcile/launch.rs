@@ -12,7 +12,7 @@ use karp_domain::catalogue::{CapacityType, Catalogue, RESERVATION_LABELS, Ranked
 use karp_domain::cluster::Unreadable;
 use karp_domain::fleet::{REFUSED_WAIT, UnavailableOffering};
 use karp_domain::lifecycle::launch::{
-    ATTEMPT, BATCH, DIGEST, SOUGHT_SINCE, attempt, batch, is_in_doubt, listing_left, sought_since,
+    ATTEMPT, BATCH, DIGEST, SOUGHT_SINCE, attempt, batch, listing_left, sought_since,
 };
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
@@ -69,13 +69,12 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     let order = LaunchOrder { claim, class: &class, attempt, offerings: &offerings, catalogue: &catalogue };
     let prepared = match timed(context, "Prepare", context.cloud.prepare(&order)).await {
         Ok(prepared) => prepared,
-        Err(error) => return fail(claim, context, &class, error, Earlier::of(claim)).await,
+        Err(error) => return fail(claim, context, &class, error).await,
     };
     let turn = match batch::take_turn(context, &prepared, claim).await {
         Turn::Own(turn) => turn,
         Turn::Shared(outcome) => return launched_together(outcome, context, &class, &catalogue).await,
     };
-    let earlier = Earlier::of(claim);
     let stamp = json!({ "annotations": { (ATTEMPT): attempt.to_string(), (DIGEST): prepared.digest } });
     let claim = &node_claim::stamp(context, claim, stamp).await?;
     match timed(context, "Create", context.cloud.launch(&prepared, turn)).await {
@@ -87,7 +86,7 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
             Some(instance) => adopt(claim, context, &instance, &catalogue, LAUNCHED).await,
             None => seek(claim, context, &message).await,
         },
-        Err(error) => fail(claim, context, &class, error, earlier).await,
+        Err(error) => fail(claim, context, &class, error).await,
     }
 }
 
@@ -104,8 +103,7 @@ async fn launched_together(
             adopt(&claim, context, &instance, catalogue, LAUNCHED).await
         }
         Some(Outcome::Failed { claim, error, taught }) => {
-            // nobody is part of a batch whose earlier call may have launched something
-            let action = fail(&claim, context, class, error, Earlier::Answered).await;
+            let action = fail(&claim, context, class, error).await;
             if taught {
                 context.replan.notify_one();
             }
@@ -116,15 +114,10 @@ async fn launched_together(
     }
 }
 
-/// Notes since when the instance of a launch is looked for, whose answer nobody has.
-pub async fn note_sought(claim: &NodeClaim, context: &Context) -> Result<NodeClaim, Error> {
-    let stamp = json!({ "annotations": { (SOUGHT_SINCE): Timestamp::now().to_string() } });
-    Ok(node_claim::stamp(context, claim, stamp).await?)
-}
-
 /// Notes that nobody has the answer to the launch, and that nothing of it is listed yet.
 async fn seek(claim: &NodeClaim, context: &Context, message: &str) -> Result<Action, Error> {
-    let claim = note_sought(claim, context).await?;
+    let stamp = json!({ "annotations": { (SOUGHT_SINCE): Timestamp::now().to_string() } });
+    let claim = node_claim::stamp(context, claim, stamp).await?;
     node_claim::write(context, &claim, |status, now| {
         let (unknown, reason) =
             (ConditionStatus::Unknown, if batch(&claim).is_some() { "LaunchInDoubt" } else { "TokenReused" });
@@ -347,36 +340,14 @@ async fn give_up(claim: &NodeClaim, context: &Context, lack: Lack, message: &str
     Ok(Action::await_change())
 }
 
-/// Says whether an earlier call for a claim, under the token of the next, may have launched something.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Earlier {
-    Answered,
-    InDoubt,
-}
-
-impl Earlier {
-    /// Reads it from the claim as it was before the next call was written on it.
-    fn of(claim: &NodeClaim) -> Self {
-        if is_in_doubt(claim) { Self::InDoubt } else { Self::Answered }
-    }
-}
-
 /// Draws the consequence of a launch that gave nothing.
-async fn fail(
-    claim: &NodeClaim,
-    context: &Context,
-    class: &Ec2NodeClass,
-    error: LaunchError,
-    earlier: Earlier,
-) -> Result<Action, Error> {
-    // A call that was refused as such says nothing of an earlier one under the token, whose answer may have been lost. What is known to have
-    // launched nothing leaves no doubt on the claim, which would keep it from going.
+async fn fail(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error: LaunchError) -> Result<Action, Error> {
+    // A call that was refused as such says nothing of an earlier one under the token, whose answer may have been lost.
+    // A batch is one call: what is refused of it is asked for by another.
     let answered = match &error {
         LaunchError::Denied { .. } | LaunchError::Elsewhere(_) => true,
-        LaunchError::InsufficientCapacity { .. } | LaunchError::Cloud(_) => {
-            earlier == Earlier::Answered && is_in_doubt(claim)
-        }
-        LaunchError::NodeClassNotReady(_) | LaunchError::TokenReused(_) | LaunchError::InDoubt(_) => false,
+        LaunchError::Cloud(_) => batch(claim).is_some(),
+        _ => false,
     };
     let advanced = if answered { Some(advance(claim, context).await?) } else { None };
     let claim = advanced.as_ref().unwrap_or(claim);

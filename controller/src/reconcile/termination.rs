@@ -14,7 +14,7 @@ use karp_domain::api::{NodeClaim, labels};
 use karp_domain::cluster::{Node as ReadNode, Pod, Readiness};
 use karp_domain::eviction::{self, Answer, Answers, Drain, Step, Target};
 use karp_domain::lifecycle;
-use karp_domain::lifecycle::launch::{Unlisted, batch, unlisted, was_tried};
+use karp_domain::lifecycle::launch::{batch, was_tried};
 use kube::api::ListParams;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::batch::{Seat, seat};
 use super::driver::Driver;
-use super::{Context, Error, launch, node_claim, protection, registration};
+use super::{Context, Error, node_claim, protection, registration};
 use crate::effect::{self, Effect};
 use crate::observe::Change;
 use crate::ops::events::Reason;
@@ -36,9 +36,6 @@ const DRAIN_PAUSE: Duration = Duration::from_secs(2);
 const LEAST_PAUSE: Duration = Duration::from_millis(200);
 /// Pause between questions whether an instance is gone.
 const INSTANCE_PAUSE: Duration = Duration::from_secs(2);
-
-/// Pause between looks for an instance that may not be listed yet.
-const LISTING_PAUSE: Duration = Duration::from_secs(5);
 
 /// Runs the controller of leaving nodes until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
@@ -303,15 +300,23 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         }
         return Ok(Action::requeue(DRAIN_PAUSE));
     }
-    let instances = match remains(claim, context).await? {
-        Remains::Instances(ids) => ids,
-        Remains::Unlisted(pause) => return Ok(Action::requeue(pause)),
+    let instances = match node_claim::provider_id(claim) {
+        Some(id) => vec![id.to_owned()],
+        // Killed between the launch and its record: the tag knows.
+        None if let Some(id) = batch(claim) => match seat(claim, id, context).await? {
+            Seat::Given(instance) => vec![instance.provider_id],
+            Seat::Empty => Vec::new(),
+        },
+        None if was_tried(claim) => {
+            context.cloud.find(claim).await?.into_iter().map(|instance| instance.provider_id).collect()
+        }
+        None => Vec::new(),
     };
     let launched = lifecycle::since(claim, conditions::LAUNCHED);
     let mut gone = true;
     let mut told = None;
-    if let Some(first) = instances.first() {
-        told = Some(tell_end(claim, first, context).await?);
+    if !instances.is_empty() {
+        told = mark(Some(claim), context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
     }
     for id in &instances {
         gone &= context.cloud.terminate(id).await?.is_over(launched, Timestamp::now());
@@ -322,78 +327,25 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
     if effect::remove_finalizer(&context.client, &latest(claim, context), labels::TERMINATION_FINALIZER).await?
         == effect::Outcome::Done
     {
+        let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
+        let labels =
+            TerminatedLabels::new(node_claim::pool_of(claim), label(labels::CAPACITY_TYPE), label(labels::ZONE));
+        context.metrics.nodeclaims_terminated.get_or_create(&labels).inc();
         // nothing of it is left that anybody would have to reckon with
         context.assumed().forget(&claim.name_any());
-        count_end(claim, told.as_ref().unwrap_or(claim), asked, context);
+        let (pool, now) = (PoolLabels::new(node_claim::pool_of(claim)), Timestamp::now());
+        let took = |since: Timestamp| now.duration_since(since).as_secs_f64().max(0.0);
+        context.metrics.nodeclaims_termination_duration.get_or_create(&pool).observe(took(asked));
+        let status = told.as_ref().unwrap_or(claim).status.as_ref();
+        let all = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
+        if let Some(ending) = conditions::get(all, conditions::INSTANCE_TERMINATING) {
+            let took = took(ending.last_transition_time);
+            context.metrics.instance_termination_duration.get_or_create(&pool).observe(took);
+        }
         let id = instances.first().map(String::as_str).unwrap_or_default();
         tracing::info!(NodeClaim.name = claim.name_any(), "provider-id" = id, "deleted nodeclaim");
     }
     Ok(Action::await_change())
-}
-
-/// What there is of a claim in the cloud.
-enum Remains {
-    /// Its instance; several, or none.
-    Instances(Vec<String>),
-    /// Perhaps an instance that is not listed yet: to look again after this.
-    Unlisted(Duration),
-}
-
-/// Finds what there is of a claim in the cloud.
-async fn remains(claim: &NodeClaim, context: &Context) -> Result<Remains, Error> {
-    if let Some(id) = node_claim::provider_id(claim) {
-        return Ok(Remains::Instances(vec![id.to_owned()]));
-    }
-    // Killed between the launch and its record: the tag knows.
-    let found: Vec<String> = match batch(claim) {
-        Some(id) => match seat(claim, id, context).await? {
-            Seat::Given(instance) => vec![instance.provider_id],
-            Seat::Empty => Vec::new(),
-        },
-        None if was_tried(claim) => {
-            context.cloud.find(claim).await?.into_iter().map(|instance| instance.provider_id).collect()
-        }
-        None => Vec::new(),
-    };
-    if !found.is_empty() {
-        return Ok(Remains::Instances(found));
-    }
-    Ok(match unlisted(claim, Timestamp::now(), context.options.launch_listing) {
-        Unlisted::Nothing => Remains::Instances(Vec::new()),
-        Unlisted::Unsought => {
-            launch::note_sought(claim, context).await?;
-            Remains::Unlisted(LISTING_PAUSE)
-        }
-        Unlisted::For(left) => Remains::Unlisted(left.min(LISTING_PAUSE)),
-    })
-}
-
-/// Tells in a claim's status that its instance ends. One that was found by its tag alone is written down: when it has ended, the claim
-/// must not wait for one that may turn up.
-async fn tell_end(claim: &NodeClaim, instance: &str, context: &Context) -> Result<NodeClaim, Error> {
-    node_claim::write(context, claim, |status, now| {
-        if status.provider_id.as_deref().is_none_or(str::is_empty) {
-            status.provider_id = Some(instance.to_owned());
-        }
-        let (kind, done) = (conditions::INSTANCE_TERMINATING, ConditionStatus::True);
-        conditions::set(&mut status.conditions, kind, done, "", "", now);
-    })
-    .await
-}
-
-/// Counts a claim that is gone; `told` is what its status said last.
-fn count_end(claim: &NodeClaim, told: &NodeClaim, asked: Timestamp, context: &Context) {
-    let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
-    let labels = TerminatedLabels::new(node_claim::pool_of(claim), label(labels::CAPACITY_TYPE), label(labels::ZONE));
-    context.metrics.nodeclaims_terminated.get_or_create(&labels).inc();
-    let (pool, now) = (PoolLabels::new(node_claim::pool_of(claim)), Timestamp::now());
-    let took = |since: Timestamp| now.duration_since(since).as_secs_f64().max(0.0);
-    context.metrics.nodeclaims_termination_duration.get_or_create(&pool).observe(took(asked));
-    let all = told.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    if let Some(ending) = conditions::get(all, conditions::INSTANCE_TERMINATING) {
-        let took = took(ending.last_transition_time);
-        context.metrics.instance_termination_duration.get_or_create(&pool).observe(took);
-    }
 }
 
 /// Returns the claim as the cache has it now: this reconcile may just have written its status.

@@ -18,7 +18,6 @@ use karp_domain::disruption::{
 use karp_domain::eviction::{self, Drain, Target};
 use karp_domain::fleet::{self, Extent, Lesson};
 use karp_domain::lease::Elector;
-use karp_domain::lifecycle::launch::Unlisted;
 use karp_domain::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Seats, Step, Witnesses};
 use karp_domain::pace::Bucket;
 use karp_domain::resources::Resources;
@@ -243,28 +242,6 @@ fn s5_launches_in_doubt_that_join_others() {
         ..changing()
     };
     case("S-5", 240, together).catches(&Flaw);
-}
-
-/// A claim goes at once where nothing of its launch is listed, though nobody has the answer.
-#[test]
-fn s6_claims_that_go_before_their_instance_is_listed() {
-    struct Flaw;
-    impl Decisions for Flaw {
-        fn unlisted(&self, _: &NodeClaim, _: Timestamp) -> Unlisted {
-            Unlisted::Nothing
-        }
-    }
-    let unseen = Faults {
-        lost_reply_permille: 400,
-        list_lag_seconds: 60,
-        deletes_permille: 40,
-        scales_permille: 10,
-        ends_permille: 10,
-        ..calm()
-    };
-    // as long as watches are late and others use up all calls the launch is not repeated
-    case("S-6", 120, Faults { watch_lag_seconds: 15, others_permille: 15, ..unseen }).catches(&Flaw);
-    case("S-6", 60, Faults { batches_permille: 700, ..unseen }).catches(&Flaw);
 }
 
 /// What one call launched for several claims is given out with no look at who goes by what already.

@@ -50,30 +50,6 @@ pub fn sought_since(claim: &NodeClaim) -> Option<Option<Timestamp>> {
     said(claim, SOUGHT_SINCE).map(|since| since.parse().ok())
 }
 
-/// Says what may still come of a launch of which nothing is listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unlisted {
-    /// Nothing: none was begun, or it has a definite answer, or what it gave would be listed by now.
-    Nothing,
-    /// An instance, and nobody has noted yet since when it is looked for.
-    Unsought,
-    /// An instance, for so long.
-    For(Duration),
-}
-
-/// Answers what may still come of a claim's launch, when EC2, which shows instances within `listed`, lists nothing of it. Until that is nothing
-/// the claim must not go: nobody else would know whose the instance is.
-#[must_use]
-pub fn unlisted(claim: &NodeClaim, now: Timestamp, listed: Duration) -> Unlisted {
-    if !is_in_doubt(claim) {
-        return Unlisted::Nothing;
-    }
-    match sought_since(claim).flatten() {
-        None => Unlisted::Unsought,
-        Some(since) => listing_left(since, now, listed).map_or(Unlisted::Nothing, Unlisted::For),
-    }
-}
-
 /// Returns how long an instance may still turn up in EC2's lists, which show it within `listed`; nothing once it would have.
 #[must_use]
 pub fn listing_left(since: Timestamp, now: Timestamp, listed: Duration) -> Option<Duration> {
@@ -96,26 +72,5 @@ mod tests {
         };
         assert_eq!([left(0), left(29), left(30), left(9000)], [Some(30), Some(1), None, None]);
         assert_eq!(left(-500), Some(30), "a clock that went back does not wait for ever");
-    }
-
-    #[test]
-    fn a_claim_without_an_answer_is_kept_until_its_instance_would_be_listed() {
-        let (start, listed) = (Timestamp::UNIX_EPOCH, Duration::from_secs(120));
-        let mut claim = NodeClaim::new("c", crate::api::NodeClaimSpec::default());
-        let mut after = |said: &[(&str, &str)], seconds: i64| {
-            let said = said.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-            claim.metadata.annotations = Some(said.collect());
-            unlisted(&claim, start + SignedDuration::from_secs(seconds), listed)
-        };
-        assert_eq!(after(&[], 0), Unlisted::Nothing);
-        assert_eq!(after(&[(ATTEMPT, "2")], 0), Unlisted::Nothing, "the last attempt was answered");
-        let asked = [(ATTEMPT, "1"), (DIGEST, "d")];
-        assert_eq!(after(&asked, 9000), Unlisted::Unsought);
-        let since = start.to_string();
-        let sought = [(ATTEMPT, "1"), (DIGEST, "d"), (SOUGHT_SINCE, since.as_str())];
-        assert_eq!(after(&sought, 20), Unlisted::For(Duration::from_secs(100)));
-        assert_eq!(after(&sought, 120), Unlisted::Nothing);
-        let nonsense = [(ATTEMPT, "1"), (DIGEST, "d"), (SOUGHT_SINCE, "yesterday")];
-        assert_eq!(after(&nonsense, 9000), Unlisted::Unsought);
     }
 }

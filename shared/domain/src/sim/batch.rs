@@ -17,7 +17,7 @@ use crate::lifecycle::{APPEARS_WITHIN, Seats, Step, provider_id};
 use crate::pace::THROTTLED_WAIT;
 
 /// Pause between looks for what a batch gave.
-pub(super) const LISTING_PAUSE: Duration = Duration::from_secs(5);
+const LISTING_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a controller knows of a batch.
 #[derive(Clone, Debug, Default)]
@@ -99,10 +99,11 @@ impl Controller<'_> {
             Err(Refusal::LostReply) => {
                 members.iter().try_for_each(|claim| survived(failed(world, &name(claim), conditions::LAUNCH_FAILED)))
             }
-            // a definite answer: the next attempt is another request
-            Err(Refusal::Code(code)) => {
-                members.iter().try_for_each(|claim| survived(self.refused(world, claim, offering, code)))
-            }
+            Err(Refusal::Code(code)) => members.iter().try_for_each(|claim| {
+                // a definite answer: the next attempt is another request
+                survived(advance(world, &name(claim)))?;
+                survived(self.refused(world, claim, offering, code))
+            }),
         }
     }
 
@@ -171,7 +172,7 @@ fn join(world: &mut World, claim: &NodeClaim, id: &str) -> Result<(), Stop> {
 }
 
 /// Notes that a claim's instance is looked for from now on.
-pub(super) fn seek(world: &mut World, name: &str) -> Result<(), Stop> {
+fn seek(world: &mut World, name: &str) -> Result<(), Stop> {
     let now = world.clock();
     annotate(world, name, |all| {
         all.insert(SOUGHT_SINCE.to_owned(), now.to_string());

@@ -184,33 +184,11 @@ pub(super) fn a_throttle_teaches_nothing(world: &mut World, code: &str, before: 
     }
 }
 
-/// S-6: a claim is the last to know of its instance, also of one that it never heard of.
-pub(super) fn ends_before_its_claim(world: &mut World, claim: &NodeClaim, id: Option<&str>) {
-    let left = match id {
-        Some(id) => Some(id.to_owned()).filter(|id| world.is_alive(id)),
-        None => unheard_of(world, claim),
-    };
-    if let Some(id) = left {
-        let name = claim.metadata.name.clone().unwrap_or_default();
-        world.violate("S-6", format!("{name} went before its instance {id}"));
+/// S-6: a claim is the last to know of its instance.
+pub(super) fn ends_before_its_claim(world: &mut World, claim: &str, id: Option<&str>) {
+    if let Some(id) = id.filter(|id| world.is_alive(id)) {
+        world.violate("S-6", format!("{claim} went before its instance {id}"));
     }
-}
-
-/// Finds an instance that was launched for a claim without one; of a batch, one that its other claims would leave over.
-fn unheard_of(world: &World, claim: &NodeClaim) -> Option<String> {
-    let alive = |one: &&Instance| one.ends.is_none();
-    let Some(id) = batch(claim) else {
-        let own = |one: &&Instance| claim.metadata.uid.as_deref() == Some(&*one.claim_uid);
-        return world.instances.values().filter(alive).find(own).map(|one| one.id.clone());
-    };
-    let held: BTreeSet<&str> = world.claims.values().filter_map(provider_id).collect();
-    let free = |one: &&Instance| one.batch.as_deref() == Some(id) && !held.contains(&*one.id);
-    let free: Vec<&Instance> = world.instances.values().filter(alive).filter(free).collect();
-    let seeks = |one: &&NodeClaim| {
-        batch(one) == Some(id) && provider_id(one).is_none() && one.metadata.uid != claim.metadata.uid
-    };
-    let others = world.claims.values().filter(seeks).count();
-    free.get(others).map(|one| one.id.clone())
 }
 
 /// S-12: what was refused for a reason that stays is left alone for a while; a second less, since calls are counted by the second.

@@ -13,7 +13,6 @@ use crate::eviction::{self, Drain};
 use crate::fleet::{self, Lesson};
 use crate::interruption::{self, Message, Notice, Recall, Vacating};
 use crate::lease::Elector;
-use crate::lifecycle::launch::Unlisted;
 use crate::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Seats, Witnesses, launch};
 use crate::pace::Bucket;
 use crate::scheduling::{self, Solution};
@@ -67,11 +66,6 @@ pub trait Decisions {
     /// Gives what was found of a batch to its claims: [`Seats::seek`].
     fn seek(&self, seats: &mut Seats, batch: &str, found: &[String], claims: &[NodeClaim]) {
         seats.seek(batch, found, claims);
-    }
-
-    /// Answers what may still come of the launch of a claim that is to go: [`launch::unlisted`].
-    fn unlisted(&self, claim: &NodeClaim, now: Timestamp) -> Unlisted {
-        launch::unlisted(claim, now, lifecycle::APPEARS_WITHIN.unsigned_abs())
     }
 
     /// Answers what to collect: [`Collector::pass`].

@@ -8,16 +8,16 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::account::{Action, Throttled};
-use super::batch::{LISTING_PAUSE, Seat, seek};
+use super::batch::Seat;
 use super::check;
 use super::cloud::Instance;
 use super::controller::Controller;
 use super::world::{World, is_ready};
-use super::writes::{Stop, ask, call, set, taint, wrote};
+use super::writes::{Stop, ask, call, taint, wrote};
 use crate::api::{NodeClaim, conditions};
 use crate::cluster::Pod;
 use crate::eviction::{self, Answer, Drain};
-use crate::lifecycle::launch::{Unlisted, batch, was_tried};
+use crate::lifecycle::launch::{batch, was_tried};
 use crate::lifecycle::{self, provider_id};
 use crate::pace::THROTTLED_WAIT;
 
@@ -55,26 +55,11 @@ impl Controller<'_> {
             },
             None => None,
         };
-        match &id {
-            Some(id) if provider_id(claim).is_none() => {
-                // what was found by its tag alone is not looked for once more when it has ended
-                set(world, claim, |status, _| status.provider_id = Some(id.clone()))?;
-            }
-            Some(_) => {}
-            None => match self.decisions.unlisted(claim, world.clock()) {
-                Unlisted::Nothing => {}
-                Unlisted::Unsought if world.is_current(claim) => return seek(world, &name),
-                Unlisted::Unsought | Unlisted::For(_) => {
-                    self.turns.rest(&name, world.uptime() + LISTING_PAUSE);
-                    return Ok(());
-                }
-            },
-        }
         let launched = lifecycle::since(claim, conditions::LAUNCHED);
         let gone = id.as_ref().is_none_or(|id| self.end_instance(world, id, launched));
         if gone && world.is_current(claim) {
             ask(world)?;
-            check::ends_before_its_claim(world, claim, id.as_deref());
+            check::ends_before_its_claim(world, &name, id.as_deref());
             world.claims.remove(&name);
             return wrote(world);
         }

@@ -93,10 +93,6 @@ impl Controller<'_> {
             self.unavailable.mark(&missing, now);
         }
         check::a_throttle_teaches_nothing(world, code, &known, &self.unavailable);
-        // a refusal says nothing of an earlier call under the token, whose answer may have been lost
-        if lesson == Lesson::Nothing || !is_in_doubt(claim) {
-            advance(world, name)?;
-        }
         match lesson {
             Lesson::Missing(_) => delete_claim(world, name),
             Lesson::Wait => {
@@ -105,6 +101,7 @@ impl Controller<'_> {
             }
             Lesson::Nothing => {
                 self.turns.rest(name, now + REFUSED_WAIT);
+                advance(world, name)?;
                 failed(world, name, code)
             }
         }
