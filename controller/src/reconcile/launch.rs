@@ -340,6 +340,26 @@ async fn give_up(claim: &NodeClaim, context: &Context, lack: Lack, message: &str
     Ok(Action::await_change())
 }
 
+/// Remembers what a refused launch teaches: what cannot be had, and for how long its claim rests, which is answered.
+fn learn(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error: &LaunchError) -> Option<Duration> {
+    let pause = match error {
+        LaunchError::InsufficientCapacity { offerings, .. } => {
+            remember(context, offerings);
+            None
+        }
+        LaunchError::Denied { .. } => Some(REFUSED_WAIT),
+        LaunchError::InDoubt(error) | LaunchError::Cloud(error) => match error {
+            CloudError::Retry { after, .. } => *after,
+            CloudError::Refused { .. } => Some(REFUSED_WAIT),
+        },
+        LaunchError::NodeClassNotReady(_) | LaunchError::Elsewhere(_) | LaunchError::TokenReused(_) => None,
+    };
+    if let Some(pause) = pause {
+        context.rests.begin(claim, class, pause);
+    }
+    pause
+}
+
 /// Draws the consequence of a launch that gave nothing.
 async fn fail(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error: LaunchError) -> Result<Action, Error> {
     // A call that was refused as such says nothing of an earlier one under the token, whose answer may have been lost.
@@ -349,11 +369,12 @@ async fn fail(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error:
         LaunchError::Cloud(_) => batch(claim).is_some(),
         _ => false,
     };
+    // Before anything is written, which may fail: the same would be asked for again at once.
+    let pause = learn(claim, context, class, &error);
     let advanced = if answered { Some(advance(claim, context).await?) } else { None };
     let claim = advanced.as_ref().unwrap_or(claim);
-    let (reason, message, pause) = match &error {
+    let (reason, message) = match &error {
         LaunchError::InsufficientCapacity { offerings, message } => {
-            remember(context, offerings);
             let given_up = give_up(claim, context, Lack::Capacity, message).await?;
             // what taught nothing would be planned again as it was
             if !offerings.is_empty() {
@@ -366,21 +387,16 @@ async fn fail(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error:
             tracing::warn!(NodeClaim.name = claim.name_any(), error = message, "launching nodeclaim elsewhere");
             return Ok(Action::requeue(Duration::ZERO));
         }
-        LaunchError::TokenReused(message) => ("TokenReused", message.clone(), None),
-        LaunchError::InDoubt(CloudError::Retry { after, message })
-        | LaunchError::Cloud(CloudError::Retry { after, message }) => {
-            (conditions::LAUNCH_FAILED, message.clone(), *after)
-        }
+        LaunchError::TokenReused(message) => ("TokenReused", message.clone()),
+        LaunchError::InDoubt(CloudError::Retry { message, .. })
+        | LaunchError::Cloud(CloudError::Retry { message, .. }) => (conditions::LAUNCH_FAILED, message.clone()),
         LaunchError::Denied { reason, message }
         | LaunchError::InDoubt(CloudError::Refused { reason, message })
         | LaunchError::Cloud(CloudError::Refused { reason, message }) => {
             context.events.publish(&effect::reference(claim), Reason::LaunchFailed, message.clone());
-            (reason.as_str(), message.clone(), Some(REFUSED_WAIT))
+            (reason.as_str(), message.clone())
         }
     };
-    if let Some(pause) = pause {
-        context.rests.begin(claim, class, pause);
-    }
     tracing::error!(NodeClaim.name = claim.name_any(), reason, error = message, "launching nodeclaim");
     node_claim::write(context, claim, |status, now| {
         let unknown = ConditionStatus::Unknown;

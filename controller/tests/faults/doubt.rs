@@ -97,35 +97,6 @@ pub async fn ended_unseen(stand: &Stand) {
     assert_eq!(scene.instances().len(), 1);
 }
 
-/// The answer of a launch is lost, and its claim is deleted while EC2 does not show the instance yet: the claim stays until that is found and
-/// ended.
-pub async fn deleted(stand: &Stand) {
-    let scene = Scene::new(stand, "dropped");
-    stand.aws.door("hide", &json!([{ "where": scene.name, "young_seconds": MISSED.as_secs() }]));
-    stand.aws.door("cut", &json!([{ "action": "CreateFleet", "where": scene.name }]));
-    // the call is not repeated either, so that nobody knows its instance
-    let odd = json!([{ "action": "CreateFleet", "where": scene.name, "after": 1, "times": 1000, "code": "SomethingOdd", "dry_runs": false }]);
-    stand.aws.door("fail", &odd);
-    scene.pool(&scene.name, &stand.name, &["on-demand"], &["m5zn.2xlarge"], 1).await;
-    scene.pods(1).await;
-    until("EC2 has launched it", async || scene.instances().len() == 1).await;
-    scale(stand, &scene.name, 0).await;
-    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
-    for claim in scene.claims().await {
-        claims.delete(&claim.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
-    }
-    let ending = |one: &Value| one["state"] == "shutting-down" || one["state"] == "terminated";
-    until_within(MISSED + COLLECTED, "the claim is gone", async || {
-        // whoever looks at the instances first may see them end later
-        let gone = scene.claims().await.is_empty();
-        assert!(!gone || scene.instances().iter().all(ending), "the claim went before its instance");
-        gone
-    })
-    .await;
-    assert_eq!(scene.instances().len(), 1, "it was launched once");
-    stand.aws.door("fail", &json!([{ "action": "CreateFleet", "where": scene.name, "times": 0 }]));
-}
-
 /// The answer of a launch is lost, its repetition is refused for want of rights, and the controller is another one when these are back: the
 /// refusal says nothing of the first call, whose instance is not seen yet.
 pub async fn refused_after_a_lost_answer(stand: &mut Stand) {
