@@ -99,13 +99,6 @@ pub fn policy(queue_arn: &str, own: impl IntoIterator<Item = Json>) -> String {
     canonical_value(&policy)
 }
 
-/// What the statements of the queue's policy are called that are karp's.
-pub fn karps() -> BTreeSet<String> {
-    let policy = karp_domain::iam::queue_policy("");
-    let statements = policy["Statement"].as_array().into_iter().flatten();
-    statements.filter_map(|statement| statement["Sid"].as_str().map(str::to_owned)).collect()
-}
-
 /// Gives the URL of a queue by its name.
 pub async fn url_of(aws: &Aws, name: &str) -> Result<Option<String>, Failure> {
     match aws.sqs().get_queue_url().queue_name(name).send().await {

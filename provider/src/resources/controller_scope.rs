@@ -134,11 +134,9 @@ pub fn recover(state: Value) -> Value {
     if !own.is_empty() {
         state.set("ami_ssm_parameter_arns", iam_role::text_set(&own));
     }
-    let karps = karps();
-    let others = statements.iter().filter(|one| one["Sid"].as_str().is_none_or(|sid| !karps.contains(sid)));
-    let others: Vec<Value> = others.filter_map(Statement::read).map(Statement::into_value).collect();
+    let others = statement::of_others(&policy, &karps());
     if !others.is_empty() {
-        state.set("extra_statements", Value::List(others));
+        state.set("extra_statements", Value::List(others.into_iter().map(Statement::into_value).collect()));
     }
     state
 }
@@ -150,9 +148,7 @@ fn karps() -> BTreeSet<String> {
         interruption_queue_arn: Some(String::new()),
         ..Model::default()
     };
-    let policy: Json = serde_json::from_str(&any.document("")).unwrap_or_default();
-    let statements = policy["Statement"].as_array().into_iter().flatten();
-    statements.filter_map(|statement| statement["Sid"].as_str().map(str::to_owned)).collect()
+    statement::sids(&serde_json::from_str(&any.document("")).unwrap_or_default())
 }
 
 impl Model {

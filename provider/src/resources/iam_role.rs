@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Schema, Timeouts, Type, Value};
 
@@ -101,15 +101,17 @@ pub fn additional(planned: &Value) -> Option<BTreeSet<String>> {
 
 /// Writes further policies into the state of an import, each under its own name.
 pub fn with_additional(state: Value, arns: &BTreeSet<String>) -> Value {
-    if arns.is_empty() { state } else { state.with(ADDITIONAL, by_name(arns.iter().map(String::as_str))) }
+    if arns.is_empty() {
+        state
+    } else {
+        state.with(ADDITIONAL, Value::object(by_name(arns.iter().map(String::as_str))))
+    }
 }
 
 /// Brings a state to today's shape: before version 1 the further policies were a set.
 pub fn upgrade(version: i64, mut state: Json) -> Json {
     if let (0, Some(arns)) = (version, state[ADDITIONAL].as_array()) {
-        let named = by_name(arns.iter().filter_map(Json::as_str));
-        let named = named.as_map().into_iter().flatten().filter_map(|(name, arn)| Some((name.clone(), arn.as_str()?)));
-        state[ADDITIONAL] = named.map(|(name, arn)| (name, Json::from(arn))).collect();
+        state[ADDITIONAL] = json!(by_name(arns.iter().filter_map(Json::as_str)));
     }
     state
 }
@@ -124,14 +126,14 @@ fn same_values(prior: &Value, planned: &Value) -> bool {
 }
 
 /// Names each policy as IAM does; by its ARN where two of several paths or accounts have one name.
-fn by_name<'a>(arns: impl Iterator<Item = &'a str>) -> Value {
+fn by_name<'a>(arns: impl Iterator<Item = &'a str>) -> BTreeMap<String, String> {
     let mut named = BTreeMap::new();
     for arn in arns {
         let name = arn.rsplit('/').next().unwrap_or(arn);
         let name = if named.contains_key(name) { arn } else { name };
         named.insert(name.to_owned(), arn.to_owned());
     }
-    Value::object(named)
+    named
 }
 
 /// Plans what all roles share, then what the role is for: `None` while that is not known.
@@ -337,11 +339,11 @@ mod tests {
     #[test]
     fn policies_of_an_older_state_get_names() {
         let (one, two, three) = ("arn:aws:iam::1:policy/a/x", "arn:aws:iam::1:policy/b/x", "arn:aws:iam::aws:policy/y");
-        let old = serde_json::json!({ "name": "n", ADDITIONAL: [one, two, three] });
+        let old = json!({ "name": "n", ADDITIONAL: [one, two, three] });
         let new = upgrade(0, old);
-        assert_eq!(new[ADDITIONAL], serde_json::json!({ "x": one, two: two, "y": three }));
+        assert_eq!(new[ADDITIONAL], json!({ "x": one, two: two, "y": three }));
         assert_eq!((&new["name"], &upgrade(1, new.clone())), (&"n".into(), &new));
-        let none = serde_json::json!({ "name": "n", ADDITIONAL: null });
+        let none = json!({ "name": "n", ADDITIONAL: null });
         assert_eq!(upgrade(0, none.clone()), none);
     }
 

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
 use tfplugin::schema::validate::{self, Validator};
 use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
@@ -113,7 +112,7 @@ impl Resource for InterruptionQueue {
     }
 
     fn validate(&self, config: &Value) -> Diagnostics {
-        statement::check(config, queue::karps())
+        statement::check(config, karps())
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
@@ -268,13 +267,14 @@ fn policy(arn: &str, own: Option<&Vec<Statement>>) -> String {
 
 /// Reads the user's own statements out of a queue's policy: those that are not karp's, and on this queue alone.
 fn own_statements(policy: &str, arn: &str) -> Option<Vec<Statement>> {
-    let policy: Json = serde_json::from_str(policy).unwrap_or_default();
-    let karps = queue::karps();
-    let others = policy["Statement"].as_array().into_iter().flatten();
-    let others = others.filter(|one| one["Sid"].as_str().is_none_or(|sid| !karps.contains(sid)));
-    let own = others.filter_map(Statement::read).filter(|one| one.is_on(arn)).map(Statement::anywhere);
-    let own: Vec<Statement> = own.collect();
+    let others = statement::of_others(&serde_json::from_str(policy).unwrap_or_default(), &karps());
+    let own: Vec<Statement> = others.into_iter().filter(|one| one.is_on(arn)).map(Statement::anywhere).collect();
     (!own.is_empty()).then_some(own)
+}
+
+/// What karp's own statements are called.
+fn karps() -> BTreeSet<String> {
+    statement::sids(&karp_domain::iam::queue_policy(""))
 }
 
 fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {

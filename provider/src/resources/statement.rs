@@ -118,6 +118,21 @@ pub fn check(config: &Value, karps: BTreeSet<String>) -> Diagnostics {
     found
 }
 
+/// What the statements of a policy are called.
+pub fn sids(policy: &Json) -> BTreeSet<String> {
+    statements(policy).filter_map(|statement| statement["Sid"].as_str().map(str::to_owned)).collect()
+}
+
+/// Reads the statements of a policy that are not karp's, as far as attributes can say them.
+pub fn of_others(policy: &Json, karps: &BTreeSet<String>) -> Vec<Statement> {
+    let others = statements(policy).filter(|one| one["Sid"].as_str().is_none_or(|sid| !karps.contains(sid)));
+    others.filter_map(Statement::read).collect()
+}
+
+fn statements(policy: &Json) -> impl Iterator<Item = &Json> {
+    policy["Statement"].as_array().into_iter().flatten()
+}
+
 /// Reads what is one text or a list of them.
 pub fn texts(value: &Json) -> Vec<String> {
     let all = value.as_array().map_or_else(|| vec![value], |many| many.iter().collect());
@@ -161,7 +176,7 @@ impl Statement {
     }
 
     /// Reads a statement; nothing where it says more than the attributes can (`NotAction`, `NotResource`, `NotPrincipal`).
-    pub fn read(statement: &Json) -> Option<Self> {
+    fn read(statement: &Json) -> Option<Self> {
         const READ: [&str; 6] = ["Sid", "Effect", "Principal", "Action", "Resource", "Condition"];
         if statement.as_object()?.keys().any(|key| !READ.contains(&key.as_str())) {
             return None;
