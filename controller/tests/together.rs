@@ -29,7 +29,7 @@ const APART: usize = 80;
 const OVER: f64 = 1.1;
 /// How long the first and the last of few take by themselves, on a busy machine; of a thousand it is nothing.
 const STARTS: Duration = Duration::from_secs(5);
-/// A claim whose answer was lost is kept for two minutes.
+/// What a lost answer may have launched is looked for for two minutes: a claim that goes sooner was not in doubt.
 const UNHEARD: Duration = Duration::from_secs(60);
 /// How long the names of all instances may take: CreateTags comes ten times a second, and a hundred times at once.
 const NAMING: Duration = Duration::from_secs(240);
@@ -44,7 +44,7 @@ struct Crowd<'s> {
 }
 
 impl<'s> Crowd<'s> {
-    /// Makes the class and the pool, under whose name EC2 knows the instances.
+    /// Makes the class and the pool, under whose name EC2 knows the instances, and waits until the controller says that the class is ready.
     async fn prepare(stand: &'s Stand) -> Self {
         let (classes, name) = (Api::<Ec2NodeClass>::all(stand.client.clone()), &stand.name);
         let own = classes.get(name).await.expect("the stand's class");
@@ -53,18 +53,28 @@ impl<'s> Crowd<'s> {
         let class = format!("{name}-crowd");
         create::<Ec2NodeClass>(&classes, json!({ "metadata": { "name": class }, "spec": spec })).await;
         stand.pool(&["on-demand"]).await;
+        until("the class is ready", async || {
+            let status = classes.get(&class).await.ok().and_then(|class| class.status);
+            status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+        })
+        .await;
         Self { stand, claims: Api::all(stand.client.clone()), named: class }
     }
 
-    async fn is_ready(&self) -> bool {
-        let classes = Api::<Ec2NodeClass>::all(self.stand.client.clone());
-        let status = classes.get(&self.named).await.ok().and_then(|class| class.status);
-        status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
+    /// Makes so many claims, each for its own types, where EC2's published rates hold; answers how long it took to make them, and until the last had
+    /// its instance.
+    async fn launch_at_rates(&self, count: usize, types: impl Fn(usize) -> [String; 2]) -> (Duration, Duration) {
+        hold_to_rates(self.stand);
+        let begin = Instant::now();
+        self.come_for(count, types).await;
+        let made = begin.elapsed();
+        until_within(Duration::from_secs(600), "all are launched", async || self.launched().await == count).await;
+        (made, begin.elapsed())
     }
 
     /// Makes so many claims that ask for the same.
     async fn come(&self, count: usize) {
-        self.come_for(count, |_| ["m5.large", "m5a.large"].map(str::to_owned)).await;
+        self.come_for(count, alike).await;
     }
 
     /// Makes so many claims, each for its own types.
@@ -152,6 +162,11 @@ impl<'s> Crowd<'s> {
     }
 }
 
+/// The same types for every claim.
+fn alike(_: usize) -> [String; 2] {
+    ["m5.large", "m5a.large"].map(str::to_owned)
+}
+
 /// EC2's published rates hold at the emulator.
 fn hold_to_rates(stand: &Stand) {
     let rate = |rate: Rate| json!({ "per_second": 1.0 / rate.every.as_secs_f64(), "burst": rate.burst });
@@ -170,13 +185,8 @@ async fn claims_that_ask_for_the_same_are_launched_together() {
     let count = std::env::var("KARP_TOGETHER").ok().map_or(CLAIMS, |count| count.parse().expect("a number"));
     stand.start();
     let crowd = Crowd::prepare(&stand).await;
-    until("the class is ready", async || crowd.is_ready().await).await;
-    hold_to_rates(&stand);
-    let begin = Instant::now();
-    crowd.come(count).await;
-    let made = begin.elapsed();
-    until_within(Duration::from_secs(600), "all are launched", async || crowd.launched().await == count).await;
-    let (took, calls) = (begin.elapsed(), crowd.calls());
+    let (made, took) = crowd.launch_at_rates(count, alike).await;
+    let calls = crowd.calls();
     let throttled = calls.iter().filter(|call| !call["error"].is_null()).count();
     println!(
         "figure: {count} equal NodeClaims (made within {made:.1?}) have their instances after {took:.1?}, by {} CreateFleet calls, of which {throttled} were throttled",
@@ -212,13 +222,8 @@ async fn claims_that_differ_are_launched_as_fast_as_ec2_allows() {
     let count = std::env::var("KARP_TOGETHER").ok().map_or(APART, |count| count.parse().expect("a number"));
     stand.start();
     let crowd = Crowd::prepare(&stand).await;
-    until("the class is ready", async || crowd.is_ready().await).await;
-    hold_to_rates(&stand);
-    let begin = Instant::now();
-    crowd.come_for(count, pair).await;
-    let made = begin.elapsed();
-    until_within(Duration::from_secs(600), "all are launched", async || crowd.launched().await == count).await;
-    let (took, calls) = (begin.elapsed(), crowd.calls());
+    let (made, took) = crowd.launch_at_rates(count, pair).await;
+    let calls = crowd.calls();
     let rate = Rate::CREATE_FLEET;
     let least = rate.every * u32::try_from(count.saturating_sub(BURST)).expect("a small number");
     println!(
@@ -243,7 +248,6 @@ async fn a_batch_that_gets_less_gives_the_others_up_at_once() {
         .door("capacity", &json!([{ "instance_type": "m5.large", "available": 1 }, { "instance_type": "m5a.large" }]));
     stand.start();
     let crowd = Crowd::prepare(&stand).await;
-    until("the class is ready", async || crowd.is_ready().await).await;
     let begin = Instant::now();
     crowd.come(CLAIMS).await;
     until("some are given up, and nobody waits", async || {
@@ -269,7 +273,6 @@ async fn a_crash_in_the_middle_of_a_batch_loses_nothing_and_launches_nothing_twi
     stand.start_with(&settings);
     {
         let crowd = Crowd::prepare(&stand).await;
-        until("the class is ready", async || crowd.is_ready().await).await;
         // what is launched together is seen late, too
         stand.aws.door("hide", &json!([{ "where": stand.name, "young_seconds": 3 }]));
         stand.aws.door("hold", &json!({ "action": "CreateFleet" }));
