@@ -2,7 +2,6 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -108,7 +107,7 @@ impl Plan {
     fn start_etcd(&self, tools: &Tools, ports: &Ports, processes: &Processes) -> Result<(Handle, String)> {
         let (client, peer) =
             (format!("http://127.0.0.1:{}", ports.pick()?), format!("http://127.0.0.1:{}", ports.pick()?));
-        let mut command = Command::new(tools.program("etcd"));
+        let mut command = tools.service("etcd");
         command
             .arg("--data-dir")
             .arg(self.run_dir.join("etcd"))
@@ -124,7 +123,7 @@ impl Plan {
         let webhook = self.run_dir.join("token-webhook.json");
         kubeconfig::write_webhook(&webhook, token_review)?;
         let pki = &self.pki;
-        let mut command = Command::new(tools.program("kube-apiserver"));
+        let mut command = tools.service("kube-apiserver");
         command
             .arg(format!("--etcd-servers={etcd}"))
             .arg(format!("--secure-port={}", self.port))
@@ -155,7 +154,7 @@ impl Plan {
         processes: &Processes,
         kubeconfig: &Path,
     ) -> Result<Handle> {
-        let mut command = Command::new(tools.program("kube-controller-manager"));
+        let mut command = tools.service("kube-controller-manager");
         command
             .arg(flag("--kubeconfig", kubeconfig))
             .arg(flag("--authentication-kubeconfig", kubeconfig))
@@ -183,7 +182,7 @@ impl ControlPlane {
 }
 
 fn start_scheduler(tools: &Tools, ports: &Ports, processes: &Processes, kubeconfig: &Path) -> Result<Handle> {
-    let mut command = Command::new(tools.program("kube-scheduler"));
+    let mut command = tools.service("kube-scheduler");
     command
         .arg(flag("--kubeconfig", kubeconfig))
         .arg(flag("--authentication-kubeconfig", kubeconfig))

@@ -1,6 +1,6 @@
 //! kwok plays the kubelet of every Node that is annotated `kwok.x-k8s.io/node=fake`.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
@@ -24,7 +24,7 @@ const POD_CIDR: &str = "10.96.0.0/16";
 pub fn start(run_dir: &Path, tools: &Tools, processes: &Processes, kubeconfig: &Path) -> Result<Handle> {
     let stages = run_dir.join("kwok-stages.yaml");
     std::fs::write(&stages, STAGES).with_context(|| format!("writing {}", stages.display()))?;
-    let mut command = Command::new(tools.program("kwok"));
+    let mut command = tools.service("kwok");
     command
         .arg("--kubeconfig")
         .arg(kubeconfig)

@@ -17,6 +17,10 @@ use crate::{layout::Layout, process, progress::Step};
 
 /// Characters of a digest in a folder's name.
 const KEY_LENGTH: usize = 12;
+/// By how much a service's memory may grow, in percent of what it uses, before Go looks for garbage.
+const GARBAGE_PERCENT: &str = "400";
+/// From which size on Go looks for garbage sooner.
+const GARBAGE_LIMIT: &str = "1GiB";
 /// How often a build is asked whether it has ended.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -79,6 +83,14 @@ impl Tools {
     /// Returns the path of a program.
     pub fn program(&self, name: &str) -> PathBuf {
         self.bin.join(name)
+    }
+
+    /// Returns the command of one of the cluster's programs, all of which are written in Go and share few processors: they may take more memory
+    /// than by default before they look for what is garbage.
+    pub(crate) fn service(&self, name: &str) -> Command {
+        let mut command = Command::new(self.program(name));
+        command.env("GOGC", GARBAGE_PERCENT).env("GOMEMLIMIT", GARBAGE_LIMIT);
+        command
     }
 
     /// Returns the tools if all of them are in the cache already.
