@@ -39,10 +39,10 @@ const PURE: [&str; 6] = ["test", "-p", "karp-domain", "-p", "workspace-hack", "-
 const SHOWN_LINES: usize = 200;
 /// What makes tests run at length: property test cases (256 otherwise), and whatever else a test does more of.
 const DEEP: [(&str, &str); 2] = [("PROPTEST_CASES", "4096"), ("KARP_DEEP", "1")];
-/// Lives that the simulator plays beside the other tests, always the same.
-const LIVES: &str = "300";
-/// The same with `--deep`, from what is committed.
-const DEEP_LIVES: &str = "1500";
+/// Lives that the simulator plays beside the other tests.
+const LIVES: u64 = 300;
+/// The same with `--deep`.
+const DEEP_LIVES: u64 = 5000;
 /// From what property tests draw their cases: from what is committed, so that the same files are judged alike each time and every change
 /// draws others. `--deep` draws at random.
 const SEED: &str = "PROPTEST_RNG_SEED";
@@ -158,12 +158,9 @@ impl Verify {
         self.note("sandbox", true, begin);
         let mut env = sandbox.test_env();
         let seed = record::seed(&self.layout.root);
-        let mut lives = BTreeMap::from([(lives::COUNT.to_owned(), LIVES.to_owned())]);
+        let first = lives::first(&self.layout);
+        println!("  simulated lives begin with {}={first}", lives::FIRST);
         if self.deep {
-            let first = lives::first(&self.layout);
-            println!("  simulated lives begin with {}={first}", lives::FIRST);
-            lives.insert(lives::FIRST.to_owned(), first.to_string());
-            lives.insert(lives::COUNT.to_owned(), DEEP_LIVES.to_owned());
             println!("  deep property tests draw by {DEEP_SEED}={seed}");
             env.insert(DEEP_SEED.to_owned(), seed.to_string());
             env.extend(DEEP.map(|(name, value)| (name.to_owned(), value.to_owned())));
@@ -173,7 +170,9 @@ impl Verify {
         }
         // Edge tests wait more than they work: those that only work take what they leave of the processors.
         let edge = self.command_of_cargo(&EDGE, &env);
-        let (many, pure) = (self.command_of_cargo(&lives::TEST, &lives), self.command_of_cargo(&PURE, &env));
+        // Thousands are worth a release build.
+        let (lives, count) = if self.deep { (&lives::RELEASE[..], DEEP_LIVES) } else { (&lives::TEST[..], LIVES) };
+        let (many, pure) = (self.command_of_cargo(lives, &lives::many(count, first)), self.command_of_cargo(&PURE, &env));
         let beside = async {
             let pure = self.play("pure-tests", cargo::gently(&pure)).await;
             (pure, self.play("lives", cargo::gently(&many)).await)
