@@ -158,7 +158,9 @@ def check(world, ec2, pool, capacity_type):
     pool.price = prices.price(world, market, kind, pool.zone)
     if capacity_type == "spot" and pool.price > float(pool.overrides.get("MaxPrice") or "inf"):
         raise Refused("SpotMaxPriceTooLow", f"Your Spot request price of {pool.overrides['MaxPrice']} is lower than the minimum required Spot request fulfillment price of {pool.price:.6f}.")
-    if held := reservations.taken(world, pool.data, kind, pool.zone, market):
+    held = reservations.taken(world, pool.data, kind, pool.zone, market)
+    reservations.check_target(held, capacity_type)
+    if held:
         pool.reservation, pool.available = held, reservations.free(world, held)
     elif rule := world.faults.capacity_error(capacity_type=capacity_type, instance_type=kind, zone=pool.zone, subnet=subnet_id):
         pool.available = int(rule.get("available", 0))

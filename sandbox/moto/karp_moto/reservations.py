@@ -81,6 +81,17 @@ def market_of(one):
     return "interruptible-capacity-reservation" if one.get("interruptible") else None
 
 
+TARGETS = {"capacity-block": "capacity-block", "interruptible-capacity-reservation": "reserved-capacity"}  # CreateFleet's names of markets
+
+
+def check_target(one, capacity_type):
+    """Refuses a fleet that asks for another kind of capacity than the reservation that its template names has, if it names one."""
+    target = TARGETS.get(one and market_of(one), "on-demand")
+    if target != capacity_type and (one or capacity_type in TARGETS.values()):
+        named = f"'{one['id']}' needs" if one else "no reservation is named that has"
+        raise Refused("InvalidParameterValue", f"DefaultTargetCapacityType {capacity_type}: {named} {target if one else capacity_type}.")
+
+
 def taken(world, data, kind, zone, capacity_type):
     """The reservation that a launch from this template takes, if any."""
     asked = data.get("CapacityReservationSpecification") or {}

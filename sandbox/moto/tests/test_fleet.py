@@ -70,6 +70,24 @@ class Fleet(FleetStand):
         asked = [("cr-1", "default"), ("cr-1", "dedicated"), ("cr-2", "default"), ("cr-2", "dedicated")]
         self.assertEqual([launched(*one) for one in asked], [1, 0, 0, 1])
 
+    def test_a_capacity_block_is_launched_into_by_its_market_in_template_and_fleet(self):
+        self.addCleanup(self.post, "reservations", [])
+        self.post("reservations", [{"id": "cr-1", "instance_type": "m5.large", "zone": "us-east-1a", "count": 2, "type": "capacity-block",
+                                    "end": "2030-01-01T00:00:00Z"}])
+        target = {"CapacityReservationPreference": "capacity-reservations-only", "CapacityReservationTarget": {"CapacityReservationId": "cr-1"}}
+
+        def launched(capacity_type, **market):
+            data = {**self.data, "CapacityReservationSpecification": target, **market}
+            self.ec2.create_launch_template_version(LaunchTemplateName=self.name, LaunchTemplateData=data)
+            answer = self.fleet(["m5.large"], capacity_type=capacity_type)
+            return [self.instance(answer)["InstanceLifecycle"]] if answer["Instances"] else []
+
+        block = {"InstanceMarketOptions": {"MarketType": "capacity-block"}}
+        self.assertEqual(launched("capacity-block", **block), ["capacity-block"])
+        self.assertEqual([launched("on-demand", **block), launched("capacity-block"), launched("on-demand")], [[], [], []])
+        target = {"CapacityReservationPreference": "none"}
+        self.assertEqual(launched("capacity-block", **block), [], "there is no block to take")
+
     def test_reservations_are_taken_by_name_or_when_open_until_they_are_full(self):
         self.addCleanup(self.post, "reservations", [])
         self.post("reservations", [
