@@ -15,6 +15,8 @@ use crate::support::{until, until_within};
 const PROPAGATION: u32 = 12;
 /// How long a class takes to go when its last node must go first.
 const GOES: Duration = Duration::from_secs(120);
+/// Calls that IAM throttles: more than the attempts of one pass.
+const THROTTLED: u32 = 6;
 /// Bytes of user data, more than EC2 takes.
 const TOO_LONG: usize = 17 * 1024;
 
@@ -43,7 +45,7 @@ pub async fn role(stand: &Stand) {
     assert!(status.instance_profile.is_some() && conditions::is_true(&status.conditions, conditions::READY));
 }
 
-/// Somebody takes away the right to delete launch templates: a class goes all the same, and its instance profile with it.
+/// Somebody takes away the right to delete launch templates, and IAM throttles: a class goes all the same, and its instance profile with it.
 pub async fn denied(stand: &Stand) {
     let fields = json!({ "role": stand.aws.profile, "instanceProfile": Value::Null });
     let scene = Scene::with_class(stand, "denied", &["m5dn.xlarge"], fields).await;
@@ -56,7 +58,8 @@ pub async fn denied(stand: &Stand) {
     assert!(is_there(), "{profile} was made");
     let denied =
         json!({ "action": "DeleteLaunchTemplate", "code": "UnauthorizedOperation", "status": 403, "times": 1000 });
-    stand.aws.door("fail", &json!([denied]));
+    let throttled = json!({ "action": "DeleteInstanceProfile", "where": profile, "code": "Throttling", "status": 400, "times": THROTTLED });
+    stand.aws.door("fail", &json!([denied, throttled]));
     scale(stand, &scene.name, 0).await;
     let pools: Api<NodePool> = Api::all(stand.client.clone());
     pools.delete(&scene.name, &DeleteParams::default()).await.expect("the pool is deleted");

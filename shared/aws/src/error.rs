@@ -371,12 +371,37 @@ impl Kind {
     }
 }
 
+/// Joins two answers. Of two failures the one tells that another try may cure: where one thing may not be done and the other fails for a moment,
+/// the moment passes.
+///
+/// # Errors
+/// The failure, or the one of both that passes.
+pub fn both<A, B>(one: Result<A, Error>, other: Result<B, Error>) -> Result<(A, B), Error> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (Err(one), Err(other)) if one.retry() == Retry::OnSpecChange => Err(other),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use aws_smithy_runtime_api::client::result::ConnectorError;
     use aws_smithy_runtime_api::http::Response;
     use aws_smithy_types::error::metadata::ErrorMetadata;
+
+    #[test]
+    fn of_two_failures_the_one_tells_that_passes() {
+        let failed = |code: &str| Err::<u8, _>(Error::from_code("iam:Test", code, "m".to_owned()));
+        let told = |one, other| both(one, other).map_err(|error| error.code().map(str::to_owned).unwrap_or_default());
+        let (denied, throttled) = ("AccessDenied", "Throttling");
+        assert_eq!(told(failed(denied), failed(throttled)), Err(throttled.to_owned()));
+        assert_eq!(told(failed(throttled), failed(denied)), Err(throttled.to_owned()));
+        assert_eq!(told(failed(denied), Ok(2)), Err(denied.to_owned()));
+        assert_eq!(told(Ok(1), failed(throttled)), Err(throttled.to_owned()));
+        assert_eq!(told(Ok(1), Ok(2)), Ok((1, 2)));
+    }
 
     #[test]
     fn codes_lead_to_the_right_next_step() {

@@ -2,7 +2,7 @@
 
 use crate::capacity_reservations::Taken;
 use crate::config::Clients;
-use crate::error::Error;
+use crate::error::{Error, both};
 use crate::selector::{filter, read_tags, tag_filters, write_tags};
 use aws_sdk_ec2::operation::create_launch_template::builders::CreateLaunchTemplateFluentBuilder;
 use aws_sdk_ec2::types as ec2;
@@ -338,7 +338,7 @@ pub async fn delete(clients: &Clients, id: &str) -> Result<(), Error> {
     }
 }
 
-/// Deletes every template that carries all of `tags` and returns how many there were.
+/// Deletes every template that carries all of `tags` and returns how many there were; one that may not be deleted holds up no other.
 ///
 /// # Errors
 /// [`Error::InvalidRequest`] when `tags` is empty (that would be every template of the account), and any failure of the calls.
@@ -348,10 +348,11 @@ pub async fn delete_all(clients: &Clients, tags: &BTreeMap<String, String>) -> R
         return Err(Error::InvalidRequest { action: DELETE, code: "NoTags".into(), message });
     }
     let found = list(clients, tags).await?;
+    let mut deleted = Ok(());
     for template in &found {
-        delete(clients, &template.id).await?;
+        deleted = both(deleted, delete(clients, &template.id).await).map(drop);
     }
-    Ok(found.len())
+    deleted.map(|()| found.len())
 }
 
 async fn find_named(clients: &Clients, name: &str) -> Result<Option<Template>, Error> {

@@ -27,6 +27,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use karp_aws::capacity_reservations::Found;
 use karp_aws::change::Permit;
+use karp_aws::error::both;
 use karp_aws::images::Image;
 use karp_aws::instances::{BATCH_TAG, CLAIM_TAG};
 use karp_aws::pace::Token;
@@ -440,7 +441,7 @@ impl CloudProvider for Aws {
         self.placements.forget(&name);
         self.reservations.iter().for_each(|reservations| reservations.forget(&name));
         self.validated.forget(&name);
-        let (count, profiles) = (templates?, profiles?);
+        let (count, profiles) = both(templates, profiles)?;
         tracing::info!(EC2NodeClass.name = name, count, profiles, "deleted launch templates and instance profiles");
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
+use karp_aws::error::both;
 use karp_aws::instance_profiles::{self, Profile, Wanted};
 use karp_aws::{Clients, Error, instances};
 use karp_domain::api::{Ec2NodeClass, conditions};
@@ -107,9 +108,12 @@ impl Profiles {
             return Ok(0);
         }
         let found = instance_profiles::list(clients, &path(cluster, clients.region(), &uid)).await?;
+        let mut deleted = Ok(());
         for profile in &found {
-            instance_profiles::delete(clients, &profile.name).await?;
+            let one = instance_profiles::delete(clients, &profile.name).await;
+            deleted = both(deleted, one).map(drop);
         }
+        deleted?;
         self.known.invalidate(&uid);
         self.listed.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         Ok(found.len())
