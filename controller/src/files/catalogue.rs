@@ -111,7 +111,7 @@ impl Offered {
             let status = class.and_then(|class| class.status.as_ref());
             hardware.images = status.map(|status| status.amis.clone()).filter(|images| !images.is_empty());
             let selected = status.map(|status| status.capacity_reservations.as_slice()).unwrap_or_default();
-            let reservations = offered(selected, |id| known.capacity.reservations.get(id).copied());
+            let reservations = offered(selected, |id| known.capacity.reservations.get(id).copied(), now);
             let zones = zones_for(class, objects);
             let is_same = |known: &&Made| {
                 known.hardware == hardware && known.zones == zones && known.reservations == reservations

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use karp_domain::api::{Ec2NodeClassStatus, NodeClaim, ReservationState, labels};
+use jiff::Timestamp;
+use karp_domain::api::{Ec2NodeClassStatus, NodeClaim, block_is_over, labels};
 use karp_domain::catalogue::{CapacityType, ReservationKind};
 use karp_domain::lifecycle::provider_id;
 use kube::ResourceExt;
@@ -24,6 +25,8 @@ const BLOCK_ENDS: &str = "capacity_block_expired";
 enum Fate {
     /// It stays as it is.
     Stays,
+    /// Its claim is to say when its capacity block ends, for when EC2 lists the block no more.
+    Learns(Timestamp),
     /// Its reservation is gone: it is paid by the hour from now on.
     OnDemand,
     /// Its capacity block is about to end.
@@ -52,19 +55,19 @@ async fn pass(context: &Context) {
     if reserved.is_empty() {
         return;
     }
-    let listed = match context.cloud.list().await {
-        Ok(listed) => listed,
-        Err(error) => {
-            tracing::warn!(%error, "cannot list instances, looking at reserved nodes later");
-            return;
-        }
-    };
+    // when blocks end is known without it
+    let listed = context.cloud.list().await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot list instances, looking later for those whose reservation ended");
+        Vec::new()
+    });
+    let now = Timestamp::now();
     for claim in reserved {
         let id = provider_id(&claim);
         let instance = listed.iter().find(|one| Some(one.provider_id.as_str()) == id);
         let class = context.stores.class(&claim.spec.node_class_ref.name);
-        let done = match fate(&claim, class.as_ref().and_then(|class| class.status.as_ref()), instance) {
+        let done = match fate(&claim, class.as_ref().and_then(|class| class.status.as_ref()), instance, now) {
             Fate::Stays => Ok(()),
+            Fate::Learns(end) => learn(context, &claim, end).await,
             Fate::OnDemand => demote(context, &claim, id.unwrap_or_default()).await,
             Fate::Leaves => leave(context, &claim).await,
         };
@@ -76,17 +79,24 @@ async fn pass(context: &Context) {
     }
 }
 
-fn fate(claim: &NodeClaim, class: Option<&Ec2NodeClassStatus>, instance: Option<&Instance>) -> Fate {
+fn fate(claim: &NodeClaim, class: Option<&Ec2NodeClassStatus>, instance: Option<&Instance>, now: Timestamp) -> Fate {
     let label = |key: &str| claim.labels().get(key).map(String::as_str);
     let (id, kind) = (label(labels::CAPACITY_RESERVATION_ID), label(labels::CAPACITY_RESERVATION_TYPE));
-    let mut held = class.into_iter().flat_map(|status| &status.capacity_reservations);
-    let ends = held.any(|one| Some(one.id.as_str()) == id && one.state == ReservationState::Expiring);
-    if ends && kind == Some(ReservationKind::CapacityBlock.as_str()) {
+    let mut selected = class.into_iter().flat_map(|status| &status.capacity_reservations);
+    let held = selected.find(|one| Some(one.id.as_str()) == id);
+    let noted = claim.annotations().get(labels::CAPACITY_BLOCK_ENDS_AT).and_then(|end| end.parse::<Timestamp>().ok());
+    let block = kind == Some(ReservationKind::CapacityBlock.as_str());
+    // a class may select it no more, or not know yet what it selects
+    let over = held.map_or_else(|| noted.is_some_and(|end| block_is_over(end, now)), |one| one.is_expiring(now));
+    if block && over {
         return Fate::Leaves;
     }
     // an instance that is not listed tells nothing
-    match instance.filter(|instance| !instance.ending).map(|instance| instance.capacity_type) {
-        Some(CapacityType::OnDemand) => Fate::OnDemand,
+    if instance.is_some_and(|instance| !instance.ending && instance.capacity_type == CapacityType::OnDemand) {
+        return Fate::OnDemand;
+    }
+    match held.and_then(|one| one.end_time) {
+        Some(end) if block && noted != Some(end) => Fate::Learns(end),
         _ => Fate::Stays,
     }
 }
@@ -110,6 +120,12 @@ async fn demote(context: &Context, claim: &NodeClaim, provider_id: &str) -> Resu
         node_claim::stamp(context, claim, labels).await?;
     }
     tracing::info!(NodeClaim.name = claim.name_any(), "updated capacity type for nodeclaim: its reservation ended");
+    Ok(())
+}
+
+async fn learn(context: &Context, claim: &NodeClaim, end: Timestamp) -> Result<(), Error> {
+    let noted = json!({ "annotations": { (labels::CAPACITY_BLOCK_ENDS_AT): end.to_string() } });
+    node_claim::stamp(context, claim, noted).await?;
     Ok(())
 }
 
@@ -178,10 +194,35 @@ mod tests {
             (&block, Some(&expiring), None, Fate::Leaves),
             (&block, Some(&other), Some(&held), Fate::Stays),
         ] {
-            assert_eq!(fate(claim, class, instance), expected, "{:?} {class:?} {instance:?}", claim.labels());
+            let told = fate(claim, class, instance, Timestamp::UNIX_EPOCH);
+            assert_eq!(told, expected, "{:?} {class:?} {instance:?}", claim.labels());
         }
         let unlabelled = NodeClaim { metadata: Default::default(), ..plain };
-        assert_eq!(fate(&unlabelled, Some(&expiring), None), Fate::Stays);
+        assert_eq!(fate(&unlabelled, Some(&expiring), None, Timestamp::UNIX_EPOCH), Fate::Stays);
         assert_eq!(unlabelled.labels(), &BTreeMap::new());
+    }
+
+    /// EC2 may not be asked, or answer nothing, for all of the block's last hours.
+    #[test]
+    fn nodes_leave_a_block_in_time_whatever_ec2_lists() {
+        let at = |time: &str| format!("2026-06-01T{time}Z").parse::<Timestamp>().expect("a time");
+        let end = at("11:30:00");
+        let mut listed = class("cr-1", "active");
+        listed.capacity_reservations[0].end_time = Some(end);
+        listed.capacity_reservations[0].reservation_type = ReservationKind::CapacityBlock;
+        let unknown = Ec2NodeClassStatus { capacity_reservations: Vec::new(), ..listed.clone() };
+        let held = instance(CapacityType::Reserved, false);
+        let fresh = claim("capacity-block");
+        assert_eq!(fate(&fresh, Some(&listed), Some(&held), at("09:00:00")), Fate::Learns(end));
+        let mut told = fresh.clone();
+        let note = |end: Timestamp| [(labels::CAPACITY_BLOCK_ENDS_AT.to_owned(), end.to_string())].into();
+        told.metadata.annotations = Some(note(end));
+        for class in [Some(&listed), Some(&unknown), None] {
+            assert_eq!(fate(&told, class, Some(&held), at("10:49:59")), Fate::Stays);
+            assert_eq!(fate(&told, class, None, at("10:50:00")), Fate::Leaves, "{class:?}");
+        }
+        assert_eq!(fate(&fresh, Some(&listed), None, at("10:50:00")), Fate::Leaves, "the class knew it once");
+        told.metadata.annotations = Some(note(at("10:00:00")));
+        assert_eq!(fate(&told, Some(&listed), None, at("10:30:00")), Fate::Learns(end), "the block was extended");
     }
 }

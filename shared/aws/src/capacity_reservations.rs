@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_ec2::types as ec2;
-use jiff::{SignedDuration, Timestamp};
-use karp_domain::api::{CapacityReservation, CapacityReservationSelectorTerm, InstanceMatchCriteria, ReservationState};
+use jiff::Timestamp;
+use karp_domain::api::{
+    CapacityReservation, CapacityReservationSelectorTerm, InstanceMatchCriteria, ReservationState, block_is_over,
+};
 use karp_domain::catalogue::{ReservationKind, Tenancy};
 use serde::Serialize;
 
@@ -13,8 +15,6 @@ use crate::error::Error;
 use crate::selector::{filter, tag_filters};
 
 const DESCRIBE: &str = "ec2:DescribeCapacityReservations";
-/// EC2 ends the instances of a capacity block 30 min before the block ends; nodes are drained from ten minutes before that (Karpenter: 40 min).
-const BLOCK_ENDS_BEFORE: SignedDuration = SignedDuration::from_mins(40);
 
 /// A reservation that a selector names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +123,7 @@ async fn describe(
 fn read(found: ec2::CapacityReservation, now: Timestamp) -> Option<Found> {
     let block = matches!(found.reservation_type, Some(ec2::CapacityReservationType::CapacityBlock));
     let end_time = found.end_date.and_then(|date| Timestamp::from_second(date.secs()).ok());
-    let expiring = block && end_time.is_some_and(|end| end.duration_since(now) <= BLOCK_ENDS_BEFORE);
+    let expiring = block && end_time.is_some_and(|end| block_is_over(end, now));
     Some(Found {
         available: found.available_instance_count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
         reservation: CapacityReservation {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use karp_aws::capacity_reservations::{self, Found};
 use karp_aws::{Clients, Error};
-use karp_domain::api::{CapacityReservation, CapacityReservationSelectorTerm, ReservationState};
+use karp_domain::api::{CapacityReservation, CapacityReservationSelectorTerm};
 use karp_domain::catalogue::{self, Reservation};
 
 use super::lookups::Lookups;
@@ -96,7 +96,7 @@ impl Reservations {
     /// Returns what of a class's reservations can be offered, ordered by id. One that was not counted since the start has nothing left.
     pub fn offered(&self, selected: &[CapacityReservation]) -> Vec<catalogue::CapacityReservation> {
         let known = self.locked();
-        offered(selected, |id| known.free.get(id).copied())
+        offered(selected, |id| known.free.get(id).copied(), Timestamp::now())
     }
 
     /// Returns how many instances each has left, by id.
@@ -115,10 +115,11 @@ impl Reservations {
     }
 }
 
-/// Returns what of a class's reservations can be offered, ordered by id, as `left` counts the instances. One that was not counted has none.
+/// Returns what of a class's reservations can be offered at `now`, ordered by id, as `left` counts the instances. One that was not counted has none.
 pub fn offered(
     selected: &[CapacityReservation],
     left: impl Fn(&str) -> Option<u32>,
+    now: Timestamp,
 ) -> Vec<catalogue::CapacityReservation> {
     let offer = |one: &CapacityReservation| catalogue::CapacityReservation {
         instance_type: one.instance_type.as_str().into(),
@@ -130,7 +131,7 @@ pub fn offered(
             tenancy: one.tenancy,
             remaining: left(&one.id).unwrap_or(0),
         },
-        expiring: one.state == ReservationState::Expiring,
+        expiring: one.is_expiring(now),
     };
     let mut offered: Vec<_> = selected.iter().map(offer).collect();
     offered.sort_by(|a, b| a.reservation.id.cmp(&b.reservation.id));
@@ -163,5 +164,20 @@ mod tests {
         memory.full("cr-1");
         assert_eq!(left(), 0);
         assert!(memory.offered(&[reservation])[0].expiring);
+    }
+
+    #[test]
+    fn a_block_that_was_long_not_listed_is_not_launched_into_near_its_end() {
+        let block: CapacityReservation = serde_json::from_value(serde_json::json!({"id": "cr-1",
+            "availabilityZone": "us-east-1a", "instanceType": "p5.48xlarge", "ownerID": "123456789012",
+            "instanceMatchCriteria": "targeted", "reservationType": "capacity-block", "endTime": "2026-06-01T11:30:00Z",
+            "state": "active"}))
+        .expect("a reservation");
+        let ends = |block: &CapacityReservation, now: &str| {
+            offered(std::slice::from_ref(block), |_| Some(1), now.parse().expect("a time"))[0].expiring
+        };
+        assert!(!ends(&block, "2026-06-01T10:49:59Z") && ends(&block, "2026-06-01T10:50:00Z"));
+        let plain = CapacityReservation { reservation_type: Default::default(), ..block };
+        assert!(!ends(&plain, "2026-06-01T11:29:00Z"), "what runs there runs on, on demand");
     }
 }

@@ -40,9 +40,12 @@ pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudE
     none_found(&mut resolved);
     place(class, placement, &mut resolved)?;
     if let Some(reservations) = reservations.transpose() {
-        let found = settle(reservations, conditions::CAPACITY_RESERVATIONS_READY, &mut resolved)?.unwrap_or_default();
+        let found = settle(reservations, conditions::CAPACITY_RESERVATIONS_READY, &mut resolved)?;
         resolved.look_again = aws.reservations.as_ref().map(Reservations::lifetime);
-        resolved.capacity_reservations = Some(found.into_iter().map(|one| one.reservation).collect());
+        let listed = found.map(|found| found.into_iter().map(|one| one.reservation).collect());
+        // nothing is launched there now; when blocks end that have nodes is still to be known
+        let known = || class.status.as_ref().map(|status| status.capacity_reservations.clone()).unwrap_or_default();
+        resolved.capacity_reservations = Some(listed.unwrap_or_else(known));
     }
     profile(aws, class, &mut resolved).await?;
     validation::validate(aws, class, cluster, &mut resolved).await?;

@@ -79,6 +79,8 @@ pub const INTERRUPTED_BY: &str = "karp.sh/interrupted-by";
 pub const REPLACES: &str = "karp.sh/replaces";
 /// The call that launched for several NodeClaims at once; on each of them, and a tag of their instances.
 pub const LAUNCH_BATCH: &str = "karp.sh/launch-batch";
+/// When the capacity block ends that the instance runs in, in RFC 3339; on its NodeClaim.
+pub const CAPACITY_BLOCK_ENDS_AT: &str = "karp.sh/capacity-block-ends-at";
 pub const EC2_NODE_CLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
 pub const EC2_NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
 pub const TAGGED: &str = "karpenter.k8s.aws/tagged";

@@ -32,7 +32,7 @@ pub use node_class::{
     CapacityReservationSelectorTerm, ConnectionTracking, CpuOptions, Ec2NodeClass, Ec2NodeClassSpec,
     Ec2NodeClassStatus, EnclaveOptions, HttpTokens, InstanceMatchCriteria, InstanceStorePolicy, InterfaceType,
     MetadataOptions, NetworkInterface, PlacementGroupSelector, ReservationState, ReservationType, SecurityGroup,
-    SecurityGroupSelectorTerm, Subnet, SubnetSelectorTerm, Tenancy, Toggle, VolumeType,
+    SecurityGroupSelectorTerm, Subnet, SubnetSelectorTerm, Tenancy, Toggle, VolumeType, block_is_over,
 };
 pub use node_overlay::{NodeOverlay, NodeOverlaySpec, NodeOverlayStatus};
 pub use node_pool::{

@@ -2,7 +2,7 @@
 // Each printer column names its own type, path and priority.
 #![allow(clippy::duplicated_attributes)]
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -481,6 +481,25 @@ pub struct CapacityReservation {
     /// Whether the reservation is about to end.
     #[serde(default)]
     pub state: ReservationState,
+}
+
+impl CapacityReservation {
+    /// Says whether nothing should be launched into the reservation any more and its nodes should leave: it was found so, or it is a block that
+    /// has come to its last 40 min since.
+    #[must_use]
+    pub fn is_expiring(&self, now: Timestamp) -> bool {
+        let block = self.reservation_type == ReservationType::CapacityBlock;
+        self.state == ReservationState::Expiring || block && self.end_time.is_some_and(|end| block_is_over(end, now))
+    }
+}
+
+/// EC2 ends the instances of a capacity block 30 min before the block ends; nodes are drained from ten minutes before that (Karpenter: 40 min).
+const BLOCK_ENDS_BEFORE: SignedDuration = SignedDuration::from_mins(40);
+
+/// Says whether the nodes of a capacity block that ends at `end` should leave: 40 min before, as with Karpenter.
+#[must_use]
+pub fn block_is_over(end: Timestamp, now: Timestamp) -> bool {
+    end.duration_since(now) <= BLOCK_ENDS_BEFORE
 }
 
 /// Kinds of capacity reservations.
