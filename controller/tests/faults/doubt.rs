@@ -97,8 +97,7 @@ pub async fn ended_unseen(stand: &Stand) {
     assert_eq!(scene.instances().len(), 1);
 }
 
-/// The answer of a launch is lost, its repetition is refused for want of rights, and the controller is another one when these are back: the
-/// refusal says nothing of the first call, whose instance is not seen yet.
+/// The answer of a launch is lost, its repetition is refused for want of rights, and the controller is another one when these are back.
 pub async fn refused_after_a_lost_answer(stand: &mut Stand) {
     let name = Scene::new(stand, "refused").name;
     stand.aws.door("hide", &json!([{ "where": name, "young_seconds": INVISIBLE.as_secs() }]));
@@ -117,6 +116,10 @@ pub async fn refused_after_a_lost_answer(stand: &mut Stand) {
     stand.crash();
     stand.aws.door("fail", &json!([{ "action": "CreateFleet", "where": name, "times": 0 }]));
     stand.start();
+}
+
+/// The refusal said nothing of the first call, whose instance is not seen for long: the claim stands for it in the end.
+pub async fn found_after_a_refusal(stand: &Stand) {
     let scene = Scene::new(stand, "refused");
     scene.until_running(1).await;
     scene.only_instance().await;

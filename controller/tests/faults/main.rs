@@ -13,16 +13,12 @@ mod scene;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::future::Future;
-use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
-use futures::future::join_all;
 use karp_domain::api::NodeClaim;
 use kube::ResourceExt;
 use serde_json::json;
+use support::play::{Named, play};
 use support::stand::Stand;
 use support::until_within;
 
@@ -34,9 +30,6 @@ const INCIDENT: Duration = Duration::from_secs(300);
 const SCALED: Duration = Duration::from_secs(30);
 /// How long after that a new node runs its pod.
 const RECOVERED: Duration = Duration::from_secs(60);
-
-/// A scene by its name.
-type Named<'s> = (&'static str, Pin<Box<dyn Future<Output = ()> + 's>>);
 
 #[tokio::test]
 async fn faults_of_aws_end_well() {
@@ -65,27 +58,15 @@ async fn faults_of_aws_end_well() {
     ];
     play(scenes).await;
     scene::clear(&stand).await;
-    // so many at a time are enough for the machine: the others follow
-    play(vec![("templates may not be deleted", Box::pin(classes::denied(&stand)))]).await;
-    scene::clear(&stand).await;
-    capacity::elsewhere(&stand).await;
+    // so many at a time are enough for the machine: the others follow, while an instance is waited for that is not seen yet
     doubt::refused_after_a_lost_answer(&mut stand).await;
+    play(vec![("templates may not be deleted", Box::pin(classes::denied(&stand)))]).await;
+    capacity::elsewhere(&stand).await;
+    doubt::found_after_a_refusal(&stand).await;
     throttled(&stand).await;
     scene::clear(&stand).await;
     subnets.uproot(&stand.aws);
     stand.leave().await;
-}
-
-/// Plays scenes side by side, all of them to their ends.
-async fn play(scenes: Vec<Named<'_>>) {
-    let played = scenes.into_iter().map(|(name, scene)| async move {
-        let begin = Instant::now();
-        let failed = AssertUnwindSafe(scene).catch_unwind().await.is_err();
-        println!("scene: {name}: {} after {:.1?}", if failed { "FAILED" } else { "ok" }, begin.elapsed());
-        failed.then_some(name)
-    });
-    let failed: Vec<&str> = join_all(played).await.into_iter().flatten().collect();
-    assert!(failed.is_empty(), "{failed:?}");
 }
 
 /// EC2 refuses everything for a long time: what runs goes on, and what was asked for comes once when it is over.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use karp_aws::config::{AccessKeys, Clients, Service, Settings};
@@ -24,6 +25,8 @@ pub struct Aws {
     pub queue_url: String,
     pub seed: Value,
     clients: Clients,
+    /// The capacity reservations of each test.
+    reservations: Mutex<BTreeMap<String, Vec<Value>>>,
 }
 
 /// A thing that EC2 makes for a node.
@@ -56,6 +59,7 @@ impl Aws {
             region,
             cluster,
             clients,
+            reservations: Mutex::default(),
         };
         aws.door("reset-faults", &json!({}));
         aws.may_join(name).await;
@@ -234,6 +238,19 @@ impl Aws {
     /// Reads at the tests' door of the emulator.
     pub fn look(&self, name: &str) -> Value {
         http(&self.endpoint, "GET", &format!("/_karp/{name}"), &[], "")
+    }
+
+    /// Takes all faults back that tests asked for, as far as the emulator answers: the test may be about to end for that.
+    pub fn forgive(&self) {
+        // a second panic on the thread of a test that panics would end all tests
+        std::thread::scope(|scope| drop(scope.spawn(|| self.door("reset-faults", &json!({}))).join()));
+    }
+
+    /// Sets the capacity reservations of a test; those of others stay.
+    pub fn reserve(&self, test: &str, wanted: Vec<Value>) {
+        let mut all = self.reservations.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(test.to_owned(), wanted);
+        self.door("reservations", &all.values().flatten().cloned().collect());
     }
 
     /// Returns every instance, ended ones too, that was ever launched for a pool.

@@ -5,7 +5,9 @@
 
 pub mod account;
 pub mod aws;
+pub mod play;
 pub mod stand;
+pub mod sweep;
 
 use std::fs::File;
 use std::path::Path;

@@ -1,8 +1,10 @@
-//! A controller on the emulated AWS with a pool, a class and a namespace of its own.
+//! A controller on the emulated AWS with a pool, a class and a namespace of its own; or such a place beside others, with a controller that
+//! works for all of them.
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -16,32 +18,41 @@ use serde_json::{Value, json};
 
 use super::account::account;
 use super::aws::{Aws, exchange};
+use super::sweep::sweep;
 use super::{Turn, address, client, create, dismantle, install, of_pool, pod_spec, until};
 
-/// The names and processes of one test; what runs is ended when dropped.
+/// The names and processes of one test; what runs is ended when dropped, and what was not taken away before is then.
 pub struct Stand {
     pub client: Client,
-    pub aws: Aws,
-    /// Names pool, class, namespace, queue and profile.
+    pub aws: Arc<Aws>,
+    /// Names pool, class and namespace; of a host lease, queue and profile, too.
     pub name: String,
+    /// Names the stand whose controller works for this one: itself, if it is nobody's guest.
+    host: String,
     /// Of the account that the controller runs under.
     kubeconfig: PathBuf,
     /// Of the session at AWS that it runs in.
     keys: [(&'static str, String); 3],
     controller: Option<Child>,
     starts: u32,
-    _turn: Turn,
+    /// Nothing of it is left in the cluster.
+    left: bool,
+    /// Guests are there while it is their host's turn.
+    _turn: Option<Turn>,
 }
 
 impl Drop for Stand {
     fn drop(&mut self) {
-        // A panic in the test must not leave it behind, nor a fault for the next one.
+        // A panic in the test must not leave it behind, nor a fault or an object for the next one.
         if let Some(mut controller) = self.controller.take() {
             let _ = controller.kill();
             let _ = controller.wait();
         }
-        if !std::thread::panicking() {
-            self.aws.door("reset-faults", &json!({}));
+        if self.host == self.name {
+            self.aws.forgive();
+        }
+        if !self.left {
+            sweep(&self.aws, &self.name);
         }
     }
 }
@@ -61,13 +72,44 @@ impl Stand {
         let client = client(&kubeconfig).await;
         install(&client).await;
         let name = format!("{purpose}-{}", std::process::id());
-        let aws = Aws::prepare(endpoint, cluster, &name).await;
+        let aws = Arc::new(Aws::prepare(endpoint, cluster, &name).await);
         create::<Namespace>(&Api::all(client.clone()), json!({ "metadata": { "name": name } })).await;
         let kubeconfig = account(&client, &kubeconfig, &name, LEASE).await;
         let keys = aws.controller().await;
-        let stand = Self { client, aws, name, kubeconfig, keys, controller: None, starts: 0, _turn: turn };
+        let stand = Self {
+            client,
+            aws,
+            host: name.clone(),
+            name,
+            kubeconfig,
+            keys,
+            controller: None,
+            starts: 0,
+            left: false,
+            _turn: Some(turn),
+        };
         stand.class().await;
         Some(stand)
+    }
+
+    /// Makes room for a test beside others, for which the controller of this stand works, too. It must have been started, and goes on.
+    pub async fn guest(&self, purpose: &str) -> Self {
+        let name = format!("{purpose}-{}", std::process::id());
+        create::<Namespace>(&Api::all(self.client.clone()), json!({ "metadata": { "name": name } })).await;
+        let guest = Self {
+            client: self.client.clone(),
+            aws: self.aws.clone(),
+            name,
+            host: self.host.clone(),
+            kubeconfig: self.kubeconfig.clone(),
+            keys: self.keys.clone(),
+            controller: None,
+            starts: self.starts,
+            left: false,
+            _turn: None,
+        };
+        guest.class().await;
+        guest
     }
 
     /// Starts the controller, under the lease's real name.
@@ -77,7 +119,7 @@ impl Stand {
 
     /// The same with more in its environment.
     pub fn start_with(&mut self, more: &[(&str, &str)]) {
-        assert!(self.controller.is_none(), "one at a time");
+        assert!(self.controller.is_none() && self.host == self.name, "one at a time");
         self.starts += 1;
         let log = File::create(self.log_file()).expect("a log");
         let mut command = self.karp();
@@ -97,7 +139,7 @@ impl Stand {
     }
 
     fn log_file(&self) -> PathBuf {
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{}.log", self.name, self.starts))
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{}.log", self.host, self.starts))
     }
 
     /// Returns the access key that the controller signs with: the caller in the emulator's log.
@@ -274,13 +316,14 @@ impl Stand {
     }
 
     /// Takes everything away, with a controller that runs, and waits until nothing is left.
-    pub async fn leave(self) {
+    pub async fn leave(mut self) {
         dismantle(&self.client, &self.name).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let ended = |instance: &Value| instance["state"] == "terminated" || instance["state"] == "shutting-down";
         let left = self.aws.instances(&self.name);
         assert!(left.iter().all(ended), "instances outlived their pool: {left:?}");
         namespaces.delete(&self.name, &DeleteParams::default()).await.expect("the namespace is deleted");
+        self.left = true;
     }
 }
 
