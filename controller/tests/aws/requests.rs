@@ -74,9 +74,8 @@ async fn wanted(stand: &Stand, pool: &str, capacity_type: &str) {
     create::<Pod>(&pods, json!({ "metadata": { "name": pool }, "spec": spec })).await;
 }
 
-#[tokio::test]
-async fn ec2_is_told_by_what_to_choose_and_among_what() {
-    let Some(mut stand) = Stand::open("request").await else { return };
+/// EC2 is told by what to choose, and among what.
+pub async fn told(stand: Stand) {
     let named = |what: &str| format!("{}-{what}", stand.name);
     let pools = ["spot", "bought", "own-spot", "own-bought"].map(named);
     let overlay = json!({
@@ -91,7 +90,6 @@ async fn ec2_is_told_by_what_to_choose_and_among_what() {
     });
     let overlays: Api<NodeOverlay> = Api::all(stand.client.clone());
     create::<NodeOverlay>(&overlays, overlay).await;
-    stand.start_with(&[("FEATURE_GATES", "NodeOverlay=true")]);
     until("the overlay is heeded", async || {
         let status = overlays.get(&stand.name).await.expect("the overlay").status.unwrap_or_default();
         conditions::is_true(&status.conditions, conditions::READY)

@@ -6,19 +6,18 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::labelled;
+use crate::reserved::labelled;
 use crate::support::stand::Stand;
 use crate::support::{create, of_pool, until};
 
 /// By which pods find the nodes of a pool.
 const OF: &str = "karp-test-of";
 
-#[tokio::test]
-async fn nodes_take_reservations_of_their_own_tenancy() {
-    let Some(mut stand) = Stand::open("tenancy").await else { return };
+/// Nodes take reservations of their own tenancy.
+pub async fn of_their_own(stand: Stand) {
     let tags = json!({ "karp-test": stand.name });
     let held = |id: &str, tenancy: &str| json!({ "id": id, "instance_type": "m5.large", "zone": "us-east-1a", "count": 1, "tenancy": tenancy, "tags": tags });
-    stand.aws.door("reservations", &json!([held("cr-shared", "default"), held("cr-own", "dedicated")]));
+    stand.aws.reserve(&stand.name, vec![held("cr-shared", "default"), held("cr-own", "dedicated")]);
     let classes: Api<Ec2NodeClass> = Api::all(stand.client.clone());
     let terms = json!({ "spec": { "capacityReservationSelectorTerms": [{ "tags": tags }] } });
     classes.patch(&stand.name, &PatchParams::default(), &Patch::Merge(&terms)).await.expect("patched");
@@ -30,7 +29,6 @@ async fn nodes_take_reservations_of_their_own_tenancy() {
     pool["spec"]["template"]["spec"]["requirements"].as_array_mut().expect("a list").push(asked);
     let pools: Api<NodePool> = Api::all(stand.client.clone());
     create::<NodePool>(&pools, pool).await;
-    stand.start();
 
     // two of each: one instance is reserved, the other is bought
     let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
