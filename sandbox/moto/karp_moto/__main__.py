@@ -42,7 +42,7 @@ def build(args):
     environment(args.port)
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
-    from . import eks, events, fleet, instances, lag, placement, prices, reservations, seed, statuses
+    from . import eks, events, fleet, iam, instances, lag, placement, prices, reservations, seed, statuses
     from .gate import Gate
     from .log import CallLog
     from .rights import RightsLog
@@ -52,7 +52,7 @@ def build(args):
         region=args.region, port=args.port, cluster_name=args.cluster_name, api_endpoint=args.api_endpoint,
         ca_pem=args.ca_file.read_bytes() if args.ca_file else b"", issuer=args.issuer or args.api_endpoint,
         issuer_key=issuer_key(args.issuer_key), log=CallLog(args.log), rights=RightsLog(args.rights_log), version=args.kubernetes_version, lag=lag.Lag())
-    for part in (instances, events, prices, reservations, statuses, lag, placement, fleet, eks):
+    for part in (instances, events, prices, reservations, statuses, lag, placement, fleet, eks, iam):
         part.install(world)
     seed.seed(world)
     return world, Gate(world, DomainDispatcherApplication(create_backend_app))

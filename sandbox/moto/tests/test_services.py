@@ -64,6 +64,15 @@ class Services(Stand):
         eks.delete_access_entry(clusterName="sandbox", principalArn=arn)
         self.refused("ResourceNotFoundException", eks.describe_access_entry, clusterName="sandbox", principalArn=arn)
 
+    def test_the_role_of_ec2_spot_has_its_name_and_is_made_once(self):
+        iam, service = self.client("iam"), "spot.amazonaws.com"
+        role = iam.create_service_linked_role(AWSServiceName=service)["Role"]
+        self.addCleanup(iam.delete_service_linked_role, RoleName=role["RoleName"])
+        self.assertEqual((role["RoleName"], role["Path"]), ("AWSServiceRoleForEC2Spot", f"/aws-service-role/{service}/"))
+        self.assertEqual(role["Arn"], f"arn:aws:iam::123456789012:role/aws-service-role/{service}/AWSServiceRoleForEC2Spot")
+        with self.assertRaises(iam.exceptions.ClientError):
+            iam.create_service_linked_role(AWSServiceName=service)
+
     def test_pod_identity_associations(self):
         eks = self.client("eks")
         made = eks.create_pod_identity_association(clusterName="sandbox", namespace="n", serviceAccount="s", roleArn="arn:aws:iam::1:role/r")["association"]
