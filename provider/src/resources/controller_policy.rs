@@ -165,6 +165,7 @@ impl ControllerPolicy {
         prior: &Value,
         planned: Value,
     ) -> Result<Value, Diagnostics> {
+        scope::ensure(&planned)?;
         let policy = scope::document(session, &planned).await.ok_or_else(iam_role::unknown_at_apply)?;
         // The ARNs of a creation are not known yet.
         let model: Model = tfplugin::from_value(&planned.clone().with("arns", Value::Null))?;

@@ -306,6 +306,7 @@ fn goes_apart(planned: &Value, policy: &str) -> bool {
 }
 
 async fn known(session: &Session, planned: &Value) -> Result<Documents, Diagnostics> {
+    scope::ensure(planned)?;
     session.aws().await?;
     documents(session, planned).await.ok_or_else(iam_role::unknown_at_apply)
 }

@@ -76,9 +76,17 @@ pub fn attributes(schema: Schema) -> Schema {
         )
 }
 
-/// Refuses statements that are called as another one is.
+/// Refuses statements that the policy would not have as they are written.
 pub fn check(config: &Value) -> Diagnostics {
     statement::check(config, karps())
+}
+
+/// Refuses at apply what [`check`] could not know before.
+///
+/// # Errors
+/// What [`check`] finds.
+pub fn ensure(planned: &Value) -> Result<(), Diagnostics> {
+    statement::ensure(planned, karps())
 }
 
 /// Gives the policy; `None` while something that it follows from is unknown.

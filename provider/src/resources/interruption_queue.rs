@@ -278,6 +278,7 @@ fn karps() -> BTreeSet<String> {
 }
 
 fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {
+    statement::ensure(planned, karps())?;
     let mut model: Model = tfplugin::from_value(planned)?;
     let tags = session.tags_all(planned.get("tags"), planned.get("cluster_name"));
     model.tags_all = Some(tfplugin::from_value(&tags)?);

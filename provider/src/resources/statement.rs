@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use karp_domain::iam::bounds;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 use tfplugin::schema::validate;
@@ -10,8 +11,10 @@ use tfplugin::{Attribute, AttributePath, Diagnostic, Diagnostics, Type, Value};
 use super::iam_role;
 
 const ATTRIBUTE: &str = "extra_statements";
+/// Anybody: the kind of principal, and the one of each kind.
+const ANYBODY: &str = "*";
 /// Who may be named: `aws_iam_policy_document`'s words, which are IAM's.
-const PRINCIPALS: [&str; 5] = ["*", "AWS", "CanonicalUser", "Federated", "Service"];
+const PRINCIPALS: [&str; 5] = [ANYBODY, "AWS", "CanonicalUser", "Federated", "Service"];
 
 /// A statement.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +52,7 @@ fn list(who_and_what: impl IntoIterator<Item = (&'static str, Attribute)>) -> At
     let condition = Attribute::nested_set([
         ("test", Attribute::string().required().describe("The operator, such as `StringEquals`.")),
         ("variable", Attribute::string().required().describe("The key, such as `aws:RequestedRegion`.")),
-        ("values", set("The values.")),
+        ("values", set("The values, of which one is to be met.")),
     ]);
     let of_all = [
         (
@@ -66,7 +69,12 @@ fn list(who_and_what: impl IntoIterator<Item = (&'static str, Attribute)>) -> At
                 .validate(validate::one_of(["Allow", "Deny"]))
                 .describe("What it does."),
         ),
-        ("conditions", condition.optional().describe("When it holds; always when left out.")),
+        (
+            "conditions",
+            condition
+                .optional()
+                .describe("When it holds, which is when all of them are met; always when left out. One for each operator and key."),
+        ),
     ];
     Attribute::nested_list(of_all.into_iter().chain(who_and_what))
         .optional()
@@ -95,7 +103,13 @@ pub fn of_queue() -> Attribute {
                 .validate(validate::one_of(PRINCIPALS))
                 .describe("The kind: `AWS` (accounts, roles and users), `Service`, `Federated`, `CanonicalUser`, or `*` for anybody."),
         ),
-        ("identifiers", set("Who: ARNs or account ids, or services such as `sns.amazonaws.com`; `*` for all of the kind.")),
+        (
+            "identifiers",
+            set(
+                "Who: ARNs or account ids, or services such as `sns.amazonaws.com`; or `*` alone for anybody, whom `Allow` takes only with a \
+                 condition that bounds them, such as `StringEquals` on `aws:SourceAccount` or `aws:PrincipalOrgID`.",
+            ),
+        ),
     ]);
     list([
         ("principals", principal.required().validate(validate::count(1, 100)).describe("Whom it is about.")),
@@ -103,19 +117,109 @@ pub fn of_queue() -> Attribute {
     ])
 }
 
-/// Refuses statements that are called as another one is: AWS takes no policy with two of a name.
+/// Refuses what a policy would not say as it is written: statements that are called as another one is, conditions of which a policy keeps
+/// only one, and principals that let anybody in. What is not known yet is passed over.
 pub fn check(config: &Value, karps: BTreeSet<String>) -> Diagnostics {
     let (mut found, mut taken) = (Diagnostics::new(), karps);
     for (at, statement) in config.get(ATTRIBUTE).as_list().iter().enumerate() {
-        let Some(sid) = statement.get("sid").as_str() else { continue };
-        if !taken.insert(sid.to_owned()) {
-            let path = AttributePath::root().attribute(ATTRIBUTE).index(at).attribute("sid");
-            let detail =
-                format!("{path}: {sid:?} is a statement of karp's own, or was given before. Choose another name.");
-            found.push(Diagnostic::error("Two statements of one name", detail).at(path));
+        let refused = [
+            ("sid", "Two statements of one name", called_as_another(statement, &mut taken)),
+            ("conditions", "Two conditions in one place", given_twice(statement)),
+            ("principals", "Principals that do not say who", misnamed(statement).or_else(|| opened(statement))),
+        ];
+        for (name, summary, why) in refused {
+            if let Some(why) = why {
+                let path = AttributePath::root().attribute(ATTRIBUTE).index(at).attribute(name);
+                found.push(Diagnostic::error(summary, format!("{path}: {why}")).at(path));
+            }
         }
     }
     found
+}
+
+/// Refuses at apply what [`check`] could not know before.
+///
+/// # Errors
+/// What [`check`] finds.
+pub fn ensure(planned: &Value, karps: BTreeSet<String>) -> Result<(), Diagnostics> {
+    let found = check(planned, karps);
+    if found.has_errors() { Err(found) } else { Ok(()) }
+}
+
+/// AWS takes no policy with two statements of a name.
+fn called_as_another(statement: &Value, taken: &mut BTreeSet<String>) -> Option<String> {
+    let sid = statement.get("sid").as_str()?;
+    let again = !taken.insert(sid.to_owned());
+    again.then(|| format!("{sid:?} is a statement of karp's own, or was given before. Choose another name."))
+}
+
+/// A policy has one place for an operator and a key: of two conditions there it would keep one, and hold more often than both do.
+fn given_twice(statement: &Value) -> Option<String> {
+    let mut taken = BTreeSet::new();
+    statement.get("conditions").as_list().iter().find_map(|condition| {
+        let (test, variable) = (condition.get("test").as_str()?, condition.get("variable").as_str()?);
+        let again = !taken.insert((test.to_ascii_lowercase(), variable.to_ascii_lowercase()));
+        again.then(|| {
+            format!(
+                "{test} on {variable} is there twice, and a policy keeps one. Where it is enough to meet one of the values, write one condition \
+                 with all `values`; what must be met together takes different operators or keys."
+            )
+        })
+    })
+}
+
+fn principals(statement: &Value) -> impl Iterator<Item = (&str, &[Value])> {
+    let all = statement.get("principals").as_list().iter();
+    all.filter_map(|one| Some((one.get("type").as_str()?, one.get("identifiers").as_list())))
+}
+
+/// Finds principals of which a policy would make others than they name.
+fn misnamed(statement: &Value) -> Option<String> {
+    for (kind, who) in principals(statement) {
+        let mut known = who.iter().filter_map(Value::as_str);
+        match known.find(|one| *one != ANYBODY && (kind == ANYBODY || one.contains(ANYBODY))) {
+            Some(one) if kind == ANYBODY => {
+                return Some(format!(
+                    "the type \"*\" is anybody, not {one:?} alone. Write what {one:?} is as its `type`, such as \"AWS\"."
+                ));
+            }
+            Some(one) => {
+                return Some(format!(
+                    "{one:?} names nobody: AWS takes no pattern here. Name each, or \"*\" with a condition such as `ArnLike` on \
+                     `aws:PrincipalArn`."
+                ));
+            }
+            None => {}
+        }
+    }
+    let named = principals(statement).map(|(_, who)| who.len().max(1)).sum::<usize>();
+    (named > 1 && takes_anybody(statement)).then(|| {
+        "\"*\" is anybody, so that whoever stands beside it means nothing. Take \"*\" out, or leave it alone."
+            .to_owned()
+    })
+}
+
+/// Says why a statement lets anybody in; nothing where its conditions bound who that is.
+fn opened(statement: &Value) -> Option<String> {
+    let conditions = statement.get("conditions");
+    let allows = matches!(statement.get("effect"), Value::Null) || statement.get("effect").as_str() == Some("Allow");
+    if !allows || !conditions.whole_known() || !takes_anybody(statement) {
+        return None;
+    }
+    let bounded = conditions.as_list().iter().any(|condition| {
+        let text = |name: &str| condition.get(name).as_str().unwrap_or_default();
+        bounds(text("test"), text("variable"), condition.get("values").as_list().iter().filter_map(Value::as_str))
+    });
+    (!bounded).then(|| {
+        "\"*\" lets anybody in, also without an account of AWS. Name who may, or bound it by a condition that all others fail: \
+         `StringEquals` on `aws:SourceAccount`, `aws:PrincipalAccount`, `aws:PrincipalOrgID` or `aws:SourceVpce`, or `ArnLike` on \
+         `aws:SourceArn` or `aws:PrincipalArn` with an account."
+            .to_owned()
+    })
+}
+
+fn takes_anybody(statement: &Value) -> bool {
+    principals(statement).any(|(kind, who)| kind == ANYBODY || who.iter().any(|one| one.as_str() == Some(ANYBODY)))
 }
 
 /// What the statements of a policy are called.
@@ -165,8 +269,11 @@ impl Statement {
     }
 
     fn principal(&self) -> Json {
-        if self.principals.iter().any(|one| one.r#type == "*") {
-            return json!("*");
+        if let [one] = &self.principals[..]
+            && one.r#type == ANYBODY
+            && one.identifiers.iter().eq([ANYBODY])
+        {
+            return json!(ANYBODY);
         }
         let mut all: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
         for one in &self.principals {
@@ -196,7 +303,7 @@ impl Statement {
                 .map(|(kind, who)| Principal { r#type: kind.clone(), identifiers: texts(who).into_iter().collect() })
                 .collect(),
             anybody => {
-                vec![Principal { r#type: "*".to_owned(), identifiers: texts(anybody).into_iter().collect() }]
+                vec![Principal { r#type: ANYBODY.to_owned(), identifiers: texts(anybody).into_iter().collect() }]
             }
         };
         Some(Self {
@@ -273,6 +380,114 @@ mod tests {
             assert!(value.get("resources").is_null() && !value.get("principals").is_null(), "{value:?}");
             let again: Statement = tfplugin::from_value(&value).expect("a statement");
             assert_eq!((again.on(arn).to_json(), again), (statement, open));
+        }
+    }
+
+    /// Where and why a statement is refused.
+    fn refused(statement: &Json) -> Vec<(String, String)> {
+        let found = check(&Value::from(json!({ ATTRIBUTE: [{ "sid": "First" }, statement] })), BTreeSet::new());
+        found.into_iter().map(|one| (one.path.to_string(), one.detail)).collect()
+    }
+
+    fn queue(principals: &Json, more: &Json) -> Json {
+        let mut statement = json!({ "actions": ["sqs:SendMessage"], "principals": principals });
+        for (name, value) in more.as_object().into_iter().flatten() {
+            statement[name] = value.clone();
+        }
+        statement
+    }
+
+    #[test]
+    fn nobody_is_let_in_unnamed() {
+        let arn = "arn:aws:iam::111122223333:root";
+        let of = |kind: &str, who: &[&str]| json!({ "type": kind, "identifiers": who });
+        let account = json!({ "test": "StringEquals", "variable": "aws:SourceAccount", "values": ["111122223333"] });
+        let tls = json!({ "test": "Bool", "variable": "aws:SecureTransport", "values": ["true"] });
+        let bounded = json!({ "conditions": [tls, account] });
+        for (principals, more, words) in [
+            // anybody, in each spelling
+            (json!([of("*", &["*"])]), json!({}), "lets anybody in"),
+            (json!([of("*", &["*"])]), json!({ "effect": "Allow", "conditions": [tls] }), "lets anybody in"),
+            (json!([of("AWS", &["*"])]), json!({ "effect": "Allow" }), "lets anybody in"),
+            (json!([of("Service", &["*"])]), json!({}), "lets anybody in"),
+            // not what it says
+            (json!([of("*", &[arn])]), bounded.clone(), "is anybody, not \"arn:"),
+            (json!([of("AWS", &["arn:aws:iam::*:root"])]), bounded.clone(), "takes no pattern"),
+            (json!([of("AWS", &["**"])]), json!({ "effect": "Deny" }), "takes no pattern"),
+            (json!([of("AWS", &["*", arn])]), bounded.clone(), "stands beside it"),
+            (json!([of("AWS", &["*", arn])]), json!({}), "stands beside it"),
+            (json!([of("*", &["*"]), of("AWS", &[arn])]), bounded.clone(), "stands beside it"),
+            (
+                json!([of("AWS", &["*"]), of("Service", &["sns.amazonaws.com"])]),
+                json!({ "effect": "Deny" }),
+                "stands beside it",
+            ),
+        ] {
+            let statement = queue(&principals, &more);
+            let found = refused(&statement);
+            let [(path, why)] = &found[..] else { panic!("{statement}: {found:?}") };
+            assert!(
+                path == "extra_statements[1].principals" && why.starts_with(path) && why.contains(words),
+                "{statement}: {why}"
+            );
+        }
+        for (principals, more) in [
+            (json!([of("AWS", &[arn, "444455556666"]), of("Service", &["sns.amazonaws.com"])]), json!({})),
+            (json!([of("*", &["*"])]), bounded.clone()),
+            (json!([of("AWS", &["*"])]), bounded),
+            (json!([of("*", &["*"])]), json!({ "effect": "Deny", "conditions": [tls] })),
+        ] {
+            assert_eq!(refused(&queue(&principals, &more)), [], "{more}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_not_refused_and_then_is() {
+        let anybody = Value::object([("type", "AWS")]).with("identifiers", Value::from(vec!["*"]));
+        let open = |conditions: Value, identifiers: Value| {
+            let one = anybody.clone().with("identifiers", identifiers);
+            let statement = Value::object([("principals", Value::List(vec![one]))]).with("conditions", conditions);
+            ensure(&Value::object([(ATTRIBUTE, Value::List(vec![statement]))]), BTreeSet::new())
+        };
+        let star = || Value::from(vec!["*"]);
+        assert!(open(Value::Unknown, star()).is_ok());
+        let condition = Value::object([("test", Value::Unknown)]);
+        assert!(open(Value::List(vec![condition]), star()).is_ok());
+        assert!(open(Value::Null, Value::Unknown).is_ok());
+        assert!(open(Value::Null, Value::List(vec![Value::Unknown])).is_ok());
+        let found = open(Value::Null, star()).expect_err("anybody");
+        assert!(found.to_string().contains("lets anybody in"), "{found}");
+    }
+
+    #[test]
+    fn no_condition_is_lost_behind_another() {
+        let of = |keys: [(&str, &str); 2]| {
+            let conditions =
+                keys.map(|(test, variable)| json!({ "test": test, "variable": variable, "values": [test] }));
+            refused(&json!({ "actions": ["ec2:DescribeTags"], "resources": ["*"], "conditions": conditions }))
+        };
+        let account = "aws:SourceAccount";
+        for twice in [
+            [("StringEquals", account), ("StringEquals", account)],
+            [("StringEquals", account), ("stringEquals", "aws:sourceaccount")],
+        ] {
+            let found = of(twice);
+            let [(path, why)] = &found[..] else { panic!("{found:?}") };
+            assert!(path == "extra_statements[1].conditions" && why.contains("is there twice"), "{why}");
+        }
+        assert_eq!(of([("StringEquals", account), ("StringLike", account)]), []);
+        assert_eq!(of([("StringEquals", account), ("StringEquals", "aws:SourceArn")]), []);
+    }
+
+    #[test]
+    fn a_policy_never_says_anybody_where_somebody_was_named() {
+        let of = |kind: &str, who: &str| Principal {
+            r#type: kind.to_owned(),
+            identifiers: BTreeSet::from([who.to_owned()]),
+        };
+        for principals in [vec![of("*", "1")], vec![of("*", "*"), of("AWS", "1")]] {
+            let statement = Statement { principals, ..Statement::default() };
+            assert_ne!(statement.to_json()["Principal"], json!("*"));
         }
     }
 }

@@ -95,3 +95,36 @@ async fn statements_of_the_user_come_change_heal_and_go() {
     stand.destroy();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
+
+#[test]
+fn nobody_gets_into_the_queue_unnamed() {
+    let Some(sandbox) = Sandbox::find("anybody") else { return };
+    let before = sandbox.what_exists();
+    let name = unique("anybody");
+    let statements = |who: &str, more: &str| {
+        format!(
+            "  extra_statements = [{{\n    principals = [{{ type = \"AWS\", identifiers = [{who}] }}]\n    actions = [\"sqs:SendMessage\"]\n{more}  \
+             }}]\n"
+        )
+    };
+    // Whom another resource names is known at apply only: it is refused then, before there is a queue.
+    let told = "resource \"terraform_data\" \"who\" {\n  input = \"*\"\n}\n";
+    let stand = sandbox.stand(&(config(&name, &statements("terraform_data.who.output", "")) + told));
+    let refused = stand.apply_failing().one_error();
+    assert!(refused.contains("extra_statements[0].principals") && refused.contains("lets anybody in"), "{refused}");
+    assert_eq!(sandbox.what_exists(), before, "a queue was made");
+
+    // With a condition that bounds them it is what the user means.
+    let condition = "    conditions = [{ test = \"StringEquals\", variable = \"aws:PrincipalOrgID\", values = [\"o-a1b2c3d4e5\"] }]\n";
+    stand.write(&(config(&name, &statements("terraform_data.who.output", condition)) + told));
+    stand.apply();
+    stand.assert_empty_plan();
+    let policy: Value = serde_json::from_str(stand.attribute(QUEUE, "policy").as_str().unwrap()).unwrap();
+    let own = &policy["Statement"][2];
+    assert_eq!(
+        (&own["Principal"], &own["Condition"]),
+        (&json!({ "AWS": "*" }), &json!({ "StringEquals": { "aws:PrincipalOrgID": "o-a1b2c3d4e5" } }))
+    );
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}

@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 
 use crate::api::labels;
 
+mod bound;
+
+pub use bound::bounds;
+
 const VERSION: &str = "2012-10-17";
 
 /// The most characters that a managed policy may have; IAM does not count white space.
