@@ -1,10 +1,13 @@
 //! `karp_spot_service_linked_role`: the role by which EC2 starts spot instances in the account.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_sdk_iam::types::DeletionTaskStatusType;
 use serde::{Deserialize, Serialize};
-use tfplugin::{Attribute, Context, Diagnostic, Diagnostics, Moved, Resource, Schema, Timeouts, Value, async_trait};
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
+};
 
 use super::moved;
 use crate::aws::wait::{settle, until};
@@ -15,6 +18,9 @@ use crate::session::Aws;
 /// The service whose role it is; its roles, and no others, lie on this path.
 const SERVICE: &str = "spot.amazonaws.com";
 const PATH: &str = "/aws-service-role/spot.amazonaws.com/";
+
+/// A plan waits no longer for IAM than this.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The service-linked role of EC2 Spot.
 pub struct SpotServiceLinkedRole {
@@ -50,6 +56,19 @@ impl SpotServiceLinkedRole {
     }
 }
 
+impl SpotServiceLinkedRole {
+    /// Looks at plan whether the role exists; nothing where that cannot be seen, and the apply finds out.
+    async fn foresee(&self, ctx: &Context) -> Option<Found> {
+        let session = self.handle.session();
+        if session.model().offline_plan {
+            return None;
+        }
+        let look = async { find(session.aws().await.ok()?).await.ok().flatten() };
+        let looked = tokio::time::timeout(PATIENCE, ctx.run(look)).await;
+        looked.ok()?.ok()?
+    }
+}
+
 #[async_trait]
 impl Resource for SpotServiceLinkedRole {
     fn type_name(&self) -> &'static str {
@@ -67,10 +86,9 @@ impl Resource for SpotServiceLinkedRole {
         .attribute("name", computed("The role's name."))
         .attribute(
             "adopted",
-            Attribute::bool()
-                .computed()
-                .use_state_for_unknown()
-                .describe("Whether the role existed before: then it is never deleted by this resource."),
+            Attribute::bool().computed().use_state_for_unknown().describe(
+                "Whether the role existed before: then it is never deleted by this resource. Where it exists already, the plan says so.",
+            ),
         )
         .attribute(
             "delete_on_destroy",
@@ -82,12 +100,26 @@ impl Resource for SpotServiceLinkedRole {
         .timeouts(Timeouts::default())
     }
 
+    async fn plan(&self, ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        if !change.is_create() {
+            return Diagnostics::new();
+        }
+        let Some(found) = self.foresee(ctx).await else { return Diagnostics::new() };
+        adopt(change, found).into_iter().collect()
+    }
+
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let aws = session.aws().await?;
+        let planned_adoption = planned.get("adopted").as_bool() == Some(true);
         let model: Model = tfplugin::from_value(&planned)?;
         let (found, adopted) = match find(aws).await? {
             Some(found) => (found, true),
+            None if planned_adoption => {
+                let doing = format!("take over the service-linked role of {SERVICE}");
+                let failure = Failure::new(Kind::Missing, doing, "it was deleted after this plan was made");
+                return Err(failure.with_fix("Plan again: it is made then.").into());
+            }
             None => make(aws, ctx).await?,
         };
         Ok(tfplugin::to_value(&Model::of(found, adopted, model.delete_on_destroy))?)
@@ -142,6 +174,18 @@ impl Resource for SpotServiceLinkedRole {
         }
         })
     }
+}
+
+/// Plans to take the role as it is; warns of what is asked for in vain.
+fn adopt(change: &mut PlannedChange, found: Found) -> Option<Diagnostic> {
+    let asked = change.planned.get("delete_on_destroy").as_bool() == Some(true);
+    let detail = format!(
+        "{} exists already and is taken as it is: as it was not made by this resource, a destroy leaves it, whatever `delete_on_destroy` says.",
+        found.arn
+    );
+    let planned = change.planned.clone().with("id", SERVICE).with("adopted", true);
+    change.planned = planned.with("arn", found.arn).with("name", found.name);
+    asked.then(|| Diagnostic::warning("The role will stay at destroy", detail).at("delete_on_destroy"))
 }
 
 /// Gives the state with which an import begins.
@@ -203,4 +247,30 @@ async fn delete(aws: &Aws, ctx: &Context, name: &str) -> Result<(), Failure> {
         }
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_says_that_the_role_is_there_and_stays() {
+        let role = || Found {
+            arn: format!("arn:aws:iam::1:role{PATH}AWSServiceRoleForEC2Spot"),
+            name: "AWSServiceRoleForEC2Spot".to_owned(),
+        };
+        for (asked, warned) in [(false, false), (true, true)] {
+            let open = Value::object(["id", "arn", "name", "adopted"].map(|name| (name, Value::Unknown)));
+            let planned = open.with("delete_on_destroy", asked);
+            let mut change =
+                PlannedChange { prior: Value::Null, config: Value::Null, planned, requires_replace: Vec::new() };
+            let warning = adopt(&mut change, role());
+            assert_eq!(warning.is_some(), warned);
+            let planned: Model = tfplugin::from_value(&change.planned).expect("all is known");
+            assert_eq!((planned.adopted, planned.arn, planned.name), (Some(true), Some(role().arn), Some(role().name)));
+            assert!(warning.is_none_or(
+                |found| found.path.to_string() == "delete_on_destroy" && found.detail.contains("exists already")
+            ));
+        }
+    }
 }

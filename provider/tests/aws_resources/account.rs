@@ -122,8 +122,16 @@ async fn the_spot_role_is_made_once_and_deleted_only_by_its_maker() {
     maker.apply();
     maker.assert_empty_plan();
     assert_eq!(maker.attribute("karp_spot_service_linked_role.this", "adopted"), false);
+    assert_eq!(maker.attribute("karp_spot_service_linked_role.this", "name"), "AWSServiceRoleForEC2Spot");
 
-    // A second one takes the role as it is, and leaves it.
+    // A second one takes the role as it is, as its plan says, and leaves it.
+    let shown = other.tofu(&["plan", "-no-color"]).text;
+    let flat = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("+ adopted = true") && flat.contains("+ name = \"AWSServiceRoleForEC2Spot\""), "{shown}");
+    let run = other.plan();
+    let warned = |one: &&serde_json::Value| one["summary"] == "The role will stay at destroy";
+    let told = run.warnings().into_iter().find(warned).unwrap_or_else(|| panic!("{}", run.text));
+    assert!(told["detail"].as_str().unwrap().contains("AWSServiceRoleForEC2Spot exists already"), "{told}");
     other.apply();
     other.assert_empty_plan();
     assert_eq!(other.attribute("karp_spot_service_linked_role.this", "adopted"), true);
