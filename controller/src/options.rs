@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
 use karp_domain::cluster::{self, ConsolidationFloor, PodShare, PriceTolerance};
+use karp_domain::flag;
 use karp_domain::gates::GATES;
 
 /// Says where instances come from.
@@ -235,11 +236,7 @@ impl fmt::Display for FeatureGates {
 
 /// Parses a boolean as Go's flag package does.
 fn go_bool(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        other => Err(format!("{other:?} is neither true nor false")),
-    }
+    flag::parse(text).ok_or_else(|| format!("{text:?} is neither true nor false"))
 }
 
 /// Parses a Go duration such as `1m30s` or `500ms`; negative ones are refused.

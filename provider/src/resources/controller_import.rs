@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use karp_domain::flag;
 use serde_json::{Map, Value as Json, json};
 use tfplugin::Value;
 
@@ -168,7 +169,7 @@ fn of_environment(mut state: Value, container: &Json) -> Value {
         state.set(attribute, plain.remove(variable));
     }
     let gates = plain.remove("FEATURE_GATES").map(|text| {
-        let gate = |part: &str| part.split_once('=').map(|(name, on)| (name.to_owned(), Value::from(on == "true")));
+        let gate = |part: &str| part.split_once('=').map(|(name, on)| (name.to_owned(), Value::from(flag::parse(on))));
         Value::object(text.split(',').filter_map(gate).collect::<BTreeMap<_, _>>())
     });
     state.set("feature_gates", gates.unwrap_or_default());
@@ -195,7 +196,7 @@ fn always(state: &Value) -> BTreeMap<String, String> {
 
 fn value(setting: &Setting, text: &str) -> Value {
     match setting.form {
-        Form::Flag => Value::from(text == "true"),
+        Form::Flag => Value::from(flag::parse(text)),
         Form::Share | Form::Count(_) => serde_json::from_str::<Json>(text).map_or(Value::Null, Value::from),
         Form::Length | Form::Choice(_) | Form::Text(..) => Value::from(text),
     }
@@ -356,7 +357,7 @@ mod tests {
     fn of_the_chart_of_karpenter_what_means_the_same_is_taken() {
         let container = json!({ "name": "controller", "image": "karpenter:1.14", "imagePullPolicy": "IfNotPresent", "env": [
             { "name": "CLUSTER_NAME", "value": "demo" }, { "name": "BATCH_MAX_DURATION", "value": "10s" },
-            { "name": "FEATURE_GATES", "value": "NodeRepair=false,StaticCapacity=true" }] });
+            { "name": "FEATURE_GATES", "value": "NodeRepair=False,StaticCapacity=T" }, { "name": "ISOLATED_VPC", "value": "1" }] });
         let deployment = json!({ "metadata": { "labels": { "helm.sh/chart": "karpenter-1.14.0" } }, "spec": { "replicas": 2, "template": {
             "spec": { "serviceAccountName": "karpenter", "dnsPolicy": "ClusterFirst", "containers": [container] } } } });
         let account = json!({ "metadata": { "annotations": { ROLE: "arn:aws:iam::1:role/c" } } });
@@ -365,7 +366,10 @@ mod tests {
         let settings: Settings = tfplugin::from_value(&found).expect("settings");
         assert_eq!((settings.cluster_name.as_deref(), settings.replicas), (Some("demo"), Some(2)));
         assert_eq!(settings.controller_role_arn.as_deref(), Some("arn:aws:iam::1:role/c"));
-        assert_eq!(settings.feature_gates.expect("gates").get("StaticCapacity"), Some(&true));
+        let gates = settings.feature_gates.expect("gates");
+        assert_eq!((gates.get("NodeRepair"), gates.get("StaticCapacity")), (Some(&false), Some(&true)));
+        let told = settings.settings.expect("settings");
+        assert_eq!(told.get("isolated_vpc"), Some(&json!(true)));
         assert_eq!((settings.labels, settings.on_fargate), (None, Some(false)));
     }
 

@@ -10,6 +10,7 @@ mod counted;
 pub mod cron;
 pub mod disruption;
 pub mod eviction;
+pub mod flag;
 pub mod fleet;
 pub mod gates;
 pub mod iam;
