@@ -199,7 +199,9 @@ async fn lead(client: &Client, options: &Options, fence: &Fence, stop: &Cancella
         fence.open();
         return Some(None);
     }
-    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "karp".to_owned());
+    // The pod's name tells whose replica leads, also in the network of the node, where the host is the node.
+    let host = ["POD_NAME", "HOSTNAME"].into_iter().find_map(|variable| std::env::var(variable).ok());
+    let host = host.unwrap_or_else(|| "karp".to_owned());
     let identity = format!("{host}_{}", telemetry::reconcile_id());
     let namespace = lease_namespace(client, options);
     let mut election =

@@ -6,6 +6,7 @@ pub mod controller_settings;
 #[cfg(test)]
 pub mod coverage;
 pub mod definition;
+pub mod election;
 pub mod owned;
 pub mod placement;
 pub mod spec;

@@ -8,6 +8,7 @@ pub mod controller_policy;
 pub mod controller_role;
 mod controller_schema;
 mod controller_scope;
+mod controller_wait;
 pub mod crds;
 pub mod custom_object;
 mod departure;

@@ -20,7 +20,7 @@ const USER: i64 = 65532;
 /// The path of ServiceMonitors, whose CRD is the Prometheus operator's.
 pub const SERVICE_MONITORS: &str = "servicemonitors";
 /// The controller ends within 25 s.
-const GRACE_SECONDS: i64 = 30;
+pub const GRACE_SECONDS: i64 = 30;
 
 /// What the controller is told, from the attributes of `karp_controller`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

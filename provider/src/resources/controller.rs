@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
 use karp_kube::apply::{self, Force, Manager};
-use karp_kube::pods;
-use karp_kube::wait::{self, Look, Until, WaitError};
+use karp_kube::wait::{self, Until};
 use kube::api::{Api, DeleteParams};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
@@ -16,7 +14,7 @@ use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema
 
 use super::controller_import::{self, Live};
 use super::custom_object::{failure, needs, waited};
-use super::{controller_schema, identity, inherit, node_claims};
+use super::{controller_schema, controller_wait, identity, inherit, node_claims};
 use crate::manifests::controller::{NAME, Object, SERVICE_MONITORS, Settings, version};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
 use crate::provider::{Handle, Part};
@@ -28,8 +26,6 @@ const ASIDE: [&str; 7] = ["id", "manifest_digest", "ready_replicas", "timeouts",
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// What is kept of the time limit to report and to store state.
 const RESERVE: Duration = Duration::from_secs(5);
-/// The pods' own words come within this time, which is part of the reserve, or are left out.
-const WORDS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The controller.
 pub struct Controller {
@@ -61,7 +57,7 @@ impl Controller {
             ctx.save(state.clone());
         }
         if planned.get("wait").as_bool() != Some(false) {
-            wait_available(ctx, &client, settings.namespace()).await?;
+            controller_wait::at_work(ctx, &client, &settings).await?;
         }
         Ok(state)
     }
@@ -151,11 +147,8 @@ impl Resource for Controller {
             if !left && !has_namespace(&client, &settings).await? {
                 return Ok(None);
             }
-            if deployed
-                && state.get("wait").as_bool() != Some(false)
-                && let Ok(Look::NotYet(seen)) = wait::is_available(&client, settings.namespace(), NAME).await
-            {
-                ctx.warn(not_ready(&client, settings.namespace(), &seen).await);
+            if deployed && state.get("wait").as_bool() != Some(false) {
+                controller_wait::look(ctx, &client, settings.namespace()).await;
             }
             let digest = match differing.as_slice() {
                 [] => digest(&jsons(&settings)),
@@ -258,41 +251,6 @@ async fn recover(client: &Client, state: &Value) -> Result<Option<Value>, Failur
     let account = live("serviceaccounts", account).await?;
     let monitor = live(SERVICE_MONITORS, None).await?;
     Ok(Some(controller_import::recovered(state, &Live { deployment, account, monitor })))
-}
-
-/// Waits until the Deployment is rolled out. One that is not in time is a warning: it is applied, and an error would make Terraform destroy
-/// it and create it again, which is refused while nodes live that only it can end.
-async fn wait_available(ctx: &Context, client: &Client, namespace: &str) -> Result<(), Failure> {
-    let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
-    match wait::available(client, namespace, NAME, &limit).await {
-        Ok(()) => Ok(()),
-        Err(WaitError::TimedOut { seen } | WaitError::Cancelled { seen }) => {
-            ctx.warn(not_ready(client, namespace, &seen).await);
-            Ok(())
-        }
-        Err(WaitError::Api(error)) => Err(failure("wait for the controller", error)),
-    }
-}
-
-/// Tells that the controller does not serve, and what its pods say.
-async fn not_ready(client: &Client, namespace: &str, seen: &str) -> Diagnostic {
-    let ask = async {
-        let deployment = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(NAME).await.ok()??;
-        pods::troubles(client, namespace, &deployment).await.ok()
-    };
-    let said = tokio::time::timeout(WORDS_PATIENCE, ask).await.ok().flatten().unwrap_or_default();
-    // What the pods say themselves is more than the wait saw of them.
-    let seen = if said.is_empty() { seen } else { seen.split("; pod ").next().unwrap_or(seen) };
-    let said: String = said.iter().map(|line| format!("\n- {line}")).collect();
-    Diagnostic::warning(
-        "The controller is not ready yet",
-        format!(
-            "It is applied, and Kubernetes goes on with it; until it runs, no node is made or ended. Seen last: {seen}{said}\n\nLook at its \
-             pods with `kubectl -n {namespace} describe pods -l app.kubernetes.io/name={NAME}` and its logs with `kubectl -n {namespace} \
-             logs -l app.kubernetes.io/name={NAME}`; without a node or a Fargate profile for the namespace it cannot run. With `wait = \
-             false` nothing waits for it.",
-        ),
-    )
 }
 
 fn jsons(settings: &Settings) -> Vec<Json> {

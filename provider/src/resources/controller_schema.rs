@@ -306,8 +306,10 @@ pub fn operation(schema: Schema) -> Schema {
         .attribute("force_conflicts", force_conflicts())
         .attribute(
             "wait",
-            Attribute::bool().default(true).describe("Wait until the Deployment is rolled out, for at most `timeouts.create` or `timeouts.update`. One that is not in time is a \
-             warning, here and in later plans: it is applied, and Kubernetes goes on with it."),
+            Attribute::bool().default(true).describe("Wait until the Deployment is rolled out and one of its replicas leads, for at most `timeouts.create` or `timeouts.update`. What \
+             is not in time is a warning, of the rollout in later plans, too: it is applied, and Kubernetes goes on with it. Where another \
+             controller leads, such as a Karpenter in another namespace, the warning says who and where. Who runs Terraform needs `get` for \
+             the Lease, and for those of other namespaces `list`."),
         )
         .attribute(
             "force",

@@ -10,7 +10,7 @@ use tfplugin::Context;
 use tokio::time::Instant;
 
 use super::custom_object::waited;
-use super::node_claims;
+use super::node_claims::Leaders;
 use crate::report::Failure;
 
 /// Progress is logged this often.
@@ -54,8 +54,11 @@ impl Departure<'_> {
     {
         let begin = Instant::now();
         let limit = Until::after(ctx.remaining().saturating_sub(RESERVE).min(self.patience), ctx.stop());
+        let mut leaders = Leaders::default();
         loop {
             let Some(client) = connect().await? else { return Ok(End::Gone) };
+            // Who renews its lease meanwhile is seen after the round; a stop, in the round.
+            let _ = ctx.run(leaders.at_work(&client, begin.elapsed())).await;
             let deadline = limit.deadline.min(Instant::now() + REPORT_EVERY);
             let round = Until { deadline, ..limit.clone() };
             let seen = match wait::until(&round, || look(client.clone())).await {
@@ -64,7 +67,8 @@ impl Departure<'_> {
                 Err(error) => return Err(waited(self.doing, error)),
             };
             tracing::info!(left = %seen, "waiting to {}", self.doing);
-            if begin.elapsed() >= self.grace && !node_claims::controller_lives(&client).await {
+            let at_work = leaders.at_work(&client, begin.elapsed()).await;
+            if begin.elapsed() >= self.grace && !at_work {
                 return Ok(End::Abandoned(seen));
             }
             if Instant::now() >= limit.deadline {

@@ -1,5 +1,6 @@
 //! What the cluster still holds of a pool or of all pools: NodeClaims, their Nodes, and a controller that works on them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
+use karp_domain::lease::{Onlooker, Sight};
 use karp_kube::Error;
 use karp_kube::rbac::LEASE;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
@@ -235,15 +237,51 @@ pub async fn live(client: &Client) -> Result<Vec<String>, Error> {
     Ok(names(claims.iter().filter(|claim| is_ours(claim))))
 }
 
-/// Tells whether a controller has renewed its lease lately, in any namespace. In doubt it lives.
-pub async fn controller_lives(client: &Client) -> bool {
-    let params = ListParams::default().fields(&format!("metadata.name={LEASE}"));
-    let Ok(leases) = Api::<Lease>::all(client.clone()).list(&params).await else { return true };
-    leases.items.iter().any(|lease| {
-        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
-        renewed.is_some_and(|renewed| {
-            let age = Timestamp::now().duration_since(renewed.0);
-            age.unsigned_abs() < LEASE_PATIENCE
-        })
-    })
+/// The leases by which controllers lead, in any namespace, as one wait sees them.
+#[derive(Default)]
+pub struct Leaders(BTreeMap<String, Onlooker>);
+
+impl Leaders {
+    /// Looks, `now` after the first look, and tells whether a controller is at work: one renewed its lease since an earlier look, whatever
+    /// its clock says, or lately by the clock. In doubt it is.
+    pub async fn at_work(&mut self, client: &Client, now: Duration) -> bool {
+        let params = ListParams::default().fields(&format!("metadata.name={LEASE}"));
+        let Ok(leases) = Api::<Lease>::all(client.clone()).list(&params).await else { return true };
+        self.look(&leases.items, now, Timestamp::now())
+    }
+
+    fn look(&mut self, leases: &[Lease], now: Duration, clock: Timestamp) -> bool {
+        let mut at_work = false;
+        for lease in leases {
+            let onlooker = self.0.entry(lease.namespace().unwrap_or_default()).or_default();
+            let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+            let lately = renewed.is_some_and(|renewed| clock.duration_since(renewed.0).unsigned_abs() < LEASE_PATIENCE);
+            at_work |= matches!(onlooker.look(lease.spec.as_ref(), now), Sight::Renewed(_)) || lately;
+        }
+        at_work
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_with_another_clock_is_at_work_when_it_renews() {
+        let lease = |by: &str, renewal: i64| -> Lease {
+            let renewed = Timestamp::from_second(renewal).expect("a time").to_string();
+            serde_json::from_value(json!({ "metadata": { "namespace": "karp" },
+                "spec": { "holderIdentity": by, "renewTime": renewed.replace('Z', ".000000Z") } }))
+            .expect("a lease")
+        };
+        let (clock, at) = (Timestamp::from_second(100_000).expect("a time"), Duration::from_secs);
+        let mut leaders = Leaders::default();
+        assert!(!leaders.look(&[], at(0), clock));
+        // An hour behind: nothing is known at the first look, and all at the second.
+        assert!(!leaders.look(&[lease("a", 96_400)], at(0), clock));
+        assert!(leaders.look(&[lease("a", 96_410)], at(10), clock));
+        assert!(!leaders.look(&[lease("a", 96_410)], at(30), clock), "it renews no more");
+        // One that starts again is at work by its clock, before it has done anything.
+        assert!(leaders.look(&[lease("", 99_950)], at(40), clock));
+    }
 }

@@ -1,7 +1,11 @@
-//! The controller: one that does not become ready is told of and stays, and one that is in no state is imported.
+//! The controller: one that does not become ready or does not lead is told of and stays, and one that is in no state is imported.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::drain::PATIENCE;
 use crate::stand::Cluster;
 use crate::tofu::Run;
 use crate::{PROVIDER_OF_DEMO, claims};
@@ -76,6 +80,95 @@ fn one_that_does_not_start_is_told_of_and_stays() {
     cluster.kubectl(&["delete", "nodeclaim", &name]);
     stand.destroy();
     assert_eq!(cluster.get(&["namespace", &name]), Value::Null);
+}
+
+/// Waits for a pod that was not there before, and makes it ready, as a kubelet does; gives its name.
+fn ready(cluster: &Cluster, namespace: &str, before: &str) -> String {
+    let begin = Instant::now();
+    let pod = loop {
+        let pods = cluster.get(&["-n", namespace, "pods"]);
+        let mut names =
+            pods["items"].as_array().into_iter().flatten().filter_map(|pod| pod["metadata"]["name"].as_str());
+        if let Some(name) = names.find(|name| *name != before) {
+            break name.to_owned();
+        }
+        assert!(begin.elapsed() < PATIENCE, "no pod was made");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } }).to_string();
+    cluster.kubectl(&["-n", namespace, "patch", "pod", &pod, "--subresource=status", "--type=merge", "-p", &status]);
+    pod
+}
+
+/// Holds a lease and renews it while something else goes on.
+fn renewing<T>(cluster: &Cluster, namespace: &str, holder: &str, act: impl FnOnce() -> T) -> T {
+    let now = || jiff::Timestamp::now().strftime("%FT%T.000000Z").to_string();
+    let lease = ["-n", namespace, "lease", "karpenter-leader-election"];
+    cluster.create(&json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": lease[3], "namespace": namespace },
+        "spec": { "holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": now() } }));
+    let (begin, stop) = (Instant::now(), AtomicBool::new(false));
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) && begin.elapsed() < PATIENCE {
+                let renewal = json!({ "spec": { "renewTime": now() } }).to_string();
+                cluster.kubectl(&[&lease[..2], &["patch"], &lease[2..], &["--type=merge", "-p", &renewal]].concat());
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        let done = act();
+        stop.store(true, Ordering::Relaxed);
+        done
+    });
+    cluster.kubectl(&[&lease[..2], &["delete"], &lease[2..]].concat());
+    done
+}
+
+#[test]
+fn it_is_waited_for_until_a_replica_leads_and_told_who_else_does() {
+    let Some(cluster) = Cluster::find("it_is_waited_for_until_a_replica_leads_and_told_who_else_does") else { return };
+    let _turn = claims();
+    let (name, other) = (cluster.unique("leads"), cluster.unique("leads-before"));
+    cluster.create(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": other } }));
+    let apply = ["apply", "-json", "-auto-approve"];
+    let of_lead = |run: &Run| -> Vec<String> {
+        assert_eq!(run.code, 0, "{}", run.text);
+        let all = run.warnings().into_iter().filter(|one| one["summary"].as_str().unwrap().contains("lead"));
+        all.map(|one| one["detail"].as_str().unwrap().to_owned()).collect()
+    };
+    let text = |more: &str| {
+        config(&name, &format!("  replicas = 1\n  timeouts = {{ create = \"25s\", update = \"60s\" }}\n{more}"))
+    };
+
+    // A Karpenter leads in another namespace: it is ready, and cannot do anything.
+    let stand = cluster.stand(&text(""));
+    let holder = "karpenter-6d4cf8b7-x2x4z_3f";
+    let (run, pod) = renewing(&cluster, &other, holder, || {
+        let running = stand.begin(&apply);
+        let pod = ready(&cluster, &name, "");
+        (running.end(), pod)
+    });
+    let told = of_lead(&run);
+    let [detail] = &told[..] else { panic!("{}", run.text) };
+    let words = format!("Lease {other}/karpenter-leader-election is held by {holder}");
+    assert!(detail.contains(&words) && detail.contains("scale it to zero"), "{detail}");
+    stand.assert_empty_plan();
+
+    // A replica leads.
+    stand.write(&text("  log_level = \"debug\"\n"));
+    let running = stand.begin(&apply);
+    let pod = ready(&cluster, &name, &pod);
+    let run = renewing(&cluster, &name, &format!("{pod}_4a"), || running.end());
+    assert_eq!(of_lead(&run), Vec::<String>::new(), "{}", run.text);
+    stand.assert_empty_plan();
+
+    // Nobody is asked where nobody leads.
+    stand.write(&text("  extra_env = { DISABLE_LEADER_ELECTION = \"1\" }\n"));
+    let running = stand.begin(&apply);
+    ready(&cluster, &name, &pod);
+    let run = running.end();
+    assert_eq!(of_lead(&run), Vec::<String>::new(), "{}", run.text);
+    stand.destroy();
+    cluster.kubectl(&["delete", "namespace", &other]);
 }
 
 const MUCH: &str = r#"

@@ -54,16 +54,14 @@ impl Elector {
     /// Says what to do next.
     pub fn next(&self, now: Duration) -> Move {
         let Some((spec, since)) = &self.seen else { return Move::Create };
-        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        let holder = holder(spec);
         if holder == self.me {
             return if self.renewed.is_some() { Move::Renew } else { Move::Take };
         }
         if holder.is_empty() {
             return Move::Take;
         }
-        let seconds = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
-        let duration = seconds.map_or(LEASE_DURATION, Duration::from_secs);
-        match (*since + duration).checked_sub(now) {
+        match (*since + duration(spec)).checked_sub(now) {
             Some(left) if !left.is_zero() => Move::Wait(left),
             _ => Move::Take,
         }
@@ -102,6 +100,59 @@ impl Elector {
         let holder = self.seen.as_ref()?.0.holder_identity.as_deref()?;
         (!holder.is_empty() && holder != self.me).then_some(holder)
     }
+}
+
+/// Looks on at a lease that others use: who holds it, and whether that one renews it before its eyes.
+#[derive(Debug, Default)]
+pub struct Onlooker {
+    seen: Option<(LeaseSpec, Duration)>,
+    renewed: bool,
+}
+
+/// What an onlooker knows after a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight<'a> {
+    /// There is no lease, or nobody holds it.
+    Free,
+    /// It has a holder who was not seen to renew it yet.
+    Held(&'a str),
+    /// Its holder renewed it between two looks, and less than the lease's length ago.
+    Renewed(&'a str),
+    /// Nobody has renewed it for its length: another may take it.
+    Expired(&'a str),
+}
+
+impl Onlooker {
+    /// Notes what the API server says of the lease, and says what that comes to.
+    pub fn look(&mut self, spec: Option<&LeaseSpec>, now: Duration) -> Sight<'_> {
+        match (spec, &self.seen) {
+            (None, _) => *self = Self::default(),
+            (Some(spec), Some((known, _))) if known == spec => {}
+            (Some(spec), known) => {
+                // Who was not seen to hold it before has taken it, and does not live for sure until the first renewal.
+                self.renewed = known.as_ref().is_some_and(|(known, _)| {
+                    holder(known) == holder(spec) && known.lease_transitions == spec.lease_transitions
+                });
+                self.seen = Some((spec.clone(), now));
+            }
+        }
+        match &self.seen {
+            None => Sight::Free,
+            Some((spec, _)) if holder(spec).is_empty() => Sight::Free,
+            Some((spec, since)) if *since + duration(spec) <= now => Sight::Expired(holder(spec)),
+            Some((spec, _)) if self.renewed => Sight::Renewed(holder(spec)),
+            Some((spec, _)) => Sight::Held(holder(spec)),
+        }
+    }
+}
+
+fn holder(spec: &LeaseSpec) -> &str {
+    spec.holder_identity.as_deref().unwrap_or_default()
+}
+
+fn duration(spec: &LeaseSpec) -> Duration {
+    let seconds = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
+    seconds.map_or(LEASE_DURATION, Duration::from_secs)
 }
 
 #[cfg(test)]
@@ -183,5 +234,44 @@ mod tests {
         elector.observe(Some(&held("me", 0)), s(0));
         assert_eq!(elector.next(s(0)), Move::Take);
         assert!(!elector.leads(s(0)));
+    }
+
+    #[test]
+    fn an_onlooker_believes_renewals_and_no_clock() {
+        let mut onlooker = Onlooker::default();
+        assert_eq!(onlooker.look(None, s(0)), Sight::Free);
+        // A renewal that is years old, or to come, by our clock says nothing.
+        assert_eq!(onlooker.look(Some(&held("a", 0)), s(1)), Sight::Held("a"));
+        assert_eq!(onlooker.look(Some(&held("a", 0)), s(3)), Sight::Held("a"));
+        assert_eq!(onlooker.look(Some(&held("a", 1)), s(4)), Sight::Renewed("a"));
+        assert_eq!(onlooker.look(Some(&held("a", 1)), s(18)), Sight::Renewed("a"));
+        assert_eq!(onlooker.look(Some(&held("a", 1)), s(19)), Sight::Expired("a"));
+        assert_eq!(onlooker.look(Some(&held("a", 2)), s(20)), Sight::Renewed("a"));
+        assert_eq!(onlooker.look(Some(&held("", 3)), s(21)), Sight::Free);
+    }
+
+    #[test]
+    fn who_takes_a_lease_has_not_renewed_it_yet() {
+        let mut onlooker = Onlooker::default();
+        onlooker.look(Some(&held("a", 0)), s(0));
+        assert_eq!(onlooker.look(Some(&held("a", 1)), s(1)), Sight::Renewed("a"));
+        let taken = LeaseSpec { lease_transitions: Some(4), ..held("b", 2) };
+        assert_eq!(onlooker.look(Some(&taken), s(2)), Sight::Held("b"));
+        // The same name may have lost it meanwhile.
+        let again = LeaseSpec { lease_transitions: Some(6), ..held("b", 3) };
+        assert_eq!(onlooker.look(Some(&again), s(3)), Sight::Held("b"));
+        let renewed = LeaseSpec { lease_transitions: Some(6), ..held("b", 4) };
+        assert_eq!(onlooker.look(Some(&renewed), s(4)), Sight::Renewed("b"));
+        assert_eq!(onlooker.look(None, s(5)), Sight::Free);
+        assert_eq!(onlooker.look(Some(&renewed), s(6)), Sight::Held("b"), "one that was gone begins anew");
+    }
+
+    #[test]
+    fn a_lease_that_is_never_renewed_expires_by_its_own_length() {
+        let mut onlooker = Onlooker::default();
+        let long = LeaseSpec { lease_duration_seconds: Some(60), ..held("a", 0) };
+        onlooker.look(Some(&long), s(0));
+        assert_eq!(onlooker.look(Some(&long), s(59)), Sight::Held("a"));
+        assert_eq!(onlooker.look(Some(&long), s(60)), Sight::Expired("a"));
     }
 }

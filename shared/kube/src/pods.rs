@@ -1,5 +1,6 @@
 //! What is to be learnt of pods that do not run: the reason, their last words, and the last warning about them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -22,6 +23,24 @@ async fn of(client: &Client, namespace: &str, deployment: &Deployment) -> Result
     let selector = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
     let pods = Api::<Pod>::namespaced(client.clone(), namespace);
     Ok(pods.list(&ListParams::default().labels(&selector)).await?.items)
+}
+
+/// Gives the names by which the replicas of a Deployment tell that they lead, as far as they are there to stay: their own, and in the
+/// network of a node the node's, which is what a process there takes its host for.
+///
+/// # Errors
+/// When the API server cannot be asked.
+pub async fn hosts(client: &Client, namespace: &str, name: &str) -> Result<BTreeSet<String>, Error> {
+    let Some(deployment) = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(name).await? else {
+        return Ok(BTreeSet::new());
+    };
+    let pods = of(client, namespace, &deployment).await?;
+    Ok(pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).flat_map(names).collect())
+}
+
+fn names(pod: &Pod) -> Vec<String> {
+    let node = pod.spec.as_ref().filter(|spec| spec.host_network == Some(true)).and_then(|spec| spec.node_name.clone());
+    std::iter::once(pod.name_any()).chain(node).collect()
 }
 
 /// Tells why pods of a Deployment do not run: the part that a user can act upon. Each begins with `; `.
