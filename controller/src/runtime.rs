@@ -52,10 +52,18 @@ pub fn run(options: Options) -> anyhow::Result<ExitCode> {
 /// Lets the metrics tell what the cluster is like: those of the leader only, or sums over replicas would count everything twice.
 fn tell_state(context: &Context) {
     let (stores, market, cloud) = (context.stores.clone(), context.market.clone(), context.cloud.clone());
+    let (decisions, kept) = (context.metrics.decisions.clone(), context.metrics.kept.clone());
     let only_sums = context.options.disable_cluster_state_observability;
     context.metrics.state.observe(move || {
         let market = market.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Observed { prices_read: cloud.prices_read(), ..stores.observed(market, only_sums, Timestamp::now()) }
+        let observed = stores.observed(market, only_sums, Timestamp::now());
+        Observed {
+            decisions: decisions.clone(),
+            kept: kept.clone(),
+            prices_read: cloud.prices_read(),
+            user_data: cloud.user_data_bytes(),
+            ..observed
+        }
     });
 }
 
@@ -99,6 +107,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     };
     anyhow::ensure!(synced, "the watches ended before the caches were filled");
     metrics.cluster_synced.set(1);
+    metrics.ongoing.synced();
     health.mark_synced();
 
     let Some(mut election) = lead(&keeper, &options, &fence, &stop).await else { return Ok(ExitCode::SUCCESS) };

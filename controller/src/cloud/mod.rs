@@ -41,6 +41,11 @@ pub trait CloudProvider: Send + Sync + 'static {
         BTreeMap::new()
     }
 
+    /// Returns how many bytes the user data of each class has that was rendered last, by the class's name.
+    fn user_data_bytes(&self) -> BTreeMap<String, usize> {
+        BTreeMap::new()
+    }
+
     /// Makes a launch ready without asking for capacity (launch templates are made here): the whole request, and a digest of
     /// it that is written to the claim before [`Self::launch`].
     async fn prepare(&self, order: &LaunchOrder<'_>) -> Result<Prepared, LaunchError>;

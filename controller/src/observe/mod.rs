@@ -1,5 +1,6 @@
 //! What is known of the cluster: caches kept by watches, the changes they announce, and the snapshot made of them.
 
+mod objects;
 mod pods;
 mod snapshot;
 pub mod unread;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use karp_domain::api::NodePool;
-use karp_domain::api::conditions::Condition;
 use karp_domain::cluster::{
     Catalogues, Claim, DaemonSet, LimitRange, Node, Pod, PodBudget, Pool, Settings, Snapshot, StorageClass, Unreadable,
     Volume, VolumeClaim, Volumes, foresee,
@@ -15,7 +14,8 @@ use kube::{Resource, ResourceExt};
 
 use super::Stores;
 use crate::effect;
-use crate::ops::state::{Conditions, Observed};
+use crate::ops::metrics::Kind;
+use crate::ops::state::Observed;
 
 /// Names an object that is left out of a snapshot.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,25 +61,15 @@ impl Stores {
 }
 
 impl Stores {
-    /// Gathers what the metrics tell of the cluster.
+    /// Gathers what the metrics tell of the cluster, as far as caches know it.
     pub fn observed(&self, catalogues: Catalogues, only_sums: bool, now: Timestamp) -> Observed {
         let (snapshot, _) = self.snapshot(catalogues, Settings::default(), now);
-        let mut conditions = Vec::new();
-        let mut tell = |kind, name: String, all: Option<&Vec<Condition>>| {
-            conditions.extend(all.map(|all| Conditions { kind, name, all: all.clone() }));
-        };
-        for claim in self.claims.state() {
-            tell("nodeclaim", claim.name_any(), claim.status.as_ref().map(|status| &status.conditions));
-        }
-        for pool in self.pools.state() {
-            tell("nodepool", pool.name_any(), pool.status.as_ref().map(|status| &status.conditions));
-        }
-        for class in self.classes.state() {
-            tell("ec2nodeclass", class.name_any(), class.status.as_ref().map(|status| &status.conditions));
-        }
+        let mut objects = self.objects();
+        objects.retain(|object| object.kind != Kind::Node || !only_sums);
         let usage = |pool: Arc<NodePool>| Some((pool.name_any(), pool.status.as_ref()?.resources.clone()?));
         let usage = self.pools.state().into_iter().filter_map(usage).collect();
-        Observed { snapshot, usage, conditions, prices_read: BTreeMap::new(), only_sums }
+        let (decisions, kept, prices_read, user_data) = Default::default();
+        Observed { snapshot, usage, objects, decisions, kept, prices_read, user_data, only_sums }
     }
 
     fn namespace_labels(&self) -> BTreeMap<Arc<str>, BTreeMap<String, String>> {

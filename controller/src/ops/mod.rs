@@ -1,8 +1,11 @@
 //! What an operator sees and relies on: log, metrics, health, events and leadership.
 
+pub mod decisions;
 pub mod events;
 pub mod health;
+pub mod kept;
 pub mod leader;
 pub mod metrics;
+pub mod ongoing;
 pub mod state;
 pub mod telemetry;

@@ -1,21 +1,28 @@
 //! Gauges of what the cluster is like, under Karpenter's names and labels. They are made of a snapshot at each scrape, so that no series
 //! outlives what it tells of.
 
+mod objects;
+mod pools;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
-use karp_domain::api::conditions::{Condition, ConditionStatus};
 use karp_domain::api::labels;
 use karp_domain::catalogue::{CapacityType, PriceSource};
 use karp_domain::cluster::{Node, Owner, Phase, Pod, Snapshot};
-use karp_domain::disruption::allowed_disruptions;
 use karp_domain::resources::{CPU, MEMORY, Resources};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+pub use self::objects::{Object, word};
+use super::decisions::Decisions;
+use super::kept::Kept;
 
 /// What is told of.
 pub struct Observed {
@@ -24,21 +31,17 @@ pub struct Observed {
     /// What the statuses of pools say that their nodes have, by the pool's name.
     pub usage: BTreeMap<String, Resources>,
     /// Objects with conditions.
-    pub conditions: Vec<Conditions>,
+    pub objects: Vec<Object>,
+    /// What was decided of pods that wait.
+    pub decisions: Decisions,
+    /// Why nodes were left alone.
+    pub kept: Kept,
     /// When the prices of each kind were read; nothing of a kind that never was.
     pub prices_read: BTreeMap<CapacityType, Timestamp>,
+    /// Bytes of user data, by the class's name.
+    pub user_data: BTreeMap<String, usize>,
     /// Nodes and pods are not told of (`--disable-cluster-state-observability`).
     pub only_sums: bool,
-}
-
-/// The conditions of an object.
-pub struct Conditions {
-    /// Its kind as Karpenter's metrics have it: `nodeclaim`, `nodepool`, `ec2nodeclass`.
-    pub kind: &'static str,
-    /// Its name.
-    pub name: String,
-    /// Its conditions.
-    pub all: Vec<Condition>,
 }
 
 type Labels = Vec<(String, String)>;
@@ -100,13 +103,14 @@ pub fn gauges(observed: &Observed) -> Vec<Gauges> {
     let mut all = Vec::new();
     if !observed.only_sums {
         all.extend(of_nodes(snapshot));
-        all.extend(of_pods(snapshot));
+        all.extend(of_pods(snapshot, &observed.decisions));
     }
     all.push(utilization(snapshot));
-    all.extend(of_pools(snapshot, &observed.usage));
+    all.extend(pools::of_pools(observed));
     all.extend(of_types(snapshot));
     all.extend(of_prices(snapshot, &observed.prices_read));
-    all.extend(of_conditions(snapshot.now, &observed.conditions));
+    all.extend(objects::of_objects(snapshot.now, &observed.objects));
+    all.push(objects::of_user_data(observed));
     all.retain(|gauges| !gauges.series.is_empty());
     all
 }
@@ -192,19 +196,37 @@ fn node_labels(node: &Node, managed: &BTreeSet<&str>) -> Labels {
     all
 }
 
-fn of_pods(snapshot: &Snapshot) -> Vec<Gauges> {
+fn of_pods(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Gauges> {
     let mut state = gauge("karpenter_pods_state", "1 for each pod that has not ended, by where it is");
     let mut unbound = gauge("karpenter_pods_unbound_time_seconds", "Time for which a pod has had no node");
     let mut unstarted = gauge("karpenter_pods_unstarted_time_seconds", "Time for which a pod has not run");
+    let mut undecided = gauge(
+        "karpenter_pods_provisioning_scheduling_undecided_time_seconds",
+        "Time since a pod was seen to wait of which nothing is decided",
+    );
+    let mut unbound_placed = gauge(
+        "karpenter_pods_provisioning_unbound_time_seconds",
+        "Time for which a pod without a node has had a place planned",
+    );
+    let mut unstarted_placed = gauge(
+        "karpenter_pods_provisioning_unstarted_time_seconds",
+        "Time for which a pod that has not run has had a place planned",
+    );
     let nodes: BTreeMap<&str, &Node> = snapshot.nodes.iter().map(|node| (&*node.name, &**node)).collect();
     for pod in snapshot.pods.iter().filter(|pod| pod.phase != Phase::Terminal && !snapshot.is_virtual(&pod.key)) {
         let key = Arc::new(vec![label("name", &*pod.key.name), label("namespace", &*pod.key.namespace)]);
         let waits = pod.created.map(|created| seconds(created, snapshot.now)).unwrap_or_default();
+        let times = decisions.of(&pod.key);
+        let placed = times.and_then(|times| times.placed_for(snapshot.now));
         if pod.node.is_none() {
             unbound.push(&key, Vec::new(), waits);
+            placed.iter().for_each(|time| unbound_placed.push(&key, Vec::new(), *time));
+            let open = times.filter(|times| times.decided.is_none());
+            open.iter().for_each(|times| undecided.push(&key, Vec::new(), seconds(times.seen, snapshot.now)));
         }
         if pod.phase == Phase::Pending {
             unstarted.push(&key, Vec::new(), waits);
+            placed.iter().for_each(|time| unstarted_placed.push(&key, Vec::new(), *time));
         }
         let node = pod.node.as_ref().and_then(|name| nodes.get(&**name));
         let of_node = |name: &str, key: &str| {
@@ -221,7 +243,7 @@ fn of_pods(snapshot: &Snapshot) -> Vec<Gauges> {
         ];
         state.push(&key, where_it_is, 1.0);
     }
-    vec![state, unbound, unstarted]
+    vec![state, unbound, unstarted, undecided, unbound_placed, unstarted_placed]
 }
 
 fn utilization(snapshot: &Snapshot) -> Gauges {
@@ -236,25 +258,6 @@ fn utilization(snapshot: &Snapshot) -> Gauges {
         percent.push(&Arc::default(), vec![label("resource_type", underscored(name))], share);
     }
     percent
-}
-
-/// What pools have, may have, and may lose now.
-fn of_pools(snapshot: &Snapshot, usage: &BTreeMap<String, Resources>) -> Vec<Gauges> {
-    let mut used = gauge("karpenter_nodepools_usage", "Capacity that a pool's nodes have");
-    let mut limits = gauge("karpenter_nodepools_limit", "Limits of a pool");
-    let mut may_go = gauge("karpenter_nodepools_allowed_disruptions", "Nodes of a pool that budgets let go now");
-    for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
-        let of = Arc::new(vec![label("nodepool", &*pool.name)]);
-        if let Some(usage) = usage.get(&*pool.name) {
-            used.amounts(&of, usage);
-        }
-        limits.amounts(&of, &pool.limits);
-    }
-    for (pool, reason, left) in allowed_disruptions(snapshot) {
-        let of = Arc::new(vec![label("nodepool", &*pool), label("reason", format!("{reason:?}"))]);
-        may_go.push(&of, Vec::new(), left.into());
-    }
-    vec![used, limits, may_go]
 }
 
 /// What can be bought, of all node classes together: an offering is available that any of them can have.
@@ -314,146 +317,9 @@ fn of_prices(snapshot: &Snapshot, read: &BTreeMap<CapacityType, Timestamp>) -> V
     vec![ages, guesses]
 }
 
-fn of_conditions(now: Timestamp, objects: &[Conditions]) -> Vec<Gauges> {
-    let mut by_kind: BTreeMap<&str, [Gauges; 2]> = BTreeMap::new();
-    for object in objects {
-        let [count, current] = by_kind.entry(object.kind).or_insert_with(|| {
-            let prefix = format!("operator_{}_status_condition", object.kind);
-            let count = gauge(&format!("{prefix}_count"), "1 for each condition of an object");
-            [count, gauge(&format!("{prefix}_current_status_seconds"), "Time for which a condition has had its status")]
-        });
-        for condition in &object.all {
-            let status = match condition.status {
-                ConditionStatus::True => "True",
-                ConditionStatus::False => "False",
-                ConditionStatus::Unknown => "Unknown",
-            };
-            let of = Arc::new(vec![
-                label("namespace", ""),
-                label("name", &object.name),
-                label("type", &condition.kind),
-                label("status", status),
-                label("reason", &condition.reason),
-            ]);
-            count.push(&of, Vec::new(), 1.0);
-            current.push(&of, Vec::new(), seconds(condition.last_transition_time, now));
-        }
-    }
-    by_kind.into_values().flatten().collect()
-}
-
 fn seconds(since: Timestamp, now: Timestamp) -> f64 {
     now.duration_since(since).as_secs_f64().max(0.0)
 }
 
-/// A node with a pod of a DaemonSet and another one, a pod that waits, and a type that can be bought.
 #[cfg(test)]
-pub(super) fn sample() -> Observed {
-    use karp_domain::catalogue::{Catalogue, InstanceType, NodeSettings, Zone, builtin, offerings};
-    use karp_domain::cluster::Pool;
-    use serde_json::{Value, json};
-
-    let pod = |name: &str, node: Value, owner: &str, cpu: &str| {
-        let object = json!({
-            "metadata": {"name": name, "namespace": "default", "uid": name, "creationTimestamp": "2026-11-21T11:59:00Z",
-                "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner, "name": owner, "uid": owner, "controller": true}]},
-            "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}]},
-            "status": {"phase": if node.is_null() { "Pending" } else { "Running" }},
-        });
-        Arc::new(Pod::from_kube(&serde_json::from_value(object).expect("a pod")).expect("a readable pod"))
-    };
-    let node = json!({
-        "metadata": {"name": "n1", "creationTimestamp": "2026-11-21T11:00:00Z", "labels": {"karpenter.sh/nodepool": "default",
-            "topology.kubernetes.io/zone": "us-east-1a", "kubernetes.io/arch": "amd64", "node.kubernetes.io/instance-type": "m7i.large",
-            "karpenter.sh/capacity-type": "spot"}},
-        "spec": {"providerID": "aws:///us-east-1a/i-1"},
-        "status": {"capacity": {"cpu": "2", "memory": "8Gi", "pods": "29"}, "allocatable": {"cpu": "1930m", "memory": "7Gi", "pods": "29"}},
-    });
-    let node: k8s_openapi::api::core::v1::Node = serde_json::from_value(node).expect("a node");
-    let now: Timestamp = "2026-11-21T12:00:00Z".parse().expect("a time");
-    let mut snapshot = Snapshot::empty(now);
-    snapshot.nodes.push(Arc::new(Node::from_kube(&node).expect("a readable node")));
-    snapshot.pods = vec![
-        pod("agent", json!("n1"), "DaemonSet", "100m"),
-        pod("web", json!("n1"), "ReplicaSet", "500m"),
-        pod("waits", Value::Null, "ReplicaSet", "1"),
-    ];
-    let facts = builtin().iter().find(|facts| &*facts.name == "m7i.large").expect("a type");
-    let zones = [Zone::new("us-east-1a", "use1-az1")];
-    let one = InstanceType::from_facts(facts, &NodeSettings::default(), offerings(facts, &zones, |_, _| None));
-    snapshot.catalogues.insert("default".into(), Arc::new(Catalogue::new(vec![one])));
-    let all = vec![Condition::met("Launched", "2026-11-21T11:30:00Z".parse().expect("a time"))];
-    let conditions = vec![Conditions { kind: "nodeclaim", name: "default-1".to_owned(), all }];
-    let pool = json!({
-        "metadata": {"name": "default"},
-        "spec": {"limits": {"cpu": "100"}, "template": {"spec": {"nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass",
-            "name": "default"}, "requirements": []}}},
-    });
-    let pool: karp_domain::api::NodePool = serde_json::from_value(pool).expect("a pool");
-    snapshot.pools.push(Arc::new(Pool::from_kube(&pool).expect("a readable pool")));
-    let usage = BTreeMap::from([("default".to_owned(), snapshot.nodes[0].capacity.clone())]);
-    let prices_read = [(CapacityType::Spot, "2026-11-21T11:00:00Z".parse().expect("a time"))].into();
-    Observed { snapshot, usage, conditions, prices_read, only_sums: false }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn value(all: &[Gauges], name: &str, wanted: &[(&str, &str)]) -> Option<f64> {
-        let series = &all.iter().find(|gauges| gauges.name == name)?.series;
-        let has = |series: &&Series| {
-            let own = || series.of.iter().chain(&series.more);
-            wanted.iter().all(|(key, text)| own().any(|(known, found)| known == key && found == text))
-        };
-        series.iter().find(has).map(|series| series.value)
-    }
-
-    #[test]
-    fn what_pods_ask_for_is_told_by_node() {
-        let all = gauges(&sample());
-        let cpu = [("node_name", "n1"), ("resource_type", "cpu"), ("capacity_type", "spot"), ("nodepool", "default")];
-        assert_eq!(value(&all, "karpenter_nodes_allocatable", &cpu), Some(1.93));
-        assert_eq!(value(&all, "karpenter_nodes_total_pod_requests", &cpu), Some(0.6));
-        assert_eq!(value(&all, "karpenter_nodes_total_daemon_requests", &cpu), Some(0.1));
-        assert_eq!(value(&all, "karpenter_nodes_current_lifetime_seconds", &[("node_name", "n1")]), Some(3600.0));
-        assert_eq!(value(&all, "karpenter_pods_unbound_time_seconds", &[("name", "waits")]), Some(60.0));
-        assert_eq!(
-            value(&all, "karpenter_pods_state", &[("name", "web"), ("node", "n1"), ("zone", "us-east-1a")]),
-            Some(1.0)
-        );
-        assert_eq!(value(&all, "karpenter_pods_unbound_time_seconds", &[("name", "web")]), None);
-    }
-
-    #[test]
-    fn prices_tell_their_age_and_how_many_are_guessed() {
-        let mut observed = sample();
-        let told = |observed: &Observed, name: &str, kind: &str| {
-            value(&gauges(observed), &format!("karp_cloudprovider_{name}"), &[("capacity_type", kind)])
-        };
-        assert_eq!(told(&observed, "prices_age_seconds", "spot"), Some(3600.0));
-        assert_eq!(told(&observed, "prices_age_seconds", "on-demand"), None, "nobody read any");
-        assert_eq!(told(&observed, "offerings_estimated", "on-demand"), Some(1.0));
-        let known = observed.snapshot.catalogues["default"].clone();
-        observed.snapshot.catalogues.insert("other".into(), known);
-        assert_eq!(told(&observed, "offerings_estimated", "on-demand"), Some(1.0), "the same of two classes");
-    }
-
-    #[test]
-    fn nothing_is_told_of_what_is_gone_or_not_wanted() {
-        let mut observed = sample();
-        observed.snapshot.nodes.clear();
-        observed.snapshot.pods.clear();
-        observed.snapshot.pools.clear();
-        let all = gauges(&observed);
-        let of_gone =
-            |gauges: &Gauges| gauges.name.starts_with("karpenter_node") || gauges.name.starts_with("karpenter_pods");
-        assert!(!all.iter().any(of_gone), "{all:?}");
-        let mut observed = sample();
-        observed.only_sums = true;
-        let all = gauges(&observed);
-        assert!(all.iter().all(|gauges| !gauges.name.starts_with("karpenter_pods_")));
-        let share = value(&all, "karpenter_cluster_utilization_percent", &[("resource_type", "cpu")]).expect("a share");
-        assert!((share - 100.0 * 0.6 / 1.93).abs() < 1e-9, "{share}");
-    }
-}
+pub(super) use self::tests::sample;

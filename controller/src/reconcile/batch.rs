@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Context, Error, launch, node_claim};
 use crate::cloud::{Instance, LaunchError, Launched, Prepared, Told};
 use crate::observe::unread::Guarded;
+use crate::ops::metrics::BatcherLabels;
 
 /// Claims in one call. More than reconcile at once do not come together; a bound on what one lost answer leaves in doubt.
 const MOST: usize = 100;
@@ -167,22 +168,35 @@ pub enum Turn {
 
 /// Waits for the turn of a claim.
 pub async fn take_turn(context: &Context, prepared: &Prepared, claim: &NodeClaim) -> Turn {
+    let began = Instant::now();
     let Some(shared) = prepared.shared.as_ref().filter(|_| !is_in_doubt(claim)) else {
         return Turn::Own(context.cloud.await_turn().await);
     };
     if let Some(turn) = context.cloud.turn() {
+        count(context, 1, began);
         return Turn::Own(turn);
     }
     let answer = match context.batches.enter(&shared.alike, claim) {
         Part::Follows(answer) => answer,
         Part::Leads(gathering) => {
             let turn = context.cloud.await_turn().await;
-            let Some((members, own)) = gathering.close() else { return Turn::Own(turn) };
+            let Some((members, own)) = gathering.close() else {
+                count(context, 1, began);
+                return Turn::Own(turn);
+            };
+            count(context, members.len(), began);
             lead(context, prepared, members, turn).await;
             own
         }
     };
     Turn::Shared(answer.await.ok())
+}
+
+/// Counts for how many claims a call is made, and for how long the first of them waited.
+fn count(context: &Context, claims: usize, began: Instant) {
+    let labels = BatcherLabels::new("create_fleet");
+    context.metrics.batch_size.get_or_create(&labels).observe(claims as f64);
+    context.metrics.batch_time.get_or_create(&labels).observe(began.elapsed().as_secs_f64());
 }
 
 /// Makes the call, and tells each claim what came of it.

@@ -27,7 +27,9 @@ use tracing::Instrument;
 use super::{Context, Error, disruption_events, interruption, node_claim, protection, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
-use crate::ops::metrics::{ConsolidationLabels, DecisionLabels, PoolLabels, ReasonLabels, UnhealthyLabels};
+use crate::ops::metrics::{
+    ConsolidationLabels, DecisionLabels, EvaluationLabels, PoolDecisionLabels, PoolLabels, UnhealthyLabels,
+};
 use crate::ops::telemetry::pass_span;
 
 /// Plans are made no more often than this, whatever wakes.
@@ -136,7 +138,8 @@ async fn pass(context: &Arc<Context>, decided: &mut Decided, commands: &mut Join
     let memory = context.running.memory().clone();
     let plan = block_in_place(|| plan_with(&snapshot, &memory));
     context.running.memory().examined(plan.resume);
-    let labels = ReasonLabels::new("all");
+    // one search finds all: there is no method by method
+    let labels = EvaluationLabels::new("all", "");
     context.metrics.decision_evaluation.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
     disruption_events::report(context, &plan);
     for (pod, wish) in wishes(&snapshot, &plan) {
@@ -200,8 +203,7 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
     }
     command.origin = block_in_place(|| origin(&command, &snapshot));
     log(&command);
-    let labels = DecisionLabels::new(command.decision(), reason, kind(&command));
-    context.metrics.decisions.get_or_create(&labels).inc();
+    count(context, &command);
     context.running.add(&command);
     let mut new = Vec::new();
     for node in &command.replacements {
@@ -250,6 +252,17 @@ fn kind(command: &Command) -> &'static str {
         (Cause::Underutilized, 1) => "single",
         (Cause::Underutilized, _) => "multi",
         (Cause::Drifted | Cause::Expired | Cause::Expiring | Cause::Unhealthy, _) => "",
+    }
+}
+
+/// Counts a decision, and for each pool that has nodes in it.
+fn count(context: &Context, command: &Command) {
+    let (decision, reason, kind) = (command.decision(), command.cause.as_str(), kind(command));
+    context.metrics.disruptions.get_or_create(&DecisionLabels::new(decision, reason, kind)).inc();
+    let pools: BTreeSet<&str> = command.candidates.iter().map(|candidate| &*candidate.pool).collect();
+    for pool in pools {
+        let labels = PoolDecisionLabels::new(pool, decision, reason, kind);
+        context.metrics.pool_disruptions.get_or_create(&labels).inc();
     }
 }
 
@@ -375,7 +388,7 @@ async fn let_go(context: &Context, command: &Command, candidate: &Candidate, cla
     if let Some(ailment) = ailment.filter(|_| done == effect::Outcome::Done) {
         let capacity = claim.labels().get(labels::CAPACITY_TYPE).cloned().unwrap_or_default();
         let image = claim.status.as_ref().and_then(|status| status.image_id.clone()).unwrap_or_default();
-        let labels = UnhealthyLabels::new(snake_case(ailment.condition), &*candidate.pool, capacity, image);
+        let labels = UnhealthyLabels::new(node_claim::snake_case(ailment.condition), &*candidate.pool, capacity, image);
         context.metrics.nodeclaims_unhealthy_disrupted.get_or_create(&labels).inc();
         tracing::info!(
             NodeClaim.name = %candidate.claim,
@@ -394,18 +407,6 @@ async fn cut_short(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
     let stamp = json!({ "annotations": BTreeMap::from([lifecycle::drain_by(end)]) });
     node_claim::stamp(context, claim, stamp).await?;
     Ok(())
-}
-
-/// `KernelReady` as Karpenter's metric labels have it: `kernel_ready`.
-fn snake_case(name: &str) -> String {
-    let mut all = String::new();
-    for letter in name.chars() {
-        if letter.is_ascii_uppercase() && !all.is_empty() {
-            all.push('_');
-        }
-        all.push(letter.to_ascii_lowercase());
-    }
-    all
 }
 
 /// Returns how far each replacement is.
@@ -525,12 +526,6 @@ fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn conditions_are_named_as_in_karpenters_metrics() {
-        assert_eq!(snake_case("Ready"), "ready");
-        assert_eq!(snake_case("AcceleratedHardwareReady"), "accelerated_hardware_ready");
-    }
 
     #[test]
     fn commands_are_remembered_while_they_run() {

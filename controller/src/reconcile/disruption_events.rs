@@ -1,21 +1,28 @@
 //! What disruption tells of nodes: why they stay, and what becomes of moves that would save something. All of it is told on the node and on
 //! its claim, where users look.
 
-use karp_domain::disruption::{Approval, Candidate, Command, DisruptionPlan, Invalid, KeepReason, Verdict};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use karp_domain::disruption::{Approval, Candidate, Cause, Command, DisruptionPlan, Invalid, KeepReason, Verdict};
 
 use super::Context;
 use crate::effect;
 use crate::ops::events::Reason;
-use crate::ops::metrics::ReasonLabels;
+use crate::ops::metrics::{MoveLabels, ReasonLabels};
 
 /// Tells why nodes stay, and counts those that do not have to.
 pub fn report(context: &Context, plan: &DisruptionPlan) {
+    context.metrics.kept.tell(&plan.verdicts);
     let mut eligible = 0;
     for (candidate, verdict) in &plan.verdicts {
         let Verdict::Keep(reason) = verdict else {
             eligible += 1;
             continue;
         };
+        if let KeepReason::NotWorthIt { score_permille } = reason {
+            judged(context, &candidate.pool, "rejected", Some(*score_permille));
+        }
         if let Some((event, note)) = telling(reason) {
             tell(context, candidate, event, &note);
         }
@@ -31,12 +38,34 @@ pub fn found(context: &Context, command: &Command) {
 
 /// Tells that a move no longer holds after its rest, and why.
 pub fn rejected(context: &Context, command: &Command, why: &Invalid) {
+    if let Invalid::Kept { claim, reason: KeepReason::NotWorthIt { score_permille } } = why
+        && let Some(candidate) = command.candidates.iter().find(|candidate| candidate.claim == *claim)
+    {
+        judged(context, &candidate.pool, "rejected", Some(*score_permille));
+    }
     let note = format!("Consolidation rejected: {}, {why}", described(command));
     tell_all(context, command, Reason::ConsolidationRejected, &note);
 }
 
+/// Counts what a pool's policy said of a move, and how well it scored where the policy keeps scores (Balanced).
+fn judged(context: &Context, pool: &str, decision: &str, score_permille: Option<u64>) {
+    let policy = context.stores.pool(pool).map(|pool| format!("{:?}", pool.spec.disruption.consolidation_policy));
+    let labels = MoveLabels::new(decision, pool, policy.unwrap_or_default());
+    context.metrics.moves.get_or_create(&labels).inc();
+    if let Some(score) = score_permille {
+        context.metrics.move_scores.get_or_create(&labels).observe(score as f64 / 1000.0);
+    }
+}
+
 /// Tells, of the candidates of pools with policy Balanced, that the move is worth it.
 pub fn approved(context: &Context, command: &Command, approvals: &[Approval]) {
+    if command.cause == Cause::Underutilized {
+        let pools: BTreeSet<&Arc<str>> = command.candidates.iter().map(|candidate| &candidate.pool).collect();
+        for pool in pools {
+            let approval = approvals.iter().find(|approval| approval.pool == *pool);
+            judged(context, pool, "approved", approval.map(|approval| approval.score_permille));
+        }
+    }
     for candidate in &command.candidates {
         if let Some(approval) = approvals.iter().find(|approval| approval.pool == candidate.pool) {
             let note = format!("Consolidation approved: {}, {approval}", described(command));
@@ -110,7 +139,6 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
 mod tests {
     use jiff::Timestamp;
     use karp_domain::catalogue::Price;
-    use karp_domain::disruption::Cause;
 
     use super::*;
 

@@ -315,7 +315,8 @@ pub fn remember(context: &Context, refused: &[UnavailableOffering]) {
         if offering.code != RESERVATION_FULL {
             context.unavailable.mark(offering);
         }
-        let labels = LaunchFailureLabels::new(&offering.zone, offering.capacity_type.as_str(), &offering.code);
+        let zone_id = context.zone_id(&offering.zone);
+        let labels = LaunchFailureLabels::new(&offering.zone, zone_id, offering.capacity_type.as_str(), &offering.code);
         context.metrics.launch_failures.get_or_create(&labels).inc();
     }
 }

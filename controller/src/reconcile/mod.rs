@@ -23,6 +23,7 @@ mod replicas;
 mod reservations;
 pub mod rest;
 mod termination;
+mod transitions;
 mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,6 +151,13 @@ impl Context {
 }
 
 impl Context {
+    /// Returns the id of a zone; empty when nothing could be bought in it when it was looked last.
+    fn zone_id(&self, zone: &str) -> String {
+        let market = self.market.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut zones = market.values().flat_map(|catalogue| catalogue.zones());
+        zones.find(|known| &*known.name == zone).map(|known| known.id.to_string()).unwrap_or_default()
+    }
+
     /// What was written and may not be seen yet.
     pub fn assumed(&self) -> MutexGuard<'_, Assumed> {
         // The lock is held over plain map operations only; what a panic there left is still a map.
@@ -220,6 +228,7 @@ pub fn spawn(context: &Arc<Context>, stop: &CancellationToken, tasks: &mut JoinS
     tasks.spawn(termination::run(context.clone(), stop.clone()));
     tasks.spawn(pod_events::run(context.clone(), stop.clone()));
     tasks.spawn(pod_events::measure(context.clone(), stop.clone()));
+    tasks.spawn(transitions::measure(context.clone(), stop.clone()));
     tasks.spawn(garbage::run(context.clone(), stop.clone()));
     tasks.spawn(batch::run(context.clone(), stop.clone()));
     tasks.spawn(disruption::run(context.clone(), stop.clone()));

@@ -9,6 +9,7 @@ use karp_domain::api::conditions::{self, Condition, ConditionStatus};
 use karp_domain::api::hash::{self, NodeClassVersion};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimStatus, NodePool, labels};
 use karp_domain::cluster::{Claim, Node as ReadNode, Pool};
+use karp_domain::disruption::Cause;
 use karp_domain::lifecycle::{self, Drift, Live, Next, Step};
 pub use karp_domain::lifecycle::{is_true, provider_id, since};
 use karp_domain::resources;
@@ -253,10 +254,43 @@ pub async fn delete(claim: &NodeClaim, context: &Context, reason: &str) -> Resul
     let outcome = context.delete_claim(&claim.name_any(), uid).await?;
     if outcome == effect::Outcome::Done {
         let capacity = claim.labels().get(labels::CAPACITY_TYPE).cloned().unwrap_or_default();
-        let labels = DisruptedLabels::new(reason, pool_of(claim), capacity);
+        let (policy, mode) = (consolidation_policy(claim, reason, context), termination_mode(claim));
+        let labels = DisruptedLabels::new(reason, pool_of(claim), capacity, policy, mode);
         context.metrics.nodeclaims_disrupted.get_or_create(&labels).inc();
+        let node = registration::node(claim, context).map(|node| node.name_any());
+        let pods = node.map(|node| context.stores.pods.on_node(&node)).unwrap_or_default();
+        let moved = pods.iter().filter(|pod| pod.is_reschedulable()).count();
+        context.metrics.pods_disrupted.get_or_create(&labels).inc_by(moved as u64);
     }
     Ok(outcome)
+}
+
+/// Answers which policy of its pool a claim goes by, in small letters; empty when it does not go to save something.
+fn consolidation_policy(claim: &NodeClaim, reason: &str, context: &Context) -> String {
+    let saves = [Cause::Empty, Cause::Underutilized].iter().any(|cause| cause.as_str().eq_ignore_ascii_case(reason));
+    let pool = context.stores.pool(&pool_of(claim)).filter(|_| saves);
+    pool.map(|pool| snake_case(&format!("{:?}", pool.spec.disruption.consolidation_policy))).unwrap_or_default()
+}
+
+/// Answers Karpenter's word for how long the drain of a claim's node may take: as long as it needs, as its owner said, or no time.
+fn termination_mode(claim: &NodeClaim) -> &'static str {
+    match claim.spec.grace() {
+        None => "graceful",
+        Some(grace) if grace.is_zero() => "forceful",
+        Some(_) => "eventual",
+    }
+}
+
+/// `KernelReady` as Karpenter's metric labels have it: `kernel_ready`.
+pub fn snake_case(name: &str) -> String {
+    let mut all = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !all.is_empty() {
+            all.push('_');
+        }
+        all.push(letter.to_ascii_lowercase());
+    }
+    all
 }
 
 /// Tells the cloud how much memory a node really has, so that others like it are planned with that.
@@ -340,4 +374,23 @@ fn class_stamp(claim: &NodeClaim, class: &Ec2NodeClass, ca_bundle: &str) -> BTre
         (labels::EC2_NODE_CLASS_HASH.to_owned(), hash::node_class(&class.spec, version, ca_bundle)),
         (labels::EC2_NODE_CLASS_HASH_VERSION.to_owned(), text.clone()),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use karp_domain::api::NodeClaimSpec;
+
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_karpenters_labels() {
+        assert_eq!(snake_case("Ready"), "ready");
+        assert_eq!(snake_case("AcceleratedHardwareReady"), "accelerated_hardware_ready");
+        assert_eq!(snake_case("WhenEmptyOrUnderutilized"), "when_empty_or_underutilized");
+        let mode = |grace: Option<&str>| {
+            let spec = NodeClaimSpec { termination_grace_period: grace.map(str::to_owned), ..NodeClaimSpec::default() };
+            termination_mode(&NodeClaim::new("a", spec))
+        };
+        assert_eq!([mode(None), mode(Some("0s")), mode(Some("1h"))], ["graceful", "forceful", "eventual"]);
+    }
 }

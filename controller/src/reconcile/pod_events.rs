@@ -65,13 +65,25 @@ pub async fn measure(context: Arc<Context>, stop: CancellationToken) {
         };
         match change {
             Ok(Change::Pod { key, pod, .. }) => {
-                let (bound, ready) = waits.note(&key, pod.as_deref(), Timestamp::now());
-                bound.iter().for_each(|seconds| context.metrics.pods_bound.observe(*seconds));
-                ready.iter().for_each(|seconds| context.metrics.pods_startup.observe(*seconds));
+                let (now, metrics) = (Timestamp::now(), &context.metrics);
+                let (bound, ready) = waits.note(&key, pod.as_deref(), now);
+                let placed = metrics.decisions.of(&key).and_then(|times| times.placed_for(now));
+                if let Some(seconds) = bound {
+                    metrics.pods_bound.observe(seconds);
+                    placed.iter().for_each(|seconds| metrics.pods_placed_bound.observe(*seconds));
+                }
+                if let Some(seconds) = ready {
+                    metrics.pods_startup.observe(seconds);
+                    placed.iter().for_each(|seconds| metrics.pods_placed_startup.observe(*seconds));
+                }
+                metrics.decisions.note(&key, pod.as_deref());
             }
             Ok(_) => {}
             // who was deleted meanwhile is not known
-            Err(RecvError::Lagged(_)) => waits = Waits::default(),
+            Err(RecvError::Lagged(_)) => {
+                waits = Waits::default();
+                context.metrics.decisions.review(|key| context.stores.pods.get(key));
+            }
             Err(RecvError::Closed) => return,
         }
     }

@@ -18,6 +18,7 @@ use tracing::Instrument;
 use super::Context;
 use crate::effect::{self, Effect, Outcome};
 use crate::observe::Change;
+use crate::ops::decisions::Decision;
 use crate::ops::events::Reason;
 use crate::ops::metrics::{ControllerLabels, CreatedLabels};
 use crate::ops::telemetry::pass_span;
@@ -75,6 +76,9 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
                     if concerns(&context, &change) {
                         batcher.add(now);
                     }
+                    if let Change::Pod { key, pending: true, .. } = &change {
+                        see(&context, key, now);
+                    }
                     // one at which kube-scheduler has not looked may be like one that was refused
                     if let Change::Pod { key, pod: Some(pod), .. } = change && pod.is_waiting() && is_new(&pod, now) {
                         batcher.count(key);
@@ -113,6 +117,9 @@ async fn pass(context: &Context) -> bool {
     let started = Instant::now();
     let snapshot = context.snapshot().await;
     let pending: Vec<&Arc<Pod>> = snapshot.pods.iter().filter(|pod| pod.is_provisionable()).collect();
+    for pod in pending.iter().filter(|pod| !snapshot.is_virtual(&pod.key)) {
+        see(context, &pod.key, snapshot.now);
+    }
     let labels = ControllerLabels::new("provisioner");
     context.metrics.queue_depth.get_or_create(&labels).set(pending.len() as i64);
     let unreadable = context.stores.pods.unreadable();
@@ -122,7 +129,10 @@ async fn pass(context: &Context) -> bool {
         context.events.publish(&effect::pod_reference(key, &pod.uid), Reason::FailedScheduling, note);
     }
 
+    let solving = context.metrics.ongoing.solve("provisioner");
     let solution = block_in_place(|| solve(&snapshot));
+    drop(solving);
+    decided(context, &solution);
     if !pending.is_empty() {
         tell_barren(context, &snapshot);
     }
@@ -145,6 +155,27 @@ async fn pass(context: &Context) -> bool {
     let waits = !pending.is_empty() || homeless || solution.next_look.is_some();
     context.plans.replace(plan);
     waits
+}
+
+/// Notes that a pod waits.
+fn see(context: &Context, key: &PodKey, now: Timestamp) {
+    let decisions = &context.metrics.decisions;
+    decisions.see(key, now);
+    // it may be gone by now, and nobody will tell so again
+    decisions.note(key, context.stores.pods.get(key).as_deref());
+}
+
+/// Notes what was decided of pods that wait.
+fn decided(context: &Context, solution: &Solution) {
+    let now = Timestamp::now();
+    let placed = solution.placements.iter().map(|placement| &placement.pod);
+    let placed = placed.chain(solution.nodes.iter().flat_map(|node| &node.pods)).map(|pod| (pod, Decision::Placed));
+    let refused = solution.unschedulable.iter().map(|refused| (&refused.pod, Decision::Refused));
+    for (pod, decision) in placed.chain(refused) {
+        if let Some(took) = context.metrics.decisions.decide(pod, decision, now) {
+            context.metrics.pods_decided.observe(took);
+        }
+    }
 }
 
 /// Tells on pools that nothing of them can be bought: pods wait, and this may be why.

@@ -28,8 +28,10 @@ use super::{Context, Error, node_claim, protection, registration};
 use crate::effect::{self, Effect};
 use crate::observe::Change;
 use crate::ops::events::Reason;
-use crate::ops::metrics::{CodeLabels, PoolLabels, PoolZoneLabels, TerminatedLabels};
+use crate::ops::metrics::{CodeLabels, PoolLabels, PoolZoneLabels, ReasonLabels, TerminatedLabels, ZoneLabels};
 
+/// Why pods are drained from a node that nobody disrupted with care, as Karpenter calls it.
+const FORCEFUL: &str = "Forceful Termination";
 /// Pause between looks at a drain; pods that go wake it earlier.
 const DRAIN_PAUSE: Duration = Duration::from_secs(2);
 /// Looks at a drain are at least this far apart.
@@ -102,6 +104,7 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     if !id.is_empty() {
         mark(claim.as_ref(), &context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
         let asked = context.cloud.terminate(&id).await.inspect_err(|error| {
+            count_failure(&*node, &context);
             let note = format!("Failed to terminate instance: {error}");
             context.events.publish(&effect::reference(&*node), Reason::FailedTermination, note);
         });
@@ -110,6 +113,13 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
         }
     }
     leave(&node, &context, since).await
+}
+
+/// Counts that an instance could not be ended, by where the labels of its node or claim say that it is.
+fn count_failure<K: Resource<DynamicType = ()>>(object: &K, context: &Context) {
+    let label = |key: &str| object.labels().get(key).cloned().unwrap_or_default();
+    let labels = ZoneLabels::new(label(labels::ZONE), label(labels::ZONE_ID));
+    context.metrics.termination_failures.get_or_create(&labels).inc();
 }
 
 /// Asks the cloud whether there is an instance, or may be one that it does not know yet.
@@ -225,7 +235,8 @@ async fn drained(
         let grace = u32::try_from(pod.grace_seconds).unwrap_or(1);
         effect::delete_pod(&context.client, &pod.pod, &pod.uid, grace).await?;
     }
-    for result in join_all(wait.evict.iter().map(|target| evict(target, &uid, context))).await {
+    let reason = drain_reason(claim);
+    for result in join_all(wait.evict.iter().map(|target| evict(target, &uid, &reason, context))).await {
         result?;
     }
     if !wait.blocked.is_empty() {
@@ -243,7 +254,16 @@ fn with_answers<T>(context: &Context, node_uid: &str, look: impl FnOnce(&mut Ans
     look(all.entry(node_uid.to_owned()).or_default())
 }
 
-async fn evict(target: &Target, node_uid: &str, context: &Context) -> Result<(), Error> {
+/// Answers Karpenter's word for why a node is drained: what its claim says, if it was disrupted with care.
+fn drain_reason(claim: Option<&NodeClaim>) -> String {
+    let Some(claim) = claim else { return String::new() };
+    let all = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let told = conditions::get(all, conditions::DISRUPTION_REASON);
+    let told = told.filter(|condition| condition.status == ConditionStatus::True);
+    told.map_or_else(|| FORCEFUL.to_owned(), |condition| condition.reason.clone())
+}
+
+async fn evict(target: &Target, node_uid: &str, reason: &str, context: &Context) -> Result<(), Error> {
     let answer = effect::evict(&context.evictor, &target.pod, &target.uid).await?;
     let code = match answer {
         Answer::Done => "200",
@@ -252,6 +272,7 @@ async fn evict(target: &Target, node_uid: &str, context: &Context) -> Result<(),
     };
     context.metrics.eviction_requests.get_or_create(&CodeLabels::new(code)).inc();
     if answer == Answer::Done {
+        context.metrics.pods_drained.get_or_create(&ReasonLabels::new(reason)).inc();
         let about = effect::pod_reference(&target.pod, &target.uid);
         context.events.publish(&about, Reason::Evicted, "Evicted pod: node is being disrupted");
     }
@@ -319,7 +340,8 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         told = mark(Some(claim), context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
     }
     for id in &instances {
-        gone &= context.cloud.terminate(id).await?.is_over(launched, Timestamp::now());
+        let asked = context.cloud.terminate(id).await.inspect_err(|_| count_failure(claim, context));
+        gone &= asked?.is_over(launched, Timestamp::now());
     }
     if !gone {
         return Ok(Action::requeue(INSTANCE_PAUSE));

@@ -20,7 +20,7 @@ mod validation;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -107,6 +107,8 @@ pub struct Aws {
     /// Answers to dry runs, by template, type and subnet.
     validated: Lookups<(String, String, String), Option<Problem>>,
     dry_runs: bool,
+    /// Bytes of user data as rendered last, by class.
+    user_data: Mutex<BTreeMap<String, usize>>,
     reserved_enis: u32,
     memory_permille: u64,
 }
@@ -153,6 +155,7 @@ impl Aws {
                 .enabled("ReservedCapacity")
                 .then(|| Reservations::new(options.reservation_poll)),
             validated: Lookups::new(validation::LIFETIME),
+            user_data: Mutex::default(),
             dry_runs: !options.disable_dry_run,
             reserved_enis: options.reserved_enis,
             memory_permille: (options.vm_memory_overhead_percent * 1000.0).round().clamp(0.0, 1000.0) as u64,
@@ -329,6 +332,10 @@ impl CloudProvider for Aws {
         self.market.prices_read()
     }
 
+    fn user_data_bytes(&self) -> BTreeMap<String, usize> {
+        self.user_data.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     async fn catalogue(&self, class: &Ec2NodeClass) -> Result<Arc<Catalogue>, CloudError> {
         let status = class.status.clone().unwrap_or_default();
         if let Some(reservations) = &self.reservations
@@ -441,6 +448,7 @@ impl CloudProvider for Aws {
         self.placements.forget(&name);
         self.reservations.iter().for_each(|reservations| reservations.forget(&name));
         self.validated.forget(&name);
+        self.user_data.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
         let (count, profiles) = both(templates, profiles)?;
         tracing::info!(EC2NodeClass.name = name, count, profiles, "deleted launch templates and instance profiles");
         Ok(())

@@ -1,5 +1,6 @@
 //! Whether a node class can launch at all: user data that renders, and dry runs of the three calls.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use karp_aws::launch_template::{Placement, Spec};
@@ -43,7 +44,11 @@ pub async fn validate(
     };
     let claim = NodeClaim::new("example", NodeClaimSpec::default());
     let user_data = match launch::render(family, class, &claim, cluster.clone(), CapacityType::OnDemand, None) {
-        Ok(text) => text,
+        Ok(text) => {
+            let mut sizes = aws.user_data.lock().unwrap_or_else(PoisonError::into_inner);
+            sizes.insert(class.name_any(), text.len());
+            text
+        }
         Err(error) => {
             resolved.problems.push(unrendered(&error));
             return Ok(());
