@@ -532,7 +532,7 @@ fn a_node_is_explained() {
     insta::assert_snapshot!(report);
     let data: Value = serde_json::from_slice(&explain("guarded", &["-o", "json"]).stdout).unwrap();
     let reason = "pod default/precious has karpenter.sh/do-not-disrupt";
-    assert_eq!(data["outcome"], json!({"kind": "kept", "reason": reason}));
+    assert_eq!(data["outcome"], json!({"kind": "kept", "code": "pod_protected", "reason": reason}));
     assert_eq!((&data["nodePool"], &data["pods"]), (&json!("general"), &json!(1)));
     assert_eq!(explain("nobody", &[]).status.code(), Some(1));
 }

@@ -12,6 +12,7 @@ use super::drain::Draining;
 use crate::cli::simulate::disruption::{Done, NOT_OURS, is_estimated};
 use crate::cli::text::{BOLD, DIM, counted, written};
 use crate::cli::world::Attached;
+use crate::ops::kept::word;
 
 pub(super) const GOES: Style = AnsiColor::Yellow.on_default().bold();
 
@@ -39,6 +40,9 @@ enum Outcome {
     /// It stays.
     Kept {
         reason: String,
+        /// The word for it in the metric `karp_nodes_kept`; none for nodes that are not karp's.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        code: Option<&'static str>,
         /// What is done first, when that is why.
         #[serde(skip_serializing_if = "Option::is_none")]
         after: Option<Done>,
@@ -68,7 +72,7 @@ impl NodeReport {
                 node_pool: node.pool().map(Arc::from),
                 price_per_hour: None,
                 pods: pods_on(snapshot, &node.name),
-                outcome: Outcome::Kept { reason: NOT_OURS.to_owned(), after: None },
+                outcome: Outcome::Kept { reason: NOT_OURS.to_owned(), code: None, after: None },
                 estimated,
             });
         };
@@ -78,6 +82,7 @@ impl NodeReport {
             (Some(draining), ..) => Outcome::Draining(draining),
             (None, Verdict::Keep(reason), _) => Outcome::Kept {
                 reason: reason.to_string(),
+                code: Some(word(reason)),
                 after: plan.commands.last().filter(|_| *reason == KeepReason::AfterAnother).map(done),
             },
             (None, Verdict::Delete(_) | Verdict::Replace(..), Some(command)) => {
@@ -104,7 +109,7 @@ impl NodeReport {
     fn write(&self, out: &mut String) -> fmt::Result {
         write!(out, "{BOLD}{}{BOLD:#}: ", self.node)?;
         match &self.outcome {
-            Outcome::Kept { reason, after } => {
+            Outcome::Kept { reason, after, .. } => {
                 writeln!(out, "stays: {reason}")?;
                 after.iter().try_for_each(|command| write_command(out, "first", command))?;
             }
