@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use karp_domain::api::NodePool;
 use karp_domain::api::conditions::{self, Condition, ConditionStatus};
+use karp_domain::api::{NodeClaim, NodePool};
 use karp_domain::cluster::Snapshot;
 use karp_domain::lifecycle::{Allowance, Health as Verdict, Outcome, Registrations};
 use karp_domain::scheduling::InFlightNode;
 use kube::ResourceExt;
+
+use super::node_claim;
 
 /// Remembers by pool whether its nodes join.
 #[derive(Default)]
@@ -20,10 +22,11 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how the launch of a pool's node ended; claims made by hand have no pool.
-    pub fn note(&self, pool: &str, outcome: Outcome, now: Timestamp) {
+    /// Notes how the launch of a claim's node ended; claims made by hand have no pool.
+    pub fn note(&self, claim: &NodeClaim, outcome: Outcome, now: Timestamp) {
+        let pool = node_claim::pool_of(claim);
         if !pool.is_empty() {
-            self.lock().entry(pool.to_owned()).or_default().note(outcome, now);
+            self.lock().entry(pool).or_default().note(outcome, Outcome::tried(claim, now), now);
         }
     }
 

@@ -224,7 +224,7 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
             );
             let ended = delete(&claim, &context, timeout.as_str()).await? == effect::Outcome::Done;
             if let Some(outcome) = lifecycle::Outcome::of(timeout, &claim).filter(|_| ended) {
-                context.health.note(&pool_of(&claim), outcome, Timestamp::now());
+                context.health.note(&claim, outcome, Timestamp::now());
             }
             Ok(wait)
         }

@@ -55,7 +55,7 @@ pub async fn register(claim: &NodeClaim, node: &Node, context: &Context) -> Resu
         }
     })
     .await?;
-    context.health.note(&node_claim::pool_of(claim), Outcome::Joined, Timestamp::now());
+    context.health.note(claim, Outcome::Joined, Timestamp::now());
     let zone = node.labels().get(labels::ZONE).cloned().unwrap_or_default();
     let labels = PoolZoneLabels::new(node_claim::pool_of(claim), zone);
     context.metrics.nodes_created.get_or_create(&labels).inc();

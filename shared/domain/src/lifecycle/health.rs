@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::step::{Timeout, later};
+use super::step::{Timeout, begun, later};
 use crate::api::NodeClaim;
 use crate::api::conditions::{self, LAUNCHED};
 
@@ -13,6 +13,8 @@ use crate::api::conditions::{self, LAUNCHED};
 const REMEMBERED: usize = 4;
 /// A pool is unhealthy when so many of the remembered outcomes are failures: half (Karpenter: 50 %).
 const FAILURES: usize = 2;
+/// Nodes that are launched within this time of each other are of one crowd: what one of them meets, the others do.
+const TOGETHER: SignedDuration = SignedDuration::from_mins(1);
 /// Pause after the first failure that trips the breaker; each further one doubles it.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(1);
 /// Whatever happened, one node is tried this often: what was wrong outside the cluster may have been put right.
@@ -35,6 +37,11 @@ impl Outcome {
         let told = conditions::get(all, LAUNCHED).map(|condition| condition.reason.as_str());
         let may_pass = matches!(told, None | Some("" | "TokenReused" | conditions::LAUNCH_FAILED));
         (timeout == Timeout::Registration || !may_pass).then_some(Outcome::Missing)
+    }
+
+    /// Answers since when the node of a claim that ended so has been tried, for [`Registrations::note`].
+    pub fn tried(claim: &NodeClaim, now: Timestamp) -> Timestamp {
+        begun(claim).unwrap_or(now)
     }
 }
 
@@ -75,6 +82,11 @@ pub struct Registrations {
     /// Failures since a node last joined, and when the last of them was.
     in_a_row: u32,
     last_missing: Option<Timestamp>,
+    /// How many of them came of tries that were made after the one before was known, and when the last of these was.
+    tries: u32,
+    last_try: Option<Timestamp>,
+    /// When the latest of the nodes that joined was launched.
+    joined: Option<Timestamp>,
     /// Generations of pool and class that the outcomes belong to.
     generation: Option<(i64, i64)>,
 }
@@ -83,7 +95,15 @@ impl Registrations {
     /// Starts from what an earlier process wrote into the pool's condition: unhealthy since then.
     pub fn unhealthy_since(at: Timestamp) -> Self {
         let recent = std::iter::repeat_n(Outcome::Missing, FAILURES).collect();
-        Registrations { recent, in_a_row: FAILURES as u32, last_missing: Some(at), generation: None }
+        let count = FAILURES as u32;
+        Registrations {
+            recent,
+            in_a_row: count,
+            last_missing: Some(at),
+            tries: count,
+            last_try: Some(at),
+            ..Registrations::default()
+        }
     }
 
     /// Forgets everything when the pool or its class was changed: the next nodes are made differently.
@@ -95,17 +115,28 @@ impl Registrations {
         self.generation = generation;
     }
 
-    /// Notes how a launch ended.
-    pub fn note(&mut self, outcome: Outcome, now: Timestamp) {
+    /// Notes how the launch of a node ended that was begun at `tried`.
+    ///
+    /// Nodes that were launched before the last failure was known are no new try: of a crowd that is given up together, all but the first
+    /// failure lengthen no pause. A failure says nothing of the pool where a node has joined that was launched as late.
+    pub fn note(&mut self, outcome: Outcome, tried: Timestamp, now: Timestamp) {
         if self.recent.len() == REMEMBERED {
             self.recent.pop_front();
         }
         self.recent.push_back(outcome);
         match outcome {
-            Outcome::Joined => self.in_a_row = 0,
+            Outcome::Joined => {
+                self.joined = self.joined.max(Some(tried));
+                (self.in_a_row, self.tries, self.last_try) = (0, 0, None);
+            }
+            Outcome::Missing if self.joined.is_some_and(|joined| tried <= later(joined, TOGETHER)) => {}
             Outcome::Missing => {
                 self.in_a_row = self.in_a_row.saturating_add(1);
                 self.last_missing = Some(now);
+                if self.last_try.is_none_or(|last| tried >= last) {
+                    self.tries = self.tries.saturating_add(1);
+                    self.last_try = Some(now);
+                }
             }
         }
     }
@@ -126,7 +157,7 @@ impl Registrations {
     pub fn allowance(&self, joining: usize, now: Timestamp) -> Allowance {
         let tripped = matches!(self.health(), Health::Unhealthy { .. }) && self.in_a_row >= FAILURES as u32;
         let Some(last) = self.last_missing.filter(|_| tripped) else { return Allowance::All };
-        let doublings = self.in_a_row.saturating_sub(FAILURES as u32).min(16);
+        let doublings = self.tries.saturating_sub(FAILURES as u32).min(16);
         let pause = FIRST_PAUSE.saturating_mul(1 << doublings).min(LONGEST_PAUSE);
         // a clock that went back must not lengthen the pause
         let until = later(last, pause).min(later(now, pause));

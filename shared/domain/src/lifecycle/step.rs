@@ -123,10 +123,14 @@ pub fn next(claim: &NodeClaim, node: Option<&Node>, quiet: Option<SignedDuration
 /// Since when a launch is tried: since the first try was noted to have come to nothing, by this controller's own clock. The creation is by
 /// the API server's: it counts only where nothing was noted, and only once no difference between clocks can explain it.
 fn launch_begin(claim: &NodeClaim, now: Timestamp) -> Timestamp {
-    let status = claim.status.as_ref();
-    let noted = status.and_then(|status| conditions::get(&status.conditions, conditions::LAUNCHED));
     let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| later(time.0, WORST_SKEW));
-    noted.map_or(created, |condition| condition.last_transition_time)
+    begun(claim).unwrap_or(created)
+}
+
+/// Answers when what became of the launch was noted last: that it came to nothing yet, or to an instance. By this controller's own clock.
+pub(super) fn begun(claim: &NodeClaim) -> Option<Timestamp> {
+    let noted = conditions::get(&claim.status.as_ref()?.conditions, conditions::LAUNCHED)?;
+    Some(noted.last_transition_time)
 }
 
 /// The way from the launch to the registered node. A node that was lost has the whole time again to come back, and is not given up

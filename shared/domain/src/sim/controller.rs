@@ -143,7 +143,11 @@ impl Controller<'_> {
                 })?;
                 if current {
                     world.joined += 1;
-                    self.health.entry(pool).or_default().note(Outcome::Joined, world.clock());
+                    self.health.entry(pool).or_default().note(
+                        Outcome::Joined,
+                        Outcome::tried(&claim, world.clock()),
+                        world.clock(),
+                    );
                 }
                 Ok(())
             }
@@ -164,7 +168,11 @@ impl Controller<'_> {
                 let ends = world.claims.get(name).is_some_and(|one| one.metadata.deletion_timestamp.is_none());
                 delete_claim(world, name)?;
                 if let Some(outcome) = Outcome::of(timeout, &claim).filter(|_| ends) {
-                    self.health.entry(pool).or_default().note(outcome, world.clock());
+                    self.health.entry(pool).or_default().note(
+                        outcome,
+                        Outcome::tried(&claim, world.clock()),
+                        world.clock(),
+                    );
                 }
                 Ok(())
             }

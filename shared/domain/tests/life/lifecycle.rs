@@ -202,15 +202,51 @@ fn a_node_gets_what_its_claim_says_before_it_opens() {
 fn a_pool_whose_nodes_never_join_launches_ever_more_slowly() {
     let mut pool = Registrations::default();
     assert_eq!((pool.health(), pool.allowance(9, at(NOW))), (Health::Unknown, Allowance::All));
-    pool.note(Outcome::Missing, at(NOW));
+    pool.note(Outcome::Missing, at(NOW), at(NOW));
     assert_eq!((pool.health(), pool.allowance(0, at(NOW))), (Health::Healthy, Allowance::All), "one may be chance");
-    pool.note(Outcome::Missing, at(NOW));
+    pool.note(Outcome::Missing, at(NOW), at(NOW));
     assert_eq!(pool.health(), Health::Unhealthy { missing: 2, of: 2 });
     assert_eq!(pool.allowance(0, at(NOW)), Allowance::None { until: Some(second(60)) });
     assert_eq!(pool.allowance(0, second(60)), Allowance::Trial);
     assert_eq!(pool.allowance(1, second(60)), Allowance::None { until: None }, "one trial at a time");
-    pool.note(Outcome::Joined, second(60));
-    assert_eq!(pool.allowance(0, second(60)), Allowance::All, "the first that joins closes the breaker");
+    pool.note(Outcome::Joined, second(60), second(90));
+    assert_eq!(pool.allowance(0, second(90)), Allowance::All, "the first that joins closes the breaker");
+}
+
+/// Returns how long a pool has to wait for its next trial.
+fn pause(pool: &Registrations, now: Timestamp) -> SignedDuration {
+    match pool.allowance(0, now) {
+        Allowance::None { until: Some(until) } => until.duration_since(now),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A hundred nodes that are launched within a minute and given up within another are one bad moment, not a hundred.
+#[test]
+fn a_crowd_that_does_not_join_stops_its_pool_as_one_node_does() {
+    let (mut pool, given_up) = (Registrations::default(), |n: i64| second(900 + n / 2));
+    (0..100).for_each(|n| pool.note(Outcome::Missing, second(n / 2), given_up(n)));
+    assert_eq!(pool.health(), Health::Unhealthy { missing: 4, of: 4 }, "none of the last ones has joined");
+    assert_eq!(pause(&pool, given_up(99)), SignedDuration::from_mins(1));
+    // what is tried when that is known counts by itself: 1 min once more, as after two nodes, then twice as long each time
+    let mut now = given_up(99);
+    for minutes in [1, 2, 4, 8] {
+        let tried = now + SignedDuration::from_mins(1);
+        now = tried + REGISTRATION_TIMEOUT;
+        pool.note(Outcome::Missing, tried, now);
+        assert_eq!(pause(&pool, now), SignedDuration::from_mins(minutes));
+    }
+}
+
+#[test]
+fn failures_say_nothing_of_a_pool_whose_nodes_of_the_same_time_have_joined() {
+    let mut pool = Registrations::default();
+    (0..98).for_each(|n| pool.note(Outcome::Joined, second(n / 2), second(60 + n)));
+    (0..3).for_each(|n| pool.note(Outcome::Missing, second(50 + n), second(950 + n)));
+    assert_eq!(pool.health(), Health::Unhealthy { missing: 3, of: 4 });
+    assert_eq!(pool.allowance(0, second(960)), Allowance::All);
+    (0..2).for_each(|n| pool.note(Outcome::Missing, second(600), second(1500 + n)));
+    assert_eq!(pause(&pool, second(1501)), SignedDuration::from_mins(1), "those came later");
 }
 
 /// Claims are given up together: what may pass in a minute must not stop the pool for hours, and what stays must.
@@ -243,8 +279,9 @@ fn six_hours_of_failure_cost_a_handful_of_launches() {
         match pool.allowance(0, now) {
             Allowance::All | Allowance::Trial => {
                 launched += 1;
+                let tried = now;
                 now += REGISTRATION_TIMEOUT;
-                pool.note(Outcome::Missing, now);
+                pool.note(Outcome::Missing, tried, now);
             }
             Allowance::None { until } => now = until.expect("no trial runs"),
         }
