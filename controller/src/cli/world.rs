@@ -126,6 +126,8 @@ impl World {
         let settings = Settings {
             spot_to_spot: self.feature_gates.enabled("SpotToSpotConsolidation"),
             repair: self.feature_gates.enabled("NodeRepair"),
+            // files that hold static pools mean them
+            static_capacity: true,
             preferences: self.preference_policy.into(),
             min_values: self.min_values_policy.into(),
             max_pod_share: self.max_pod_share,

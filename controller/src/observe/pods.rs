@@ -28,7 +28,8 @@ pub struct Unread {
     pub why: String,
     /// Its UID.
     pub uid: Arc<str>,
-    node: Option<Arc<str>>,
+    /// The node that it is bound to.
+    pub node: Option<Arc<str>>,
 }
 
 impl PodCache {

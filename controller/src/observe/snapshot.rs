@@ -40,6 +40,7 @@ impl Stores {
         let snapshot = Snapshot {
             now,
             pods,
+            unread: self.pods.unreadable().into_iter().filter_map(|(key, unread)| Some((unread.node?, key))).collect(),
             nodes: read(self.nodes.state(), Node::from_kube, &mut unreadable),
             claims: read(self.claims.state(), Claim::from_kube, &mut unreadable),
             pools: read(self.pools.state(), Pool::from_kube, &mut unreadable),

@@ -137,7 +137,7 @@ async fn pass(context: &Arc<Context>, decided: &mut Decided, commands: &mut Join
     let snapshot = with_room_taken(snapshot);
     let memory = context.running.memory().clone();
     let plan = block_in_place(|| plan_with(&snapshot, &memory));
-    context.running.memory().examined(plan.resume);
+    context.running.memory().examined(plan.resume.clone());
     // one search finds all: there is no method by method
     let labels = EvaluationLabels::new("all", "");
     context.metrics.decision_evaluation.get_or_create(&labels).observe(started.elapsed().as_secs_f64());

@@ -104,8 +104,10 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
     match reason {
         KeepReason::TooManyUnhealthy { .. } => Some((Reason::NodeRepairBlocked, reason.to_string())),
         KeepReason::NodeProtected
+        | KeepReason::PodUnreadable { .. }
         | KeepReason::PodProtected { .. }
         | KeepReason::PodBudget { .. }
+        | KeepReason::NoSuccessor { .. }
         | KeepReason::BudgetExhausted { .. } => {
             Some((Reason::DisruptionBlocked, format!("Cannot disrupt Node: {reason}")))
         }
@@ -124,6 +126,7 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
         KeepReason::Leaving
         | KeepReason::NotInitialized
         | KeepReason::NoPool
+        | KeepReason::Static
         | KeepReason::Nominated { .. }
         | KeepReason::ConsolidationOff
         | KeepReason::Settling { .. }

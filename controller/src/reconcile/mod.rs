@@ -130,6 +130,7 @@ impl Context {
         let settings = Settings {
             spot_to_spot: self.options.feature_gates.enabled("SpotToSpotConsolidation"),
             repair: self.options.feature_gates.enabled("NodeRepair"),
+            static_capacity: self.options.feature_gates.enabled("StaticCapacity"),
             preferences: self.options.preference_policy.into(),
             min_values: self.options.min_values_policy.into(),
             max_pod_share: self.options.max_pod_share,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use karp_domain::disruption::replaced;
 use karp_domain::scheduling::replicas;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -35,8 +36,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 async fn pass(context: &Context, told: BTreeSet<String>) -> BTreeSet<String> {
     let _planning = context.planning.lock().await;
     let snapshot = context.snapshot().await;
-    // nodes of static pools are never replaced by disruption
-    let plan = replicas(&snapshot, &BTreeSet::new());
+    let plan = replicas(&snapshot, &replaced(&snapshot));
     provisioning::create_admitted(context, &snapshot, &plan.create).await;
     for name in &plan.delete {
         let Some(claim) = snapshot.claims.iter().find(|claim| claim.name == *name) else { continue };

@@ -6,7 +6,7 @@ mod scale;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -17,13 +17,14 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, PodTemplate};
 use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, conditions, labels};
+use karp_domain::lifecycle::is_true;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use support::account::account;
-use support::{Turn, client, create, dismantle, install, of_pool, pod_spec, until};
+use support::{Turn, client, create, dismantle, install, of_pool, pod_spec, until, until_within};
 
 /// A controller process and the names that this test uses, ended when dropped.
 struct Stand {
@@ -508,6 +509,36 @@ async fn a_static_pool_has_its_replicas_whatever_pods_there_are() {
         !all.is_empty() && all.iter().all(|condition| condition.observed_generation == pool.metadata.generation)
     })
     .await;
+    stand.leave().await;
+}
+
+#[tokio::test]
+async fn a_static_pool_is_renewed_one_for_one() {
+    let Some(stand) = stand_with("renewed", "StaticCapacity=true").await else { return };
+    stand.pool_of(json!({ "replicas": 2 })).await;
+    let names = async || -> BTreeSet<String> { stand.mine::<Node>().await.iter().map(ResourceExt::name_any).collect() };
+    let ready = async || {
+        let claims = stand.mine::<NodeClaim>().await;
+        let is_ready = |claim: &NodeClaim| is_true(claim, conditions::INITIALIZED);
+        claims.iter().filter(|claim| is_ready(claim) && claim.metadata.deletion_timestamp.is_none()).count()
+    };
+    until("two nodes are ready", async || ready().await == 2).await;
+    let old = names().await;
+    let pools: Api<NodePool> = Api::all(stand.client.clone());
+    let edit = json!({ "spec": { "template": { "metadata": { "labels": { "generation": "two" } } } } });
+    pools.patch(&stand.name, &PatchParams::default(), &Patch::Merge(edit)).await.expect("the template is changed");
+    let (mut fewest, mut most) = (usize::MAX, 0);
+    until_within(Duration::from_secs(240), "both nodes are others", async || {
+        let now = names().await;
+        (fewest, most) = (fewest.min(ready().await), most.max(now.len()));
+        now.len() == 2 && now.is_disjoint(&old)
+    })
+    .await;
+    assert!(fewest >= 2 && most <= 4, "{fewest} were ready at the least, {most} there at the most");
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert_eq!((ready().await, stand.mine::<NodeClaim>().await.len()), (2, 2), "more or fewer than replicas");
+    let labelled = |node: &Node| node.labels().get("generation").is_some_and(|value| value == "two");
+    assert!(stand.mine::<Node>().await.iter().all(labelled), "they are made by the new template");
     stand.leave().await;
 }
 

@@ -19,6 +19,8 @@ pub struct Snapshot {
     pub now: Timestamp,
     /// All pods, pending and bound.
     pub pods: Vec<Arc<Pod>>,
+    /// Nodes with a pod that cannot be read and is left out, by name.
+    pub unread: BTreeMap<Arc<str>, PodKey>,
     /// All nodes, also those that are not karp's.
     pub nodes: Vec<Arc<Node>>,
     /// All NodeClaims.
@@ -48,6 +50,8 @@ pub struct Settings {
     pub spot_to_spot: bool,
     /// Feature gate `NodeRepair`.
     pub repair: bool,
+    /// Feature gate `StaticCapacity`.
+    pub static_capacity: bool,
     /// A replacement must save at least this share of a node's price, in thousandths: a floor against flapping.
     pub saving_floor_permille: u64,
     /// What giving up a node must save for the pods that it evicts, where the pool says nothing.
@@ -89,6 +93,7 @@ impl Default for Settings {
         Settings {
             spot_to_spot: false,
             repair: false,
+            static_capacity: false,
             saving_floor_permille: 50,
             consolidation_floor: ConsolidationFloor::default(),
             settle: SignedDuration::from_secs(20),
@@ -106,6 +111,7 @@ impl Snapshot {
         Snapshot {
             now,
             pods: Vec::new(),
+            unread: BTreeMap::new(),
             nodes: Vec::new(),
             claims: Vec::new(),
             pools: Vec::new(),

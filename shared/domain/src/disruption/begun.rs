@@ -1,7 +1,7 @@
 //! Commands that a process began which is gone. What a replacement is made for is written on its claim, so that the next process goes on with
 //! the command instead of replacing the same nodes once more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -58,6 +58,12 @@ pub fn begun(snapshot: &Snapshot) -> Vec<Begun> {
         replacements.into_iter().filter_map(|(purpose, claims)| one(snapshot, purpose, claims)).collect();
     found.sort_by_key(|one| std::cmp::Reverse(one.planned));
     found
+}
+
+/// Names the claims that are about to go for replacements that are there: together with those they count once.
+pub fn replaced(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
+    let candidates = begun(snapshot).into_iter().flat_map(|begun| begun.command.candidates);
+    candidates.map(|candidate| candidate.claim).collect()
 }
 
 fn one(snapshot: &Snapshot, purpose: &str, mut replacements: Vec<Arc<str>>) -> Option<Begun> {

@@ -14,7 +14,7 @@ use crate::cluster::{
     allowed, blocking,
 };
 use crate::lifecycle::{Ailment, Ward};
-use crate::scheduling::{Problem, Solution, Target, solve_problem};
+use crate::scheduling::{InFlightNode, Problem, Solution, Target, solve_problem, successor};
 
 /// Pods that come together are a burst when they are more than this, and than one in so many of those that run, for so long at most.
 const LEAST_BURST: usize = 200;
@@ -33,6 +33,8 @@ pub(super) struct Field<'a> {
     weights: BTreeMap<Arc<str>, Weight>,
     /// Nodes by their pool, and all nodes under no pool.
     wards: BTreeMap<Option<Arc<str>>, Ward>,
+    /// What takes the place of a node of each static pool that has outdated ones.
+    successors: BTreeMap<Arc<str>, Result<InFlightNode, KeepReason>>,
     /// How many pods are about to take their places, where they are many.
     pub(super) burst: Option<usize>,
 }
@@ -103,7 +105,13 @@ impl<'a> Field<'a> {
         }
         let wards = wards(snapshot);
         let burst = burst(snapshot, &solution);
-        Field { problem, entries, counts, weights, wards, burst }
+        let successors = successors(&problem, &entries);
+        Field { problem, entries, counts, weights, wards, successors, burst }
+    }
+
+    /// Answers what takes the place of a node of a static pool.
+    pub(super) fn successor(&self, pool: &str) -> Result<InFlightNode, KeepReason> {
+        self.successors.get(pool).cloned().unwrap_or(Err(KeepReason::Static))
     }
 
     /// Answers what the candidates of a pool weigh together.
@@ -144,6 +152,30 @@ impl<'a> Field<'a> {
         let Some(reason) = cause.budget() else { return u32::MAX };
         left(&self.counts, pool, reason, self.problem.snapshot.now)
     }
+}
+
+/// Answers what static pools launch for nodes that are not as they want them. A pool that has too many nodes gives one back first, which may be one
+/// of those.
+fn successors(problem: &Problem<'_>, entries: &[Entry]) -> BTreeMap<Arc<str>, Result<InFlightNode, KeepReason>> {
+    let snapshot = problem.snapshot;
+    let mut found = BTreeMap::new();
+    let outdated =
+        entries.iter().filter(|entry| snapshot.settings.static_capacity && entry.outdated(snapshot.now).is_some());
+    for pool in outdated.filter_map(Entry::static_pool) {
+        if found.contains_key(&pool.name) {
+            continue;
+        }
+        let stays = |host: &Host| host.claim.is_some() && host.pool() == Some(&pool.name) && !host.is_leaving();
+        let there = problem.hosts.iter().filter(|state| stays(&state.host)).count() as u64;
+        let answer = match pool.replicas.is_some_and(|replicas| there > replicas) {
+            true => Err(KeepReason::AfterAnother),
+            false => {
+                successor(snapshot, pool).map_err(|misfit| KeepReason::NoSuccessor { pool: pool.name.clone(), misfit })
+            }
+        };
+        found.insert(pool.name.clone(), answer);
+    }
+    found
 }
 
 /// Answers how many pods came a short while ago and are about to take their places, where that is a large part of the cluster.
@@ -253,14 +285,18 @@ impl Entry {
         if leaving {
             return Some(KeepReason::Leaving);
         }
-        if self.pool.as_ref().is_none_or(|pool| pool.is_static()) {
-            return Some(KeepReason::NoPool);
+        let Some(pool) = &self.pool else { return Some(KeepReason::NoPool) };
+        if pool.is_static() && !(snapshot.settings.static_capacity && self.outdated(snapshot.now).is_some()) {
+            return Some(KeepReason::Static);
         }
         let Some(node) = self.node.as_ref().filter(|node| node.is_initialized()) else {
             return Some(KeepReason::NotInitialized);
         };
         if node.is_protected() || self.claim.is_protected() {
             return Some(KeepReason::NodeProtected);
+        }
+        if let Some(pod) = snapshot.unread.get(&node.name) {
+            return Some(KeepReason::PodUnreadable { pod: pod.clone() });
         }
         self.nominated.clone().map(|pod| KeepReason::Nominated { pod }).or_else(|| self.pod_obstacle(snapshot))
     }
@@ -322,6 +358,11 @@ impl Entry {
     pub(super) fn outdated(&self, now: Timestamp) -> Option<Cause> {
         let aged = || self.ages_at().filter(|at| *at <= now).map(|_| Cause::Expiring);
         self.is_drifted().then_some(Cause::Drifted).or_else(aged)
+    }
+
+    /// Answers the pool whose number of nodes is fixed.
+    pub(super) fn static_pool(&self) -> Option<&Arc<Pool>> {
+        self.pool.as_ref().filter(|pool| pool.is_static())
     }
 
     /// Answers why the node may not be consolidated yet, empty or not.

@@ -35,6 +35,14 @@ pub(super) fn move_away(field: &Field<'_>, set: &[&Entry]) -> Result<Move, KeepR
     move_beside(field, set, set)
 }
 
+/// Answers what it takes to do without nodes that are not as their pool wants them: to move their pods away. In a static pool one like those that
+/// it launches takes the place of each, whatever their pods need: kube-scheduler finds them others, as Karpenter has it.
+pub(super) fn renew(field: &Field<'_>, set: &[&Entry]) -> Result<Move, KeepReason> {
+    let Some(pool) = set.iter().find_map(|entry| entry.static_pool()) else { return move_away(field, set) };
+    let nodes = vec![field.successor(&pool.name)?; set.len()];
+    Ok(Move { nodes, ..Move::default() })
+}
+
 /// Answers how the pods of some nodes fit on others that are there, without those of `going`; nothing if they do not, or if it does not pay.
 pub(super) fn vacate(field: &Field<'_>, set: &[&Entry], going: &[&Entry]) -> Option<Move> {
     let price = price(set)?;

@@ -1,4 +1,4 @@
-//! What is remembered between plans: pools whose commands failed, moves that did not last, and how far the search for cheaper sets came.
+//! What is remembered between plans: pools whose commands failed, moves that did not last, and how far searches came.
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -70,8 +70,36 @@ pub struct Memory {
     failures: BTreeMap<(Arc<str>, Cause), Failed>,
     /// Moves that were carried out: of the same pods and like candidates, the last one.
     moves: BTreeMap<(u64, Vec<u64>), Moved>,
-    /// Where the search for cheaper sets goes on.
-    pub(super) cursor: usize,
+    /// Where the last plan ended.
+    pub(super) resume: Resume,
+}
+
+/// Says where a plan ended its searches, so that the next goes on there: each looks at so many nodes only, and every node has its turn however
+/// many there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resume {
+    /// The node that is not as its pool wants it and was looked at last; none when all had their turn.
+    pub(super) outdated: Option<Turn>,
+    /// Place in the order of nodes that could be cheaper.
+    pub(super) cheaper: usize,
+}
+
+impl Resume {
+    /// Says whether the last plan left nodes to the next that are not as their pools want them.
+    pub(super) fn is_amid_outdated(&self) -> bool {
+        self.outdated.is_some()
+    }
+}
+
+/// Orders nodes that are not as their pools want them: empty ones first, then those of which that has been so for longest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Turn {
+    /// It holds pods.
+    pub(super) is_used: bool,
+    /// Since when it is outdated.
+    pub(super) since: Option<Timestamp>,
+    /// Its claim.
+    pub(super) claim: Arc<str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,9 +186,9 @@ impl Memory {
         resting
     }
 
-    /// Notes where a plan ended its search.
-    pub fn examined(&mut self, resume: usize) {
-        self.cursor = resume;
+    /// Notes where a plan ended its searches.
+    pub fn examined(&mut self, resume: Resume) {
+        self.resume = resume;
     }
 
     /// Answers until when a pool is left alone for a cause.

@@ -14,11 +14,11 @@ mod stable;
 mod verdict;
 mod wishes;
 
-pub use begun::{Begun, begun};
+pub use begun::{Begun, begun, replaced};
 pub use candidate::allowed_disruptions;
 pub use decided::Decided;
 pub use execution::{Act, Execution, Failure, Progress};
-pub use memory::{Memory, Origin};
+pub use memory::{Memory, Origin, Resume};
 pub use plan::{Invalid, Method, approve, origin, plan_by, plan_disruption, plan_with, validate};
 pub use stable::{Change, Path, Step, until_stable};
 pub use verdict::{Approval, Candidate, Cause, Command, DisruptionPlan, KeepReason, Verdict};

@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::begun::Purpose;
 use super::candidate::{Entry, Field};
-use super::consolidation::{Move, cheaper, move_away};
-use super::memory::Origin;
+use super::consolidation::{Move, cheaper, renew};
+use super::memory::{Origin, Resume, Turn};
 use super::purse::Purse;
 use super::sets::{Found, Search};
 use super::{Approval, Candidate, Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
@@ -48,7 +48,7 @@ pub enum Method {
 pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> DisruptionPlan {
     let field = Field::new(snapshot);
     let verdicts = field.entries.iter().map(|entry| first_verdict(&field, entry)).collect();
-    let mut planner = Planner { field: &field, memory, method, verdicts, resume: 0 };
+    let mut planner = Planner { field: &field, memory, method, verdicts, resume: memory.resume.clone() };
     let mut commands = planner.by_force();
     let command = planner.emptiness().or_else(|| planner.drift()).or_else(|| planner.consolidate());
     commands.extend(command);
@@ -94,7 +94,7 @@ struct Planner<'p, 'a> {
     memory: &'p Memory,
     method: Method,
     verdicts: Vec<Option<Verdict>>,
-    resume: usize,
+    resume: Resume,
 }
 
 impl Planner<'_, '_> {
@@ -146,7 +146,7 @@ impl Planner<'_, '_> {
         let mut members = Vec::new();
         for at in self.open() {
             let entry = &self.field.entries[at];
-            if !entry.pods.is_empty() {
+            if !entry.pods.is_empty() || entry.static_pool().is_some() {
                 continue;
             }
             let verdict = match entry.unsettled(self.now()) {
@@ -165,20 +165,32 @@ impl Planner<'_, '_> {
         (!members.is_empty()).then(|| self.command(Cause::Empty, &members, Move::default()))
     }
 
-    /// The first node that is not as its pool wants it any more whose pods fit elsewhere or on new nodes: empty ones first, then those of which
-    /// that has been so for longest.
+    /// The first node that is not as its pool wants it any more whose pods fit elsewhere or on new nodes, or that another of its static pool can
+    /// take the place of: empty ones first, then those of which that has been so for longest.
+    ///
+    /// A plan goes on after the node that the last one looked at last, whatever became of that, and one that has come to the end leaves what is
+    /// left of the pass to consolidation: no node that stays, or whose command comes to nothing, keeps others waiting.
     fn drift(&mut self) -> Option<Command> {
         let now = self.now();
-        let entry = |at: usize| &self.field.entries[at];
-        let mut outdated: Vec<(usize, Cause)> =
-            self.open().into_iter().filter_map(|at| Some((at, entry(at).outdated(now)?))).collect();
-        let since = |at: usize, cause| match cause {
-            Cause::Drifted => entry(at).claim.since(crate::api::conditions::DRIFTED),
-            _ => entry(at).ages_at(),
+        let turn = |entry: &Entry, cause| Turn {
+            is_used: !entry.pods.is_empty(),
+            since: match cause {
+                Cause::Drifted => entry.claim.since(crate::api::conditions::DRIFTED),
+                _ => entry.ages_at(),
+            },
+            claim: entry.candidate.claim.clone(),
         };
-        outdated.sort_by_key(|(at, cause)| (!entry(*at).pods.is_empty(), since(*at, *cause), *at));
+        let outdated = self.open().into_iter().filter_map(|at| {
+            let entry = &self.field.entries[at];
+            let cause = entry.outdated(now)?;
+            Some((turn(entry, cause), at, cause))
+        });
+        let mut outdated: Vec<(Turn, usize, Cause)> = outdated.collect();
+        outdated.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+        let last = self.resume.outdated.take();
         let mut looked = 0;
-        for (at, cause) in outdated {
+        for (turn, at, cause) in outdated.into_iter().filter(|(turn, ..)| last.as_ref().is_none_or(|last| turn > last))
+        {
             let entry = &self.field.entries[at];
             let held = self.paused(entry, cause);
             let held = held.or_else(|| Purse::allows(self.field, cause, &[entry]).err());
@@ -187,11 +199,14 @@ impl Planner<'_, '_> {
                 None if looked == DRIFTED_AT_ONCE => continue,
                 None => {
                     looked += 1;
-                    move_away(self.field, &[entry])
+                    // the last one looked at is where the next plan goes on, unless this one comes to the end
+                    self.resume.outdated = (looked == DRIFTED_AT_ONCE).then(|| turn.clone());
+                    renew(self.field, &[entry])
                 }
             };
             self.verdicts[at] = Some(outcome(cause, &answer));
             if let Ok(change) = answer {
+                self.resume.outdated = Some(turn);
                 return Some(self.command(cause, &[at], change));
             }
         }
@@ -218,7 +233,7 @@ impl Planner<'_, '_> {
         }
         let mut order = self.open();
         order.sort_by_key(|at| (std::cmp::Reverse(self.field.entries[*at].saving_ratio()), *at));
-        let start = if order.is_empty() { 0 } else { self.memory.cursor % order.len() };
+        let start = if order.is_empty() { 0 } else { self.memory.resume.cheaper % order.len() };
         order.rotate_left(start);
         let search = Search::run(self.field, &order, self.method);
         let looked = search.refused.len();
@@ -226,9 +241,11 @@ impl Planner<'_, '_> {
             self.verdicts[*at] = Some(Verdict::Keep(reason.clone()));
         }
         // a search that found nothing goes on where it ended, and otherwise one further, so that other neighbours are tried together
-        if search.found.is_none() {
-            self.resume = if search.is_cut_short() { start + looked.max(1) } else { start + 1 };
-        }
+        self.resume.cheaper = match search.found {
+            Some(_) => 0,
+            None if search.is_cut_short() => start + looked.max(1),
+            None => start + 1,
+        };
         let Found { members, change } = search.found?;
         let answer = Ok(change);
         for at in &members {
@@ -332,7 +349,7 @@ pub fn approve(command: &Command, snapshot: &Snapshot) -> Result<Vec<Approval>, 
     Purse::allows(&field, command.cause, &set).map_err(kept)?;
     let needed = match command.cause {
         Cause::Expired | Cause::Unhealthy | Cause::Empty => Move::default(),
-        Cause::Drifted | Cause::Expiring => move_away(&field, &set).map_err(kept)?,
+        Cause::Drifted | Cause::Expiring => renew(&field, &set).map_err(kept)?,
         Cause::Underutilized => cheaper(&field, &set).map_err(kept)?,
     };
     if covers(&needed.nodes, &command.replacements) {

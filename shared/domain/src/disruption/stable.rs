@@ -100,7 +100,9 @@ pub fn until_stable(snapshot: &Snapshot, method: Method) -> Path {
             path.step(change, evictions, &world);
         }
         path.last = plan_by(&world.snapshot, &memory, method);
-        memory.examined(path.last.resume);
+        // a plan that went on with the rest has not seen those before it
+        let whole = !memory.resume.is_amid_outdated();
+        memory.examined(path.last.resume.clone());
         let known = kept.len();
         kept.extend(looked_at(&path.last));
         let until = path.last.verdicts.iter().filter_map(|(_, verdict)| match verdict {
@@ -119,7 +121,7 @@ pub fn until_stable(snapshot: &Snapshot, method: Method) -> Path {
                 world.snapshot.now = until.max(world.snapshot.now);
                 kept.clear();
             }
-            None => path.is_stable = kept.len() == known,
+            None => path.is_stable = whole && kept.len() == known,
         }
     }
     for (candidate, verdict) in &mut path.last.verdicts {

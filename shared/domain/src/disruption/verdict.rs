@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
-use super::Origin;
+use super::{Origin, Resume};
 use crate::catalogue::Price;
 use crate::cluster::{Pod, PodKey, Reason, Snapshot};
 use crate::lifecycle::Ward;
-use crate::scheduling::{InFlightNode, Placement, Refusal};
+use crate::scheduling::{InFlightNode, Misfit, Placement, Refusal};
 
 /// Answers every node that karp made exactly once, and gathers what is to be done now into commands.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,8 +24,8 @@ pub struct DisruptionPlan {
     pub hurried: Vec<Candidate>,
     /// When the plan may change although nothing in the cluster does.
     pub next_look: Option<Timestamp>,
-    /// Where the next search for cheaper sets goes on; for [`super::Memory::examined`].
-    pub resume: usize,
+    /// Where the next plan goes on; for [`super::Memory::examined`].
+    pub resume: Resume,
 }
 
 impl DisruptionPlan {
@@ -189,8 +189,17 @@ pub enum KeepReason {
     Leaving,
     /// It has not been ready for pods yet.
     NotInitialized,
-    /// Its pool is gone, foreign or has a fixed number of replicas.
+    /// Its pool is gone or foreign.
     NoPool,
+    /// Its pool has a fixed number of replicas: its nodes are renewed when they are outdated, and given up for nothing else.
+    Static,
+    /// Its pool has a fixed number of replicas, and can launch no node that takes its place.
+    NoSuccessor {
+        /// The pool.
+        pool: Arc<str>,
+        /// Why not.
+        misfit: Misfit,
+    },
     /// Its conditions say that it is ill, and so do those of too many others: the fault is likely elsewhere.
     TooManyUnhealthy {
         /// The pool; none for claims that no pool made, which count with the whole cluster.
@@ -200,6 +209,11 @@ pub enum KeepReason {
     },
     /// Its owner asked that it is left alone.
     NodeProtected,
+    /// A pod on it cannot be read, so that nobody knows what it needs.
+    PodUnreadable {
+        /// The pod.
+        pod: PodKey,
+    },
     /// A pod on it asked to be left alone.
     PodProtected {
         /// The pod.
@@ -310,12 +324,19 @@ impl fmt::Display for KeepReason {
         match self {
             KeepReason::Leaving => f.write_str("it is going already"),
             KeepReason::NotInitialized => f.write_str("it is not initialized"),
-            KeepReason::NoPool => f.write_str("its NodePool is gone, foreign or static"),
+            KeepReason::NoPool => f.write_str("its NodePool is gone or foreign"),
+            KeepReason::Static => f.write_str("its NodePool is static: as many nodes as it has replicas stay"),
+            KeepReason::NoSuccessor { pool, misfit } => {
+                write!(f, "static pool {pool} can launch no node that takes its place: {misfit}")
+            }
             KeepReason::TooManyUnhealthy { pool, ward } => {
                 let of = if pool.is_some() { "nodepool" } else { "cluster" };
                 write!(f, "more than 20% nodes are unhealthy in the {of} ({} of {})", ward.ill, ward.nodes)
             }
             KeepReason::NodeProtected => f.write_str("the node has karpenter.sh/do-not-disrupt"),
+            KeepReason::PodUnreadable { pod } => {
+                write!(f, "pod {pod} cannot be read, so that nothing can be planned for it")
+            }
             KeepReason::PodProtected { pod } => write!(f, "pod {pod} has karpenter.sh/do-not-disrupt"),
             KeepReason::PodBudget { pod, budget } => write!(f, "PodDisruptionBudget {budget} protects pod {pod}"),
             KeepReason::Nominated { pod } => write!(f, "pod {pod} is about to use it"),

@@ -46,6 +46,7 @@ pub use last::LastPlan;
 pub use misfit::Misfit;
 pub use outlook::{KeptRoom, Launch, Outlook, Purpose, lacking, outlook, with_replicas};
 pub(crate) use problem::Problem;
+pub(crate) use replicas::successor;
 pub use replicas::{ReplicaPlan, replicas};
 pub(crate) use reservations::hold_or_forgo;
 pub use reserve::{Reserve, Room, reserve, with_room_taken};

@@ -11,6 +11,7 @@ use super::reservations::{Hold, hold};
 use super::room::Room;
 use super::sold::{no_type, none_offered};
 use super::{InFlightNode, Misfit, finish};
+use crate::api::conditions::DRIFTED;
 use crate::cluster::{Claim, Pod, Pool, Snapshot};
 use crate::requirement::Requirements;
 use crate::resources::Resources;
@@ -35,10 +36,7 @@ pub struct ReplicaPlan {
 /// as their successors do.
 pub fn replicas(snapshot: &Snapshot, replaced: &BTreeSet<Arc<str>>) -> ReplicaPlan {
     let mut plan = ReplicaPlan::default();
-    let mut growing = snapshot.clone();
-    growing.pools.clear();
-    growing.pods.retain(|pod| pod.holds_resources());
-    let mut wanted: Vec<(Arc<str>, u64)> = Vec::new();
+    let mut growing: Vec<(&Arc<Pool>, u64)> = Vec::new();
     let hosts = snapshot.hosts();
     let mut pools: Vec<&Arc<Pool>> = snapshot.pools.iter().filter(|pool| pool.is_ours()).collect();
     pools.sort_by(|a, b| a.name.cmp(&b.name));
@@ -53,20 +51,53 @@ pub fn replicas(snapshot: &Snapshot, replaced: &BTreeSet<Arc<str>>) -> ReplicaPl
         if there > replicas {
             let surplus = usize::try_from(there - replicas).unwrap_or(usize::MAX);
             plan.delete.extend(least_loss(snapshot, &claims).into_iter().take(surplus));
-        } else if there < replicas && !pool.ready {
-            plan.short.push((pool.name.clone(), Misfit::PoolNotReady));
-        } else if there < replicas && snapshot.catalogues.get(&pool.class.name).is_none() {
-            plan.short.push((pool.name.clone(), Misfit::ClassNotReady { class: pool.class.name.clone() }));
+        } else if let Some(misfit) = closed(snapshot, pool).filter(|_| there < replicas) {
+            plan.short.push((pool.name.clone(), misfit));
         } else if there < replicas {
-            growing.pools.push(Arc::new(Pool { replicas: None, ..(**pool).clone() }));
-            wanted.push((pool.name.clone(), (replicas - there).min(MOST_AT_ONCE)));
+            growing.push((pool, (replicas - there).min(MOST_AT_ONCE)));
         }
     }
+    fill(snapshot, &growing, &mut plan);
+    plan
+}
+
+/// Answers the node that takes the place of one of a static pool: one as the pool launches them now, within its limits while both are there.
+pub(crate) fn successor(snapshot: &Snapshot, pool: &Arc<Pool>) -> Result<InFlightNode, Misfit> {
+    if let Some(misfit) = closed(snapshot, pool) {
+        return Err(misfit);
+    }
+    let mut plan = ReplicaPlan::default();
+    fill(snapshot, &[(pool, 1)], &mut plan);
+    let ReplicaPlan { create, short, .. } = plan;
+    let misfit = || short.into_iter().next().map_or(Misfit::StaticPool, |(_, misfit)| misfit);
+    create.into_iter().next().ok_or_else(misfit)
+}
+
+/// Answers why a pool launches nothing now.
+fn closed(snapshot: &Snapshot, pool: &Pool) -> Option<Misfit> {
+    if pool.deleting.is_some() {
+        return Some(Misfit::PoolDeleting);
+    }
+    if !pool.ready {
+        return Some(Misfit::PoolNotReady);
+    }
+    let class = &pool.class.name;
+    snapshot.catalogues.get(class).is_none().then(|| Misfit::ClassNotReady { class: class.clone() })
+}
+
+/// Plans so many empty nodes of each pool.
+fn fill(snapshot: &Snapshot, pools: &[(&Arc<Pool>, u64)], plan: &mut ReplicaPlan) {
+    if pools.is_empty() {
+        return;
+    }
+    let mut growing = snapshot.clone();
+    growing.pools = pools.iter().map(|(pool, _)| Arc::new(Pool { replicas: None, ..(***pool).clone() })).collect();
+    growing.pods.retain(|pod| pod.holds_resources());
+    let mut wanted: Vec<(Arc<str>, u64)> = pools.iter().map(|(pool, count)| (pool.name.clone(), *count)).collect();
     while !wanted.is_empty() {
         let ahead = Ahead::with(&growing, &plan.create);
-        wanted = grow(&ahead, &wanted, &mut plan);
+        wanted = grow(&ahead, &wanted, plan);
     }
-    plan
 }
 
 /// Plans empty nodes: of each pool the cheapest type that holds its daemons, with all that may stand in for it. Answers how many are
@@ -139,8 +170,9 @@ fn limit_of(state: &PoolState, at: usize, left: &Resources) -> Option<Misfit> {
     Some(Misfit::Limit { resource: resource.to_owned(), limit, used: limit - left.get(resource) })
 }
 
-/// Claims in the order in which they are the least loss: those not launched, then empty nodes, then nodes without pods that ask to be left
-/// alone, then by the operator's priority and by what moving their pods costs.
+/// Claims in the order in which they are the least loss: those not launched, then empty nodes, of which those first that are not ready for pods
+/// yet, then nodes without pods that ask to be left alone, then by the operator's priority, outdated ones first, and by what moving their
+/// pods costs.
 fn least_loss(snapshot: &Snapshot, claims: &[Arc<Claim>]) -> Vec<Arc<str>> {
     let by_node = snapshot.pods_by_node();
     let none: &[Arc<Pod>] = &[];
@@ -155,8 +187,10 @@ fn least_loss(snapshot: &Snapshot, claims: &[Arc<Claim>]) -> Vec<Arc<str>> {
         let priority: i64 = claim.annotations.get(DEPROVISIONING_PRIORITY).and_then(|p| p.parse().ok()).unwrap_or(0);
         let moving: Vec<&Arc<Pod>> = pods.iter().filter(|pod| pod.is_reschedulable()).collect();
         let cost: i64 = moving.iter().map(|pod| pod.eviction_cost_milli()).sum();
-        let unlaunched = claim.provider_id.is_none();
-        (!unlaunched, protected, !moving.is_empty(), Reverse(priority), cost, claim.name.clone())
+        let (unlaunched, ready) = (claim.provider_id.is_none(), claim.is_initialized());
+        let current = claim.since(DRIFTED).is_none();
+        let kind = (!unlaunched, protected, !moving.is_empty(), ready);
+        (kind, Reverse(priority), current, cost, claim.name.clone())
     };
     let mut ranked: Vec<_> = claims.iter().map(rank).collect();
     ranked.sort();

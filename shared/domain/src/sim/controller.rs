@@ -268,7 +268,7 @@ impl Controller<'_> {
         {
             world.violate("S-16", "another order of the same lists gives another command".to_owned());
         }
-        self.memory.examined(plan.resume);
+        self.memory.examined(plan.resume.clone());
         super::check::ill_for_long(world, &plan.hurried);
         plan.hurried.iter().try_for_each(|candidate| survived(cut_short(world, &candidate.claim)))?;
         let look = world.now + LOOK_AGAIN;

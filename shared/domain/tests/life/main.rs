@@ -11,3 +11,4 @@ mod evict;
 mod lifecycle;
 mod pace;
 mod protection;
+mod renewal;
