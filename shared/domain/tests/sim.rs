@@ -408,6 +408,120 @@ fn a_limit_holds_whatever_happens() {
     }
 }
 
+/// What nodes hold together, not only their number; instances are as large as EC2 chooses among what was asked for.
+#[test]
+fn a_limit_of_cpu_holds_whatever_happens() {
+    let limits = ("spec.limits", json!({"cpu": "14"}));
+    for seed in 0..4 {
+        let faults = Faults { crash_permille: 20, scales_permille: 10, drifts_permille: 3, ..Faults::default() };
+        let report = run(&Scenario { seed, seconds: 3600, faults }, a_world(&[limits.clone(), budget()]));
+        let broken: Vec<_> = report.violations.iter().filter(|found| found.invariant == "S-4").collect();
+        assert!(broken.is_empty() && report.launches > 2, "seed {seed}: {broken:?}");
+    }
+}
+
+/// Budgets that hold for some minutes of each ten, and for one reason: the least of those that are open.
+#[test]
+fn budgets_hold_while_their_windows_are_open() {
+    let mut commands = 0;
+    for seed in 0..4 {
+        let faults = Faults { drifts_permille: 8, scales_permille: 4, ..Faults::default() };
+        let budgets = json!([{"nodes": "3"}, {"nodes": "0", "schedule": "*/10 * * * *", "duration": "4m"},
+            {"nodes": "1", "schedule": "5-59/10 * * * *", "duration": "3m", "reasons": ["Drifted"]}]);
+        commands += play(seed, 60, faults, &[("spec.disruption.budgets", budgets)]).commands;
+    }
+    assert!(commands > 20, "{commands}");
+}
+
+/// Three nodes of a static pool, whatever pods there are, beside a pool for what does not fit there.
+fn beside_a_static_pool() -> World {
+    let fixed = with(
+        pool("fixed", json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large"]}])),
+        &[("spec.replicas", json!(3)), ("spec.limits", json!({"nodes": "5"})), budget()],
+    );
+    let mut all = pools(&[budget()]);
+    all.push(Pool::from_kube(&serde_json::from_value(fixed).unwrap()).unwrap());
+    let workloads = vec![workload("web", "900m", "1Gi", 8, Some(6)), workload("small", "200m", "256Mi", 10, None)];
+    let settings = Settings { static_capacity: true, ..Settings::default() };
+    World::new(at(NOW), catalogue(TYPES), all, workloads).with_settings(settings)
+}
+
+/// Nodes of a static pool drift, end, and are deleted by users while the controller is killed: each is renewed or made up for, and none is too many.
+#[test]
+fn a_static_pool_is_renewed_one_for_one() {
+    for seed in 0..6 {
+        let faults = Faults {
+            drifts_permille: 8,
+            crash_permille: if seed % 2 == 0 { 0 } else { 20 },
+            never_joins_permille: 100,
+            ends_permille: 1,
+            deletes_permille: 1,
+            scales_permille: 3,
+            watch_lag_seconds: if seed < 3 { 0 } else { 4 },
+            ..Faults::default()
+        };
+        let report = run(&Scenario { seed, seconds: 5400, faults }, beside_a_static_pool());
+        assert!(report.violations.is_empty(), "seed {seed}: {report:#?}");
+        assert!(report.commands > 5, "{report:?}");
+    }
+}
+
+/// Fault 30 and 31: a budget that lets no pod go, and pods that do not end; a node that is to go is gone by its deadline all the same.
+#[test]
+fn nodes_end_by_their_deadline_whatever_holds_their_pods() {
+    let grace = ("spec.template.spec.terminationGracePeriod", json!("5m"));
+    let web = |least| vec![workload("web", "900m", "1Gi", 8, least), workload("batch", "1500m", "3Gi", 5, None)];
+    for seed in 0..6 {
+        let (least, clings_permille) = if seed % 2 == 0 { (Some(8), 0) } else { (None, 1000) };
+        let world = World::new(at(NOW), catalogue(TYPES), pools(&[budget(), grace.clone()]), web(least));
+        let faults = Faults {
+            deletes_permille: 5,
+            drifts_permille: 3,
+            crash_permille: if seed < 3 { 0 } else { 10 },
+            clings_permille,
+            ..Faults::default()
+        };
+        let report = run(&Scenario { seed, seconds: 3600, faults }, world);
+        assert!(report.violations.is_empty(), "seed {seed}: {report:#?}");
+        assert!(report.launches > 8, "nodes were made up for: {report:?}");
+    }
+}
+
+/// Fault 9: watches show what happened up to half a minute ago, each kind by itself. No more is launched than a limit allows, and all heals.
+#[test]
+fn what_is_seen_half_a_minute_late_is_reckoned_with() {
+    for seed in 0..4 {
+        let faults = Faults { watch_lag_seconds: 30, scales_permille: 3, ..Faults::default() };
+        play(seed, 60, faults, &[budget(), ("spec.limits", json!({"nodes": "14"}))]);
+    }
+}
+
+/// Fault 10: the API server answers nobody for as long as faults last, 12 min, after the cluster has begun; EC2 goes on meanwhile.
+#[test]
+fn an_api_server_that_is_away_for_long_is_waited_for() {
+    for seed in 0..4 {
+        let faults = Faults { away_permille: 300, ends_permille: 2, warns_permille: 2, ..Faults::default() };
+        let report = play(seed, 20, faults, &[budget()]);
+        assert!(report.nodes > 0, "{report:?}");
+    }
+}
+
+/// Fault 11: every other write is refused since the object has changed. All comes to its end, and no condition is lost.
+#[test]
+fn writes_that_are_refused_come_through_in_the_end() {
+    for seed in 0..4 {
+        let faults = Faults {
+            conflicts_permille: 500,
+            drifts_permille: 4,
+            scales_permille: 4,
+            ends_permille: 1,
+            ..Faults::default()
+        };
+        let report = play(seed, 60, faults, &[budget()]);
+        assert!(report.conflicts > 20 && report.launches > 5, "{report:?}");
+    }
+}
+
 /// All faults together, forty minutes a seed: `KARP_SIM_SEEDS` says how many, `KARP_SIM_SEED` where they begin (`cargo verify`: 300, from 1;
 /// `--deep`: 1,500, from what is committed).
 #[test]

@@ -1,5 +1,7 @@
 //! What the simulator is worth: for each invariant, decisions with one flaw that its checks must notice; karp's own pass the same run.
 
+#[path = "flaws/promises.rs"]
+mod promises;
 mod warned;
 mod world;
 
@@ -389,6 +391,8 @@ fn s3_budgets_that_are_not_looked_at() {
     }
     Case { pool: vec![budget("1")], ..case("S-3", 40, changing()) }.catches(&Flaw);
     Case { pool: vec![budget("20%")], ..case("S-3", 40, changing()) }.catches(&Flaw);
+    let window = json!([{"nodes": "0", "schedule": "*/10 * * * *", "duration": "6m"}]);
+    Case { pool: vec![("spec.disruption.budgets", window)], ..case("S-3", 40, changing()) }.catches(&Flaw);
 }
 
 #[test]
@@ -401,6 +405,8 @@ fn s4_limits_that_are_not_looked_at() {
     }
     let crashing = Faults { crash_permille: 30, ..changing() };
     Case { pool: few_nodes(), ..case("S-4", 60, crashing) }.catches_this(&Flaw);
+    let little = vec![("spec.limits", json!({"cpu": "10"}))];
+    Case { pool: little, ..case("S-4", 60, crashing) }.catches_this(&Flaw);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What must hold after every second, and at the end.
 
+pub(super) mod promises;
 pub(super) mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use super::world::{is_ready, is_tainted};
 use super::{Violation, World};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::{Offering, Price, RankedOffering, Unavailable};
-use crate::cluster::{Node, Pod, PodKey, Readiness, Share, blocking};
+use crate::cluster::{Node, Pod, PodKey, Readiness, Share, Window, blocking};
 use crate::disruption::{Begun, Candidate, Cause, Command, begun};
 use crate::fleet::REFUSED_WAIT;
 use crate::lifecycle::launch::batch;
@@ -55,6 +56,8 @@ pub(super) struct Watch {
     /// S-12 was told of.
     vain: bool,
     warned: Warned,
+    /// Static pools that have too many nodes, and since when.
+    surplus: BTreeMap<Arc<str>, Timestamp>,
 }
 
 /// A cluster at rest.
@@ -88,7 +91,8 @@ pub(super) fn is_cheaper(world: &mut World, command: &Command) {
     }
 }
 
-/// S-3: counts by itself what a command takes of each pool's budgets, of those without a window.
+/// S-3: counts by itself what a command takes of each pool's budgets, of those whose windows are open. Where the controller's clock is wrong it
+/// may open them at other times.
 pub(super) fn budgets_allow(world: &mut World, command: &Command) {
     let Some(reason) = command.cause.budget() else { return };
     let hosts = world.snapshot().hosts();
@@ -103,7 +107,8 @@ pub(super) fn budgets_allow(world: &mut World, command: &Command) {
         let late = world.faults.watch_lag_seconds > 0 || world.faults.cut_permille > 0;
         let lost = |node: &Node| !late && node.ready != Readiness::Ready;
         let busy = nodes().filter(|node| node.is_disrupted() || lost(node)).count();
-        for budget in pool.budgets.iter().filter(|budget| budget.window.is_none()) {
+        let open = |window: &Window| world.skew == 0 && window.is_open(world.now) == Ok(true);
+        for budget in pool.budgets.iter().filter(|budget| budget.window.as_ref().is_none_or(open)) {
             let applies = budget.reasons.as_ref().is_none_or(|all| all.contains(&reason));
             let most = match budget.nodes {
                 Share::Count(count) => count as usize,
@@ -211,6 +216,8 @@ impl Watch {
         self.nothing_is_lost(world);
         self.one_instance_a_claim(world);
         self.limits(world);
+        self.replicas(world);
+        self.deadlines(world);
         self.settled(world);
         self.pods_are_answered(world);
         self.launches_in_vain(world);
@@ -275,25 +282,6 @@ impl Watch {
         let gone: Vec<String> = gone.filter_map(|claim| claim.metadata.name.clone()).collect();
         gone.into_iter()
             .for_each(|claim| self.fail(world, "S-6", format!("the node of {claim} went before its instance")));
-    }
-
-    /// S-4: a pool never has more nodes than its limit.
-    fn limits(&mut self, world: &World) {
-        for pool in world.pools.iter().filter(|pool| pool.limits.contains(crate::resources::NODES)) {
-            let limit = pool.limits.get(crate::resources::NODES).units();
-            let own = |claim: &&NodeClaim| {
-                claim
-                    .metadata
-                    .labels
-                    .as_ref()
-                    .and_then(|all| all.get(labels::NODE_POOL))
-                    .is_some_and(|p| **p == *pool.name)
-            };
-            let nodes = world.claims.values().filter(own).count();
-            if nodes as i64 > limit {
-                self.fail(world, "S-4", format!("pool {} has {nodes} nodes, its limit is {limit}", pool.name));
-            }
-        }
     }
 
     /// S-9: while nothing changes from outside, what was there before, at rest, does not come back again and again.
@@ -412,6 +400,7 @@ impl Watch {
             }
         }
         self.messages_are_handled(world);
+        self.replicas_at_the_end(world);
         if !quiet {
             self.fail(world, "S-7", format!("still writing at {}", world.written));
         }

@@ -109,6 +109,7 @@ impl Controller<'_> {
             survived(self.end_node(world, &name))?;
         }
         self.provision(world)?;
+        self.replicate(world)?;
         self.disrupt(world)?;
         survived(self.collect(world))
     }
@@ -245,6 +246,24 @@ impl Controller<'_> {
         Ok(())
     }
 
+    /// Keeps static pools at their size.
+    fn replicate(&mut self, world: &mut World) -> Result<(), Stop> {
+        let due = world.now.as_second() % LOOK_AGAIN.as_secs() == 0;
+        if !due || !world.pools.iter().any(|pool| pool.is_static()) {
+            return Ok(());
+        }
+        let snapshot = self.snapshot(world);
+        let plan = self.decisions.replicas(&snapshot, &disruption::replaced(&snapshot));
+        let mut tried = BTreeSet::new();
+        for node in &plan.create {
+            let trial = self.allowance(world, &node.pool) != Allowance::All;
+            if !trial || tried.insert(node.pool.clone()) {
+                survived(self.create(world, node).map(drop))?;
+            }
+        }
+        plan.delete.iter().try_for_each(|claim| survived(delete_claim(world, claim)))
+    }
+
     fn disrupt(&mut self, world: &mut World) -> Result<(), Stop> {
         if self.found.is_none() {
             self.resume(world)?;
@@ -337,6 +356,7 @@ impl Controller<'_> {
         }
         command.origin = disruption::origin(&command, snapshot);
         super::check::budgets_allow(world, &command);
+        super::check::promises::is_renewed_one_for_one(world, &command);
         super::check::is_cheaper(world, &command);
         super::check::repairs_are_due(world, &command);
         super::check::is_replaced_once(world, &command, self.found.as_ref());

@@ -1,6 +1,7 @@
 //! The seam between a controller and its decisions: production's by default, so that a test can put a broken one in the place of each and
 //! see whether the checks notice.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::interruption::{self, Message, Notice, Recall, Vacating};
 use crate::lease::Elector;
 use crate::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Seats, Witnesses, launch};
 use crate::pace::Bucket;
-use crate::scheduling::{self, Solution};
+use crate::scheduling::{self, ReplicaPlan, Solution};
 
 /// Makes the decisions of a simulated controller. Every method is production's own unless it is replaced.
 pub trait Decisions {
@@ -32,6 +33,11 @@ pub trait Decisions {
     /// Answers where pods go and what to launch: [`scheduling::solve`].
     fn solve(&self, snapshot: &Snapshot) -> Solution {
         scheduling::solve(snapshot)
+    }
+
+    /// Answers what static pools lack and have too much: [`scheduling::replicas`].
+    fn replicas(&self, snapshot: &Snapshot, replaced: &BTreeSet<Arc<str>>) -> ReplicaPlan {
+        scheduling::replicas(snapshot, replaced)
     }
 
     /// Answers which nodes go: [`disruption::plan_with`].

@@ -88,6 +88,10 @@ pub struct Faults {
     pub others_permille: u32,
     /// EC2 changes the prices of a type, in a second: of all its spot offerings, or those on demand.
     pub prices_permille: u32,
+    /// A write is refused since the object is said to have changed.
+    pub conflicts_permille: u32,
+    /// A pod that is to end does not, in a second: something holds it.
+    pub clings_permille: u32,
     /// The API server goes away, in a second: for up to 4 min.
     pub away_permille: u32,
     /// The API server does not answer a request, which it has carried out half of the time.

@@ -175,7 +175,8 @@ impl World {
 
     /// Whether a claim is still as it was seen; a write to another version is a conflict.
     pub(super) fn is_current(&mut self, seen: &NodeClaim) -> bool {
-        let current = self.claims.get(seen.metadata.name.as_deref().unwrap_or_default()) == Some(seen);
+        let same = self.claims.get(seen.metadata.name.as_deref().unwrap_or_default()) == Some(seen);
+        let current = same && !self.random.happens(self.faults.conflicts_permille);
         self.conflicts += u32::from(!current);
         current
     }
@@ -227,10 +228,12 @@ impl World {
         let now = self.now;
         let alive: BTreeMap<&str, bool> =
             self.nodes.iter().map(|(name, node)| (name.as_str(), is_ready(node))).collect();
+        let (random, clings) = (&mut self.random, self.faults.clings_permille);
+        let mut ends = |pod: &Pod| pod.deletes_at.is_some_and(|at| at <= now) && !random.happens(clings);
         self.pods.retain(|_, pod| match pod.node.as_deref().map(|node| alive.get(node)) {
             None => pod.deletes_at.is_none(),
             Some(None) => false,
-            Some(Some(true)) => pod.deletes_at.is_none_or(|at| at > now),
+            Some(Some(true)) => !ends(pod),
             Some(Some(false)) => true,
         });
         for pod in self.pods.values_mut() {

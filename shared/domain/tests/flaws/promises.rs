@@ -1,0 +1,100 @@
+//! Flaws in what pools and claims promise: the replicas of static pools, and an end by the deadline.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use karp_domain::cluster::{ConsolidationFloor, Pool, Settings, Snapshot};
+use karp_domain::disruption::{Cause, Command, DisruptionPlan, Invalid, Memory, plan_with};
+use karp_domain::eviction::{self, Drain};
+use karp_domain::scheduling::{ReplicaPlan, replicas};
+use karp_domain::sim::{Decisions, Faults, Production, Scenario, World, run_with};
+use serde_json::json;
+
+use super::world::{NOW, TYPES, at, catalogue, pool, with};
+use super::{budget, calm, guarded, with_pools, workload};
+
+/// Three nodes of a static pool, some of which drift.
+fn catches(flawed: &dyn Decisions, invariant: &str) {
+    let broken = |decisions: &dyn Decisions, seed: u64| {
+        let only = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.large"]}]);
+        let fixed = with(pool("fixed", only), &[("spec.replicas", json!(3)), budget("1")]);
+        let fixed = Pool::from_kube(&serde_json::from_value(fixed).unwrap()).unwrap();
+        let settings =
+            Settings { static_capacity: true, consolidation_floor: ConsolidationFloor::NONE, ..Settings::default() };
+        let world = World::new(at(NOW), catalogue(TYPES), vec![fixed], vec![workload("web", "500m", "1Gi", 4, &[])]);
+        let faults = Faults { drifts_permille: 5, ..calm() };
+        let report = run_with(decisions, &Scenario { seed, seconds: 3600, faults }, world.with_settings(settings));
+        report.violations
+    };
+    let mut caught = 0;
+    for seed in 0..3 {
+        let own = broken(&Production, seed);
+        assert!(own.is_empty(), "karp itself, seed {seed}: {own:#?}");
+        caught += usize::from(broken(flawed, seed).iter().any(|found| found.invariant == invariant));
+    }
+    assert!(caught > 0, "no seed shows what breaks {invariant}");
+}
+
+#[test]
+fn s4_static_pools_that_keep_too_many() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn replicas(&self, snapshot: &Snapshot, replaced: &BTreeSet<Arc<str>>) -> ReplicaPlan {
+            let more = with_pools(snapshot, |pool| pool.replicas = pool.replicas.map(|replicas| replicas + 1));
+            replicas(&more, replaced)
+        }
+    }
+    catches(&Flaw, "S-4");
+}
+
+#[test]
+fn s7_static_pools_whose_nodes_go_before_others_come() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+            let mut plan = plan_with(snapshot, memory);
+            let drifted = plan.commands.iter_mut().filter(|command| command.cause == Cause::Drifted);
+            drifted.for_each(|command| command.replacements.clear());
+            plan
+        }
+
+        fn validate(&self, _: &Command, _: &Snapshot) -> Result<(), Invalid> {
+            Ok(())
+        }
+    }
+    catches(&Flaw, "S-7");
+}
+
+#[test]
+fn s7_static_pools_that_are_not_filled_up() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn replicas(&self, snapshot: &Snapshot, replaced: &BTreeSet<Arc<str>>) -> ReplicaPlan {
+            replicas(&with_pools(snapshot, |pool| pool.replicas = pool.replicas.map(|_| 2)), replaced)
+        }
+    }
+    catches(&Flaw, "S-7");
+}
+
+/// Budgets that let no pod go hold nodes for ever.
+#[test]
+fn s7_deadlines_that_are_not_looked_at() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn drain(&self, drain: &Drain<'_>, now: Timestamp) -> eviction::Step {
+            eviction::next(&Drain { deadline: None, ..*drain }, now)
+        }
+    }
+    let faults = Faults { deletes_permille: 4, ..calm() };
+    let world = || {
+        let spec = with(pool("default", json!([])), &[("spec.template.spec.terminationGracePeriod", json!("5m"))]);
+        let pools = vec![Pool::from_kube(&serde_json::from_value(spec).unwrap()).unwrap()];
+        World::new(at(NOW), catalogue(TYPES), pools, vec![guarded(6, workload("web", "900m", "1Gi", 6, &[]))])
+    };
+    let run = |decisions: &dyn Decisions| {
+        let report = run_with(decisions, &Scenario { seed: 1, seconds: 3600, faults }, world());
+        report.violations.into_iter().filter(|found| found.what.contains("deadline")).count()
+    };
+    assert_eq!((run(&Production), run(&Flaw) > 0), (0, true));
+}
