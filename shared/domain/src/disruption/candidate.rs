@@ -169,9 +169,8 @@ fn successors(problem: &Problem<'_>, entries: &[Entry]) -> BTreeMap<Arc<str>, Re
         let there = problem.hosts.iter().filter(|state| stays(&state.host)).count() as u64;
         let answer = match pool.replicas.is_some_and(|replicas| there > replicas) {
             true => Err(KeepReason::AfterAnother),
-            false => {
-                successor(snapshot, pool).map_err(|misfit| KeepReason::NoSuccessor { pool: pool.name.clone(), misfit })
-            }
+            false => successor(snapshot, pool)
+                .map_err(|misfit| KeepReason::NoSuccessor { pool: pool.name.clone(), misfit: misfit.into() }),
         };
         found.insert(pool.name.clone(), answer);
     }

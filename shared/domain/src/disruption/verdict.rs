@@ -198,7 +198,7 @@ pub enum KeepReason {
         /// The pool.
         pool: Arc<str>,
         /// Why not.
-        misfit: Misfit,
+        misfit: Box<Misfit>,
     },
     /// Its conditions say that it is ill, and so do those of too many others: the fault is likely elsewhere.
     TooManyUnhealthy {
