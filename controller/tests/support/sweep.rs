@@ -78,7 +78,10 @@ fn uproot_all(ours: &Ours) {
         uproot::<NodeOverlay>(&client, ours).await?;
         uproot::<Namespace>(&client, ours).await
     };
-    runtime.block_on(tokio::time::timeout(BOUND, work)).expect("in time").expect("the API server answers");
+    runtime
+        .block_on(async { tokio::time::timeout(BOUND, work).await })
+        .expect("in time")
+        .expect("the API server answers");
 }
 
 /// Ends the pods of a namespace and what makes new ones.
