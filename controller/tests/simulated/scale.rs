@@ -59,6 +59,16 @@ impl Probe {
     }
 }
 
+impl Come {
+    /// Part of the nodes' names: kwok loses for good the leases of Nodes that go and come again under their names within seconds.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::When(_) => "when",
+        }
+    }
+}
+
 impl Stand {
     fn log(&self) -> String {
         std::fs::read_to_string(&self.log).expect("the log")
@@ -152,7 +162,7 @@ async fn alone(stand: &Stand, come: Come) -> Duration {
         let amounts = json!({ "cpu": "15890m", "memory": "28Gi", "pods": "110" });
         json!({
             "metadata": {
-                "name": format!("{}-alone-{at}", stand.name),
+                "name": format!("{}-{}-{at}", stand.name, come.word()),
                 "labels": { "karp-test": stand.name },
                 "annotations": { "kwok.x-k8s.io/node": "fake" },
             },
