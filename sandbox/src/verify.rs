@@ -172,7 +172,8 @@ impl Verify {
         let edge = self.command_of_cargo(&EDGE, &env);
         // Thousands are worth a release build.
         let (lives, count) = if self.deep { (&lives::RELEASE[..], DEEP_LIVES) } else { (&lives::TEST[..], LIVES) };
-        let (many, pure) = (self.command_of_cargo(lives, &lives::many(count, first)), self.command_of_cargo(&PURE, &env));
+        let (many, pure) =
+            (self.command_of_cargo(lives, &lives::many(count, first)), self.command_of_cargo(&PURE, &env));
         let beside = async {
             let pure = self.play("pure-tests", cargo::gently(&pure)).await;
             (pure, self.play("lives", cargo::gently(&many)).await)
