@@ -283,7 +283,8 @@ async fn a_crash_in_the_middle_of_a_batch_loses_nothing_and_launches_nothing_twi
     stand.crash();
     stand.aws.door("release", &json!({ "action": "CreateFleet" }));
     // by now the batches are begun by claims that have none: their calls fail, and the controller is killed again
-    stand.aws.door("throttle", &json!({ "CreateFleet": { "seconds": 25 } }));
+    // for longer than the wait for the lease and all adoptions, whatever else the machine does; the reset below ends it
+    stand.aws.door("throttle", &json!({ "CreateFleet": { "seconds": 120 } }));
     stand.start_with(&settings);
     let pending = async |stand: &Stand| {
         let claims: Vec<NodeClaim> = stand.mine().await;
