@@ -39,9 +39,9 @@ const PURE: [&str; 6] = ["test", "-p", "karp-domain", "-p", "workspace-hack", "-
 const SHOWN_LINES: usize = 200;
 /// What makes tests run at length: property test cases (256 otherwise), and whatever else a test does more of.
 const DEEP: [(&str, &str); 2] = [("PROPTEST_CASES", "4096"), ("KARP_DEEP", "1")];
-/// Lives that the simulator plays beside the other tests.
+/// Lives that the simulator plays beside the other tests, always the same.
 const LIVES: u64 = 300;
-/// The same with `--deep`.
+/// The same with `--deep`, from what is committed.
 const DEEP_LIVES: u64 = 5000;
 /// From what property tests draw their cases: from what is committed, so that the same files are judged alike each time and every change
 /// draws others. `--deep` draws at random.
@@ -158,7 +158,7 @@ impl Verify {
         self.note("sandbox", true, begin);
         let mut env = sandbox.test_env();
         let seed = record::seed(&self.layout.root);
-        let first = lives::first(&self.layout);
+        let first = if self.deep { lives::first(&self.layout) } else { 1 };
         println!("  simulated lives begin with {}={first}", lives::FIRST);
         if self.deep {
             println!("  deep property tests draw by {DEEP_SEED}={seed}");
