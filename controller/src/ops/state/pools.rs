@@ -1,10 +1,9 @@
 //! What pools have, may have and may lose, and why their nodes stay.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use karp_domain::api::conditions;
-use karp_domain::cluster::{Host, Readiness, Reason, Snapshot};
+use karp_domain::cluster::{Reason, Snapshot};
 use karp_domain::disruption::allowed_disruptions;
 
 use super::{Gauges, Observed, gauge, label};
@@ -31,24 +30,12 @@ fn of_budgets(snapshot: &Snapshot) -> [Gauges; 2] {
     let mut may_go = gauge("karpenter_nodepools_allowed_disruptions", "Nodes of a pool that budgets let go now");
     let mut consuming =
         gauge("karpenter_nodepools_nodes_consuming_budgets", "Nodes of a pool that leave or are not ready");
-    let hosts = snapshot.hosts();
-    let mut spent: BTreeMap<&str, u32> = BTreeMap::new();
-    for pool in hosts.iter().filter(|host| consumes(host)).filter_map(Host::pool) {
-        *spent.entry(pool).or_default() += 1;
-    }
-    for (pool, reason, left) in allowed_disruptions(snapshot) {
-        let of = Arc::new(vec![label("nodepool", &*pool), label("reason", word(reason))]);
-        may_go.push(&of, Vec::new(), left.into());
-        consuming.push(&of, Vec::new(), spent.get(&*pool).copied().unwrap_or_default().into());
+    for of in allowed_disruptions(snapshot) {
+        let labels = Arc::new(vec![label("nodepool", &*of.pool), label("reason", word(of.reason))]);
+        may_go.push(&labels, Vec::new(), of.left.into());
+        consuming.push(&labels, Vec::new(), of.consuming.into());
     }
     [may_go, consuming]
-}
-
-/// Says whether a node uses up its pool's budgets: it counted as one of the pool's, and pods cannot rely on it.
-fn consumes(host: &Host) -> bool {
-    let ended = host.claim.as_ref().is_some_and(|claim| claim.since(conditions::INSTANCE_TERMINATING).is_some());
-    let counts = host.node.as_ref().filter(|node| node.is_initialized() && !ended);
-    counts.is_some_and(|node| host.is_leaving() || node.ready != Readiness::Ready)
 }
 
 fn word(reason: Reason) -> String {

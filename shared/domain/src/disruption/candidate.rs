@@ -187,14 +187,31 @@ fn burst(snapshot: &Snapshot, solution: &Solution) -> Option<usize> {
     (arriving > LEAST_BURST && arriving * BURST_SHARE > there).then_some(arriving)
 }
 
-/// Answers how many more nodes of each pool budgets let go now, for each reason.
-pub fn allowed_disruptions(snapshot: &Snapshot) -> Vec<(Arc<str>, Reason, u32)> {
+/// What the budgets of a pool come to for a reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedDisruptions {
+    /// The pool.
+    pub pool: Arc<str>,
+    /// The reason.
+    pub reason: Reason,
+    /// How many more nodes may go now.
+    pub left: u32,
+    /// How many nodes use the budgets up, whatever the reason: those that are going or not ready.
+    pub consuming: u32,
+}
+
+/// Answers what the budgets of each pool let go now, for each reason.
+pub fn allowed_disruptions(snapshot: &Snapshot) -> Vec<AllowedDisruptions> {
     let mut counts = BTreeMap::new();
     snapshot.hosts().iter().for_each(|host| count(&mut counts, host));
     let of_pool = |pool: &Arc<Pool>| {
-        let reasons = [Reason::Underutilized, Reason::Empty, Reason::Drifted];
-        let total = counts.get(&pool.name).map_or(0, |counts: &Counts| counts.total);
-        reasons.map(|reason| (pool.name.clone(), reason, left(&counts, pool, reason, snapshot.now).min(total)))
+        let (total, consuming) = counts.get(&pool.name).map_or((0, 0), |of: &Counts| (of.total, of.disrupting));
+        [Reason::Underutilized, Reason::Empty, Reason::Drifted].map(|reason| AllowedDisruptions {
+            pool: pool.name.clone(),
+            reason,
+            left: left(&counts, pool, reason, snapshot.now).min(total),
+            consuming,
+        })
     };
     snapshot.pools.iter().filter(|pool| pool.is_ours()).flat_map(of_pool).collect()
 }

@@ -15,7 +15,7 @@ mod verdict;
 mod wishes;
 
 pub use begun::{Begun, begun, replaced};
-pub use candidate::allowed_disruptions;
+pub use candidate::{AllowedDisruptions, allowed_disruptions};
 pub use decided::Decided;
 pub use execution::{Act, Execution, Failure, Progress};
 pub use memory::{Memory, Origin, Resume};
