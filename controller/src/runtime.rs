@@ -119,7 +119,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     let cloud = cloud(&client, &options, &namespace, &fence).await?;
     let unavailable = Unavailable::new(Some(Store::new(client.clone(), &namespace)));
     let work = stop.child_token();
-    let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).ok();
+    let instance = pod_name();
     let context = Arc::new(Context {
         events: Events::new(client.clone(), instance),
         client,
@@ -208,14 +208,17 @@ async fn lead(client: &Client, options: &Options, fence: &Fence, stop: &Cancella
         fence.open();
         return Some(None);
     }
-    // The pod's name tells whose replica leads, also in the network of the node, where the host is the node.
-    let host = ["POD_NAME", "HOSTNAME"].into_iter().find_map(|variable| std::env::var(variable).ok());
-    let host = host.unwrap_or_else(|| "karp".to_owned());
+    let host = pod_name().unwrap_or_else(|| "karp".to_owned());
     let identity = format!("{host}_{}", telemetry::reconcile_id());
     let namespace = lease_namespace(client, options);
     let mut election =
         Election::new(client.clone(), namespace, options.leader_election_name.clone(), identity, fence.clone());
     election.acquire(stop).await.then_some(Some(election))
+}
+
+/// Returns the name of the controller's pod. Its own variable goes first: in the network of a node, the host is the node.
+fn pod_name() -> Option<String> {
+    ["POD_NAME", "HOSTNAME"].into_iter().find_map(|variable| std::env::var(variable).ok())
 }
 
 /// Returns the namespace of the lease: as told, or the pod's own, or the client's.
