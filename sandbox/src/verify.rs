@@ -158,7 +158,11 @@ impl Verify {
         self.note("sandbox", true, begin);
         let mut env = sandbox.test_env();
         let seed = record::seed(&self.layout.root);
-        let first = if self.deep { lives::first(&self.layout) } else { 1 };
+        // Thousands are worth a release build.
+        let (lives, first, count) = match self.deep {
+            true => (&lives::RELEASE[..], lives::first(&self.layout), DEEP_LIVES),
+            false => (&lives::TEST[..], 1, LIVES),
+        };
         println!("  simulated lives begin with {}={first}", lives::FIRST);
         if self.deep {
             println!("  deep property tests draw by {DEEP_SEED}={seed}");
@@ -170,8 +174,6 @@ impl Verify {
         }
         // Edge tests wait more than they work: those that only work take what they leave of the processors.
         let edge = self.command_of_cargo(&EDGE, &env);
-        // Thousands are worth a release build.
-        let (lives, count) = if self.deep { (&lives::RELEASE[..], DEEP_LIVES) } else { (&lives::TEST[..], LIVES) };
         let (many, pure) =
             (self.command_of_cargo(lives, &lives::many(count, first)), self.command_of_cargo(&PURE, &env));
         let beside = async {

@@ -523,7 +523,7 @@ fn writes_that_are_refused_come_through_in_the_end() {
 }
 
 /// All faults together, forty minutes a seed: `KARP_SIM_SEEDS` says how many, `KARP_SIM_SEED` where they begin (`cargo verify`: 300, from 1;
-/// `--deep`: 1,500, from what is committed).
+/// `--deep`: 5,000, from what is committed).
 #[test]
 fn mixed_faults_under_many_seeds() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
