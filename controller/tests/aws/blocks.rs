@@ -1,12 +1,11 @@
 //! Capacity blocks from their launch to their end.
 
 use jiff::{SignedDuration, Timestamp};
-use karp_domain::api::{Ec2NodeClass, NodeClaim, ReservationState, labels};
-use kube::api::{Patch, PatchParams};
+use karp_domain::api::{NodeClaim, ReservationState, labels};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::reserved::labelled;
+use crate::reserved::{labelled, select};
 use crate::support::stand::Stand;
 use crate::support::until;
 
@@ -30,10 +29,7 @@ pub async fn until_the_end(stand: Stand) {
     let far = from_now(SignedDuration::from_hours(24));
     let late = block(ENDING, 5, from_now(LEAVES / 2));
     stand.aws.reserve(&stand.name, vec![block(BLOCK, 1, far), late.clone()]);
-    let classes: Api<Ec2NodeClass> = Api::all(stand.client.clone());
-    let terms = json!({ "spec": { "capacityReservationSelectorTerms": [{ "tags": tags }] } });
-    classes.patch(&stand.name, &PatchParams::default(), &Patch::Merge(&terms)).await.expect("patched");
-    stand.pool(&["reserved", "on-demand"]).await;
+    let classes = select(&stand, &tags).await;
     stand.deployment(2, "1500m").await;
     stand.until_running(2).await;
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, conditions, labels};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::WATCH;
 use crate::support::stand::{Stand, node_of, since};
@@ -17,16 +17,22 @@ pub fn labelled<'l, K: ResourceExt>(object: &'l K, key: &str) -> Option<&'l str>
     object.labels().get(key).map(String::as_str)
 }
 
+/// Lets the class select reservations by their tags, and makes a pool that uses them and else buys on demand; returns where classes are.
+pub async fn select(stand: &Stand, tags: &Value) -> Api<Ec2NodeClass> {
+    let classes: Api<Ec2NodeClass> = Api::all(stand.client.clone());
+    let terms = json!({ "spec": { "capacityReservationSelectorTerms": [{ "tags": tags }] } });
+    classes.patch(&stand.name, &PatchParams::default(), &Patch::Merge(&terms)).await.expect("patched");
+    stand.pool(&["reserved", "on-demand"]).await;
+    classes
+}
+
 /// Reserved instances are used first, and stay when their reservation ends.
 pub async fn used_first(stand: Stand) {
     let tags = json!({ "karp-test": stand.name });
     let reservation =
         json!({ "id": "cr-1", "instance_type": "m5.large", "zone": "us-east-1a", "count": 1, "tags": tags });
     stand.aws.reserve(&stand.name, vec![reservation]);
-    let classes: Api<Ec2NodeClass> = Api::all(stand.client.clone());
-    let terms = json!({ "spec": { "capacityReservationSelectorTerms": [{ "tags": tags }] } });
-    classes.patch(&stand.name, &PatchParams::default(), &Patch::Merge(&terms)).await.expect("patched");
-    stand.pool(&["reserved", "on-demand"]).await;
+    let classes = select(&stand, &tags).await;
     stand.deployment(2, "1500m").await;
     stand.until_running(2).await;
     let claims = stand.mine::<NodeClaim>().await;

@@ -1,12 +1,12 @@
 //! Reservations are of a tenancy, and EC2 lets nobody else in.
 
 use k8s_openapi::api::core::v1::Pod;
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
+use karp_domain::api::{NodeClaim, NodePool, labels};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::reserved::labelled;
+use crate::reserved::{labelled, select};
 use crate::support::stand::Stand;
 use crate::support::{create, of_pool, until};
 
@@ -18,10 +18,7 @@ pub async fn of_their_own(stand: Stand) {
     let tags = json!({ "karp-test": stand.name });
     let held = |id: &str, tenancy: &str| json!({ "id": id, "instance_type": "m5.large", "zone": "us-east-1a", "count": 1, "tenancy": tenancy, "tags": tags });
     stand.aws.reserve(&stand.name, vec![held("cr-shared", "default"), held("cr-own", "dedicated")]);
-    let classes: Api<Ec2NodeClass> = Api::all(stand.client.clone());
-    let terms = json!({ "spec": { "capacityReservationSelectorTerms": [{ "tags": tags }] } });
-    classes.patch(&stand.name, &PatchParams::default(), &Patch::Merge(&terms)).await.expect("patched");
-    stand.pool(&["reserved", "on-demand"]).await;
+    let classes = select(&stand, &tags).await;
     let own = format!("{}-own", stand.name);
     let mut pool = stand.pool_manifest(&own, &stand.name, &["reserved", "on-demand"]);
     pool["spec"]["template"]["metadata"]["labels"][OF] = json!("own");
