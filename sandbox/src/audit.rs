@@ -113,7 +113,7 @@ impl Rights {
     /// Reads what the controllers of a sandbox are granted, and what they did so far.
     ///
     /// # Errors
-    /// When the API server or the audit log cannot be read, or knows no such controller.
+    /// When the API server or the audit log cannot be read.
     pub async fn in_sandbox(client: &Client, run_dir: &Path) -> Result<Self> {
         let mut rights = Self::granted(client, CONTROLLER).await?;
         rights.add_deeds(&audit_log(run_dir), CONTROLLER)?;
@@ -123,7 +123,7 @@ impl Rights {
     /// Reads what is granted to service accounts of a name, in all namespaces.
     ///
     /// # Errors
-    /// When the API server cannot be read, or no role is bound to such an account.
+    /// When the API server cannot be read.
     pub async fn granted(client: &Client, account: &str) -> Result<Self> {
         let all = ListParams::default();
         let mut rights = Rights::default();
@@ -137,7 +137,6 @@ impl Rights {
                 rights.grant(client, binding.metadata.namespace.as_deref(), &binding.role_ref).await?;
             }
         }
-        anyhow::ensure!(!rights.granted.is_empty(), "no role is bound to a service account {account}");
         Ok(rights)
     }
 
@@ -157,12 +156,10 @@ impl Rights {
     /// Adds what service accounts of a name did, by an audit log; requests that are for no object (discovery) are left out.
     ///
     /// # Errors
-    /// When the log cannot be read, a line is no audit event, or the log tells nothing of such an account.
+    /// When the log cannot be read, or a line is no audit event.
     pub fn add_deeds(&mut self, log: &Path, account: &str) -> Result<()> {
         let log = std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
-        self.read(&log, account)?;
-        anyhow::ensure!(!self.used.is_empty(), "the audit log tells nothing of a service account {account}");
-        Ok(())
+        self.read(&log, account)
     }
 
     fn read(&mut self, log: &str, account: &str) -> Result<()> {
@@ -192,21 +189,23 @@ impl Rights {
         self.forbidden.extend(other.forbidden);
     }
 
-    /// Fails when something was forbidden.
+    /// Fails when something was forbidden, or nobody was seen at all.
     ///
     /// # Errors
     /// Lists what it was.
     pub fn judge_forbidden(&self) -> Result<()> {
+        anyhow::ensure!(!self.used.is_empty(), "no audit log tells of a controller");
         let all: Vec<&str> = self.forbidden.iter().map(String::as_str).collect();
         anyhow::ensure!(all.is_empty(), "the controller was forbidden: {}", all.join(", "));
         Ok(())
     }
 
-    /// Fails when something was granted that nothing used, but what no log can show.
+    /// Fails when something was granted that nothing used, but what no log can show, or nothing was granted.
     ///
     /// # Errors
     /// Lists what it was.
     pub fn judge_unused(&self) -> Result<()> {
+        anyhow::ensure!(!self.granted.is_empty(), "no role is bound to a controller's account");
         let unseen = |right: &String| UNSEEN.iter().any(|(known, _)| known == right);
         let unused: Vec<String> = self.unused().map(ToString::to_string).filter(|right| !unseen(right)).collect();
         anyhow::ensure!(unused.is_empty(), "rights are granted that nothing used: {}", unused.join(", "));

@@ -17,6 +17,7 @@ pub mod http;
 pub mod iam;
 pub mod kubeconfig;
 pub mod kwok;
+pub mod lanes;
 pub mod layout;
 pub mod lives;
 pub mod moto;

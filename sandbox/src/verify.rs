@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use comfy_table::Table;
+use futures::future::join_all;
 use serde_json::Value;
 
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
     cargo, demo,
     group::Group,
     iam,
+    lanes::{self, Lane},
     layout::Layout,
     lives,
     moto::rights_log,
@@ -31,9 +33,7 @@ use crate::{
 
 /// Crates that the domain must not see: it is a function of its input.
 const FOREIGN_TO_DOMAIN: [&str; 3] = ["tokio", "hyper", "aws"];
-/// Tests of everything but the engine, most of them on a sandbox, and those of the engine. With `workspace-hack` both are in the builds that all
-/// tests share.
-const EDGE: [&str; 5] = ["test", "--workspace", "--exclude", "karp-domain", "--no-fail-fast"];
+/// Tests of the engine, which need no sandbox. With `workspace-hack` they are in the builds that all tests share.
 const PURE: [&str; 6] = ["test", "-p", "karp-domain", "-p", "workspace-hack", "--no-fail-fast"];
 /// Lines of a failed step's log that are shown: a failing test's report, not a whole build.
 const SHOWN_LINES: usize = 200;
@@ -94,6 +94,16 @@ struct Verify {
     aws_rights: Option<iam::Rights>,
 }
 
+/// What became of a lane.
+#[derive(Default)]
+struct Driven {
+    steps: Vec<StepRecord>,
+    /// What its controllers were granted and did, unless that cannot be read.
+    rights: Option<Rights>,
+    /// The same at AWS.
+    aws_rights: Option<iam::Rights>,
+}
+
 impl Verify {
     fn begin(mut layout: Layout, deep: bool) -> Result<Self> {
         let folder = layout.root.join("target").join("verify");
@@ -143,21 +153,10 @@ impl Verify {
         Tools::built(&self.layout)
     }
 
-    /// Unit, property, edge and documentation tests, with one sandbox for those that need it.
+    /// Unit, property, edge and documentation tests, in lanes with a sandbox for each, and the engine's beside them.
     async fn tests(&mut self, tools: &Tools) -> Result<()> {
-        let begin = Instant::now();
-        let options = Options::named(format!("verify-{}", std::process::id()));
-        let sandbox = match Sandbox::start(&self.layout, tools, options).await {
-            Ok(sandbox) => sandbox,
-            Err(error) => {
-                eprintln!("error: {error:#}");
-                self.note("sandbox", false, begin);
-                return Ok(());
-            }
-        };
-        self.note("sandbox", true, begin);
-        let mut env = sandbox.test_env();
         let seed = record::seed(&self.layout.root);
+        let mut env = BTreeMap::new();
         // Thousands are worth a release build.
         let (lives, first, count) = match self.deep {
             true => (&lives::RELEASE[..], lives::first(&self.layout), DEEP_LIVES),
@@ -173,35 +172,81 @@ impl Verify {
             env.insert(SEED.to_owned(), seed.to_string());
         }
         // Edge tests wait more than they work: those that only work take what they leave of the processors.
-        let edge = self.command_of_cargo(&EDGE, &env);
         let (many, pure) =
             (self.command_of_cargo(lives, &lives::many(count, first)), self.command_of_cargo(&PURE, &env));
         let beside = async {
             let pure = self.play("pure-tests", cargo::gently(&pure)).await;
             (pure, self.play("lives", cargo::gently(&many)).await)
         };
-        let (edge, (pure, lives)) = tokio::join!(self.play("tests", edge), beside);
-        let mut passed = true;
-        for step in [edge?, pure?, lives?] {
-            passed &= step.passed;
-            self.keep(step);
+        let lanes = lanes::all(&self.layout.root)?;
+        let edge = join_all(lanes.iter().map(|lane| self.drive(tools, lane, &env)));
+        let (edge, (pure, lives)) = tokio::join!(edge, beside);
+        let (mut rights, mut aws_rights) = (Some(Rights::default()), Some(iam::Rights::default()));
+        for driven in edge {
+            driven.steps.into_iter().for_each(|step| self.keep(step));
+            match (&mut rights, driven.rights) {
+                (Some(all), Some(more)) => all.add(more),
+                _ => rights = None,
+            }
+            match (&mut aws_rights, driven.aws_rights) {
+                (Some(all), Some(more)) => all.add(more),
+                _ => aws_rights = None,
+            }
+        }
+        (self.rights, self.aws_rights) = (rights, aws_rights);
+        self.keep(pure?);
+        self.keep(lives?);
+        Ok(())
+    }
+
+    /// Runs the parts of a lane on its sandbox. Nothing that goes wrong there stops the other lanes.
+    async fn drive(&self, tools: &Tools, lane: &Lane, env: &BTreeMap<String, String>) -> Driven {
+        let (mut driven, begin) = (Driven::default(), Instant::now());
+        let note = |driven: &mut Driven, what: &str, passed: bool, begin: Instant| {
+            let step = format!("{what}-{}", lane.name);
+            driven.steps.push(StepRecord { step, passed, seconds: rounded(begin) });
+        };
+        let options = Options::named(format!("verify-{}-{}", std::process::id(), lane.name));
+        let sandbox = match Sandbox::start(&self.layout, tools, options).await {
+            Ok(sandbox) => sandbox,
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                note(&mut driven, "sandbox", false, begin);
+                return driven;
+            }
+        };
+        note(&mut driven, "sandbox", true, begin);
+        let mut env = env.clone();
+        env.extend(sandbox.test_env());
+        for part in &lane.parts {
+            let arguments: Vec<&str> = part.arguments.iter().map(String::as_str).collect();
+            let (name, begin) = (format!("tests-{}", part.name), Instant::now());
+            let played = self.play(&name, self.command_of_cargo(&arguments, &env)).await;
+            driven.steps.push(played.unwrap_or_else(|error| {
+                eprintln!("error: {error:#}");
+                StepRecord { step: name, passed: false, seconds: rounded(begin) }
+            }));
         }
         let begin = Instant::now();
         let whole = sandbox.check();
         let rights = Rights::in_sandbox(&sandbox.client, &sandbox.run_dir).await;
-        self.rights = rights.inspect_err(|error| eprintln!("error: {error:#}")).ok();
+        driven.rights = rights.inspect_err(|error| eprintln!("error: {error:#}")).ok();
         let aws_rights = iam::Rights::read(&rights_log(&sandbox.run_dir));
-        self.aws_rights = aws_rights.inspect_err(|error| eprintln!("error: {error:#}")).ok();
+        driven.aws_rights = aws_rights.inspect_err(|error| eprintln!("error: {error:#}")).ok();
         if let Err(error) = &whole {
             eprintln!("error: the sandbox broke under the tests: {error:#}");
         }
-        if passed && whole.is_ok() {
-            sandbox.stop().await?;
+        let mut ended = whole.is_ok();
+        if ended && driven.steps.iter().all(|step| step.passed) {
+            if let Err(error) = sandbox.stop().await {
+                eprintln!("error: {error:#}");
+                ended = false;
+            }
         } else {
             eprintln!("the sandbox's logs: {}", sandbox.stop_keeping_logs().await.display());
         }
-        self.note("sandbox-end", whole.is_ok(), begin);
-        Ok(())
+        note(&mut driven, "sandbox-end", ended, begin);
+        driven
     }
 
     async fn emulator_tests(&mut self, tools: &Tools) -> Result<()> {
