@@ -14,6 +14,7 @@ use karp_domain::fleet::UnavailableOffering;
 use karp_domain::interruption::{
     Action as Wanted, Cause, InstanceState, Message, Next, Notice, Recall, Vacating, parse, replaces_on_rebalance,
 };
+use karp_domain::lifecycle;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use serde_json::json;
@@ -265,8 +266,6 @@ async fn stay(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
 /// Says whether a plan was made without a node that has a place for each of its pods, and every node that it makes for them is ready.
 fn rehoused(context: &Context, node: &str) -> bool {
     let pods = context.stores.pods.on_node(node);
-    let is_ready = |claim: &str| {
-        context.stores.claim(claim).is_some_and(|claim| node_claim::is_true(&claim, conditions::INITIALIZED))
-    };
+    let is_ready = |claim: &str| context.stores.claim(claim).is_some_and(|claim| lifecycle::is_ready(&claim));
     context.plans.last().home(node, pods.iter().map(|pod| &pod.key), is_ready).is_some()
 }

@@ -22,5 +22,6 @@ pub use registration::{admit, adopt, open};
 pub use repair::{Ailment, Ward, cut_short, drain_by, drained_by};
 pub use seats::Seats;
 pub use step::{
-    DRIFT_INTERVAL, LAUNCH_TIMEOUT, Live, Next, REGISTRATION_TIMEOUT, Step, Timeout, is_true, next, provider_id, since,
+    DRIFT_INTERVAL, LAUNCH_TIMEOUT, Live, Next, REGISTRATION_TIMEOUT, Step, Timeout, is_ready, is_true, next,
+    provider_id, since,
 };

@@ -195,6 +195,14 @@ pub fn is_true(claim: &NodeClaim, kind: &str) -> bool {
     claim.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, kind))
 }
 
+/// Says whether pods can go to a claim's node, as far as the claim tells. Initialized stays true once it was: a node that was lost since, or that
+/// is to go, is ready no more.
+pub fn is_ready(claim: &NodeClaim) -> bool {
+    claim.metadata.deletion_timestamp.is_none()
+        && is_true(claim, conditions::REGISTERED)
+        && is_true(claim, conditions::INITIALIZED)
+}
+
 /// Returns since when a condition of a claim has been true.
 pub fn since(claim: &NodeClaim, kind: &str) -> Option<Timestamp> {
     let condition = conditions::get(&claim.status.as_ref()?.conditions, kind)?;

@@ -124,6 +124,11 @@ pub trait Decisions {
         recall.next(node, now)
     }
 
+    /// Says whether pods can go to the node of a replacement: [`lifecycle::is_ready`].
+    fn is_ready(&self, replacement: &NodeClaim) -> bool {
+        lifecycle::is_ready(replacement)
+    }
+
     /// Says whether a message is deleted only when its effect is recorded. The controller's queue is not in this crate: this repeats its
     /// rule.
     fn records_before_deleting(&self) -> bool {

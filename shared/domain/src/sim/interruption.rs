@@ -137,7 +137,7 @@ impl Controller<'_> {
                 Next::Delete => {
                     let early = world.clock() < recall.due();
                     let planned = home.iter().flatten().map(|claim| &**claim).filter(|_| early);
-                    warnings::has_room_elsewhere(world, claim_name, planned);
+                    warnings::has_room_elsewhere(world, claim_name, planned, self.view.claims());
                     return self.delete(world, claim);
                 }
                 Next::Taint => {
@@ -168,7 +168,7 @@ impl Controller<'_> {
     fn home(&self, node: &str) -> Option<Vec<Arc<str>>> {
         let pods = self.view.pods().values().filter(|pod| pod.node.as_deref() == Some(node)).map(|pod| &pod.key);
         self.plan.home(node, pods, |claim| match self.view.claims().get(claim) {
-            Some(claim) => is_true(claim, conditions::INITIALIZED),
+            Some(claim) => self.decisions.is_ready(claim),
             None => !self.decisions.awaits_what_is_not_there(),
         })
     }

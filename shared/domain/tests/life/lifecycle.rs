@@ -10,7 +10,7 @@ use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::{Node, Pool};
 use karp_domain::lifecycle::{
     Allowance, Collector, DRIFT_INTERVAL, Drift, Health, LAUNCH_TIMEOUT, Listed, Live, Obstacle, Outcome,
-    REGISTRATION_TIMEOUT, Registrations, Step, Timeout, Witnesses, admit, adopt, drift, next, open,
+    REGISTRATION_TIMEOUT, Registrations, Step, Timeout, Witnesses, admit, adopt, drift, is_ready, next, open,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -62,6 +62,23 @@ fn a_claim_that_goes_is_taken_to_its_end_however_far_it_was() {
         claim.metadata.deletion_timestamp = Some(serde_json::from_value(json!(NOW)).unwrap());
         assert_eq!(next(&claim, None, None, at(NOW)).step, Step::End);
     }
+}
+
+#[test]
+fn a_claim_is_ready_while_it_has_its_node_and_stays() {
+    for early in [&[][..], &["Launched"], &["Launched", "Registered"]] {
+        assert!(!is_ready(&claim_with(early)), "{early:?}");
+    }
+    let ready = claim_with(&["Launched", "Registered", "Initialized"]);
+    assert!(is_ready(&ready));
+    let mut leaving = ready.clone();
+    leaving.metadata.deletion_timestamp = Some(serde_json::from_value(json!(NOW)).unwrap());
+    assert!(!is_ready(&leaving), "it is to go");
+    let mut lost = ready;
+    assert_eq!(next(&lost, None, None, at(NOW)).step, Step::Lose);
+    let (status, unknown) = (lost.status.as_mut().unwrap(), ConditionStatus::Unknown);
+    conditions::set(&mut status.conditions, conditions::REGISTERED, unknown, "NodeNotFound", "", at(NOW));
+    assert!(!is_ready(&lost), "its node is gone, though it was initialized once");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Flaws in what is done about the messages of the queue.
 
 use jiff::Timestamp;
+use karp_domain::api::{NodeClaim, conditions};
 use karp_domain::interruption::{Message, Notice, parse};
+use karp_domain::lifecycle::is_true;
 use karp_domain::sim::{Decisions, Faults};
 
 use super::{calm, case};
@@ -91,4 +93,16 @@ fn s18_replacements_that_are_not_seen_are_not_waited_for() {
         }
     }
     case("S-18", 60, Faults { watch_lag_seconds: 8, ..often() }).catches(&Flaw);
+}
+
+/// What was ready once is taken for ready when it is on its way out, or has lost its node.
+#[test]
+fn s18_replacements_that_go_themselves_are_taken_for_ready() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn is_ready(&self, replacement: &NodeClaim) -> bool {
+            is_true(replacement, conditions::INITIALIZED)
+        }
+    }
+    case("S-18", 60, Faults { ends_permille: 10, deletes_permille: 10, ..often() }).catches(&Flaw);
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Watch;
-use crate::api::NodeClaim;
+use crate::api::{NodeClaim, conditions};
 use crate::interruption::Recall;
-use crate::lifecycle::provider_id;
+use crate::lifecycle::{is_true, provider_id};
 use crate::sim::World;
 use crate::sim::cloud::Instance;
 use crate::sim::queue::{About, VISIBILITY};
@@ -61,15 +61,20 @@ pub(in crate::sim) fn nobody_is_harmed(world: &mut World) {
     }
 }
 
-/// S-18: the node of a recalled claim goes only when its time is up or what was launched in its place is ready.
-pub(in crate::sim) fn has_room_elsewhere<'n>(world: &mut World, claim: &str, planned: impl Iterator<Item = &'n str>) {
-    let starts = |name: &&str| match world.claims.get(*name) {
-        None => true,
-        Some(claim) if claim.metadata.deletion_timestamp.is_some() => false,
-        Some(claim) => !crate::lifecycle::is_true(claim, crate::api::conditions::INITIALIZED),
+/// S-18: the node of a recalled claim goes only when its time is up or what its pods go to is ready: by what the watch shows of it, which S-15
+/// holds to the world, since nobody knows yet what has become of it since.
+pub(in crate::sim) fn has_room_elsewhere<'n>(
+    world: &mut World,
+    claim: &str,
+    planned: impl Iterator<Item = &'n str>,
+    shown: &BTreeMap<String, NodeClaim>,
+) {
+    let is_ready = |claim: &NodeClaim| {
+        let holds = [conditions::REGISTERED, conditions::INITIALIZED].iter().all(|kind| is_true(claim, kind));
+        holds && claim.metadata.deletion_timestamp.is_none()
     };
-    let missing = planned.filter(starts).map(str::to_owned).next();
-    if let Some(missing) = missing {
+    let mut missing = planned.filter(|name| !shown.get(*name).is_some_and(is_ready));
+    if let Some(missing) = missing.next() {
         world.violate("S-18", format!("{claim} goes before {missing} is ready, and there was time"));
     }
 }
