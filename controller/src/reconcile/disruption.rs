@@ -413,7 +413,7 @@ async fn cut_short(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
 fn progress(context: &Context, replacements: &[Arc<str>]) -> Vec<Progress> {
     let one = |name: &Arc<str>| match context.stores.claim(name) {
         Some(claim) if claim.metadata.deletion_timestamp.is_some() => Progress::Gone,
-        Some(claim) if node_claim::is_true(&claim, conditions::INITIALIZED) => Progress::Initialized,
+        Some(claim) if lifecycle::is_ready(&claim) => Progress::Initialized,
         Some(_) => Progress::Starting,
         None if context.assumed().awaits(name) => Progress::Starting,
         None => Progress::Gone,

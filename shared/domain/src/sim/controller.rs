@@ -417,14 +417,13 @@ impl Controller<'_> {
 
     fn execute(&mut self, world: &mut World, at: usize) -> Result<(), Stop> {
         let (command, replacements, execution) = &self.running[at];
-        let progress =
-            |name: &String| match self.view.claims().get(name) {
-                Some(claim) if claim.metadata.deletion_timestamp.is_none() => {
-                    if is_true(claim, conditions::INITIALIZED) { Progress::Initialized } else { Progress::Starting }
-                }
-                None if self.assumed.awaits(name) => Progress::Starting,
-                _ => Progress::Gone,
-            };
+        let progress = |name: &String| match self.view.claims().get(name) {
+            Some(claim) if claim.metadata.deletion_timestamp.is_some() => Progress::Gone,
+            Some(claim) if self.decisions.is_ready(claim) => Progress::Initialized,
+            Some(_) => Progress::Starting,
+            None if self.assumed.awaits(name) => Progress::Starting,
+            None => Progress::Gone,
+        };
         let progress: Vec<Progress> = replacements.iter().map(progress).collect();
         let on =
             |pod: &&Pod| pod.node.is_some() && command.candidates.iter().any(|candidate| candidate.node == pod.node);
