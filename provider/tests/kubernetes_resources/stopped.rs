@@ -22,11 +22,11 @@ enum Stop {
     Kill,
 }
 
-/// Begins a run and stops it as soon as something holds.
+/// Begins a run and stops it as soon as it changes something and something holds.
 fn stopped(stand: &Stand<'_>, arguments: &[&str], stop: Stop, holds: impl Fn() -> bool) -> Run {
     let mut running: Running = stand.begin(arguments);
     let begin = Instant::now();
-    while !holds() {
+    while !(running.applies() && holds()) {
         assert!(
             begin.elapsed() < PATIENCE && !running.is_over(),
             "{stop:?}: it never came to that: {}",

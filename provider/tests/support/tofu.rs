@@ -96,6 +96,11 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
+    /// Says whether it has begun to change something: before, its provider comes and goes. Its output is JSON.
+    pub fn applies(&self) -> bool {
+        std::fs::read_to_string(&self.log).unwrap().contains(r#""type":"apply_start""#)
+    }
+
     /// Presses Ctrl-C: the whole process group gets it, as from a terminal. Says whether there was one.
     pub fn interrupt(&self) -> bool {
         signal("INT", -i64::from(self.child.id()))
