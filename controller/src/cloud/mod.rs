@@ -169,14 +169,16 @@ pub struct Shared {
 impl Prepared {
     /// Makes one request for many claims that ask for the same.
     pub fn together(&self, batch: &str, count: u32) -> Self {
-        let (Request::Fleet { request, templates, subnets }, Some(shared)) = (&self.request, &self.shared) else {
+        let (Request::Fleet { request, templates, subnets, addresses }, Some(shared)) = (&self.request, &self.shared)
+        else {
             return self.clone();
         };
         let mut tags = shared.tags.clone();
         tags.insert(BATCH_TAG.to_owned(), batch.to_owned());
         let request = request.together(batch, count, tags);
         let (digest, templates, subnets) = (request.digest(), templates.clone(), subnets.clone());
-        Self { digest, request: Request::Fleet { request, templates, subnets }, shared: None }
+        let request = Request::Fleet { request, templates, subnets, addresses: addresses.clone() };
+        Self { digest, request, shared: None }
     }
 }
 
@@ -191,6 +193,8 @@ pub enum Request {
         templates: BTreeMap<String, Template>,
         /// The subnets of the class: more than the call names.
         subnets: Vec<Subnet>,
+        /// How many addresses of its subnet an instance of each type may come to use.
+        addresses: BTreeMap<String, u32>,
     },
     /// A Node object to be made.
     Simulated {

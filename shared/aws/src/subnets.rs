@@ -48,20 +48,6 @@ pub async fn find(clients: &Clients, terms: &[Term]) -> Result<Vec<Subnet>, Erro
     Ok(found.into_values().collect())
 }
 
-/// Picks one subnet for each zone: the one with the most free addresses, then the lowest id.
-#[must_use]
-pub fn one_per_zone(subnets: &[Subnet]) -> BTreeMap<&str, &Subnet> {
-    let mut chosen: BTreeMap<&str, &Subnet> = BTreeMap::new();
-    for subnet in subnets {
-        let best = chosen.entry(&subnet.zone).or_insert(subnet);
-        let rank = |subnet: &Subnet| std::cmp::Reverse(subnet.free_addresses);
-        if (rank(subnet), &subnet.id) < (rank(best), &best.id) {
-            *best = subnet;
-        }
-    }
-    chosen
-}
-
 fn read(subnet: aws_sdk_ec2::types::Subnet) -> Option<Subnet> {
     Some(Subnet {
         id: subnet.subnet_id?,
@@ -72,36 +58,4 @@ fn read(subnet: aws_sdk_ec2::types::Subnet) -> Option<Subnet> {
         public_on_launch: subnet.map_public_ip_on_launch.unwrap_or(false),
         tags: read_tags(subnet.tags),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn subnet(id: &str, zone: &str, free_addresses: u32) -> Subnet {
-        Subnet {
-            id: id.into(),
-            zone: zone.into(),
-            zone_id: String::new(),
-            vpc_id: "vpc-1".into(),
-            free_addresses,
-            public_on_launch: false,
-            tags: BTreeMap::new(),
-        }
-    }
-
-    #[test]
-    fn each_zone_gets_its_roomiest_subnet_whatever_the_order() {
-        let mut subnets = vec![
-            subnet("subnet-3", "a", 9),
-            subnet("subnet-1", "a", 200),
-            subnet("subnet-2", "a", 200),
-            subnet("subnet-4", "b", 1),
-        ];
-        for _ in 0..4 {
-            subnets.rotate_left(1);
-            let ids: Vec<_> = one_per_zone(&subnets).into_values().map(|subnet| subnet.id.as_str()).collect();
-            assert_eq!(ids, ["subnet-1", "subnet-4"]);
-        }
-    }
 }

@@ -179,7 +179,6 @@ async fn subnets_and_groups_are_found_by_id_tag_and_name() {
     let found = subnets::find(&aws.clients, &both).await.expect("subnets");
     assert_eq!(found.len(), 3, "terms are alternatives, and nothing comes twice");
     assert!(found.iter().all(|subnet| subnet.zone.starts_with(&region()) && subnet.free_addresses > 0), "{found:?}");
-    assert_eq!(subnets::one_per_zone(&found).len(), 3);
     let unknown = subnets::find(&aws.clients, &[Term::id("subnet-00000000000000000")]).await;
     assert!(unknown.as_ref().map_or_else(Error::is_not_found, Vec::is_empty), "{unknown:?}");
 
@@ -220,10 +219,10 @@ async fn the_live_catalogue_agrees_with_the_built_in_table() {
     let Some(aws) = Aws::open("catalogue").await else { return };
     let offered = instance_types::offered_zones(&aws.clients).await.expect("offerings");
     assert!(offered["m5.large"].len() >= 3, "{:?}", offered["m5.large"]);
-    let mut names: Vec<String> = offered.keys().filter(|name| name.starts_with(['m', 'g', 'i'])).cloned().collect();
+    let mut names: Vec<String> = offered.into_keys().collect();
     names.push("x0.imaginary".to_owned());
     let live = instance_types::describe(&aws.clients, &names).await.expect("facts");
-    assert!(live.len() > 300, "{}", live.len());
+    assert!(live.len() > 900, "{}", live.len());
     for facts in &live {
         assert_eq!(Some(facts), catalogue::builtin_type(&facts.name), "{}", facts.name);
     }

@@ -2,6 +2,7 @@
 //!
 //! Values in, values out: no client, clock, log or randomness lives here, so every caller gets the same answer for the same input.
 
+pub mod addresses;
 pub mod api;
 pub mod batch;
 pub mod catalogue;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use karp_aws::capacity_reservations::Taken;
+use karp_aws::change::Failed;
 use karp_aws::fleet::{self, Answer, Choice, Override, Refusal};
 use karp_aws::instances;
 use karp_aws::launch_template::{Placement, Reservations, Spec};
-use karp_aws::pace::Token;
 use karp_aws::placement_groups::PlacementGroup;
 use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, conditions, labels, requirements};
 use karp_domain::catalogue::{
@@ -51,7 +51,7 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
         });
     };
     let cluster = aws.cluster().await.map_err(CloudError::from)?;
-    let subnets = aws.subnets_by_zone(&order.class.name_any(), &status.subnets);
+    let subnets = aws.addresses.choose(&status.subnets);
     let pool = order.claim.labels().get(labels::NODE_POOL).map(String::as_str).unwrap_or_default();
     let tags = class::tags(&aws.cluster_name, order.class, pool);
     let placement = aws.placement_group(order.class).await.map_err(CloudError::from)?;
@@ -102,10 +102,11 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
         context: order.class.spec.context.clone(),
     };
     let (digest, subnets) = (request.digest(), status.subnets.clone());
+    let addresses = addresses(order, &request, cluster.is_ipv6());
     // what is reserved is counted one by one
     let shared = (capacity_type != CapacityType::Reserved)
         .then(|| Shared { alike: request.together("", 1, shared_tags.clone()).digest(), tags: shared_tags });
-    Ok(Prepared { digest, request: Request::Fleet { request, templates, subnets }, shared })
+    Ok(Prepared { digest, request: Request::Fleet { request, templates, subnets, addresses }, shared })
 }
 
 /// Returns the tags that say whose an instance is. A class may have a name of its own for all.
@@ -115,20 +116,31 @@ pub fn claim_tags(class: &Ec2NodeClass, claim: &str) -> BTreeMap<String, String>
     name.into_iter().chain([(CLAIM_TAG.to_owned(), claim.to_owned())]).collect()
 }
 
-/// Asks for the instance.
-pub async fn launch(
+/// Reckons how many addresses of its subnet an instance of each type may come to use, as Karpenter does: one for each pod that it takes. Where
+/// pods have IPv6 addresses it is the instance's own.
+fn addresses(order: &LaunchOrder<'_>, request: &fleet::Request, is_ipv6: bool) -> BTreeMap<String, u32> {
+    let each = request.choices.iter().flat_map(|choice| &choice.overrides);
+    let pods = |kind: &str| {
+        let pods = order.catalogue.get(kind).map(|kind| kind.capacity.get(resources::PODS).units());
+        pods.filter(|_| !is_ipv6).and_then(|pods| u32::try_from(pods).ok()).unwrap_or(0).max(1)
+    };
+    each.map(|one| (one.instance_type.clone(), pods(&one.instance_type))).collect()
+}
+
+/// Reads what came of a request.
+pub fn read(
     aws: &Aws,
     request: &fleet::Request,
     templates: &BTreeMap<String, Template>,
     subnets: &[Subnet],
-    turn: Token,
+    answer: Result<Answer, Failed>,
 ) -> Result<Launched, LaunchError> {
     let refused_of = |refusal: &Refusal| {
         let template = origin(request, templates, &refusal.instance_type, &refusal.zone)?;
         template.reservation.as_ref().map(|taken| taken.id.clone())
     };
     let has_room = |zone: &str| aws.addresses.has_room(zone, subnets);
-    let answer = match fleet::create(&aws.clients, request, turn).await {
+    let answer = match answer {
         Ok(answer) => answer,
         Err(failed) => {
             let error = &failed.error;

@@ -49,11 +49,6 @@ where
         Ok(answer)
     }
 
-    /// Returns what was last answered for a class, whatever was asked.
-    pub fn last(&self, class: &str) -> Option<A> {
-        self.answers.get(class).map(|(_, answer)| answer)
-    }
-
     /// Forgets a class.
     pub fn forget(&self, class: &str) {
         self.answers.invalidate(class);

@@ -36,7 +36,7 @@ use karp_aws::placement_groups::{self, PlacementGroup};
 use karp_aws::queue::Queue;
 use karp_aws::security_groups::SecurityGroup;
 use karp_aws::selector::Term;
-use karp_aws::{Clients, Error, Settings, eks, instance_status, instances, launch_template, subnets};
+use karp_aws::{Clients, Error, Settings, eks, fleet, instance_status, instances, launch_template, subnets};
 use karp_domain::api::{
     Ami, AmiSelectorTerm, CapacityReservation, Ec2NodeClass, Ec2NodeClassSpec, NodeClaim, PlacementGroupSelector,
     Subnet, labels,
@@ -95,7 +95,6 @@ pub struct Aws {
     asked: Asked,
     profiles: Profiles,
     parameters: Parameters,
-    /// With their free addresses as last described.
     subnets: Lookups<Vec<Term>, Vec<subnets::Subnet>>,
     addresses: Addresses,
     groups: Lookups<Vec<Term>, Vec<SecurityGroup>>,
@@ -178,11 +177,6 @@ impl Aws {
             certificate_authority: own(&self.certificate_authority, &cluster.certificate_authority),
             service_cidr: cluster.service_cidr.clone(),
         })
-    }
-
-    /// Returns a class's subnet for each zone.
-    fn subnets_by_zone(&self, class: &str, resolved: &[Subnet]) -> BTreeMap<String, Subnet> {
-        self.addresses.choose(&self.subnets.last(class).unwrap_or_default(), resolved)
     }
 
     /// Returns the placement group that a class selects; `None` when it selects none or there is none.
@@ -361,10 +355,13 @@ impl CloudProvider for Aws {
     }
 
     async fn launch(&self, prepared: &Prepared, turn: Token) -> Result<Launched, LaunchError> {
-        let Request::Fleet { request, templates, subnets } = &prepared.request else {
+        let Request::Fleet { request, templates, subnets, addresses } = &prepared.request else {
             return Err(LaunchError::NodeClassNotReady("the request is for another cloud".to_owned()));
         };
-        launch::launch(self, request, templates, subnets, turn).await
+        self.addresses.take(request, addresses);
+        let answer = fleet::create(&self.clients, request, turn).await;
+        self.addresses.settle(request, addresses, &answer);
+        launch::read(self, request, templates, subnets, answer)
     }
 
     async fn find(&self, claim: &NodeClaim) -> Result<Vec<Instance>, CloudError> {

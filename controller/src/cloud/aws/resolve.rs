@@ -2,6 +2,8 @@
 
 use karp_aws::images::{self, Image};
 use karp_aws::placement_groups::PlacementGroup;
+use karp_aws::selector::Term;
+use karp_aws::subnets::Subnet;
 use karp_aws::{Error, Retry, instances, node_class, security_groups, subnets};
 use karp_domain::api::{Ec2NodeClass, Ec2NodeClassSpec, Ec2NodeClassStatus, SecurityGroup, conditions};
 use kube::ResourceExt;
@@ -17,7 +19,7 @@ pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudE
     let (subnet_terms, group_terms) =
         (node_class::subnet_terms(&class.spec), node_class::security_group_terms(&class.spec));
     let (found_subnets, found_groups, found_images, placement, reservations, cluster) = futures::join!(
-        aws.subnets.get(&name, &subnet_terms, |found| !found.is_empty(), || subnets::find(&aws.clients, &subnet_terms)),
+        aws.subnets.get(&name, &subnet_terms, |found| !found.is_empty(), || subnets(aws, &subnet_terms)),
         aws.groups.get(
             &name,
             &group_terms,
@@ -50,6 +52,14 @@ pub async fn resolve(aws: &Aws, class: &Ec2NodeClass) -> Result<Resolved, CloudE
     profile(aws, class, &mut resolved).await?;
     validation::validate(aws, class, cluster, &mut resolved).await?;
     Ok(resolved)
+}
+
+/// Describes subnets, and notes how many addresses they have free.
+async fn subnets(aws: &Aws, terms: &[Term]) -> Result<Vec<Subnet>, Error> {
+    let asked = aws.addresses.ask();
+    let found = subnets::find(&aws.clients, terms).await?;
+    aws.addresses.describe(asked, &found);
+    Ok(found)
 }
 
 async fn images(aws: &Aws, name: &str, spec: &Ec2NodeClassSpec) -> Result<Vec<Image>, Error> {
