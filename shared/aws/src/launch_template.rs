@@ -297,17 +297,33 @@ impl Spec {
 /// Finds the template of `spec`, or makes it. Safe to repeat and to race: the name holds the content.
 ///
 /// # Errors
-/// [`Error::InvalidRequest`] when the user data is too long, [`Error::AlreadyExists`] when a template of that name belongs to somebody
-/// else, and any failure of the calls.
+/// As of [`look`] and [`make`].
 pub async fn ensure(clients: &Clients, spec: &Spec) -> Result<Template, Error> {
+    match look(clients, spec).await? {
+        Some(found) => Ok(found),
+        None => make(clients, spec).await,
+    }
+}
+
+/// Finds the template of `spec`.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] when the user data is too long, [`Error::AlreadyExists`] when a template of that name belongs to somebody
+/// else, and any failure of the call.
+pub async fn look(clients: &Clients, spec: &Spec) -> Result<Option<Template>, Error> {
     if spec.user_data.len() > LIMIT_BYTES {
         let message = format!("user data is {} bytes long; EC2 takes {LIMIT_BYTES}", spec.user_data.len());
         return Err(Error::InvalidRequest { action: CREATE, code: "UserDataSizeLimitExceeded".into(), message });
     }
+    find_named(clients, &spec.name()).await?.map(|found| adopt(found, spec)).transpose()
+}
+
+/// Makes the template of `spec`, or finds the one that somebody else just made.
+///
+/// # Errors
+/// [`Error::AlreadyExists`] when it belongs to somebody else, and any failure of the calls.
+pub async fn make(clients: &Clients, spec: &Spec) -> Result<Template, Error> {
     let name = spec.name();
-    if let Some(found) = find_named(clients, &name).await? {
-        return adopt(found, spec);
-    }
     match create(clients, &name, spec).await {
         Err(Error::AlreadyExists { .. }) => match find_named(clients, &name).await? {
             Some(found) => adopt(found, spec),

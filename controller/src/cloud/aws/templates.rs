@@ -5,12 +5,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use karp_aws::launch_template::{self, Spec, Template};
-use karp_aws::{Clients, Error};
+use karp_aws::{Clients, Error, Retry};
 
 /// How long a template that was seen is taken to be there; one that was deleted meanwhile is made again after one failed launch.
-const TRUST: Duration = Duration::from_secs(300);
+pub(super) const TRUST: Duration = Duration::from_secs(300);
+/// How long a known template is used without another look when EC2 could not say whether it is there.
+const RESPITE: Duration = Duration::from_secs(30);
 /// A template that no launch has used for this long is deleted: its image, user data or tags are history. Far longer than any launch takes.
-const IDLE: Duration = Duration::from_secs(3600);
+pub(super) const IDLE: Duration = Duration::from_secs(3600);
 /// How often each class's templates are listed for that.
 const INTERVAL: Duration = Duration::from_secs(600);
 
@@ -30,12 +32,19 @@ struct Memory {
 struct Seen {
     /// When a launch last named it, or when this process first saw it.
     used: Instant,
-    /// When EC2 last said that it is there.
-    there: Option<Instant>,
+    /// Until when it is taken to be there, since EC2 said so; nothing when a launch found that it is not.
+    trusted: Option<Instant>,
+}
+
+impl Seen {
+    fn at(now: Instant) -> Self {
+        Self { used: now, trusted: Some(now + TRUST) }
+    }
 }
 
 impl Templates {
-    /// Returns the name of the template of `spec`, made when it is not there.
+    /// Returns the name of the template of `spec`, made when it is not there. One that is known is used though EC2 cannot say whether it is still
+    /// there: the launch will tell.
     ///
     /// # Errors
     /// Any failure of the calls.
@@ -44,10 +53,19 @@ impl Templates {
         if self.is_there(&name, Instant::now()) {
             return Ok(name);
         }
-        let template = launch_template::ensure(clients, spec).await?;
-        let now = Instant::now();
-        self.locked().templates.insert(name, Seen { used: now, there: Some(now) });
-        Ok(template.name)
+        match launch_template::look(clients, spec).await {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                launch_template::make(clients, spec).await?;
+            }
+            Err(error) if matches!(error.retry(), Retry::After(_)) && self.spare(&name, Instant::now()) => {
+                tracing::warn!(%error, name, "launch template could not be looked up: it is taken to be there");
+                return Ok(name);
+            }
+            Err(error) => return Err(error),
+        }
+        self.locked().templates.insert(name.clone(), Seen::at(Instant::now()));
+        Ok(name)
     }
 
     /// Looks again before the templates are used the next time.
@@ -55,7 +73,7 @@ impl Templates {
         let mut memory = self.locked();
         for name in names {
             if let Some(seen) = memory.templates.get_mut(name) {
-                seen.there = None;
+                seen.trusted = None;
             }
         }
     }
@@ -65,7 +83,7 @@ impl Templates {
         let mut memory = self.locked();
         memory.listed.remove(class);
         for seen in memory.templates.values_mut() {
-            seen.there = None;
+            seen.trusted = None;
         }
     }
 
@@ -90,7 +108,15 @@ impl Templates {
         let mut memory = self.locked();
         let Some(seen) = memory.templates.get_mut(name) else { return false };
         seen.used = now;
-        seen.there.is_some_and(|there| now.saturating_duration_since(there) < TRUST)
+        seen.trusted.is_some_and(|until| now < until)
+    }
+
+    /// Trusts a template that is known for a little longer; says whether it is known.
+    fn spare(&self, name: &str, now: Instant) -> bool {
+        let mut memory = self.locked();
+        let Some(seen) = memory.templates.get_mut(name).filter(|seen| seen.trusted.is_some()) else { return false };
+        seen.trusted = Some(now + RESPITE);
+        true
     }
 
     fn is_time(&self, class: &str, now: Instant) -> bool {
@@ -107,13 +133,25 @@ impl Templates {
         let mut memory = self.locked();
         let mut idle = Vec::new();
         for template in templates {
-            let seen = memory.templates.entry(template.name.clone()).or_insert(Seen { used: now, there: Some(now) });
+            let seen = memory.templates.entry(template.name.clone()).or_insert_with(|| Seen::at(now));
             if now.saturating_duration_since(seen.used) >= IDLE {
                 memory.templates.remove(&template.name);
                 idle.push(template);
             }
         }
         idle
+    }
+
+    /// Lets all that is known be older.
+    #[cfg(test)]
+    pub fn age(&self, by: Duration) {
+        let mut memory = self.locked();
+        let earlier = |at: Instant| at.checked_sub(by).expect("the machine runs for longer");
+        for seen in memory.templates.values_mut() {
+            seen.used = earlier(seen.used);
+            seen.trusted = seen.trusted.map(earlier);
+        }
+        memory.listed.clear();
     }
 
     fn locked(&self) -> MutexGuard<'_, Memory> {
@@ -149,8 +187,15 @@ mod tests {
         templates.idle(vec![template("one")], start);
         assert!(templates.is_there("one", start + TRUST / 2));
         assert!(!templates.is_there("one", start + TRUST));
+        let late = start + TRUST * 2;
+        assert!(
+            templates.spare("one", late) && templates.is_there("one", late),
+            "EC2 could not say: used as it is known"
+        );
+        assert!(!templates.is_there("one", late + RESPITE));
         templates.doubt([&"one".to_owned()].into_iter());
         assert!(!templates.is_there("one", start));
+        assert!(!templates.spare("one", start) && !templates.spare("two", start), "a launch did not find it; unknown");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use karp_domain::catalogue::{CapacityType, RankedOffering};
 use karp_domain::requirement::Requirements;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::templates::{IDLE, TRUST};
 use super::*;
 
 const ENDPOINT: &str = "KARP_TEST_AWS_ENDPOINT";
@@ -481,6 +482,74 @@ async fn a_missing_profile_refuses_the_launch_by_name() {
         Err(LaunchError::Denied { reason, .. }) => assert_eq!(reason, "InstanceProfileNameInvalid"),
         other => panic!("{other:?}"),
     }
+    aws.release(&class).await.expect("released");
+}
+
+#[tokio::test]
+async fn a_known_template_is_launched_from_while_ec2_cannot_be_asked_for_it() {
+    let Some(aws) = provider("outage").await else { return };
+    let class = class(&aws, "outage").await;
+    let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
+    let claim = claim("default-outage");
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
+    aws.prepare(&order).await.expect("prepared");
+    aws.templates.age(TRUST);
+    let Request::Fleet { templates, .. } = aws.prepare(&order).await.expect("looked up again").request else {
+        panic!("a fleet")
+    };
+    for (code, status) in [("RequestLimitExceeded", 503), ("InternalError", 500), ("Unavailable", 503)] {
+        // the call's filters hold the names
+        for name in templates.keys() {
+            let broken = serde_json::json!([
+                { "action": "DescribeLaunchTemplates", "where": name, "code": code, "status": status, "times": 100 },
+            ]);
+            door("POST", "fail", &broken.to_string()).await;
+        }
+        aws.templates.age(TRUST);
+        let prepared = aws.prepare(&order).await.expect("the templates are known");
+        let launched = aws.launch(&prepared, Token::free()).await.expect("launched").instance;
+        assert_eq!(launched.claim.as_deref(), Some("default-outage"), "{code}");
+        aws.templates.doubt(templates.keys());
+        let refused = aws.prepare(&order).await;
+        assert!(matches!(refused, Err(LaunchError::Cloud(CloudError::Retry { .. }))), "{code}: {refused:?}");
+        for name in templates.keys() {
+            let mended = serde_json::json!([{ "action": "DescribeLaunchTemplates", "where": name, "times": 0 }]);
+            door("POST", "fail", &mended.to_string()).await;
+        }
+        aws.prepare(&order).await.expect("mended");
+    }
+    for instance in aws.find(&claim).await.expect("found") {
+        aws.terminate(&instance.provider_id).await.expect("ended");
+    }
+    aws.release(&class).await.expect("released");
+}
+
+#[tokio::test]
+async fn templates_that_no_launch_uses_are_deleted_and_those_in_use_stay() {
+    let Some(aws) = provider("idle").await else { return };
+    let class = class(&aws, "idle").await;
+    let ownership = class::ownership(&aws.cluster_name, "idle");
+    let names = async || {
+        let listed = launch_template::list(&aws.clients, &ownership).await.expect("listed");
+        listed.into_iter().map(|template| template.name).collect::<Vec<_>>()
+    };
+    let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
+    let claim = claim("default-idle");
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
+    aws.prepare(&order).await.expect("prepared");
+    let old = names().await;
+    assert!(!old.is_empty());
+    aws.templates.age(IDLE);
+    let mut changed = class.clone();
+    changed.spec.user_data = Some("#!/bin/sh\ntrue\n".to_owned());
+    aws.prepare(&LaunchOrder { class: &changed, ..order }).await.expect("prepared anew");
+    assert_eq!(names().await.len(), old.len() * 2);
+    aws.templates.collect(&aws.clients, "idle", &ownership).await;
+    let kept = names().await;
+    assert_eq!(kept.len(), old.len());
+    assert!(kept.iter().all(|name| !old.contains(name)), "only what no launch named for long is gone");
     aws.release(&class).await.expect("released");
 }
 
