@@ -52,14 +52,20 @@ pub async fn offered_zones(clients: &Clients) -> Result<BTreeMap<String, BTreeSe
         .describe_instance_type_offerings()
         .location_type(ec2::LocationType::AvailabilityZone)
         .max_results(OFFERINGS_PER_PAGE);
-    let mut offered: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut rows = Vec::new();
     let mut pages = call.into_paginator().send();
     while let Some(page) = pages.next().await {
         let page = page.map_err(|error| Error::from_sdk(OFFERINGS, error))?;
-        for offering in page.instance_type_offerings.unwrap_or_default() {
-            if let (Some(kind), Some(zone)) = (offering.instance_type, offering.location) {
-                offered.entry(kind.as_str().to_owned()).or_default().insert(zone);
-            }
+        rows.extend(page.instance_type_offerings.unwrap_or_default());
+    }
+    by_type(rows)
+}
+
+fn by_type(rows: Vec<ec2::InstanceTypeOffering>) -> Result<BTreeMap<String, BTreeSet<String>>, Error> {
+    let mut offered: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for row in rows {
+        if let (Some(kind), Some(zone)) = (row.instance_type, row.location) {
+            offered.entry(kind.as_str().to_owned()).or_default().insert(zone);
         }
     }
     if offered.is_empty() {
@@ -215,4 +221,108 @@ fn thousandths(value: f64) -> u32 {
 
 fn kebab(text: Option<&str>) -> String {
     text.unwrap_or_default().to_lowercase().replace(' ', "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Retry;
+
+    #[test]
+    fn a_region_that_offers_nothing_is_an_outage_and_no_empty_catalogue() {
+        let row = |kind: &str, zone: &str| {
+            ec2::InstanceTypeOffering::builder().instance_type(ec2::InstanceType::from(kind)).location(zone).build()
+        };
+        let offered = by_type(vec![row("m7i.large", "a"), row("m9x.large", "b"), row("m7i.large", "b")]);
+        let zones = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let expected = [("m7i.large".to_owned(), zones(&["a", "b"])), ("m9x.large".to_owned(), zones(&["b"]))];
+        assert_eq!(offered.expect("offerings"), BTreeMap::from(expected), "known to the table or not");
+        for nothing in [Vec::new(), vec![ec2::InstanceTypeOffering::builder().build()]] {
+            let error = by_type(nothing).expect_err("an outage");
+            assert!(matches!(error.retry(), Retry::After(_)), "asked again: {error}");
+        }
+    }
+
+    #[test]
+    fn what_ec2_says_of_a_type_is_read() {
+        let card = |index, most, gigabits| {
+            ec2::NetworkCardInfo::builder()
+                .network_card_index(index)
+                .maximum_network_interfaces(most)
+                .baseline_bandwidth_in_gbps(gigabits)
+                .build()
+        };
+        let network = ec2::NetworkInfo::builder()
+            .network_performance("Up to 25 Gigabit")
+            .maximum_network_interfaces(12)
+            .ipv4_addresses_per_interface(30)
+            .default_network_card_index(1)
+            .network_cards(card(0, 4, 5.0))
+            .network_cards(card(1, 8, 7.5))
+            .efa_info(ec2::EfaInfo::builder().maximum_efa_interfaces(2).build())
+            .encryption_in_transit_supported(true);
+        let ebs = ec2::EbsInfo::builder()
+            .ebs_optimized_support(ec2::EbsOptimizedSupport::Default)
+            .ebs_optimized_info(ec2::EbsOptimizedInfo::builder().maximum_bandwidth_in_mbps(10_000).build())
+            .maximum_ebs_attachments(32)
+            .attachment_limit_type(ec2::AttachmentLimitType::Dedicated);
+        let processor = ec2::ProcessorInfo::builder()
+            .supported_architectures(ec2::ArchitectureType::Arm64)
+            .sustained_clock_speed_in_ghz(2.8)
+            .manufacturer("AWS");
+        let device = |count| ec2::GpuDeviceInfo::builder().name("L9 X").manufacturer("NVIDIA").set_count(count);
+        let gpus = device(Some(2)).memory_info(ec2::GpuDeviceMemoryInfo::builder().size_in_mib(24_576).build());
+        let info = |name: &str| {
+            ec2::InstanceTypeInfo::builder()
+                .instance_type(ec2::InstanceType::from(name))
+                .processor_info(processor.clone().build())
+                .v_cpu_info(ec2::VCpuInfo::builder().default_v_cpus(16).build())
+                .memory_info(ec2::MemoryInfo::builder().size_in_mib(65_536).build())
+                .network_info(network.clone().build())
+                .ebs_info(ebs.clone().build())
+                .gpu_info(ec2::GpuInfo::builder().gpus(gpus.clone().build()).build())
+                .hypervisor(ec2::InstanceTypeHypervisor::Nitro)
+                .nitro_enclaves_support(ec2::NitroEnclavesSupport::Supported)
+                .supported_usage_classes(ec2::UsageClassType::OnDemand)
+                .instance_storage_info(
+                    ec2::InstanceStorageInfo::builder()
+                        .total_size_in_gb(950)
+                        .nvme_support(ec2::EphemeralNvmeSupport::Required)
+                        .build(),
+                )
+        };
+        let expected = InstanceFacts {
+            name: "m99x.4xlarge".to_owned(),
+            arch: Arch::Arm64,
+            vcpus: 16,
+            memory_mib: 65_536,
+            enis: 8,
+            ipv4_per_eni: 30,
+            network_cards: 2,
+            efa: 2,
+            further_enis: 4,
+            enclaves: true,
+            nested_vms: false,
+            ebs_attachments: 32,
+            attachments_shared: false,
+            cluster_groups: false,
+            branch_enis: 0,
+            gpu: Some(Gpu { name: "l9-x".to_owned(), maker: "nvidia".to_owned(), count: 2, memory_mib: 24_576 }),
+            accelerator: None,
+            nvme_gb: 950,
+            hypervisor: "nitro".to_owned(),
+            bare_metal: false,
+            clock_mhz: 2_800,
+            maker: "aws".to_owned(),
+            ebs_mbps: 10_000,
+            network_mbps: 12_500,
+            encryption_in_transit: true,
+            on_demand: true,
+            spot: false,
+        };
+        assert_eq!(read(&info("m99x.4xlarge").build()), Some(expected), "a type that the table does not know");
+        let of_another_world = ec2::ProcessorInfo::builder().supported_architectures(ec2::ArchitectureType::I386);
+        assert_eq!(read(&info("m99x.4xlarge").processor_info(of_another_world.build()).build()), None);
+        assert_eq!(read(&ec2::InstanceTypeInfo::builder().build()), None, "nothing is made up");
+    }
 }

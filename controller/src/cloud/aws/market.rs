@@ -198,6 +198,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_type_that_the_table_does_not_know_is_sold_as_ec2_describes_it() {
+        let new = InstanceFacts { name: "m99i.large".to_owned(), ..builtin_type("m7i.large").expect("a type").clone() };
+        assert!(builtin_type(&new.name).is_none());
+        let zones = BTreeMap::from([(new.name.clone(), BTreeSet::from(["us-east-1a".to_owned()]))]);
+        let offers = Offers { zones, unknown: vec![new] };
+        let key = Key {
+            hardware: Hardware { family: Some(AmiFamily::Al2023), ..Hardware::default() },
+            zones: vec![Zone::new("us-east-1a", "use1-az1")],
+            reservations: Vec::new(),
+            generation: (1, 1),
+        };
+        let catalogue = build(&offers, &Prices::default(), &PriceFile::default(), &SeenMemory::default(), &key);
+        let kind = catalogue.get("m99i.large").expect("it is there");
+        assert_eq!(kind.capacity.get("cpu").to_string(), "2");
+        assert_eq!(
+            kind.offerings.iter().filter(|one| one.available && one.is_estimated()).count(),
+            2,
+            "spot, on demand"
+        );
+        let (types, market) = catalogue.select(&Default::default());
+        assert!(catalogue.ranked(&types, market).iter().all(|one| &*one.instance_type == "m99i.large"));
+        assert_eq!(catalogue.ranked(&types, market).len(), 2, "and can be launched");
+    }
+
+    #[test]
     fn a_catalogue_holds_what_the_class_can_boot_where_it_has_subnets() {
         let zone = |name: &str| name.to_owned();
         let everywhere = BTreeSet::from([zone("us-east-1a"), zone("us-east-1b")]);
