@@ -87,6 +87,23 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn each_call_waits_at_a_gate_of_its_rate() {
+        let pace = Pace::ec2();
+        for (gate, burst) in [
+            (&pace.create_fleet, 50),
+            (&pace.mutate, 50),
+            (&pace.terminate, 100),
+            (&pace.run, 5),
+            (&pace.tag, 100),
+            (&pace.describe, 100),
+        ] {
+            let mut bucket = gate.bucket.lock().expect("nobody else has it");
+            let now = Duration::from_secs(3600);
+            assert_eq!((0..200).filter(|_| bucket.take(now)).count(), burst, "{bucket:?}");
+        }
+    }
+
     #[tokio::test]
     async fn the_burst_passes_and_the_next_waits() {
         let gate = Gate::new(Rate { every: Duration::from_millis(40), burst: 3 });

@@ -316,6 +316,8 @@ fn what_cannot_be_rendered_says_why_in_karpenters_words() {
     no_cidr.cluster.service_cidr = None;
     let setting = |text: &str| Bootstrap { kubelet: serde_json::from_str(text).unwrap(), ..plain() };
     let long = Bootstrap { custom: Some("x".repeat(LIMIT_BYTES + 1)), ..plain() };
+    let motd = format!("[settings]\nmotd = \"{}\"\n", "x".repeat(LIMIT_BYTES));
+    let long_toml = Bootstrap { custom: Some(motd), ..plain() };
     for (family, bootstrap, expected) in [
         (AmiFamily::Al2023, &no_ca, "DependenciesNotReady"),
         (AmiFamily::Bottlerocket, &no_ca, "DependenciesNotReady"),
@@ -330,6 +332,7 @@ fn what_cannot_be_rendered_says_why_in_karpenters_words() {
         (AmiFamily::Al2, &setting(r#"{"kubeReserved": {"cpu": "vcpus * 10"}}"#), "UnsupportedKubeletConfiguration"),
         (AmiFamily::Al2, &long, "UserDataSizeLimitExceeded"),
         (AmiFamily::Al2023, &long, "UserDataSizeLimitExceeded"),
+        (AmiFamily::Bottlerocket, &long_toml, "UserDataSizeLimitExceeded"),
         (AmiFamily::Windows2019, &long, "UserDataSizeLimitExceeded"),
         (AmiFamily::Custom, &long, "UserDataSizeLimitExceeded"),
     ] {

@@ -8,6 +8,24 @@ use proptest::prelude::*;
 const RATES: [Rate; 5] =
     [Rate::CREATE_FLEET, Rate::TERMINATE_INSTANCES, Rate::RUN_INSTANCES, Rate::CREATE_TAGS, Rate::DESCRIBE];
 
+#[test]
+fn the_rates_are_those_that_ec2_publishes() {
+    for (rate, per_second, burst) in [
+        (Rate::CREATE_FLEET, 5, 50),
+        (Rate::MUTATE, 5, 50),
+        (Rate::TERMINATE_INSTANCES, 5, 100),
+        (Rate::RUN_INSTANCES, 2, 5),
+        (Rate::CREATE_TAGS, 10, 100),
+        (Rate::DESCRIBE, 20, 100),
+    ] {
+        assert_eq!((rate.every * per_second, rate.burst), (Duration::from_secs(1), burst), "{rate:?}");
+        let mut bucket = Bucket::new(rate);
+        assert!((0..burst).all(|_| bucket.take(ms(0))) && !bucket.take(ms(0)), "so many at once: {rate:?}");
+        let waits: Vec<Duration> = (0..per_second).map(|_| bucket.reserve(ms(0))).collect();
+        assert_eq!(waits.last(), Some(&ms(1000)), "then so many a second: {rate:?}");
+    }
+}
+
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
