@@ -331,11 +331,13 @@ pub struct Resolved {
     pub instance_profile: Option<String>,
     /// Conditions that do not hold; all others do.
     pub problems: Vec<Problem>,
+    /// What to say of a condition that holds.
+    pub remark: Option<Problem>,
     /// Look again so soon: something that was just made is not yet seen everywhere.
     pub look_again: Option<Duration>,
 }
 
-/// Says which condition of a node class does not hold, and why.
+/// Says which condition of a node class does not hold, and why; or what is to be known of one that holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Condition type.

@@ -222,6 +222,7 @@ impl CloudProvider for Simulated {
             capacity_reservations: None,
             instance_profile: class.spec.instance_profile.clone().or_else(|| class.spec.role.clone()),
             problems: Vec::new(),
+            remark: None,
             look_again: None,
         })
     }

@@ -96,7 +96,12 @@ fn status(class: &Ec2NodeClass, resolved: Resolved, now: Timestamp) -> Ec2NodeCl
             Some(problem) => {
                 conditions::set(&mut conditions, part, ConditionStatus::False, &problem.reason, &problem.message, now)
             }
-            None => conditions::set(&mut conditions, part, ConditionStatus::True, "", "", now),
+            None => {
+                let remark = resolved.remark.as_ref().filter(|remark| remark.condition == *part);
+                let (reason, message) =
+                    remark.map_or(("", ""), |remark| (remark.reason.as_str(), remark.message.as_str()));
+                conditions::set(&mut conditions, part, ConditionStatus::True, reason, message, now)
+            }
         };
     }
     conditions::set_ready(&mut conditions, &parts, now);
@@ -178,6 +183,16 @@ mod tests {
         assert!(conditions::is_false(&status.conditions, conditions::SUBNETS_READY));
         assert!(conditions::is_false(&status.conditions, conditions::READY));
         assert!(conditions::is_true(&status.conditions, conditions::AMIS_READY));
+        let remark = Problem {
+            condition: conditions::VALIDATION_SUCCEEDED,
+            reason: "DryRunDisabled".into(),
+            message: "it was switched off".into(),
+        };
+        let told =
+            super::status(&class(), Resolved { remark: Some(remark), ..Resolved::default() }, Timestamp::UNIX_EPOCH);
+        let said = conditions::get(&told.conditions, conditions::VALIDATION_SUCCEEDED).expect("the condition");
+        assert_eq!((said.status, said.reason.as_str()), (ConditionStatus::True, "DryRunDisabled"));
+        assert!(conditions::is_true(&told.conditions, conditions::READY), "and holds");
         let mut healed = class();
         healed.status = Some(status);
         let status = super::status(&healed, Resolved::default(), Timestamp::UNIX_EPOCH);

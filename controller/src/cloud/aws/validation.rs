@@ -62,6 +62,8 @@ pub async fn validate(
     }
     if aws.dry_runs {
         rights(aws, class, &cluster, user_data, resolved).await?;
+    } else {
+        resolved.remark = Some(problem("DryRunDisabled", "EC2 is not asked by dry runs: --disable-dry-run is set"));
     }
     Ok(())
 }
