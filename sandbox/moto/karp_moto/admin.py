@@ -74,7 +74,8 @@ def reset_faults(world, gate, body):
     statuses.replace(world, [])
     placement.replace(world, [])
     world.lag.reset()
-    world.settings.profile_seconds = type(world.settings).profile_seconds
+    for name in ("profile_seconds", "instance_page"):
+        setattr(world.settings, name, getattr(type(world.settings), name))
     return {}
 
 

@@ -1,10 +1,12 @@
 """EC2 that does not know yet: instances that Describe calls leave out, and instance profiles that launches refuse.
 
-`POST /_karp/hide` says which instances are hidden: `[{"where": TEXT, "ids": [..], "young_seconds": N, "seconds": N, "lists_only": true}]`.
+`POST /_karp/hide` says which instances are hidden: `[{"where": TEXT, "ids": [..], "young_seconds": N, "seconds": N, "lists_only": true}]`. With
+`POST /_karp/settings {"instance_page": N}` DescribeInstances answers in pages of so many reservations.
 """
 
 import time
 
+from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError
 from moto.ec2.models import EC2Backend
 from moto.ec2.responses import EC2Response
@@ -44,7 +46,7 @@ def covers(rule, instance):
 def install(world):
     """Describe calls, and those that name an instance, know what EC2 is said to know by now."""
     lag, all_of, by_ids = world.lag, EC2Backend.describe_instances, EC2Backend.get_reservations_by_instance_ids
-    terminate, run, joined = EC2Response.terminate_instances, EC2Response.run_instances, IAMBackend.add_role_to_instance_profile
+    describe, terminate, run, joined = EC2Response.describe_instances, EC2Response.terminate_instances, EC2Response.run_instances, IAMBackend.add_role_to_instance_profile
 
     def seen(reservations, by_id):
         for reservation in reservations:  # copies: their lists of instances are not
@@ -57,6 +59,16 @@ def install(world):
     def get_reservations_by_instance_ids(self, instance_ids, filters=None):
         refuse_hidden(world, instance_ids)
         return seen(by_ids(self, instance_ids, filters), True)
+
+    def describe_in_pages(self):
+        size, filters = world.settings.instance_page, self._filters_from_querystring()
+        if not size or self._get_param("InstanceIds", []):
+            return describe(self)
+        kind = "named-" if "instance-id" in filters else "listed-"
+        order = {one: at for at, one in enumerate(self.ec2_backend.reservations)}
+        after = order.get((self._get_param("NextToken") or "").removeprefix(kind), -1)
+        left = [one for one in self.ec2_backend.describe_instances(filters=filters) if order[one.id] > after]
+        return ActionResult({"Reservations": left[:size], "NextToken": kind + left[size - 1].id if len(left) > size else None})
 
     def terminate_instances(self):
         refuse_hidden(world, self._get_param("InstanceIds", []))
@@ -73,7 +85,7 @@ def install(world):
         lag.profiles[profile_name] = time.monotonic() + world.settings.profile_seconds
 
     EC2Backend.describe_instances, EC2Backend.get_reservations_by_instance_ids = describe_instances, get_reservations_by_instance_ids
-    EC2Response.terminate_instances, EC2Response.run_instances = terminate_instances, run_instances
+    EC2Response.describe_instances, EC2Response.terminate_instances, EC2Response.run_instances = describe_in_pages, terminate_instances, run_instances
     IAMBackend.add_role_to_instance_profile = add_role_to_instance_profile
 
 

@@ -34,6 +34,24 @@ class Faults(FleetStand):
         self.assertEqual(self.listed(Filters=[{"Name": "instance-id", "Values": [one]}]), [one])
         self.eventually(lambda: one in self.listed())
 
+    def test_instances_are_described_in_pages_of_which_some_fail(self):
+        some = [self.launched() for _ in range(3)]
+        self.post("settings", {"instance_page": 1})
+        self.addCleanup(self.post, "reset-faults", {})
+        wanted = {"listed": [], "named": [{"Name": "instance-id", "Values": some}]}
+        for kind, filters in wanted.items():
+            first = self.ec2.describe_instances(Filters=filters, MaxResults=1000)
+            self.assertEqual(len(first["Reservations"]), 1)
+            self.assertTrue(first["NextToken"].startswith(f"{kind}-"), first["NextToken"])
+            pages = self.ec2.get_paginator("describe_instances").paginate(Filters=filters)
+            ids = [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]]
+            self.assertEqual((len(ids), set(some) - set(ids)), (len(set(ids)), set()), "each once, none left out")
+        self.assertEqual(set(self.listed(InstanceIds=some)), set(some), "a call that names instances has one page")
+        self.post("fail", [{"action": "DescribeInstances", "where": "listed-"}])
+        self.refused("InternalError", self.ec2.describe_instances, NextToken=self.ec2.describe_instances()["NextToken"])
+        self.post("reset-faults", {})
+        self.assertNotIn("NextToken", self.ec2.describe_instances())
+
     def test_a_connection_is_cut_before_or_after_the_effect(self):
         count = len(self.get("inventory")["instances"])
         for when, more in (("before", 0), ("after", 1)):
