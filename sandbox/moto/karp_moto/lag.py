@@ -65,10 +65,11 @@ def install(world):
         if not size or self._get_param("InstanceIds", []):
             return describe(self)
         kind = "named-" if "instance-id" in filters else "listed-"
-        order = {one: at for at, one in enumerate(self.ec2_backend.reservations)}
+        order = {one.id: at for at, made in enumerate(self.ec2_backend.reservations.values()) for one in made.instances}
         after = order.get((self._get_param("NextToken") or "").removeprefix(kind), -1)
-        left = [one for one in self.ec2_backend.describe_instances(filters=filters) if order[one.id] > after]
-        return ActionResult({"Reservations": left[:size], "NextToken": kind + left[size - 1].id if len(left) > size else None})
+        left = [one for one in self.ec2_backend.describe_instances(filters=filters) if order[one.instances[-1].id] > after]
+        token = kind + left[size - 1].instances[-1].id if len(left) > size else None
+        return ActionResult({"Reservations": left[:size], "NextToken": token})
 
     def terminate_instances(self):
         refuse_hidden(world, self._get_param("InstanceIds", []))
