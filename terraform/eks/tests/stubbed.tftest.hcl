@@ -45,6 +45,27 @@ run "subnets_are_tagged_and_placed" {
   }
 }
 
+run "nodes_reach_each_other_and_their_group_is_found" {
+  command = plan
+
+  assert {
+    condition = [for rule in module.eks.given.rules : rule if rule.self == true && rule.type == "ingress"] == [{
+      description = "All between nodes", protocol = "-1", from_port = 0, to_port = 0, type = "ingress", self = true
+    }]
+    error_message = "All traffic between nodes is let in."
+  }
+
+  assert {
+    condition     = module.eks.given.tags["karpenter.sh/discovery"] == "prod"
+    error_message = "karp finds the nodes' group by its tag."
+  }
+
+  assert {
+    condition     = module.eks.given.tags["kubernetes.io/cluster/prod"] == null
+    error_message = "The cluster's own group is the only one with the cluster's tag."
+  }
+}
+
 run "six_zones_fit" {
   command = plan
 

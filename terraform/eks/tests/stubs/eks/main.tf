@@ -79,3 +79,8 @@ output "cluster_primary_security_group_id" {
 output "node_security_group_id" {
   value = terraform_data.groups.output.nodes
 }
+
+# The real module has no such output; the test reads in the plan what the nodes' security group would be.
+output "given" {
+  value = { rules = var.node_security_group_additional_rules, tags = var.node_security_group_tags }
+}
