@@ -342,6 +342,126 @@ async fn a_missing_right_or_placement_group_is_a_condition() {
     aws.release(&class).await.expect("released");
 }
 
+/// Makes the next call of an action fail that has this text in a parameter.
+async fn refuse(action: &str, text: &str, code: &str) {
+    let rule = serde_json::json!([{ "action": action, "where": text, "code": code, "status": 403 }]);
+    door("POST", "fail", &rule.to_string()).await;
+}
+
+#[tokio::test]
+async fn each_thing_that_a_class_lacks_has_its_condition_and_reason() {
+    use conditions::{
+        AMIS_READY, CAPACITY_RESERVATIONS_READY, INSTANCE_PROFILE_READY, PLACEMENT_GROUP_READY, SECURITY_GROUPS_READY,
+        SUBNETS_READY, VALIDATION_SUCCEEDED,
+    };
+    let Some(aws) = provider("reasons").await else { return };
+    let good = class(&aws, "reasons").await;
+    let groups = serde_json::json!([{ "id": "pg-reasons", "name": "reasons", "state": "pending" }]);
+    door("POST", "placement-groups", &groups.to_string()).await;
+    let (denied, odd) = ("UnauthorizedOperation", "InvalidParameterValue");
+    let by_tag = |field: &str, name: &str| serde_json::json!({ field: [{ "tags": { "karp-test": name } }] });
+    let images = |name: &str| serde_json::json!({ "amiFamily": "AL2023", "amiSelectorTerms": [{ "tags": { "karp-test": name } }] });
+    let parameter =
+        serde_json::json!({ "amiFamily": "AL2023", "amiSelectorTerms": [{ "ssmParameter": "/test/no-parameter" }] });
+    let (subnets, groups, reserved) =
+        ("subnetSelectorTerms", "securityGroupSelectorTerms", "capacityReservationSelectorTerms");
+    let role = |name: &str| serde_json::json!({ "role": name, "instanceProfile": null });
+    let group = serde_json::json!({ "placementGroupSelector": { "name": "reasons" } });
+    let same = || serde_json::json!({});
+    // the class, in which fields it is not like a good one, the call of it that fails, and what is said
+    for (name, fields, call, condition, reason) in [
+        ("no-fleet", same(), Some(("CreateFleet", denied)), VALIDATION_SUCCEEDED, "CreateFleetAuthCheckFailed"),
+        (
+            "no-template",
+            same(),
+            Some(("CreateLaunchTemplate", denied)),
+            VALIDATION_SUCCEEDED,
+            "CreateLaunchTemplateAuthCheckFailed",
+        ),
+        ("no-run", same(), Some(("RunInstances", denied)), VALIDATION_SUCCEEDED, "RunInstancesAuthCheckFailed"),
+        ("no-subnet", by_tag(subnets, "no-subnet"), Some(("DescribeSubnets", denied)), SUBNETS_READY, "Unauthorized"),
+        ("odd-subnet", by_tag(subnets, "odd-subnet"), Some(("DescribeSubnets", odd)), SUBNETS_READY, "LookupFailed"),
+        (
+            "no-group",
+            by_tag(groups, "no-group"),
+            Some(("DescribeSecurityGroups", denied)),
+            SECURITY_GROUPS_READY,
+            "Unauthorized",
+        ),
+        ("no-image", images("no-image"), Some(("DescribeImages", denied)), AMIS_READY, "Unauthorized"),
+        ("no-parameter", parameter, Some(("GetParameter", "AccessDeniedException")), AMIS_READY, "Unauthorized"),
+        ("none-such", images("none-such"), None, AMIS_READY, "AMINotFound"),
+        (
+            "no-reserved",
+            by_tag(reserved, "no-reserved"),
+            Some(("DescribeCapacityReservations", denied)),
+            CAPACITY_RESERVATIONS_READY,
+            "Unauthorized",
+        ),
+        (
+            "odd-reserved",
+            by_tag(reserved, "odd-reserved"),
+            Some(("DescribeCapacityReservations", odd)),
+            CAPACITY_RESERVATIONS_READY,
+            "LookupFailed",
+        ),
+        (
+            "no-profile",
+            role("no-profile"),
+            Some(("CreateInstanceProfile", "AccessDenied")),
+            INSTANCE_PROFILE_READY,
+            "NodeRoleAuthFailure",
+        ),
+        (
+            "many-profiles",
+            role("many-profiles"),
+            Some(("CreateInstanceProfile", "LimitExceeded")),
+            INSTANCE_PROFILE_READY,
+            "LimitExceeded",
+        ),
+        (
+            "odd-role",
+            role("odd-role"),
+            Some(("AddRoleToInstanceProfile", "ValidationError")),
+            INSTANCE_PROFILE_READY,
+            "NodeRoleInvalid",
+        ),
+        ("group-to-come", group, None, PLACEMENT_GROUP_READY, "PlacementGroupNotAvailable"),
+    ] {
+        let mut spec = serde_json::to_value(&good.spec).expect("plain data");
+        for (field, value) in fields.as_object().expect("fields") {
+            spec[field] = value.clone();
+        }
+        spec.as_object_mut().expect("fields").retain(|_, value| !value.is_null());
+        let mut class = Ec2NodeClass::new(name, serde_json::from_value(spec).expect("a spec"));
+        class.metadata.uid = Some(name.to_owned());
+        if let Some((action, code)) = call {
+            refuse(action, name, code).await;
+        }
+        let problems = aws.resolve(&class).await.expect("resolved").problems;
+        let said: BTreeMap<_, _> =
+            problems.iter().map(|problem| (problem.condition, problem.reason.as_str())).collect();
+        let mut expected = BTreeMap::from([(VALIDATION_SUCCEEDED, "DependenciesNotReady")]);
+        expected.insert(condition, reason);
+        assert_eq!(said, expected, "{name}: {problems:?}");
+        aws.release(&class).await.expect("released");
+    }
+    door("POST", "placement-groups", "[]").await;
+    aws.release(&good).await.expect("released");
+}
+
+#[tokio::test]
+async fn a_cluster_without_a_range_of_services_is_a_condition() {
+    let (Some(aws), Some(other)) = (provider("cidr").await, provider("no-cidr").await) else { return };
+    let class = class(&aws, "cidr").await;
+    let cluster = eks::Cluster { service_cidr: None, ..(*aws.described().await.expect("described")).clone() };
+    other.cluster.get(|| async { Ok::<_, Error>(cluster) }).await.expect("it is known");
+    let problems = other.resolve(&class).await.expect("resolved").problems;
+    let said: Vec<_> = problems.iter().map(|problem| (problem.condition, problem.reason.as_str())).collect();
+    assert_eq!(said, [(conditions::VALIDATION_SUCCEEDED, "ClusterCIDRResolutionFailed")], "{problems:?}");
+    aws.release(&class).await.expect("released");
+}
+
 #[tokio::test]
 async fn prefixes_and_their_pods_reach_the_template() {
     let Some(aws) = provider("prefixes").await else { return };
