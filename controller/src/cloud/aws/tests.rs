@@ -1,6 +1,6 @@
 //! The provider against the sandbox's AWS. Without `KARP_TEST_AWS_ENDPOINT` each test says that it is skipped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base64::Engine;
@@ -239,6 +239,47 @@ async fn instances_are_described_and_ended_together() {
     let short: Vec<String> = ids.iter().filter_map(|id| instances::instance_id(id)).map(str::to_owned).collect();
     let counts = terminations(&short).await;
     assert_eq!(counts, [6, 6], "with the unknown one, and again without it");
+    aws.release(&class).await.expect("released");
+}
+
+#[tokio::test]
+async fn instances_on_a_page_that_fails_are_not_taken_for_gone() {
+    let Some(mut aws) = provider("pages").await else { return };
+    let class = class(&aws, "pages").await;
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
+    let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    // what is tagged as another cluster's is on lists that no other test has
+    aws.cluster_name = format!("pages-{}", std::process::id());
+    let mut ids = Vec::new();
+    for number in 0..3 {
+        let claim = claim(&format!("default-pages-{number}"));
+        let order =
+            LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
+        let prepared = aws.prepare(&order).await.expect("prepared");
+        ids.push(aws.launch(&prepared, Token::free()).await.expect("launched").instance.provider_id);
+    }
+    let listed = async || -> Result<BTreeSet<String>, CloudError> {
+        Ok(aws.list().await?.into_iter().map(|one| one.provider_id).collect())
+    };
+    let found = async || futures::future::join_all(ids.iter().map(|id| aws.get(id))).await;
+    door("POST", "settings", r#"{ "instance_page": 1 }"#).await;
+    assert_eq!(listed().await.expect("listed"), ids.iter().cloned().collect(), "page by page");
+    let present = |one: Result<Presence, CloudError>| one.expect("looked").instance().is_some();
+    assert!(found().await.into_iter().all(present), "they are described page by page, too");
+    // the pages of lists, and of instances that are asked for by their ids
+    for kind in ["listed", "named"] {
+        let first = instance_id(&ids[0]).expect("an id");
+        refuse("DescribeInstances", &format!("{kind}-{first}"), "UnauthorizedOperation").await;
+    }
+    assert!(listed().await.is_err(), "half a list is none");
+    for one in found().await {
+        assert!(!matches!(one, Ok(Presence::Gone | Presence::Unknown)), "{one:?}");
+    }
+    assert_eq!(listed().await.expect("listed").len(), 3);
+    door("POST", "settings", r#"{ "instance_page": 0 }"#).await;
+    for id in &ids {
+        aws.terminate(id).await.expect("ended");
+    }
     aws.release(&class).await.expect("released");
 }
 
