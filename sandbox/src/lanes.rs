@@ -5,12 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Tests of the controller that are named in a lane; all others of it are of the part [`REST`].
-const NAMED: [(&str, &[&[&str]]); 3] =
-    [("1", &[&["aws"], &["mishaps"]]), ("2", &[&["faults"], &["simulated"]]), ("3", &[&["together"]])];
+/// Tests of the controller that are parts of their own, by lane; all others of it are of the part [`REST`].
+const NAMED: [(&str, &[&str]); 3] = [("1", &["aws", "mishaps"]), ("2", &["faults", "simulated"]), ("3", &["together"])];
 /// Where the controller's other tests are.
 const REST: &str = "controller";
-/// The packages of which a lane has some tests only: the others' are of the part `others`.
+/// The packages that have parts of their own; the tests of all others are of the part `others`.
 const CONTROLLER: &str = "karp";
 const PROVIDER: &str = "terraform-provider-karp";
 /// What is tested without a sandbox, see `PURE` in `verify`.
@@ -42,10 +41,10 @@ pub fn all(root: &Path) -> Result<Vec<Lane>> {
     let targets = targets(&root.join("controller").join("tests"))?;
     let (named, rest): (Vec<_>, Vec<_>) = targets.iter().partition(|target| is_named(target));
     ensure!(
-        named.len() == NAMED.iter().flat_map(|(_, parts)| parts.iter()).map(|tests| tests.len()).sum::<usize>(),
+        named.len() == NAMED.iter().map(|(_, tests)| tests.len()).sum::<usize>(),
         "of the controller's tests that have a lane only these are there: {named:?}"
     );
-    let mut lanes: Vec<Lane> = NAMED.iter().map(|(name, parts)| lane(name, parts)).collect();
+    let mut lanes: Vec<Lane> = NAMED.iter().map(|(name, tests)| lane(name, tests)).collect();
     let mut of_rest = vec!["test", "-p", CONTROLLER, "--bins"];
     of_rest.extend(rest.iter().flat_map(|target| ["--test", target]));
     let others = ["test", "--workspace", "--exclude", PURE, "--exclude", CONTROLLER, "--exclude", PROVIDER];
@@ -57,15 +56,12 @@ pub fn all(root: &Path) -> Result<Vec<Lane>> {
 }
 
 fn is_named(target: &str) -> bool {
-    NAMED.iter().flat_map(|(_, parts)| parts.iter().copied().flatten()).any(|named| *named == target)
+    NAMED.iter().any(|(_, tests)| tests.contains(&target))
 }
 
-fn lane(name: &str, parts: &[&[&str]]) -> Lane {
-    let of = |tests: &&[&str]| {
-        let targets = tests.iter().flat_map(|test| ["--test", test]);
-        part(&tests.join("-"), &["test", "-p", CONTROLLER].into_iter().chain(targets).collect::<Vec<_>>())
-    };
-    Lane { name: name.to_owned(), parts: parts.iter().map(of).collect() }
+fn lane(name: &str, tests: &[&str]) -> Lane {
+    let of = |test: &&str| part(test, &["test", "-p", CONTROLLER, "--test", test]);
+    Lane { name: name.to_owned(), parts: tests.iter().map(of).collect() }
 }
 
 fn part(name: &str, arguments: &[&str]) -> Part {
