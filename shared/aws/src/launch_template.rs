@@ -294,17 +294,6 @@ impl Spec {
     }
 }
 
-/// Finds the template of `spec`, or makes it. Safe to repeat and to race: the name holds the content.
-///
-/// # Errors
-/// As of [`look`] and [`make`].
-pub async fn ensure(clients: &Clients, spec: &Spec) -> Result<Template, Error> {
-    match look(clients, spec).await? {
-        Some(found) => Ok(found),
-        None => make(clients, spec).await,
-    }
-}
-
 /// Finds the template of `spec`.
 ///
 /// # Errors
@@ -318,7 +307,7 @@ pub async fn look(clients: &Clients, spec: &Spec) -> Result<Option<Template>, Er
     find_named(clients, &spec.name()).await?.map(|found| adopt(found, spec)).transpose()
 }
 
-/// Makes the template of `spec`, or finds the one that somebody else just made.
+/// Makes the template of `spec`, or finds the one that is there by now. Safe to repeat and to race: the name holds the content.
 ///
 /// # Errors
 /// [`Error::AlreadyExists`] when it belongs to somebody else, and any failure of the calls.

@@ -108,7 +108,7 @@ impl Aws {
     /// A request for one instance of any of `types` in any seeded subnet.
     async fn request(&self, capacity_type: CapacityType, types: &[&str]) -> Request {
         static TOKENS: AtomicU32 = AtomicU32::new(0);
-        let template = launch_template::ensure(&self.clients, &self.spec().await).await.expect("a template");
+        let template = launch_template::make(&self.clients, &self.spec().await).await.expect("a template");
         let terms: Vec<Term> = self.subnet_ids().into_iter().map(Term::id).collect();
         let subnets = subnets::find(&self.clients, &terms).await.expect("subnets");
         let overrides = types.iter().flat_map(|kind| {
@@ -244,8 +244,10 @@ async fn prices_are_read_from_the_price_list_and_the_spot_history() {
 async fn a_launch_can_be_repeated_found_tagged_and_ended() {
     let Some(aws) = Aws::open("launch").await else { return };
     let clients = &aws.clients;
-    let template = launch_template::ensure(clients, &aws.spec().await).await.expect("a template");
-    assert_eq!(template, launch_template::ensure(clients, &aws.spec().await).await.expect("the same template"));
+    let template = launch_template::make(clients, &aws.spec().await).await.expect("a template");
+    assert_eq!(template, launch_template::make(clients, &aws.spec().await).await.expect("the same template"));
+    let found = launch_template::look(clients, &aws.spec().await).await.expect("an answer");
+    assert_eq!(found.as_ref(), Some(&template), "it is found");
 
     let request = aws.request(CapacityType::Spot, &["m5.24xlarge", "m5.large"]).await;
     let answer = fleet::create(clients, &request, Token::free()).await.expect("a fleet");
