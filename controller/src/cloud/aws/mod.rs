@@ -427,7 +427,7 @@ impl CloudProvider for Aws {
         self.templates.collect(&self.clients, &name, &class::ownership(&self.cluster_name, &name)).await;
         let resolved = resolve::resolve(self, class).await?;
         if let (Some(_), Some(profile)) = (&class.spec.role, &resolved.instance_profile) {
-            self.profiles.collect(&self.clients, &self.cluster_name, class, profile).await;
+            self.profiles.collect(&self.clients, &self.cluster_name, class, profile, Timestamp::now()).await;
         }
         Ok(resolved)
     }

@@ -75,7 +75,7 @@ impl Profiles {
 
     /// Deletes profiles that were made for a class, are not its current one, and that no instance uses; most calls only see that it is
     /// too early to look.
-    pub async fn collect(&self, clients: &Clients, cluster: &str, class: &Ec2NodeClass, current: &str) {
+    pub async fn collect(&self, clients: &Clients, cluster: &str, class: &Ec2NodeClass, current: &str, now: Timestamp) {
         let uid = class.uid().unwrap_or_default();
         if uid.is_empty() || !self.is_time(&uid, Instant::now()) {
             return;
@@ -84,14 +84,14 @@ impl Profiles {
             Ok(found) => found,
             Err(error) => return tracing::warn!(%error, "instance profiles could not be listed"),
         };
-        if superseded(&found, current, &BTreeSet::new(), Timestamp::now()).next().is_none() {
+        if superseded(&found, current, &BTreeSet::new(), now).next().is_none() {
             return;
         }
         let used = match instances::list(clients, &class::ownership(cluster, &class.name_any())).await {
             Ok(listed) => listed.into_iter().filter_map(|instance| instance.instance_profile).collect(),
             Err(error) => return tracing::warn!(%error, "instances could not be listed: no profile is deleted"),
         };
-        for profile in superseded(&found, current, &used, Timestamp::now()) {
+        for profile in superseded(&found, current, &used, now) {
             match instance_profiles::delete(clients, &profile.name).await {
                 Ok(()) => tracing::info!(name = profile.name, "deleted instance profile of a former role"),
                 Err(error) => tracing::warn!(%error, name = profile.name, "instance profile could not be deleted"),

@@ -6,9 +6,10 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Parser;
+use jiff::SignedDuration;
 use karp_aws::config::{AccessKeys, Service};
 use karp_aws::selector::Term;
-use karp_domain::api::{ConnectionTracking, conditions};
+use karp_domain::api::{AmiFamily, ConnectionTracking, conditions};
 use karp_domain::catalogue::{CapacityType, RankedOffering};
 use karp_domain::requirement::Requirements;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -335,14 +336,35 @@ async fn a_role_gets_a_profile_of_its_own_until_the_class_goes() {
         aws.launch(&aws.prepare(&order).await.expect("prepared"), Token::free()).await.expect("launched").instance;
     let running = aws.describe(instance_id(&launched.provider_id).expect("an id")).await.expect("described");
     assert_eq!(running.and_then(|one| one.instance_profile).as_deref(), Some(name.as_str()));
-    aws.terminate(&launched.provider_id).await.expect("ended");
 
     let other = profile(&aws.clients, "role-other").await;
     class.spec.role = Some(other.clone());
     let changed = aws.resolve(&class).await.expect("resolved").instance_profile.expect("a profile");
     assert_ne!(changed, name, "running instances keep the profile that they have");
-    let kept = iam.get_instance_profile().instance_profile_name(&name).send().await;
-    assert!(kept.is_ok(), "too young to be collected");
+    let of_class = async || {
+        let found = karp_aws::instance_profiles::list(&aws.clients, &path).await.expect("listed");
+        found.into_iter().map(|profile| profile.name).collect::<BTreeSet<_>>()
+    };
+    let both = BTreeSet::from([name.clone(), changed.clone()]);
+    assert_eq!(of_class().await, both, "too young to be collected");
+    // each time as another process, which lists them at once
+    let collect = async |hours: i64| {
+        let now = Timestamp::now() + SignedDuration::from_hours(hours);
+        Profiles::default().collect(&aws.clients, &aws.cluster_name, &class, &changed, now).await;
+        of_class().await
+    };
+    assert_eq!(collect(0).await, both, "young ones may be named by a launch that is not listed yet");
+    assert_eq!(collect(2).await, both, "an instance has the former one");
+    aws.terminate(&launched.provider_id).await.expect("ended");
+    let mut left = both;
+    for _ in 0..50 {
+        left = collect(2).await;
+        if left.len() == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(left, BTreeSet::from([changed]), "what no instance has is gone, and the current one stays");
 
     class.spec.role = Some("no-such-role".to_owned());
     let problems = aws.resolve(&class).await.expect("resolved").problems;
@@ -493,10 +515,9 @@ async fn each_thing_that_a_class_lacks_has_its_condition_and_reason() {
 
 #[tokio::test]
 async fn a_cluster_without_a_range_of_services_is_a_condition() {
-    let (Some(aws), Some(other)) = (provider("cidr").await, provider("no-cidr").await) else { return };
+    let Some(aws) = provider("cidr").await else { return };
+    let Some(other) = provider_of("no-cidr", |cluster| cluster.service_cidr = None).await else { return };
     let class = class(&aws, "cidr").await;
-    let cluster = eks::Cluster { service_cidr: None, ..(*aws.described().await.expect("described")).clone() };
-    other.cluster.get(|| async { Ok::<_, Error>(cluster) }).await.expect("it is known");
     let problems = other.resolve(&class).await.expect("resolved").problems;
     let said: Vec<_> = problems.iter().map(|problem| (problem.condition, problem.reason.as_str())).collect();
     assert_eq!(said, [(conditions::VALIDATION_SUCCEEDED, "ClusterCIDRResolutionFailed")], "{problems:?}");
@@ -516,24 +537,118 @@ async fn prefixes_and_their_pods_reach_the_template() {
     let catalogue = aws.catalogue(&class).await.expect("a catalogue");
     let claim = claim("default-prefixes");
     let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
-    let Request::Fleet { request, .. } = aws.prepare(&order).await.expect("prepared").request else {
-        panic!("a fleet")
-    };
+    let prepared = aws.prepare(&order).await.expect("prepared");
     let mut told = Vec::new();
+    for said in templates_of(&aws, &prepared).await {
+        assert_eq!((said.ipv4_prefixes, said.ipv6_prefixes, said.udp_timeout), (Some(2), None, Some(45)));
+        let line = said.user_data.lines().find(|line| line.contains("maxPods")).expect("how many pods");
+        told.push(line.trim().to_owned());
+    }
+    assert_eq!(told, ["maxPods: 110", "maxPods: 250"], "EKS's advice for small and large nodes");
+    aws.release(&class).await.expect("released");
+}
+
+/// Makes the provider as if the cluster were another than the emulator's.
+async fn provider_of(test: &str, change: impl FnOnce(&mut eks::Cluster)) -> Option<Aws> {
+    let (aws, other) = (provider(test).await?, provider(&format!("{test}-other")).await?);
+    let mut cluster = (*aws.described().await.expect("described")).clone();
+    change(&mut cluster);
+    other.cluster.get(|| async { Ok::<_, Error>(cluster) }).await.expect("it is known");
+    Some(other)
+}
+
+/// What a launch template says.
+struct Said {
+    ipv4_prefixes: Option<i32>,
+    ipv6_prefixes: Option<i32>,
+    ipv6_addresses: Option<i32>,
+    primary_ipv6: Option<bool>,
+    udp_timeout: Option<i32>,
+    user_data: String,
+}
+
+/// Reads the launch templates that a request names.
+async fn templates_of(aws: &Aws, prepared: &Prepared) -> Vec<Said> {
+    let Request::Fleet { request, .. } = &prepared.request else { panic!("a fleet") };
+    let mut all = Vec::new();
     for choice in &request.choices {
         let call = aws.clients.ec2().describe_launch_template_versions().launch_template_name(&choice.launch_template);
         let answer = call.send().await.expect("described");
         let data = answer.launch_template_versions()[0].launch_template_data().expect("data");
         let [interface] = data.network_interfaces() else { panic!("one interface") };
-        assert_eq!((interface.ipv4_prefix_count(), interface.ipv6_prefix_count()), (Some(2), None));
-        let tracking = interface.connection_tracking_specification().and_then(|tracking| tracking.udp_timeout());
-        assert_eq!(tracking, Some(45));
         let text = STANDARD.decode(data.user_data().expect("user data")).expect("base64");
-        let text = String::from_utf8(text).expect("text");
-        let line = text.lines().find(|line| line.contains("maxPods")).expect("how many pods");
-        told.push(line.trim().to_owned());
+        all.push(Said {
+            ipv4_prefixes: interface.ipv4_prefix_count(),
+            ipv6_prefixes: interface.ipv6_prefix_count(),
+            ipv6_addresses: interface.ipv6_address_count(),
+            primary_ipv6: interface.primary_ipv6(),
+            udp_timeout: interface.connection_tracking_specification().and_then(|tracking| tracking.udp_timeout()),
+            user_data: String::from_utf8(text).expect("text"),
+        });
     }
-    assert_eq!(told, ["maxPods: 110", "maxPods: 250"], "EKS's advice for small and large nodes");
+    all
+}
+
+/// Each family's images are found, launched from, and told what they understand.
+#[tokio::test]
+async fn nodes_of_each_family_run_its_image_and_are_told_in_its_words() {
+    // the last version that has images of AL2
+    let Some(aws) = provider_of("families", |cluster| cluster.version = "1.32".to_owned()).await else { return };
+    let mut class = class(&aws, "families").await;
+    let custom = class.status.as_ref().expect("a status").amis[0].id.clone();
+    let alias = |name: &str| serde_json::json!([{ "alias": name }]);
+    let own = serde_json::json!([{ "id": custom }]);
+    let families = [
+        (alias("al2@latest"), None, "/etc/eks/bootstrap.sh"),
+        (alias("bottlerocket@latest"), None, "[settings.kubernetes]"),
+        (alias("windows2019@latest"), None, "Start-EKSBootstrap.ps1"),
+        (alias("windows2022@latest"), None, "Start-EKSBootstrap.ps1"),
+        (own, Some("#!/bin/sh\njoin families\n"), "join families"),
+    ];
+    for (number, (terms, user_data, words)) in families.into_iter().enumerate() {
+        class.spec.ami_selector_terms = serde_json::from_value(terms.clone()).expect("terms");
+        class.spec.ami_family = user_data.map(|_| AmiFamily::Custom);
+        class.spec.user_data = user_data.map(str::to_owned);
+        let resolved = aws.resolve(&class).await.expect("resolved");
+        assert!(resolved.problems.is_empty() && !resolved.amis.is_empty(), "{terms}: {:?}", resolved.problems);
+        class.status.as_mut().expect("a status").amis = resolved.amis.clone();
+        let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+        let catalogue = aws.catalogue(&class).await.expect("a catalogue");
+        let claim = claim(&format!("default-family-{number}"));
+        let order =
+            LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
+        let prepared = aws.prepare(&order).await.expect("prepared");
+        for Said { user_data: text, .. } in templates_of(&aws, &prepared).await {
+            assert!(text.contains(words), "{terms}: {text}");
+            assert_eq!(text.contains(&aws.cluster_name), user_data.is_none(), "{terms}: {text}");
+            assert!(user_data.is_none_or(|own| own == text), "{terms}: {text}");
+        }
+        let launched = aws.launch(&prepared, Token::free()).await.expect("launched").instance;
+        let running = aws.describe(instance_id(&launched.provider_id).expect("an id")).await.expect("described");
+        let image = running.expect("it runs").image_id;
+        assert!(resolved.amis.iter().any(|one| one.id == image), "{terms}: {image}");
+        aws.terminate(&launched.provider_id).await.expect("ended");
+    }
+    aws.release(&class).await.expect("released");
+}
+
+#[tokio::test]
+async fn nodes_of_an_ipv6_cluster_have_an_address_of_its_family_and_are_told_its_services() {
+    let services = "fd30:1c53:5f8a::/108";
+    let ipv6 = |cluster: &mut eks::Cluster| (cluster.ipv6, cluster.service_cidr) = (true, Some(services.to_owned()));
+    let Some(aws) = provider_of("ipv6", ipv6).await else { return };
+    let class = class(&aws, "ipv6").await;
+    let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
+    let claim = claim("default-ipv6");
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
+    let prepared = aws.prepare(&order).await.expect("prepared");
+    for said in templates_of(&aws, &prepared).await {
+        assert_eq!((said.ipv6_addresses, said.primary_ipv6), (Some(1), Some(true)));
+        assert!(said.user_data.contains(services), "{}", said.user_data);
+    }
+    let launched = aws.launch(&prepared, Token::free()).await.expect("launched").instance;
+    aws.terminate(&launched.provider_id).await.expect("ended");
     aws.release(&class).await.expect("released");
 }
 
