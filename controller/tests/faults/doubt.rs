@@ -45,26 +45,71 @@ pub async fn list(stand: &Stand) {
     assert_eq!(scene.only_instance().await["state"], "running");
 }
 
+/// EC2 lists instances on many pages, and those after the first fail for a while: nothing is ended and nothing collected.
+pub async fn pages(stand: &Stand) {
+    stand.aws.door("settings", &json!({ "instance_page": 1 }));
+    let scene = Scene::on_demand(stand, "pages", &["m5zn.large"]).await;
+    scene.pods(2).await;
+    scene.until_running(2).await;
+    let claims: Vec<_> = scene.claims().await.iter().map(ResourceExt::uid).collect();
+    let failing = json!({ "action": "DescribeInstances", "where": "listed-", "seconds": MISSED.as_secs() });
+    stand.aws.door("fail", &json!([failing]));
+    always(MISSED, "what is on a page that fails lives on", async || {
+        let now = scene.claims().await;
+        now.iter().all(|claim| claim.metadata.deletion_timestamp.is_none())
+            && now.iter().map(ResourceExt::uid).eq(claims.iter().cloned())
+    })
+    .await;
+    let followed = |failed: bool| {
+        let calls: Vec<Value> =
+            serde_json::from_value(stand.aws.look("calls?action=DescribeInstances")).expect("calls");
+        let page =
+            |call: &&Value| call["params"]["NextToken"].as_str().is_some_and(|token| token.starts_with("listed-"));
+        calls
+            .iter()
+            .filter(page)
+            .filter(|call| call["caller"] == stand.key() && call["error"].is_null() != failed)
+            .count()
+    };
+    assert!(followed(true) > 0, "no page failed");
+    let before = followed(false);
+    until("lists are whole again", async || followed(false) > before).await;
+    let states: Vec<Value> = scene.instances().into_iter().map(|one| one["state"].clone()).collect();
+    assert_eq!(states, ["running", "running"]);
+    assert_eq!(scene.claims().await.len(), 2);
+    stand.aws.door("settings", &json!({ "instance_page": 0 }));
+}
+
 /// The answer of a launch is lost, its instance is invisible for a minute, and meanwhile the claim would be launched as something else: the
 /// claim still ends up with that one instance.
 pub async fn invisible(stand: &Stand, subnets: &Subnets) {
     let scene = Scene::new(stand, "unseen");
+    let launched = asked_otherwise(&scene, subnets, "rival", ["m6a.large", "m6a.xlarge"]).await;
+    scene.until_running(1).await;
+    assert!(mismatches(&scene) > 0, "the claim was never launched as something else: {:?}", scene.asked());
+    always(Duration::from_secs(5), "one instance stands for the claim", async || scene.instances().len() == 1).await;
+    assert_eq!(scene.only_instance().await["id"], launched["id"]);
+}
+
+/// Has EC2 launch the claim of a scene, whose answer is lost and whose instance is invisible; then has the claim's next request name other types,
+/// since a rival found that the first one is gone. Returns the instance.
+pub async fn asked_otherwise(scene: &Scene<'_>, subnets: &Subnets, rival: &str, types: [&str; 2]) -> Value {
+    let stand = scene.stand;
     stand.aws.door("hide", &json!([{ "where": scene.name, "young_seconds": INVISIBLE.as_secs() }]));
     stand.aws.door("cut", &json!([{ "action": "CreateFleet", "where": scene.name }]));
     // repetitions of the call fail for another reason, so that the launch is decided anew
     let odd = json!([{ "action": "CreateFleet", "where": scene.name, "after": 1, "times": 1000, "code": "SomethingOdd", "dry_runs": false }]);
     stand.aws.door("fail", &odd);
-    scene.pool(&scene.name, &stand.name, &["on-demand"], &["m6a.large", "m6a.xlarge"], 1).await;
+    scene.pool(&scene.name, &stand.name, &["on-demand"], &types, 1).await;
     scene.pods(1).await;
     until("EC2 has launched it", async || scene.instances().len() == 1).await;
     let launched = scene.instances().remove(0);
-    assert_eq!(launched["instance_type"], "m6a.large");
+    assert_eq!(launched["instance_type"], types[0]);
 
-    // somebody else finds that the type is gone: the claim's next request names others
     let mut rules = capacity::rules(stand, subnets);
-    rules.as_array_mut().expect("rules").push(json!({ "instance_type": "m6a.large" }));
+    rules.as_array_mut().expect("rules").push(json!({ "instance_type": types[0] }));
     stand.aws.door("capacity", &rules);
-    let rival = Scene::on_demand(stand, "rival", &["m6a.large"]).await;
+    let rival = Scene::on_demand(stand, rival, &types[..1]).await;
     rival.pods(1).await;
     until("the type is known to be gone", async || !rival.events("InsufficientCapacityError").await.is_empty()).await;
     until("the launch is to be decided anew", async || {
@@ -72,12 +117,12 @@ pub async fn invisible(stand: &Stand, subnets: &Subnets) {
     })
     .await;
     stand.aws.door("fail", &json!([{ "action": "CreateFleet", "where": scene.name, "times": 0 }]));
+    launched
+}
 
-    scene.until_running(1).await;
-    let mismatches = scene.asked().iter().filter(|(_, call)| call["error"] == "IdempotentParameterMismatch").count();
-    assert!(mismatches > 0, "the claim was never launched as something else: {:?}", scene.asked());
-    always(Duration::from_secs(5), "one instance stands for the claim", async || scene.instances().len() == 1).await;
-    assert_eq!(scene.only_instance().await["id"], launched["id"]);
+/// Counts the scene's requests whose token stood for another one.
+pub fn mismatches(scene: &Scene<'_>) -> usize {
+    scene.asked().iter().filter(|(_, call)| call["error"] == "IdempotentParameterMismatch").count()
 }
 
 /// A claim is deleted while EC2 does not find its instance: it is ended all the same, once it is seen.
@@ -97,8 +142,8 @@ pub async fn ended_unseen(stand: &Stand) {
     assert_eq!(scene.instances().len(), 1);
 }
 
-/// The answer of a launch is lost, its repetition is refused for want of rights, and the controller is another one when these are back.
-pub async fn refused_after_a_lost_answer(stand: &mut Stand) {
+/// The answer of a launch is lost, and its repetition is refused for want of rights.
+pub async fn refused_after_a_lost_answer(stand: &Stand) {
     let name = Scene::new(stand, "refused").name;
     stand.aws.door("hide", &json!([{ "where": name, "young_seconds": INVISIBLE.as_secs() }]));
     stand.aws.door("cut", &json!([{ "action": "CreateFleet", "where": name }]));
@@ -113,9 +158,12 @@ pub async fn refused_after_a_lost_answer(stand: &mut Stand) {
     })
     .await;
     assert_eq!(scene.instances().len(), 1, "EC2 has launched it");
-    stand.crash();
+}
+
+/// Gives the rights back.
+pub fn allow(stand: &Stand) {
+    let name = Scene::new(stand, "refused").name;
     stand.aws.door("fail", &json!([{ "action": "CreateFleet", "where": name, "times": 0 }]));
-    stand.start();
 }
 
 /// The refusal said nothing of the first call, whose instance is not seen for long: the claim stands for it in the end.

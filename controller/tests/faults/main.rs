@@ -10,6 +10,7 @@ mod doubt;
 mod images;
 mod prices;
 mod scene;
+mod steps;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -58,9 +59,28 @@ async fn faults_of_aws_end_well() {
     ];
     play(scenes).await;
     scene::clear(&stand).await;
-    // so many at a time are enough for the machine: the others follow, while an instance is waited for that is not seen yet
-    doubt::refused_after_a_lost_answer(&mut stand).await;
-    play(vec![("templates may not be deleted", Box::pin(classes::denied(&stand)))]).await;
+    // so many at a time are enough for the machine: the others follow, around a crash, while an instance is waited for that is not seen yet
+    let halts = steps::halts(&stand).await;
+    play(vec![
+        ("an answer is lost and the next is no", Box::pin(doubt::refused_after_a_lost_answer(&stand))),
+        ("the attempt is not written", Box::pin(steps::unwritten(&stand))),
+        ("the next attempt is not written", Box::pin(steps::not_advanced(&stand))),
+        ("a taken token is not written", Box::pin(steps::not_sought(&stand, &subnets))),
+        ("half of an instance is written", Box::pin(steps::half_adopted(&stand))),
+    ])
+    .await;
+    stand.crash();
+    doubt::allow(&stand);
+    for halt in halts {
+        halt.lift().await;
+    }
+    stand.start();
+    play(vec![
+        ("templates may not be deleted", Box::pin(classes::denied(&stand))),
+        ("pages of lists fail", Box::pin(doubt::pages(&stand))),
+        ("launches go on where they stood", Box::pin(steps::went_on(&stand))),
+    ])
+    .await;
     capacity::elsewhere(&stand).await;
     doubt::found_after_a_refusal(&stand).await;
     throttled(&stand).await;

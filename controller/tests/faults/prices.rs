@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use karp_domain::api::NodeClaim;
 use karp_domain::catalogue::{builtin_type, estimate_on_demand, estimate_spot};
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::scene::scale;
 use crate::support::stand::Stand;
@@ -42,6 +42,8 @@ async fn prices_outlive_an_outage_and_are_estimated_until_some_are_known() {
     let kept = async || maps.get_opt("karp-prices").await.expect("an answer");
     assert!(kept().await.is_none(), "estimates are not kept");
     let first: Vec<_> = stand.mine::<NodeClaim>().await.iter().map(ResourceExt::uid).collect();
+    let templates = made_templates(&stand);
+    assert!(!templates.is_empty(), "it was launched by a template");
 
     over(&stand);
     until_within(RENEWED, "prices are known", async || shown(&stand) == Some(PRICES)).await;
@@ -63,6 +65,7 @@ async fn prices_outlive_an_outage_and_are_estimated_until_some_are_known() {
     scale(&stand, "inflate", 20).await;
     stand.until_running(20).await;
     assert!(stand.mine::<NodeClaim>().await.len() > first.len(), "a node was launched by kept prices");
+    assert_eq!(made_templates(&stand), templates, "the next controller takes the templates that are there");
     assert_eq!(shown(&stand), Some(PRICES));
     assert_eq!(kept().await.expect("the prices").resource_version(), written, "nothing new is known");
 
@@ -101,6 +104,13 @@ fn over(stand: &Stand) {
     stand.aws.door("release", &json!({ "action": BOTH[0] }));
     let mended = BOTH.map(|action| json!({ "action": action, "times": 0 }));
     stand.aws.door("fail", &json!(mended));
+}
+
+/// The names of the launch templates that the controller made, in whatever process.
+fn made_templates(stand: &Stand) -> Vec<Value> {
+    let calls: Vec<Value> = serde_json::from_value(stand.aws.look("calls?action=CreateLaunchTemplate")).expect("calls");
+    let made = |call: &&Value| call["caller"] == stand.key() && call["params"]["DryRun"].is_null();
+    calls.iter().filter(made).map(|call| call["params"]["LaunchTemplateName"].clone()).collect()
 }
 
 /// What the controller takes the type to cost on demand and as spot, once it knows.

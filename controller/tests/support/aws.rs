@@ -6,6 +6,8 @@ use std::net::TcpStream;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use karp_aws::config::{AccessKeys, Clients, Service, Settings};
 use karp_domain::iam::{ControllerScope, controller_policy};
 use serde_json::{Value, json};
@@ -174,6 +176,20 @@ impl Aws {
     pub async fn delete_templates(&self, class: &str) -> usize {
         let tags = BTreeMap::from([("karpenter.k8s.aws/ec2nodeclass".to_owned(), class.to_owned())]);
         karp_aws::launch_template::delete_all(&self.clients, &tags).await.expect("they are deleted")
+    }
+
+    /// Returns the user data in all launch templates of a node class.
+    pub async fn user_data(&self, class: &str) -> Vec<String> {
+        let tags = BTreeMap::from([("karpenter.k8s.aws/ec2nodeclass".to_owned(), class.to_owned())]);
+        let templates = karp_aws::launch_template::list(&self.clients, &tags).await.expect("templates");
+        let mut texts = Vec::new();
+        for template in templates {
+            let call = self.clients.ec2().describe_launch_template_versions().launch_template_id(template.id);
+            let versions = call.send().await.expect("versions").launch_template_versions.unwrap_or_default();
+            let all = versions.into_iter().filter_map(|version| version.launch_template_data?.user_data);
+            texts.extend(all.map(|text| String::from_utf8(STANDARD.decode(text).expect("base64")).expect("text")));
+        }
+        texts
     }
 
     /// Calls EC2 by its query API, as anybody with the account's credentials may.

@@ -6,6 +6,7 @@
 pub mod account;
 pub mod aws;
 pub mod play;
+pub mod refusal;
 pub mod stand;
 pub mod sweep;
 

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, labels};
@@ -70,6 +71,8 @@ fn uproot_all(ours: &Ours) {
     let work = async {
         // connections belong to the runtime that made them
         let client = client(&kubeconfig).await;
+        uproot::<ValidatingAdmissionPolicyBinding>(&client, ours).await?;
+        uproot::<ValidatingAdmissionPolicy>(&client, ours).await?;
         empty(&client, &ours.0).await?;
         uproot::<NodePool>(&client, ours).await?;
         uproot::<NodeClaim>(&client, ours).await?;
