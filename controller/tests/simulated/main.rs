@@ -8,7 +8,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ use support::{Turn, client, create, dismantle, install, of_pool, pod_spec, until
 struct Stand {
     client: Client,
     controller: Option<Child>,
+    /// A second one, where there is one.
+    beside: Option<Child>,
     kubeconfig: PathBuf,
     log: PathBuf,
     name: String,
@@ -39,7 +41,7 @@ struct Stand {
 impl Drop for Stand {
     fn drop(&mut self) {
         // A panic in the test must not leave it behind.
-        if let Some(controller) = &mut self.controller {
+        for controller in self.controller.iter_mut().chain(&mut self.beside) {
             let _ = controller.kill();
             let _ = controller.wait();
         }
@@ -52,6 +54,9 @@ async fn stand(purpose: &str) -> Option<Stand> {
 
 /// Waits of tests that look at a few nodes.
 const IMPATIENT: [(&str, &str); 2] = [("KARP_CONSOLIDATION_VALIDATION", "2s"), ("KARP_DISRUPTION_POLL", "2s")];
+
+/// What the log says of things that a controller did.
+const EFFECTS: [&str; 4] = ["created nodeclaim", "launched nodeclaim", "registered nodeclaim", "initialized nodeclaim"];
 
 /// Each test has a lease of its own, so that none waits until a killed controller's has run out.
 fn lease(name: &str) -> String {
@@ -85,20 +90,24 @@ impl Stand {
         create::<Namespace>(&Api::all(client.clone()), namespace).await;
         let kubeconfig = account(&client, &kubeconfig, &name, &lease(&name)).await;
         let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.log"));
-        Some(Self { client, controller: None, kubeconfig, log, name, _turn: turn })
+        Some(Self { client, controller: None, beside: None, kubeconfig, log, name, _turn: turn })
     }
 
     fn start(&mut self, settings: &[(&str, &str)]) {
-        let controller = Command::new(env!("CARGO_BIN_EXE_karp"))
+        self.controller = Some(self.run(&self.log, settings));
+    }
+
+    /// Starts a controller that logs to a file.
+    fn run(&self, log: &Path, settings: &[(&str, &str)]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_karp"))
             .args(["controller", "--cloud=simulated", "--metrics-port=0", "--health-probe-port=0"])
             .args(["--leader-election-name", &lease(&self.name), "--leader-election-namespace", &self.name])
             .env("KUBECONFIG", &self.kubeconfig)
             .env("KARP_LISTEN_ADDRESS", "127.0.0.1")
             .envs(settings.iter().copied())
-            .stdout(File::create(&self.log).expect("a log"))
+            .stdout(File::create(log).expect("a log"))
             .spawn()
-            .expect("the controller starts");
-        self.controller = Some(controller);
+            .expect("the controller starts")
     }
 
     fn process(&self) -> u32 {
@@ -587,4 +596,56 @@ async fn a_second_controller_waits_for_the_lease_and_takes_it_when_it_is_release
     assert!(led, "the second did not take over after the release");
     let namespaces: Api<Namespace> = Api::all(stand.client.clone());
     namespaces.delete(&stand.name, &DeleteParams::default()).await.expect("the namespace is deleted");
+}
+
+/// A leader sleeps for longer than its lease lives, and another works meanwhile: awake again, it writes nothing and ends.
+#[tokio::test]
+async fn a_leader_that_slept_does_nothing_when_it_wakes() {
+    let Some(mut stand) = stand("asleep").await else { return };
+    let leases: Api<Lease> = Api::namespaced(stand.client.clone(), &stand.name);
+    let name = lease(&stand.name);
+    let holder = async || -> Option<String> {
+        let lease = leases.get_opt(&name).await.ok()??;
+        lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
+    };
+    stand.pool().await;
+    stand.deployment(1, "1").await;
+    until("the pod runs", async || stand.running().await == 1).await;
+    let first = holder().await.expect("the first leads");
+    let log = stand.log.with_extension("second.log");
+    stand.beside = Some(stand.run(&log, &IMPATIENT));
+    let process = stand.process().to_string();
+    let signal = |name: &str| {
+        let done = Command::new("kill").args([name, &process]).status().expect("kill runs");
+        assert!(done.success(), "{done}");
+    };
+    signal("-STOP");
+    let asleep = std::fs::read_to_string(&stand.log).expect("the log").len();
+    until("the second leads", async || holder().await.is_some_and(|now| now != first)).await;
+    let leads = holder().await;
+    // more pods than the node of the first has room for
+    stand.scale(12).await;
+    until("the second's nodes run them", async || stand.running().await == 12).await;
+    let claims = async |stand: &Stand| -> BTreeSet<String> {
+        stand.mine::<NodeClaim>().await.iter().filter_map(ResourceExt::uid).collect()
+    };
+    let before = claims(&stand).await;
+    assert!(before.len() > 1, "the second launched nothing: {before:?}");
+    signal("-CONT");
+    let mut first = stand.controller.take().expect("it was there");
+    std::mem::swap(&mut stand.controller, &mut stand.beside);
+    let mut code = None;
+    until("it ends", async || {
+        code = first.try_wait().expect("it is a child");
+        code.is_some()
+    })
+    .await;
+    assert!(code.is_some_and(|code| !code.success()), "nobody asked it to end: {code:?}");
+    let log = std::fs::read_to_string(&stand.log).expect("the log");
+    let awake = &log[asleep..];
+    assert!(awake.contains("leader election lost"), "{awake}");
+    let did = |line: &&str| EFFECTS.iter().any(|effect| line.contains(effect));
+    assert_eq!(awake.lines().filter(did).collect::<Vec<_>>(), [""; 0], "it acted after its sleep");
+    assert_eq!((claims(&stand).await, holder().await), (before, leads), "the second leads on, undisturbed");
+    stand.leave().await;
 }
