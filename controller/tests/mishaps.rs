@@ -3,15 +3,19 @@
 //!
 //! Runs when `KARP_TEST_KUBECONFIG`, `KARP_TEST_AWS_ENDPOINT` and `KARP_TEST_CLUSTER` name a sandbox; `cargo verify` starts one.
 
+#[path = "mishaps/alone.rs"]
+mod alone;
 mod support;
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, conditions, labels};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use support::play::{Named, play};
 use support::stand::{Stand, instance_of, node_of, since};
 use support::{create, until, until_within};
 
@@ -158,5 +162,19 @@ async fn claims_from_an_old_backup_are_not_collected_at_once() {
     until("the others are few enough", async || stand.mine::<NodeClaim>().await.len() == 1).await;
     assert!(stand.running().await.iter().map(ResourceExt::uid).eq([pod.uid()]), "what runs was left alone");
     one_lives(&stand).await;
+    stand.leave().await;
+}
+
+/// One controller serves them all.
+#[tokio::test]
+async fn volumes_hold_nodes_and_claims_need_no_pool() {
+    let Some(mut stand) = Stand::open("alone").await else { return };
+    stand.pool(&["on-demand"]).await;
+    stand.start();
+    let scenes: Vec<Named<'_>> = vec![
+        ("a volume holds a node", Box::pin(stand.guest("volume").then(alone::held_by_a_volume))),
+        ("a claim is made by hand", Box::pin(stand.guest("own").then(alone::made_by_hand))),
+    ];
+    play(scenes).await;
     stand.leave().await;
 }
