@@ -2,7 +2,7 @@
 //! instance of its own whoever crashes when, and every instance is told whose it is.
 //!
 //! Runs when `KARP_TEST_KUBECONFIG`, `KARP_TEST_AWS_ENDPOINT` and `KARP_TEST_CLUSTER` name a sandbox; `cargo verify` starts one. `KARP_TOGETHER=1000`
-//! says how many equal claims the first test makes, and how many different ones the second.
+//! says how many equal claims the first test makes, and how many different ones the second; so does `KARP_DEEP=1`.
 
 mod support;
 
@@ -60,7 +60,12 @@ impl<'s> Crowd<'s> {
             status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
         })
         .await;
-        Self { stand, claims: Api::all(stand.client.clone()), named: class }
+        Self::of(stand)
+    }
+
+    /// Finds a crowd that was prepared.
+    fn of(stand: &'s Stand) -> Self {
+        Self { stand, claims: Api::all(stand.client.clone()), named: format!("{}-crowd", stand.name) }
     }
 
     /// Makes so many claims, each for its own types, where EC2's published rates hold; answers how long it took to make them, and until the last had
@@ -184,7 +189,7 @@ fn hold_to_rates(stand: &Stand) {
 #[tokio::test]
 async fn claims_that_ask_for_the_same_are_launched_together() {
     let Some(mut stand) = Stand::open("together").await else { return };
-    let count = std::env::var("KARP_TOGETHER").ok().map_or(CLAIMS, |count| count.parse().expect("a number"));
+    let count = many(CLAIMS);
     stand.start();
     let crowd = Crowd::prepare(&stand).await;
     let (made, took) = crowd.launch_at_rates(count, alike).await;
@@ -209,6 +214,12 @@ async fn claims_that_ask_for_the_same_are_launched_together() {
     stand.leave().await;
 }
 
+/// Returns how many claims come: what `KARP_TOGETHER` says, a thousand under `KARP_DEEP`, otherwise a few.
+fn many(few: usize) -> usize {
+    let said = std::env::var("KARP_TOGETHER").ok().map(|count| count.parse().expect("a number"));
+    said.unwrap_or(if std::env::var_os("KARP_DEEP").is_some() { THOUSAND.0 } else { few })
+}
+
 /// Two types, another pair for each number: 48 types make 1,128 pairs.
 fn pair(number: usize) -> [String; 2] {
     let families = ["m5", "m5a", "m6a", "m6i", "m7i", "c5", "c5a", "c6a", "c6i", "r5", "r5a", "r6i"];
@@ -223,7 +234,7 @@ fn pair(number: usize) -> [String; 2] {
 #[tokio::test]
 async fn claims_that_differ_are_launched_as_fast_as_ec2_allows() {
     let Some(mut stand) = Stand::open("apart").await else { return };
-    let count = std::env::var("KARP_TOGETHER").ok().map_or(APART, |count| count.parse().expect("a number"));
+    let count = many(APART);
     stand.start();
     let crowd = Crowd::prepare(&stand).await;
     let (made, took) = crowd.launch_at_rates(count, pair).await;
@@ -269,7 +280,8 @@ async fn a_batch_that_gets_less_gives_the_others_up_at_once() {
     stand.leave().await;
 }
 
-/// The controller is killed while EC2 has launched and the answers are on their way, and again between a batch's record and its call.
+/// The controller is killed while EC2 has launched and the answers are on their way, again between a batch's record and its call, and before its
+/// instances are told whose they are.
 #[tokio::test]
 async fn a_crash_in_the_middle_of_a_batch_loses_nothing_and_launches_nothing_twice() {
     let Some(mut stand) = Stand::open("batch").await else { return };
@@ -301,9 +313,19 @@ async fn a_crash_in_the_middle_of_a_batch_loses_nothing_and_launches_nothing_twi
     .await;
     stand.crash();
     stand.aws.door("reset-faults", &json!({}));
+    // instances of batches cannot be told their claims until the controller has been killed once more
+    stand.aws.door("fail", &json!([{ "action": "CreateTags", "where": stand.name, "times": 100_000 }]));
     stand.start_with(&settings);
-    let crowd = Crowd { stand: &stand, claims: Api::all(stand.client.clone()), named: format!("{}-crowd", stand.name) };
-    until_within(Duration::from_secs(180), "all are launched", async || crowd.launched().await == CLAIMS).await;
+    {
+        let crowd = Crowd::of(&stand);
+        until_within(Duration::from_secs(180), "all are launched", async || crowd.launched().await == CLAIMS).await;
+        let untold = |one: &Value| !one["tags"][BATCH].is_null() && one["tags"]["karpenter.sh/nodeclaim"].is_null();
+        assert!(crowd.instances().iter().any(untold), "all were told whose they are: {:?}", crowd.instances());
+    }
+    stand.crash();
+    stand.aws.door("reset-faults", &json!({}));
+    stand.start_with(&settings);
+    let crowd = Crowd::of(&stand);
     crowd.each_has_its_own(CLAIMS).await;
     crowd.go().await;
     stand.leave().await;
