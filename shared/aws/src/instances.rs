@@ -3,7 +3,7 @@
 use crate::capacity_reservations::Taken;
 use crate::config::Clients;
 use crate::error::Error;
-use crate::selector::{filter, read_tags, tag_filters, write_tags};
+use crate::selector::{carries, filter, read_tags, tag_filters, write_tags};
 use aws_sdk_ec2::types as ec2;
 use jiff::Timestamp;
 use karp_domain::catalogue::{CapacityType, ReservationKind};
@@ -138,6 +138,7 @@ pub async fn list(clients: &Clients, tags: &BTreeMap<String, String>) -> Result<
     let mut filters = tag_filters(tags);
     filters.push(filter("instance-state-name", LIVE.map(str::to_owned)));
     let mut found = describe_filtered(clients, filters).await?;
+    found.retain(|instance| carries(&instance.tags, tags));
     found.sort_by(|one, other| one.id.cmp(&other.id));
     Ok(found)
 }
@@ -159,6 +160,8 @@ pub async fn list_of(
         filters.push(filter("instance-state-name", LIVE.map(str::to_owned)));
         found.extend(describe_filtered(clients, filters).await?);
     }
+    let is_of = |instance: &Instance| instance.tags.get(key).is_some_and(|value| values.contains(value));
+    found.retain(|instance| instance.tags.get(&tag.0) == Some(&tag.1) && is_of(instance));
     found.sort_by(|one, other| one.id.cmp(&other.id));
     Ok(found)
 }

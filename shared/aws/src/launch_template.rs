@@ -3,7 +3,7 @@
 use crate::capacity_reservations::Taken;
 use crate::config::Clients;
 use crate::error::{Error, both};
-use crate::selector::{filter, read_tags, tag_filters, write_tags};
+use crate::selector::{carries, filter, read_tags, tag_filters, write_tags};
 use aws_sdk_ec2::operation::create_launch_template::builders::CreateLaunchTemplateFluentBuilder;
 use aws_sdk_ec2::types as ec2;
 use base64::Engine;
@@ -327,7 +327,9 @@ pub async fn make(clients: &Clients, spec: &Spec) -> Result<Template, Error> {
 /// # Errors
 /// Any failure of the call.
 pub async fn list(clients: &Clients, tags: &BTreeMap<String, String>) -> Result<Vec<Template>, Error> {
-    find(clients, tag_filters(tags)).await
+    let mut found = find(clients, tag_filters(tags)).await?;
+    found.retain(|template| carries(&template.tags, tags));
+    Ok(found)
 }
 
 /// Deletes a template; one that is gone already counts as deleted.

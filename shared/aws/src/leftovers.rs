@@ -4,7 +4,7 @@
 use crate::config::Clients;
 use crate::error::Error;
 use crate::instances::{self, CLAIM_TAG, Instance};
-use crate::selector::{filter, read_tags, tag_filters};
+use crate::selector::{carries, filter, read_tags, tag_filters};
 use crate::{instance_profiles, launch_template};
 use aws_sdk_ec2::types as ec2;
 use aws_smithy_types::DateTime;
@@ -63,22 +63,27 @@ async fn interfaces(clients: &Clients, cluster: &str) -> Result<Vec<Left>, Error
             // One that is attached goes with its instance.
             let free = |one: &ec2::NetworkInterface| one.status == Some(ec2::NetworkInterfaceStatus::Available);
             let free = page.network_interfaces.unwrap_or_default().into_iter().filter(free);
-            found.extend(free.filter_map(interface).map(|left| (left.id.clone(), left)));
+            let ours = free.filter_map(|one| interface(one, &tags));
+            found.extend(ours.map(|left| (left.id.clone(), left)));
             clients.pace().describe.take().await;
         }
     }
     Ok(found.into_values().collect())
 }
 
-fn interface(one: ec2::NetworkInterface) -> Option<Left> {
+fn interface(one: ec2::NetworkInterface, wanted: &BTreeMap<String, String>) -> Option<Left> {
     let tags = read_tags(one.tag_set);
+    if !carries(&tags, wanted) {
+        return None;
+    }
     let made = tags.get(CNI_MADE_KEY).and_then(|at| at.parse().ok());
     let instance = tags.get(CNI_INSTANCE_KEY).cloned();
     Some(Left { instance, ..tagged(What::NetworkInterfaces, one.network_interface_id?, &tags, made) })
 }
 
 async fn volumes(clients: &Clients, cluster: &str) -> Result<Vec<Left>, Error> {
-    let mut filters = tag_filters(&owned(cluster));
+    let wanted = owned(cluster);
+    let mut filters = tag_filters(&wanted);
     filters.push(filter("status", ["available".to_owned()]));
     clients.pace().describe.take().await;
     let mut pages = clients.ec2().describe_volumes().set_filters(Some(filters)).into_paginator().send();
@@ -86,8 +91,8 @@ async fn volumes(clients: &Clients, cluster: &str) -> Result<Vec<Left>, Error> {
     while let Some(page) = pages.next().await {
         let page = page.map_err(|error| Error::from_sdk(VOLUMES, error))?;
         found.extend(page.volumes.unwrap_or_default().into_iter().filter_map(|one| {
-            let made = one.create_time.as_ref().and_then(time);
-            Some(tagged(What::Volumes, one.volume_id?, &read_tags(one.tags), made))
+            let (tags, made) = (read_tags(one.tags), one.create_time.as_ref().and_then(time));
+            carries(&tags, &wanted).then_some(tagged(What::Volumes, one.volume_id?, &tags, made))
         }));
         clients.pace().describe.take().await;
     }

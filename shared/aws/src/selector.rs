@@ -64,6 +64,11 @@ pub(crate) fn tag_filters(tags: &BTreeMap<String, String>) -> Vec<Filter> {
         .collect()
 }
 
+/// Says whether what a call listed carries all of `tags`. What is listed may be ended or deleted: the service's word is not enough.
+pub(crate) fn carries(there: &BTreeMap<String, String>, tags: &BTreeMap<String, String>) -> bool {
+    tags.iter().all(|(key, wanted)| there.get(key).is_some_and(|value| wanted == ANY || value == wanted))
+}
+
 /// Builds one filter; its values are alternatives.
 pub(crate) fn filter(name: &str, values: impl IntoIterator<Item = String>) -> Filter {
     Filter::builder().name(name).set_values(Some(values.into_iter().collect())).build()
@@ -101,6 +106,23 @@ mod tests {
                 vec![("tag:a".to_owned(), vec!["1".to_owned()]), ("tag-key".to_owned(), vec!["b".to_owned()])],
             ]
         );
+    }
+
+    #[test]
+    fn what_is_listed_counts_only_with_every_tag_that_was_asked_for() {
+        let tags = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
+            all.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let wanted = tags(&[("cluster", "owned"), ("pool", "*"), ("class", "*")]);
+        assert!(carries(&tags(&[("cluster", "owned"), ("pool", "a"), ("class", ""), ("more", "b")]), &wanted));
+        for lacking in [
+            &[("cluster", "shared"), ("pool", "a"), ("class", "b")][..],
+            &[("cluster", "owned"), ("pool", "a")],
+            &[("pool", "a"), ("class", "b")],
+            &[],
+        ] {
+            assert!(!carries(&tags(lacking), &wanted), "{lacking:?}");
+        }
     }
 
     #[test]
