@@ -1,13 +1,15 @@
 //! Nodes that leave: because EC2 takes them back, or somebody asks.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karp_domain::api::{NodeClaim, conditions, labels};
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::WATCH;
+use crate::support::refusal::{Refusal, annotated};
 use crate::support::stand::{Stand, instance_of, node_of, since};
 use crate::support::{create, until};
 
@@ -16,12 +18,7 @@ pub async fn interrupted(stand: Stand) {
     stand.pool(&["spot"]).await;
     stand.deployment(2, "500m").await;
     stand.until_running(2).await;
-    let old = stand.mine::<NodeClaim>().await.remove(0);
-    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
-    until("its node is initialized", async || {
-        claims.get(&old.name_any()).await.is_ok_and(|claim| since(&claim, conditions::INITIALIZED).is_some())
-    })
-    .await;
+    let old = initialized(&stand).await;
 
     stand.aws.send("{ this is no message").await;
     stand.aws.send(&json!({ "source": "aws.ec2", "detail-type": 7 }).to_string()).await;
@@ -42,19 +39,97 @@ pub async fn interrupted(stand: Stand) {
 
     until("the queue is empty", async || stand.aws.queued().await == 0).await;
     let metrics = stand.metrics();
-    let received = |kind: &str| {
-        let counts =
-            |line: &&str| line.starts_with("karpenter_interruption_received_messages_total") && line.contains(kind);
-        metrics.lines().find(counts).and_then(|line| line.rsplit(' ').next()?.parse::<u32>().ok())
+    // other scenes have messages of their own
+    assert_eq!(received(&metrics, "spot_interrupted"), 1, "{metrics}");
+    assert_eq!(received(&metrics, "unreadable"), 2, "the garbage is counted: {metrics}");
+    stand.leave().await;
+}
+
+/// Returns how many messages of a kind were received.
+fn received(metrics: &str, kind: &str) -> u32 {
+    let all = metrics.lines().filter(|line| line.starts_with("karpenter_interruption_received_messages_total{"));
+    all.filter(|line| line.contains(kind)).filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok()).sum()
+}
+
+/// An event as EventBridge puts it into the queue.
+fn event(kind: &str, detail: &Value) -> String {
+    let now = format!("{:.0}", Timestamp::now());
+    json!({ "source": "aws.ec2", "detail-type": kind, "time": now, "detail": detail }).to_string()
+}
+
+/// Waits until the pool's one node is initialized; returns its claim.
+async fn initialized(stand: &Stand) -> NodeClaim {
+    let mut found = None;
+    until("its node is initialized", async || {
+        found = stand.mine::<NodeClaim>().await.pop();
+        found.as_ref().is_some_and(|claim| since(claim, conditions::INITIALIZED).is_some())
+    })
+    .await;
+    found.expect("a claim")
+}
+
+/// The node of an instance that is said to stop goes at once; word that it runs changes nothing.
+pub async fn stopped(stand: Stand) {
+    stand.pool(&["on-demand"]).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
+    let old = initialized(&stand).await;
+    let changed = |state: &str| {
+        event("EC2 Instance State-change Notification", &json!({ "instance-id": instance_of(&old), "state": state }))
     };
-    assert_eq!(received("spot_interrupted"), Some(1), "{metrics}");
-    let all: u32 = metrics
-        .lines()
-        .filter(|line| line.starts_with("karpenter_interruption_received_messages_total"))
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok())
-        .sum();
-    assert_eq!(all, 3, "the garbage is counted: {metrics}");
-    assert!(metrics.lines().any(|line| line == "karpenter_interruption_deleted_messages_total 3"), "{metrics}");
+    stand.aws.send(&changed("running")).await;
+    until("it is read", async || received(&stand.metrics(), "no_op") >= 1).await;
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    let kept = claims.get(&old.name_any()).await.expect("it stays");
+    assert!(kept.metadata.deletion_timestamp.is_none() && kept.annotations() == old.annotations(), "{kept:?}");
+
+    stand.aws.send(&changed("stopping")).await;
+    stand.until_gone(&old).await;
+    stand.until_running(1).await;
+    for reason in ["InstanceStopping", "TerminatingOnInterruption"] {
+        until(reason, async || !stand.events(reason, &old.name_any()).await.is_empty()).await;
+    }
+    assert_ne!(instance_of(&initialized(&stand).await), instance_of(&old), "another instance");
+    stand.leave().await;
+}
+
+/// A message stays in the queue as long as what it says is not on the claim, and then has its effect once.
+pub async fn recorded_late(stand: Stand) {
+    stand.pool(&["on-demand"]).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
+    let old = initialized(&stand).await;
+    let refusal = Refusal::of(&stand.client, &stand.name, &annotated(labels::INTERRUPTED_AT)).await;
+    let warning = event(
+        "EC2 Capacity Reservation Instance Interruption Warning",
+        &json!({ "instance-id": instance_of(&old), "instance-action": "terminate" }),
+    );
+    stand.aws.send(&warning).await;
+    let kind = "capacity_reservation";
+    until("it is read", async || received(&stand.metrics(), kind) >= 1).await;
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    until("its effect cannot be written", async || {
+        let log = stand.log();
+        log.lines().any(|line| line.contains("it will come again") && line.contains(&old.name_any()))
+    })
+    .await;
+    let kept = claims.get(&old.name_any()).await.expect("it stays");
+    assert!(!kept.annotations().contains_key(labels::INTERRUPTED_AT), "{kept:?}");
+    assert!(stand.aws.queued().await > 0, "a message was deleted whose effect is nowhere");
+
+    refusal.lift().await;
+    let asked = stand.until_gone(&old).await;
+    stand.until_running(1).await;
+    let new = initialized(&stand).await;
+    let ready = since(&new, conditions::INITIALIZED).expect("it is ready");
+    assert!(ready.as_second() <= asked.as_second(), "ready at {ready}, the drain began at {asked}");
+    assert!(received(&stand.metrics(), kind) >= 2, "it came again");
+    let log = stand.log();
+    let recalls = log.lines().filter(|line| line.contains("initiating delete") && line.contains(&old.name_any()));
+    assert_eq!(recalls.count(), 1, "it was recalled once");
+    assert!(!stand.events("CapacityReservationInstanceInterrupted", &old.name_any()).await.is_empty(), "it is told");
+    assert_eq!(stand.aws.instances(&stand.name).len(), 2, "one was replaced, by one");
+    until("the queue is empty", async || stand.aws.queued().await == 0).await;
     stand.leave().await;
 }
 
@@ -84,7 +159,8 @@ pub async fn budget(stand: Stand) {
         |id: &str| stand.aws.instances(&stand.name).iter().any(|one| one["id"] == id && one["state"] == "running");
     assert!(alive(&instance_of(&claim)), "the instance ended under its pod");
     let nodes: Api<Node> = Api::all(stand.client.clone());
-    assert!(nodes.get(&node_of(&pod)).await.is_ok(), "the node is there");
+    let node = nodes.get(&node_of(&pod)).await.expect("the node is there");
+    assert!(node.labels().contains_key(labels::EXCLUDE_FROM_BALANCERS), "load balancers send it more: {node:?}");
 
     budgets.delete("none", &DeleteParams::default()).await.expect("the budget is deleted");
     until("the claim goes", async || claims.get_opt(&claim.name_any()).await.is_ok_and(|claim| claim.is_none())).await;
