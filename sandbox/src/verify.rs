@@ -48,6 +48,11 @@ const DEEP_LIVES: u64 = 5000;
 const SEED: &str = "PROPTEST_RNG_SEED";
 /// The same for the engine's properties under `--deep`: otherwise they draw by a fixed seed.
 const DEEP_SEED: &str = "KARP_SEED";
+/// Builds the provider as it is published, and one that does nothing beside it.
+const BUILD_DIST: [&str; 7] = ["build", "--profile", "dist", "-p", "terraform-provider-karp", "--bins", "--examples"];
+/// Holds both to what issue 7 promises.
+const RELEASED_FIGURES: [&str; 7] =
+    ["test", "-p", "terraform-provider-karp", "--test", "figures", "--", "--test-threads=1"];
 /// Demos of `--deep` one after the other; two more run side by side.
 const DEEP_DEMOS: usize = 2;
 /// The longest that one step may take: a first build on two cores takes a third of it.
@@ -137,6 +142,7 @@ impl Verify {
             return self.rights().await;
         }
         self.figures().await?;
+        self.promises(&tools).await?;
         for number in 1..=DEEP_DEMOS {
             self.demo(&format!("demo-{number}")).await?;
             self.record.demo(&self.layout.root.join("target/demo/timeline.json"))?;
@@ -335,6 +341,22 @@ impl Verify {
             self.record.figures.extend(figures);
         }
         Ok(())
+    }
+
+    /// What is promised of optimised builds: the engine's figures, and the released provider's.
+    async fn promises(&mut self, tools: &Tools) -> Result<()> {
+        let none = BTreeMap::new();
+        self.cargo("engine-figures", &["bench", "-p", "karp-domain", "--bench", "figures"], &none).await?;
+        if !self.cargo("build-dist", &BUILD_DIST, &none).await? {
+            return Ok(());
+        }
+        let target = self.target.clone().unwrap_or_else(|| self.layout.root.join("target"));
+        let options = Options::named(format!("verify-{}-figures", std::process::id()));
+        let sandbox = Sandbox::start(&self.layout, tools, options).await?;
+        let mut env = sandbox.test_env();
+        env.insert("KARP_FIGURES_BIN".to_owned(), target.join("dist").display().to_string());
+        self.cargo("released-figures", &RELEASED_FIGURES, &env).await?;
+        sandbox.stop().await
     }
 
     /// A command of the built sandbox program.
