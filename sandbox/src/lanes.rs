@@ -5,11 +5,20 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Tests of the controller that are parts of their own, by lane; all others of it are of the part [`REST`].
-const NAMED: [(&str, &[&str]); 3] = [("1", &["aws", "mishaps"]), ("2", &["faults", "simulated"]), ("3", &["together"])];
-/// Where the controller's other tests are.
-const REST: &str = "controller";
-/// The packages that have parts of their own; the tests of all others are of the part `others`.
+/// Tests of the controller and the provider that are parts of their own, by lane; all others of each are of the part of [`REST`].
+const NAMED: [(&str, &str, &[&str]); 5] = [
+    ("1", CONTROLLER, &["aws", "mishaps"]),
+    ("2", CONTROLLER, &["faults", "simulated"]),
+    ("3", CONTROLLER, &["together"]),
+    ("4", PROVIDER, &["aws_resources"]),
+    ("5", PROVIDER, &["kubernetes_resources"]),
+];
+/// Where the other tests of both are: lane, package, part, and what cargo calls the tests that lie beside the code.
+const REST: [(&str, &str, &str, &str); 2] =
+    [("3", CONTROLLER, "controller", "--bins"), ("5", PROVIDER, "provider", "--bins")];
+/// Where the tests of all other packages are.
+const OTHERS: (&str, &str) = ("3", "others");
+/// The packages that have parts of their own.
 const CONTROLLER: &str = "karp";
 const PROVIDER: &str = "terraform-provider-karp";
 /// What is tested without a sandbox, see `PURE` in `verify`.
@@ -38,29 +47,37 @@ pub struct Lane {
 /// # Errors
 /// When the controller's tests cannot be listed, or one that is named is not there.
 pub fn all(root: &Path) -> Result<Vec<Lane>> {
-    let targets = targets(&root.join("controller").join("tests"))?;
-    let (named, rest): (Vec<_>, Vec<_>) = targets.iter().partition(|target| is_named(target));
-    ensure!(
-        named.len() == NAMED.iter().map(|(_, tests)| tests.len()).sum::<usize>(),
-        "of the controller's tests that have a lane only these are there: {named:?}"
-    );
-    let mut lanes: Vec<Lane> = NAMED.iter().map(|(name, tests)| lane(name, tests)).collect();
-    let mut of_rest = vec!["test", "-p", CONTROLLER, "--bins"];
-    of_rest.extend(rest.iter().flat_map(|target| ["--test", target]));
-    let others = ["test", "--workspace", "--exclude", PURE, "--exclude", CONTROLLER, "--exclude", PROVIDER];
-    if let Some(last) = lanes.last_mut() {
-        last.parts.extend([part(REST, &of_rest), part("others", &others)]);
+    let mut lanes: Vec<Lane> = NAMED.iter().map(|(name, package, tests)| lane(name, package, tests)).collect();
+    let mut add = |lane: &str, part: Part| {
+        lanes.iter_mut().filter(|known| known.name == lane).for_each(|lane| lane.parts.push(part.clone()));
+    };
+    for (lane, package, name, beside) in REST {
+        let targets = targets(&root.join(folder(package)).join("tests"))?;
+        let named: Vec<&str> = named(package).collect();
+        let there = |test: &&&str| !targets.iter().any(|target| target == **test);
+        let missing: Vec<_> = named.iter().filter(there).collect();
+        ensure!(missing.is_empty(), "of the tests of {package} these have a lane and are not there: {missing:?}");
+        let mut arguments = vec!["test", "-p", package, beside];
+        let rest = targets.iter().filter(|target| !named.contains(&target.as_str()));
+        arguments.extend(rest.flat_map(|target| ["--test", target]));
+        add(lane, part(name, &arguments));
     }
-    lanes.push(Lane { name: "4".to_owned(), parts: vec![part("provider", &["test", "-p", PROVIDER])] });
+    let others = ["test", "--workspace", "--exclude", PURE, "--exclude", CONTROLLER, "--exclude", PROVIDER];
+    add(OTHERS.0, part(OTHERS.1, &others));
     Ok(lanes)
 }
 
-fn is_named(target: &str) -> bool {
-    NAMED.iter().any(|(_, tests)| tests.contains(&target))
+/// The tests of a package that are parts of their own.
+fn named(package: &str) -> impl Iterator<Item = &'static str> {
+    NAMED.iter().filter(move |(_, of, _)| *of == package).flat_map(|(_, _, tests)| tests.iter().copied())
 }
 
-fn lane(name: &str, tests: &[&str]) -> Lane {
-    let of = |test: &&str| part(test, &["test", "-p", CONTROLLER, "--test", test]);
+fn folder(package: &str) -> &str {
+    if package == CONTROLLER { "controller" } else { "provider" }
+}
+
+fn lane(name: &str, package: &str, tests: &[&str]) -> Lane {
+    let of = |test: &&str| part(test, &["test", "-p", package, "--test", test]);
     Lane { name: name.to_owned(), parts: tests.iter().map(of).collect() }
 }
 
@@ -90,18 +107,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_test_of_the_controller_is_in_one_part() {
+    fn each_test_of_controller_and_provider_is_in_one_part() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let lanes = all(root).unwrap();
-        let mut run: Vec<&str> = Vec::new();
-        for part in lanes.iter().flat_map(|lane| &lane.parts) {
-            run.extend(part.arguments.windows(2).filter(|pair| pair[0] == "--test").map(|pair| pair[1].as_str()));
+        for package in [CONTROLLER, PROVIDER] {
+            let of = |part: &&Part| part.arguments.windows(2).any(|pair| pair == ["-p", package]);
+            let mut run: Vec<&str> = Vec::new();
+            for part in lanes.iter().flat_map(|lane| &lane.parts).filter(of) {
+                run.extend(part.arguments.windows(2).filter(|pair| pair[0] == "--test").map(|pair| pair[1].as_str()));
+            }
+            let there = targets(&root.join(folder(package)).join("tests")).unwrap();
+            assert_eq!(run.iter().copied().collect::<BTreeSet<_>>(), there.iter().map(String::as_str).collect());
+            assert_eq!(run.len(), there.len(), "none twice");
         }
-        let there = targets(&root.join("controller/tests")).unwrap();
-        assert_eq!(run.iter().copied().collect::<BTreeSet<_>>(), there.iter().map(String::as_str).collect());
-        assert_eq!(run.len(), there.len(), "none twice");
         let names: BTreeSet<&str> = lanes.iter().flat_map(|lane| &lane.parts).map(|part| part.name.as_str()).collect();
-        assert_eq!(names.len(), lanes.iter().map(|lane| lane.parts.len()).sum::<usize>(), "each has a log of its own");
+        let parts = lanes.iter().map(|lane| lane.parts.len()).sum::<usize>();
+        assert_eq!(names.len(), parts, "each has a log of its own");
+        let tests = NAMED.iter().map(|(_, _, tests)| tests.len()).sum::<usize>();
+        assert_eq!(parts, tests + REST.len() + 1, "whatever is left has its lane");
     }
 
     #[test]
