@@ -133,6 +133,11 @@ impl Claim {
         self.since(conditions::REGISTERED).is_some()
     }
 
+    /// Says whether its node joined once and was seen to be gone: it may come back, or be given up.
+    pub fn is_lost(&self) -> bool {
+        self.node_name.is_some() && !self.is_registered()
+    }
+
     /// Says whether its node has been ready for pods once.
     pub fn is_initialized(&self) -> bool {
         self.since(conditions::INITIALIZED).is_some()

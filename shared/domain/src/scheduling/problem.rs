@@ -419,7 +419,8 @@ fn host_state(
     let comes = |daemon: &&&Arc<DaemonSet>| !initialized && !pods.iter().any(|pod| is_of_daemon(pod, daemon));
     let coming = belonging.iter().filter(comes).map(|daemon| Arc::clone(daemon)).collect();
     attach.set_host(dims, &mut free, (&host, &labels), pods);
-    let open = !host.is_leaving() && (node.is_some() || claim.is_some());
+    // a claim alone stands for a node to come, not for one that was lost
+    let open = !host.is_leaving() && (node.is_some() || claim.is_some_and(|claim| !claim.is_lost()));
     HostState { free, taints, labels, open, initialized, capacity, daemon_ports, coming, host }
 }
 

@@ -109,6 +109,26 @@ fn a_claim_in_flight_keeps_its_pods() {
     assert_eq!(again.placements.len(), 2);
 }
 
+/// A claim without its node stands for one that comes, unless the node had joined and is known to be gone: it may never come back.
+#[test]
+fn a_claim_that_lost_its_node_gets_no_pods() {
+    let [_, claim] = node("n1", "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand);
+    let registered = |claim: &mut Value, status: &str| claim["status"]["conditions"][1]["status"] = json!(status);
+    let mut joining = claim.clone();
+    joining["status"].as_object_mut().unwrap().remove("nodeName");
+    registered(&mut joining, "Unknown");
+    let mut lost = claim.clone();
+    registered(&mut lost, "Unknown");
+    // the claim is seen before its node
+    let ahead = claim;
+    for (claim, goes_there) in [(joining, true), (ahead, true), (lost, false)] {
+        let objects = [class(), pool("default", json!([])), claim.clone(), pending("p", "1", "1Gi")];
+        let (_, solution) = answer(&objects);
+        let there = solution.placements.iter().any(|one| matches!(one.target, Target::Claim(_)));
+        assert_eq!((there, solution.nodes.len()), (goes_there, usize::from(!goes_there)), "{claim}");
+    }
+}
+
 #[test]
 fn heavier_pools_come_first_and_limits_turn_pods_over() {
     let first = with(pool("first", on_demand()), &[("spec.weight", json!(10)), ("spec.limits", json!({"nodes": 1}))]);

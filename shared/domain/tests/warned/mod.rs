@@ -104,5 +104,5 @@ fn s18_replacements_that_go_themselves_are_taken_for_ready() {
             is_true(replacement, conditions::INITIALIZED)
         }
     }
-    case("S-18", 60, Faults { ends_permille: 10, deletes_permille: 10, ..often() }).catches(&Flaw);
+    case("S-18", 60, Faults { ends_permille: 20, deletes_permille: 30, ..often() }).catches(&Flaw);
 }
