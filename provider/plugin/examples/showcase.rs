@@ -109,7 +109,7 @@ impl Resource for Note {
     }
 
     fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
-        if !source.is("minimal/minimal", "minimal_file") {
+        if !source.is("tested/tested", "tested_file") {
             return Ok(None);
         }
         let path = source.text("path").unwrap_or_default();

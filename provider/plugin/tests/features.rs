@@ -96,17 +96,17 @@ async fn a_write_only_value_is_used_and_never_kept() {
 async fn another_providers_state_is_taken_over() {
     let core = Core::new(Showcase);
     let mut source = Moved {
-        provider_address: "registry.opentofu.org/minimal/minimal".into(),
-        type_name: "minimal_file".into(),
+        provider_address: "registry.opentofu.org/tested/tested".into(),
+        type_name: "tested_file".into(),
         schema_version: 0,
         state: json!({ "path": "/tmp/a", "content": "x", "id": "/tmp/a" }),
     };
     let moved = core.take_over(NOTE, &source).await;
     assert_eq!(moved.identity.get("title").as_str(), Some("a"));
     assert_eq!(moved.expect_state().get("id").as_str(), Some("/tmp/a"));
-    source.type_name = "minimal_folder".into();
+    source.type_name = "tested_folder".into();
     let refused = core.take_over(NOTE, &source).await.diagnostics.to_string();
-    assert!(refused.contains("minimal_folder of registry.opentofu.org/minimal/minimal cannot become"), "{refused}");
+    assert!(refused.contains("tested_folder of registry.opentofu.org/tested/tested cannot become"), "{refused}");
 }
 
 #[tokio::test]

@@ -14,13 +14,14 @@ fn read(stand: &Stand, name: &str) -> String {
 #[test]
 fn a_function_is_called_in_a_plan() {
     let config = "output \"joined\" {\n  value = provider::showcase::join(\"-\", \"a\", \"b\")\n}\n";
-    let Some(stand) = Stand::new(config) else { return };
-    stand.run(&["apply", "-auto-approve"]);
-    assert_eq!(stand.run(&["output", "-raw", "joined"]).trim(), "a-b");
-    stand.assert_plan_is_empty();
-    stand.write(&config.replace("\"-\"", "\"\""));
-    let output = stand.output(&["plan"]);
-    assert!(text(&output).contains("The separator is empty."), "{}", text(&output));
+    for stand in Stand::of_each(config) {
+        stand.run(&["apply", "-auto-approve"]);
+        assert_eq!(stand.run(&["output", "-raw", "joined"]).trim(), "a-b");
+        stand.assert_plan_is_empty();
+        stand.write(&config.replace("\"-\"", "\"\""));
+        let output = stand.output(&["plan"]);
+        assert!(text(&output).contains("The separator is empty."), "{}", text(&output));
+    }
 }
 
 #[test]
@@ -30,11 +31,12 @@ fn a_promise_decides_an_expression_at_plan() {
         "{NOTE}resource \"showcase_note\" \"b\" {{\n  count = showcase_note.a.url == null ? 0 : 1\n  folder = \"DIR\"\n  title = \"b\"\n  \
          content = startswith(showcase_note.a.url, \"file:\") ? \"local\" : \"remote\"\n}}\n"
     );
-    let Some(stand) = Stand::new(&config) else { return };
-    let plan = stand.run(&["plan"]);
-    assert!(plan.contains("2 to add") && plan.contains("= \"local\""), "{plan}");
-    stand.run(&["apply", "-auto-approve"]);
-    stand.assert_plan_is_empty();
+    for stand in Stand::of_each(&config) {
+        let plan = stand.run(&["plan"]);
+        assert!(plan.contains("2 to add") && plan.contains("= \"local\""), "{plan}");
+        stand.run(&["apply", "-auto-approve"]);
+        stand.assert_plan_is_empty();
+    }
 }
 
 #[test]
@@ -53,56 +55,63 @@ fn an_import_by_identity_ends_on_an_empty_plan() {
 #[test]
 fn a_write_only_value_reaches_the_provider_but_not_the_state() {
     let secret = "  secret = \"hunter2-hunter2\"\n  secret_version = 1\n}\n";
-    let Some(stand) = Stand::new(&NOTE.replace("}\n", secret)) else { return };
-    stand.run(&["apply", "-auto-approve"]);
-    assert_eq!(read(&stand, "a"), "one secret:15");
-    assert!(!read(&stand, "terraform.tfstate").contains("hunter2"));
-    stand.assert_plan_is_empty();
-    stand.write(&NOTE.replace("}\n", &secret.replace("hunter2-hunter2", "x").replace("= 1", "= 2")));
-    stand.run(&["apply", "-auto-approve"]);
-    assert_eq!(read(&stand, "a"), "one secret:1");
-    stand.assert_plan_is_empty();
+    for stand in Stand::of_each(&NOTE.replace("}\n", secret)) {
+        stand.run(&["apply", "-auto-approve"]);
+        assert_eq!(read(&stand, "a"), "one secret:15");
+        assert!(!read(&stand, "terraform.tfstate").contains("hunter2"));
+        stand.assert_plan_is_empty();
+        stand.write(&NOTE.replace("}\n", &secret.replace("hunter2-hunter2", "x").replace("= 1", "= 2")));
+        stand.run(&["apply", "-auto-approve"]);
+        assert_eq!(read(&stand, "a"), "one secret:1");
+        stand.assert_plan_is_empty();
+    }
 }
 
 #[test]
 fn an_ephemeral_value_feeds_a_write_only_attribute() {
     let ticket = "ephemeral \"showcase_ticket\" \"t\" {\n  log = \"DIR/log\"\n}\n";
     let note = NOTE.replace("}\n", "  secret = ephemeral.showcase_ticket.t.value\n  secret_version = 1\n}\n");
-    let Some(stand) = Stand::new(&format!("{ticket}{note}")) else { return };
-    stand.run(&["apply", "-auto-approve"]);
-    assert_eq!(read(&stand, "a"), "one secret:13");
-    let log = read(&stand, "log");
-    assert!(log.contains("opened\n") && log.matches("opened").count() == log.matches("closed").count(), "{log}");
-    assert!(!read(&stand, "terraform.tfstate").contains("s3cret"));
-    stand.assert_plan_is_empty();
+    for stand in Stand::of_each(&format!("{ticket}{note}")) {
+        stand.run(&["apply", "-auto-approve"]);
+        assert_eq!(read(&stand, "a"), "one secret:13");
+        let log = read(&stand, "log");
+        assert!(log.contains("opened\n") && log.matches("opened").count() == log.matches("closed").count(), "{log}");
+        assert!(!read(&stand, "terraform.tfstate").contains("s3cret"));
+        stand.assert_plan_is_empty();
+    }
 }
 
 #[test]
 fn another_providers_resource_moves_in_without_being_destroyed() {
-    let old = "resource \"minimal_file\" \"f\" {\n  path = \"DIR/a\"\n  content = \"one\"\n}\n";
-    let Some(stand) = Stand::new(old) else { return };
-    stand.run(&["apply", "-auto-approve"]);
-    stand.write(&format!("{NOTE}moved {{\n  from = minimal_file.f\n  to = showcase_note.a\n}}\n"));
-    let plan = stand.run(&["plan"]);
-    assert!(plan.contains("has moved to") && !plan.contains("to destroy") || plan.contains("0 to destroy"), "{plan}");
-    stand.run(&["apply", "-auto-approve"]);
-    assert_eq!(stand.run(&["state", "list"]).trim(), "showcase_note.a");
-    stand.assert_plan_is_empty();
-    assert!(stand.dir.path().join("a").exists());
+    let old = "resource \"tested_file\" \"f\" {\n  path = \"DIR/a\"\n  content = \"one\"\n}\n";
+    for stand in Stand::of_each(old) {
+        stand.run(&["apply", "-auto-approve"]);
+        stand.write(&format!("{NOTE}moved {{\n  from = tested_file.f\n  to = showcase_note.a\n}}\n"));
+        let plan = stand.run(&["plan"]);
+        assert!(
+            plan.contains("has moved to") && !plan.contains("to destroy") || plan.contains("0 to destroy"),
+            "{plan}"
+        );
+        stand.run(&["apply", "-auto-approve"]);
+        assert_eq!(stand.run(&["state", "list"]).trim(), "showcase_note.a");
+        stand.assert_plan_is_empty();
+        assert!(stand.dir.path().join("a").exists());
+    }
 }
 
 #[test]
 fn a_state_of_an_older_schema_is_upgraded() {
-    let Some(stand) = Stand::new(NOTE) else { return };
-    stand.run(&["apply", "-auto-approve"]);
-    let state = read(&stand, "terraform.tfstate");
-    assert!(state.contains("\"schema_version\": 1") && state.contains("\"title\": \"a\""), "{state}");
-    let mut old: serde_json::Value = serde_json::from_str(&state).unwrap();
-    let instance = &mut old["resources"][0]["instances"][0];
-    instance["schema_version"] = 0.into();
-    let attributes = instance["attributes"].as_object_mut().unwrap();
-    let title = attributes.remove("title").unwrap();
-    attributes.insert("name".into(), title);
-    std::fs::write(stand.path("terraform.tfstate"), old.to_string()).unwrap();
-    stand.assert_plan_is_empty();
+    for stand in Stand::of_each(NOTE) {
+        stand.run(&["apply", "-auto-approve"]);
+        let state = read(&stand, "terraform.tfstate");
+        assert!(state.contains("\"schema_version\": 1") && state.contains("\"title\": \"a\""), "{state}");
+        let mut old: serde_json::Value = serde_json::from_str(&state).unwrap();
+        let instance = &mut old["resources"][0]["instances"][0];
+        instance["schema_version"] = 0.into();
+        let attributes = instance["attributes"].as_object_mut().unwrap();
+        let title = attributes.remove("title").unwrap();
+        attributes.insert("name".into(), title);
+        std::fs::write(stand.path("terraform.tfstate"), old.to_string()).unwrap();
+        stand.assert_plan_is_empty();
+    }
 }

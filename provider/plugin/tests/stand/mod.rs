@@ -1,4 +1,4 @@
-//! A folder with a configuration, and a mirror that holds the example providers, for tests under real OpenTofu.
+//! A folder with a configuration, and a mirror that holds the example providers, for tests under real OpenTofu and Terraform.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -8,13 +8,25 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The example providers, in the order of `required_providers`.
-const PROVIDERS: [&str; 2] = ["minimal", "showcase"];
+const PROVIDERS: [&str; 3] = ["minimal", "tested", "showcase"];
 
 fn tofu() -> Option<PathBuf> {
     let given = std::env::var_os("KARP_TEST_TOOLS").map(|folder| PathBuf::from(folder).join("tofu"));
     let found = given.filter(|binary| binary.is_file()).or_else(newest_built);
     if found.is_none() {
         eprintln!("skipped: OpenTofu is not built (cargo sandbox up builds it)");
+    }
+    found
+}
+
+/// Finds Terraform: the program that `KARP_TERRAFORM` names, else the first one on the `PATH`.
+fn terraform() -> Option<PathBuf> {
+    let found = std::env::var_os("KARP_TERRAFORM").map(PathBuf::from).or_else(|| {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|folder| folder.join("terraform")).find(|program| program.is_file())
+    });
+    if found.is_none() {
+        eprintln!("not run with Terraform: there is none on the PATH, and KARP_TERRAFORM names none");
     }
     found
 }
@@ -40,19 +52,29 @@ pub fn binary(name: &str) -> PathBuf {
 
 /// The folder.
 pub struct Stand {
-    pub tofu: PathBuf,
+    program: PathBuf,
     pub dir: TempDir,
 }
 
 impl Stand {
+    /// Makes one for OpenTofu and one for Terraform, as far as they are there.
+    pub fn of_each(config: &str) -> impl Iterator<Item = Self> {
+        [tofu(), terraform()].into_iter().flatten().map(move |program| Self::of(program, config))
+    }
+
+    /// Makes one for OpenTofu alone.
     pub fn new(config: &str) -> Option<Self> {
-        let tofu = tofu()?;
+        Some(Self::of(tofu()?, config))
+    }
+
+    fn of(program: PathBuf, config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let target = if cfg!(target_arch = "aarch64") { "linux_arm64" } else { "linux_amd64" };
-        for name in PROVIDERS {
+        let hosts = ["registry.opentofu.org", "registry.terraform.io"];
+        for (name, host) in PROVIDERS.into_iter().flat_map(|name| hosts.map(|host| (name, host))) {
             let example = binary(name);
             assert!(example.is_file(), "build the examples first: cargo build -p tfplugin --examples");
-            let mirror = dir.path().join(format!("mirror/registry.opentofu.org/{name}/{name}/0.1.0")).join(target);
+            let mirror = dir.path().join(format!("mirror/{host}/{name}/{name}/0.1.0")).join(target);
             std::fs::create_dir_all(&mirror).unwrap();
             let link = mirror.join(format!("terraform-provider-{name}_v0.1.0"));
             std::os::unix::fs::symlink(example.canonicalize().unwrap(), link).unwrap();
@@ -60,10 +82,10 @@ impl Stand {
         let mirror = dir.path().join("mirror");
         let rc = format!("provider_installation {{\n  filesystem_mirror {{\n    path = {mirror:?}\n  }}\n}}\n");
         std::fs::write(dir.path().join("tofu.rc"), rc).unwrap();
-        let stand = Self { tofu, dir };
+        let stand = Self { program, dir };
         stand.write(config);
         stand.run(&["init"]);
-        Some(stand)
+        stand
     }
 
     pub fn path(&self, name: &str) -> String {
@@ -79,11 +101,12 @@ impl Stand {
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.tofu);
+        let mut command = Command::new(&self.program);
         command.args(args).current_dir(self.dir.path());
         command
             .env("TF_CLI_CONFIG_FILE", self.path("tofu.rc"))
             .env("TF_IN_AUTOMATION", "1")
+            .env("CHECKPOINT_DISABLE", "1")
             .env("TF_CLI_ARGS_plan", "-no-color");
         command.env("TMPDIR", self.dir.path()).env_remove("TF_REATTACH_PROVIDERS");
         command
@@ -97,7 +120,7 @@ impl Stand {
     pub fn run(&self, args: &[&str]) -> String {
         let output = self.output(args);
         let text = text(&output);
-        assert!(output.status.success(), "tofu {args:?}: {text}");
+        assert!(output.status.success(), "{} {args:?}: {text}", self.program.display());
         text
     }
 
