@@ -44,6 +44,20 @@ class Services(Stand):
         self.assertEqual(cluster["resourcesVpcConfig"]["subnetIds"], self.seed["subnet_ids"])
         self.assertEqual(cluster["resourcesVpcConfig"]["vpcId"], self.seed["vpc_id"])
 
+    def test_the_audiences_of_an_identity_provider_change(self):
+        iam = self.client("iam")
+        made = iam.create_open_id_connect_provider(Url="https://oidc.example.com/audiences", ClientIDList=["one"])
+        arn = made["OpenIDConnectProviderArn"]
+        self.addCleanup(iam.delete_open_id_connect_provider, OpenIDConnectProviderArn=arn)
+        for _ in range(2):
+            iam.add_client_id_to_open_id_connect_provider(OpenIDConnectProviderArn=arn, ClientID="two")
+        self.assertEqual(iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)["ClientIDList"], ["one", "two"])
+        for _ in range(2):
+            iam.remove_client_id_from_open_id_connect_provider(OpenIDConnectProviderArn=arn, ClientID="one")
+        self.assertEqual(iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)["ClientIDList"], ["two"])
+        with self.assertRaises(iam.exceptions.NoSuchEntityException):
+            iam.add_client_id_to_open_id_connect_provider(OpenIDConnectProviderArn=arn + "x", ClientID="two")
+
     def test_images_behind_the_aliases_exist(self):
         ssm, ec2 = self.client("ssm"), self.client("ec2")
         for name in ["/aws/service/eks/optimized-ami/1.30/amazon-linux-2023/arm64/standard/recommended/image_id",
