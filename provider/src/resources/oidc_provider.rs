@@ -1,15 +1,16 @@
 //! `karp_oidc_provider`: lets service accounts of the cluster be IAM roles (IRSA). An account has one per cluster, so one that exists
 //! already is taken over rather than refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
+    async_trait,
 };
 
-use super::{identity, inherit, moved};
+use super::{iam_role, identity, inherit, moved};
 use crate::aws::role::{from_iam_tags, iam_tags};
 use crate::aws::tags::{Change, Tags};
 use crate::provider::{Handle, Part};
@@ -33,6 +34,7 @@ struct Model {
     url: Option<String>,
     adopt: Option<bool>,
     adopted: Option<bool>,
+    audiences: Option<BTreeSet<String>>,
     tags: Option<BTreeMap<String, String>>,
     tags_all: Option<Tags>,
 }
@@ -85,10 +87,19 @@ impl Resource for OidcProvider {
                     .use_state_for_unknown()
                     .describe("Whether the provider existed before: then destroying this resource leaves it in place."),
             )
+            .attribute(
+                "audiences",
+                Attribute::set(Type::String)
+                    .computed()
+                    .describe("The audiences that karp keeps there: `sts.amazonaws.com`. Those of others are left alone."),
+            )
             .timeouts(Timeouts::default())
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        if !change.is_destroy() {
+            change.planned.set("audiences", iam_role::text_set(&BTreeSet::from([AUDIENCE.to_owned()])));
+        }
         inherit::plan_cluster_member(&self.handle.session(), change, &["id", "arn", "url", "adopted"])
     }
 
@@ -131,7 +142,9 @@ impl Resource for OidcProvider {
             let state = state.clone().with("id", &arn).with("arn", &arn).with("tags_all", tags);
             let state =
                 state.with("url", format!("https://{}", found.issuer)).with("adopt", model.adopt.unwrap_or(true));
+            let audiences = found.audiences.into_iter().filter(|audience| audience == AUDIENCE).collect();
             let state = state.with("adopted", model.adopted.unwrap_or_default());
+            let state = state.with("audiences", iam_role::text_set(&audiences));
             Ok(Some(session.recover(state, &found.tags, model.tags_all.as_ref())))
         };
         session.refresh(ctx, &[Part::Aws], &state, look).await

@@ -6,6 +6,7 @@ mod bad_input;
 mod block;
 mod class_preview;
 mod denied;
+mod edited;
 mod halfway;
 mod holes;
 mod ignored;
