@@ -185,7 +185,8 @@ impl Resource for Controller {
                     .into());
             }
         }
-        for object in settings.objects().iter().rev() {
+        let taken_over = serves_another(&client, &settings).await?;
+        for object in settings.objects().iter().rev().filter(|object| !(taken_over && is_of_cluster(object))) {
             remove(ctx, &client, object).await?;
         }
         Ok(remove_namespace(ctx, &client, &settings).await?)
@@ -263,6 +264,18 @@ fn called(object: &Json) -> String {
         Some(namespace) => format!("{} {namespace}/{}", text(&object["kind"]), text(&object["metadata"]["name"])),
         None => format!("{} {}", text(&object["kind"]), text(&object["metadata"]["name"])),
     }
+}
+
+fn is_of_cluster(object: &Object) -> bool {
+    object.json["metadata"]["namespace"].is_null()
+}
+
+/// Says whether the cluster's roles serve a controller of another namespace by now, as one that was made before this one goes.
+async fn serves_another(client: &Client, settings: &Settings) -> Result<bool, Failure> {
+    let objects = settings.objects();
+    let Some(binding) = objects.iter().find(|object| object.plural == "clusterrolebindings") else { return Ok(false) };
+    let live = find(client, binding).await?.unwrap_or_default();
+    Ok(live["subjects"][0]["namespace"].as_str().is_some_and(|namespace| namespace != settings.namespace()))
 }
 
 fn name_of(object: &Object) -> &str {

@@ -4,6 +4,7 @@ mod controller;
 mod crds;
 mod denied;
 mod drain;
+mod edited;
 #[path = "../../src/preview/forty/edits.rs"]
 mod edits;
 mod entries;
