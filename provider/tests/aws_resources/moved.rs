@@ -23,6 +23,25 @@ resource "karp_instance_profile" "node" {
 resource "karp_interruption_queue" "this" {
   name = "NAME"
 }
+resource "karp_fargate_profile" "this" {
+  name                   = "NAME"
+  pod_execution_role_arn = "FARGATE"
+  subnet_ids             = SUBNETS
+  selectors              = [{ namespace = "NAME" }]
+}
+resource "karp_discovery_tags" "this" {
+  resource_ids = SUBNETS
+  key          = "karp.test/NAME"
+  value        = "x"
+}
+moved {
+  from = aws_eks_fargate_profile.this
+  to   = karp_fargate_profile.this
+}
+moved {
+  from = aws_ec2_tag.this
+  to   = karp_discovery_tags.this
+}
 moved {
   from = aws_iam_role.node
   to   = karp_node_role.node
@@ -37,13 +56,17 @@ moved {
 }
 "#;
 
+/// The registry that kept them does not matter.
 fn left(address: &'static str, attributes: serde_json::Value, identity: Option<(u64, serde_json::Value)>) -> Left {
-    Left { provider: "hashicorp/aws", address, version: 0, attributes, identity }
+    let of_terraform = identity.is_none();
+    let provider = if of_terraform { "registry.terraform.io/hashicorp/aws" } else { "hashicorp/aws" };
+    Left { provider, address, version: 0, attributes, identity }
 }
 
 #[tokio::test]
 async fn what_hashicorp_aws_kept_moves_in_and_stays_the_same_object() {
     let Some(sandbox) = Sandbox::find("moved") else { return };
+    let before = sandbox.what_exists();
     let name = unique("moved");
     let (iam, clients) = (sandbox.iam().await, sandbox.clients().await);
     let tag = |key: &str| Tag::builder().key(key).value("1").build().unwrap();
@@ -54,7 +77,19 @@ async fn what_hashicorp_aws_kept_moves_in_and_stays_the_same_object() {
     let queue = clients.sqs().create_queue().queue_name(&name).send().await.unwrap();
     let url = queue.queue_url.unwrap();
 
-    let stand = sandbox.stand(&TAKEN.replace("NAME", &name));
+    let trust = TRUST.replace("ec2.amazonaws.com", "eks-fargate-pods.amazonaws.com");
+    let fargate = iam.create_role().role_name(format!("{name}-fargate")).assume_role_policy_document(trust);
+    let fargate = fargate.send().await.unwrap().role.unwrap();
+    let selector = aws_sdk_eks::types::FargateProfileSelector::builder().namespace(&name).build();
+    let profile = clients.eks().create_fargate_profile().cluster_name(&sandbox.cluster).fargate_profile_name(&name);
+    let profile = profile.pod_execution_role_arn(fargate.arn()).set_subnets(Some(sandbox.subnet_ids.clone()));
+    let profile = profile.selectors(selector).send().await.unwrap().fargate_profile.unwrap();
+    let (tagged, key) = (&sandbox.subnet_ids[0], format!("karp.test/{name}"));
+    let tag_of = aws_sdk_ec2::types::Tag::builder().key(&key).value("x").build();
+    clients.ec2().create_tags().resources(tagged).tags(tag_of).send().await.unwrap();
+
+    let taken = TAKEN.replace("NAME", &name).replace("FARGATE", fargate.arn());
+    let stand = sandbox.stand(&taken.replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids)));
     let account = role.arn().split(':').nth(4).unwrap();
     stand.hand_over(&[
         left(
@@ -64,9 +99,25 @@ async fn what_hashicorp_aws_kept_moves_in_and_stays_the_same_object() {
         ),
         left("aws_iam_instance_profile.node", json!({ "id": name, "name": name, "role": name, "tags": null }), None),
         left("aws_sqs_queue.this", json!({ "id": url, "url": url, "name": name, "tags": {} }), Some((1, json!({ "url": url })))),
+        left(
+            "aws_eks_fargate_profile.this",
+            json!({ "id": format!("{}:{name}", sandbox.cluster), "arn": profile.fargate_profile_arn, "cluster_name": sandbox.cluster, "fargate_profile_name": name, "region": sandbox.region, "tags": {} }),
+            None,
+        ),
+        left(
+            "aws_ec2_tag.this",
+            json!({ "id": format!("{tagged},{key}"), "resource_id": tagged, "key": key, "value": "x" }),
+            None,
+        ),
     ]);
     let plan = stand.plan();
-    let updates = ["karp_instance_profile.node", "karp_interruption_queue.this", "karp_node_role.node"];
+    let updates = [
+        "karp_discovery_tags.this",
+        "karp_fargate_profile.this",
+        "karp_instance_profile.node",
+        "karp_interruption_queue.this",
+        "karp_node_role.node",
+    ];
     let mut changes = plan.changes();
     changes.sort();
     assert_eq!(changes, updates.map(|address| ("update".to_owned(), address.to_owned())), "{}", plan.text);
@@ -78,7 +129,10 @@ async fn what_hashicorp_aws_kept_moves_in_and_stays_the_same_object() {
     let mut keys: Vec<&str> = kept.tags().iter().map(Tag::key).collect();
     keys.sort_unstable();
     assert_eq!(keys, ["foreign", "karp.sh/cluster", "own"]);
+    assert_eq!(stand.attribute("karp_fargate_profile.this", "arn"), json!(profile.fargate_profile_arn));
     stand.destroy();
+    iam.delete_role().role_name(fargate.role_name()).send().await.unwrap();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
 #[test]

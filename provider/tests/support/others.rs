@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// A resource of another provider.
 pub struct Left {
-    /// `namespace/name`.
+    /// `namespace/name` in OpenTofu's registry, or `host/namespace/name` in another.
     pub provider: &'static str,
     /// Type and name.
     pub address: &'static str,
@@ -35,16 +35,35 @@ pub fn leave(folder: &Path, left: &[Left]) {
     std::fs::create_dir_all(&stand_ins).unwrap();
     let mut overrides = String::from("dev_overrides {\n");
     for one in left {
-        let (_, name) = one.provider.split_once('/').unwrap();
+        let name = one.provider.rsplit('/').next().unwrap();
         let link = stand_ins.join(format!("terraform-provider-{name}"));
         if !link.exists() {
             std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_terraform-provider-karp"), link).unwrap();
-            overrides += &format!("    \"registry.opentofu.org/{}\" = {stand_ins:?}\n", one.provider);
+        }
+        // OpenTofu asks its own registry's provider, too, for what a `moved` block names.
+        let of_opentofu = one.provider.strip_prefix("registry.terraform.io/").map(in_opentofu);
+        for address in of_opentofu.into_iter().chain([source(one)]) {
+            let known = format!("    {address:?} = {stand_ins:?}\n");
+            if !overrides.contains(&known) {
+                overrides += &known;
+            }
         }
     }
     let rc = folder.join("tofu.rc");
     let text = std::fs::read_to_string(&rc).unwrap();
     std::fs::write(rc, text.replace("dev_overrides {\n", &overrides)).unwrap();
+}
+
+/// The whole address of the provider.
+fn source(left: &Left) -> String {
+    match left.provider.split('/').count() {
+        3 => left.provider.to_owned(),
+        _ => in_opentofu(left.provider),
+    }
+}
+
+fn in_opentofu(provider: &str) -> String {
+    format!("registry.opentofu.org/{provider}")
 }
 
 fn resource(left: &Left) -> Value {
@@ -63,7 +82,7 @@ fn resource(left: &Left) -> Value {
         "mode": "managed",
         "type": kind,
         "name": name,
-        "provider": format!("provider[\"registry.opentofu.org/{}\"]", left.provider),
+        "provider": format!("provider[{:?}]", source(left)),
         "instances": [instance],
     })
 }
