@@ -30,7 +30,8 @@ pub fn by_a_newer_version(state: &str) -> String {
     changed(state, |instance| instance["schema_version"] = json!(99))
 }
 
-fn changed(state: &str, change: impl Fn(&mut Value)) -> String {
+/// A state in which each instance of a karp resource is changed, newer than the state that it was made of.
+pub fn changed(state: &str, change: impl Fn(&mut Value)) -> String {
     let mut state: Value = serde_json::from_str(state).unwrap();
     state["serial"] = json!(state["serial"].as_u64().unwrap() + 1);
     for resource in state["resources"].as_array_mut().unwrap() {
