@@ -1,6 +1,7 @@
 //! The AWS resources under real OpenTofu, on the sandbox's AWS (`KARP_TEST_AWS_ENDPOINT`, `KARP_TEST_TOOLS`).
 
 mod account;
+mod adopted;
 mod agent;
 mod bad_input;
 mod block;

@@ -1,0 +1,69 @@
+//! What serves another cluster is not taken over, asked or not. (An access entry and an identity provider belong to one cluster by their
+//! name, so that another's are never met; roles, policies and discovery tags have their tests in `life` and `policies`.)
+
+use crate::life::unique;
+use crate::stand::Sandbox;
+
+const CONFIG: &str = r#"
+resource "karp_interruption_queue" "this" {
+  name   = "NAME"
+  events = ["spot"]
+MORE
+}
+resource "karp_instance_profile" "this" {
+  name      = "NAME"
+  role_name = "NAME"
+MORE
+  depends_on = [terraform_data.roles]
+}
+resource "karp_fargate_profile" "this" {
+  cluster_name           = "CLUSTER"
+  name                   = "NAME"
+  pod_execution_role_arn = "arn:aws:iam::123456789012:role/NAME-fargate"
+  subnet_ids             = SUBNETS
+  selectors              = [{ namespace = "NAME" }]
+MORE
+  depends_on = [terraform_data.roles]
+}
+resource "terraform_data" "roles" {
+  input = ROLES
+}
+"#;
+const ROLES: &str = "resource \"karp_node_role\" \"this\" {\n  name = \"NAME\"\n}\nresource \"karp_fargate_pod_execution_role\" \
+                     \"this\" {\n  name = \"NAME-fargate\"\n}\n";
+
+#[tokio::test]
+async fn what_serves_another_cluster_is_not_taken() {
+    let Some(sandbox) = Sandbox::find("adopt_others") else { return };
+    let before = sandbox.what_exists();
+    let name = unique("others");
+    let config = |provider: &str, roles: &str, more: &str| {
+        let config = CONFIG.replace("MORE", more).replace("ROLES", roles).replace("CLUSTER", &sandbox.cluster);
+        sandbox.provider(provider)
+            + &config.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids))
+    };
+    let made = "[karp_node_role.this.arn, karp_fargate_pod_execution_role.this.arn]";
+    let of_another = "  cluster_name = \"another\"";
+    let owner = sandbox.stand(&(config(of_another, made, "") + &ROLES.replace("NAME", &name)));
+    owner.apply();
+    // EKS keeps the profile in one cluster; whom it serves, its tag says.
+    let arn = owner.attribute("karp_fargate_profile.this", "arn");
+    let eks = sandbox.clients().await.eks().clone();
+    let call = eks.tag_resource().resource_arn(arn.as_str().unwrap());
+    call.tags("karp.sh/cluster", "another").send().await.unwrap();
+    let owned = sandbox.what_exists();
+
+    let other = sandbox.stand(&config("", "[]", "  adopt = true"));
+    let run = other.apply_failing();
+    let errors = run.errors();
+    assert_eq!(errors.len(), 3, "{}", run.text);
+    for error in errors {
+        let text = error.to_string();
+        assert!(text.contains("serves another cluster"), "{text}");
+    }
+    assert_eq!(sandbox.what_exists(), owned);
+    let changes = owner.plan().changes();
+    assert_eq!(changes, [("update".to_owned(), "karp_fargate_profile.this".to_owned())], "the rest is as it was");
+    owner.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
