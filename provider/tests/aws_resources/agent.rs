@@ -1,6 +1,7 @@
-//! karp as an agent of continuous integration runs it: no home, no configuration of AWS, a folder that cannot be written, and a web
-//! identity for credentials. Plan and apply work, and no token and no key is found afterwards in state, plan, log or output.
+//! karp as an agent of continuous integration runs it: no home, no configuration of AWS, a disk that cannot be written but for one folder,
+//! and a web identity for credentials. Plan and apply work, and no token and no key is found afterwards in state, plan, log or output.
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -100,6 +101,54 @@ fn path(folder: &Path, name: &str) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
+/// Makes the disk read-only for what is run by it, but for the folder that it gets; permissions alone do not bind root.
+const READ_ONLY: &str = r#"set -e
+mount --bind "$1" "$1"
+mount -o remount,bind,ro /
+mount --bind "$1/checkout" "$1/checkout"
+mount -o remount,bind,ro "$1/checkout"
+shift
+# What is mounted now, not what was there before.
+cd "$PWD"
+exec "$@"
+"#;
+
+/// A disk of which nothing can be written but what lies in this folder outside of `checkout`.
+struct Disk<'a> {
+    folder: &'a Path,
+    /// Whether it is mounted so; without, the permissions of the checkout bind whoever is not root.
+    is_mounted: bool,
+}
+
+impl<'a> Disk<'a> {
+    /// Makes one of a folder with a checkout; says where the kernel allows no more than permissions.
+    fn of(folder: &'a Path) -> Self {
+        fs::set_permissions(folder.join("checkout"), Permissions::from_mode(0o555)).unwrap();
+        let mut disk = Self { folder, is_mounted: true };
+        let output = disk.command("true").output();
+        disk.is_mounted = output.is_ok_and(|output| output.status.success());
+        if !disk.is_mounted {
+            eprintln!("not run on a read-only disk, which wants `unshare -m`: the checkout alone is read-only");
+        }
+        let mut places = vec![folder.join("checkout/x")];
+        places.extend(disk.is_mounted.then(|| "/karp-agent".into()));
+        for place in places {
+            let written = disk.command("touch").arg(&place).output().unwrap();
+            assert!(!written.status.success() && !place.exists(), "{} can be written", place.display());
+        }
+        disk
+    }
+
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        if !self.is_mounted {
+            return Command::new(program);
+        }
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", READ_ONLY, "sh"]).arg(self.folder).arg(program);
+        command
+    }
+}
+
 #[test]
 fn an_agent_needs_no_home_and_leaves_no_secret() {
     let Some(sandbox) = Sandbox::find("agent") else { return };
@@ -119,15 +168,18 @@ fn an_agent_needs_no_home_and_leaves_no_secret() {
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("main.tf"), CONFIG.replace("CLUSTER", &sandbox.cluster).replace("NAME", &name)).unwrap();
     fs::write(outside.path().join("token"), &token).unwrap();
-    fs::set_permissions(&folder, Permissions::from_mode(0o555)).unwrap();
+    let temporary = outside.path().join("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let disk = Disk::of(outside.path());
     let (state, plan, log) =
         (path(outside.path(), "state"), path(outside.path(), "plan"), path(outside.path(), "trace.log"));
 
     let since = sandbox.last_call();
     let mut told = String::new();
     let mut tofu = |arguments: &[&str]| {
-        let mut command = Command::new(&sandbox.tofu);
+        let mut command = disk.command(&sandbox.tofu);
         command.args(arguments).current_dir(&folder).env_clear();
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("TMPDIR", &temporary);
         command.env("TF_CLI_CONFIG_FILE", stand.folder().join("tofu.rc")).env("TF_IN_AUTOMATION", "1");
         command.env("TF_INPUT", "0").env("TF_DATA_DIR", outside.path().join("data"));
         command.env("TF_LOG", "TRACE").env("TF_LOG_PATH", &log);
@@ -151,6 +203,8 @@ fn an_agent_needs_no_home_and_leaves_no_secret() {
     tofu(&["destroy", "-json", "-auto-approve", &state_at]);
     let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(files, ["main.tf"], "the folder was written to");
+    let left: Vec<_> = fs::read_dir(&temporary).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?} is left in TMPDIR");
     fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
 
     let (secrets, sessions, ids) =
