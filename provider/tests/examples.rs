@@ -1,4 +1,4 @@
-//! Every folder of `examples/` is valid, as real OpenTofu sees it: found by walking, so that none is forgotten. Skipped, with a line that says
+//! Every folder of `examples/`, and every configuration in the guides, is valid, as real OpenTofu sees it: found by walking, so that none is forgotten. Skipped, with a line that says
 //! so, where `KARP_TEST_TOOLS` names no folder with `tofu`.
 //!
 //! The pages of the registry show resources one at a time, each with references to others: what a folder refers to and does not declare is
@@ -77,11 +77,14 @@ fn declares(text: &str, (kind, label): &(String, String)) -> bool {
     text.contains(&format!("resource \"{kind}\" \"{label}\""))
 }
 
-/// The block of a resource, from the example of its kind.
-fn block(missing: &(String, String)) -> String {
+/// The block of a resource, from what stands beside or from the example of its kind.
+fn block(missing: &(String, String), beside: &str) -> String {
     let (kind, label) = missing;
     let path = repository().join("examples/resources").join(kind).join("resource.tf");
-    let text = fs::read_to_string(&path).unwrap_or_default();
+    let text = match declares(beside, missing) {
+        true => beside.to_owned(),
+        false => fs::read_to_string(&path).unwrap_or_default(),
+    };
     let begin = text.find(&format!("resource \"{kind}\" \"{label}\""));
     let begin =
         begin.unwrap_or_else(|| panic!("{kind}.{label} is referred to, and {} does not declare it", path.display()));
@@ -94,12 +97,12 @@ fn block(missing: &(String, String)) -> String {
 }
 
 /// Makes a folder whole: what it refers to, and a head.
-fn complete(text: &str) -> String {
+fn complete(text: &str, beside: &str) -> String {
     let mut more = String::new();
     loop {
         let whole = format!("{text}\n{more}");
         let Some(missing) = named(&whole).into_iter().find(|named| !declares(&whole, named)) else { break };
-        more += &block(&missing);
+        more += &block(&missing, beside);
     }
     if format!("{text}{more}").contains("module.vpc") && !text.contains("module \"vpc\"") {
         more += "module \"vpc\" {\n  source = \"./vpc\"\n}\n";
@@ -127,8 +130,8 @@ impl Copy {
         Some(Self { tofu, dir })
     }
 
-    /// Makes the copy of a folder whole; gives where it lies.
-    fn prepared(&self, folder: &Path) -> PathBuf {
+    /// Makes the copy of a folder whole, with the help of what stands beside; gives where it lies.
+    fn prepared(&self, folder: &Path, beside: &str) -> PathBuf {
         let at = self.dir.path().join(folder.strip_prefix(repository()).unwrap());
         let mut text = String::new();
         for file in files(&at, ".tf") {
@@ -137,7 +140,7 @@ impl Copy {
             fs::write(&file, &one).unwrap();
             text += &one;
         }
-        let more = complete(&text);
+        let more = complete(&text, beside);
         if more.contains("\"./vpc\"") {
             fs::create_dir_all(at.join("vpc")).unwrap();
             fs::write(at.join("vpc/main.tf"), "").unwrap();
@@ -186,17 +189,67 @@ fn every_example_is_valid() {
     }
     let mut wrong = Vec::new();
     for folder in &all {
-        let told = copy.validate(&copy.prepared(folder));
+        let told = copy.validate(&copy.prepared(folder, ""));
         wrong.extend(told.into_iter().map(|text| format!("{}: {text}", folder.display())));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     eprintln!("{} folders are valid", all.len());
 }
 
+/// Stands before a block of a guide that is a part of a configuration, or has places to fill in.
+const FRAGMENT: &str = "<!-- a fragment -->";
+
+/// The configurations of a page, by the lines that they begin at; those that are marked as fragments are left out, and counted.
+fn configurations(page: &str) -> (Vec<(usize, String)>, usize) {
+    let (mut found, mut fragments, mut before) = (Vec::new(), 0, "");
+    let mut lines = page.lines().enumerate();
+    while let Some((at, line)) = lines.next() {
+        if matches!(line.trim(), "```terraform" | "```hcl") {
+            let block = lines.by_ref().map(|(_, line)| line).take_while(|line| line.trim() != "```");
+            let text = block.fold(String::new(), |text, line| text + line + "\n");
+            if before.trim() == FRAGMENT { fragments += 1 } else { found.push((at + 2, text)) }
+        }
+        before = line;
+    }
+    (found, fragments)
+}
+
+#[test]
+fn every_configuration_of_the_guides_is_valid() {
+    let Some(copy) = Copy::new() else { return };
+    let mut pages = files(&repository().join("docs/guides"), ".md");
+    pages.extend([repository().join("README.md"), repository().join("docs/index.md")]);
+    let (mut wrong, mut whole, mut parts) = (Vec::new(), 0, 0);
+    for page in &pages {
+        let (found, fragments) = configurations(&fs::read_to_string(page).unwrap());
+        let all: String = found.iter().map(|(_, text)| text.as_str()).collect();
+        (whole, parts) = (whole + found.len(), parts + fragments);
+        for (line, text) in found {
+            let name = page.file_stem().unwrap().to_string_lossy();
+            let at = repository().join("examples/of-guides").join(format!("{name}-{line}"));
+            let copied = copy.dir.path().join(at.strip_prefix(repository()).unwrap());
+            fs::create_dir_all(&copied).unwrap();
+            let text = text.replace("\"./terraform/karp\"", "\"../../../terraform/karp\"");
+            fs::write(copied.join("main.tf"), text).unwrap();
+            let told = copy.validate(&copy.prepared(&at, &all));
+            wrong.extend(told.into_iter().map(|text| format!("{}:{line}: {text}", page.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "mend it, or write {FRAGMENT} before what is none:\n{}", wrong.join("\n"));
+    assert!(whole > 2 * parts, "{whole} configurations, {parts} fragments");
+    eprintln!("{whole} configurations of {} pages are valid; {parts} fragments are not looked at", pages.len());
+}
+
+#[test]
+fn fragments_are_told_from_configurations() {
+    let page = format!("a\n```terraform\none\n```\n{FRAGMENT}\n```hcl\ntwo\n```\n```console\nthree\n```\n");
+    assert_eq!(configurations(&page), (vec![(3, "one\n".to_owned())], 1));
+}
+
 #[test]
 fn a_misspelled_argument_of_an_example_is_told() {
     let Some(copy) = Copy::new() else { return };
-    let at = copy.prepared(&repository().join("examples/resources/karp_node_pool"));
+    let at = copy.prepared(&repository().join("examples/resources/karp_node_pool"), "");
     let file = at.join("resource.tf");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replace("  limits =", "  limit =")).unwrap();
@@ -207,7 +260,7 @@ fn a_misspelled_argument_of_an_example_is_told() {
 #[test]
 fn what_is_missing_comes_from_the_other_examples() {
     let pool = fs::read_to_string(repository().join("examples/resources/karp_node_pool/resource.tf")).unwrap();
-    let more = complete(&pool);
+    let more = complete(&pool, "");
     for block in
         ["\"karp_node_class\" \"default\"", "\"karp_instance_profile\" \"this\"", "\"karp_crds\" \"this\" {}\n"]
     {
