@@ -129,7 +129,12 @@ fn budgets_do_not_hold_a_drain_longer_than_half_of_its_time() {
     let name = cluster.unique("hurried");
     // A budget that allows none would be a standstill: one goes at a time.
     let stand = with_claims(&cluster, &name, &config(&name, "0", "\n  timeouts = { delete = \"24s\" }"), 6);
-    let (run, most) = Controller::beside(&cluster, &name, Duration::from_secs(4), || stand.tofu(&DESTROY));
+    let takes = Duration::from_secs(4);
+    let ((run, log), most) = Controller::beside(&cluster, &name, takes, || stand.tofu_with_log(&DESTROY));
+    // The log tells of it as it goes on: what is done, and who is left.
+    let waits = |line: &&str| line.contains("waiting to drain the nodes of NodePool") && line.contains("NodeClaim");
+    let lines: Vec<&str> = log.lines().filter(waits).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(&name)), "{log}");
     let told = summary(&run, &name);
     assert!(told.contains("6 nodes left") && told.contains("at most 1 at a time"), "{told}");
     assert!(told.contains("were asked to leave at once when half of `timeouts.delete` was over"), "{told}");

@@ -77,6 +77,10 @@ fn a_plan_tells_which_nodes_it_will_replace() {
     let label = told(&stand.plan());
     assert!(label.len() == 1 && label[0].contains("3 of 3 nodes") && label[0].contains("3 waves"), "{label:?}");
 
+    // What goes has no preview, whatever else a destroy is told.
+    let going = stand.tofu(&["plan", "-destroy", "-json"]);
+    assert_eq!((going.code, told(&going)), (0, vec![]), "{}", going.text);
+
     // As data, for what is not applied.
     stand.write(&config(&pool, both, "a", "preview"));
     stand.apply();

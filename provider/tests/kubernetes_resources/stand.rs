@@ -156,10 +156,15 @@ impl Stand<'_> {
 
     /// Plans; answers what the provider logged meanwhile, too.
     pub fn plan_with_log(&self) -> (Run, String) {
+        self.tofu_with_log(&["plan", "-json", "-detailed-exitcode"])
+    }
+
+    /// Runs OpenTofu, whatever it comes to; answers what the provider logged meanwhile, too.
+    pub fn tofu_with_log(&self, arguments: &[&str]) -> (Run, String) {
         let log = self.dir.path().join("provider.log");
         // Each run adds to the file.
         let _ = std::fs::remove_file(&log);
-        let run = self.tofu_logging(&["plan", "-json", "-detailed-exitcode"], Some(&log));
+        let run = self.tofu_logging(arguments, Some(&log));
         (run, std::fs::read_to_string(&log).unwrap_or_default())
     }
 
