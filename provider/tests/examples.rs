@@ -1,5 +1,5 @@
-//! Every folder of `examples/`, and every configuration in the guides, is valid, as real OpenTofu sees it: found by walking, so that none is forgotten. Skipped, with a line that says
-//! so, where `KARP_TEST_TOOLS` names no folder with `tofu`.
+//! Every folder of `examples/`, and every configuration in the guides, is valid, as real OpenTofu sees it: found by walking, so that none is
+//! forgotten. Skipped, with a line that says so, where `KARP_TEST_TOOLS` names no folder with `tofu`.
 //!
 //! The pages of the registry show resources one at a time, each with references to others: what a folder refers to and does not declare is
 //! taken from the examples of those.

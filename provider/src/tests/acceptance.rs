@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a test tells of which resources: it comes and goes (`life`), is made again when others deleted it (`vanishes`), changes or gives way
-/// (`changes`), is imported without a change (`import`), its tags change (`tags`), and a state of an older version is taken (`upgrade`).
+/// What a test tells of which resources: it comes and goes (`life`), is made again when others deleted it (`vanishes`), is put right when they
+/// edited it (`heals`), changes or gives way (`changes`), is imported without a change (`import`), its tags change (`tags`), and a state of an older version is taken (`upgrade`).
 const TOLD: &str = "
 life      aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role discovery_tags
 life      aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_pod_execution_role fargate_profile instance_profile
@@ -25,8 +25,26 @@ vanishes  aws_resources/account      the_spot_role_is_made_once_and_deleted_only
 vanishes  aws_resources/vanished     an_identity_provider_that_somebody_deleted_comes_back        oidc_provider
 vanishes  kubernetes_resources/vanished what_was_deleted_is_made_again                            controller node_class node_pool
 vanishes  kubernetes_resources/vanished definitions_that_somebody_deleted_come_back_and_are_imported crds
-vanishes  kubernetes_resources/vanished an_entry_of_aws_auth_that_somebody_took_out_comes_back    aws_auth_entry
+vanishes  kubernetes_resources/vanished an_entry_of_aws_auth_that_somebody_took_out_or_edited_comes_back aws_auth_entry
 vanishes  kubernetes_resources/entries an_overlay_comes_changes_returns_and_is_imported           node_overlay
+heals     aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way access_entry controller_role discovery_tags
+heals     aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way fargate_pod_execution_role fargate_profile
+heals     aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way instance_profile oidc_provider
+heals     aws_resources/life         drift_is_seen_and_healed_and_foreign_things_stay             interruption_queue node_role
+heals     aws_resources/account      an_association_comes_changes_heals_and_goes                  pod_identity_association
+heals     aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
+heals     kubernetes_resources/main  a_change_of_others_shows_and_their_fields_are_not_taken      node_pool
+heals     kubernetes_resources/controller where_it_runs_comes_changes_heals_and_goes              controller
+heals     kubernetes_resources/crds  an_edit_by_hand_shows_and_is_put_right_when_asked            crds
+heals     kubernetes_resources/edited what_others_edit_heals_what_changes_stays_and_another_name_gives_way node_class node_overlay
+heals     kubernetes_resources/vanished an_entry_of_aws_auth_that_somebody_took_out_or_edited_comes_back aws_auth_entry
+changes   aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way controller_policy discovery_tags instance_profile
+changes   aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way oidc_provider pod_identity_association
+changes   aws_resources/edited       a_teardown_gives_way_for_another_cluster                     teardown
+changes   aws_resources/entered      an_entry_is_of_a_role_that_the_same_apply_makes              aws_auth_entry node_role
+changes   kubernetes_resources/edited what_others_edit_heals_what_changes_stays_and_another_name_gives_way node_class node_overlay
+changes   kubernetes_resources/edited a_pool_is_planned_before_all_of_it_is_known                 node_pool
+changes   kubernetes_resources/edited a_controller_moves_to_another_namespace_whichever_goes_first controller
 changes   aws_resources/holes        each_resource_comes_back_and_gives_way                       access_entry controller_role discovery_tags
 changes   aws_resources/holes        each_resource_comes_back_and_gives_way                       fargate_pod_execution_role fargate_profile instance_profile
 changes   aws_resources/holes        each_resource_comes_back_and_gives_way                       interruption_queue node_role
@@ -52,7 +70,7 @@ import    kubernetes_resources/controller one_that_is_in_no_state_is_imported   
 import    kubernetes_resources/entries settings_of_the_kubelet_that_have_no_attribute_are_kept_and_imported node_class
 import    kubernetes_resources/entries an_overlay_comes_changes_returns_and_is_imported           node_overlay
 import    kubernetes_resources/vanished definitions_that_somebody_deleted_come_back_and_are_imported crds
-import    kubernetes_resources/vanished an_entry_of_aws_auth_that_somebody_took_out_comes_back    aws_auth_entry
+import    kubernetes_resources/vanished an_entry_of_aws_auth_that_somebody_took_out_or_edited_comes_back aws_auth_entry
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_pod_execution_role fargate_profile instance_profile
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                interruption_queue node_role oidc_provider
@@ -69,7 +87,11 @@ upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change
 upgrade   kubernetes_resources/upgraded a_state_of_an_older_version_needs_no_change               aws_auth_entry controller crds node_class node_overlay node_pool
 ";
 /// What a resource need not show, and why.
-const EXEMPT: [(&str, &str, &str); 1] = [("vanishes", "teardown", "it stands for nothing that others could delete")];
+const EXEMPT: [(&str, &str, &str); 3] = [
+    ("vanishes", "teardown", "it stands for nothing that others could delete"),
+    ("heals", "teardown", "it stands for nothing that others could edit"),
+    ("heals", "spot_service_linked_role", "AWS lets nobody edit what it made for a service"),
+];
 
 fn source(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
@@ -106,7 +128,7 @@ fn each_resource_is_tested_in_all_that_it_must_bear() {
         let kind = resource.type_name().trim_start_matches("karp_").to_owned();
         let has_tags = resource.schema().attributes.contains_key("tags_all");
         let stories =
-            ["life", "vanishes", "changes", "import", "upgrade"].into_iter().chain(has_tags.then_some("tags"));
+            ["life", "vanishes", "heals", "changes", "import", "upgrade"].into_iter().chain(has_tags.then_some("tags"));
         for story in stories {
             let exempt = EXEMPT.iter().any(|(exempt, of, _)| *exempt == story && *of == kind);
             let is_told = told.remove(&(story.to_owned(), kind.clone()));

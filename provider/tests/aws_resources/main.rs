@@ -8,6 +8,7 @@ mod block;
 mod class_preview;
 mod denied;
 mod edited;
+mod entered;
 mod halfway;
 mod holes;
 mod ignored;

@@ -46,6 +46,15 @@ impl Kubectl {
         assert!(command.status().unwrap().success());
     }
 
+    /// Reads an object; null when it is not there.
+    pub fn get(&self, what: &[&str]) -> Value {
+        let mut command = Command::new(&self.program);
+        command.args(["--kubeconfig", &self.kubeconfig, "get", "--ignore-not-found", "-o", "json"]).args(what);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
     /// Names the objects of a kind.
     fn names(&self, kind: &str) -> String {
         let output = Command::new(&self.program)

@@ -75,7 +75,7 @@ fn definitions_that_somebody_deleted_come_back_and_are_imported() {
 }
 
 #[test]
-fn an_entry_of_aws_auth_that_somebody_took_out_comes_back() {
+fn an_entry_of_aws_auth_that_somebody_took_out_or_edited_comes_back() {
     let Some(cluster) = Cluster::find_alone("an_entry_of_aws_auth_that_somebody_took_out") else { return };
     cluster.create(&serde_json::json!({ "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
@@ -89,19 +89,20 @@ fn an_entry_of_aws_auth_that_somebody_took_out_comes_back() {
     };
     let stand = cluster.stand(&entry("one"));
     stand.apply();
-    cluster.kubectl(&[
-        "-n",
-        "kube-system",
-        "patch",
-        "configmap",
-        "aws-auth",
-        "--type=merge",
-        "-p",
-        r#"{"data":{"mapRoles":"[]\n"}}"#,
-    ]);
-    assert_eq!(stand.plan().changes(), [("create".to_owned(), "karp_aws_auth_entry.it".to_owned())]);
-    stand.apply();
-    stand.assert_empty_plan();
+    let patch = |entries: &str| {
+        let patch = serde_json::json!({ "data": { "mapRoles": entries } }).to_string();
+        cluster.kubectl(&["-n", "kube-system", "patch", "configmap", "aws-auth", "--type=merge", "-p", &patch]);
+    };
+    let written = read();
+    // Edited rather than taken out: it is put right.
+    for (entries, action) in [("[]\n".to_owned(), "create"), (written.replace("system:nodes", "theirs"), "update")] {
+        assert_ne!(entries, written);
+        patch(&entries);
+        assert_eq!(stand.plan().changes(), [(action.to_owned(), "karp_aws_auth_entry.it".to_owned())]);
+        stand.apply();
+        stand.assert_empty_plan();
+        assert_eq!(read(), written);
+    }
 
     stand.write(&entry("two"));
     assert_eq!(stand.plan().changes(), [("replace".to_owned(), "karp_aws_auth_entry.it".to_owned())]);
