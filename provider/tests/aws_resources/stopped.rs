@@ -46,6 +46,8 @@ const DESTROY: [&str; 3] = ["destroy", "-json", "-auto-approve"];
 const SOON: Duration = Duration::from_secs(5);
 /// How long a call or a Fargate profile may take to be seen.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an answer is held back after the run was stopped.
+const HELD: Duration = Duration::from_millis(500);
 /// Seconds that a Fargate profile takes to come or to go: long enough to be stopped in the middle.
 const FARGATE_SECONDS: f64 = 4.0;
 /// The same when nobody asked for more.
@@ -205,6 +207,86 @@ fn what_a_call_in_flight_makes_is_kept() {
     stand.assert_empty_plan();
     stand.destroy();
     assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+/// Resources that wait for nothing once they are made, with the calls that make them.
+const MADE_BY: [(&str, &str, &[&str]); 3] = [
+    ("karp_access_entry.this", "  principal_arn = \"ROLE\"", &["CreateAccessEntry"]),
+    (
+        "karp_controller_role.this",
+        "  name            = \"NAME\"\n  auth            = \"pod_identity\"\n  service_account = \"NAME\"\n  policy_mode     = \
+         \"managed\"\n  node_role_arns  = [\"ROLE\"]",
+        &["CreateRole", "CreatePolicy", "AttachRolePolicy", "CreatePodIdentityAssociation"],
+    ),
+    (
+        "karp_pod_identity_association.this",
+        "  namespace       = \"apps\"\n  service_account = \"NAME\"\n  role_arn        = \"ROLE\"",
+        &["CreatePodIdentityAssociation"],
+    ),
+];
+
+/// How the making of a resource is stopped while a call of it was carried out and not answered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Cut {
+    CtrlC,
+    Kill,
+}
+
+impl Sandbox {
+    /// Begins an apply, and stops it while the answer of an action is held back. After Ctrl-C the answer still comes.
+    fn cut(&self, stand: &Stand<'_>, action: &str, cut: Cut) {
+        self.door("POST", "/_karp/hold", &json!({ "action": action }).to_string());
+        let mut running = stand.begin(&APPLY);
+        let begin = Instant::now();
+        while self.door("GET", "/_karp/held", "")[action].is_null() {
+            assert!(
+                begin.elapsed() < PATIENCE && !running.is_over(),
+                "{action} was not called: {}",
+                running.end().text
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        match cut {
+            Cut::CtrlC => assert!(running.interrupt()),
+            Cut::Kill => running.kill_provider(),
+        }
+        std::thread::sleep(HELD);
+        let is_over = running.is_over();
+        self.door("POST", "/_karp/release", &json!({ "action": action }).to_string());
+        let released = Instant::now();
+        let run = running.end();
+        assert!(!is_over || cut == Cut::Kill, "{action}: it did not wait for the answer: {}", run.text);
+        assert!(released.elapsed() < SOON, "{action}: it ended after {:?}: {}", released.elapsed(), run.text);
+        assert_eq!(run.code, 1, "{action}: {}", run.text);
+    }
+}
+
+#[tokio::test]
+async fn what_is_made_without_a_wait_is_kept_too() {
+    let Some(sandbox) = Sandbox::find("cut") else { return };
+    let before = sandbox.what_exists();
+    let iam = sandbox.iam().await;
+    let node = unique("cut-node");
+    let role = iam.create_role().role_name(&node).assume_role_policy_document("{}").send().await.unwrap();
+    let with_role = sandbox.what_exists();
+    for (address, text, calls) in MADE_BY {
+        let (kind, label) = address.split_once('.').unwrap();
+        for (action, cut) in calls.iter().flat_map(|action| [(action, Cut::CtrlC), (action, Cut::Kill)]) {
+            let name = unique(&format!("cut-{cut:?}-{action}").to_lowercase());
+            let text = text.replace("NAME", &name).replace("ROLE", role.role().unwrap().arn());
+            let block = sandbox.provider("  adopt_existing = true");
+            let stand = sandbox.stand(&format!("{block}resource {kind:?} {label:?} {{\n{text}\n}}\n"));
+            sandbox.cut(&stand, action, cut);
+            let is_known = stand.attribute(address, "id").is_string();
+            assert!(is_known || cut == Cut::Kill, "{address}, {action}: not in state: {}", stand.state());
+            stand.apply();
+            stand.assert_empty_plan();
+            stand.destroy();
+            assert_eq!(sandbox.what_exists(), with_role, "{address}, {action}, {cut:?}: something is left");
+        }
+    }
+    iam.delete_role().role_name(&node).send().await.unwrap();
+    assert_eq!(sandbox.what_exists(), before);
 }
 
 /// Draws the next number of a seed (SplitMix64).

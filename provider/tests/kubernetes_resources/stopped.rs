@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::drain::{Controller, DESTROY, PATIENCE, leaving, make_claim};
 use crate::stand::{Cluster, Stand};
 use crate::tofu::{Run, Running};
-use crate::{CRDS, claims, class};
+use crate::{CRDS, claims, class, pool};
 
 const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
 const BLOCK: &str = "provider \"karp\" {\n  cluster_name = \"demo\"\n  adopt_existing = true\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
@@ -99,31 +99,57 @@ fn a_controller() {
     }
 }
 
-#[test]
-fn a_node_class() {
-    let Some(cluster) = Cluster::find("stopped_node_class") else { return };
+/// Stops the creation of an object while it waits for a controller's word that never comes, and its deletion while a finalizer keeps it.
+fn stops(kind: &str, live: &str, finalizer: &str, text: impl Fn(&str, bool) -> String) {
+    let Some(cluster) = Cluster::find(&format!("stopped_{kind}")) else { return };
+    let resource = format!("karp_{kind}");
     for stop in [Stop::CtrlC, Stop::Kill] {
         let name = cluster.unique(&format!("stopped-{stop:?}").to_lowercase());
-        let text = |more: &str| format!("{BLOCK}{CRDS}{}", class(&name, more));
-        // It waits for a controller's word that never comes.
-        let stand = cluster.stand(&text(""));
-        stopped(&stand, &APPLY, stop, || exists(&cluster, &["ec2nodeclass", &name]));
-        assert_eq!(is_kept(&stand, "karp_node_class"), stop == Stop::CtrlC, "{stop:?}: {}", stand.state());
-        stand.write(&text("  wait_for_ready = false\n"));
+        let text = |waits: bool| format!("{BLOCK}{CRDS}{}", text(&name, waits));
+        let stand = cluster.stand(&text(true));
+        stopped(&stand, &APPLY, stop, || exists(&cluster, &[live, &name]));
+        assert_eq!(is_kept(&stand, &resource), stop == Stop::CtrlC, "{stop:?}: {}", stand.state());
+        stand.write(&text(false));
         stand.apply();
         stand.assert_empty_plan();
 
         let hold = |finalizers: Value| {
             let patch = json!({ "metadata": { "finalizers": finalizers } }).to_string();
-            cluster.kubectl(&["patch", "ec2nodeclass", &name, "--type=merge", "-p", &patch]);
+            cluster.kubectl(&["patch", live, &name, "--type=merge", "-p", &patch]);
         };
-        hold(json!(["karpenter.k8s.aws/termination"]));
-        stopped(&stand, &DESTROY, stop, || is_leaving(&cluster, &["ec2nodeclass", &name]));
-        assert!(is_kept(&stand, "karp_node_class"), "{stop:?}: {}", stand.state());
+        hold(json!([finalizer]));
+        stopped(&stand, &DESTROY, stop, || is_leaving(&cluster, &[live, &name]));
+        assert!(is_kept(&stand, &resource), "{stop:?}: {}", stand.state());
         hold(Value::Null);
         stand.destroy();
-        assert!(!exists(&cluster, &["ec2nodeclass", &name]), "{stop:?}");
+        assert!(!exists(&cluster, &[live, &name]), "{stop:?}");
     }
+}
+
+#[test]
+fn a_node_class() {
+    stops("node_class", "ec2nodeclass", "karpenter.k8s.aws/termination", |name, waits| {
+        class(name, if waits { "" } else { "  wait_for_ready = false\n" })
+    });
+}
+
+#[test]
+fn a_node_pool() {
+    stops("node_pool", "nodepool", "karp.test/hold", |name, waits| {
+        let pool = pool(name, "{ cpu = \"100\" }");
+        if waits { pool.replace("  wait_for_ready = false\n", "") } else { pool }
+    });
+}
+
+#[test]
+fn a_node_overlay() {
+    stops("node_overlay", "nodeoverlay", "karp.test/hold", |name, waits| {
+        format!(
+            "resource \"karp_node_overlay\" \"it\" {{\n  name = {name:?}\n  price_adjustment = \"-30%\"\n  requirements = [{{ key = \
+             \"karpenter.k8s.aws/instance-family\", operator = \"In\", values = [\"m7i\"] }}]\n  wait_for_ready = {waits}\n  \
+             depends_on = [karp_crds.this]\n}}\n"
+        )
+    });
 }
 
 #[test]
