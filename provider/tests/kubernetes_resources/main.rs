@@ -9,6 +9,7 @@ mod edited;
 mod edits;
 mod entries;
 mod forty;
+mod late;
 mod moved;
 #[path = "../../src/preview/forty/objects.rs"]
 mod objects;

@@ -1,0 +1,60 @@
+//! Objects that nobody ends or makes ready within `timeouts`: a creation is a warning and stays, a deletion is an error that says what keeps
+//! the object, and the next run goes on.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::drain::DESTROY;
+use crate::stand::Cluster;
+use crate::{CRDS, PROVIDER, class, pool};
+
+/// More than the limits that are set here, and much less than those that hold without.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Applies an object for which no controller says a word, and destroys it while a finalizer keeps it.
+fn ends_in_time(kind: &str, live: &str, text: impl Fn(&str) -> String) {
+    let Some(cluster) = Cluster::find(&format!("late_{kind}")) else { return };
+    let name = cluster.unique("late");
+    cluster.stand(&format!("{PROVIDER}{CRDS}")).apply();
+    let stand = cluster.stand(&format!("{PROVIDER}{CRDS}{}", text(&name)));
+    let begin = Instant::now();
+    let run = stand.apply();
+    assert!(begin.elapsed() < LIMIT, "{:?}: {}", begin.elapsed(), run.text);
+    let warnings = run.warnings().into_iter().map(ToString::to_string).filter(|told| told.contains("is not ready yet"));
+    let warnings: Vec<_> = warnings.collect();
+    assert!(warnings.len() == 1 && warnings[0].contains(&name), "{}", run.text);
+    stand.assert_empty_plan();
+
+    let hold = |finalizers: Value| {
+        let patch = json!({ "metadata": { "finalizers": finalizers } }).to_string();
+        cluster.kubectl(&["patch", live, &name, "--type=merge", "-p", &patch]);
+    };
+    hold(json!(["karp.test/hold"]));
+    let begin = Instant::now();
+    let late = stand.tofu(&DESTROY);
+    assert!(begin.elapsed() < LIMIT, "{:?}: {}", begin.elapsed(), late.text);
+    let error = late.one_error();
+    for told in ["Gave up waiting", "karp.test/hold", "finalizer", name.as_str()] {
+        assert!(error.contains(told), "{told}: {error}");
+    }
+    let state = stand.state().to_string();
+    assert!(state.contains(&format!("\"karp_{kind}\"")), "it is still in state: {state}");
+    hold(Value::Null);
+    stand.destroy();
+    assert_eq!(cluster.get(&[live, &name]), Value::Null);
+}
+
+const LIMITS: &str = "  timeouts = { create = \"4s\", delete = \"9s\" }\n";
+
+#[test]
+fn a_node_class_ends_in_time() {
+    ends_in_time("node_class", "ec2nodeclass", |name| class(name, LIMITS));
+}
+
+#[test]
+fn a_node_pool_ends_in_time() {
+    ends_in_time("node_pool", "nodepool", |name| {
+        pool(name, "{ cpu = \"100\" }").replace("  wait_for_ready = false\n", LIMITS)
+    });
+}
