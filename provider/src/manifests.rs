@@ -10,6 +10,7 @@ pub mod election;
 pub mod owned;
 pub mod placement;
 pub mod spec;
+pub mod upkeep;
 
 use karp_domain::quantity::Quantity;
 use serde_json::Value;

@@ -2,6 +2,7 @@
 
 mod acceptance;
 mod articles;
+mod chart;
 mod moved;
 mod region;
 

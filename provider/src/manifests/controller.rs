@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::controller_settings::SETTINGS;
 use super::placement;
+pub use super::upkeep::ServiceMonitor;
+use super::upkeep::{DisruptionBudget, HISTORY, UpdateStrategy};
 
 /// The name of all objects, and of the controller in labels.
 pub const NAME: &str = "karpenter";
@@ -49,6 +51,11 @@ pub struct Settings {
     pub settings: Option<BTreeMap<String, Value>>,
     pub annotations: Option<BTreeMap<String, String>>,
     pub pod_annotations: Option<BTreeMap<String, String>>,
+    pub pod_labels: Option<BTreeMap<String, String>>,
+    pub service_annotations: Option<BTreeMap<String, String>>,
+    pub pod_disruption_budget: Option<DisruptionBudget>,
+    pub update_strategy: Option<UpdateStrategy>,
+    pub revision_history_limit: Option<i64>,
     pub service_account_annotations: Option<BTreeMap<String, String>>,
     pub image_pull_secrets: Option<BTreeSet<String>>,
     pub tolerations: Option<Vec<Toleration>>,
@@ -75,14 +82,6 @@ pub struct Toleration {
     pub effect: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
-}
-
-/// How Prometheus finds the controller.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ServiceMonitor {
-    pub labels: Option<BTreeMap<String, String>>,
-    pub interval: Option<String>,
 }
 
 /// What the container asks for and may use.
@@ -180,12 +179,16 @@ impl Settings {
     }
 
     fn service(&self) -> Object {
+        let mut metadata = self.metadata(NAME, Some(self.namespace()));
+        for (key, value) in self.service_annotations.iter().flatten() {
+            metadata["annotations"][key] = json!(value);
+        }
         Object {
             plural: "services",
             json: json!({
                 "apiVersion": "v1",
                 "kind": "Service",
-                "metadata": self.metadata(NAME, Some(self.namespace())),
+                "metadata": metadata,
                 "spec": {
                     "type": "ClusterIP",
                     "selector": selector(),
@@ -200,9 +203,13 @@ impl Settings {
         for (key, value) in monitor.labels.iter().flatten() {
             metadata["labels"][key] = json!(value);
         }
-        let mut endpoint = json!({ "port": "http-metrics", "path": "/metrics" });
-        if let Some(interval) = &monitor.interval {
-            endpoint["interval"] = json!(interval);
+        let mut spec = json!({
+            "namespaceSelector": { "matchNames": [self.namespace()] },
+            "selector": { "matchLabels": selector() },
+            "endpoints": [monitor.endpoint()],
+        });
+        if let Some(limit) = monitor.sample_limit {
+            spec["sampleLimit"] = json!(limit);
         }
         Object {
             plural: SERVICE_MONITORS,
@@ -210,23 +217,21 @@ impl Settings {
                 "apiVersion": "monitoring.coreos.com/v1",
                 "kind": "ServiceMonitor",
                 "metadata": metadata,
-                "spec": {
-                    "namespaceSelector": { "matchNames": [self.namespace()] },
-                    "selector": { "matchLabels": selector() },
-                    "endpoints": [endpoint],
-                },
+                "spec": spec,
             }),
         }
     }
 
     fn disruption_budget(&self) -> Object {
+        let mut spec = DisruptionBudget::fields(self.pod_disruption_budget.as_ref());
+        spec.insert("selector".to_owned(), json!({ "matchLabels": selector() }));
         Object {
             plural: "poddisruptionbudgets",
             json: json!({
                 "apiVersion": "policy/v1",
                 "kind": "PodDisruptionBudget",
                 "metadata": self.metadata(NAME, Some(self.namespace())),
-                "spec": { "maxUnavailable": 1, "selector": { "matchLabels": selector() } },
+                "spec": spec,
             }),
         }
     }
@@ -252,8 +257,8 @@ impl Settings {
                 "metadata": metadata,
                 "spec": {
                     "replicas": self.replicas.unwrap_or(2),
-                    "revisionHistoryLimit": 10,
-                    "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": 1 } },
+                    "revisionHistoryLimit": self.revision_history_limit.unwrap_or(HISTORY),
+                    "strategy": UpdateStrategy::fields(self.update_strategy.as_ref()),
                     "selector": { "matchLabels": selector() },
                     "template": { "metadata": pods, "spec": self.pod() },
                 },
@@ -263,7 +268,8 @@ impl Settings {
 
     fn pod_labels(&self) -> BTreeMap<&str, &str> {
         let mut labels = selector();
-        labels.extend(self.labels.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())));
+        let own = self.labels.iter().chain(&self.pod_labels).flatten();
+        labels.extend(own.map(|(key, value)| (key.as_str(), value.as_str())));
         labels
     }
 
@@ -423,7 +429,7 @@ fn is_label(tag: &str) -> bool {
 }
 
 /// Merges more of an object over it; validation has seen that it is JSON.
-fn more(object: &mut Value, text: Option<&str>) {
+pub fn more(object: &mut Value, text: Option<&str>) {
     if let Some(patch) = text.and_then(|text| serde_json::from_str(text).ok()) {
         json_patch::merge(object, &patch);
     }

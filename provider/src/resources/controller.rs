@@ -250,8 +250,9 @@ async fn recover(client: &Client, state: &Value) -> Result<Option<Value>, Failur
     }
     let account = deployment["spec"]["template"]["spec"]["serviceAccountName"].as_str();
     let account = live("serviceaccounts", account).await?;
+    let (service, budget) = (live("services", None).await?, live("poddisruptionbudgets", None).await?);
     let monitor = live(SERVICE_MONITORS, None).await?;
-    Ok(Some(controller_import::recovered(state, &Live { deployment, account, monitor })))
+    Ok(Some(controller_import::recovered(state, &Live { deployment, account, service, budget, monitor })))
 }
 
 fn jsons(settings: &Settings) -> Vec<Json> {

@@ -8,12 +8,15 @@ use tfplugin::Value;
 
 use crate::manifests::controller::{NAME, Settings, VERSION_LABEL, selector, usual_affinity, version};
 use crate::manifests::controller_settings::{Form, SETTINGS, Setting};
+use crate::manifests::upkeep::{DisruptionBudget, HISTORY, ServiceMonitor, UpdateStrategy};
 use crate::manifests::{FIELD_MANAGER, owned, placement};
 
 /// What an import looks at; null for an object that is not there.
 pub struct Live {
     pub deployment: Json,
     pub account: Json,
+    pub service: Json,
+    pub budget: Json,
     pub monitor: Json,
 }
 
@@ -77,12 +80,25 @@ fn of_metadata(state: Value, live: &Live, deployment: &Json, is_ours: bool) -> V
     let tag = image_of(deployment).and_then(version);
     labels.retain(|name, _| !LABELS.contains(&name.as_str()));
     labels.retain(|name, value| name != VERSION_LABEL || tag != Some(value.as_str()));
+    let mut of_pods = texts(&deployment["spec"]["template"]["metadata"]["labels"]);
+    of_pods.retain(|name, value| !selector().contains_key(name.as_str()) && labels.get(name) != Some(value));
+    of_pods.retain(|name, value| name != VERSION_LABEL || tag != Some(value.as_str()));
+    let service = owned::by(&live.service, FIELD_MANAGER).unwrap_or_default();
+    let mut of_service = texts(&service["metadata"]["annotations"]);
+    of_service.retain(|name, value| all.get(name) != Some(value));
+    let budget = owned::by(&live.budget, FIELD_MANAGER).unwrap_or_default();
+    let history = deployment["spec"]["revisionHistoryLimit"].as_i64().filter(|limit| *limit != HISTORY);
     let monitor = monitor(&live.monitor, &labels);
     state
         .with("labels", some(labels))
         .with("annotations", some(all))
         .with("service_account_annotations", some(of_account))
         .with("pod_annotations", some(texts(&deployment["spec"]["template"]["metadata"]["annotations"])))
+        .with("pod_labels", some(of_pods))
+        .with("service_annotations", some(of_service))
+        .with("pod_disruption_budget", DisruptionBudget::read(&budget["spec"]))
+        .with("update_strategy", UpdateStrategy::read(&deployment["spec"]["strategy"]))
+        .with("revision_history_limit", history)
         .with("service_monitor", monitor)
 }
 
@@ -90,10 +106,7 @@ fn monitor(live: &Json, of_all: &BTreeMap<String, String>) -> Value {
     let Some(applied) = owned::by(live, FIELD_MANAGER) else { return Value::Null };
     let mut labels = texts(&applied["metadata"]["labels"]);
     labels.retain(|name, value| !LABELS.contains(&name.as_str()) && of_all.get(name) != Some(value));
-    Value::object([
-        ("labels", some(labels)),
-        ("interval", Value::from(applied["spec"]["endpoints"][0]["interval"].as_str())),
-    ])
+    Value::object([("labels", some(labels))].into_iter().chain(ServiceMonitor::read(&applied["spec"])))
 }
 
 fn of_pod(state: Value, pod: &Json) -> Value {
@@ -261,7 +274,8 @@ mod tests {
         let mut live = object.json.clone();
         let fields = json!({
             "f:metadata": { "f:labels": {}, "f:annotations": {} },
-            "f:spec": { "f:replicas": {}, "f:endpoints": {}, "f:template": {} },
+            "f:spec": { "f:replicas": {}, "f:endpoints": {}, "f:template": {}, "f:sampleLimit": {}, "f:strategy": {},
+                "f:revisionHistoryLimit": {}, "f:maxUnavailable": {}, "f:minAvailable": {} },
         });
         live["metadata"]["managedFields"] =
             json!([{ "manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields }]);
@@ -282,6 +296,8 @@ mod tests {
         let live = Live {
             deployment: live(&settings, "deployments"),
             account: live(&settings, "serviceaccounts"),
+            service: live(&settings, "services"),
+            budget: live(&settings, "poddisruptionbudgets"),
             monitor: live(&settings, SERVICE_MONITORS),
         };
         let bare = Value::object([("namespace", state.get("namespace").clone())]);
@@ -326,8 +342,23 @@ mod tests {
             "settings": { "batch_idle_duration": "2s", "isolated_vpc": true, "reserved_enis": 1, "vm_memory_overhead_percent": 0.05 },
             "more_pod_spec_json": "{\"dnsConfig\":{\"options\":[{\"name\":\"ndots\"}]},\"dnsPolicy\":\"None\"}",
             "more_container_json": "{\"envFrom\":[{\"secretRef\":{\"name\":\"s\"}}],\"securityContext\":{\"runAsUser\":1}}",
-            "service_monitor": { "labels": { "release": "prometheus" }, "interval": "30s" },
+            "pod_labels": { "sidecar": "no" }, "service_annotations": { "v": "w" }, "revision_history_limit": 3,
+            "pod_disruption_budget": { "max_unavailable": null, "min_available": "50%" },
+            "update_strategy": { "max_unavailable": "0", "max_surge": "1" },
+            "service_monitor": { "labels": { "release": "prometheus" }, "interval": "30s", "sample_limit": 5000,
+                "relabelings": [rule("keep", &["a", "b"])], "metric_relabelings": [rule("drop", &["__name__"])],
+                "more_endpoint_json": "{\"scrapeTimeout\":\"5s\"}" },
         }));
+        round_trip(
+            json!({ "image": "karp:1", "cluster_name": "demo", "labels": { "team": "a" }, "pod_labels": { "team": "b" },
+            "pod_disruption_budget": { "max_unavailable": "2", "min_available": null },
+            "update_strategy": { "max_unavailable": "100%", "max_surge": null } }),
+        );
+    }
+
+    fn rule(action: &str, labels: &[&str]) -> Json {
+        json!({ "action": action, "modulus": null, "regex": "x.*", "replacement": null, "separator": null, "source_labels": labels,
+            "target_label": null })
     }
 
     #[test]
@@ -362,7 +393,10 @@ mod tests {
             "spec": { "serviceAccountName": "karpenter", "dnsPolicy": "ClusterFirst", "containers": [container] } } } });
         let account = json!({ "metadata": { "annotations": { ROLE: "arn:aws:iam::1:role/c" } } });
         let bare = Value::object([("namespace", "kube-system")]);
-        let found = recovered(&bare, &Live { deployment, account, monitor: Json::Null });
+        let found = recovered(
+            &bare,
+            &Live { deployment, account, service: Json::Null, budget: Json::Null, monitor: Json::Null },
+        );
         let settings: Settings = tfplugin::from_value(&found).expect("settings");
         assert_eq!((settings.cluster_name.as_deref(), settings.replicas), (Some("demo"), Some(2)));
         assert_eq!(settings.controller_role_arn.as_deref(), Some("arn:aws:iam::1:role/c"));

@@ -10,9 +10,9 @@ use tfplugin::{Attribute, AttributePath, Diagnostics, Schema, Type, Value};
 
 use super::custom_object::force_conflicts;
 use super::node_pool_schema::same_amounts;
-use crate::manifests::controller::NAME;
+use crate::manifests::controller::{NAME, selector};
 use crate::manifests::controller_settings::{Form, SETTINGS};
-use crate::manifests::placement;
+use crate::manifests::{placement, upkeep};
 
 /// Declares what the controller is and whom it serves.
 pub fn identity(schema: Schema) -> Schema {
@@ -151,6 +151,17 @@ pub fn surroundings(schema: Schema) -> Schema {
     schema
         .attribute("annotations", map("Annotations of all objects."))
         .attribute("pod_annotations", map("Annotations of the pods."))
+        .attribute("pod_labels", map("More labels of the pods alone."))
+        .attribute("service_annotations", map("Annotations of the Service that metrics are read from."))
+        .attribute("pod_disruption_budget", upkeep::disruption_budget())
+        .attribute("update_strategy", upkeep::update_strategy())
+        .attribute(
+            "revision_history_limit",
+            Attribute::number()
+                .optional()
+                .validate(number("a whole number from 0 to 100", |n| n.fract() == 0.0 && (0.0..=100.0).contains(&n)))
+                .describe("How many earlier versions of the pods the Deployment can be rolled back to; 10 when left out."),
+        )
         .attribute("service_account_annotations", map("Annotations of the service account."))
         .attribute(
             "image_pull_secrets",
@@ -202,6 +213,19 @@ pub fn surroundings(schema: Schema) -> Schema {
             Attribute::nested_single([
                 ("labels", map("Labels by which a Prometheus chooses it.")),
                 ("interval", Attribute::string().optional().validate(validate::duration()).describe("How often it scrapes; Prometheus's own interval when left out.")),
+                ("relabelings", upkeep::relabelings("Rules by which labels of the target are changed before it is scraped.")),
+                ("metric_relabelings", upkeep::relabelings("Rules by which metrics are changed or dropped before they are kept.")),
+                (
+                    "sample_limit",
+                    Attribute::number()
+                        .optional()
+                        .validate(number("a whole number of 0 or more", |n| n.fract() == 0.0 && n >= 0.0))
+                        .describe("How many samples a scrape may have; any number when left out."),
+                ),
+                (
+                    "more_endpoint_json",
+                    json("More of the endpoint, as JSON under the names of the Prometheus operator: `scrapeTimeout`, `honorLabels` and the like."),
+                ),
             ])
             .optional()
             .describe("Make a ServiceMonitor for the Prometheus operator, whose CRDs must be there. `{}` will do."),
@@ -251,6 +275,18 @@ pub fn check(config: &Value) -> Diagnostics {
             let detail = format!("Take {field:?} out of the JSON; `{attribute}` is there for it.");
             found.error(json, format!("{field:?} cannot be given here"), detail);
         }
+    }
+    let own = selector();
+    let given = config.get("pod_labels").as_map().into_iter().flatten().map(|(name, _)| name);
+    for name in given.filter(|name| own.contains_key(name.as_str())) {
+        let path = AttributePath::root().attribute("pod_labels").key(name);
+        let detail = format!("{path}: take it out; Deployment, Service and budget find the pods by this label.");
+        found.error(path, "The label is karp's own", detail);
+    }
+    if ["max_unavailable", "min_available"].iter().all(|name| !config.get("pod_disruption_budget").get(name).is_null())
+    {
+        let detail = "Take one of the two out: a PodDisruptionBudget has either.";
+        found.error("pod_disruption_budget", "min_available beside max_unavailable", detail);
     }
     let on_nodes = matches!(config.get("on_fargate"), Value::Unknown | Value::Bool(false));
     if config.get("host_network").as_bool() == Some(true) && !on_nodes {

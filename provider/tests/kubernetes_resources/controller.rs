@@ -204,6 +204,11 @@ const MUCH: &str = r#"
       }]
     }
   }
+  pod_labels             = { "sidecar.example.com/inject" = "false" }
+  service_annotations    = { "metrics.example.com/scheme" = "http" }
+  pod_disruption_budget  = { min_available = "50%" }
+  update_strategy        = { max_unavailable = "0", max_surge = "1" }
+  revision_history_limit = 3
   topology_spread_constraints = [
     { max_skew = 1, topology_key = "topology.kubernetes.io/zone", when_unsatisfiable = "DoNotSchedule", min_domains = 2 },
     { max_skew = 2, topology_key = "kubernetes.io/hostname", when_unsatisfiable = "ScheduleAnyway", label_selector = { match_labels = { a = "b" } } },

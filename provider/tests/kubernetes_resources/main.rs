@@ -26,6 +26,7 @@ mod stopped;
 #[path = "../support/tofu.rs"]
 mod tofu;
 mod upgraded;
+mod upkeep;
 mod vanished;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -87,7 +87,10 @@ fn more_is_merged_over_what_karp_writes() {
 fn prometheus_is_told_where_metrics_are_when_asked() {
     assert!(settings().objects().iter().all(|object| object.plural != SERVICE_MONITORS));
     let labels = Some(BTreeMap::from([("release".to_owned(), "prometheus".to_owned())]));
-    let all = Settings { service_monitor: Some(ServiceMonitor { labels, interval: Some("30s".into()) }), ..settings() };
+    let all = Settings {
+        service_monitor: Some(ServiceMonitor { labels, interval: Some("30s".into()), ..ServiceMonitor::default() }),
+        ..settings()
+    };
     let objects = all.objects();
     let (monitor, service) = (find(&objects, "ServiceMonitor"), find(&objects, "Service"));
     assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
