@@ -283,7 +283,9 @@ pub fn check(config: &Value) -> Diagnostics {
         let detail = format!("{path}: take it out; Deployment, Service and budget find the pods by this label.");
         found.error(path, "The label is karp's own", detail);
     }
-    if ["max_unavailable", "min_available"].iter().all(|name| !config.get("pod_disruption_budget").get(name).is_null())
+    if ["max_unavailable", "min_available"]
+        .iter()
+        .all(|name| config.get("pod_disruption_budget").get(name).as_str().is_some())
     {
         let detail = "Take one of the two out: a PodDisruptionBudget has either.";
         found.error("pod_disruption_budget", "min_available beside max_unavailable", detail);
