@@ -427,13 +427,13 @@ mod tests {
             Answer::Done,
             "the one that was meant is gone"
         );
-        drop(delete_pod(&client, &key, other, 0).await.expect("an answer"));
-        drop(nominate(&client, &key, other, "node").await.expect("an answer"));
+        assert_eq!(delete_pod(&client, &key, other, 0).await.expect("an answer"), Outcome::Nothing);
+        assert_eq!(nominate(&client, &key, other, "node").await.expect("an answer"), Outcome::Nothing);
         let left = pods.get(&name).await.expect("it is there");
         assert!(left.uid().as_deref() == Some(&*uid) && left.metadata.deletion_timestamp.is_none(), "{left:?}");
         assert_eq!(left.status.and_then(|status| status.nominated_node_name), None);
 
-        drop(nominate(&client, &key, &uid, "node").await.expect("an answer"));
+        assert_eq!(nominate(&client, &key, &uid, "node").await.expect("an answer"), Outcome::Done);
         let left = pods.get(&name).await.expect("it is there");
         assert_eq!(left.status.and_then(|status| status.nominated_node_name).as_deref(), Some("node"));
         assert_eq!(evict(&client, &key, &uid).await.expect("an answer"), Answer::Done);
