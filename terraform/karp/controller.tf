@@ -30,7 +30,12 @@ resource "karp_controller" "this" {
   annotations                 = var.controller.annotations
   labels                      = var.controller.labels
   pod_annotations             = var.controller.pod_annotations
+  pod_disruption_budget       = var.controller.pod_disruption_budget
+  pod_labels                  = var.controller.pod_labels
+  revision_history_limit      = var.controller.revision_history_limit
   service_account_annotations = var.controller.service_account_annotations
+  service_annotations         = var.controller.service_annotations
+  update_strategy             = var.controller.update_strategy
   host_network                = var.controller.host_network
   node_selector               = var.controller.node_selector
   priority_class_name         = var.controller.priority_class_name

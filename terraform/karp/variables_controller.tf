@@ -143,11 +143,38 @@ variable "controller" {
     more_pod_spec_json          = optional(string)
     node_selector               = optional(map(string))
     pod_annotations             = optional(map(string))
+    pod_disruption_budget       = optional(object({ max_unavailable = optional(string), min_available = optional(string) }))
+    pod_labels                  = optional(map(string))
     priority_class_name         = optional(string)
     resources                   = optional(object({ limits = optional(map(string)), requests = optional(map(string)) }))
+    revision_history_limit      = optional(number)
     service_account_annotations = optional(map(string))
-    service_monitor             = optional(object({ interval = optional(string), labels = optional(map(string)) }))
-    timeouts                    = optional(object({ create = optional(string), update = optional(string), delete = optional(string) }))
+    service_annotations         = optional(map(string))
+    service_monitor = optional(object({
+      interval           = optional(string)
+      labels             = optional(map(string))
+      more_endpoint_json = optional(string)
+      sample_limit       = optional(number)
+      metric_relabelings = optional(list(object({
+        action        = optional(string)
+        modulus       = optional(number)
+        regex         = optional(string)
+        replacement   = optional(string)
+        separator     = optional(string)
+        source_labels = optional(list(string))
+        target_label  = optional(string)
+      })))
+      relabelings = optional(list(object({
+        action        = optional(string)
+        modulus       = optional(number)
+        regex         = optional(string)
+        replacement   = optional(string)
+        separator     = optional(string)
+        source_labels = optional(list(string))
+        target_label  = optional(string)
+      })))
+    }))
+    timeouts = optional(object({ create = optional(string), update = optional(string), delete = optional(string) }))
     tolerations = optional(list(object({
       effect             = optional(string)
       key                = optional(string)
@@ -168,7 +195,8 @@ variable "controller" {
       topology_key         = string
       when_unsatisfiable   = string
     })))
-    wait = optional(bool)
+    update_strategy = optional(object({ max_surge = optional(string), max_unavailable = optional(string) }))
+    wait            = optional(bool)
   })
   default  = {}
   nullable = false
