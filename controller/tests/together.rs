@@ -301,6 +301,9 @@ async fn a_crash_in_the_middle_of_a_batch_loses_nothing_and_launches_nothing_twi
     // by now the batches are begun by claims that have none: their calls fail, and the controller is killed again
     // for longer than the wait for the lease and all adoptions, whatever else the machine does; the reset below ends it
     stand.aws.door("throttle", &json!({ "CreateFleet": { "seconds": 120 } }));
+    // instances of batches cannot be told their claims until the controller has been killed once more
+    let mute = json!([{ "action": "CreateTags", "where": stand.name, "times": 100_000 }]);
+    stand.aws.door("fail", &mute);
     stand.start_with(&settings);
     let pending = async |stand: &Stand| {
         let claims: Vec<NodeClaim> = stand.mine().await;
@@ -313,8 +316,7 @@ async fn a_crash_in_the_middle_of_a_batch_loses_nothing_and_launches_nothing_twi
     .await;
     stand.crash();
     stand.aws.door("reset-faults", &json!({}));
-    // instances of batches cannot be told their claims until the controller has been killed once more
-    stand.aws.door("fail", &json!([{ "action": "CreateTags", "where": stand.name, "times": 100_000 }]));
+    stand.aws.door("fail", &mute);
     stand.start_with(&settings);
     {
         let crowd = Crowd::of(&stand);
