@@ -16,11 +16,11 @@ resource "karp_fargate_profile" "this" {
   pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
   subnet_ids             = SUBNETS
   selectors              = [{ namespace = "NAME" }]
-  timeouts               = { create = "2s", delete = "2s" }
+  timeouts               = { create = "5s", delete = "5s" }
 }
 "#;
 /// Seconds that a Fargate profile takes to come or to go: longer than its limit.
-const LONG: f64 = 6.0;
+const LONG: f64 = 12.0;
 const USUAL: f64 = 0.5;
 
 impl Sandbox {
@@ -30,7 +30,7 @@ impl Sandbox {
 
     /// Waits until a profile places pods, or is gone.
     fn await_profile(&self, name: &str, is_there: bool) {
-        for _ in 0..200 {
+        for _ in 0..600 {
             let active = self.door("GET", "/_karp/fargate-profiles", "");
             let is_active = active.as_array().unwrap().iter().any(|profile| profile["name"] == name);
             let exists = self.what_exists()["fargate_profiles"].to_string().contains(&format!("/{name}\""));
@@ -85,7 +85,7 @@ fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
     let before = sandbox.what_exists();
     let name = unique("late-queue");
     let stand = sandbox.stand(&format!(
-        "PROVIDER\nresource \"karp_interruption_queue\" \"this\" {{\n  name = {name:?}\n  timeouts = {{ create = \"2s\" }}\n}}\n"
+        "PROVIDER\nresource \"karp_interruption_queue\" \"this\" {{\n  name = {name:?}\n  timeouts = {{ create = \"5s\" }}\n}}\n"
     ));
     let apply = ["apply", "-json", "-auto-approve"];
     let refusal = json!([{ "action": "CreateQueue", "code": "AWS.SimpleQueueService.QueueDeletedRecently", "status": 400,
@@ -93,13 +93,13 @@ fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
     sandbox.door("POST", "/_karp/fail", &refusal.to_string());
     let error = late(&stand, &apply);
     sandbox.door("POST", "/_karp/reset-faults", "{}");
-    assert!(error.contains("limit of 2 s") && error.contains("You must wait 60 seconds"), "{error}");
+    assert!(error.contains("limit of 5 s") && error.contains("You must wait 60 seconds"), "{error}");
     assert_eq!(sandbox.what_exists(), before, "nothing was made");
 
-    sandbox.door("POST", "/_karp/delay", &json!({ "action": "PutRule", "seconds": 1.5 }).to_string());
+    sandbox.door("POST", "/_karp/delay", &json!({ "action": "PutRule", "seconds": 2 }).to_string());
     let error = late(&stand, &apply);
     sandbox.door("POST", "/_karp/reset-faults", "{}");
-    assert!(error.contains("limit of 2 s") && error.contains("write the rules of queue"), "{error}");
+    assert!(error.contains("limit of 5 s") && error.contains("write the rules of queue"), "{error}");
     let rules = stand.attribute("karp_interruption_queue.this", "rules");
     let kept = rules.as_object().map_or(0, serde_json::Map::len);
     assert!((1..5).contains(&kept), "what was made is in state: {}", stand.state());
