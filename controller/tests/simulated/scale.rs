@@ -61,10 +61,10 @@ impl Probe {
 
 impl Come {
     /// Part of the nodes' names: kwok loses for good the leases of Nodes that go and come again under their names within seconds.
-    fn word(self) -> &'static str {
+    fn word(self) -> String {
         match self {
-            Self::Before => "before",
-            Self::When(_) => "when",
+            Self::Before => "before".to_owned(),
+            Self::When { waited, over } => format!("when-{}-{}", waited.as_secs(), over.as_secs()),
         }
     }
 }
@@ -146,17 +146,21 @@ fn pod(cpu: &str, memory: &str) -> Value {
 enum Come {
     /// They are there and ready before the first pod.
     Before,
-    /// They are made when pods begin to wait, all of them at once, with all that they will ever need: nobody could be faster.
-    When(Duration),
+    /// They are made when the pods have waited for so long, one after the other over a while, with all that they will ever need: nobody could be
+    /// faster.
+    When { waited: Duration, over: Duration },
 }
 
 /// How long kube-scheduler and kwok take by themselves: no controller looks at the nodes.
 async fn alone(stand: &Stand, come: Come) -> Duration {
     let begin = Instant::now();
-    if let Come::When(later) = come {
+    let mut pause = Duration::ZERO;
+    if let Come::When { waited, over } = come {
         stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
-        tokio::time::sleep(later).await;
+        tokio::time::sleep(waited).await;
+        pause = over / OUT.1 as u32;
     }
+    let first = Instant::now();
     let nodes: Api<Node> = Api::all(stand.client.clone());
     let node = |at: usize| {
         let amounts = json!({ "cpu": "15890m", "memory": "28Gi", "pods": "110" });
@@ -171,14 +175,15 @@ async fn alone(stand: &Stand, come: Come) -> Duration {
         })
     };
     let api = &nodes;
-    stream::iter((0..OUT.1).map(node))
-        .for_each_concurrent(WRITERS, |node| async move {
+    stream::iter((0..OUT.1).map(|at| (pause * at as u32, node(at))))
+        .for_each_concurrent(WRITERS, |(after, node)| async move {
+            tokio::time::sleep(after.saturating_sub(first.elapsed())).await;
             create::<Node>(api, node).await;
         })
         .await;
     let mine = ListParams::default().labels(&format!("karp-test={}", stand.name));
     let begin = match come {
-        Come::When(_) => begin,
+        Come::When { .. } => begin,
         Come::Before => {
             until_within(PATIENCE, "nodes are ready", async || {
                 let all = nodes.list(&mine).await.expect("nodes").items;
@@ -243,8 +248,15 @@ async fn thousands_of_pods_come_and_go() {
     let Some(mut stand) = Stand::open("scale").await else { return };
     let by_itself = alone(&stand, Come::Before).await;
     println!("figure: {} pods alone on {} nodes that are ready: {by_itself:.1?}", OUT.0, OUT.1);
-    let bare = alone(&stand, Come::When(Duration::from_secs(2))).await;
+    let (waited, at_once) = (Duration::from_secs(2), Duration::ZERO);
+    let bare = alone(&stand, Come::When { waited, over: at_once }).await;
     println!("figure: the same on nodes that are made when the pods have waited for 2 s: {bare:.1?}");
+    for (waited, over) in
+        [(15, 0), (2, 30)].map(|(waited, over)| (Duration::from_secs(waited), Duration::from_secs(over)))
+    {
+        let took = alone(&stand, Come::When { waited, over }).await;
+        println!("figure: the same on nodes that are made from {waited:?} on, over {over:?}: {took:.1?}");
+    }
 
     let template = stand.template(labels::INSTANCE_CPU, &["16"]);
     let disruption = json!({ "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] });
