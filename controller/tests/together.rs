@@ -207,7 +207,9 @@ async fn claims_that_ask_for_the_same_are_launched_together() {
     assert!(calls.len() < BURST + together / 2, "{} calls", calls.len());
     crowd.each_has_its_own(count).await;
     crowd.volumes_are_told();
-    let tagged: Vec<Value> = serde_json::from_value(stand.aws.look("calls?action=CreateTags")).expect("calls");
+    let mut tagged: Vec<Value> = serde_json::from_value(stand.aws.look("calls?action=CreateTags")).expect("calls");
+    // others have theirs refused on purpose
+    tagged.retain(|call| call["params"].to_string().contains(&stand.name));
     let named = tagged.iter().filter(|call| call["error"].is_null()).count();
     assert!(named > 0 && tagged.len() - named <= 1 + named / 20, "{named} of {} calls", tagged.len());
     crowd.go().await;
