@@ -13,9 +13,8 @@ const NAMED: [(&str, &str, &[&str]); 4] = [
     ("3", CONTROLLER, &["together"]),
     ("4", PROVIDER, &["aws_resources", "kubernetes_resources"]),
 ];
-/// Where the other tests of both are: lane, package, part, and what cargo calls the tests that lie beside the code.
-const REST: [(&str, &str, &str, &str); 2] =
-    [("3", CONTROLLER, "controller", "--bins"), ("4", PROVIDER, "provider", "--bins")];
+/// Where the other tests of both are, those beside the code among them: lane, package, part.
+const REST: [(&str, &str, &str); 2] = [("3", CONTROLLER, "controller"), ("4", PROVIDER, "provider")];
 /// Where the tests of all other packages are.
 const OTHERS: (&str, &str) = ("3", "others");
 /// The packages that have parts of their own.
@@ -51,13 +50,13 @@ pub fn all(root: &Path) -> Result<Vec<Lane>> {
     let mut add = |lane: &str, part: Part| {
         lanes.iter_mut().filter(|known| known.name == lane).for_each(|lane| lane.parts.insert(0, part.clone()));
     };
-    for (lane, package, name, beside) in REST {
+    for (lane, package, name) in REST {
         let targets = targets(&root.join(folder(package)).join("tests"))?;
         let named: Vec<&str> = named(package).collect();
         let there = |test: &&&str| !targets.iter().any(|target| target == **test);
         let missing: Vec<_> = named.iter().filter(there).collect();
         ensure!(missing.is_empty(), "of the tests of {package} these have a lane and are not there: {missing:?}");
-        let mut arguments = vec!["test", "-p", package, beside];
+        let mut arguments = vec!["test", "-p", package, "--bins"];
         let rest = targets.iter().filter(|target| !named.contains(&target.as_str()));
         arguments.extend(rest.flat_map(|target| ["--test", target]));
         add(lane, part(name, &arguments));
