@@ -15,6 +15,7 @@ use karp_domain::api::{Ec2NodeClass, NodeClaim, conditions, labels};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use support::aws::is_ending;
 use support::play::{Named, play};
 use support::stand::{Stand, instance_of, node_of, since};
 use support::{create, until, until_within};
@@ -62,7 +63,7 @@ async fn until_replaced(stand: &Stand, old: &Pod) {
 /// Asserts that one instance of the pool lives, and that its one claim stands for it.
 async fn one_lives(stand: &Stand) {
     let mut instances = stand.aws.instances(&stand.name);
-    instances.retain(|one| one["state"] != "terminated" && one["state"] != "shutting-down");
+    instances.retain(|one| !is_ending(one));
     let ids: Vec<Option<&str>> = instances.iter().map(|one| one["id"].as_str()).collect();
     let claimed: Vec<String> = stand.mine::<NodeClaim>().await.iter().map(instance_of).collect();
     assert!(ids.len() == 1 && claimed.iter().map(|id| Some(id.as_str())).eq(ids), "{claimed:?} of {instances:?}");

@@ -16,6 +16,7 @@ use karp_domain::pace::Rate;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use support::aws::is_ending;
 use support::stand::{Stand, instance_of};
 use support::{create, until, until_within};
 
@@ -130,7 +131,7 @@ impl<'s> Crowd<'s> {
 
     /// The CreateFleet calls for these claims, dry runs left out.
     fn calls(&self) -> Vec<Value> {
-        let calls: Vec<Value> = serde_json::from_value(self.stand.aws.look("calls?action=CreateFleet")).expect("calls");
+        let calls = self.stand.aws.calls("CreateFleet");
         let ours =
             |call: &Value| call["params"].to_string().contains(&self.stand.name) && call["params"]["DryRun"].is_null();
         calls.into_iter().filter(ours).collect()
@@ -161,8 +162,7 @@ impl<'s> Crowd<'s> {
             self.claims.delete(&claim.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
         }
         until_within(NAMING, "all claims are gone", async || self.all().await.is_empty()).await;
-        let over = |one: &Value| one["state"] == "shutting-down" || one["state"] == "terminated";
-        assert!(self.instances().iter().all(over), "{:?}", self.instances());
+        assert!(self.instances().iter().all(is_ending), "{:?}", self.instances());
         let classes = Api::<Ec2NodeClass>::all(self.stand.client.clone());
         classes.delete(&self.named, &DeleteParams::default()).await.expect("it is asked to end");
         until("the class is gone", async || classes.get_opt(&self.named).await.is_ok_and(|left| left.is_none())).await;
@@ -207,7 +207,7 @@ async fn claims_that_ask_for_the_same_are_launched_together() {
     assert!(calls.len() < BURST + together / 2, "{} calls", calls.len());
     crowd.each_has_its_own(count).await;
     crowd.volumes_are_told();
-    let mut tagged: Vec<Value> = serde_json::from_value(stand.aws.look("calls?action=CreateTags")).expect("calls");
+    let mut tagged = stand.aws.calls("CreateTags");
     // others have theirs refused on purpose
     tagged.retain(|call| call["params"].to_string().contains(&stand.name));
     let named = tagged.iter().filter(|call| call["error"].is_null()).count();

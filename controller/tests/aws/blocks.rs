@@ -87,7 +87,7 @@ async fn until_told(claims: &Api<NodeClaim>, claim: &NodeClaim, end: Timestamp) 
 
 /// Returns the markets that EC2 was asked for instances of the pool, dry runs left out.
 fn sent(stand: &Stand) -> Vec<String> {
-    let calls: Vec<Value> = serde_json::from_value(stand.aws.look("calls?action=CreateFleet")).expect("calls");
+    let calls = stand.aws.calls("CreateFleet");
     let params = calls.iter().map(|call| &call["params"]);
     let ours = params.filter(|params| params.to_string().contains(&stand.name) && params["DryRun"].is_null());
     let market =

@@ -35,7 +35,7 @@ struct Sent(BTreeMap<String, String>);
 impl Sent {
     /// Returns the one that launched a pool's node.
     fn of(aws: &Aws, pool: &str) -> Self {
-        let calls: Vec<Value> = serde_json::from_value(aws.look("calls?action=CreateFleet")).expect("calls");
+        let calls = aws.calls("CreateFleet");
         let mut ours = calls.into_iter().map(|mut call| call["params"].take());
         let one = ours.find(|params| params.to_string().contains(pool) && params["DryRun"].is_null());
         Self(serde_json::from_value(one.unwrap_or_else(|| panic!("no request for {pool}"))).expect("texts"))

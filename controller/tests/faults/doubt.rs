@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::capacity;
 use crate::scene::{Scene, Subnets, always, scale};
+use crate::support::aws::is_ending;
 use crate::support::stand::{Stand, instance_of, since};
 use crate::support::{until, until_within};
 
@@ -61,8 +62,7 @@ pub async fn pages(stand: &Stand) {
     })
     .await;
     let followed = |failed: bool| {
-        let calls: Vec<Value> =
-            serde_json::from_value(stand.aws.look("calls?action=DescribeInstances")).expect("calls");
+        let calls = stand.aws.calls("DescribeInstances");
         let page =
             |call: &&Value| call["params"]["NextToken"].as_str().is_some_and(|token| token.starts_with("listed-"));
         calls
@@ -136,8 +136,7 @@ pub async fn ended_unseen(stand: &Stand) {
     for claim in scene.claims().await {
         claims.delete(&claim.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
     }
-    let ending = |one: &Value| one["state"] == "shutting-down" || one["state"] == "terminated";
-    until_within(BRIEFLY + COLLECTED, "the instance is ended", async || scene.instances().iter().all(ending)).await;
+    until_within(BRIEFLY + COLLECTED, "the instance is ended", async || scene.instances().iter().all(is_ending)).await;
     until("the claim is gone", async || scene.claims().await.is_empty()).await;
     assert_eq!(scene.instances().len(), 1);
 }

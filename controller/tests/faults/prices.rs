@@ -108,7 +108,7 @@ fn over(stand: &Stand) {
 
 /// The names of the launch templates that the controller made, in whatever process.
 fn made_templates(stand: &Stand) -> Vec<Value> {
-    let calls: Vec<Value> = serde_json::from_value(stand.aws.look("calls?action=CreateLaunchTemplate")).expect("calls");
+    let calls = stand.aws.calls("CreateLaunchTemplate");
     let made = |call: &&Value| call["caller"] == stand.key() && call["params"]["DryRun"].is_null();
     calls.iter().filter(made).map(|call| call["params"]["LaunchTemplateName"].clone()).collect()
 }

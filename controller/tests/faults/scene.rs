@@ -136,7 +136,7 @@ impl<'s> Scene<'s> {
 
     /// Returns the times at which EC2 answered requests for instances of the scene, with how many there were.
     pub fn asked(&self) -> Vec<(f64, Value)> {
-        let calls: Vec<Value> = serde_json::from_value(self.stand.aws.look("calls?action=CreateFleet")).expect("calls");
+        let calls = self.stand.aws.calls("CreateFleet");
         let ours = |call: &Value| call["params"].to_string().contains(&self.name) && call["params"]["DryRun"].is_null();
         calls.into_iter().filter(ours).map(|call| (call["time"].as_f64().expect("a time"), call)).collect()
     }

@@ -9,6 +9,7 @@ use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use crate::support::aws::is_ending;
 use crate::support::stand::{Stand, instance_of, node_of, since};
 use crate::support::{create, until};
 
@@ -32,12 +33,12 @@ pub async fn held_by_a_volume(stand: Stand) {
     })
     .await;
     tokio::time::sleep(WATCH).await;
-    let state = || stand.aws.look(&format!("instance?id={}", instance_of(&old)))["state"].clone();
-    assert_eq!(state(), "running", "a volume is attached to it");
+    let instance = || stand.aws.look(&format!("instance?id={}", instance_of(&old)));
+    assert_eq!(instance()["state"], "running", "a volume is attached to it");
     assert!(nodes.get_opt(&node_of(&pod)).await.expect("an answer").is_some(), "its node is there");
     attachments.delete(&stand.name, &DeleteParams::default()).await.expect("it is detached");
     until("the claim is gone", async || claims.get_opt(&old.name_any()).await.is_ok_and(|left| left.is_none())).await;
-    assert!(["shutting-down", "terminated"].contains(&state().as_str().unwrap_or_default()), "{}", state());
+    assert!(is_ending(&instance()), "{}", instance());
     stand.leave().await;
 }
 
@@ -75,8 +76,8 @@ pub async fn made_by_hand(stand: Stand) {
     claims.delete(&name, &DeleteParams::default()).await.expect("it is asked to end");
     until("the claim is gone", async || claims.get_opt(&name).await.is_ok_and(|left| left.is_none())).await;
     assert!(nodes.get_opt(&node).await.expect("an answer").is_none(), "its node outlived it");
-    let state = stand.aws.look(&format!("instance?id={}", instance_of(&claim)))["state"].clone();
-    assert!(["shutting-down", "terminated"].contains(&state.as_str().unwrap_or_default()), "{state}");
+    let instance = stand.aws.look(&format!("instance?id={}", instance_of(&claim)));
+    assert!(is_ending(&instance), "{instance}");
     // the pool that `leave` takes away
     stand.pool(&["spot"]).await;
     stand.leave().await;

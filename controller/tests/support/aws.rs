@@ -275,6 +275,11 @@ impl Aws {
         all.into_iter().filter(|instance| instance["tags"]["karpenter.sh/nodepool"] == pool).collect()
     }
 
+    /// Returns all calls of an action that the emulator has in its log, whoever made them.
+    pub fn calls(&self, action: &str) -> Vec<Value> {
+        serde_json::from_value(self.look(&format!("calls?action={action}"))).expect("calls")
+    }
+
     /// Returns how many replies of an action are held back now.
     pub fn held(&self, action: &str) -> u64 {
         self.look("held")[action].as_u64().unwrap_or(0)
@@ -296,6 +301,11 @@ impl Aws {
         });
         counts.map(|(_, count)| count.parse::<u32>().expect("a number")).sum()
     }
+}
+
+/// Says whether an instance of the emulator's list has ended, or is about to.
+pub fn is_ending(instance: &Value) -> bool {
+    instance["state"] == "terminated" || instance["state"] == "shutting-down"
 }
 
 /// One HTTP exchange; panics unless it is answered with 200.

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::account::account;
-use super::aws::{Aws, exchange};
+use super::aws::{Aws, exchange, is_ending};
 use super::sweep::sweep;
 use super::{Turn, address, client, create, dismantle, install, of_pool, pod_spec, until};
 
@@ -319,9 +319,8 @@ impl Stand {
     pub async fn leave(mut self) {
         dismantle(&self.client, &self.name).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let ended = |instance: &Value| instance["state"] == "terminated" || instance["state"] == "shutting-down";
         let left = self.aws.instances(&self.name);
-        assert!(left.iter().all(ended), "instances outlived their pool: {left:?}");
+        assert!(left.iter().all(is_ending), "instances outlived their pool: {left:?}");
         namespaces.delete(&self.name, &DeleteParams::default()).await.expect("the namespace is deleted");
         self.left = true;
     }

@@ -15,7 +15,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::aws::Aws;
+use super::aws::{Aws, is_ending};
 use super::client;
 
 /// What is not gone after so long stays: the process of a failed test must end, too.
@@ -57,7 +57,7 @@ fn attempt(what: &str, step: impl FnOnce()) {
 
 fn end_instances(aws: &Aws, ours: &Ours) {
     let all: Vec<Value> = serde_json::from_value(aws.look("instances")).expect("instances");
-    for one in all.iter().filter(|one| one["state"] != "terminated" && one["state"] != "shutting-down") {
+    for one in all.iter().filter(|one| !is_ending(one)) {
         let pool = one["tags"][labels::NODE_POOL].as_str().unwrap_or_default();
         if ours.has(pool) {
             aws.end_instance(one["id"].as_str().expect("an id"));
