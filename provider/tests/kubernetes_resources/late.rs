@@ -26,10 +26,7 @@ fn ends_in_time(kind: &str, live: &str, text: impl Fn(&str) -> String) {
     assert!(warnings.len() == 1 && warnings[0].contains(&name), "{}", run.text);
     stand.assert_empty_plan();
 
-    let hold = |finalizers: Value| {
-        let patch = json!({ "metadata": { "finalizers": finalizers } }).to_string();
-        cluster.kubectl(&["patch", live, &name, "--type=merge", "-p", &patch]);
-    };
+    let hold = |finalizers: Value| cluster.hold(&[live, &name], &finalizers);
     hold(json!(["karp.test/hold"]));
     let begin = Instant::now();
     let late = stand.tofu(&DESTROY);

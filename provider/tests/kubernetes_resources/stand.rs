@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use karp_kube::client::{Choice, Connection, connect};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::others::{self, Left};
@@ -64,6 +64,12 @@ impl Cluster {
         let mut command = Command::new(self.tools.join("kubectl"));
         command.args(["--kubeconfig", &self.kubeconfig]).args(arguments);
         command
+    }
+
+    /// Has finalizers keep an object, which is named as for `get`; null lets it go.
+    pub fn hold(&self, object: &[&str], finalizers: &Value) {
+        let patch = json!({ "metadata": { "finalizers": finalizers } }).to_string();
+        self.kubectl(&[&["patch"], object, &["--type=merge", "-p", &patch]].concat());
     }
 
     /// Runs kubectl; it must succeed.

@@ -83,10 +83,7 @@ fn a_controller() {
         stand.assert_empty_plan();
 
         // Something keeps the Deployment, as its pods do while they end.
-        let hold = |finalizers: Value| {
-            let patch = json!({ "metadata": { "finalizers": finalizers } }).to_string();
-            cluster.kubectl(&["-n", &name, "patch", "deployment", "karpenter", "--type=merge", "-p", &patch]);
-        };
+        let hold = |finalizers: Value| cluster.hold(&["-n", &name, "deployment", "karpenter"], &finalizers);
         hold(json!(["karp.test/hold"]));
         stopped(&stand, &DESTROY, stop, || is_leaving(&cluster, &["-n", &name, "deployment", "karpenter"]));
         assert!(is_kept(&stand, "karp_controller"), "{stop:?}: {}", stand.state());
@@ -113,10 +110,7 @@ fn stops(kind: &str, live: &str, finalizer: &str, text: impl Fn(&str, bool) -> S
         stand.apply();
         stand.assert_empty_plan();
 
-        let hold = |finalizers: Value| {
-            let patch = json!({ "metadata": { "finalizers": finalizers } }).to_string();
-            cluster.kubectl(&["patch", live, &name, "--type=merge", "-p", &patch]);
-        };
+        let hold = |finalizers: Value| cluster.hold(&[live, &name], &finalizers);
         hold(json!([finalizer]));
         stopped(&stand, &DESTROY, stop, || is_leaving(&cluster, &[live, &name]));
         assert!(is_kept(&stand, &resource), "{stop:?}: {}", stand.state());
