@@ -19,8 +19,8 @@ use crate::{layout::Layout, process, progress::Step};
 const KEY_LENGTH: usize = 12;
 /// By how much a service's memory may grow, in percent of what it uses, before Go looks for garbage.
 const GARBAGE_PERCENT: &str = "400";
-/// From which size on Go looks for garbage sooner.
-const GARBAGE_LIMIT: &str = "1GiB";
+/// From which size on Go looks for garbage sooner. An API server that came to 1 GiB after some thousands of pods spent half of its time on that.
+const GARBAGE_LIMIT: &str = "3GiB";
 /// How often a build is asked whether it has ended.
 const POLL: Duration = Duration::from_millis(200);
 

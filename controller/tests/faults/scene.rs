@@ -114,7 +114,13 @@ impl<'s> Scene<'s> {
         let ids: Vec<String> = claims.iter().map(instance_of).collect();
         assert_eq!(ids, [instances[0]["id"].as_str().expect("an id")], "the claim of {} stands for it", self.name);
         let nodes: Vec<String> = self.running().await.iter().map(node_of).collect();
-        assert_eq!(nodes, [claims[0].status.as_ref().and_then(|status| status.node_name.clone()).expect("a node")]);
+        // a pod may run before its node's registration is written into the claim
+        until(&format!("the claim of {} names the node of its pod", self.name), async || {
+            let claims = self.claims().await;
+            let named: Vec<_> = claims.iter().filter_map(|claim| claim.status.as_ref()?.node_name.clone()).collect();
+            named == nodes
+        })
+        .await;
         instances.remove(0)
     }
 

@@ -3,8 +3,11 @@
 //! A measurement, made by hand with `KARP_SCALE=1` on a machine that does nothing else; docs/figures.md has what it came to.
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -32,31 +35,58 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// Requests in flight at once where the test makes or ends many objects.
 const WRITERS: usize = 16;
 
-/// Asks the controller's probe again and again, from the beginning of a step to its end.
+/// Asks the controller's probe again and again, from the beginning of a step to its end, and beside it somebody who has nothing else to do: a
+/// machine whose processors are all taken keeps both waiting.
 struct Probe {
     stop: Arc<AtomicBool>,
-    worst: Arc<AtomicU64>,
+    asking: Vec<(&'static str, JoinHandle<Vec<Duration>>)>,
 }
 
 impl Probe {
     fn begin(stand: &Stand) -> Self {
-        let (stop, worst) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (address, ends, slowest) = (address(&stand.log(), "probes"), stop.clone(), worst.clone());
-        std::thread::spawn(move || {
-            while !ends.load(Ordering::Relaxed) {
-                let begin = Instant::now();
-                exchange(&address, "GET", "/healthz", &[], "");
-                slowest.fetch_max(begin.elapsed().as_micros() as u64, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        });
-        Self { stop, worst }
+        let stop = Arc::new(AtomicBool::new(false));
+        let ask = |whom, address: String| {
+            let ends = stop.clone();
+            let asked = std::thread::spawn(move || {
+                let mut waits = Vec::new();
+                while !ends.load(Ordering::Relaxed) {
+                    let begin = Instant::now();
+                    exchange(&address, "GET", "/healthz", &[], "");
+                    waits.push(begin.elapsed());
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                waits
+            });
+            (whom, asked)
+        };
+        let asking = vec![
+            ask("probes meanwhile", address(&stand.log(), "probes")),
+            ask("answers of a thread that does nothing else", bystander()),
+        ];
+        Self { stop, asking }
     }
 
-    fn end(self) -> Duration {
+    fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
-        Duration::from_micros(self.worst.load(Ordering::Relaxed))
+        for (whom, asking) in self.asking {
+            let mut waits = asking.join().expect("all were answered");
+            waits.sort_unstable();
+            told(whom, &waits);
+        }
     }
+}
+
+/// Starts a thread that answers whatever it is asked; returns its address.
+fn bystander() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nok");
+        }
+    });
+    address
 }
 
 impl Come {
@@ -277,7 +307,7 @@ async fn thousands_of_pods_come_and_go() {
     let (nodes, shares) = (stand.nodes().await, (over(by_itself), over(bare)));
     println!("figure: {} pods out in {out:.1?} on {nodes} nodes; MiB {:?}", OUT.0, stand.memory());
     println!("figure: that is {:.2} of alone, {:.2} of nodes that nobody had to launch", shares.0, shares.1);
-    println!("figure: slowest probe meanwhile: {:?}", probe.end());
+    probe.end();
     stand.timeline(asked).await;
 
     let probe = Probe::begin(&stand);
@@ -287,7 +317,7 @@ async fn thousands_of_pods_come_and_go() {
     stand.until_ready(IN.0).await;
     let back = begin.elapsed();
     println!("figure: {} pods left on {} nodes after {back:.1?}; MiB {:?}", IN.0, stand.nodes().await, stand.memory());
-    println!("figure: slowest probe meanwhile: {:?}", probe.end());
+    probe.end();
 
     if std::env::var("KARP_SCALE").is_ok_and(|deep| deep == "2") {
         stand.scale(0).await;
@@ -300,7 +330,8 @@ async fn thousands_of_pods_come_and_go() {
         stand.until_ready(LARGE.0).await;
         let nodes = stand.nodes().await;
         println!("figure: {} pods out in {:.1?} on {nodes} nodes ({} wanted)", LARGE.0, begin.elapsed(), LARGE.1);
-        println!("figure: MiB {:?}; slowest probe meanwhile: {:?}", stand.memory(), probe.end());
+        println!("figure: MiB {:?}", stand.memory());
+        probe.end();
     }
     stand.scale(0).await;
     stand.until_nodes(0).await;
