@@ -3,6 +3,7 @@
 //! Runs when `KARP_TEST_KUBECONFIG` names a cluster whose fake nodes kwok plays; `cargo verify` starts one.
 
 mod scale;
+mod starved;
 #[path = "../support/mod.rs"]
 mod support;
 
