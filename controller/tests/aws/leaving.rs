@@ -9,6 +9,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::WATCH;
+use crate::support::aws::is_ending;
 use crate::support::refusal::{Refusal, annotated};
 use crate::support::stand::{Stand, instance_of, node_of, since};
 use crate::support::{create, until};
@@ -68,7 +69,7 @@ async fn initialized(stand: &Stand) -> NodeClaim {
     found.expect("a claim")
 }
 
-/// The node of an instance that is said to stop goes at once; word that it runs changes nothing.
+/// The node of an instance that stops goes at once, once, also when somebody starts it again; word that it runs changes nothing.
 pub async fn stopped(stand: Stand) {
     stand.pool(&["on-demand"]).await;
     stand.deployment(1, "500m").await;
@@ -83,13 +84,40 @@ pub async fn stopped(stand: Stand) {
     let kept = claims.get(&old.name_any()).await.expect("it stays");
     assert!(kept.metadata.deletion_timestamp.is_none() && kept.annotations() == old.annotations(), "{kept:?}");
 
-    stand.aws.send(&changed("stopping")).await;
+    // it holds the node until the instance runs again
+    let budgets = no_room(&stand).await;
+    let ask = |action: &str| stand.aws.ec2(&format!("Action={action}&InstanceId.1={}", instance_of(&old)));
+    ask("StopInstances");
+    for state in ["stopping", "stopped", "stopping"] {
+        stand.aws.send(&changed(state)).await;
+    }
+    until("it is to leave", async || {
+        claims
+            .get_opt(&old.name_any())
+            .await
+            .expect("an answer")
+            .is_none_or(|old| old.metadata.deletion_timestamp.is_some())
+    })
+    .await;
+    ask("StartInstances");
+    for state in ["pending", "running"] {
+        stand.aws.send(&changed(state)).await;
+    }
+    until("all is read", async || stand.aws.queued().await == 0).await;
+    budgets.delete("none", &DeleteParams::default()).await.expect("the budget is deleted");
     stand.until_gone(&old).await;
     stand.until_running(1).await;
     for reason in ["InstanceStopping", "TerminatingOnInterruption"] {
         until(reason, async || !stand.events(reason, &old.name_any()).await.is_empty()).await;
     }
     assert_ne!(instance_of(&initialized(&stand).await), instance_of(&old), "another instance");
+    let all = stand.aws.instances(&stand.name);
+    let (ending, running): (Vec<&Value>, Vec<&Value>) = all.iter().partition(|one| is_ending(one));
+    assert_eq!((ending.len(), running.len()), (1, 1), "it was replaced once: {all:?}");
+    assert_eq!(ending[0]["id"], json!(instance_of(&old)));
+    let log = stand.log();
+    let recalls = log.lines().filter(|line| line.contains("initiating delete") && line.contains(&old.name_any()));
+    assert_eq!(recalls.count(), 1, "it was decided once");
     stand.leave().await;
 }
 
@@ -133,20 +161,25 @@ pub async fn recorded_late(stand: Stand) {
     stand.leave().await;
 }
 
-/// A budget without room holds a node until it is gone.
-pub async fn budget(stand: Stand) {
-    stand.pool(&["spot"]).await;
+/// Makes a budget that lets no pod of the scene's go, once it runs; returns the API that deletes it.
+async fn no_room(stand: &Stand) -> Api<PodDisruptionBudget> {
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(stand.client.clone(), &stand.name);
     let spec = json!({ "maxUnavailable": 0, "selector": { "matchLabels": { "app": "inflate" } } });
     create::<PodDisruptionBudget>(&budgets, json!({ "metadata": { "name": "none" }, "spec": spec })).await;
-    stand.deployment(1, "500m").await;
-    stand.until_running(1).await;
-    let (pod, claim) = (stand.running().await.remove(0), stand.mine::<NodeClaim>().await.remove(0));
     until("the budget is counted", async || {
         budgets.get("none").await.is_ok_and(|budget| budget.status.is_some_and(|status| status.current_healthy == 1))
     })
     .await;
+    budgets
+}
 
+/// A budget without room holds a node until it is gone.
+pub async fn budget(stand: Stand) {
+    stand.pool(&["spot"]).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
+    let budgets = no_room(&stand).await;
+    let (pod, claim) = (stand.running().await.remove(0), stand.mine::<NodeClaim>().await.remove(0));
     let claims: Api<NodeClaim> = Api::all(stand.client.clone());
     claims.delete(&claim.name_any(), &DeleteParams::default()).await.expect("the claim is asked to end");
     until("the drain is told to be stuck", async || !stand.events("FailedDraining", &node_of(&pod)).await.is_empty())
