@@ -1,6 +1,7 @@
 //! Thousands of pods: how long they wait for nodes, how soon nodes go with them, and what the controller takes meanwhile.
 //!
-//! A measurement, made by hand with `KARP_SCALE=1` on a machine that does nothing else; docs/figures.md has what it came to.
+//! Measurements, made by hand with `KARP_SCALE=1` (`KARP_SCALE=2`: a large cluster) on a machine that does nothing else; docs/figures.md has what
+//! they came to.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -269,13 +270,49 @@ async fn claims_for_single_pods(stand: &Stand) -> Vec<Duration> {
     waits
 }
 
+/// Opens a stand where a measurement was asked for.
+async fn measured(asked: &str, purpose: &str) -> Option<Stand> {
+    if std::env::var("KARP_SCALE").as_deref() != Ok(asked) {
+        println!("skipped: KARP_SCALE is not {asked}");
+        return None;
+    }
+    Stand::open(purpose).await
+}
+
+impl Stand {
+    /// Starts a controller that may replace all nodes of a pool of 16 CPU at once.
+    async fn set_out(&mut self) {
+        let template = self.template(labels::INSTANCE_CPU, &["16"]);
+        let disruption = json!({ "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] });
+        self.pool_of(json!({ "template": template, "disruption": disruption })).await;
+        self.start(&[]);
+        until_within(PATIENCE, "it listens", async || self.log().contains("\"probes\"")).await;
+        println!("figure: memory of the controller, in MiB, now and at most: {:?}", self.memory());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_cluster_is_made_at_once() {
+    let Some(mut stand) = measured("2", "large").await else { return };
+    stand.set_out().await;
+    let probe = Probe::begin(&stand);
+    let (begin, asked) = (Instant::now(), Timestamp::now());
+    stand.deployment_of(LARGE.0, pod("1", "1Gi")).await;
+    stand.until_ready(LARGE.0).await;
+    let nodes = stand.nodes().await;
+    println!("figure: {} pods out in {:.1?} on {nodes} nodes ({} wanted)", LARGE.0, begin.elapsed(), LARGE.1);
+    probe.end();
+    stand.timeline(asked).await;
+    let (now, most) = stand.memory();
+    println!("figure: memory of the controller, in MiB, now and at most: {now} and {most}");
+    stand.scale(0).await;
+    stand.until_nodes(0).await;
+    stand.leave().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_pods_come_and_go() {
-    if std::env::var_os("KARP_SCALE").is_none() {
-        println!("skipped: KARP_SCALE is not set");
-        return;
-    }
-    let Some(mut stand) = Stand::open("scale").await else { return };
+    let Some(mut stand) = measured("1", "scale").await else { return };
     let by_itself = alone(&stand, Come::Before).await;
     println!("figure: {} pods alone on {} nodes that are ready: {by_itself:.1?}", OUT.0, OUT.1);
     let (waited, at_once) = (Duration::from_secs(2), Duration::ZERO);
@@ -288,13 +325,7 @@ async fn thousands_of_pods_come_and_go() {
         println!("figure: the same on nodes that are made from {waited:?} on, over {over:?}: {took:.1?}");
     }
 
-    let template = stand.template(labels::INSTANCE_CPU, &["16"]);
-    let disruption = json!({ "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] });
-    stand.pool_of(json!({ "template": template, "disruption": disruption })).await;
-    stand.start(&[]);
-    until_within(PATIENCE, "it listens", async || stand.log().contains("\"probes\"")).await;
-    println!("figure: memory of the controller, in MiB, now and at most: {:?}", stand.memory());
-
+    stand.set_out().await;
     let waits = claims_for_single_pods(&stand).await;
     told("from pod to claim", &waits);
 
@@ -319,20 +350,6 @@ async fn thousands_of_pods_come_and_go() {
     println!("figure: {} pods left on {} nodes after {back:.1?}; MiB {:?}", IN.0, stand.nodes().await, stand.memory());
     probe.end();
 
-    if std::env::var("KARP_SCALE").is_ok_and(|deep| deep == "2") {
-        stand.scale(0).await;
-        stand.until_nodes(0).await;
-        stand.deployments().delete("inflate", &DeleteParams::background()).await.expect("the deployment is deleted");
-        stand.until_no_pods().await;
-        let probe = Probe::begin(&stand);
-        let begin = Instant::now();
-        stand.deployment_of(LARGE.0, pod("1", "1Gi")).await;
-        stand.until_ready(LARGE.0).await;
-        let nodes = stand.nodes().await;
-        println!("figure: {} pods out in {:.1?} on {nodes} nodes ({} wanted)", LARGE.0, begin.elapsed(), LARGE.1);
-        println!("figure: MiB {:?}", stand.memory());
-        probe.end();
-    }
     stand.scale(0).await;
     stand.until_nodes(0).await;
     stand.leave().await;
