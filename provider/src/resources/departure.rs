@@ -40,7 +40,7 @@ pub struct Departure<'a> {
 }
 
 impl Departure<'_> {
-    /// Looks until nothing is left. `connect` gives a client for each round, since a token lives 15 minutes and a drain may take an hour;
+    /// Looks until nothing is left, once at least. `connect` gives a client for each round, since a token lives 15 minutes and a drain may take an hour;
     /// none where the cluster is gone.
     pub async fn watch<C, L>(
         &self,

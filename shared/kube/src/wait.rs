@@ -18,6 +18,8 @@ use crate::{Error, pods};
 const PAUSE: Duration = Duration::from_millis(250);
 /// An unreachable API server is borne this long before it is reported.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A first look may take this long, however soon the wait ends: one that saw nothing could tell nothing.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
 
 /// Until when to wait.
 #[derive(Clone, Debug)]
@@ -53,20 +55,22 @@ impl Until {
     }
 }
 
-/// Looks again and again until the aim is reached. Failures that may pass are borne for a while.
+/// Looks again and again until the aim is reached, and once at least. Failures that may pass are borne for a while.
 pub async fn until<T, F>(until: &Until, mut look: impl FnMut() -> F) -> Result<T, WaitError>
 where
     F: Future<Output = Result<Look<T>, Error>>,
 {
     let mut seen = String::from("nothing seen yet");
     let mut failing_since: Option<Instant> = None;
+    let mut end = until.deadline.max(Instant::now() + FIRST_LOOK);
     loop {
         let looked = tokio::select! {
             biased;
             () = until.cancelled.cancelled() => return Err(WaitError::Cancelled { seen }),
             looked = look() => looked,
-            () = tokio::time::sleep_until(until.deadline) => return Err(WaitError::TimedOut { seen }),
+            () = tokio::time::sleep_until(end) => return Err(WaitError::TimedOut { seen }),
         };
+        end = until.deadline;
         match looked {
             Ok(Look::Done(found)) => return Ok(found),
             Ok(Look::NotYet(text)) => {
@@ -189,6 +193,21 @@ mod tests {
     async fn a_wait_that_is_too_long_tells_what_it_saw_last() {
         let waited = until::<(), _>(&limit(700), || async { Ok(Look::NotYet("1 of 2".to_owned())) }).await;
         assert!(matches!(waited, Err(WaitError::TimedOut { seen }) if seen == "1 of 2"));
+    }
+
+    #[tokio::test]
+    async fn however_short_a_wait_is_it_looks_once() {
+        let slowly = |look: fn() -> Look<u8>| async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Ok(look())
+        };
+        let waited = until::<u8, _>(&limit(0), || slowly(|| Look::NotYet("1 of 2".to_owned()))).await;
+        assert!(matches!(waited, Err(WaitError::TimedOut { seen }) if seen == "1 of 2"));
+        assert!(matches!(until(&limit(0), || slowly(|| Look::Done(7))).await, Ok(7)));
+        let stopped = limit(0);
+        stopped.cancelled.cancel();
+        let waited = until::<u8, _>(&stopped, || async { panic!("it was stopped before") }).await;
+        assert!(matches!(waited, Err(WaitError::Cancelled { .. })));
     }
 
     #[tokio::test]
