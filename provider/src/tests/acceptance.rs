@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// What a test tells of which resources: it comes and goes (`life`), is made again when others deleted it (`vanishes`), is put right when they
-/// edited it (`heals`), changes or gives way (`changes`), is imported without a change (`import`), its tags change (`tags`), and a state of an older version is taken (`upgrade`).
+/// edited it (`heals`), changes or gives way (`changes`), is imported without a change (`import`), its tags change (`tags`), a state of an older
+/// version is taken (`upgrade`), and whatever is made of it when the provider's process dies is not lost (`killed`).
 const TOLD: &str = "
 life      aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role discovery_tags
 life      aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_pod_execution_role fargate_profile instance_profile
@@ -85,11 +86,21 @@ upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change
 upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change                  interruption_queue node_role oidc_provider
 upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change                  pod_identity_association spot_service_linked_role teardown
 upgrade   kubernetes_resources/upgraded a_state_of_an_older_version_needs_no_change               aws_auth_entry controller crds node_class node_overlay node_pool
+killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      access_entry controller_policy controller_role discovery_tags
+killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      fargate_pod_execution_role fargate_profile instance_profile
+killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      interruption_queue node_role oidc_provider
+killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      pod_identity_association spot_service_linked_role
+killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      aws_auth_entry controller crds node_class node_overlay node_pool
 ";
 /// What a resource need not show, and why.
-const EXEMPT: [(&str, &str, &str); 3] = [
+const EXEMPT: [(&str, &str, &str); 4] = [
     ("vanishes", "teardown", "it stands for nothing that others could delete"),
     ("heals", "teardown", "it stands for nothing that others could edit"),
+    (
+        "killed",
+        "teardown",
+        "it makes nothing, and what stops it while it ends things is told in `kubernetes_resources/stopped`",
+    ),
     ("heals", "spot_service_linked_role", "AWS lets nobody edit what it made for a service"),
 ];
 
@@ -127,8 +138,9 @@ fn each_resource_is_tested_in_all_that_it_must_bear() {
     for resource in crate::resources::all(&Arc::default()) {
         let kind = resource.type_name().trim_start_matches("karp_").to_owned();
         let has_tags = resource.schema().attributes.contains_key("tags_all");
-        let stories =
-            ["life", "vanishes", "heals", "changes", "import", "upgrade"].into_iter().chain(has_tags.then_some("tags"));
+        let stories = ["life", "vanishes", "heals", "changes", "import", "upgrade", "killed"]
+            .into_iter()
+            .chain(has_tags.then_some("tags"));
         for story in stories {
             let exempt = EXEMPT.iter().any(|(exempt, of, _)| *exempt == story && *of == kind);
             let is_told = told.remove(&(story.to_owned(), kind.clone()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::life::unique;
-use crate::stand::{Sandbox, Stand};
+use crate::stand::{FARGATE_SECONDS, Sandbox, Stand};
 
 const PROFILE: &str = r#"PROVIDER
 resource "karp_fargate_pod_execution_role" "this" {
@@ -16,18 +16,13 @@ resource "karp_fargate_profile" "this" {
   pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
   subnet_ids             = SUBNETS
   selectors              = [{ namespace = "NAME" }]
-  timeouts               = { create = "5s", delete = "5s" }
+  timeouts               = { create = "3s", delete = "3s" }
 }
 "#;
 /// Seconds that a Fargate profile takes to come or to go: longer than its limit.
-const LONG: f64 = 12.0;
-const USUAL: f64 = 0.5;
+const LONG: f64 = 6.0;
 
 impl Sandbox {
-    fn fargate_takes(&self, seconds: f64) {
-        self.door("POST", "/_karp/settings", &json!({ "fargate_seconds": seconds }).to_string());
-    }
-
     /// Waits until a profile places pods, or is gone.
     fn await_profile(&self, name: &str, is_there: bool) {
         for _ in 0..600 {
@@ -61,7 +56,7 @@ fn a_fargate_profile_that_takes_longer_is_in_state() {
     let stand = sandbox.stand(&config);
     sandbox.fargate_takes(LONG);
     let error = late(&stand, &["apply", "-json", "-auto-approve"]);
-    sandbox.fargate_takes(USUAL);
+    sandbox.fargate_takes(FARGATE_SECONDS);
     assert!(error.contains(&format!("{name} to become ACTIVE")), "{error}");
     assert!(stand.attribute("karp_fargate_profile.this", "id").is_string(), "{}", stand.state());
     sandbox.await_profile(&name, true);
@@ -70,7 +65,7 @@ fn a_fargate_profile_that_takes_longer_is_in_state() {
 
     sandbox.fargate_takes(LONG);
     let error = late(&stand, &["destroy", "-json", "-auto-approve"]);
-    sandbox.fargate_takes(USUAL);
+    sandbox.fargate_takes(FARGATE_SECONDS);
     assert!(error.contains(&format!("{name} to be gone")), "{error}");
     assert!(stand.attribute("karp_fargate_profile.this", "id").is_string(), "{}", stand.state());
     sandbox.await_profile(&name, false);
@@ -85,7 +80,7 @@ fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
     let before = sandbox.what_exists();
     let name = unique("late-queue");
     let stand = sandbox.stand(&format!(
-        "PROVIDER\nresource \"karp_interruption_queue\" \"this\" {{\n  name = {name:?}\n  timeouts = {{ create = \"5s\" }}\n}}\n"
+        "PROVIDER\nresource \"karp_interruption_queue\" \"this\" {{\n  name = {name:?}\n  timeouts = {{ create = \"3s\" }}\n}}\n"
     ));
     let apply = ["apply", "-json", "-auto-approve"];
     let refusal = json!([{ "action": "CreateQueue", "code": "AWS.SimpleQueueService.QueueDeletedRecently", "status": 400,
@@ -93,13 +88,13 @@ fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
     sandbox.door("POST", "/_karp/fail", &refusal.to_string());
     let error = late(&stand, &apply);
     sandbox.door("POST", "/_karp/reset-faults", "{}");
-    assert!(error.contains("limit of 5 s") && error.contains("You must wait 60 seconds"), "{error}");
+    assert!(error.contains("limit of 3 s") && error.contains("You must wait 60 seconds"), "{error}");
     assert_eq!(sandbox.what_exists(), before, "nothing was made");
 
-    sandbox.door("POST", "/_karp/delay", &json!({ "action": "PutRule", "seconds": 2 }).to_string());
+    sandbox.door("POST", "/_karp/delay", &json!({ "action": "PutRule", "seconds": 1.2 }).to_string());
     let error = late(&stand, &apply);
     sandbox.door("POST", "/_karp/reset-faults", "{}");
-    assert!(error.contains("limit of 5 s") && error.contains("write the rules of queue"), "{error}");
+    assert!(error.contains("limit of 3 s") && error.contains("write the rules of queue"), "{error}");
     let rules = stand.attribute("karp_interruption_queue.this", "rules");
     let kept = rules.as_object().map_or(0, serde_json::Map::len);
     assert!((1..5).contains(&kept), "what was made is in state: {}", stand.state());

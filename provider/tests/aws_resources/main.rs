@@ -12,6 +12,7 @@ mod entered;
 mod halfway;
 mod holes;
 mod ignored;
+mod killed;
 mod late;
 mod life;
 mod look;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use karp_aws::config::{AccessKeys, Clients, Service, Settings};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::others::{self, Left};
@@ -17,6 +17,8 @@ use crate::tofu::{self, Run, Running};
 
 /// The tests inject faults into one emulator: each takes its turn.
 static TURN: Mutex<()> = Mutex::new(());
+/// Seconds that a Fargate profile takes to come or to go where a test does not ask for more: it is seen on its way once.
+pub const FARGATE_SECONDS: f64 = 0.2;
 /// A call of the emulator's log that was seen already.
 static LAST_CALL: AtomicU64 = AtomicU64::new(0);
 
@@ -51,7 +53,14 @@ impl Sandbox {
         let subnet_ids =
             seed["subnet_ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect();
         let (region, cluster) = (text("region"), text("cluster_name"));
-        Some(Self { endpoint, region, cluster, subnet_ids, tofu, _turn: turn })
+        let sandbox = Self { endpoint, region, cluster, subnet_ids, tofu, _turn: turn };
+        sandbox.fargate_takes(FARGATE_SECONDS);
+        Some(sandbox)
+    }
+
+    /// Lets Fargate profiles take so many seconds to come or to go; the next test finds them as usual.
+    pub fn fargate_takes(&self, seconds: f64) {
+        self.door("POST", "/_karp/settings", &json!({ "fargate_seconds": seconds }).to_string());
     }
 
     /// Asks the emulator's own door.
@@ -184,9 +193,10 @@ impl Stand<'_> {
     }
 
     /// Holds that nothing is left to do.
-    pub fn assert_empty_plan(&self) {
+    pub fn assert_empty_plan(&self) -> Run {
         let run = self.plan();
         assert_eq!((run.code, run.changes()), (0, vec![]), "{}", run.text);
+        run
     }
 
     /// Destroys all; it must succeed.

@@ -1,14 +1,12 @@
 //! Runs that are stopped: by Ctrl-C, after which OpenTofu ends within seconds with state of all that exists, and by the death of the
-//! provider's process at random moments. Either way the next apply comes to an empty plan, and the destroy leaves nothing.
-//!
-//! What a process that was killed had asked for and not heard of is in no state: `adopt_existing` takes it over.
+//! provider's process between a call and its answer. Either way the next apply comes to an empty plan, and the destroy leaves nothing.
+//! (Deaths at random moments are in `killed`.)
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::stand::{Sandbox, Stand};
+use crate::stand::{FARGATE_SECONDS, Sandbox, Stand};
 use crate::tofu::Run;
 
 const RESOURCES: &str = r#"
@@ -49,13 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long an answer is held back after the run was stopped.
 const HELD: Duration = Duration::from_millis(500);
 /// Seconds that a Fargate profile takes to come or to go: long enough to be stopped in the middle.
-const FARGATE_SECONDS: f64 = 4.0;
-/// The same when nobody asked for more.
-const USUAL_FARGATE_SECONDS: f64 = 0.5;
-/// Kills are spread over so many calls to AWS: a whole apply makes some 50.
-const CALLS: u64 = 45;
-/// Runs that are killed side by side.
-const AT_ONCE: u64 = 2;
+const LONG: f64 = 2.5;
 
 /// Whom Ctrl-C reaches.
 #[derive(Debug, Clone, Copy)]
@@ -71,14 +63,14 @@ struct Slow<'a>(&'a Sandbox);
 
 impl<'a> Slow<'a> {
     fn fargate(sandbox: &'a Sandbox) -> Self {
-        sandbox.door("POST", "/_karp/settings", &json!({ "fargate_seconds": FARGATE_SECONDS }).to_string());
+        sandbox.fargate_takes(LONG);
         Self(sandbox)
     }
 }
 
 impl Drop for Slow<'_> {
     fn drop(&mut self) {
-        self.0.door("POST", "/_karp/settings", &json!({ "fargate_seconds": USUAL_FARGATE_SECONDS }).to_string());
+        self.0.fargate_takes(FARGATE_SECONDS);
     }
 }
 
@@ -87,9 +79,9 @@ fn unique(test: &str) -> String {
 }
 
 impl Sandbox {
-    fn resources(&self, name: &str, provider: &str) -> String {
+    fn resources(&self, name: &str) -> String {
         let subnets = format!("{:?}", self.subnet_ids);
-        self.provider(provider) + &RESOURCES.replace("NAME", name).replace("SUBNETS", &subnets)
+        self.provider("") + &RESOURCES.replace("NAME", name).replace("SUBNETS", &subnets)
     }
 
     fn has(&self, kind: &str, what: &str) -> bool {
@@ -155,7 +147,7 @@ fn an_apply_that_is_interrupted_ends_soon_and_the_next_one_completes_it() {
     let before = sandbox.what_exists();
     for reach in [Reach::Group, Reach::Alone] {
         let name = unique(&format!("apply-{reach:?}").to_lowercase());
-        let stand = sandbox.stand(&sandbox.resources(&name, ""));
+        let stand = sandbox.stand(&sandbox.resources(&name));
         let slow = Slow::fargate(&sandbox);
         let run = sandbox.interrupt(&stand, &APPLY, "CreateFargateProfile", reach);
         drop(slow);
@@ -173,7 +165,7 @@ fn a_destroy_that_is_interrupted_ends_soon_and_can_be_undone_or_completed() {
     let Some(sandbox) = Sandbox::find("interrupted_destroy") else { return };
     let before = sandbox.what_exists();
     let name = unique("destroy");
-    let stand = sandbox.stand(&sandbox.resources(&name, ""));
+    let stand = sandbox.stand(&sandbox.resources(&name));
     stand.apply();
     for reach in [Reach::Group, Reach::Alone] {
         let slow = Slow::fargate(&sandbox);
@@ -197,7 +189,7 @@ fn what_a_call_in_flight_makes_is_kept() {
     let Some(sandbox) = Sandbox::find("in_flight") else { return };
     let before = sandbox.what_exists();
     let name = unique("flight");
-    let stand = sandbox.stand(&sandbox.resources(&name, ""));
+    let stand = sandbox.stand(&sandbox.resources(&name));
     sandbox.door("POST", "/_karp/delay", &json!({ "action": "CreateRole", "seconds": 2.0 }).to_string());
     // The queue's first call comes while the roles are being created.
     sandbox.interrupt(&stand, &APPLY, "GetQueueUrl", Reach::Group);
@@ -250,7 +242,9 @@ impl Sandbox {
             Cut::CtrlC => assert!(running.interrupt()),
             Cut::Kill => running.kill_provider(),
         }
-        std::thread::sleep(HELD);
+        if cut == Cut::CtrlC {
+            std::thread::sleep(HELD);
+        }
         let is_over = running.is_over();
         self.door("POST", "/_karp/release", &json!({ "action": action }).to_string());
         let released = Instant::now();
@@ -287,69 +281,4 @@ async fn what_is_made_without_a_wait_is_kept_too() {
     }
     iam.delete_role().role_name(&node).send().await.unwrap();
     assert_eq!(sandbox.what_exists(), before);
-}
-
-/// Draws the next number of a seed (SplitMix64).
-fn draw(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mixed = (*seed ^ (*seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
-}
-
-/// Runs OpenTofu and kills the provider after so many calls that name the resources, and a pause. Says whether the run came to grief.
-fn kill(sandbox: &Sandbox, stand: &Stand<'_>, arguments: &[&str], name: &str, (calls, pause): (u64, Duration)) -> bool {
-    let (mut since, mut seen) = (sandbox.last_call(), 0);
-    let mut running = stand.begin(arguments);
-    while !running.is_over() {
-        for call in sandbox.calls(since) {
-            since = call["number"].as_u64().unwrap();
-            seen += u64::from(call.to_string().contains(name));
-        }
-        if seen >= calls {
-            std::thread::sleep(pause);
-            running.kill_provider();
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    running.end().code != 0
-}
-
-/// Kills the provider in an apply and in a destroy, each at a moment that the seed tells. Gives how many of the two came to grief.
-fn survives(sandbox: &Sandbox, seed: u64) -> u64 {
-    let name = unique(&format!("kill{seed}x"));
-    let config = sandbox.resources(&name, "  adopt_existing = true");
-    let stand = sandbox.stand(&config);
-    let mut seed = seed;
-    let mut moment = || (1 + draw(&mut seed) % CALLS, Duration::from_millis(draw(&mut seed) % 40));
-    let applying = kill(sandbox, &stand, &APPLY, &name, moment());
-    stand.apply();
-    stand.assert_empty_plan();
-    let destroying = kill(sandbox, &stand, &DESTROY, &name, moment());
-    stand.destroy();
-    let left = sandbox.what_exists().to_string();
-    assert!(!left.contains(&name), "{name}: something is left: {left}");
-    u64::from(applying) + u64::from(destroying)
-}
-
-#[test]
-fn a_provider_that_is_killed_loses_nothing() {
-    let Some(sandbox) = Sandbox::find("killed") else { return };
-    let before = sandbox.what_exists();
-    let seeds = if std::env::var_os("KARP_DEEP").is_some() { 200 } else { 10 };
-    let (next, grief) = (AtomicU64::new(0), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                let drawn = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
-                for seed in drawn.take_while(|seed| *seed < seeds) {
-                    grief.fetch_add(survives(&sandbox, seed), Ordering::Relaxed);
-                }
-            });
-        }
-    });
-    let grief = grief.into_inner();
-    assert!(grief >= seeds, "only {grief} of {} runs were cut off", 2 * seeds);
-    assert_eq!(sandbox.what_exists(), before, "something is left");
 }

@@ -56,7 +56,7 @@ impl Kubectl {
     }
 
     /// Names the objects of a kind.
-    fn names(&self, kind: &str) -> String {
+    pub fn names(&self, kind: &str) -> String {
         let output = Command::new(&self.program)
             .args(["--kubeconfig", &self.kubeconfig, "get", kind, "-o", "name"])
             .output()
@@ -114,7 +114,7 @@ async fn nothing_is_left_although_no_controller_runs() {
     let config = |more: &str| {
         let crds = "resource \"karp_crds\" \"this\" {}\n";
         let teardown =
-            "resource \"karp_teardown\" \"this\" {\n  drain_timeout = \"15s\"\n  depends_on = [karp_crds.this]\n";
+            "resource \"karp_teardown\" \"this\" {\n  drain_timeout = \"3s\"\n  depends_on = [karp_crds.this]\n";
         format!("{}{crds}{teardown}{more}\n}}\n", sandbox.provider(&block))
     };
     let stand = sandbox.stand(&config(""));

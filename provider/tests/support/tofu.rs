@@ -101,6 +101,12 @@ impl Running {
         std::fs::read_to_string(&self.log).unwrap().contains(r#""type":"apply_start""#)
     }
 
+    /// How many resources it has begun or done with, each counted twice in the end. Its output is JSON.
+    pub fn progress(&self) -> usize {
+        let told = std::fs::read_to_string(&self.log).unwrap();
+        told.matches(r#""type":"apply_start""#).count() + told.matches(r#""type":"apply_complete""#).count()
+    }
+
     /// Presses Ctrl-C: the whole process group gets it, as from a terminal. Says whether there was one.
     pub fn interrupt(&self) -> bool {
         signal("INT", -i64::from(self.child.id()))
