@@ -276,7 +276,12 @@ async fn serves_another(client: &Client, settings: &Settings) -> Result<bool, Fa
     let objects = settings.objects();
     let Some(binding) = objects.iter().find(|object| object.plural == "clusterrolebindings") else { return Ok(false) };
     let live = find(client, binding).await?.unwrap_or_default();
-    Ok(live["subjects"][0]["namespace"].as_str().is_some_and(|namespace| namespace != settings.namespace()))
+    Ok(is_of_another(&live, settings.namespace()))
+}
+
+/// Says whether a binding is of a controller of another namespace. One whose subjects somebody took away is of none.
+fn is_of_another(binding: &Json, namespace: &str) -> bool {
+    binding["subjects"][0]["namespace"].as_str().is_some_and(|other| other != namespace)
 }
 
 fn name_of(object: &Object) -> &str {
@@ -370,4 +375,64 @@ async fn remove_namespace(ctx: &Context, client: &Client, settings: &Settings) -
     }
     let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
     wait::gone(&api, name, live.uid().as_deref(), &limit).await.map_err(|error| waited(&doing, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tfplugin::testing::Core;
+
+    use super::*;
+    use crate::provider::Karp;
+
+    #[tokio::test]
+    async fn a_budget_is_planned_before_its_amounts_are_known() {
+        let core = Core::new(Karp::default());
+        let config = |budget: &Value| {
+            let given = Value::object([("cluster_name", "demo"), ("image", "karp:1")]);
+            core.config("karp_controller", &given.with("pod_disruption_budget", budget.clone()))
+        };
+        let budget = |most: Value, least: Value| Value::object([("max_unavailable", most), ("min_available", least)]);
+        let half = || Value::from("50%");
+        let known = budget(Value::Null, half());
+        let before = core.plan("karp_controller", &Value::Null, &config(&known)).await.planned;
+        assert!(before.get("manifest_digest").as_str().is_some(), "{before:?}");
+        for unknown in [
+            Value::Unknown,
+            budget(Value::Unknown, Value::Null),
+            budget(Value::Null, Value::Unknown),
+            budget(Value::Unknown, Value::Unknown),
+            // One that turns out to be null leaves the other.
+            budget(Value::Unknown, half()),
+        ] {
+            let config = config(&unknown);
+            let found = core.validate("karp_controller", &config).await;
+            assert!(found.is_empty(), "{unknown:?}: {found}");
+            for prior in [&Value::Null, &before] {
+                let plan = core.plan("karp_controller", prior, &config).await;
+                assert!(plan.diagnostics.is_empty(), "{unknown:?}: {}", plan.diagnostics);
+                assert_eq!(plan.planned.get("pod_disruption_budget"), &unknown);
+                assert_eq!(plan.planned.get("manifest_digest"), &Value::Unknown, "{unknown:?}");
+            }
+        }
+        let both = core.validate("karp_controller", &config(&budget(half(), half()))).await;
+        assert!(both.to_string().contains("min_available beside max_unavailable"), "{both}");
+    }
+
+    #[test]
+    fn a_binding_without_subjects_is_of_no_other_controller() {
+        let subject =
+            |namespace: &str| json!({ "kind": "ServiceAccount", "name": "karpenter", "namespace": namespace });
+        assert!(is_of_another(&json!({ "subjects": [subject("there")] }), "here"));
+        for binding in [
+            json!({ "subjects": [subject("here")] }),
+            json!({ "subjects": [{ "kind": "Group", "name": "admins" }] }),
+            json!({ "subjects": [] }),
+            json!({ "subjects": null }),
+            json!({}),
+            Json::Null,
+        ] {
+            assert!(!is_of_another(&binding, "here"), "{binding}");
+        }
+    }
 }

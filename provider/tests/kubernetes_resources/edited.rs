@@ -8,12 +8,11 @@ use crate::{CRDS, PROVIDER, PROVIDER_OF_DEMO, claims, class, pool};
 
 /// Plans a step, which must do just this, and applies it; nothing is left to do then.
 fn step(stand: &Stand<'_>, action: &str, addresses: &[&str]) {
-    let run = stand.plan();
+    let run = stand.apply();
     let mut changes = run.changes();
     changes.sort();
     let wanted = addresses.iter().map(|address| (action.to_owned(), (*address).to_owned()));
     assert_eq!(changes, wanted.collect::<Vec<_>>(), "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
 }
 
@@ -128,6 +127,20 @@ fn a_controller_moves_to_another_namespace_whichever_goes_first() {
         let binding = cluster.get(&["clusterrolebinding", "karpenter"]);
         assert_eq!(binding["subjects"][0]["namespace"], names[at].as_str(), "{binding}");
     }
+    // A binding that somebody emptied is seen and healed, and is no other controller's: it goes with this one.
+    let empty = || {
+        let taken = r#"[{"op":"remove","path":"/subjects"}]"#;
+        for binding in [&["clusterrolebinding"][..], &["-n", &names[2], "rolebinding"]] {
+            cluster.kubectl(&[&["patch"], binding, &["karpenter", "--type=json", "-p", taken]].concat());
+        }
+    };
+    empty();
+    step(&stand, "update", &["karp_controller.it"]);
+    let binding = cluster.get(&["clusterrolebinding", "karpenter"]);
+    assert_eq!(binding["subjects"][0]["namespace"], names[2].as_str(), "{binding}");
+    empty();
     stand.destroy();
-    assert_eq!(cluster.get(&["clusterrole", "karpenter"]), Value::Null);
+    for kind in ["clusterrole", "clusterrolebinding"] {
+        assert_eq!(cluster.get(&[kind, "karpenter"]), Value::Null);
+    }
 }

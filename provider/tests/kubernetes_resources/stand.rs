@@ -93,6 +93,12 @@ impl Cluster {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
+    /// Makes a namespace that a controller finds and leaves: nobody waits some seconds for its end.
+    pub fn namespace(&self, name: &str) -> Namespace<'_> {
+        self.create(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
+        Namespace { cluster: self, name: name.to_owned() }
+    }
+
     /// Creates an object.
     pub fn create(&self, object: &Value) {
         self.feed(&["create", "-f", "-"], object);
@@ -123,6 +129,18 @@ impl Cluster {
         let stand = Stand { cluster: self, dir };
         stand.write(config);
         stand
+    }
+}
+
+/// A namespace of a test's own, which goes with it.
+pub struct Namespace<'a> {
+    cluster: &'a Cluster,
+    name: String,
+}
+
+impl Drop for Namespace<'_> {
+    fn drop(&mut self) {
+        let _ = self.cluster.command(&["delete", "namespace", &self.name, "--wait=false"]).output();
     }
 }
 
@@ -232,9 +250,10 @@ impl Stand<'_> {
     }
 
     /// Holds that nothing is left to do.
-    pub fn assert_empty_plan(&self) {
+    pub fn assert_empty_plan(&self) -> Run {
         let run = self.plan();
         assert_eq!((run.code, run.changes()), (0, vec![]), "{}", run.text);
+        run
     }
 
     /// Destroys all; it must succeed.
