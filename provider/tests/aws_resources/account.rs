@@ -31,10 +31,9 @@ async fn an_association_comes_changes_heals_and_goes() {
     let id = stand.attribute("karp_pod_identity_association.this", "association_id");
 
     stand.write(&association(&name, "two", ""));
-    let run = stand.plan();
+    let run = stand.apply();
     let changes = [("update".to_owned(), "karp_pod_identity_association.this".to_owned())];
     assert_eq!(run.changes(), changes, "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
     assert_eq!(stand.attribute("karp_pod_identity_association.this", "association_id"), id);
 
@@ -51,8 +50,7 @@ async fn an_association_comes_changes_heals_and_goes() {
     };
     assert_eq!(tags().await, of(&[]));
     stand.write(&association(&name, "two", "  tags = { step = \"one\" }"));
-    assert_eq!(stand.plan().changes(), changes);
-    stand.apply();
+    assert_eq!(stand.apply().changes(), changes);
     stand.assert_empty_plan();
     eks.tag_resource().resource_arn(&arn).tags("theirs", "x").send().await.unwrap();
     eks.untag_resource().resource_arn(&arn).tag_keys("step").send().await.unwrap();
@@ -69,8 +67,7 @@ async fn an_association_comes_changes_heals_and_goes() {
     // What vanished is made again.
     let call = eks.delete_pod_identity_association().cluster_name(&sandbox.cluster);
     call.association_id(id.as_str().unwrap()).send().await.unwrap();
-    assert_eq!(stand.plan().changes(), [("create".to_owned(), "karp_pod_identity_association.this".to_owned())]);
-    stand.apply();
+    assert_eq!(stand.apply().changes(), [("create".to_owned(), "karp_pod_identity_association.this".to_owned())]);
     stand.assert_empty_plan();
 
     // An import by id needs no change.
@@ -128,11 +125,10 @@ async fn the_spot_role_is_made_once_and_deleted_only_by_its_maker() {
     let shown = other.tofu(&["plan", "-no-color"]).text;
     let flat = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(flat.contains("+ adopted = true") && flat.contains("+ name = \"AWSServiceRoleForEC2Spot\""), "{shown}");
-    let run = other.plan();
+    let run = other.apply();
     let warned = |one: &&serde_json::Value| one["summary"] == "The role will stay at destroy";
     let told = run.warnings().into_iter().find(warned).unwrap_or_else(|| panic!("{}", run.text));
     assert!(told["detail"].as_str().unwrap().contains("AWSServiceRoleForEC2Spot exists already"), "{told}");
-    other.apply();
     other.assert_empty_plan();
     assert_eq!(other.attribute("karp_spot_service_linked_role.this", "adopted"), true);
     other.destroy();

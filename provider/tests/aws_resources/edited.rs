@@ -154,12 +154,11 @@ fn text(stand: &Stand<'_>, address: &str, name: &str) -> String {
 
 /// Plans a step, which must do just this, and applies it; nothing is left to do then.
 fn step(stand: &Stand<'_>, action: &str, kinds: &[&str]) {
-    let run = stand.plan();
+    let run = stand.apply();
     let mut changes = run.changes();
     changes.sort();
     let wanted = kinds.iter().map(|kind| (action.to_owned(), format!("karp_{kind}.this")));
     assert_eq!(changes, wanted.collect::<Vec<_>>(), "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
 }
 

@@ -36,12 +36,11 @@ fn an_entry_is_of_a_role_that_the_same_apply_makes() {
 
     // Another role gives another entry, and the old one's is not left.
     stand.write(&config(&names[1]));
-    let plan = stand.plan();
+    let plan = stand.apply();
     let mut changes = plan.changes();
     changes.sort();
     let wanted = ["karp_aws_auth_entry.this", "karp_node_role.this"];
     assert_eq!(changes, wanted.map(|address| ("replace".to_owned(), address.to_owned())), "{}", plan.text);
-    stand.apply();
     stand.assert_empty_plan();
     assert_eq!(entered(), [false, true]);
     assert_eq!(stand.attribute("karp_aws_auth_entry.this", "role_arn"), stand.attribute("karp_node_role.this", "arn"));

@@ -16,13 +16,16 @@ resource "karp_node_role" "base" {
 }
 resource "karp_node_role" "this" {
   name = "NAME"
+  path = "/karp/"
 }
 resource "karp_instance_profile" "this" {
   name      = "NAME"
+  path      = "/karp/"
   role_name = karp_node_role.base.name
 }
 resource "karp_fargate_pod_execution_role" "this" {
   name = "NAME-fargate"
+  path = "/karp/"
 }
 resource "karp_fargate_profile" "this" {
   name                   = "NAME"
@@ -32,6 +35,7 @@ resource "karp_fargate_profile" "this" {
 }
 resource "karp_controller_role" "this" {
   name            = "NAME-controller"
+  path            = "/karp/"
   auth            = "pod_identity"
   service_account = "NAME"
   policy_mode     = "managed"
@@ -116,17 +120,19 @@ async fn each_resource_comes_back_and_gives_way() {
     let stand = sandbox.stand(&sandbox.each(&base, &one));
     stand.apply();
     stand.assert_empty_plan();
+    for kind in ["node_role", "instance_profile", "fargate_pod_execution_role", "controller_role"] {
+        let arn = stand.attribute(&format!("karp_{kind}.this"), "arn");
+        assert!(arn.as_str().unwrap().contains("/karp/"), "{kind}: {arn}");
+    }
 
     sandbox.delete_behind_the_back(&one, &stand).await;
-    let run = stand.plan();
+    let run = stand.apply();
     assert_eq!(changes(&run), all("create"), "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
 
     stand.write(&sandbox.each(&base, &two));
-    let run = stand.plan();
+    let run = stand.apply();
     assert_eq!(changes(&run), all("replace"), "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
     let left = sandbox.what_exists().to_string();
     assert!(!left.contains(&one) && left.contains(&two), "{left}");
@@ -150,10 +156,9 @@ fn each_resource_is_imported_without_a_change() {
         format!("import {{\n  to = {address}\n  id = {id}\n}}\n")
     });
     let second = sandbox.stand(&(config.clone() + &imports.collect::<String>()));
-    let run = second.plan();
+    let run = second.apply();
     let acts = |(action, _): &(String, String)| action != "import" && action != "noop";
     assert!(!run.changes().iter().any(acts), "{:?}\n{}", run.changes(), run.text);
-    second.apply();
     second.assert_empty_plan();
     second.destroy();
 }
@@ -181,12 +186,11 @@ async fn a_boundary_and_a_key_come_change_and_go() {
     ];
     for (step, (policy, alias)) in steps.into_iter().enumerate() {
         stand.write(&config(&policy.map(boundary).unwrap_or_default(), &alias.map(key).unwrap_or_default()));
+        let run = stand.apply();
         if step > 0 {
-            let run = stand.plan();
             let updates = ["karp_interruption_queue.this", "karp_node_role.this"];
             assert_eq!(changes(&run), updates.map(|address| ("update".to_owned(), address.to_owned())), "{}", run.text);
         }
-        stand.apply();
         stand.assert_empty_plan();
         let role = iam.get_role().role_name(&name).send().await.unwrap().role.unwrap();
         let found = role.permissions_boundary().and_then(|it| it.permissions_boundary_arn()).map(str::to_owned);
@@ -223,9 +227,8 @@ fn a_prefix_makes_a_name_that_fits_and_stays() {
     }
     // A long one leaves room for what tells names apart.
     stand.write(&config(&long[..119.min(long.len())], &long[..55]));
-    let run = stand.plan();
+    let run = stand.apply();
     assert!(run.changes().iter().all(|(action, _)| action == "replace") && run.changes().len() == 3, "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
     for (kind, longest) in kinds.into_iter().zip([64, 128, 80]) {
         let name = name(kind);

@@ -103,13 +103,12 @@ fn all_resources_come_from_nothing_change_and_go() {
     let tagged = sandbox
         .provider("  cluster_name = local.cluster_name\n  default_tags = {\n    tags = { stage = \"test\" }\n  }");
     stand.write(&format!("{tagged}{}", sandbox.everything(&name, "second")));
-    let run = stand.plan();
+    let run = stand.apply();
     assert!(
         run.changes().len() == 9 && run.changes().iter().all(|(action, _)| action == "update"),
         "{:?}",
         run.changes()
     );
-    stand.apply();
     stand.assert_empty_plan();
     assert_eq!(stand.attribute("karp_node_role.this", "description"), "second");
     assert_eq!(stand.attribute("karp_fargate_profile.this", "tags_all")["stage"], "test");
@@ -138,9 +137,8 @@ async fn drift_is_seen_and_healed_and_foreign_things_stay() {
     let events = aws_sdk_eventbridge::Client::new(&sandbox.clients().await.config_for(Service::EventBridge));
     events.disable_rule().name(format!("{name}-Health")).send().await.unwrap();
 
-    let run = stand.plan();
+    let run = stand.apply();
     assert_eq!(run.changes().len(), 2, "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
     let attached = iam.list_attached_role_policies().role_name(&name).send().await.unwrap();
     let attached: Vec<&str> = attached.attached_policies().iter().filter_map(|policy| policy.policy_arn()).collect();
@@ -162,8 +160,7 @@ async fn what_vanished_is_made_again() {
         iam.detach_role_policy().role_name(&name).policy_arn(arn.as_str().unwrap()).send().await.unwrap();
     }
     iam.delete_role().role_name(&name).send().await.unwrap();
-    assert_eq!(stand.plan().changes(), [("create".to_owned(), "karp_node_role.this".to_owned())]);
-    stand.apply();
+    assert_eq!(stand.apply().changes(), [("create".to_owned(), "karp_node_role.this".to_owned())]);
     stand.assert_empty_plan();
     stand.destroy();
 }
@@ -188,14 +185,13 @@ fn an_import_needs_no_change() {
         + &import("karp_controller_role.this", &format!("{name}-c"))
         + &import("karp_interruption_queue.this", &url);
     let second = sandbox.stand(&format!("{config}{imports}"));
-    let run = second.plan();
+    let run = second.apply();
     assert!(
         run.changes().iter().all(|(action, _)| action == "import" || action == "noop"),
         "{:?}\n{}",
         run.changes(),
         run.text
     );
-    second.apply();
     second.assert_empty_plan();
     second.destroy();
 }

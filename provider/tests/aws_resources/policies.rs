@@ -78,9 +78,8 @@ async fn the_policy_is_kept_for_a_role_of_others() {
     iam.delete_policy().policy_arn(gone).send().await.unwrap();
     let other = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"ec2:*","Resource":"*"}]}"#;
     iam.create_policy_version().policy_arn(changed).policy_document(other).set_as_default(true).send().await.unwrap();
-    let run = stand.plan();
+    let run = stand.apply();
     assert!(run.changes().contains(&("update".to_owned(), POLICY.to_owned())), "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
 
     // An import finds all parts by the name or by one ARN.
@@ -132,9 +131,8 @@ async fn a_policy_moves_out_of_the_role_when_it_grows_too_long() {
     // A policy that was taken off is put on again.
     let arn = stand.attribute(ROLE, "policy_arns")[0].as_str().unwrap().to_owned();
     iam.detach_role_policy().role_name(&name).policy_arn(&arn).send().await.unwrap();
-    let run = stand.plan();
+    let run = stand.apply();
     assert_eq!(run.changes(), [("update".to_owned(), ROLE.to_owned())], "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
 
     // What does not fit into the role is told at plan.
@@ -178,9 +176,8 @@ async fn nodes_of_an_ipv6_cluster_get_a_policy_for_their_addresses() {
     let quiet = |(action, _): &(String, String)| action == "import" || action == "noop";
     assert!(run.errors().is_empty() && run.changes().iter().all(quiet), "{}", run.text);
     iam.delete_role_policy().role_name(&name).policy_name(policy).send().await.unwrap();
-    let run = stand.plan();
+    let run = stand.apply();
     assert_eq!(run.changes(), [("update".to_owned(), "karp_node_role.this".to_owned())], "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
     assert_eq!(inline().await.len(), 1);
 
@@ -231,16 +228,14 @@ async fn further_policies_have_names_of_the_users_choice() {
     let imports = import("karp_node_role", "n") + &import("karp_fargate_pod_execution_role", "f");
     let known = "{ a = \"arn:aws:iam::aws:policy/PowerUserAccess\", b = \"arn:aws:iam::aws:policy/ReadOnlyAccess\" }";
     let second = sandbox.stand(&(config(known, "PowerUserAccess") + &imports));
-    let run = second.plan();
+    let run = second.apply();
     let roles = run.changes().into_iter().filter(|(_, address)| address.starts_with("karp_"));
     assert!(roles.clone().all(|(action, _)| action == "import" || action == "noop"), "{}", run.text);
-    second.apply();
     second.assert_empty_plan();
 
     stand.write(&config(&format!("{{ read = {read:?} }}"), "PowerUserAccess"));
-    let run = stand.plan();
+    let run = stand.apply();
     assert!(run.changes().len() == 2 && run.changes().iter().all(|(action, _)| action == "update"), "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
     assert_eq!((attached("ReadOnlyAccess").await, attached("PowerUserAccess").await), (2, 0));
     stand.destroy();

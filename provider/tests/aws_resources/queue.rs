@@ -59,8 +59,7 @@ async fn statements_of_the_user_come_change_heal_and_go() {
 
     let changes = [("update".to_owned(), QUEUE.to_owned())];
     stand.write(&config(&name, &statements("sqs:ReceiveMessage")));
-    assert_eq!(stand.plan().changes(), changes);
-    stand.apply();
+    assert_eq!(stand.apply().changes(), changes);
     stand.assert_empty_plan();
     assert_eq!(live().await[3]["Action"], "sqs:ReceiveMessage");
 
@@ -68,8 +67,7 @@ async fn statements_of_the_user_come_change_heal_and_go() {
     let bare = json!({ "Version": "2012-10-17", "Statement": live().await[..2] }).to_string();
     let call = sqs.set_queue_attributes().queue_url(url);
     call.attributes(aws_sdk_sqs::types::QueueAttributeName::Policy, bare).send().await.unwrap();
-    assert_eq!(stand.plan().changes(), changes);
-    stand.apply();
+    assert_eq!(stand.apply().changes(), changes);
     stand.assert_empty_plan();
     assert_eq!(live().await.len(), 4);
 

@@ -34,26 +34,23 @@ async fn a_queue_lives_in_a_region_of_its_own() {
     for how in [by_id, by_identity] {
         let import = format!("import {{\n  to = {QUEUE}\n{how}}}\n");
         let second = sandbox.stand(&provider_block(&(queue(&name, Some(other)) + &import)));
-        let run = second.plan();
+        let run = second.apply();
         let quiet = |(action, _): &(String, String)| action == "import" || action == "noop";
         assert!(run.errors().is_empty() && run.changes().iter().all(quiet), "{how}: {}", run.text);
-        second.apply();
         second.assert_empty_plan();
     }
 
     // Without a region of its own it moves to the provider's.
     stand.write(&provider_block(&queue(&name, None)));
-    let run = stand.plan();
+    let run = stand.apply();
     assert_eq!(run.changes(), [("replace".to_owned(), QUEUE.to_owned())], "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
     assert!(sqs.get_queue_url().queue_name(&name).send().await.is_err(), "the old queue is left");
 
     // To write down where it is replaces nothing; then the provider block may look elsewhere.
     stand.write(&provider_block(&queue(&name, Some(&sandbox.region))));
-    let run = stand.plan();
+    let run = stand.apply();
     assert_eq!(run.changes(), [("update".to_owned(), QUEUE.to_owned())], "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
     let elsewhere = sandbox.provider(&format!("  region = {other:?}"));
     stand.write(&(elsewhere + &queue(&name, Some(&sandbox.region))));

@@ -125,7 +125,7 @@ async fn two_hundred_resources_share_their_lists() {
     ec2.ec2().delete_tags().set_resources(Some(sandbox.subnet_ids.clone())).tags(tag).send().await.unwrap();
     let events = aws_sdk_eventbridge::Client::new(&ec2.config_for(karp_aws::config::Service::EventBridge));
     events.disable_rule().name(format!("{name}-2-Health")).send().await.unwrap();
-    let run = stand.plan();
+    let run = stand.apply();
     let expected = [
         ("create", "karp_discovery_tags.this[3]"),
         ("update", "karp_interruption_queue.this[2]"),
@@ -134,7 +134,6 @@ async fn two_hundred_resources_share_their_lists() {
     let mut changes = run.changes();
     changes.sort();
     assert_eq!(changes, expected.map(|(action, address)| (action.to_owned(), address.to_owned())), "{}", run.text);
-    stand.apply();
     stand.assert_empty_plan();
 
     let run = stand.tofu(&["destroy", "-json", "-auto-approve", "-parallelism=50"]);

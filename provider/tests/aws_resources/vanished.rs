@@ -15,13 +15,11 @@ async fn an_identity_provider_that_somebody_deleted_comes_back() {
     let arn = stand.attribute("karp_oidc_provider.this", "arn").as_str().unwrap().to_owned();
     let iam = sandbox.iam().await;
     iam.delete_open_id_connect_provider().open_id_connect_provider_arn(&arn).send().await.unwrap();
-    assert_eq!(stand.plan().changes(), [("create".to_owned(), "karp_oidc_provider.this".to_owned())]);
-    stand.apply();
+    assert_eq!(stand.apply().changes(), [("create".to_owned(), "karp_oidc_provider.this".to_owned())]);
     stand.assert_empty_plan();
 
     stand.write(&config("two"));
-    assert_eq!(stand.plan().changes(), [("update".to_owned(), "karp_oidc_provider.this".to_owned())]);
-    stand.apply();
+    assert_eq!(stand.apply().changes(), [("update".to_owned(), "karp_oidc_provider.this".to_owned())]);
     stand.assert_empty_plan();
     let found = iam.get_open_id_connect_provider().open_id_connect_provider_arn(&arn).send().await.unwrap();
     let step = found.tags().iter().find(|tag| tag.key() == "step").map(|tag| tag.value().to_owned());
