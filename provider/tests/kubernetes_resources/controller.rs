@@ -28,9 +28,10 @@ fn one_that_does_not_start_is_told_of_and_stays() {
     let Some(cluster) = Cluster::find("one_that_does_not_start_is_told_of_and_stays") else { return };
     let _turn = claims();
     let name = cluster.unique("unready");
+    let _namespace = cluster.namespace(&name);
     let crds = cluster.stand(&format!("{PROVIDER_OF_DEMO}{}", crate::CRDS));
     crds.apply();
-    let stand = cluster.stand(&config(&name, "  replicas = 1\n  timeouts = { create = \"12s\" }\n"));
+    let stand = cluster.stand(&config(&name, "  replicas = 1\n  timeouts = { create = \"9s\" }\n"));
     let detail = told(&stand.apply());
     assert!(detail.contains("0 of 1 replicas available") && detail.contains("pod karpenter-"), "{detail}");
 
@@ -69,17 +70,16 @@ fn one_that_does_not_start_is_told_of_and_stays() {
         assert!(detail.contains(words), "{words}: {detail}");
     }
     // The next apply of a change waits again, and changes it in place.
-    stand.write(&config(&name, "  replicas = 1\n  log_level = \"debug\"\n  timeouts = { update = \"12s\" }\n"));
+    stand.write(&config(&name, "  replicas = 1\n  log_level = \"debug\"\n  timeouts = { update = \"6s\" }\n"));
     assert_eq!(stand.plan().changes(), [("update".to_owned(), "karp_controller.this".to_owned())]);
     told(&stand.apply());
     stand.write(&config(&name, "  replicas = 0\n"));
     stand.apply();
-    stand.assert_empty_plan();
-    let run = stand.plan();
+    let run = stand.assert_empty_plan();
     assert!(!run.text.contains("not ready yet"), "{}", run.text);
     cluster.kubectl(&["delete", "nodeclaim", &name]);
     stand.destroy();
-    assert_eq!(cluster.get(&["namespace", &name]), Value::Null);
+    assert_eq!(cluster.get(&["-n", &name, "deployment", "karpenter"]), Value::Null);
 }
 
 /// Waits for a pod that was not there before, and makes it ready, as a kubelet does; gives its name.
@@ -128,7 +128,7 @@ fn it_is_waited_for_until_a_replica_leads_and_told_who_else_does() {
     let Some(cluster) = Cluster::find("it_is_waited_for_until_a_replica_leads_and_told_who_else_does") else { return };
     let _turn = claims();
     let (name, other) = (cluster.unique("leads"), cluster.unique("leads-before"));
-    cluster.create(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": other } }));
+    let _namespaces = [cluster.namespace(&name), cluster.namespace(&other)];
     let apply = ["apply", "-json", "-auto-approve"];
     let of_lead = |run: &Run| -> Vec<String> {
         assert_eq!(run.code, 0, "{}", run.text);
@@ -136,7 +136,7 @@ fn it_is_waited_for_until_a_replica_leads_and_told_who_else_does() {
         all.map(|one| one["detail"].as_str().unwrap().to_owned()).collect()
     };
     let text = |more: &str| {
-        config(&name, &format!("  replicas = 1\n  timeouts = {{ create = \"25s\", update = \"60s\" }}\n{more}"))
+        config(&name, &format!("  replicas = 1\n  timeouts = {{ create = \"16s\", update = \"60s\" }}\n{more}"))
     };
 
     // A Karpenter leads in another namespace: it is ready, and cannot do anything.
@@ -168,7 +168,6 @@ fn it_is_waited_for_until_a_replica_leads_and_told_who_else_does() {
     let run = running.end();
     assert_eq!(of_lead(&run), Vec::<String>::new(), "{}", run.text);
     stand.destroy();
-    cluster.kubectl(&["delete", "namespace", &other]);
 }
 
 const MUCH: &str = r#"
@@ -251,6 +250,7 @@ fn where_it_runs_comes_changes_heals_and_goes() {
     let Some(cluster) = Cluster::find("where_it_runs_comes_changes_heals_and_goes") else { return };
     let _turn = claims();
     let name = cluster.unique("place");
+    let _namespace = cluster.namespace(&name);
     let place = |weight: &str, more: &str| {
         let affinity = format!(
             "  affinity = {{\n    node_affinity = {{\n      preferred_during_scheduling_ignored_during_execution = [{{ weight = {weight}, preference = \
@@ -274,8 +274,7 @@ fn where_it_runs_comes_changes_heals_and_goes() {
     let spread = "  topology_spread_constraints = [{ max_skew = 1, topology_key = \"topology.kubernetes.io/zone\", when_unsatisfiable = \
                   \"DoNotSchedule\" }]\n";
     stand.write(&(place("8", spread) + later));
-    assert_eq!(stand.plan().changes(), changes);
-    stand.apply();
+    assert_eq!(stand.apply().changes(), changes);
     stand.assert_empty_plan();
     let counted = &pod()["topologySpreadConstraints"][0];
     assert_eq!((&preferred()[0]["weight"], &pod()["hostNetwork"]), (&json!(8), &Value::Null));

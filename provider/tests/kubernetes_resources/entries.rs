@@ -27,15 +27,13 @@ fn an_overlay_comes_changes_returns_and_is_imported() {
     stand.apply();
     stand.assert_empty_plan();
     stand.write(&overlay(&name, "+0.25"));
-    let plan = stand.plan();
+    let plan = stand.apply();
     assert_eq!(plan.changes(), [("update".to_owned(), "karp_node_overlay.it".to_owned())], "{}", plan.text);
-    stand.apply();
     stand.assert_empty_plan();
     assert_eq!(cluster.get(&["nodeoverlay", &name])["spec"]["priceAdjustment"], "+0.25");
 
     cluster.kubectl(&["delete", "nodeoverlay", &name]);
-    assert_eq!(stand.plan().changes(), [("create".to_owned(), "karp_node_overlay.it".to_owned())]);
-    stand.apply();
+    assert_eq!(stand.apply().changes(), [("create".to_owned(), "karp_node_overlay.it".to_owned())]);
     let importer = cluster.stand(&alone(&overlay(&name, "+0.25")));
     let imported = importer.tofu(&["import", "-no-color", "karp_node_overlay.it", &name]);
     assert_eq!(imported.code, 0, "{}", imported.text);
@@ -102,8 +100,7 @@ fn an_entry_of_aws_auth_leaves_those_of_others() {
     assert!((0..5).all(|at| text.contains(&format!("role/nodes-{at}"))) && text.contains("role/workers"), "{text}");
 
     stand.write(&config("  username = \"system:node:{{SessionName}}\""));
-    assert_eq!(stand.plan().changes().len(), 5);
-    stand.apply();
+    assert_eq!(stand.apply().changes().len(), 5);
     stand.assert_empty_plan();
     let other = cluster.stand(&config("").replace("count = 5", "count = 1"));
     let refused = other.apply_failing().one_error();

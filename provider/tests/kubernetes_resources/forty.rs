@@ -93,6 +93,8 @@ impl Live {
 
     /// Creates one object of the model, with its status where no controller of the server writes it.
     async fn create(&self, plural: &str, object: Value) {
+        // Nobody counts daemons: that they run is told of other pods.
+        let is_daemon = object["metadata"]["namespace"] == "kube-system";
         let mut object = self.named(object);
         // Nobody made the owners, and what has none of its owners is collected.
         object["metadata"].as_object_mut().unwrap().remove("ownerReferences");
@@ -105,7 +107,7 @@ impl Live {
         let api = dynamic(&self.client, plural, &object);
         let made: DynamicObject = serde_json::from_value(object).unwrap();
         api.create(&PostParams::default(), &made).await.unwrap();
-        if let (Some(status), "pods" | "nodeclaims") = (status, plural) {
+        if let (Some(status), "pods" | "nodeclaims", false) = (status, plural, is_daemon) {
             let patch = Patch::Merge(json!({ "status": status }));
             api.patch_status(&made.name_any(), &PatchParams::default(), &patch).await.unwrap();
         }

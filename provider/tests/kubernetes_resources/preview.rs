@@ -77,6 +77,12 @@ fn a_plan_tells_which_nodes_it_will_replace() {
     let label = told(&stand.plan());
     assert!(label.len() == 1 && label[0].contains("3 of 3 nodes") && label[0].contains("3 waves"), "{label:?}");
 
+    // Nothing is said where that is asked for.
+    let offline = PROVIDER.replace("{\n  kube", "{\n  offline_plan = true\n  kube");
+    stand.write(&config(&pool, both, "b", "").replace(PROVIDER, &offline));
+    let quiet = stand.plan();
+    assert_eq!((quiet.changes().len(), told(&quiet)), (1, vec![]), "{}", quiet.text);
+
     // What goes has no preview, whatever else a destroy is told.
     let going = stand.tofu(&["plan", "-destroy", "-json"]);
     assert_eq!((going.code, told(&going)), (0, vec![]), "{}", going.text);

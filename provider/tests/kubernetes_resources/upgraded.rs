@@ -11,6 +11,7 @@ fn a_state_of_an_older_version_needs_no_change() {
     let Some(cluster) = Cluster::find_alone("a_state_of_an_older_version_needs_no_change") else { return };
     let _turn = claims();
     let name = cluster.unique("older");
+    let _namespace = cluster.namespace(&name);
     cluster.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "aws-auth", "namespace": "kube-system" },
         "data": { "mapRoles": "[]\n" } }));
     let config = format!(

@@ -8,6 +8,7 @@ fn what_was_deleted_is_made_again() {
     let Some(cluster) = Cluster::find("what_was_deleted_is_made_again") else { return };
     let _turn = claims();
     let name = cluster.unique("vanished");
+    let _namespace = cluster.namespace(&name);
     let stand = cluster.stand(&format!(
         r#"
 {PROVIDER_OF_DEMO}
@@ -28,25 +29,23 @@ resource "karp_controller" "it" {{
     cluster.kubectl(&["delete", "nodepool", &name]);
     cluster.kubectl(&["delete", "ec2nodeclass", &name]);
     cluster.kubectl(&["-n", &name, "delete", "deployment", "karpenter"]);
-    let mut changes = stand.plan().changes();
+    let mut changes = stand.apply().changes();
     changes.sort();
     // The rest of the controller is still there, so that it is put right.
     let expected =
         [("create", "karp_node_class.it"), ("create", "karp_node_pool.it"), ("update", "karp_controller.it")];
     assert_eq!(changes, expected.map(|(action, address)| (action.to_owned(), address.to_owned())));
-    stand.apply();
     stand.assert_empty_plan();
     assert!(cluster.get(&["-n", &name, "deployment", "karpenter"]).is_object());
 
     // Another name is another object: the old one goes.
     let other = cluster.unique("replaced");
     stand.write(&format!("{PROVIDER_OF_DEMO}{CRDS}{}", pool(&other, r#"{ cpu = "100" }"#)));
-    let mut changes = stand.plan().changes();
+    let mut changes = stand.apply().changes();
     changes.sort();
     let expected =
         [("delete", "karp_controller.it"), ("delete", "karp_node_class.it"), ("replace", "karp_node_pool.it")];
     assert_eq!(changes, expected.map(|(action, address)| (action.to_owned(), address.to_owned())));
-    stand.apply();
     stand.assert_empty_plan();
     assert!(cluster.get(&["nodepool", &name]).is_null() && cluster.get(&["nodepool", &other]).is_object());
     stand.destroy();
@@ -59,9 +58,8 @@ fn definitions_that_somebody_deleted_come_back_and_are_imported() {
     let stand = cluster.stand(&adopting);
     stand.apply();
     cluster.kubectl(&["delete", "crd", "nodeoverlays.karpenter.sh"]);
-    let plan = stand.plan();
+    let plan = stand.apply();
     assert_eq!(plan.changes(), [("update".to_owned(), "karp_crds.this".to_owned())], "{}", plan.text);
-    stand.apply();
     stand.assert_empty_plan();
     assert!(cluster.get(&["crd", "nodeoverlays.karpenter.sh"]).is_object());
 
@@ -98,15 +96,13 @@ fn an_entry_of_aws_auth_that_somebody_took_out_or_edited_comes_back() {
     for (entries, action) in [("[]\n".to_owned(), "create"), (written.replace("system:nodes", "theirs"), "update")] {
         assert_ne!(entries, written);
         patch(&entries);
-        assert_eq!(stand.plan().changes(), [(action.to_owned(), "karp_aws_auth_entry.it".to_owned())]);
-        stand.apply();
+        assert_eq!(stand.apply().changes(), [(action.to_owned(), "karp_aws_auth_entry.it".to_owned())]);
         stand.assert_empty_plan();
         assert_eq!(read(), written);
     }
 
     stand.write(&entry("two"));
-    assert_eq!(stand.plan().changes(), [("replace".to_owned(), "karp_aws_auth_entry.it".to_owned())]);
-    stand.apply();
+    assert_eq!(stand.apply().changes(), [("replace".to_owned(), "karp_aws_auth_entry.it".to_owned())]);
     stand.assert_empty_plan();
     let left = read();
     assert!(left.contains("role/two") && !left.contains("role/one"), "{left}");
