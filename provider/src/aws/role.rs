@@ -328,7 +328,8 @@ pub async fn attached(iam: &Client, name: &str) -> Result<BTreeSet<String>, Fail
     Ok(arns)
 }
 
-async fn detach(iam: &Client, name: &str, arn: &str) -> Result<(), Failure> {
+/// Takes a policy off a role; one that is not on it, or no role at all, is fine.
+pub async fn detach(iam: &Client, name: &str, arn: &str) -> Result<(), Failure> {
     match iam.detach_role_policy().role_name(name).policy_arn(arn).send().await {
         Ok(_) => Ok(()),
         Err(e) => match Failure::aws(format!("detach policy {arn} from role {name:?}"), e) {

@@ -12,7 +12,7 @@ use super::controller_scope as scope;
 use super::iam_role::{self, Purpose};
 use crate::aws::Origin;
 use crate::aws::tags::Tags;
-use crate::aws::{managed_policy, pod_identity, policies};
+use crate::aws::{managed_policy, pod_identity, policies, role};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -240,8 +240,12 @@ impl Resource for ControllerRole {
         if let Some(id) = &model.association_id {
             pod_identity::delete(aws, &model.subject(), id).await?;
         }
-        iam_role::delete(aws, ctx, &prior).await?;
-        Ok(managed_policy::delete_all(aws.iam(), ctx, &policies).await?)
+        // The role goes last: a refresh without it forgets the policies that a run which died before left.
+        for arn in &policies {
+            role::detach(aws.iam(), model.name.as_deref().unwrap_or_default(), arn).await?;
+        }
+        managed_policy::delete_all(aws.iam(), ctx, &policies).await?;
+        iam_role::delete(aws, ctx, &prior).await
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
