@@ -10,29 +10,11 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::stand::{Sandbox, Stand};
+use crate::stopped::{APPLY, DESTROY, RESOURCES};
 use crate::teardown::Kubectl;
 
-/// What each round has of its own.
+/// What each round has of its own, beside what others do that are stopped.
 const EACH: &str = r#"
-resource "karp_node_role" "this" {
-  name = "NAME-node"
-}
-resource "karp_instance_profile" "this" {
-  name      = "NAME"
-  role_name = karp_node_role.this.name
-}
-resource "karp_interruption_queue" "this" {
-  name = "NAME"
-}
-resource "karp_fargate_pod_execution_role" "this" {
-  name = "NAME-fargate"
-}
-resource "karp_fargate_profile" "this" {
-  name                   = "NAME"
-  pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
-  subnet_ids             = SUBNETS
-  selectors              = [{ namespace = "NAME" }]
-}
 resource "karp_access_entry" "this" {
   principal_arn = karp_node_role.this.arn
 }
@@ -98,8 +80,6 @@ resource "karp_aws_auth_entry" "this" {
   role_arn = karp_node_role.this.arn
 }
 "#;
-const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
-const DESTROY: [&str; 3] = ["destroy", "-json", "-auto-approve"];
 /// Kills are spread over so many calls to AWS that name what is made: a whole apply makes some more.
 const CALLS: u64 = 90;
 /// Kills are spread over so many resources that were begun or done with: all of a cluster's, twice.
@@ -127,7 +107,7 @@ impl Rounds<'_> {
         let cluster =
             format!("  adopt_existing = true\n  kubernetes = {{ config_path = {:?} }}", self.kubectl.kubeconfig);
         let own = if self.of_cluster { OF_CLUSTER } else { OF_ACCOUNT };
-        let resources = format!("{EACH}{own}").replace("NAME", name);
+        let resources = format!("{RESOURCES}{EACH}{own}").replace("NAME", name);
         self.sandbox.provider(&cluster) + &resources.replace("SUBNETS", &format!("{:?}", self.sandbox.subnet_ids))
     }
 

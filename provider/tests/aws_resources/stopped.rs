@@ -9,7 +9,8 @@ use serde_json::json;
 use crate::stand::{FARGATE_SECONDS, Sandbox, Stand};
 use crate::tofu::Run;
 
-const RESOURCES: &str = r#"
+/// Resources that each test of a stopped run has of its own.
+pub const RESOURCES: &str = r#"
 resource "karp_node_role" "this" {
   name = "NAME-node"
 }
@@ -38,8 +39,8 @@ const KEPT: [(&str, &str, &str); 5] = [
     ("karp_fargate_pod_execution_role.this", "roles", "NAME-fargate"),
     ("karp_fargate_profile.this", "fargate_profiles", "CLUSTER/NAME"),
 ];
-const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
-const DESTROY: [&str; 3] = ["destroy", "-json", "-auto-approve"];
+pub const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
+pub const DESTROY: [&str; 3] = ["destroy", "-json", "-auto-approve"];
 /// How soon OpenTofu ends after Ctrl-C when the provider waits for something.
 const SOON: Duration = Duration::from_secs(5);
 /// How long a call or a Fargate profile may take to be seen.
