@@ -163,6 +163,14 @@ pub async fn edit_node(client: &Client, seen: &Node, change: impl Fn(&Node) -> O
     Ok(Outcome::Nothing)
 }
 
+/// Labels a node, whoever else writes it in the same moment: the UID makes the API server refuse another node of the same name.
+pub async fn label_node(client: &Client, node: &Node, (key, value): (&str, &str)) -> kube::Result<Outcome> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let patch = json!({ "metadata": { "uid": node.uid(), "labels": { key: value } } });
+    let patched = nodes.patch(&node.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await;
+    unless(patched, |status| status.is_not_found() || status.is_conflict() || status.is_invalid())
+}
+
 /// Sets `status.nominatedNodeName`; the UID in the patch makes the API server refuse another pod of the same name.
 async fn nominate(client: &Client, pod: &PodKey, uid: &str, node: &str) -> kube::Result<Outcome> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);

@@ -159,11 +159,9 @@ pub async fn initialize(
     quiet: Option<SignedDuration>,
     context: &Context,
 ) -> Result<Action, Error> {
-    effect::edit_node(&context.client, node, |node| {
-        let missing = node.labels().get(labels::INITIALIZED).is_none_or(|value| value != "true");
-        missing.then(|| json!({ "metadata": { "labels": { (labels::INITIALIZED): "true" } } }))
-    })
-    .await?;
+    if node.labels().get(labels::INITIALIZED).is_none_or(|value| value != "true") {
+        effect::label_node(&context.client, node, (labels::INITIALIZED, "true")).await?;
+    }
     let written = node_claim::write(context, claim, |status, now| {
         // what was promised stays in sight, so that a node that lacks some of it is found
         status.capacity.get_or_insert_with(|| read.capacity.clone());
