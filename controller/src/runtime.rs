@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
+use karp_domain::lease::RENEW_DEADLINE;
 use kube::config::Kubeconfig;
 use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{CloudProvider, Store, Unavailable, aws::Aws, simulated::Simulated};
 use crate::observe::Stores;
+use crate::ops::calls;
 use crate::ops::events::Events;
 use crate::ops::health::{self, Health};
 use crate::ops::leader::{Election, Fence};
@@ -81,12 +83,12 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     let reach = "no way to reach the API server (KUBECONFIG or in-cluster)";
     let mut config = Config::infer().await.context(reach)?;
     // the lease is written by a client of its own: all other writes are for the leader
-    let keeper = Client::try_from(config.clone()).context(reach)?;
+    let keeper = Client::try_from(calls::patient(config.clone(), RENEW_DEADLINE)).context(reach)?;
     let fence = Fence::shut();
-    let client = fence.client(config.clone()).context(reach)?;
+    let client = calls::client(config.clone(), &fence).context(reach)?;
     // A budget's refusal is an answer, which kube's retries would sit on for minutes.
     config.default_retry = false;
-    let evictor = fence.client(config).context(reach)?;
+    let evictor = calls::client(config, &fence).context(reach)?;
     let metrics = Arc::new(Metrics::new());
     let health = Arc::new(Health::default());
     let ports = (options.metrics_port, options.health_probe_port);

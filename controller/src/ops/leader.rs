@@ -12,11 +12,10 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use karp_aws::change::Permit;
 use karp_domain::lease::{Elector, Move, RENEW_DEADLINE, RETRY_PERIOD};
 use kube::api::{ListParams, ObjectMeta, PostParams};
-use kube::client::ClientBuilder;
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 use tower::BoxError;
-use tower::filter::{FilterLayer, Predicate};
+use tower::filter::Predicate;
 
 /// Refuses what a process would write that does not lead any more, though it may not know that yet: it was paused, or cut off. The clients
 /// of the API server and of EC2 ask it by themselves, just before they send. Cheap to clone.
@@ -43,6 +42,12 @@ impl Fence {
         self.until.store(u64::MAX, Ordering::Release);
     }
 
+    /// Shuts it again, as when the lease has run out.
+    #[cfg(test)]
+    pub fn close(&self) {
+        self.until.store(0, Ordering::Release);
+    }
+
     /// Lets writes pass until so long after the start.
     fn hold_until(&self, until: Duration) {
         self.until.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
@@ -65,14 +70,6 @@ impl Fence {
     pub fn permit(&self) -> Permit {
         let fence = self.clone();
         Permit::new(move || fence.check().is_ok())
-    }
-
-    /// Makes a client whose writes are fenced.
-    ///
-    /// # Errors
-    /// When the configuration makes no client.
-    pub fn client(&self, config: Config) -> kube::Result<Client> {
-        Ok(ClientBuilder::try_from(config)?.with_layer(&FilterLayer::new(self.clone())).build())
     }
 }
 
