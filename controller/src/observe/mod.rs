@@ -2,6 +2,7 @@
 
 mod objects;
 mod pods;
+mod readings;
 mod snapshot;
 pub mod unread;
 mod watch;
@@ -14,12 +15,13 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, PersistentVolume, 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
-use karp_domain::cluster::{Pod, PodKey};
+use karp_domain::cluster::{self, Pod, PodKey};
 use kube::Client;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use readings::Readings;
 use unread::Aside;
 
 pub use pods::PodCache;
@@ -68,6 +70,8 @@ pub struct Stores {
     pub namespaces: Store<Namespace>,
     pub volumes: Volumes,
     pub aside: Aside,
+    read_nodes: Readings<Node, cluster::Node>,
+    read_claims: Readings<NodeClaim, cluster::Claim>,
     changes: broadcast::Sender<Change>,
 }
 
@@ -118,6 +122,8 @@ impl Stores {
             namespaces: feed.store("Namespace", |_| Change::Namespace),
             volumes: Volumes::start(&feed),
             aside,
+            read_nodes: Readings::default(),
+            read_claims: Readings::default(),
             changes,
         }
     }

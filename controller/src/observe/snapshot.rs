@@ -41,8 +41,8 @@ impl Stores {
             now,
             pods,
             unread: self.pods.unreadable().into_iter().filter_map(|(key, unread)| Some((unread.node?, key))).collect(),
-            nodes: read(self.nodes.state(), Node::from_kube, &mut unreadable),
-            claims: read(self.claims.state(), Claim::from_kube, &mut unreadable),
+            nodes: sift(self.read_nodes.read(self.nodes.state(), Node::from_kube), &mut unreadable),
+            claims: sift(self.read_claims.read(self.claims.state(), Claim::from_kube), &mut unreadable),
             pools: read(self.pools.state(), Pool::from_kube, &mut unreadable),
             daemons: read(self.daemons.state(), |set| DaemonSet::admitted(set, &ranges, &daemons), &mut unreadable),
             budgets: read(self.budgets.state(), PodBudget::from_kube, &mut unreadable),
@@ -114,10 +114,22 @@ fn read<K: Resource<DynamicType = ()>, T>(
     one: impl Fn(&K) -> Result<T, Unreadable>,
     unreadable: &mut Vec<LeftOut>,
 ) -> Vec<Arc<T>> {
-    let mut all = Vec::with_capacity(objects.len());
-    for object in objects {
-        match one(&object) {
-            Ok(read) => all.push(Arc::new(read)),
+    let read = objects.into_iter().map(|object| {
+        let read = one(&object).map(Arc::new);
+        (object, read)
+    });
+    sift(read, unreadable)
+}
+
+/// Parts what could be read from what could not.
+fn sift<K: Resource<DynamicType = ()>, T>(
+    objects: impl IntoIterator<Item = (Arc<K>, Result<Arc<T>, Unreadable>)>,
+    unreadable: &mut Vec<LeftOut>,
+) -> Vec<Arc<T>> {
+    let mut all = Vec::new();
+    for (object, read) in objects {
+        match read {
+            Ok(read) => all.push(read),
             Err(why) => unreadable.push(LeftOut { about: effect::reference(&*object), why }),
         }
     }

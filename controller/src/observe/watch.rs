@@ -1,10 +1,12 @@
 //! One watch a kind: relists by itself, leaves out what nobody reads, and goes on past objects that cannot be read.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use k8s_openapi::api::core::v1::Node;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{Lookup, ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::{self, Event, watcher};
@@ -116,7 +118,7 @@ struct Sorter {
 }
 
 impl Sorter {
-    fn sort<K: Resource<DynamicType = ()>>(&mut self, event: Event<Guarded<K>>) -> Seen<K> {
+    fn sort<K: Resource<DynamicType = ()> + 'static>(&mut self, event: Event<Guarded<K>>) -> Seen<K> {
         let (seen, changed) = match event {
             Event::Init => {
                 self.listing.clear();
@@ -165,7 +167,12 @@ impl Sorter {
 }
 
 /// Leaves out what nobody reads.
-fn stripped<K: Resource<DynamicType = ()>>(mut object: K) -> K {
+fn stripped<K: Resource<DynamicType = ()> + 'static>(mut object: K) -> K {
     object.meta_mut().managed_fields = None;
+    // a kubelet lists up to fifty, each with its names
+    let node = (&mut object as &mut dyn Any).downcast_mut::<Node>();
+    if let Some(status) = node.and_then(|node| node.status.as_mut()) {
+        status.images = None;
+    }
     object
 }
