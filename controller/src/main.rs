@@ -13,6 +13,12 @@ mod runtime;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tikv_jemallocator::Jemalloc;
+
+/// The C library's allocator kept 70 MiB more at 1,000 nodes: pieces of what passed lie between those that stay. `.cargo/config.toml` says how
+/// this one is set.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     match cli::Cli::try_parse() {

@@ -43,7 +43,7 @@ impl std::error::Error for Lacks {}
 /// # Errors
 /// When something lacks: all of it.
 pub fn check(work: Work) -> Result<(), Lacks> {
-    let mut found = vec![go(), python(), c_compiler()];
+    let mut found = vec![go(), python(), c_tools()];
     if work == Work::Verify {
         found.push(node());
     }
@@ -79,14 +79,15 @@ fn node() -> Result<(), Lack> {
     Ok(())
 }
 
-fn c_compiler() -> Result<(), Lack> {
-    if output("cc", &["--version"]).is_some() {
-        return Ok(());
+fn c_tools() -> Result<(), Lack> {
+    let needed = [("cc", "a C compiler is missing (no `cc` on PATH)"), ("make", "make is missing (no `make` on PATH)")];
+    match needed.into_iter().find(|(command, _)| output(command, &["--version"]).is_none()) {
+        None => Ok(()),
+        Some((_, what)) => Err(Lack {
+            what: what.to_owned(),
+            fix: "install it (Debian and Ubuntu: `apt-get install build-essential`; macOS: `xcode-select --install`)",
+        }),
     }
-    Err(Lack {
-        what: "a C compiler is missing (no `cc` on PATH)".to_owned(),
-        fix: "install one (Debian and Ubuntu: `apt-get install build-essential`; macOS: `xcode-select --install`)",
-    })
 }
 
 type Version = (u32, u32);
