@@ -1,6 +1,7 @@
 //! What an operation of a resource may ask of the plugin: stop token, time limit, private state, progress.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,6 +9,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Diagnostic, Diagnostics, Value};
+
+/// How long a call that makes something may take to be answered once its operation ought to end: an answer that is on its way comes within
+/// this, and who pressed Ctrl-C waits no longer for a server that does not answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a wait ended before its aim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -121,6 +126,30 @@ impl Context {
         }
     }
 
+    /// Runs a call that makes something until it is answered: one that is cut off may have made what no state knows of. Where the user
+    /// stops or the time limit passes meanwhile, its answer may take ten more seconds; where that was before, the call is not begun.
+    ///
+    /// # Errors
+    /// Which of the two ended it.
+    pub async fn carry_out<T>(&self, call: impl Future<Output = T>) -> Result<T, Interrupted> {
+        if self.stop.is_cancelled() {
+            return Err(Interrupted::Stopped);
+        }
+        if self.remaining().is_zero() {
+            return Err(Interrupted::TimedOut { limit: self.limit });
+        }
+        self.answered(ANSWER_PATIENCE, call).await
+    }
+
+    /// Runs a call to its answer, and for `patience` beyond the end of the operation.
+    async fn answered<T>(&self, patience: Duration, call: impl Future<Output = T>) -> Result<T, Interrupted> {
+        let mut call = pin!(call);
+        match self.run(&mut call).await {
+            Ok(answer) => Ok(answer),
+            Err(interrupted) => tokio::time::timeout(patience, call).await.map_err(|_| interrupted),
+        }
+    }
+
     /// Sleeps between two looks at something; every wait loop uses this.
     ///
     /// # Errors
@@ -161,5 +190,41 @@ impl Context {
 
     fn record(&self) -> std::sync::MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ctx(milliseconds: u64) -> Context {
+        Context::new(CancellationToken::new(), Duration::from_millis(milliseconds))
+    }
+
+    /// Takes so many milliseconds.
+    async fn call(milliseconds: u64) -> &'static str {
+        tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+        "made"
+    }
+
+    #[tokio::test]
+    async fn what_is_under_way_is_answered_although_the_user_stops() {
+        let ctx = ctx(600_000);
+        let stops = async {
+            call(20).await;
+            ctx.stop().cancel();
+        };
+        let (answer, ()) = tokio::join!(ctx.carry_out(call(100)), stops);
+        assert_eq!(answer, Ok("made"));
+        let begun = async { panic!("it was stopped before") };
+        assert_eq!(ctx.carry_out::<()>(begun).await, Err(Interrupted::Stopped));
+    }
+
+    #[tokio::test]
+    async fn the_limit_leaves_an_answer_its_time_and_no_more() {
+        let late = |milliseconds| Err(Interrupted::TimedOut { limit: Duration::from_millis(milliseconds) });
+        assert_eq!(ctx(20).carry_out(call(100)).await, Ok("made"));
+        assert_eq!(ctx(20).answered(Duration::from_millis(50), call(60_000)).await, late(20));
+        assert_eq!(ctx(0).carry_out(call(0)).await, late(0));
     }
 }

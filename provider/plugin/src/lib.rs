@@ -14,7 +14,8 @@
 //! | `moved` from another type or provider | [`Resource::take_over`], [`Moved`] |
 //! | write-only attributes | [`Attribute::write_only`], [`Context::config`] |
 //! | unknown values with promises ("not null", "begins with") | [`Attribute::never_null`], [`Attribute::begins_with`] |
-//! | private state, time limits, Ctrl-C | [`Context`] |
+//! | private state, time limits | [`Context`] |
+//! | Ctrl-C, and what a call makes that is under way then | [`Context::stop`], [`Context::carry_out`], [`Context::save`] |
 //! | data sources, functions, ephemeral resources | [`DataSource`], [`Function`], [`EphemeralResource`] |
 //!
 //! # A provider

@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use karp_kube::Error;
-use karp_kube::wait::{self, Look, Until};
 use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
+use tokio::time::Instant;
 
-use super::custom_object::{failure, needs, waited};
+use super::custom_object::{failure, needs};
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::aws_auth::{Entry, MapRoles};
 use crate::provider::{Handle, Part};
@@ -22,6 +23,10 @@ use crate::session::Session;
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "aws-auth";
 const KEY: &str = "mapRoles";
+/// Attempts are this far apart.
+const PAUSE: Duration = Duration::from_millis(250);
+/// An API server that does not answer is borne this long.
+const PATIENCE: Duration = Duration::from_secs(30);
 const NODE_NAME: &str = "system:node:{{EC2PrivateDNSName}}";
 const NODE_GROUPS: [&str; 2] = ["system:bootstrappers", "system:nodes"];
 
@@ -47,8 +52,17 @@ impl Model {
     }
 }
 
+/// What is known of an earlier attempt to write the same.
+#[derive(Clone, Copy, PartialEq)]
+enum Earlier {
+    /// There was none, or it was refused.
+    None,
+    /// Nobody knows whether it was carried out.
+    Unanswered,
+}
+
 /// What is to be done with the entries; `false` leaves the ConfigMap untouched.
-type Edit<'a> = &'a (dyn Fn(&mut MapRoles) -> Result<bool, Failure> + Sync);
+type Edit<'a> = &'a (dyn Fn(&mut MapRoles, Earlier) -> Result<bool, Failure> + Sync);
 
 impl AwsAuthEntry {
     /// Makes the kind on a handle.
@@ -62,13 +76,13 @@ impl AwsAuthEntry {
         let model: Model = tfplugin::from_value(planned)?;
         let entry = model.entry();
         let doing = format!("enter {} in {NAMESPACE}/{NAME}", model.role_arn);
-        let edit = |roles: &mut MapRoles| {
+        let edit = |roles: &mut MapRoles, earlier: Earlier| {
             let same = |found: &Entry| {
                 found.username == entry.username
                     && found.groups.iter().collect::<BTreeSet<_>>() == entry.groups.iter().collect()
             };
             match roles.find(&entry.role_arn) {
-                Some(found) if same(&found) && adopt => Ok(false),
+                Some(found) if same(&found) && (adopt || earlier == Earlier::Unanswered) => Ok(false),
                 Some(found) if !adopt => {
                     let what = format!("the role has an entry already, as {:?}", found.username);
                     Err(Failure::new(Kind::Exists, &doing, what).at("role_arn"))
@@ -160,7 +174,7 @@ impl Resource for AwsAuthEntry {
         let session = self.handle.session();
         let arn = prior.get("role_arn").as_str().unwrap_or_default();
         let doing = format!("take {arn} out of {NAMESPACE}/{NAME}");
-        Ok(change(ctx, &session.kube().await?, &doing, &|roles| Ok(roles.remove(arn))).await?)
+        change(ctx, &session.kube().await?, &doing, &|roles, _| Ok(roles.remove(arn))).await
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -200,23 +214,50 @@ fn parse(map: Option<&ConfigMap>) -> Result<MapRoles, Failure> {
 }
 
 /// Changes the entries. The version that was read is sent along, so that a change of others in between is read again and not lost.
-async fn change(ctx: &Context, client: &Client, doing: &str, edit: Edit<'_>) -> Result<(), Failure> {
-    let limit = Until::after(ctx.remaining(), ctx.stop());
-    let changed = wait::until(&limit, || async {
-        let live = find(client).await?;
-        let edited = parse(live.as_ref()).and_then(|mut roles| Ok(edit(&mut roles)?.then_some(roles)));
-        let text = edited.and_then(|roles| {
-            let text = roles.map(|roles| roles.render()).transpose();
-            text.map_err(|what| Failure::new(Kind::Unexpected, doing, what))
-        });
-        let text = match text {
-            Ok(Some(text)) => text,
-            Ok(None) => return Ok(Look::Done(Ok(()))),
-            Err(refused) => return Ok(Look::Done(Err(refused))),
+async fn change(ctx: &Context, client: &Client, doing: &str, edit: Edit<'_>) -> Result<(), Diagnostics> {
+    let mut earlier = Earlier::None;
+    let mut failing_since = None;
+    loop {
+        // Cut off, a write may have been done all the same.
+        let error = match ctx.carry_out(attempt(client, doing, edit, &mut earlier)).await? {
+            Ok(done) => return Ok(done?),
+            Err(error) => error,
         };
-        write(client, live, text).await.map(|()| Look::Done(Ok(())))
+        match error {
+            // Others were faster. They come to an end, and the operation's limit holds besides.
+            Error::Stale { .. } => (earlier, failing_since) = (Earlier::None, None),
+            error if error.is_transient() => {
+                if failing_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    return Err(failure(doing, error).into());
+                }
+            }
+            error => return Err(failure(doing, error).into()),
+        }
+        ctx.sleep(PAUSE).await?;
+    }
+}
+
+/// Reads the entries, edits them and writes them once.
+async fn attempt(
+    client: &Client,
+    doing: &str,
+    edit: Edit<'_>,
+    earlier: &mut Earlier,
+) -> Result<Result<(), Failure>, Error> {
+    let live = find(client).await?;
+    let edited = parse(live.as_ref()).and_then(|mut roles| Ok(edit(&mut roles, *earlier)?.then_some(roles)));
+    let text = edited.and_then(|roles| {
+        let text = roles.map(|roles| roles.render()).transpose();
+        text.map_err(|what| Failure::new(Kind::Unexpected, doing, what))
     });
-    changed.await.map_err(|error| waited(doing, error))?
+    match text {
+        Ok(Some(text)) => {
+            *earlier = Earlier::Unanswered;
+            write(client, live, text).await.map(Ok)
+        }
+        Ok(None) => Ok(Ok(())),
+        Err(refused) => Ok(Err(refused)),
+    }
 }
 
 async fn write(client: &Client, live: Option<ConfigMap>, text: String) -> Result<(), Error> {

@@ -15,6 +15,7 @@ use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema
 use super::controller_import::{self, Live};
 use super::custom_object::{failure, needs, waited};
 use super::{controller_schema, controller_wait, identity, inherit, node_claims};
+use crate::aws::Origin;
 use crate::manifests::controller::{NAME, Object, SERVICE_MONITORS, Settings, version};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
 use crate::provider::{Handle, Part};
@@ -48,14 +49,22 @@ impl Controller {
         // What a creation leaves open, the next refresh counts.
         let ready = planned.get("ready_replicas");
         let state = if ready.is_known() { state } else { state.with("ready_replicas", Value::Null) };
-        ensure_namespace(&client, &settings).await?;
         let force = if planned.get("force_conflicts").as_bool() == Some(true) { Force::Yes } else { Force::No };
-        for object in settings.objects() {
-            let manager = Manager { name: FIELD_MANAGER, force };
-            let applied = ctx.run(apply::json(&client, manager, object.plural, &object.json)).await?;
-            applied.map_err(|error| refused(&object, error))?;
-            ctx.save(state.clone());
-        }
+        // A stop amid these few calls does not keep the rest: half a controller would be destroyed and made again, which is refused while
+        // nodes live.
+        let all = async {
+            if ensure_namespace(&client, &settings).await? == Origin::Made {
+                ctx.save(state.clone());
+            }
+            for object in settings.objects() {
+                let manager = Manager { name: FIELD_MANAGER, force };
+                let applied = apply::json(&client, manager, object.plural, &object.json).await;
+                applied.map_err(|error| refused(&object, error))?;
+                ctx.save(state.clone());
+            }
+            Ok::<(), Diagnostics>(())
+        };
+        ctx.carry_out(all).await??;
         if planned.get("wait").as_bool() != Some(false) {
             controller_wait::at_work(ctx, &client, &settings).await?;
         }
@@ -315,21 +324,22 @@ async fn find(client: &Client, object: &Object) -> Result<Option<Json>, Failure>
     Ok(live.and_then(|live| serde_json::to_value(live).ok()))
 }
 
-/// Makes the namespace where it is not there yet; one that others made is left as it is.
-async fn ensure_namespace(client: &Client, settings: &Settings) -> Result<(), Failure> {
+/// Makes the namespace where it is not there yet; one that others made is left as it is. Says whether it was made now.
+async fn ensure_namespace(client: &Client, settings: &Settings) -> Result<Origin, Failure> {
     if settings.create_namespace == Some(false) {
-        return Ok(());
+        return Ok(Origin::Adopted);
     }
     let object = settings.namespace_object();
     let api = Api::<Namespace>::all(client.clone());
     let doing = format!("create namespace {:?}", settings.namespace());
     let live = api.get_opt(settings.namespace()).await.map_err(|error| failure(&doing, error.into()))?;
+    let origin = if live.is_some() { Origin::Adopted } else { Origin::Made };
     if live.is_some_and(|live| !is_ours(&live)) {
-        return Ok(());
+        return Ok(origin);
     }
     let manager = Manager { name: FIELD_MANAGER, force: Force::Yes };
     apply::json(client, manager, object.plural, &object.json).await.map_err(|error| failure(doing, error))?;
-    Ok(())
+    Ok(origin)
 }
 
 /// Says whether the namespace is there and one that a destroy takes away.

@@ -52,17 +52,22 @@ impl Crds {
         // What it is about to apply is nobody else's any more, or was asked for.
         let manager = Manager { name: FIELD_MANAGER, force: Force::Yes };
         let state = told(planned);
-        for (definition, step) in WANTED.iter().zip(steps) {
-            if step == Step::Apply {
-                let doing = format!("apply CRD {}", name_of(definition));
-                let marked = definition::with_mark(definition);
-                let applied = ctx.run(apply::json(&client, manager, "customresourcedefinitions", &marked)).await?;
-                applied.map_err(|error| failure(doing, error))?;
+        // A stop does not keep those that are left: they are few, and one without the others serves nobody.
+        let all = async {
+            for (definition, step) in WANTED.iter().zip(steps) {
+                if step == Step::Apply {
+                    let doing = format!("apply CRD {}", name_of(definition));
+                    let marked = definition::with_mark(definition);
+                    let applied = apply::json(&client, manager, "customresourcedefinitions", &marked).await;
+                    applied.map_err(|error| failure(doing, error))?;
+                }
+                if made_here {
+                    ctx.save(state.clone());
+                }
             }
-            if made_here {
-                ctx.save(state.clone());
-            }
-        }
+            Ok::<(), Failure>(())
+        };
+        ctx.carry_out(all).await??;
         for definition in WANTED.iter() {
             let name = name_of(definition);
             let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());

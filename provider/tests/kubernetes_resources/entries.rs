@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use crate::stand::Cluster;
+use crate::stand::{AwsAuth, Cluster};
 use crate::{CRDS, PROVIDER, class};
 
 /// Leaves the CRDs out, for a stand that imports.
@@ -81,22 +81,18 @@ fn an_entry_of_aws_auth_leaves_those_of_others() {
     let Some(cluster) = Cluster::find("an_entry_of_aws_auth_leaves_those_of_others") else { return };
     let theirs = "- rolearn: arn:aws:iam::111122223333:role/workers\n  username: system:node:{{EC2PrivateDNSName}}\n  groups:\n  - \
                   system:bootstrappers\n  - system:nodes\n";
-    cluster.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "aws-auth", "namespace": "kube-system" },
-        "data": { "mapRoles": theirs, "mapUsers": "[]\n" } }));
+    let aws_auth = AwsAuth::with(&cluster, theirs);
     let config = |more: &str| {
         format!(
             "{PROVIDER}resource \"karp_aws_auth_entry\" \"nodes\" {{\n  count = 5\n  role_arn = \
              \"arn:aws:iam::111122223333:role/path/nodes-${{count.index}}\"\n{more}\n}}\n"
         )
     };
-    let read = || {
-        cluster.get(&["-n", "kube-system", "configmap", "aws-auth"])["data"]["mapRoles"].as_str().unwrap().to_owned()
-    };
     let stand = cluster.stand(&config(""));
     // Five at the same time: none is lost.
     stand.apply();
     stand.assert_empty_plan();
-    let text = read();
+    let text = aws_auth.roles();
     assert!((0..5).all(|at| text.contains(&format!("role/nodes-{at}"))) && text.contains("role/workers"), "{text}");
 
     stand.write(&config("  username = \"system:node:{{SessionName}}\""));
@@ -115,19 +111,14 @@ fn an_entry_of_aws_auth_leaves_those_of_others() {
     assert_eq!(other.plan().changes().len(), 1, "the other name shows");
 
     // Broken by hand: told, and left as it is.
-    let patch = |text: &str| {
-        let patch = json!({ "data": { "mapRoles": text } }).to_string();
-        cluster.kubectl(&["-n", "kube-system", "patch", "configmap", "aws-auth", "--type=merge", "-p", &patch]);
-    };
-    let good = read();
-    patch("nonsense: [");
+    let good = aws_auth.roles();
+    aws_auth.edit("nonsense: [");
     let told = stand.plan();
     assert!(told.code == 1 && told.text.contains("mapRoles"), "{}", told.text);
-    patch(&good);
+    aws_auth.edit(&good);
     stand.destroy();
-    let left = read();
+    let left = aws_auth.roles();
     assert!(left.contains("role/workers") && !left.contains("role/nodes"), "{left}");
-    cluster.kubectl(&["-n", "kube-system", "delete", "configmap", "aws-auth"]);
 }
 
 /// The environment's address and context count where the block leaves them out, in each of the forms of hashicorp/kubernetes.

@@ -9,6 +9,7 @@ mod edited;
 mod edits;
 mod entries;
 mod forty;
+mod gate;
 mod late;
 mod moved;
 #[path = "../../src/preview/forty/objects.rs"]

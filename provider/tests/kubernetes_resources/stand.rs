@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use karp_kube::client::{Choice, Connection, connect};
 use serde_json::{Value, json};
@@ -15,6 +15,9 @@ use crate::tofu::{self, Run, Running};
 
 /// Tests share the CRDs; one that changes them has the cluster alone.
 static SHARED: RwLock<()> = RwLock::new(());
+
+/// A cluster has one `aws-auth`: tests of its entries take their turn.
+static AWS_AUTH: Mutex<()> = Mutex::new(());
 
 /// How a test shares the cluster with others.
 enum Share {
@@ -141,6 +144,39 @@ pub struct Namespace<'a> {
 impl Drop for Namespace<'_> {
     fn drop(&mut self) {
         let _ = self.cluster.command(&["delete", "namespace", &self.name, "--wait=false"]).output();
+    }
+}
+
+/// An `aws-auth` with these entries, which goes with the test.
+pub struct AwsAuth<'a> {
+    cluster: &'a Cluster,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl<'a> AwsAuth<'a> {
+    pub fn with(cluster: &'a Cluster, roles: &str) -> Self {
+        let turn = AWS_AUTH.lock().unwrap_or_else(PoisonError::into_inner);
+        cluster.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": roles, "mapUsers": "[]\n" } }));
+        Self { cluster, _turn: turn }
+    }
+
+    /// The entries as they are written.
+    pub fn roles(&self) -> String {
+        let live = self.cluster.get(&["-n", "kube-system", "configmap", "aws-auth"]);
+        live["data"]["mapRoles"].as_str().unwrap().to_owned()
+    }
+
+    /// Writes the entries by hand.
+    pub fn edit(&self, roles: &str) {
+        let patch = json!({ "data": { "mapRoles": roles } }).to_string();
+        self.cluster.kubectl(&["-n", "kube-system", "patch", "configmap", "aws-auth", "--type=merge", "-p", &patch]);
+    }
+}
+
+impl Drop for AwsAuth<'_> {
+    fn drop(&mut self) {
+        let _ = self.cluster.command(&["-n", "kube-system", "delete", "configmap", "aws-auth"]).output();
     }
 }
 

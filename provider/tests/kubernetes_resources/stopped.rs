@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::drain::{Controller, DESTROY, PATIENCE, leaving, make_claim};
-use crate::stand::{Cluster, Stand};
+use crate::gate::Gate;
+use crate::stand::{AwsAuth, Cluster, Stand};
 use crate::tofu::{Run, Running};
 use crate::{CRDS, claims, class, pool};
 
@@ -146,6 +147,22 @@ fn a_node_overlay() {
     });
 }
 
+/// Begins an apply and stops it while the answers at a gate are held back. After Ctrl-C they still come.
+fn cut(stand: &Stand<'_>, gate: &Gate, stop: Stop) {
+    let mut running = stand.begin(&APPLY);
+    gate.await_held(&mut running);
+    match stop {
+        Stop::CtrlC => assert!(running.interrupt()),
+        Stop::Kill => running.kill_provider(),
+    }
+    let is_over = gate.release(&mut running);
+    let released = Instant::now();
+    let run = running.end();
+    assert!(!is_over || stop == Stop::Kill, "it did not wait for the answers: {}", run.text);
+    assert!(released.elapsed() < SOON, "{stop:?}: it ended after {:?}: {}", released.elapsed(), run.text);
+    assert_eq!(run.code, 1, "{stop:?}: {}", run.text);
+}
+
 #[test]
 fn the_crds() {
     let Some(cluster) = Cluster::find_alone("stopped_crds") else { return };
@@ -155,8 +172,7 @@ fn the_crds() {
     maker.apply();
     let whole = names.map(columns);
     for stop in [Stop::CtrlC, Stop::Kill] {
-        let stand = cluster.stand(&format!("{BLOCK}{CRDS}"));
-        // Two have to be brought up to date; it is stopped once the first of them, the overlays', is.
+        // Two have to be brought up to date; it is stopped while the answer about the first of them, the overlays', is on its way.
         for name in names {
             let patch = r#"[{"op":"replace","path":"/spec/versions/0/additionalPrinterColumns","value":[]}]"#;
             cluster.kubectl(&[
@@ -169,20 +185,75 @@ fn the_crds() {
                 patch,
             ]);
         }
-        let mut running = stand.begin(&APPLY);
-        while columns(names[1]) != whole[1] && !running.is_over() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        match stop {
-            Stop::CtrlC => _ = running.interrupt(),
-            Stop::Kill => running.kill_provider(),
-        }
-        // It may have been done a moment before.
-        running.end();
+        let gate = Gate::before(&cluster, &["/nodeoverlays.karpenter.sh"]);
+        let stand = cluster.stand(&format!("{}{CRDS}", at(&gate, "  adopt_existing = true\n")));
+        cut(&stand, &gate, stop);
+        // What was begun is completed after Ctrl-C.
+        let done = [columns(names[0]) == whole[0], columns(names[1]) == whole[1]];
+        assert_eq!(done, [stop == Stop::CtrlC, true], "{stop:?}");
         stand.apply();
         stand.assert_empty_plan();
         assert_eq!(names.map(columns), whole, "{stop:?}");
         stand.destroy();
+    }
+}
+
+/// A provider block that goes through a gate.
+fn at(gate: &Gate, more: &str) -> String {
+    format!(
+        "provider \"karp\" {{\n  cluster_name = \"demo\"\n  kubernetes = {{ host = {:?} }}\n{more}}}\n",
+        gate.address
+    )
+}
+
+/// Resources that are made side by side, each by a call of its own that comes first.
+fn side_by_side(name: &str) -> String {
+    let pool = pool(name, "{ cpu = \"100\" }");
+    let class = class(name, "  wait_for_ready = false\n");
+    let all = format!(
+        "{class}{pool}resource \"karp_node_overlay\" \"it\" {{\n  name = {name:?}\n  price_adjustment = \"-30%\"\n  requirements = [{{ key \
+         = \"karpenter.k8s.aws/instance-family\", operator = \"In\", values = [\"m7i\"] }}]\n}}\nresource \"karp_aws_auth_entry\" \"it\" \
+         {{\n  role_arn = \"arn:aws:iam::111122223333:role/{name}\"\n}}\nresource \"karp_controller\" \"it\" {{\n  namespace = {name:?}\n  \
+         image = \"karp:nowhere\"\n  replicas = 0\n}}\n"
+    );
+    all.replace("  depends_on     = [karp_crds.this]\n", "").replace("  depends_on = [karp_crds.this]\n", "")
+}
+
+/// Nothing is adopted here after Ctrl-C: what no state knew of would be refused.
+#[test]
+fn what_a_call_in_flight_makes_is_kept() {
+    let Some(cluster) = Cluster::find("in_flight") else { return };
+    let _turn = claims();
+    cluster.stand(&format!("{BLOCK}{CRDS}")).apply();
+    let aws_auth = AwsAuth::with(&cluster, "[]\n");
+    let kinds = ["node_class", "node_pool", "node_overlay", "aws_auth_entry", "controller"];
+    for stop in [Stop::CtrlC, Stop::Kill] {
+        let name = cluster.unique(&format!("flight-{stop:?}").to_lowercase());
+        // A namespace takes some seconds to go: one round makes its own, the other begins with what comes after it.
+        let found = (stop == Stop::Kill).then(|| cluster.namespace(&name));
+        let first =
+            if found.is_some() { "/serviceaccounts/karpenter".to_owned() } else { format!("/namespaces/{name}") };
+        let paths = ["ec2nodeclasses", "nodepools", "nodeoverlays"].map(|kind| format!("/{kind}/{name}"));
+        let paths: Vec<&str> =
+            paths.iter().chain([&first]).map(String::as_str).chain(["/configmaps/aws-auth"]).collect();
+        let gate = Gate::before(&cluster, &paths);
+        let block = at(&gate, if stop == Stop::Kill { "  adopt_existing = true\n" } else { "" });
+        let stand = cluster.stand(&format!("{block}{}", side_by_side(&name)));
+        cut(&stand, &gate, stop);
+        for kind in kinds {
+            let is_kept = is_kept(&stand, &format!("karp_{kind}"));
+            assert_eq!(is_kept, stop == Stop::CtrlC, "{kind}: {}", stand.state());
+        }
+        let run = stand.apply();
+        assert!(stop == Stop::Kill || run.changes().is_empty(), "all of it was there: {}", run.text);
+        stand.assert_empty_plan();
+        stand.destroy();
+        for live in [["ec2nodeclass", &name], ["nodepool", &name], ["nodeoverlay", &name], ["clusterrole", "karpenter"]]
+        {
+            assert!(!exists(&cluster, &live), "{stop:?}: {live:?} is left");
+        }
+        assert_eq!(exists(&cluster, &["namespace", &name]), found.is_some(), "{stop:?}");
+        assert!(!aws_auth.roles().contains(&name), "{stop:?}: {}", aws_auth.roles());
     }
 }
 

@@ -1,6 +1,6 @@
 //! What somebody deleted behind OpenTofu's back is made again, and definitions are imported.
 
-use crate::stand::Cluster;
+use crate::stand::{AwsAuth, Cluster};
 use crate::{CRDS, PROVIDER_OF_DEMO, claims, class, pool};
 
 #[test]
@@ -74,37 +74,29 @@ fn definitions_that_somebody_deleted_come_back_and_are_imported() {
 
 #[test]
 fn an_entry_of_aws_auth_that_somebody_took_out_or_edited_comes_back() {
-    let Some(cluster) = Cluster::find_alone("an_entry_of_aws_auth_that_somebody_took_out") else { return };
-    cluster.create(&serde_json::json!({ "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
+    let Some(cluster) = Cluster::find("an_entry_of_aws_auth_that_somebody_took_out") else { return };
+    let aws_auth = AwsAuth::with(&cluster, "[]\n");
     let entry = |role: &str| {
         format!(
             "{PROVIDER_OF_DEMO}resource \"karp_aws_auth_entry\" \"it\" {{\n  role_arn = \"arn:aws:iam::111122223333:role/{role}\"\n}}\n"
         )
     };
-    let read = || {
-        cluster.get(&["-n", "kube-system", "configmap", "aws-auth"])["data"]["mapRoles"].as_str().unwrap().to_owned()
-    };
     let stand = cluster.stand(&entry("one"));
     stand.apply();
-    let patch = |entries: &str| {
-        let patch = serde_json::json!({ "data": { "mapRoles": entries } }).to_string();
-        cluster.kubectl(&["-n", "kube-system", "patch", "configmap", "aws-auth", "--type=merge", "-p", &patch]);
-    };
-    let written = read();
+    let written = aws_auth.roles();
     // Edited rather than taken out: it is put right.
     for (entries, action) in [("[]\n".to_owned(), "create"), (written.replace("system:nodes", "theirs"), "update")] {
         assert_ne!(entries, written);
-        patch(&entries);
+        aws_auth.edit(&entries);
         assert_eq!(stand.apply().changes(), [(action.to_owned(), "karp_aws_auth_entry.it".to_owned())]);
         stand.assert_empty_plan();
-        assert_eq!(read(), written);
+        assert_eq!(aws_auth.roles(), written);
     }
 
     stand.write(&entry("two"));
     assert_eq!(stand.apply().changes(), [("replace".to_owned(), "karp_aws_auth_entry.it".to_owned())]);
     stand.assert_empty_plan();
-    let left = read();
+    let left = aws_auth.roles();
     assert!(left.contains("role/two") && !left.contains("role/one"), "{left}");
 
     let importer = cluster.stand(&entry("two"));
@@ -113,5 +105,4 @@ fn an_entry_of_aws_auth_that_somebody_took_out_or_edited_comes_back() {
     assert_eq!(imported.code, 0, "{}", imported.text);
     importer.assert_empty_plan();
     stand.destroy();
-    cluster.kubectl(&["-n", "kube-system", "delete", "configmap", "aws-auth"]);
 }

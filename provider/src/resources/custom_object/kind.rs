@@ -164,7 +164,7 @@ impl CustomKind {
         }
         let force = if planned.get("force_conflicts").as_bool() == Some(true) { Force::Yes } else { Force::No };
         let manager = Manager { name: FIELD_MANAGER, force };
-        let applied = ctx.run(apply::json(client, manager, self.plural, &object)).await?;
+        let applied = ctx.carry_out(apply::json(client, manager, self.plural, &object)).await?;
         applied.map(|_| ()).map_err(|error| self.refused(&doing, error))
     }
 
