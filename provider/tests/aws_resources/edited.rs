@@ -127,7 +127,7 @@ impl Sandbox {
     }
 
     /// Which subnets have which value of the tag.
-    async fn tagged(&self, name: &str) -> Vec<(String, String)> {
+    pub async fn tagged(&self, name: &str) -> Vec<(String, String)> {
         let key = Filter::builder().name("key").values(format!("karp.test/{name}")).build();
         let found = self.clients().await.ec2().describe_tags().filters(key).send().await.unwrap();
         let pair = |tag: &aws_sdk_ec2::types::TagDescription| {

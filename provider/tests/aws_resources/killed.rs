@@ -151,31 +151,11 @@ impl Rounds<'_> {
         let applying = self.kill(&stand, &APPLY, &name, &mut seed);
         stand.apply();
         stand.assert_empty_plan();
-        let adopted = |kind: &str| stand.attribute(&format!("{kind}.this"), "adopted") == true;
-        let (provider, role) = (adopted("karp_oidc_provider"), adopted("karp_spot_service_linked_role"));
-        let arn = stand.attribute("karp_oidc_provider.this", "arn");
+        let adopted = self.sandbox.adopted(&stand);
         let destroying = self.kill(&stand, &DESTROY, &name, &mut seed);
         stand.destroy();
         // State told that these were there before, as far as anybody can know: they stay.
-        let runtime = Runtime::new().unwrap();
-        if provider {
-            let arn = arn.as_str().unwrap();
-            let call = async {
-                self.sandbox
-                    .iam()
-                    .await
-                    .delete_open_id_connect_provider()
-                    .open_id_connect_provider_arn(arn)
-                    .send()
-                    .await
-            };
-            runtime.block_on(call).unwrap();
-        }
-        if role {
-            let call =
-                async { self.sandbox.iam().await.delete_role().role_name("AWSServiceRoleForEC2Spot").send().await };
-            runtime.block_on(call).unwrap();
-        }
+        Runtime::new().unwrap().block_on(self.sandbox.delete(&adopted));
         let left = self.sandbox.what_exists().to_string();
         assert!(!left.contains(&name), "{name}: something is left: {left}");
         if self.of_cluster {

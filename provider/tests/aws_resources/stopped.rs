@@ -123,6 +123,25 @@ impl Sandbox {
         run
     }
 
+    /// Says what an account has one of and a state took over: a destroy leaves it.
+    pub fn adopted(&self, stand: &Stand<'_>) -> Vec<String> {
+        let kinds = ["karp_oidc_provider.this", "karp_spot_service_linked_role.this"].into_iter();
+        let adopted = kinds.filter(|address| stand.attribute(address, "adopted") == true);
+        adopted.map(|address| stand.attribute(address, "arn").as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Deletes what a destroy left of [`Self::adopted`].
+    pub async fn delete(&self, adopted: &[String]) {
+        let iam = self.iam().await;
+        for arn in adopted {
+            if arn.contains(":oidc-provider/") {
+                iam.delete_open_id_connect_provider().open_id_connect_provider_arn(arn).send().await.unwrap();
+            } else {
+                iam.delete_role().role_name(arn.rsplit('/').next().unwrap()).send().await.unwrap();
+            }
+        }
+    }
+
     /// Holds that state has what exists, and nothing else.
     fn assert_kept(&self, stand: &Stand<'_>, name: &str) {
         for (address, kind, what) in KEPT {
@@ -202,20 +221,56 @@ fn what_a_call_in_flight_makes_is_kept() {
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
-/// Resources that wait for nothing once they are made, with the calls that make them.
-const MADE_BY: [(&str, &str, &[&str]); 3] = [
-    ("karp_access_entry.this", "  principal_arn = \"ROLE\"", &["CreateAccessEntry"]),
-    (
-        "karp_controller_role.this",
-        "  name            = \"NAME\"\n  auth            = \"pod_identity\"\n  service_account = \"NAME\"\n  policy_mode     = \
-         \"managed\"\n  node_role_arns  = [\"ROLE\"]",
-        &["CreateRole", "CreatePolicy", "AttachRolePolicy", "CreatePodIdentityAssociation"],
-    ),
-    (
-        "karp_pod_identity_association.this",
-        "  namespace       = \"apps\"\n  service_account = \"NAME\"\n  role_arn        = \"ROLE\"",
-        &["CreatePodIdentityAssociation"],
-    ),
+/// Resources that wait for nothing once they are made. One role stays outside of it.
+const MADE: &str = r#"
+resource "karp_access_entry" "this" {
+  principal_arn = "ROLE"
+}
+resource "karp_controller_role" "this" {
+  name            = "NAME"
+  auth            = "pod_identity"
+  service_account = "NAME"
+  policy_mode     = "managed"
+  node_role_arns  = ["ROLE"]
+}
+resource "karp_pod_identity_association" "this" {
+  namespace       = "apps"
+  service_account = "NAME"
+  role_arn        = "ROLE"
+}
+resource "karp_controller_policy" "this" {
+  name = "NAME-policy"
+}
+resource "karp_instance_profile" "this" {
+  name      = "NAME"
+  role_name = "NODE"
+}
+resource "karp_discovery_tags" "this" {
+  resource_ids = SUBNETS
+  key          = "karp.test/NAME"
+  value        = "x"
+}
+resource "karp_oidc_provider" "this" {}
+resource "karp_spot_service_linked_role" "this" {
+  delete_on_destroy = true
+}
+"#;
+/// The calls that make them and the resources that call them, each list held back as one: a call is only made once those of the lists
+/// before it are answered, and each resource is at one of a list at most.
+const MADE_BY: [&[(&str, &[&str])]; 4] = [
+    &[
+        ("CreateAccessEntry", &["access_entry"]),
+        ("CreateInstanceProfile", &["instance_profile"]),
+        ("CreateOpenIDConnectProvider", &["oidc_provider"]),
+        ("CreatePodIdentityAssociation", &["pod_identity_association"]),
+        ("CreatePolicy", &["controller_policy"]),
+        ("CreateRole", &["controller_role"]),
+        ("CreateServiceLinkedRole", &["spot_service_linked_role"]),
+        ("CreateTags", &["discovery_tags"]),
+    ],
+    &[("AddRoleToInstanceProfile", &["instance_profile"]), ("CreatePolicy", &["controller_policy", "controller_role"])],
+    &[("AttachRolePolicy", &["controller_role"])],
+    &[("CreatePodIdentityAssociation", &["controller_role", "pod_identity_association"])],
 ];
 
 /// How the making of a resource is stopped while a call of it was carried out and not answered.
@@ -226,17 +281,23 @@ enum Cut {
 }
 
 impl Sandbox {
-    /// Begins an apply, and stops it while the answer of an action is held back. After Ctrl-C the answer still comes.
-    fn cut(&self, stand: &Stand<'_>, action: &str, cut: Cut) {
-        self.door("POST", "/_karp/hold", &json!({ "action": action }).to_string());
+    /// Begins an apply, and stops it while the answers of actions are held back. After Ctrl-C the answers still come.
+    fn cut(&self, stand: &Stand<'_>, calls: &[(&str, &[&str])], cut: Cut) {
+        let each = |door: &str| {
+            for (action, _) in calls {
+                self.door("POST", door, &json!({ "action": action }).to_string());
+            }
+        };
+        each("/_karp/hold");
         let mut running = stand.begin(&APPLY);
         let begin = Instant::now();
-        while self.door("GET", "/_karp/held", "")[action].is_null() {
-            assert!(
-                begin.elapsed() < PATIENCE && !running.is_over(),
-                "{action} was not called: {}",
-                running.end().text
-            );
+        loop {
+            let held = self.door("GET", "/_karp/held", "");
+            if calls.iter().all(|(action, of)| held[action] == of.len()) {
+                break;
+            }
+            let in_time = begin.elapsed() < PATIENCE && !running.is_over();
+            assert!(in_time, "of {calls:?} only {held} were called: {}", running.end().text);
             std::thread::sleep(Duration::from_millis(20));
         }
         match cut {
@@ -247,15 +308,16 @@ impl Sandbox {
             std::thread::sleep(HELD);
         }
         let is_over = running.is_over();
-        self.door("POST", "/_karp/release", &json!({ "action": action }).to_string());
+        each("/_karp/release");
         let released = Instant::now();
         let run = running.end();
-        assert!(!is_over || cut == Cut::Kill, "{action}: it did not wait for the answer: {}", run.text);
-        assert!(released.elapsed() < SOON, "{action}: it ended after {:?}: {}", released.elapsed(), run.text);
-        assert_eq!(run.code, 1, "{action}: {}", run.text);
+        assert!(!is_over || cut == Cut::Kill, "{calls:?}: it did not wait for the answers: {}", run.text);
+        assert!(released.elapsed() < SOON, "{calls:?}: it ended after {:?}: {}", released.elapsed(), run.text);
+        assert_eq!(run.code, 1, "{calls:?}: {}", run.text);
     }
 }
 
+/// After Ctrl-C nothing is adopted that has to be asked for, and what is adopted unasked would be left at the end.
 #[tokio::test]
 async fn what_is_made_without_a_wait_is_kept_too() {
     let Some(sandbox) = Sandbox::find("cut") else { return };
@@ -263,21 +325,28 @@ async fn what_is_made_without_a_wait_is_kept_too() {
     let iam = sandbox.iam().await;
     let node = unique("cut-node");
     let role = iam.create_role().role_name(&node).assume_role_policy_document("{}").send().await.unwrap();
+    let role = role.role().unwrap().arn();
     let with_role = sandbox.what_exists();
-    for (address, text, calls) in MADE_BY {
-        let (kind, label) = address.split_once('.').unwrap();
-        for (action, cut) in calls.iter().flat_map(|action| [(action, Cut::CtrlC), (action, Cut::Kill)]) {
-            let name = unique(&format!("cut-{cut:?}-{action}").to_lowercase());
-            let text = text.replace("NAME", &name).replace("ROLE", role.role().unwrap().arn());
-            let block = sandbox.provider("  adopt_existing = true");
-            let stand = sandbox.stand(&format!("{block}resource {kind:?} {label:?} {{\n{text}\n}}\n"));
-            sandbox.cut(&stand, action, cut);
-            let is_known = stand.attribute(address, "id").is_string();
-            assert!(is_known || cut == Cut::Kill, "{address}, {action}: not in state: {}", stand.state());
+    for (step, calls) in MADE_BY.into_iter().enumerate() {
+        for cut in [Cut::CtrlC, Cut::Kill] {
+            let name = unique(&format!("cut-{cut:?}-{step}").to_lowercase());
+            let text = MADE.replace("NAME", &name).replace("ROLE", role).replace("NODE", &node);
+            let text = text.replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
+            let block = sandbox.provider(if cut == Cut::Kill { "  adopt_existing = true" } else { "" });
+            let stand = sandbox.stand(&(block + &text));
+            sandbox.cut(&stand, calls, cut);
+            for kind in calls.iter().flat_map(|(_, of)| *of) {
+                let is_known = stand.attribute(&format!("karp_{kind}.this"), "id").is_string();
+                assert!(is_known || cut == Cut::Kill, "{calls:?}: {kind} is not in state: {}", stand.state());
+            }
             stand.apply();
             stand.assert_empty_plan();
+            let adopted = sandbox.adopted(&stand);
+            assert!(cut == Cut::Kill || adopted.is_empty(), "{calls:?}: {adopted:?} were not in state");
             stand.destroy();
-            assert_eq!(sandbox.what_exists(), with_role, "{address}, {action}, {cut:?}: something is left");
+            sandbox.delete(&adopted).await;
+            assert_eq!(sandbox.what_exists(), with_role, "{calls:?}, {cut:?}: something is left");
+            assert_eq!(sandbox.tagged(&name).await, vec![], "{calls:?}, {cut:?}: tags are left");
         }
     }
     iam.delete_role().role_name(&node).send().await.unwrap();
