@@ -167,11 +167,18 @@ fn each_resource_is_imported_without_a_change() {
 async fn a_boundary_and_a_key_come_change_and_go() {
     let Some(sandbox) = Sandbox::find("boundary") else { return };
     let name = unique("bound");
+    // All resources that make a role.
+    let roles = [
+        ("karp_controller_role", "c", "  auth = \"pod_identity\"\n"),
+        ("karp_fargate_pod_execution_role", "f", ""),
+        ("karp_node_role", "n", ""),
+    ];
     let config = |boundary: &str, key: &str| {
-        format!(
-            "PROVIDER\nresource \"karp_node_role\" \"this\" {{\n  name = {name:?}\n{boundary}}}\nresource \"karp_interruption_queue\" \"this\" {{\n  \
-             name = {name:?}\n{key}}}\n"
-        )
+        let role = |(kind, end, more): &(&str, &str, &str)| {
+            format!("resource {kind:?} \"this\" {{\n  name = \"{name}-{end}\"\n{more}{boundary}}}\n")
+        };
+        let queue = format!("resource \"karp_interruption_queue\" \"this\" {{\n  name = {name:?}\n{key}}}\n");
+        format!("PROVIDER\n{}{queue}", roles.iter().map(role).collect::<String>())
     };
     let boundary = |policy: &str| format!("  permissions_boundary = \"arn:aws:iam::aws:policy/{policy}\"\n");
     let key = |alias: &str| format!("  kms_master_key_id = {alias:?}\n");
@@ -184,17 +191,29 @@ async fn a_boundary_and_a_key_come_change_and_go() {
         (None, None),
         (Some("PowerUserAccess"), Some("alias/karp")),
     ];
+    let mut ids = Vec::new();
     for (step, (policy, alias)) in steps.into_iter().enumerate() {
         stand.write(&config(&policy.map(boundary).unwrap_or_default(), &alias.map(key).unwrap_or_default()));
         let run = stand.apply();
         if step > 0 {
-            let updates = ["karp_interruption_queue.this", "karp_node_role.this"];
+            let updates = [
+                "karp_controller_role.this",
+                "karp_fargate_pod_execution_role.this",
+                "karp_interruption_queue.this",
+                "karp_node_role.this",
+            ];
             assert_eq!(changes(&run), updates.map(|address| ("update".to_owned(), address.to_owned())), "{}", run.text);
         }
         stand.assert_empty_plan();
-        let role = iam.get_role().role_name(&name).send().await.unwrap().role.unwrap();
-        let found = role.permissions_boundary().and_then(|it| it.permissions_boundary_arn()).map(str::to_owned);
-        assert_eq!(found, policy.map(|policy| format!("arn:aws:iam::aws:policy/{policy}")));
+        let mut found = Vec::new();
+        for (_, end, _) in roles {
+            let role = iam.get_role().role_name(format!("{name}-{end}")).send().await.unwrap().role.unwrap();
+            let bound = role.permissions_boundary().and_then(|it| it.permissions_boundary_arn()).map(str::to_owned);
+            assert_eq!(bound, policy.map(|policy| format!("arn:aws:iam::aws:policy/{policy}")), "{end}, step {step}");
+            found.push(role.role_id().to_owned());
+        }
+        assert!(step == 0 || found == ids, "step {step}: they are the same roles");
+        ids = found;
         let url = stand.attribute("karp_interruption_queue.this", "url");
         let call = clients.sqs().get_queue_attributes().queue_url(url.as_str().unwrap());
         let all = call.attribute_names(aws_sdk_sqs::types::QueueAttributeName::All).send().await.unwrap();
