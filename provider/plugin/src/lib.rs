@@ -24,6 +24,8 @@
 #![doc = include_str!("../examples/minimal.rs")]
 //! ```
 
+#![deny(missing_docs)]
+
 mod codec;
 mod context;
 mod convert;
