@@ -256,6 +256,12 @@ pub async fn converge(
 
 /// Deletes a role with all that hangs on it except instance profiles. A role that is gone already is fine.
 pub async fn delete(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failure> {
+    strip(iam, ctx, name).await?;
+    remove(iam, ctx, name).await
+}
+
+/// Takes all policies off a role, also those that others attached: IAM deletes none that has some. A role that is gone already is fine.
+pub async fn strip(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failure> {
     let doing = format!("delete role {name:?}");
     let attachments = match attached(iam, name).await {
         Err(failure) if failure.is_missing() => return Ok(()),
@@ -274,6 +280,12 @@ pub async fn delete(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failu
         in_time(ctx, &doing)?;
         delete_inline(iam, name, &policy).await?;
     }
+    Ok(())
+}
+
+/// Deletes a role that has no policies any more. One that is gone already is fine.
+pub async fn remove(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failure> {
+    let doing = format!("delete role {name:?}");
     settle(ctx, &doing, || async {
         match iam.delete_role().role_name(name).send().await {
             Ok(_) => Ok(()),

@@ -241,11 +241,10 @@ impl Resource for ControllerRole {
             pod_identity::delete(aws, &model.subject(), id).await?;
         }
         // The role goes last: a refresh without it forgets the policies that a run which died before left.
-        for arn in &policies {
-            role::detach(aws.iam(), model.name.as_deref().unwrap_or_default(), arn).await?;
-        }
+        let name = model.name.as_deref().unwrap_or_default();
+        role::strip(aws.iam(), ctx, name).await?;
         managed_policy::delete_all(aws.iam(), ctx, &policies).await?;
-        iam_role::delete(aws, ctx, &prior).await
+        Ok(role::remove(aws.iam(), ctx, name).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
