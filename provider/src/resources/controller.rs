@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use karp_kube::apply::{self, Force, Manager};
-use karp_kube::wait::{self, Until};
+use karp_kube::wait;
 use kube::api::{Api, DeleteParams};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
 use super::controller_import::{self, Live};
-use super::custom_object::{failure, needs, waited};
+use super::custom_object::{failure, needs, waited, within};
 use super::{controller_schema, controller_wait, identity, inherit, node_claims};
 use crate::aws::Origin;
 use crate::manifests::controller::{NAME, Object, SERVICE_MONITORS, Settings, version};
@@ -369,7 +369,7 @@ async fn remove(ctx: &Context, client: &Client, object: &Object) -> Result<(), F
     if !deployment {
         return Ok(());
     }
-    let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+    let limit = within(ctx, RESERVE);
     wait::gone(&api, name, live.uid().as_deref(), &limit).await.map_err(|error| waited(&doing, error))
 }
 
@@ -383,7 +383,7 @@ async fn remove_namespace(ctx: &Context, client: &Client, settings: &Settings) -
         Ok(_) | Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::Stale { .. }) => {}
         Err(error) => return Err(failure(doing, error)),
     }
-    let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+    let limit = within(ctx, RESERVE);
     wait::gone(&api, name, live.uid().as_deref(), &limit).await.map_err(|error| waited(&doing, error))
 }
 

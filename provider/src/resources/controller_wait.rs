@@ -15,7 +15,7 @@ use kube::{Client, ResourceExt};
 use tfplugin::{Context, Diagnostic};
 use tokio::time::Instant;
 
-use super::custom_object::failure;
+use super::custom_object::{failure, within};
 use crate::manifests::controller::{GRACE_SECONDS, NAME, Settings};
 use crate::manifests::election::{self, Lease};
 use crate::report::Failure;
@@ -30,7 +30,7 @@ const TAKEN_FOR: Duration = Duration::from_secs(GRACE_SECONDS.unsigned_abs() + L
 
 /// Waits until the controller is rolled out and one of its replicas leads, within the operation's limit.
 pub async fn at_work(ctx: &Context, client: &Client, settings: &Settings) -> Result<(), Failure> {
-    let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+    let limit = within(ctx, RESERVE);
     match wait::available(client, settings.namespace(), NAME, &limit).await {
         Ok(()) => {}
         Err(WaitError::TimedOut { seen } | WaitError::Cancelled { seen }) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use karp_domain::api;
 use karp_kube::apply::{self, Force, Manager};
-use karp_kube::wait::{self, Look, Until};
+use karp_kube::wait::{self, Look};
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value as Json, json};
@@ -15,7 +15,7 @@ use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
 };
 
-use super::custom_object::{failure, needs, waited};
+use super::custom_object::{failure, needs, waited, within};
 use super::node_claims;
 use crate::manifests::definition::{self, Leave, Owner, Refusal, Step, VERSION};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
@@ -70,7 +70,7 @@ impl Crds {
         ctx.carry_out(all).await??;
         for definition in WANTED.iter() {
             let name = name_of(definition);
-            let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+            let limit = within(ctx, RESERVE);
             let established = wait::established(&client, &name, &limit).await;
             established.map_err(|error| waited(&format!("wait for CRD {name}"), error))?;
         }
@@ -234,7 +234,7 @@ async fn await_empty(ctx: &Context, client: &Client) -> Result<(), Failure> {
              apply, to leave the definitions.",
         ));
     }
-    let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+    let limit = within(ctx, RESERVE);
     let look = || async {
         let left = objects(client).await?;
         Ok(left.map_or(Look::Done(()), |left| Look::NotYet(format!("{}{}", left.staying, left.leaving))))
@@ -348,7 +348,7 @@ impl Resource for Crds {
             }
         }
         for (name, uid) in going {
-            let limit = Until::after(ctx.remaining().saturating_sub(RESERVE), ctx.stop());
+            let limit = within(ctx, RESERVE);
             let gone = wait::gone(&api, &name, uid.as_deref(), &limit).await;
             gone.map_err(|error| {
                 waited(&format!("delete CRD {name}"), error).with_fix(

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use karp_kube::wait::{self, Look, WaitError};
+use karp_kube::wait::{self, Look, Until, WaitError};
 use kube::Client;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
@@ -204,11 +204,36 @@ pub fn failure(doing: impl Into<String>, error: karp_kube::Error) -> Failure {
     failure
 }
 
+/// Says until when an operation may wait: `reserve` of its time is kept to report and to store state, and never more than half of it, so
+/// that a short limit is waited for, too.
+pub fn within(ctx: &Context, reserve: Duration) -> Until {
+    let left = ctx.remaining();
+    Until::after(left - reserve.min(left / 2), ctx.stop())
+}
+
 /// Translates the end of a wait.
 pub fn waited(doing: &str, error: WaitError) -> Failure {
     match error {
         WaitError::Cancelled { seen } => Failure::new(Kind::Interrupted, doing, seen),
         WaitError::TimedOut { seen } => Failure::new(Kind::TimedOut, doing, seen),
         WaitError::Api(error) => failure(doing, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_short_limit_is_waited_for_and_a_long_one_leaves_time_to_report() {
+        let seconds = Duration::from_secs;
+        for (limit, waited) in [(2, 1), (6, 3), (600, 595), (0, 0)] {
+            let ctx = Context::new(CancellationToken::new(), seconds(limit));
+            let left = within(&ctx, seconds(5)).deadline.saturating_duration_since(Instant::now());
+            assert!(left <= seconds(waited) && left + seconds(1) >= seconds(waited), "{limit} s: {left:?}");
+        }
     }
 }

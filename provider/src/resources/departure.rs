@@ -9,7 +9,7 @@ use kube::Client;
 use tfplugin::Context;
 use tokio::time::Instant;
 
-use super::custom_object::waited;
+use super::custom_object::{waited, within};
 use super::node_claims::Leaders;
 use crate::report::Failure;
 
@@ -53,7 +53,7 @@ impl Departure<'_> {
         L: Future<Output = Result<Look<()>, Error>>,
     {
         let begin = Instant::now();
-        let limit = Until::after(ctx.remaining().saturating_sub(RESERVE).min(self.patience), ctx.stop());
+        let limit = within(ctx, RESERVE).at_most(self.patience);
         let mut leaders = Leaders::default();
         loop {
             let Some(client) = connect().await? else { return Ok(End::Gone) };

@@ -53,6 +53,14 @@ impl Until {
     pub fn after(limit: Duration, cancelled: &CancellationToken) -> Self {
         Self { deadline: Instant::now() + limit, cancelled: cancelled.clone() }
     }
+
+    /// Ends the wait after this length from now, where it does not end before.
+    #[must_use]
+    pub fn at_most(self, limit: Duration) -> Self {
+        // One that is endless has no end that a clock could tell.
+        let end = Instant::now().checked_add(limit).map_or(self.deadline, |end| end.min(self.deadline));
+        Self { deadline: end, ..self }
+    }
 }
 
 /// Looks again and again until the aim is reached, and once at least. Failures that may pass are borne for a while.
@@ -187,6 +195,14 @@ mod tests {
 
     fn limit(milliseconds: u64) -> Until {
         Until::after(Duration::from_millis(milliseconds), &CancellationToken::new())
+    }
+
+    #[tokio::test]
+    async fn an_endless_patience_leaves_the_deadline_as_it_is() {
+        let wait = limit(700);
+        let deadline = wait.deadline;
+        assert_eq!(wait.at_most(Duration::MAX).deadline, deadline);
+        assert!(limit(700).at_most(Duration::ZERO).deadline < deadline);
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Value};
 
-use super::{DRAINING, failure, waited};
+use super::{DRAINING, failure, waited, within};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
@@ -185,7 +185,7 @@ impl CustomKind {
     /// Waits until the controller says that the object is ready. One that does not become so is a warning: the object exists, and an error
     /// would make Terraform destroy and create it again.
     async fn wait_ready(&self, ctx: &Context, client: &Client, name: &str) -> Result<(), Diagnostics> {
-        let limit = Until::after(ctx.remaining().saturating_sub(RESERVE).min(READY_PATIENCE), ctx.stop());
+        let limit = within(ctx, RESERVE).at_most(READY_PATIENCE);
         let api = self.api(client, name);
         let waited_for = wait::until(&limit, || async {
             let object = api.get(name).await?;
