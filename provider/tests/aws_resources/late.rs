@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::life::unique;
+use crate::policies::statements;
 use crate::stand::{FARGATE_SECONDS, Sandbox, Stand};
 
 const PROFILE: &str = r#"PROVIDER
@@ -19,6 +20,58 @@ resource "karp_fargate_profile" "this" {
   timeouts               = { create = "3s", delete = "3s" }
 }
 "#;
+/// What each of which ends at its limit; one role stays outside of it.
+const EACH: &str = r#"PROVIDER
+resource "karp_node_role" "this" {
+  name     = "NAME-n"
+  timeouts = { create = "1s" }
+}
+resource "karp_fargate_pod_execution_role" "this" {
+  name     = "NAME-f"
+  timeouts = { create = "1s" }
+}
+resource "karp_controller_role" "this" {
+  name            = "NAME-c"
+  auth            = "pod_identity"
+  service_account = "NAME-c"
+  timeouts        = { create = "1s" }
+}
+resource "karp_controller_policy" "this" {
+  name     = "NAME-p"
+  timeouts = { create = "1s" }
+STATEMENTS}
+resource "karp_instance_profile" "this" {
+  name      = "NAME"
+  role_name = "NODE"
+  timeouts  = { create = "1s" }
+}
+resource "karp_discovery_tags" "this" {
+  resource_ids = SUBNETS
+  key          = "karp.test/NAME"
+  value        = "x"
+  timeouts     = { create = "1s" }
+}
+resource "karp_pod_identity_association" "this" {
+  namespace       = "apps"
+  service_account = "NAME"
+  role_arn        = "ROLE"
+  timeouts        = { create = "1s" }
+}
+resource "karp_spot_service_linked_role" "this" {
+  delete_on_destroy = true
+  timeouts          = { create = "1s" }
+}
+"#;
+const LATE: [&str; 8] = [
+    "controller_policy",
+    "controller_role",
+    "discovery_tags",
+    "fargate_pod_execution_role",
+    "instance_profile",
+    "node_role",
+    "pod_identity_association",
+    "spot_service_linked_role",
+];
 /// Seconds that a Fargate profile takes to come or to go: longer than its limit.
 const LONG: f64 = 6.0;
 
@@ -101,5 +154,46 @@ fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
     stand.apply();
     stand.assert_empty_plan();
     stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+/// What others are slow to make or to show, with limits of a second: one error for each, which says so, and state has what was made.
+#[tokio::test]
+async fn what_is_not_made_or_seen_in_time_ends_at_its_limit() {
+    let Some(sandbox) = Sandbox::find("late_each") else { return };
+    let before = sandbox.what_exists();
+    let (name, iam) = (unique("late"), sandbox.iam().await);
+    let node = format!("{name}-node");
+    let role = iam.create_role().role_name(&node).assume_role_policy_document("{}").send().await.unwrap();
+    let text = EACH.replace("NAME", &name).replace("NODE", &node).replace("ROLE", role.role().unwrap().arn());
+    let text = text.replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids)).replace("STATEMENTS", &statements(9));
+    let stand = sandbox.stand(&text);
+    for action in ["CreateInstanceProfile", "CreatePolicy", "CreateRole"] {
+        sandbox.door("POST", "/_karp/delay", &json!({ "action": action, "seconds": 1.3 }).to_string());
+    }
+    let never = |action: &str, code: &str, message: &str| json!({ "action": action, "code": code, "status": 400, "message": message, "times": 1000 });
+    let refusals = json!([
+        never("CreateTags", "InvalidSubnetID.NotFound", "The subnet ID does not exist"),
+        never("CreatePodIdentityAssociation", "InvalidParameterException", "Trust policy of the role cannot be read"),
+        never("CreateServiceLinkedRole", "InvalidInput", "Service role name has been taken in this account"),
+    ]);
+    sandbox.door("POST", "/_karp/fail", &refusals.to_string());
+    let run = stand.apply_failing();
+    sandbox.door("POST", "/_karp/reset-faults", "{}");
+    for kind in LATE {
+        let address = format!("karp_{kind}.this");
+        let errors = run.errors();
+        let told = errors.iter().find(|error| error["address"] == address.as_str());
+        let told = told.unwrap_or_else(|| panic!("{address} was in time: {}", run.text)).to_string();
+        assert!(told.contains("Gave up waiting") && told.contains("limit of 1 s"), "{address}: {told}");
+    }
+    for kind in ["controller_policy", "controller_role", "fargate_pod_execution_role", "instance_profile", "node_role"]
+    {
+        assert!(stand.attribute(&format!("karp_{kind}.this"), "id").is_string(), "{kind}: {}", stand.state());
+    }
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.destroy();
+    iam.delete_role().role_name(&node).send().await.unwrap();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }

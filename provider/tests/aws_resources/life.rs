@@ -14,6 +14,12 @@ locals {
 resource "karp_oidc_provider" "this" {
   cluster_name = local.cluster_name
 }
+resource "karp_spot_service_linked_role" "this" {
+  delete_on_destroy = local.cluster_name != ""
+}
+resource "karp_teardown" "this" {
+  cluster_name = local.cluster_name
+}
 resource "karp_interruption_queue" "this" {
   cluster_name = local.cluster_name
   name         = "NAME"

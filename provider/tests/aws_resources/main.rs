@@ -9,6 +9,7 @@ mod class_preview;
 mod denied;
 mod edited;
 mod entered;
+mod full;
 mod halfway;
 mod holes;
 mod ignored;

@@ -34,6 +34,50 @@ resource "karp_discovery_tags" "this" {
   key          = "karp.test/NAME"
   value        = "x"
 }
+resource "karp_fargate_pod_execution_role" "this" {
+  name = "NAME-fargate"
+}
+resource "karp_access_entry" "this" {
+  principal_arn = karp_node_role.node.arn
+}
+resource "karp_controller_role" "this" {
+  name            = "NAME-c"
+  auth            = "pod_identity"
+  service_account = "NAME-c"
+}
+resource "karp_pod_identity_association" "this" {
+  namespace       = "apps"
+  service_account = "NAME"
+  role_arn        = karp_node_role.node.arn
+}
+resource "karp_oidc_provider" "this" {}
+resource "karp_spot_service_linked_role" "this" {
+  delete_on_destroy = true
+}
+moved {
+  from = aws_iam_role.fargate
+  to   = karp_fargate_pod_execution_role.this
+}
+moved {
+  from = aws_iam_role.controller
+  to   = karp_controller_role.this
+}
+moved {
+  from = aws_eks_access_entry.this
+  to   = karp_access_entry.this
+}
+moved {
+  from = aws_eks_pod_identity_association.this
+  to   = karp_pod_identity_association.this
+}
+moved {
+  from = aws_iam_openid_connect_provider.this
+  to   = karp_oidc_provider.this
+}
+moved {
+  from = aws_iam_service_linked_role.this
+  to   = karp_spot_service_linked_role.this
+}
 moved {
   from = aws_eks_fargate_profile.this
   to   = karp_fargate_profile.this
@@ -88,6 +132,21 @@ async fn what_hashicorp_aws_kept_moves_in_and_stays_the_same_object() {
     let tag_of = aws_sdk_ec2::types::Tag::builder().key(&key).value("x").build();
     clients.ec2().create_tags().resources(tagged).tags(tag_of).send().await.unwrap();
 
+    let eks = clients.eks();
+    let entry = eks.create_access_entry().cluster_name(&sandbox.cluster).principal_arn(role.arn()).r#type("EC2_LINUX");
+    entry.send().await.unwrap();
+    let trust = TRUST.replace("ec2.amazonaws.com", "pods.eks.amazonaws.com");
+    let controller = iam.create_role().role_name(format!("{name}-c")).assume_role_policy_document(trust);
+    let controller = controller.send().await.unwrap().role.unwrap();
+    let call = eks.create_pod_identity_association().cluster_name(&sandbox.cluster).namespace("apps");
+    let association = call.service_account(&name).role_arn(role.arn()).send().await.unwrap().association.unwrap();
+    let cluster = eks.describe_cluster().name(&sandbox.cluster).send().await.unwrap().cluster.unwrap();
+    let issuer = cluster.identity().unwrap().oidc().unwrap().issuer().unwrap().to_owned();
+    let oidc = iam.create_open_id_connect_provider().url(&issuer).client_id_list("sts.amazonaws.com").send().await;
+    let oidc = oidc.unwrap().open_id_connect_provider_arn.unwrap();
+    let spot = iam.create_service_linked_role().aws_service_name("spot.amazonaws.com").send().await.unwrap();
+    let spot = spot.role.unwrap();
+
     let taken = TAKEN.replace("NAME", &name).replace("FARGATE", fargate.arn());
     let stand = sandbox.stand(&taken.replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids)));
     let account = role.arn().split(':').nth(4).unwrap();
@@ -96,6 +155,20 @@ async fn what_hashicorp_aws_kept_moves_in_and_stays_the_same_object() {
             "aws_iam_role.node",
             json!({ "id": name, "name": name, "arn": role.arn(), "path": "/karpenter/", "tags": { "own": "1" }, "tags_all": { "own": "1" } }),
             Some((0, json!({ "account_id": account, "name": name }))),
+        ),
+        left("aws_iam_role.fargate", json!({ "id": fargate.role_name(), "name": fargate.role_name(), "arn": fargate.arn() }), None),
+        left("aws_iam_role.controller", json!({ "id": controller.role_name(), "name": controller.role_name(), "arn": controller.arn() }), None),
+        left("aws_eks_access_entry.this", json!({ "cluster_name": sandbox.cluster, "principal_arn": role.arn() }), None),
+        left(
+            "aws_eks_pod_identity_association.this",
+            json!({ "cluster_name": sandbox.cluster, "association_id": association.association_id() }),
+            None,
+        ),
+        left("aws_iam_openid_connect_provider.this", json!({ "id": oidc, "arn": oidc }), None),
+        left(
+            "aws_iam_service_linked_role.this",
+            json!({ "id": spot.arn(), "arn": spot.arn(), "aws_service_name": "spot.amazonaws.com" }),
+            None,
         ),
         left("aws_iam_instance_profile.node", json!({ "id": name, "name": name, "role": name, "tags": null }), None),
         left("aws_sqs_queue.this", json!({ "id": url, "url": url, "name": name, "tags": {} }), Some((1, json!({ "url": url })))),
@@ -112,11 +185,17 @@ async fn what_hashicorp_aws_kept_moves_in_and_stays_the_same_object() {
     ]);
     let plan = stand.plan();
     let updates = [
+        "karp_access_entry.this",
+        "karp_controller_role.this",
         "karp_discovery_tags.this",
+        "karp_fargate_pod_execution_role.this",
         "karp_fargate_profile.this",
         "karp_instance_profile.node",
         "karp_interruption_queue.this",
         "karp_node_role.node",
+        "karp_oidc_provider.this",
+        "karp_pod_identity_association.this",
+        "karp_spot_service_linked_role.this",
     ];
     let mut changes = plan.changes();
     changes.sort();
@@ -130,8 +209,11 @@ async fn what_hashicorp_aws_kept_moves_in_and_stays_the_same_object() {
     keys.sort_unstable();
     assert_eq!(keys, ["foreign", "karp.sh/cluster", "own"]);
     assert_eq!(stand.attribute("karp_fargate_profile.this", "arn"), json!(profile.fargate_profile_arn));
+    assert_eq!(stand.attribute("karp_controller_role.this", "unique_id"), controller.role_id());
+    assert_eq!(stand.attribute("karp_fargate_pod_execution_role.this", "unique_id"), fargate.role_id());
+    let kept = stand.attribute("karp_pod_identity_association.this", "association_id");
+    assert_eq!(kept, json!(association.association_id()));
     stand.destroy();
-    iam.delete_role().role_name(fargate.role_name()).send().await.unwrap();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 

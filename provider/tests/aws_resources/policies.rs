@@ -12,7 +12,7 @@ const POLICY: &str = "karp_controller_policy.this";
 const ROLE: &str = "karp_controller_role.this";
 
 /// Statements of the user's own, as many as wanted.
-fn statements(count: usize) -> String {
+pub fn statements(count: usize) -> String {
     let one = |n: usize| {
         format!(
             "    {{\n      sid       = \"Own{n}\"\n      actions   = [\"ec2:DescribeTags\", \"ec2:DescribeVolumes\"]\n      resources = \
