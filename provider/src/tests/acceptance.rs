@@ -1,13 +1,18 @@
 //! Each resource of the schema has its acceptance tests under real OpenTofu (`provider/tests`): walked, so that none is forgotten of a new
 //! resource.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use tfplugin::Attribute;
+use tfplugin::schema::{Kind, Mode};
+
 /// What a test tells of which resources: it comes and goes (`life`), is made again when others deleted it (`vanishes`), is put right when they
 /// edited it (`heals`), changes or gives way (`changes`), is imported without a change (`import`), its tags change (`tags`), a state of an older
-/// version is taken (`upgrade`), and whatever is made of it when the provider's process dies is not lost (`killed`).
+/// version is taken (`upgrade`), and whatever is made of it when the provider's process dies is not lost (`killed`), nor when Ctrl-C is pressed
+/// in the middle of a call (`stopped`); it takes over what other providers kept (`moved`), ends at its limits (`timeouts`), is planned before its
+/// inputs are known (`unknown`), and sets every attribute there is (`full`).
 const TOLD: &str = "
 life      aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role discovery_tags
 life      aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_pod_execution_role fargate_profile instance_profile
@@ -91,9 +96,47 @@ killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing    
 killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      interruption_queue node_role oidc_provider
 killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      pod_identity_association spot_service_linked_role
 killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      aws_auth_entry controller crds node_class node_overlay node_pool
+stopped   aws_resources/stopped      what_is_made_without_a_wait_is_kept_too                       access_entry controller_policy controller_role
+stopped   aws_resources/stopped      what_is_made_without_a_wait_is_kept_too                       discovery_tags instance_profile oidc_provider
+stopped   aws_resources/stopped      what_is_made_without_a_wait_is_kept_too                       pod_identity_association spot_service_linked_role
+stopped   aws_resources/stopped      what_a_call_in_flight_makes_is_kept                           fargate_pod_execution_role node_role
+stopped   aws_resources/stopped      an_apply_that_is_interrupted_ends_soon_and_the_next_one_completes_it fargate_profile interruption_queue
+stopped   kubernetes_resources/stopped what_a_call_in_flight_makes_is_kept                         aws_auth_entry controller node_class node_overlay node_pool
+stopped   kubernetes_resources/stopped the_crds                                                    crds
+stopped   kubernetes_resources/stopped a_teardown                                                  teardown
+moved     aws_resources/moved        what_hashicorp_aws_kept_moves_in_and_stays_the_same_object    access_entry controller_role discovery_tags
+moved     aws_resources/moved        what_hashicorp_aws_kept_moves_in_and_stays_the_same_object    fargate_pod_execution_role fargate_profile instance_profile
+moved     aws_resources/moved        what_hashicorp_aws_kept_moves_in_and_stays_the_same_object    interruption_queue node_role oidc_provider
+moved     aws_resources/moved        what_hashicorp_aws_kept_moves_in_and_stays_the_same_object    pod_identity_association spot_service_linked_role
+moved     kubernetes_resources/moved objects_that_other_providers_kept_move_in_without_a_difference node_class node_overlay node_pool
+timeouts  aws_resources/late         what_is_not_made_or_seen_in_time_ends_at_its_limit            controller_policy controller_role discovery_tags
+timeouts  aws_resources/late         what_is_not_made_or_seen_in_time_ends_at_its_limit            fargate_pod_execution_role instance_profile node_role
+timeouts  aws_resources/late         what_is_not_made_or_seen_in_time_ends_at_its_limit            pod_identity_association spot_service_linked_role
+timeouts  aws_resources/late         a_fargate_profile_that_takes_longer_is_in_state               fargate_profile
+timeouts  aws_resources/late         a_queue_whose_name_or_rules_take_longer_ends_at_its_limit     interruption_queue
+timeouts  aws_resources/life         a_wait_ends_at_the_limit_that_the_user_set                    access_entry
+timeouts  kubernetes_resources/late  an_entry_of_aws_auth_ends_in_time                             aws_auth_entry
+timeouts  kubernetes_resources/late  a_node_class_ends_in_time                                     node_class
+timeouts  kubernetes_resources/late  a_node_overlay_ends_in_time                                   node_overlay
+timeouts  kubernetes_resources/late  a_node_pool_ends_in_time                                      node_pool
+timeouts  kubernetes_resources/controller one_that_does_not_start_is_told_of_and_stays             controller
+timeouts  kubernetes_resources/crds  definitions_stay_while_objects_live                           crds
+timeouts  kubernetes_resources/stopped a_teardown                                                  teardown
+unknown   aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role discovery_tags
+unknown   aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_pod_execution_role fargate_profile instance_profile
+unknown   aws_resources/life         all_resources_come_from_nothing_change_and_go                interruption_queue node_role oidc_provider
+unknown   aws_resources/life         all_resources_come_from_nothing_change_and_go                spot_service_linked_role teardown
+unknown   aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way controller_policy pod_identity_association
+unknown   aws_resources/entered      an_entry_is_of_a_role_that_the_same_apply_makes              aws_auth_entry
+unknown   kubernetes_resources/main  all_of_it_comes_in_one_apply_and_goes_in_one_destroy         controller crds node_class node_overlay node_pool
+full      aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     access_entry controller_policy controller_role
+full      aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     discovery_tags fargate_pod_execution_role fargate_profile
+full      aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     instance_profile interruption_queue node_role oidc_provider
+full      aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     pod_identity_association spot_service_linked_role teardown
+full      kubernetes_resources/full  what_sets_every_attribute_is_applied_and_read_back_whole     aws_auth_entry crds node_class node_overlay node_pool
 ";
 /// What a resource need not show, and why.
-const EXEMPT: [(&str, &str, &str); 4] = [
+const EXEMPT: [(&str, &str, &str); 11] = [
     ("vanishes", "teardown", "it stands for nothing that others could delete"),
     ("heals", "teardown", "it stands for nothing that others could edit"),
     (
@@ -102,6 +145,29 @@ const EXEMPT: [(&str, &str, &str); 4] = [
         "it makes nothing, and what stops it while it ends things is told in `kubernetes_resources/stopped`",
     ),
     ("heals", "spot_service_linked_role", "AWS lets nobody edit what it made for a service"),
+    ("moved", "aws_auth_entry", "hashicorp/kubernetes keeps the whole ConfigMap, and an entry is a part of it"),
+    ("moved", "controller", "Helm's release is many objects: an import takes over what is deployed"),
+    ("moved", "controller_policy", "the parts are named by karp, and IAM renames no policy"),
+    ("moved", "crds", "it is one of its kind: `adopt` takes over what Helm or kubectl installed"),
+    ("moved", "teardown", "it stands for nothing that another provider could have kept"),
+    ("timeouts", "oidc_provider", "one call makes it, which is not cut off, and nothing is waited for"),
+    (
+        "full",
+        "controller",
+        "settings of one subject exclude each other; each is held to the chart's manifest, value by value, in `chart`, and what others edit \
+         heals live in `kubernetes_resources/controller` and `upkeep`",
+    ),
+];
+/// What each resource shows, unless it is exempt; those that have tags show these, too.
+const STORIES: [&str; 12] = [
+    "life", "vanishes", "heals", "changes", "import", "upgrade", "killed", "stopped", "moved", "timeouts", "unknown",
+    "full",
+];
+/// Attributes that a `full` configuration leaves out, and who tells of them.
+const ASIDE: [(&str, &str); 3] = [
+    ("name_prefix", "it excludes `name`: `aws_resources/holes`"),
+    ("region", "`aws_resources/region`"),
+    ("teardown", "it names another resource: `kubernetes_resources/drain`"),
 ];
 
 fn source(file: &str) -> String {
@@ -131,6 +197,58 @@ fn told() -> BTreeSet<(String, String)> {
     all
 }
 
+/// The attributes that a user may set, nested ones by their own names.
+fn settable(attributes: &BTreeMap<String, Attribute>, names: &mut BTreeSet<String>) {
+    for (name, attribute) in attributes.iter().filter(|(_, attribute)| attribute.mode != Mode::Computed) {
+        names.insert(name.clone());
+        if let Kind::Nested(_, inner) = &attribute.kind {
+            settable(inner, names);
+        }
+    }
+}
+
+/// Whatever is set in the blocks of a resource in a file of HCL.
+fn set_in(text: &str, kind: &str) -> BTreeSet<String> {
+    let begin = format!("\nresource \"karp_{kind}\" ");
+    let blocks = text.split(&begin).skip(1).filter_map(|rest| rest.split_once("\n}\n"));
+    let names = blocks.flat_map(|(block, _)| {
+        let words = block.split('=').filter_map(|before| before.split_whitespace().next_back());
+        words.map(str::to_owned).collect::<Vec<_>>()
+    });
+    names.collect()
+}
+
+#[test]
+fn what_is_full_sets_every_attribute() {
+    let rows = TOLD.lines().filter(|row| row.starts_with("full"));
+    let files: BTreeSet<&str> = rows.filter_map(|row| row.split_whitespace().nth(1)).collect();
+    let texts: String = files.iter().map(|file| source(&format!("{file}.rs"))).collect();
+    let exempt = |kind: &str| EXEMPT.iter().any(|(story, of, _)| (*story, *of) == ("full", kind));
+    let mut missing = Vec::new();
+    for resource in crate::resources::all(&Arc::default()) {
+        let kind = resource.type_name().trim_start_matches("karp_");
+        let mut names = BTreeSet::from(["create", "read", "update", "delete"].map(str::to_owned));
+        settable(&resource.schema().attributes, &mut names);
+        let set = set_in(&texts, kind);
+        let left =
+            names.into_iter().filter(|name| !set.contains(name) && !ASIDE.iter().any(|(aside, _)| aside == name));
+        missing.extend(left.filter(|_| !exempt(kind)).map(|name| format!("karp_{kind}: {name}")));
+    }
+    assert!(missing.is_empty(), "set them in the full configuration: {missing:#?}");
+}
+
+/// What is excused from moving has no source to move from, and whatever has one is not excused.
+#[test]
+fn what_moves_nowhere_is_what_the_table_says() {
+    let mut moves: BTreeSet<&str> = super::moved::sources().into_iter().map(|(_, target, _)| target).collect();
+    moves.insert("karp_spot_service_linked_role");
+    for resource in crate::resources::all(&Arc::default()) {
+        let kind = resource.type_name();
+        let exempt = EXEMPT.iter().any(|(story, of, _)| (*story, *of) == ("moved", kind.trim_start_matches("karp_")));
+        assert_ne!(moves.contains(kind), exempt, "{kind}");
+    }
+}
+
 #[test]
 fn each_resource_is_tested_in_all_that_it_must_bear() {
     let mut told = told();
@@ -138,9 +256,7 @@ fn each_resource_is_tested_in_all_that_it_must_bear() {
     for resource in crate::resources::all(&Arc::default()) {
         let kind = resource.type_name().trim_start_matches("karp_").to_owned();
         let has_tags = resource.schema().attributes.contains_key("tags_all");
-        let stories = ["life", "vanishes", "heals", "changes", "import", "upgrade", "killed"]
-            .into_iter()
-            .chain(has_tags.then_some("tags"));
+        let stories = STORIES.into_iter().chain(has_tags.then_some("tags"));
         for story in stories {
             let exempt = EXEMPT.iter().any(|(exempt, of, _)| *exempt == story && *of == kind);
             let is_told = told.remove(&(story.to_owned(), kind.clone()));

@@ -37,7 +37,7 @@ fn object(api_version: &str, kind: &str, name: &str) -> Moved {
 }
 
 /// Each source with the resource that it becomes, and the id by which that is imported.
-fn sources() -> Vec<(Moved, &'static str, String)> {
+pub(super) fn sources() -> Vec<(Moved, &'static str, String)> {
     let role = || aws("aws_iam_role", json!({ "id": "nodes", "name": "nodes", "arn": ROLE_ARN }));
     let text = str::to_owned;
     vec![

@@ -158,7 +158,7 @@ fn a_version_in_which_objects_are_stored_is_not_dropped() {
 fn definitions_stay_while_objects_live() {
     let Some(cluster) = Cluster::find_alone("definitions_stay_while_objects_live") else { return };
     let name = cluster.unique("object");
-    let stand = cluster.stand(&config("  adopt = true\n  keep_on_destroy = false\n"));
+    let stand = cluster.stand(&config("  adopt = true\n  keep_on_destroy = false\n  timeouts = { delete = \"2s\" }\n"));
     stand.apply();
     cluster
         .create(&json!({ "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": { "name": name },
@@ -169,7 +169,14 @@ fn definitions_stay_while_objects_live() {
     assert_ne!(cluster.get(&["nodeoverlay", &name]), Value::Null);
     assert_eq!(cluster.get(&["crd", OVERLAYS])["metadata"]["deletionTimestamp"], Value::Null);
     stand.assert_empty_plan();
-    cluster.kubectl(&["delete", "nodeoverlay", &name]);
+
+    // One that is on its way out is waited for, no longer than `timeouts` allows.
+    cluster.hold(&["nodeoverlay", &name], &json!(["karp.test/hold"]));
+    cluster.kubectl(&["delete", "nodeoverlay", &name, "--wait=false"]);
+    let late = stand.tofu(&["destroy", "-json", "-auto-approve"]).one_error();
+    assert!(late.contains("Gave up waiting") && late.contains(&name), "{late}");
+    assert_eq!(cluster.get(&["crd", OVERLAYS])["metadata"]["deletionTimestamp"], Value::Null);
+    cluster.hold(&["nodeoverlay", &name], &Value::Null);
     stand.write(&config("  keep_on_destroy = true\n"));
     stand.apply();
     stand.assert_empty_plan();

@@ -1,6 +1,7 @@
 //! Objects that nobody ends or makes ready within `timeouts`: a creation is a warning and stays, a deletion is an error that says what keeps
 //! the object, and the next run goes on.
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -42,12 +43,38 @@ fn ends_in_time(kind: &str, live: &str, text: impl Fn(&str) -> String) {
     assert_eq!(cluster.get(&[live, &name]), Value::Null);
 }
 
-/// What is kept of the second to report is longer: it is looked once all the same.
+/// A half of such short ones is waited for, whatever is kept of longer ones to report.
 const LIMITS: &str = "  timeouts = { create = \"4s\", delete = \"2s\" }\n";
 
 #[test]
 fn a_node_class_ends_in_time() {
     ends_in_time("node_class", "ec2nodeclass", |name| class(name, LIMITS));
+}
+
+#[test]
+fn a_node_overlay_ends_in_time() {
+    ends_in_time("node_overlay", "nodeoverlay", |name| {
+        format!(
+            "resource \"karp_node_overlay\" \"it\" {{\n  name = {name:?}\n  price_adjustment = \"-30%\"\n  requirements = [{{ key = \
+             \"karpenter.k8s.aws/instance-family\", operator = \"In\", values = [\"m7i\"] }}]\n  wait_for_ready = true\n{LIMITS}  \
+             depends_on = [karp_crds.this]\n}}\n"
+        )
+    });
+}
+
+/// Nothing answers at the address of this API server.
+#[test]
+fn an_entry_of_aws_auth_ends_in_time() {
+    let Some(cluster) = Cluster::find("late_aws_auth") else { return };
+    let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let stand = cluster.stand(&format!(
+        "provider \"karp\" {{\n  kubernetes = {{ host = \"https://{nobody}\" }}\n}}\nresource \"karp_aws_auth_entry\" \"it\" {{\n  \
+         role_arn = \"arn:aws:iam::111122223333:role/late\"\n  timeouts = {{ create = \"2s\" }}\n}}\n"
+    ));
+    let begin = Instant::now();
+    let error = stand.apply_failing().one_error();
+    assert!((Duration::from_secs(2)..LIMIT).contains(&begin.elapsed()), "{:?}: {error}", begin.elapsed());
+    assert!(error.contains("Timed out") && error.contains("2s"), "{error}");
 }
 
 #[test]

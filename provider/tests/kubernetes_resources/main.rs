@@ -9,6 +9,7 @@ mod edited;
 mod edits;
 mod entries;
 mod forty;
+mod full;
 mod gate;
 mod late;
 mod moved;
@@ -101,7 +102,15 @@ provider "karp" {{
   cluster_name = terraform_data.cluster.output
   kubernetes   = {{ config_path = KUBECONFIG }}
 }}
-{CRDS}
+resource "karp_crds" "this" {{
+  keep_on_destroy = terraform_data.cluster.output == "demo"
+}}
+resource "karp_node_overlay" "it" {{
+  name             = "{name}"
+  price_adjustment = "-${{length(terraform_data.cluster.output)}}%"
+  requirements     = [{{ key = "karpenter.k8s.aws/instance-family", operator = "In", values = ["m7i"] }}]
+  depends_on       = [karp_crds.this]
+}}
 resource "karp_controller" "this" {{
   cluster_name        = terraform_data.cluster.output
   namespace           = "{name}"
@@ -130,6 +139,7 @@ resource "karp_node_class" "it" {{
     assert_eq!(deployment["spec"]["template"]["spec"]["dnsPolicy"], "Default");
     let class = cluster.get(&["ec2nodeclass", &name]);
     assert_eq!(class["spec"]["kubelet"]["maxPods"], 58);
+    assert_eq!(cluster.get(&["nodeoverlay", &name])["spec"]["priceAdjustment"], "-4%");
     // A refresh counts.
     stand.apply();
     let state = stand.state();

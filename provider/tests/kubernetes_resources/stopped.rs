@@ -262,9 +262,12 @@ fn a_teardown() {
     let Some(cluster) = Cluster::find_alone("stopped_teardown") else { return };
     let _turn = claims();
     let name = cluster.unique("teardown");
-    let stand = cluster.stand(&format!(
-        "{BLOCK}{CRDS}resource \"karp_teardown\" \"this\" {{\n  sweep = []\n  depends_on = [karp_crds.this]\n}}\n"
-    ));
+    let config = |more: &str| {
+        format!(
+            "{BLOCK}{CRDS}resource \"karp_teardown\" \"this\" {{\n  sweep = []\n{more}  depends_on = [karp_crds.this]\n}}\n"
+        )
+    };
+    let stand = cluster.stand(&config(""));
     stand.apply();
     stand.assert_empty_plan();
     (0..2).for_each(|number| make_claim(&cluster, &name, number));
@@ -276,6 +279,16 @@ fn a_teardown() {
         stopped(&stand, &DESTROY, stop, || leaving(&cluster, &name).len() == 2);
         assert!(is_kept(&stand, "karp_teardown"), "{stop:?}: {}", stand.state());
     }
+    // The time that it has for it is over: what is not drained is let go of.
+    stand.write(&config("  timeouts = { delete = \"6s\" }\n"));
+    stand.apply();
+    stand.assert_empty_plan();
+    let late = stand.tofu(&DESTROY);
+    assert!(late.code == 0 && late.text.contains("These did not drain within"), "{}", late.text);
+    assert_eq!(leaving(&cluster, &name), Vec::<String>::new());
+
+    stand.apply();
+    (0..2).for_each(|number| make_claim(&cluster, &name, number));
     let (run, _) = Controller::beside(&cluster, &name, Duration::ZERO, || stand.tofu(&DESTROY));
     cluster.kubectl(&["-n", "default", "delete", "lease", "karpenter-leader-election"]);
     assert_eq!(run.code, 0, "{}", run.text);
