@@ -111,6 +111,11 @@ impl Stand {
             .expect("the controller starts")
     }
 
+    /// What the controller has written so far.
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("the log")
+    }
+
     fn process(&self) -> u32 {
         self.controller.as_ref().expect("it runs").id()
     }
@@ -621,7 +626,7 @@ async fn a_leader_that_slept_does_nothing_when_it_wakes() {
         assert!(done.success(), "{done}");
     };
     signal("-STOP");
-    let asleep = std::fs::read_to_string(&stand.log).expect("the log").len();
+    let asleep = stand.log().len();
     until("the second leads", async || holder().await.is_some_and(|now| now != first)).await;
     let leads = holder().await;
     // more pods than the node of the first has room for
@@ -642,7 +647,7 @@ async fn a_leader_that_slept_does_nothing_when_it_wakes() {
     })
     .await;
     assert!(code.is_some_and(|code| !code.success()), "nobody asked it to end: {code:?}");
-    let log = std::fs::read_to_string(&stand.log).expect("the log");
+    let log = stand.log();
     let awake = &log[asleep..];
     assert!(awake.contains("leader election lost"), "{awake}");
     let did = |line: &&str| EFFECTS.iter().any(|effect| line.contains(effect));

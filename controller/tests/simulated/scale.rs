@@ -101,10 +101,6 @@ impl Come {
 }
 
 impl Stand {
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).expect("the log")
-    }
-
     /// Returns what the process has in memory, in MiB: now, and at most so far.
     fn memory(&self) -> (u64, u64) {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process())).expect("it runs");

@@ -107,7 +107,7 @@ async fn a_controller_that_is_turned_away_keeps_its_lease_and_goes_on() {
 
     let code = stand.controller.as_mut().expect("it was started").try_wait().expect("it is a child");
     assert_eq!((code, led().await), (None, before), "it runs on, and leads");
-    let log = std::fs::read_to_string(&stand.log).expect("the log");
+    let log = stand.log();
     let created = log.lines().filter(|line| line.contains("\"created nodeclaim\"")).count();
     let claims = stand.mine::<NodeClaim>().await.len();
     assert_eq!((created, claims), (PODS as usize, PODS as usize), "one for each pod, none in vain");
