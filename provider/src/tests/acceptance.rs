@@ -209,7 +209,7 @@ fn settable(attributes: &BTreeMap<String, Attribute>, names: &mut BTreeSet<Strin
 
 /// Whatever is set in the blocks of a resource in a file of HCL.
 fn set_in(text: &str, kind: &str) -> BTreeSet<String> {
-    let begin = format!("\nresource \"karp_{kind}\" ");
+    let begin = format!("resource \"karp_{kind}\" ");
     let blocks = text.split(&begin).skip(1).filter_map(|rest| rest.split_once("\n}\n"));
     let names = blocks.flat_map(|(block, _)| {
         let words = block.split('=').filter_map(|before| before.split_whitespace().next_back());

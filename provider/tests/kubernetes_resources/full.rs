@@ -11,7 +11,6 @@ resource "karp_node_class" "full" {
   name             = "NAME"
   annotations      = { team = "a" }
   instance_profile = "p"
-  adopt            = false
   ami_family       = "AL2023"
   ami_selector_terms = [
     { tags = { team = "*" }, owner = "self" },
