@@ -33,8 +33,7 @@ fn a_state_of_an_older_version_needs_no_change() {
     let name = unique("older");
     let more = format!(
         "resource \"karp_pod_identity_association\" \"this\" {{\n  namespace = \"apps\"\n  service_account = {name:?}\n  \
-         role_arn = karp_node_role.this.arn\n}}\nresource \"karp_spot_service_linked_role\" \"this\" {{\n  delete_on_destroy = true\n}}\n\
-         resource \"karp_teardown\" \"this\" {{}}\n{}{}resource \"karp_controller_policy\" \"this\" {{\n  name = \"{name}-policy\"\n}}\n",
+         role_arn = karp_node_role.this.arn\n}}\n{}{}resource \"karp_controller_policy\" \"this\" {{\n  name = \"{name}-policy\"\n}}\n",
         further("node_role", &format!("{name}-n")),
         further("fargate_pod_execution_role", &format!("{name}-f")),
     );
