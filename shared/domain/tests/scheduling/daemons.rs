@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::deep;
-use crate::world::{TYPES, catalogue, class, created, node, pending, pool, running, snapshot, with};
+use crate::world::{TYPES, catalogue, class, created, judge, node, pending, pool, running, snapshot, topology, with};
 
 fn daemon_set(containers: &Value) -> apps::DaemonSet {
     serde_json::from_value(json!({
@@ -401,6 +401,33 @@ fn a_daemon_keeps_pods_out_of_the_domain_that_a_planned_node_brings_it_into() {
         refused.to_string().contains("such pods are in every domain where it could be: default (1 pod)"),
         "{refused}"
     );
+}
+
+/// Two pods, one to a zone, that must be bought otherwise than a third; nodes of the third's kind have a daemon that keeps its zone free of them.
+#[test]
+fn a_zone_that_another_pods_daemon_closes_is_no_place_that_was_left() {
+    let (zone, market) = ("topology.kubernetes.io/zone", "karpenter.sh/capacity-type");
+    let app = |name: &str| json!({"matchLabels": {"app": name}});
+    let spread = |name: &str| json!([{"topologyKey": zone, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": app(name)}]);
+    let labelled = |name: &str, of: &str| with(pending(name, "0", "64Mi"), &[("metadata.labels", json!({"app": of}))]);
+    let apart = json!([{"topologyKey": zone, "labelSelector": app("red")}, {"topologyKey": market, "labelSelector": app("blue")}]);
+    let green = |name: &str| {
+        let rules = [(APART, apart.clone()), ("spec.topologySpreadConstraints", spread("green"))];
+        with(labelled(name, "green"), &rules)
+    };
+    let blue = [("spec.nodeSelector", json!({"team": "a"})), ("spec.topologySpreadConstraints", spread("red"))];
+    let away = json!([{"topologyKey": zone, "labelSelector": app("green"), "namespaces": ["default"]}]);
+    let daemon = with(agent(&json!({market: "on-demand"})), &[(&format!("spec.template.{APART}"), away)]);
+    let red = with(running("red", "n0", "1", "1Gi"), &[("metadata.labels", json!({"app": "red"}))]);
+    let team = pool("default", json!([{"key": "team", "operator": "In", "values": ["a"]}]));
+    let mut objects =
+        vec![class(), team, with(labelled("blue", "blue"), &blue), green("green-0"), green("green-1"), red, daemon];
+    objects.extend(node("n0", "default", "m7i.large", "us-east-1b", CapacityType::OnDemand));
+    let known = snapshot(&objects, catalogue(TYPES));
+    let solution = solve(&known);
+    topology::judge(&objects, &known, &solution);
+    assert_eq!(solution.nodes.len() + solution.unschedulable.len(), 3, "{solution:?}");
+    assert_eq!(judge::refused_for_others(&objects, &known, &solution), [].into(), "{solution:?}");
 }
 
 #[test]

@@ -85,8 +85,9 @@ pub fn takes_one_more(
         outcome.places.push(Place { labels, taints: taints_of(objects, pool), is_new: true, open: BTreeSet::new() });
         let node = outcome.places.len() - 1;
         let accepted = outcome.accepts(pod, node, &possible);
+        let free = !outcome.meets_a_daemon(pod, node);
         outcome.pods.push(Seated { pod, node, is_new: true });
-        accepted && outcome.judge().is_ok()
+        accepted && free && outcome.judge().is_ok()
     })
 }
 
@@ -493,6 +494,24 @@ impl<'o> Outcome<'o> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a daemon keeps a pod out of the domain that another new node brings it into: it runs there before the pod's own node is up.
+    fn meets_a_daemon(&self, pod: &Value, node: usize) -> bool {
+        let mine = &self.places[node].labels;
+        let others = self.places.iter().enumerate().filter(|(at, place)| *at != node && place.is_new);
+        others.flat_map(|(_, place)| self.daemons_on(place).map(move |daemon| (place, daemon))).any(
+            |(place, daemon)| {
+                let shares = |term: &&Value| {
+                    let key = term["topologyKey"].as_str().unwrap();
+                    mine.get(key).is_some_and(|value| place.labels.get(key) == Some(value))
+                };
+                required_terms(&daemon, "podAntiAffinity")
+                    .iter()
+                    .filter(shares)
+                    .any(|term| self.term_selects(&daemon, term, pod))
+            },
+        )
     }
 
     /// The pods that daemon sets will have on a node.
