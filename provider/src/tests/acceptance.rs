@@ -133,10 +133,11 @@ full      aws_resources/full         what_sets_every_attribute_is_applied_and_re
 full      aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     discovery_tags fargate_pod_execution_role fargate_profile
 full      aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     instance_profile interruption_queue node_role oidc_provider
 full      aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     pod_identity_association spot_service_linked_role teardown
+full      kubernetes_resources/outfitted one_of_which_everything_is_said_is_applied_and_read_back    controller
 full      kubernetes_resources/full  what_sets_every_attribute_is_applied_and_read_back_whole     aws_auth_entry crds node_class node_overlay node_pool
 ";
 /// What a resource need not show, and why.
-const EXEMPT: [(&str, &str, &str); 11] = [
+const EXEMPT: [(&str, &str, &str); 10] = [
     ("vanishes", "teardown", "it stands for nothing that others could delete"),
     ("heals", "teardown", "it stands for nothing that others could edit"),
     (
@@ -151,12 +152,6 @@ const EXEMPT: [(&str, &str, &str); 11] = [
     ("moved", "crds", "it is one of its kind: `adopt` takes over what Helm or kubectl installed"),
     ("moved", "teardown", "it stands for nothing that another provider could have kept"),
     ("timeouts", "oidc_provider", "one call makes it, which is not cut off, and nothing is waited for"),
-    (
-        "full",
-        "controller",
-        "settings of one subject exclude each other; each is held to the chart's manifest, value by value, in `chart`, and what others edit \
-         heals live in `kubernetes_resources/controller` and `upkeep`",
-    ),
 ];
 /// What each resource shows, unless it is exempt; those that have tags show these, too.
 const STORIES: [&str; 12] = [

@@ -2,6 +2,7 @@
 
 use crate::life::unique;
 use crate::stand::Sandbox;
+use crate::tofu::without;
 
 /// Names by prefix are in `holes`, regions in `region`.
 const FULL: &str = r#"
@@ -169,12 +170,8 @@ const KINDS: [&str; 11] = [
     "pod_identity_association",
 ];
 
-/// Leaves out what is the configuration's alone, which nobody finds: it is no difference where it is left out.
-fn found(config: &str) -> String {
-    const OWN: &[&str] = &["adopt", "timeouts"];
-    let own = |line: &&str| line.starts_with("  ") && OWN.contains(&line.split_whitespace().next().unwrap_or_default());
-    config.lines().filter(|line| !own(line) || line.starts_with("    ")).map(|line| format!("{line}\n")).collect()
-}
+/// What only a configuration says.
+const OWN: [&str; 2] = ["adopt", "timeouts"];
 
 #[tokio::test]
 async fn what_sets_every_attribute_is_applied_and_read_back_whole() {
@@ -193,10 +190,8 @@ async fn what_sets_every_attribute_is_applied_and_read_back_whole() {
     let imports = KINDS.iter().map(import).collect::<String>();
     // An import takes the role of the account for another's, and finds nothing of a teardown.
     let (rest, _) = config.split_once("resource \"karp_teardown\"").unwrap();
-    let importer = sandbox.stand(&format!("{}{imports}", found(rest)));
-    let run = importer.apply();
-    let acts = |(action, _): &(String, String)| action != "import" && action != "noop";
-    assert!(!run.changes().iter().any(acts), "{:?}\n{}", run.changes(), run.text);
+    let importer = sandbox.stand(&format!("{}{imports}", without(rest, &OWN)));
+    importer.apply().assert_imports_alone();
     importer.assert_empty_plan();
 
     stand.destroy();

@@ -19,6 +19,7 @@ mod objects;
 mod older;
 #[path = "../support/others.rs"]
 mod others;
+mod outfitted;
 mod preview;
 #[path = "../support/rc.rs"]
 mod rc;

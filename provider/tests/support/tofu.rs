@@ -74,6 +74,19 @@ impl Run {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         planned.map(|change| (text(&change["action"]), text(&change["resource"]["addr"]))).collect()
     }
+
+    /// Asserts that resources were imported and nothing else was done.
+    pub fn assert_imports_alone(&self) {
+        let acts = |(action, _): &(String, String)| action != "import" && action != "noop";
+        assert!(!self.changes().iter().any(acts), "{:?}\n{}", self.changes(), self.text);
+    }
+}
+
+/// A configuration without the attributes of these names, as an import finds it: what only a configuration says, nobody reads back.
+pub fn without(config: &str, names: &[&str]) -> String {
+    let is_attribute = |line: &str| line.starts_with("  ") && !line.starts_with("    ");
+    let named = |line: &str| names.contains(&line.split_whitespace().next().unwrap_or_default());
+    config.lines().filter(|line| !is_attribute(line) || !named(line)).map(|line| format!("{line}\n")).collect()
 }
 
 /// A run that goes on.
