@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::drain::PATIENCE;
 use crate::stand::Cluster;
 use crate::tofu::Run;
-use crate::{PROVIDER_OF_DEMO, claims};
+use crate::{PROVIDER_OF_DEMO, controllers};
 
 fn config(namespace: &str, more: &str) -> String {
     format!(
@@ -26,7 +26,7 @@ fn told(run: &Run) -> String {
 #[test]
 fn one_that_does_not_start_is_told_of_and_stays() {
     let Some(cluster) = Cluster::find("one_that_does_not_start_is_told_of_and_stays") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     let name = cluster.unique("unready");
     let _namespace = cluster.namespace(&name);
     let crds = cluster.stand(&format!("{PROVIDER_OF_DEMO}{}", crate::CRDS));
@@ -126,7 +126,7 @@ fn renewing<T>(cluster: &Cluster, namespace: &str, holder: &str, act: impl FnOnc
 #[test]
 fn it_is_waited_for_until_a_replica_leads_and_told_who_else_does() {
     let Some(cluster) = Cluster::find("it_is_waited_for_until_a_replica_leads_and_told_who_else_does") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     let (name, other) = (cluster.unique("leads"), cluster.unique("leads-before"));
     let _namespaces = [cluster.namespace(&name), cluster.namespace(&other)];
     let apply = ["apply", "-json", "-auto-approve"];
@@ -217,7 +217,7 @@ const MUCH: &str = r#"
 #[test]
 fn one_that_is_in_no_state_is_imported() {
     let Some(cluster) = Cluster::find("one_that_is_in_no_state_is_imported") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     for (kind, more) in [("plain", "  replicas = 0\n"), ("much", MUCH)] {
         let name = cluster.unique(&format!("import-{kind}"));
         let text = config(&name, more);
@@ -248,7 +248,7 @@ fn one_that_is_in_no_state_is_imported() {
 #[test]
 fn where_it_runs_comes_changes_heals_and_goes() {
     let Some(cluster) = Cluster::find("where_it_runs_comes_changes_heals_and_goes") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     let name = cluster.unique("place");
     let _namespace = cluster.namespace(&name);
     let place = |weight: &str, more: &str| {

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::stand::{Cluster, Stand};
-use crate::{CRDS, PROVIDER, PROVIDER_OF_DEMO, claims, class, pool};
+use crate::{CRDS, PROVIDER, PROVIDER_OF_DEMO, class, controllers, pool};
 
 /// Plans a step, which must do just this, and applies it; nothing is left to do then.
 fn step(stand: &Stand<'_>, action: &str, addresses: &[&str]) {
@@ -109,7 +109,7 @@ fn a_pool_is_planned_before_all_of_it_is_known() {
 #[test]
 fn a_controller_moves_to_another_namespace_whichever_goes_first() {
     let Some(cluster) = Cluster::find("a_controller_moves_to_another_namespace") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     let config = |namespace: &str, more: &str| {
         format!(
             "{PROVIDER_OF_DEMO}resource \"karp_controller\" \"it\" {{\n  namespace = {namespace:?}\n  image = \"karp:edge\"\n  replicas = 0\n{more}}}\n"

@@ -32,16 +32,22 @@ mod upgraded;
 mod upkeep;
 mod vanished;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use serde_json::Value;
 use stand::Cluster;
 
-/// A controller is not destroyed while NodeClaims live: tests with either take their turn.
-static CLAIMS: Mutex<()> = Mutex::new(());
+/// A controller is not destroyed while NodeClaims live, and tells of others in the cluster.
+static CLAIMS: RwLock<()> = RwLock::new(());
 
-fn claims() -> MutexGuard<'static, ()> {
-    CLAIMS.lock().unwrap_or_else(PoisonError::into_inner)
+/// For tests with NodeClaims: no controller comes or goes meanwhile.
+fn claims() -> RwLockReadGuard<'static, ()> {
+    CLAIMS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For tests with a controller: there are no others meanwhile, and no NodeClaims but theirs.
+fn controllers() -> RwLockWriteGuard<'static, ()> {
+    CLAIMS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The provider, with the sandbox's API server.
@@ -94,7 +100,7 @@ resource "karp_node_pool" "it" {{
 #[test]
 fn all_of_it_comes_in_one_apply_and_goes_in_one_destroy() {
     let Some(cluster) = Cluster::find("all_of_it_comes_in_one_apply_and_goes_in_one_destroy") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     let name = cluster.unique("whole");
     let stand = cluster.stand(&format!(
         r#"
@@ -202,7 +208,7 @@ fn a_pool_made_elsewhere_is_imported_without_a_difference() {
 #[test]
 fn the_controller_stays_while_nodes_live_that_only_it_can_end() {
     let Some(cluster) = Cluster::find("the_controller_stays_while_nodes_live_that_only_it_can_end") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     let name = cluster.unique("stays");
     let stand = cluster.stand(&format!(
         r#"

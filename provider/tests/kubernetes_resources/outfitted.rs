@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::stand::Cluster;
-use crate::{PROVIDER, claims};
+use crate::{PROVIDER, controllers};
 
 const FULL: &str = r##"
 resource "karp_controller" "full" {
@@ -157,7 +157,7 @@ impl Drop for Monitors<'_> {
 #[test]
 fn one_of_which_everything_is_said_is_applied_and_read_back() {
     let Some(cluster) = Cluster::find("outfitted") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     let name = cluster.unique("outfitted");
     let _monitors = Monitors::define(&cluster);
     let text = format!("{PROVIDER}{}", FULL.replace("NAME", &name));

@@ -9,7 +9,7 @@ use crate::drain::{Controller, DESTROY, PATIENCE, leaving, make_claim};
 use crate::gate::Gate;
 use crate::stand::{AwsAuth, Cluster, Stand};
 use crate::tofu::{Run, Running};
-use crate::{CRDS, claims, class, pool};
+use crate::{CRDS, class, controllers, pool};
 
 const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
 const BLOCK: &str = "provider \"karp\" {\n  cluster_name = \"demo\"\n  adopt_existing = true\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
@@ -66,7 +66,7 @@ fn is_kept(stand: &Stand<'_>, kind: &str) -> bool {
 #[test]
 fn a_controller() {
     let Some(cluster) = Cluster::find("stopped_controller") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     for stop in [Stop::CtrlC, Stop::Kill] {
         let name = cluster.unique(&format!("stopped-{stop:?}").to_lowercase());
         let text = |replicas: u32| {
@@ -223,7 +223,7 @@ fn side_by_side(name: &str) -> String {
 #[test]
 fn what_a_call_in_flight_makes_is_kept() {
     let Some(cluster) = Cluster::find("in_flight") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     cluster.stand(&format!("{BLOCK}{CRDS}")).apply();
     let aws_auth = AwsAuth::with(&cluster, "[]\n");
     let kinds = ["node_class", "node_pool", "node_overlay", "aws_auth_entry", "controller"];
@@ -260,7 +260,6 @@ fn what_a_call_in_flight_makes_is_kept() {
 #[test]
 fn a_teardown() {
     let Some(cluster) = Cluster::find_alone("stopped_teardown") else { return };
-    let _turn = claims();
     let name = cluster.unique("teardown");
     let config = |more: &str| {
         format!(

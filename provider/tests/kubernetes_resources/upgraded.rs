@@ -4,12 +4,11 @@ use serde_json::json;
 
 use crate::older::{assert_refused, by_a_newer_version, by_an_older_version};
 use crate::stand::Cluster;
-use crate::{CRDS, PROVIDER_OF_DEMO, claims, class, pool};
+use crate::{CRDS, PROVIDER_OF_DEMO, class, pool};
 
 #[test]
 fn a_state_of_an_older_version_needs_no_change() {
     let Some(cluster) = Cluster::find_alone("a_state_of_an_older_version_needs_no_change") else { return };
-    let _turn = claims();
     let name = cluster.unique("older");
     let _namespace = cluster.namespace(&name);
     cluster.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "aws-auth", "namespace": "kube-system" },

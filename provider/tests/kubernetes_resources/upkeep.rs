@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::stand::Cluster;
-use crate::{PROVIDER_OF_DEMO, claims};
+use crate::{PROVIDER_OF_DEMO, controllers};
 
 #[test]
 fn what_is_beside_the_pods_comes_changes_heals_and_goes() {
     let Some(cluster) = Cluster::find("what_is_beside_the_pods_comes_changes_heals_and_goes") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     let name = cluster.unique("upkeep");
     let _namespace = cluster.namespace(&name);
     let config = |more: &str| {

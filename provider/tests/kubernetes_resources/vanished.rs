@@ -1,12 +1,12 @@
 //! What somebody deleted behind OpenTofu's back is made again, and definitions are imported.
 
 use crate::stand::{AwsAuth, Cluster};
-use crate::{CRDS, PROVIDER_OF_DEMO, claims, class, pool};
+use crate::{CRDS, PROVIDER_OF_DEMO, class, controllers, pool};
 
 #[test]
 fn what_was_deleted_is_made_again() {
     let Some(cluster) = Cluster::find("what_was_deleted_is_made_again") else { return };
-    let _turn = claims();
+    let _turn = controllers();
     let name = cluster.unique("vanished");
     let _namespace = cluster.namespace(&name);
     let stand = cluster.stand(&format!(
