@@ -210,6 +210,7 @@ fn the_controller_stays_while_nodes_live_that_only_it_can_end() {
     let Some(cluster) = Cluster::find("the_controller_stays_while_nodes_live_that_only_it_can_end") else { return };
     let _turn = controllers();
     let name = cluster.unique("stays");
+    let _namespace = cluster.namespace(&name);
     let stand = cluster.stand(&format!(
         r#"
 {PROVIDER_OF_DEMO}
