@@ -28,6 +28,7 @@ fn each_manifest_is_written_or_refused_at_its_path() {
     let pool = "Provisioner v1alpha5 default: written as karp_node_pool";
     let inline = "Provisioner v1alpha5 default: written as karp_node_class";
     let template = "AWSNodeTemplate v1alpha1 default: written as karp_node_class";
+    let cluster = "ClusterConfig prod: passed over, since it is eksctl's: `terraform/eks` makes such a cluster";
     let asked = "neither a role nor an instance profile is known";
     // The article, options, the exit code, and what is told.
     let cases: [(&str, &[&str], i32, &[&str]); 7] = [
@@ -45,7 +46,7 @@ fn each_manifest_is_written_or_refused_at_its_path() {
                 "EC2NodeClass mynodeclass: spec.amiSelectorTerms[0].alias: the alias' family must be one of al2, al2023",
             ],
         ),
-        ("002", &[], 0, &[pool, inline]),
+        ("002", &[], 0, &[pool, inline, cluster]),
         (
             "003",
             &[],
@@ -54,7 +55,7 @@ fn each_manifest_is_written_or_refused_at_its_path() {
         ),
         ("003", &PROFILE, 0, &[pool, template]),
         ("004", &[], 2, &[pool, "Provisioner default: spec.provider.instanceProfile: ", asked]),
-        ("004", &PROFILE, 0, &[pool, inline]),
+        ("004", &PROFILE, 0, &[pool, inline, cluster]),
     ];
     for (name, options, expected, told) in cases {
         let (code, written, stderr) = migrate(&article(name), options);

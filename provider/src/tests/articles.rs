@@ -15,18 +15,21 @@ const POOL: &str = "node_pool_from_provisioner";
 const CLASS: &str = "node_class_from_template";
 
 /// What the guide's first column must have, by the articles that do it, with names that the second column must tell.
-const STEPS: [(&str, &str, &[&str]); 59] = [
+const STEPS: [(&str, &str, &[&str]); 63] = [
     ("002 004", "export CLUSTER_NAME", &["cluster_name"]),
+    ("004", "export AWS_DEFAULT_REGION", &["region"]),
     ("004", "aws sts get-caller-identity", &[]),
     ("004", "aws configure", &[]),
     ("000", "terraform plan", &[]),
     ("000", "terraform apply", &[]),
     ("002 004", "eksctl create cluster", &["karp_fargate_profile"]),
+    ("002 004", "kind: ClusterConfig", &["cluster_name"]),
     ("002 004", "withOIDC: true", &["karp_oidc_provider"]),
     ("000 002 004", "karpenter.sh/discovery", &["karp_discovery_tags.resource_ids"]),
     ("000", "terraform-aws-modules/vpc/aws", &[]),
     ("000", "terraform-aws-modules/security-group", &["karp_node_class.security_group_selector_terms"]),
     ("002 004", "aws eks describe-cluster", &["data.karp_cluster.endpoint"]),
+    ("002 004", "curl` of a CloudFormation template", &[]),
     ("002 004", "aws cloudformation deploy", &["karp_node_role", "karp_instance_profile", "karp_controller_role"]),
     ("002 004", "eksctl create iamidentitymapping", &["karp_access_entry", "karp_aws_auth_entry"]),
     ("002 004", "eksctl create iamserviceaccount", &["karp_controller_role.service_account"]),
@@ -73,6 +76,7 @@ const STEPS: [(&str, &str, &[&str]); 59] = [
     ("002", "helm uninstall karpenter", &[]),
     ("002", "eksctl delete iamserviceaccount", &[]),
     ("002", "aws cloudformation delete-stack", &[]),
+    ("002", "aws ec2 describe-launch-templates", &["data.karp_orphans.launch_templates"]),
     ("002", "aws ec2 delete-launch-template", &["karp_teardown.sweep", "data.karp_orphans.launch_templates"]),
     ("002", "eksctl delete cluster", &[]),
 ];

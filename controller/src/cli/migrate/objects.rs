@@ -70,6 +70,9 @@ const VERSIONS: [(Kind, &str, &str); 7] = [
     (Kind::Pool, "karpenter.sh/v1alpha5", "Provisioner"),
     (Kind::Overlay, "karpenter.sh/v1alpha1", "NodeOverlay"),
 ];
+/// What becomes of the cluster that articles begin with.
+const OF_EKSCTL: &str = "passed over, since it is eksctl's: `terraform/eks` makes such a cluster, and the provider block's `cluster_name` takes \
+                         one that is there";
 /// Left on a NodePool when Karpenter itself converted it.
 const KEPT_KUBELET: &str = "compatibility.karpenter.sh/v1beta1-kubelet-conversion";
 /// Labels and annotations by which other tools mark what is theirs.
@@ -210,6 +213,8 @@ impl Conversion {
         if read.iter().any(|version| group(version) == group(&manifest.version)) {
             let what = format!("{} {name}: apiVersion: {:?} is not read", manifest.kind, manifest.version);
             self.refused.push(manifest.origin.problem(format!("{what}; {} is", read.join(" or "))));
+        } else if manifest.kind == "ClusterConfig" && group(&manifest.version) == "eksctl.io" {
+            self.passed.push(manifest.origin.problem(format!("ClusterConfig {name}: {OF_EKSCTL}")));
         }
         None
     }
