@@ -10,6 +10,7 @@ mod look;
 mod obstacle;
 mod offer;
 mod pace;
+mod replaced;
 mod selection;
 mod told;
 
@@ -21,7 +22,8 @@ pub use look::{ClassPreview, PATIENCE, glance, glance_at_class, held, look, look
 pub use obstacle::{Surroundings, block, obstacles};
 pub use offer::{class_offer, offer};
 pub use pace::Turn;
-pub use told::class_warning;
+pub use replaced::{Ending, Nodes, Replaced};
+pub use told::{class_warning, unknown_warning};
 
 /// What requirements leave to launch.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -117,6 +117,35 @@ fn new_pool() {
     assert_eq!(told, None);
 }
 
+#[test]
+fn what_another_takes_the_place_of_is_told_as_reviewed() {
+    let of = |kind, because: &str, ending, nodes| Replaced {
+        kind,
+        name: "default".to_owned(),
+        because: vec![because.to_owned()],
+        ending,
+        nodes: Some(nodes),
+    };
+    let held = "PodDisruptionBudget shop/database (pod shop/database-0)".to_owned();
+    let nodes = |count| Ok(Nodes { count, held: if count == 0 { String::new() } else { held.clone() } });
+    let (pool, class) = ("NodePool", "EC2NodeClass");
+    let (drained, late) = (Ending::Drained, "the API server took too long".to_owned());
+    let cases = [
+        ("pool_renamed", "the pool gets another name", of(pool, "name", drained, nodes(40)), "other"),
+        ("pool_renamed_empty", "the same without nodes", of(pool, "name", drained, nodes(0)), "other"),
+        ("pool_renamed_unseen", "the same without an answer", of(pool, "name", drained, Err(late)), "other"),
+        ("pool_made_static", "nothing drains it", of(pool, "replicas", Ending::Hurried, nodes(1)), "default"),
+        ("class_renamed", "the class gets another name", of(class, "name", Ending::AwaitedBy, nodes(40)), "other"),
+    ];
+    let requirements = &karp_domain::cluster::Pool::from_kube(&forty::pool(|_| {})).expect("readable").requirements;
+    let offer = offer(requirements);
+    let told = |(name, about, replaced, heir): &(&str, &str, Replaced, &str)| {
+        let warning = replaced.warning(heir, (replaced.kind == "NodePool").then_some(&offer));
+        reviewed(name, about, &written(&warning))
+    };
+    assert_eq!(cases.iter().filter_map(told).collect::<Vec<_>>().join("\n"), "");
+}
+
 /// How long this thread has had a processor, so that what else the machine does is not counted; nothing where the system does not tell.
 fn worked() -> Option<Duration> {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;

@@ -6,7 +6,7 @@ use karp_domain::catalogue::Price;
 use tfplugin::Diagnostic;
 
 use super::selection::Finds;
-use super::{Certainty, ClassPreview, Impact, Offer, Preview};
+use super::{Certainty, ClassPreview, Ending, Impact, Offer, Preview, Replaced};
 
 /// So many names of one kind are shown.
 const SHOWN: usize = 5;
@@ -60,6 +60,64 @@ pub fn class_warning(class: &str, looked: Result<ClassPreview, String>) -> Diagn
     lines.extend(seen.finds.iter().map(found));
     lines.extend(of_nodes(&seen.impact, can_launch_any));
     Diagnostic::warning(summary, lines.join("\n"))
+}
+
+impl Replaced {
+    /// Writes the warning of a plan that destroys an object to make another, which may launch as much as `offer`, where it is a pool's.
+    pub fn warning(&self, heir: &str, offer: Option<&Offer>) -> Diagnostic {
+        let (kind, name) = (self.kind, &self.name);
+        let nodes = self.nodes.as_ref().and_then(|nodes| nodes.as_ref().ok());
+        let with = match nodes.map(|nodes| nodes.count) {
+            None => String::new(),
+            Some(0) => ", which has no nodes".to_owned(),
+            Some(count) => format!(" and its {}", plural(count, "node")),
+        };
+        let types = offer.map_or_else(String::new, |offer| format!("{}, ", types(None, offer)));
+        let summary = format!("{kind} {heir:?}: {types}in place of {kind} {name:?}{with}");
+        let mut lines: Vec<String> =
+            offer.map(|offer| format!("It may launch {}. {PRICES}", told(offer))).into_iter().collect();
+        let because = some(self.because.iter().map(String::as_str), ", ");
+        lines.push(format!("A change of {because} takes another {kind}: {name:?} is destroyed."));
+        if nodes.is_none_or(|nodes| nodes.count > 0) {
+            lines.push(self.ending.told().to_owned());
+        }
+        if let Some(held) = nodes.map(|nodes| &nodes.held).filter(|held| !held.is_empty()) {
+            lines.push(format!("What holds pods on them now: {held}."));
+        }
+        if *name != heir && self.ending != Ending::AwaitedBy {
+            lines.push("With `create_before_destroy` the new pool is there for their pods when they leave.".to_owned());
+        }
+        if let Some(Err(why)) = &self.nodes {
+            lines.push(format!("Its nodes could not be looked at: {why}"));
+        }
+        Diagnostic::warning(summary, lines.join("\n"))
+    }
+}
+
+impl Ending {
+    const fn told(self) -> &'static str {
+        match self {
+            Self::Drained => {
+                "Its nodes are drained as its budgets allow, one at a time at least, and all of them after half of `timeouts.delete`."
+            }
+            Self::Hurried => "Its nodes are all asked to leave at once, as `drain_on_destroy = false` says.",
+            Self::AwaitedBy => {
+                "It waits until the last of its nodes is gone: let its pools name another class first, so that they drift."
+            }
+        }
+    }
+}
+
+/// Writes the warning of a plan that cannot be previewed, since these attributes are not known before it is applied.
+pub fn unknown_warning(kind: &str, name: &str, attributes: &[String]) -> Diagnostic {
+    let attributes = some(attributes.iter().map(String::as_str), ", ");
+    let summary = format!("{kind} {name:?}: what becomes of nodes is not known yet");
+    Diagnostic::warning(
+        summary,
+        format!(
+            "{attributes} will be known when other resources are applied. Apply those first (`-target`) to see a preview in the next plan."
+        ),
+    )
 }
 
 /// Tells what a changed selector finds.

@@ -1,6 +1,7 @@
 //! The life of a cluster-scoped custom object: what `karp_node_class`, `karp_node_pool` and `karp_node_overlay` have in common.
 
 mod attributes;
+mod foresight;
 mod kind;
 mod reads;
 
@@ -15,6 +16,7 @@ use serde_json::Value as Json;
 use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, Schema, Value};
 
 pub use self::attributes::{adopt, annotations, bare, force_conflicts, named, teardown, wait_for_ready};
+pub use self::foresight::{name_of, seen};
 pub use self::kind::CustomKind;
 use super::departure::{Departure, End};
 use super::node_claims;

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use karp_domain::api::{Ec2NodeClass, lint, validate as rules};
+use karp_domain::api::{Ec2NodeClass, labels, lint, validate as rules};
 use serde_json::{Value as Json, json};
 use tfplugin::{
     Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
 };
 
 use super::custom_object::{
-    CustomKind, CustomObject, adopt, annotations, failure, force_conflicts, named, teardown, wait_for_ready,
+    CustomKind, CustomObject, adopt, annotations, failure, force_conflicts, name_of, named, seen, teardown,
+    wait_for_ready,
 };
 use super::{custom_object, kubelet, moved, node_class_schema};
 use crate::manifests::spec::Attributes;
-use crate::preview;
+use crate::preview::{self, Ending};
 use crate::provider::Handle;
-use crate::report::Kind;
 
 const KIND: CustomKind = CustomKind {
     api_version: "karpenter.k8s.aws/v1",
@@ -41,14 +41,19 @@ impl NodeClass {
         Self(CustomObject::new(KIND, handle, &schema()))
     }
 
-    /// Tells which nodes a change will replace; nothing while a part of it is not known, and nothing at create and destroy.
+    /// Tells which nodes a change will replace; nothing at create and destroy, and nothing while the cluster is not known.
     async fn preview(&self, change: &PlannedChange) -> Option<Diagnostic> {
         let session = self.0.session();
         if session.model().offline_plan || !change.is_update() || !change.has_changes() {
             return None;
         }
-        let (before, after) =
-            (self.0.typed::<Ec2NodeClass>(&change.prior)?, self.0.typed::<Ec2NodeClass>(&change.planned)?);
+        let name = name_of(change);
+        if !change.requires_replace.is_empty() {
+            let replaced = self.0.replaced(change, labels::EC2_NODE_CLASS, Ending::AwaitedBy).await;
+            return Some(replaced.warning(name, None));
+        }
+        let before = self.0.typed::<Ec2NodeClass>(&change.prior)?;
+        let Some(after) = self.0.typed::<Ec2NodeClass>(&change.planned) else { return self.0.not_known(change) };
         if before.spec == after.spec {
             return None;
         }
@@ -57,13 +62,7 @@ impl NodeClass {
             let looked = preview::glance_at_class(&session, &client, [&before, &after]).await;
             looked.map_err(|error| failure("look at the nodes of the class", error))
         };
-        let looked = match tokio::time::timeout(preview::PATIENCE, look).await {
-            Ok(Ok(seen)) => Ok(seen),
-            Ok(Err(failure)) if failure.kind == Kind::NotYetKnown => return None,
-            Ok(Err(failure)) => Err(failure.to_string()),
-            Err(_) => Err("the API server took too long".to_owned()),
-        };
-        Some(preview::class_warning(change.planned.get("name").as_str().unwrap_or_default(), looked))
+        Some(preview::class_warning(name, seen(look).await?))
     }
 }
 

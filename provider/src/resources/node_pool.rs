@@ -14,7 +14,8 @@ use tfplugin::{
 };
 
 use super::custom_object::{
-    CustomKind, CustomObject, adopt, annotations, failure, force_conflicts, named, teardown, wait_for_ready,
+    CustomKind, CustomObject, adopt, annotations, failure, force_conflicts, name_of, named, seen, teardown,
+    wait_for_ready,
 };
 use super::departure::End;
 use super::node_claims::Ask;
@@ -22,9 +23,8 @@ use super::node_pool_drain::Drain;
 use super::node_pool_schema::{disruption, same_amounts, template};
 use super::{custom_object, moved, node_claims};
 use crate::manifests::spec::Attributes;
-use crate::preview::{self, Offer, Preview};
+use crate::preview::{self, Ending, Offer, Preview};
 use crate::provider::Handle;
-use crate::report::Kind;
 
 const KIND: CustomKind = CustomKind {
     api_version: "karpenter.sh/v1",
@@ -76,16 +76,26 @@ impl NodePool {
         Some(hash::node_pool(&api::NodePoolSpec { template, ..spec }))
     }
 
-    /// Tells what a change will do; nothing while a part of it is not known, and nothing at destroy.
-    async fn preview(&self, change: &PlannedChange) -> Option<Preview> {
+    /// Tells what a change will do; nothing at destroy, and nothing of nodes while the cluster is not known.
+    async fn preview(&self, change: &PlannedChange) -> Option<Diagnostic> {
         let session = self.0.session();
         if session.model().offline_plan || change.is_destroy() || (change.is_update() && !change.has_changes()) {
             return None;
         }
-        let after = self.0.typed(&change.planned)?;
+        let name = name_of(change);
+        let after = self.0.typed::<api::NodePool>(&change.planned);
+        if change.is_update() && !change.requires_replace.is_empty() {
+            let ending = match change.prior.get("drain_on_destroy").as_bool() {
+                Some(false) => Ending::Hurried,
+                _ => Ending::Drained,
+            };
+            let replaced = self.0.replaced(change, labels::NODE_POOL, ending).await;
+            return Some(replaced.warning(name, after.as_ref().and_then(offer_of).as_ref()));
+        }
+        let Some(after) = after else { return self.0.not_known(change) };
         let new = Preview { after: offer_of(&after)?, ..Preview::default() };
         let Some(before) = change.is_update().then(|| self.0.typed::<api::NodePool>(&change.prior)).flatten() else {
-            return Some(new);
+            return Some(new.warning(name));
         };
         if before.spec == after.spec {
             return None;
@@ -94,13 +104,12 @@ impl NodePool {
             let client = session.kube().await?;
             preview::glance(&client, &before, &after).await.map_err(|error| failure("look at the pool's nodes", error))
         };
-        let (impact, unseen) = match tokio::time::timeout(preview::PATIENCE, look).await {
-            Ok(Ok(impact)) => (Some(impact), None),
-            Ok(Err(failure)) if failure.kind == Kind::NotYetKnown => (None, None),
-            Ok(Err(failure)) => (None, Some(failure.to_string())),
-            Err(_) => (None, Some("the API server took too long".to_owned())),
+        let (impact, unseen) = match seen(look).await {
+            Some(Ok(impact)) => (Some(impact), None),
+            Some(Err(why)) => (None, Some(why)),
+            None => (None, None),
         };
-        Some(Preview { before: offer_of(&before), impact, unseen, ..new })
+        Some(Preview { before: offer_of(&before), impact, unseen, ..new }.warning(name))
     }
 }
 
@@ -208,8 +217,7 @@ impl Resource for NodePool {
         if change.is_update() && change.prior.get("replicas").is_null() != change.planned.get("replicas").is_null() {
             change.replace("replicas");
         }
-        let seen = self.preview(change).await;
-        found.extend(seen.map(|seen| seen.warning(change.planned.get("name").as_str().unwrap_or_default())));
+        found.extend(self.preview(change).await);
         found
     }
 

@@ -77,6 +77,20 @@ fn a_plan_tells_which_nodes_it_will_replace() {
     let label = told(&stand.plan());
     assert!(label.len() == 1 && label[0].contains("3 of 3 nodes") && label[0].contains("3 waves"), "{label:?}");
 
+    // What is not changed in place takes another pool, and the nodes go with the one before.
+    let with_count = config(&pool, both, "a", "").replace("  wait_for_ready", "  replicas = 2\n  wait_for_ready");
+    for (field, text) in [("name", config(&format!("{pool}-other"), both, "a", "")), ("replicas", with_count)] {
+        stand.write(&text);
+        let replaced = told(&stand.plan());
+        let words = [format!("in place of NodePool \"{pool}\" and its 3 nodes"), format!("A change of {field} takes")];
+        assert!(replaced.len() == 1 && words.iter().all(|word| replaced[0].contains(word)), "{replaced:?}");
+    }
+    // What nobody knows before the apply is said to be unknown.
+    let later = "resource \"terraform_data\" \"team\" {\n  input = \"b\"\n}\n";
+    stand.write(&(config(&pool, both, "a", "").replace("team = \"a\"", "team = terraform_data.team.output") + later));
+    let open = told(&stand.plan());
+    assert!(open.len() == 1 && open[0].contains("not known yet\ntemplate will be known"), "{open:?}");
+
     // Nothing is said where that is asked for.
     let offline = PROVIDER.replace("{\n  kube", "{\n  offline_plan = true\n  kube");
     stand.write(&config(&pool, both, "b", "").replace(PROVIDER, &offline));
