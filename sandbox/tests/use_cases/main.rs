@@ -40,8 +40,8 @@ const NOWHERE: &str = "http://127.0.0.1:9";
 /// One folder of `examples/use-cases`.
 struct UseCase {
     name: &'static str,
-    /// Pods that address one of its pools.
-    workload: Option<Workload>,
+    /// Pods for one of its pools.
+    workload: Workload,
     /// An argument of a further plan while they run, and what that plan tells.
     edit: Option<(&'static str, &'static str)>,
 }
@@ -66,40 +66,39 @@ impl Default for Workload {
 }
 
 fn use_cases() -> [UseCase; 6] {
-    let plain = |name| UseCase { name, workload: None, edit: None };
+    let plain = |name| UseCase { name, workload: Workload::default(), edit: None };
     [
         plain("nodeless-fargate"),
         UseCase {
-            workload: Some(Workload {
+            workload: Workload {
                 pool: "on-demand",
                 node_selector: json!({ "karpenter.sh/nodepool": "on-demand" }),
                 ..Workload::default()
-            }),
+            },
             ..plain("spot-and-on-demand")
         },
         UseCase {
-            workload: Some(Workload {
+            workload: Workload {
                 pool: "ci",
                 node_selector: json!({ "workload": "ci" }),
                 tolerations: json!([{ "key": "workload", "value": "ci", "effect": "NoSchedule" }]),
                 ..Workload::default()
-            }),
+            },
             ..plain("ci-agents-on-spot")
         },
         UseCase {
-            workload: Some(Workload::default()),
             edit: Some(("ami_alias=bottlerocket@latest", "nodes will be replaced")),
             ..plain("expiry-and-drift")
         },
         plain("from-provisioner"),
         UseCase {
-            workload: Some(Workload {
+            workload: Workload {
                 pool: "gpu",
                 node_selector: json!({ "karpenter.sh/nodepool": "gpu" }),
                 tolerations: json!([{ "key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule" }]),
                 limits: json!({ "nvidia.com/gpu": "1" }),
                 ..Workload::default()
-            }),
+            },
             ..plain("gpu")
         },
     ]
@@ -195,10 +194,8 @@ async fn play(layout: &Layout, sandbox: &Sandbox, case: &UseCase) -> Result<()> 
     tofu.run(&["apply", "-input=false", "-no-color", "-auto-approve"]).await?.success()?;
     let again = tofu.run(&["plan", "-input=false", "-no-color", "-detailed-exitcode"]).await?;
     again.success().context("the second plan must be empty (exit code 2 means that it shows changes)")?;
-    if let Some(workload) = &case.workload {
-        workload.create(&sandbox.client, case.name).await?;
-        workload.run(&sandbox.client, case.name).await?;
-    }
+    case.workload.create(&sandbox.client, case.name).await?;
+    case.workload.run(&sandbox.client, case.name).await?;
     if let Some((argument, told)) = case.edit {
         let edit = ["plan", "-input=false", "-no-color", "-detailed-exitcode", "-var", argument];
         let plan = tofu.run(&edit).await?;
@@ -207,10 +204,7 @@ async fn play(layout: &Layout, sandbox: &Sandbox, case: &UseCase) -> Result<()> 
     }
     // With nodes running.
     tofu.run(&["destroy", "-input=false", "-no-color", "-auto-approve"]).await?.success()?;
-    if case.workload.is_some() {
-        remove(&sandbox.client, case.name).await?;
-    }
-    Ok(())
+    remove(&sandbox.client, case.name).await
 }
 
 /// Lists what exists in the emulator's AWS, by kind.
