@@ -28,8 +28,10 @@ const CLAIMS: usize = 130;
 const APART: usize = 80;
 /// Over what EC2's rate asks for (issue 6).
 const OVER: f64 = 1.1;
-/// How long the first and the last of few take by themselves, on a busy machine; of a thousand it is nothing.
+/// How long the first and the last take by themselves; of a thousand it is nothing.
 const STARTS: Duration = Duration::from_secs(5);
+/// The same of few while the other lanes of `cargo verify` have the processors: whether the rate is used up is told by a thousand.
+const BUSY: Duration = Duration::from_secs(30);
 /// A thousand equal claims have their instances within this time (issue 6).
 const THOUSAND: (usize, Duration) = (1000, Duration::from_secs(60));
 /// What a lost answer may have launched is looked for for two minutes: a claim that goes sooner was not in doubt.
@@ -249,7 +251,8 @@ async fn claims_that_differ_are_launched_as_fast_as_ec2_allows() {
         calls.len()
     );
     assert!(calls.len() >= count, "each has a call of its own: {}", calls.len());
-    assert!(took <= least.mul_f64(OVER) + STARTS, "{took:?}, EC2's rate asks for {least:?}");
+    let starts = if count > APART { STARTS } else { BUSY };
+    assert!(took <= least.mul_f64(OVER) + starts, "{took:?}, EC2's rate asks for {least:?}");
     crowd.each_has_its_own(count).await;
     crowd.go().await;
     stand.leave().await;

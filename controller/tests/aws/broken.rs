@@ -24,7 +24,8 @@ pub async fn broken(stand: Stand) {
     create::<DynamicObject>(&anything, odd).await;
     stand.pool(&["spot"]).await;
     let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
-    let mut huge = stand.pod_spec("1");
+    // For kube-scheduler so much memory is none at all; bound, the pod would hold its node for good.
+    let mut huge = stand.pod_spec("1000");
     huge["containers"][0]["resources"]["requests"]["memory"] = json!("1e60");
     create::<Pod>(&pods, json!({ "metadata": { "name": "huge" }, "spec": huge })).await;
     let mut puzzling = stand.pod_spec("1");
