@@ -64,7 +64,7 @@ async fn a_crash_before_the_launch_is_recorded_leaves_one_instance() {
     stand.pool(&["spot", "on-demand"]).await;
     stand.aws.door("hold", &json!({ "action": "CreateFleet" }));
     stand.start();
-    stand.deployment(2, "500m").await;
+    stand.deployment(1, "500m").await;
     until("the reply is held", async || stand.aws.held("CreateFleet") == 1).await;
     assert_eq!(stand.aws.instances(&stand.name).len(), 1, "EC2 has launched it");
     stand.crash();
@@ -72,7 +72,7 @@ async fn a_crash_before_the_launch_is_recorded_leaves_one_instance() {
     assert!(stand.mine::<NodeClaim>().await.iter().all(|claim| instance_of(claim).is_empty()), "nobody wrote it down");
 
     stand.start();
-    stand.until_running(2).await;
+    stand.until_running(1).await;
     exactly_one(&stand).await;
     stand.leave().await;
 }
@@ -136,7 +136,7 @@ async fn a_launch_that_arrives_after_a_crash_and_its_repetition_are_one_instance
     stand.pool(&["spot", "on-demand"]).await;
     stand.aws.door("delay", &json!({ "action": "CreateFleet", "seconds": LATE.as_secs() }));
     stand.start();
-    stand.deployment(2, "500m").await;
+    stand.deployment(1, "500m").await;
     until("the attempt is recorded", async || {
         let claims = stand.mine::<NodeClaim>().await;
         claims.iter().any(|claim| claim.annotations().contains_key("karp.sh/launch-digest"))
@@ -150,7 +150,7 @@ async fn a_launch_that_arrives_after_a_crash_and_its_repetition_are_one_instance
     stand.aws.door("reset-faults", &json!({}));
 
     stand.start();
-    stand.until_running(2).await;
+    stand.until_running(1).await;
     tokio::time::sleep(LATE.saturating_sub(sent.elapsed()) + Duration::from_secs(2)).await;
     exactly_one(&stand).await;
     stand.leave().await;
@@ -165,8 +165,8 @@ async fn refused_capacity_is_looked_for_elsewhere() {
     let short = json!([{ "capacity_type": "spot", "code": "InsufficientInstanceCapacity" }]);
     stand.aws.door("capacity", &short);
     stand.start();
-    stand.deployment(2, "500m").await;
-    stand.until_running(2).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
     let instances = stand.aws.instances(&stand.name);
     assert!(instances.len() == 1 && instances[0]["lifecycle"] == "on-demand", "{instances:?}");
     until("the refusal is told", async || !stand.events("InsufficientCapacityError", &stand.name).await.is_empty())

@@ -34,8 +34,8 @@ pub async fn broken(stand: Stand) {
         "nodeSelectorTerms": [{ "matchExpressions": [puzzle] }] } } });
     create::<Pod>(&pods, json!({ "metadata": { "name": "puzzling" }, "spec": puzzling })).await;
 
-    stand.deployment(2, "500m").await;
-    stand.until_running(2).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
     for name in ["huge", "puzzling"] {
         until(&format!("{name} is told about"), async || {
             !stand.events("FailedScheduling", name).await.iter().all(by_scheduler)
@@ -114,8 +114,8 @@ pub async fn unread(stand: Stand) {
     create::<DynamicObject>(&claims, claim).await;
     stand.pool(&["spot"]).await;
 
-    stand.deployment(2, "500m").await;
-    stand.until_running(2).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
     until_blamed(&stand, &pools, &name, "NodePoolValidationFailed", "spec.limits.cpu").await;
     until_blamed(&stand, &claims, &name, "NodeClaimValidationFailed", "spec.resources.requests.cpu").await;
     let counted = |stand: &Stand| {
@@ -146,9 +146,9 @@ pub async fn unread(stand: Stand) {
     pools.delete(&name, &DeleteParams::default()).await.expect("it is deleted");
     until("it goes", async || pools.get_opt(&name).await.is_ok_and(|object| object.is_none())).await;
     assert_eq!(stand.aws.instances(&stand.name).len(), 1);
-    assert_eq!(stand.running().await.len(), 2, "its pods run on");
+    assert_eq!(stand.running().await.len(), 1, "its pod runs on");
     claims.delete(&good, &DeleteParams::default()).await.expect("the spoiled claim is asked to end");
     until("it ends with its instance", async || claims.get_opt(&good).await.is_ok_and(|claim| claim.is_none())).await;
-    stand.until_running(2).await;
+    stand.until_running(1).await;
     stand.leave().await;
 }

@@ -17,15 +17,15 @@ use crate::support::{create, until};
 /// An interrupted node is replaced before it is drained.
 pub async fn interrupted(stand: Stand) {
     stand.pool(&["spot"]).await;
-    stand.deployment(2, "500m").await;
-    stand.until_running(2).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
     let old = initialized(&stand).await;
 
     stand.aws.send("{ this is no message").await;
     stand.aws.send(&json!({ "source": "aws.ec2", "detail-type": 7 }).to_string()).await;
     stand.aws.door("interrupt", &json!({ "instance_id": instance_of(&old), "after_seconds": 120 }));
     let asked = stand.until_gone(&old).await;
-    stand.until_running(2).await;
+    stand.until_running(1).await;
     let now = stand.mine::<NodeClaim>().await;
     let replaced = now.iter().filter_map(|claim| since(claim, conditions::INITIALIZED)).min().expect("a replacement");
     // The API server tells the end by the second.

@@ -15,7 +15,7 @@ pub async fn taken(stand: Stand) {
     stand.pool(&["spot"]).await;
     let taken = json!({ "action": "CreateFleet", "where": stand.name, "code": "IdempotentParameterMismatch", "status": 400, "times": 1000, "dry_runs": false });
     stand.aws.door("fail", &json!([taken]));
-    stand.deployment(2, "500m").await;
+    stand.deployment(1, "500m").await;
     let attempt = async |stand: &Stand| {
         let claims = stand.mine::<NodeClaim>().await;
         claims.first().and_then(|claim| claim.annotations().get("karp.sh/launch-attempt").cloned())
@@ -27,7 +27,7 @@ pub async fn taken(stand: Stand) {
     until("another attempt is made", async || attempt(&stand).await.as_deref() == Some("2")).await;
     assert!(begin.elapsed() < Duration::from_secs(45), "it came after {:?}", begin.elapsed());
     stand.aws.door("fail", &json!([{ "action": "CreateFleet", "where": stand.name, "times": 0 }]));
-    stand.until_running(2).await;
+    stand.until_running(1).await;
     exactly_one(&stand).await;
     stand.leave().await;
 }
