@@ -92,11 +92,12 @@ pub fn may_be_done(error: &kube::Error) -> bool {
     !matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code))
 }
 
-/// Lists the pods on a node at the API server, whatever the watch shows; nothing when one of them cannot be read.
+/// Lists the pods on a node at the API server as a drain sees them, whatever the watch shows; nothing when it cannot be read whether one of
+/// them has to go.
 pub async fn pods_on(client: &Client, node: &str) -> kube::Result<Option<Vec<Arc<ReadPod>>>> {
     let on_it = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let pods = Api::<Guarded<Pod>>::all(client.clone()).list(&on_it).await?;
-    let read = |pod: Guarded<Pod>| ReadPod::from_kube(&pod.or_stand_in()?).ok().map(Arc::new);
+    let read = |pod: Guarded<Pod>| ReadPod::to_evict(&pod.or_stand_in()?).ok().map(Arc::new);
     Ok(pods.items.into_iter().map(read).collect())
 }
 
@@ -179,8 +180,20 @@ async fn nominate(client: &Client, pod: &PodKey, uid: &str, node: &str) -> kube:
     unless(patched, |status| status.is_not_found() || status.is_conflict() || status.is_invalid())
 }
 
-/// Asks the API server to evict a pod, if it still is the one with this UID.
-pub async fn evict(client: &Client, pod: &PodKey, uid: &str) -> kube::Result<Answer> {
+/// What became of an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// What it means.
+    pub answer: Answer,
+    /// Status of HTTP.
+    pub code: u16,
+    /// What the API server said of it, if that was not what was asked for.
+    pub why: String,
+}
+
+/// Asks the API server to evict a pod, if it still is the one with this UID. An error only where it did not answer: what it has against one
+/// pod, such as two budgets or a webhook, is an answer.
+pub async fn evict(client: &Client, pod: &PodKey, uid: &str) -> kube::Result<Eviction> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     // Written out, because kube 5.0's `Api::evict` spells the options so that the API server overlooks them, UID included.
     let eviction = json!({
@@ -190,12 +203,16 @@ pub async fn evict(client: &Client, pod: &PodKey, uid: &str) -> kube::Result<Ans
         "deleteOptions": { "preconditions": { "uid": uid } },
     });
     match pods.create_subresource::<Value, Value>("eviction", &pod.name, &posted(), &eviction).await {
-        Ok(_) => Ok(Answer::Done),
-        // Gone, or another pod of that name.
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Answer::Done),
-        Err(kube::Error::Api(status)) if status.code == 429 => Ok(Answer::Budget),
-        // Two budgets on one pod, for one.
-        Err(kube::Error::Api(status)) if status.code >= 500 => Ok(Answer::Failed),
+        Ok(_) => Ok(Eviction { answer: Answer::Done, code: 200, why: String::new() }),
+        Err(kube::Error::Api(status)) => {
+            let answer = match status.code {
+                // Gone, or another pod of that name.
+                404 | 409 => Answer::Done,
+                429 => Answer::Budget,
+                _ => Answer::Failed,
+            };
+            Ok(Eviction { answer, code: status.code, why: status.message })
+        }
         Err(error) => Err(error),
     }
 }
@@ -431,7 +448,7 @@ mod tests {
         let other = "00000000-0000-4000-8000-000000000000";
 
         assert_eq!(
-            evict(&client, &key, other).await.expect("an answer"),
+            evict(&client, &key, other).await.expect("an answer").answer,
             Answer::Done,
             "the one that was meant is gone"
         );
@@ -444,7 +461,7 @@ mod tests {
         assert_eq!(nominate(&client, &key, &uid, "node").await.expect("an answer"), Outcome::Done);
         let left = pods.get(&name).await.expect("it is there");
         assert_eq!(left.status.and_then(|status| status.nominated_node_name).as_deref(), Some("node"));
-        assert_eq!(evict(&client, &key, &uid).await.expect("an answer"), Answer::Done);
+        assert_eq!(evict(&client, &key, &uid).await.expect("an answer").answer, Answer::Done);
         assert!(pods.get_opt(&name).await.expect("an answer").is_none(), "a pod that no node has goes at once");
     }
 }

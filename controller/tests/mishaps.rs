@@ -168,12 +168,13 @@ async fn claims_from_an_old_backup_are_not_collected_at_once() {
 
 /// One controller serves them all.
 #[tokio::test]
-async fn volumes_hold_nodes_and_claims_need_no_pool() {
+async fn volumes_and_pods_hold_nodes_and_claims_need_no_pool() {
     let Some(mut stand) = Stand::open("alone").await else { return };
     stand.pool(&["on-demand"]).await;
     stand.start();
     let scenes: Vec<Named<'_>> = vec![
         ("a volume holds a node", Box::pin(stand.guest("volume").then(alone::held_by_a_volume))),
+        ("a pod is not let go", Box::pin(stand.guest("kept").then(alone::refused))),
         ("a claim is made by hand", Box::pin(stand.guest("own").then(alone::made_by_hand))),
     ];
     play(scenes).await;

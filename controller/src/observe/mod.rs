@@ -14,10 +14,10 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClassReference, NodePool, labels};
 use karp_domain::cluster::{self, Pod, PodKey};
-use kube::Client;
 use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Client, ResourceExt};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
@@ -165,13 +165,31 @@ impl Stores {
         self.claims.get(&ObjectRef::new(name))
     }
 
-    /// Returns the claim of an instance.
+    /// Returns the claim of an instance, if it is one of karp's node classes.
     pub fn claim_of(&self, provider_id: &str) -> Option<Arc<NodeClaim>> {
+        self.any_claim_of(provider_id).filter(|claim| is_ours(&claim.spec.node_class_ref))
+    }
+
+    fn any_claim_of(&self, provider_id: &str) -> Option<Arc<NodeClaim>> {
         if provider_id.is_empty() {
             return None;
         }
         self.claims
             .find(|claim| claim.status.as_ref().and_then(|status| status.provider_id.as_deref()) == Some(provider_id))
+    }
+
+    /// Says whether a node is another provider's, such as EKS Auto Mode's: it has the same finalizer and taints, and is none of ours. Its claim
+    /// says so, or its pool where no claim is left.
+    pub fn is_foreign(&self, node: &Node) -> bool {
+        let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+        let class = match self.any_claim_of(id) {
+            Some(claim) => Some(claim.spec.node_class_ref.clone()),
+            None => {
+                let pool = node.labels().get(labels::NODE_POOL).and_then(|pool| self.pool(pool));
+                pool.map(|pool| pool.spec.template.spec.node_class_ref.clone())
+            }
+        };
+        class.is_some_and(|class| !is_ours(&class))
     }
 
     /// Returns a pool by name.
@@ -183,4 +201,9 @@ impl Stores {
     pub fn class(&self, name: &str) -> Option<Arc<Ec2NodeClass>> {
         self.classes.get(&ObjectRef::new(name))
     }
+}
+
+/// Says whether a node class is one of those that karp acts on.
+fn is_ours(class: &NodeClassReference) -> bool {
+    class.group == labels::AWS_GROUP
 }

@@ -30,6 +30,8 @@ pub struct Unread {
     pub uid: Arc<str>,
     /// The node that it is bound to.
     pub node: Option<Arc<str>>,
+    /// What its eviction needs; none where that cannot be read either.
+    pub to_evict: Option<Arc<Pod>>,
 }
 
 impl PodCache {
@@ -57,6 +59,23 @@ impl PodCache {
     pub fn on_node(&self, node: &str) -> Vec<Arc<Pod>> {
         let on_it = |pod: &&Arc<Pod>| pod.node.as_deref() == Some(node);
         self.read(|known| known.known().values().flatten().filter(on_it).cloned().collect())
+    }
+
+    /// Returns the pods that are bound to a node as its drain sees them: with those of which no more could be read than an eviction needs.
+    pub fn to_drain(&self, node: &str) -> Vec<Arc<Pod>> {
+        let leaves = |read: &Result<Arc<Pod>, Unread>| match read {
+            Ok(pod) => Some(pod.clone()),
+            Err(unread) => unread.to_evict.clone(),
+        };
+        let on_it = |pod: &Arc<Pod>| pod.node.as_deref() == Some(node);
+        self.read(|known| known.known().values().filter_map(leaves).filter(on_it).collect())
+    }
+
+    /// Returns the pods on a node of which not even what an eviction needs could be read.
+    pub fn obscure_on(&self, node: &str) -> Vec<PodKey> {
+        let on_it =
+            |(_, unread): &(&PodKey, &Unread)| unread.node.as_deref() == Some(node) && unread.to_evict.is_none();
+        self.read(|known| unreadable(known).filter(on_it).map(|(key, _)| key.clone()).collect())
     }
 
     /// Returns the pods that could not be read.
@@ -99,7 +118,7 @@ pub fn start(feed: &Feed) -> PodCache {
             Seen::Unread(unread) => {
                 let key = key(&unread.metadata);
                 let (why, uid) = (unread.why.to_string(), unread.metadata.uid.as_deref().unwrap_or_default().into());
-                let unread = Err(Unread { why, uid, node: unread.node.clone() });
+                let unread = Err(Unread { why, uid, node: unread.node.clone(), to_evict: None });
                 if live.is_listing() {
                     live.listed(key, unread);
                 } else {
@@ -161,7 +180,8 @@ fn put(known: &mut Known, shapes: &Shapes, pod: &core::Pod) -> Change {
         Err(why) => {
             let why = why.to_string();
             let uid = pod.metadata.uid.as_deref().unwrap_or_default().into();
-            let unread = Unread { why: why.clone(), uid, node: node.clone() };
+            let to_evict = Pod::to_evict(pod).ok().map(Arc::new);
+            let unread = Unread { why: why.clone(), uid, node: node.clone(), to_evict };
             let said = |before: Option<&Result<Arc<Pod>, Unread>>| {
                 before.and_then(|before| before.as_ref().err()).is_some_and(|before| before.why == why)
             };
@@ -208,6 +228,26 @@ mod tests {
         assert_eq!((known.known().len(), unreadable(&known).count()), (2, 1));
         put(&mut known, &Shapes::default(), &pod("bad", "1", None));
         assert_eq!((known.known().len(), unreadable(&known).count()), (2, 0));
+    }
+
+    #[test]
+    fn a_drain_sees_pods_of_which_it_can_read_enough() {
+        let known = Arc::<RwLock<Known>>::default();
+        let cache = PodCache { known: known.clone(), ready: watch::channel(true).1 };
+        let mut odd = pod("odd", "one", Some("n"));
+        odd.metadata.annotations = Some([("karpenter.sh/do-not-disrupt".to_owned(), "true".to_owned())].into());
+        let mut obscure = pod("obscure", "1", Some("n"));
+        let toleration = json!([{ "key": "a", "operator": "Exists", "effect": "Unheard" }]);
+        obscure.spec.as_mut().expect("a spec").tolerations = serde_json::from_value(toleration).expect("tolerations");
+        for pod in [&odd, &obscure, &pod("good", "1", Some("n")), &pod("elsewhere", "one", Some("m"))] {
+            put(&mut known.write().expect("free"), &Shapes::default(), pod);
+        }
+        let names = |pods: Vec<PodKey>| pods.iter().map(|key| key.name.to_string()).collect::<Vec<_>>();
+        let seen = cache.to_drain("n");
+        assert_eq!(names(seen.iter().map(|pod| pod.key.clone()).collect()), ["good", "odd"]);
+        assert!(seen[1].is_protected(jiff::Timestamp::UNIX_EPOCH), "its owner's wish was read");
+        assert_eq!(names(cache.obscure_on("n")), ["obscure"]);
+        assert_eq!(names(cache.unreadable_on("n")), ["obscure", "odd"], "disruption leaves both alone");
     }
 
     #[test]

@@ -1,18 +1,18 @@
 //! The end of nodes and claims: keep new pods off, drain, end the instance, and only then let the objects go. Each step is
 //! derived from what is there, so that it goes on after a crash, and each finalizer can always leave.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
-use karp_domain::cluster::{Node as ReadNode, Pod, Readiness};
-use karp_domain::eviction::{self, Answer, Answers, Drain, Step, Target};
+use karp_domain::cluster::{Node as ReadNode, Pod, PodKey, Readiness};
+use karp_domain::eviction::{self, Answer, Answers, Deletion, Drain, Step, Target};
 use karp_domain::lifecycle;
 use karp_domain::lifecycle::launch::{batch, was_tried};
 use kube::api::ListParams;
@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use super::batch::{Seat, seat};
 use super::driver::Driver;
 use super::{Context, Error, node_claim, protection, registration};
-use crate::effect::{self, Effect};
-use crate::observe::Change;
+use crate::effect::{self, Effect, Eviction};
+use crate::observe::{Change, Volumes};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{CodeLabels, PoolLabels, PoolZoneLabels, ReasonLabels, TerminatedLabels, ZoneLabels};
 
@@ -54,7 +54,8 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 }
 
 async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Error> {
-    let ours = node.finalizers().iter().any(|known| known == labels::TERMINATION_FINALIZER);
+    let ours = node.finalizers().iter().any(|known| known == labels::TERMINATION_FINALIZER)
+        && !context.stores.is_foreign(&node);
     let Some(since) = node.metadata.deletion_timestamp.as_ref().map(|time| time.0).filter(|_| ours) else {
         return Ok(Action::await_change());
     };
@@ -197,14 +198,15 @@ async fn drained(
             eviction::next(&Drain { pods, deadline, answers }, now)
         })
     };
-    let pods = context.stores.pods.on_node(&name);
+    let pods = context.stores.pods.to_drain(&name);
     let wait = match decide(&pods) {
         Step::Wait(wait) => wait,
         Step::Drained => {
-            let unreadable = context.stores.pods.unreadable_on(&name);
-            if !unreadable.is_empty() && deadline.is_none_or(|at| now < at) {
-                // What cannot be read cannot be judged: it is waited for, never run over.
-                let note = format!("Failed to drain node, {} pod(s) cannot be read", unreadable.len());
+            let obscure = context.stores.pods.obscure_on(&name);
+            if !obscure.is_empty() && deadline.is_none_or(|at| now < at) {
+                // Nobody knows whether they bear the node's end: they are waited for, never run over.
+                let obscure = super::provisioning::listing(obscure.iter());
+                let note = format!("Failed to drain node, pod(s) cannot be read: {obscure}");
                 context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
                 return Ok(Drained::No(DRAIN_PAUSE));
             }
@@ -230,18 +232,17 @@ async fn drained(
         }
     };
     protection::tell_leaving(context, &pods, now);
-    for pod in &wait.delete {
-        tracing::warn!(Pod.namespace = %pod.pod.namespace, Pod.name = %pod.pod.name, "deleting pod: the drain's deadline is near");
-        let grace = u32::try_from(pod.grace_seconds).unwrap_or(1);
-        effect::delete_pod(&context.client, &pod.pod, &pod.uid, grace).await?;
-    }
     let reason = drain_reason(claim);
-    for result in join_all(wait.evict.iter().map(|target| evict(target, &uid, &reason, context))).await {
-        result?;
-    }
-    if !wait.blocked.is_empty() {
-        let blocked = wait.blocked.iter().map(|(pod, block)| format!("{pod} ({block:?})"));
-        let note = format!("Failed to drain node, waiting for {}", super::provisioning::listing(blocked));
+    // each is asked for, whatever becomes of the others: one pod that the API server does not let go must not keep all
+    let evicted = wait.evict.iter().map(|target| evict(target, &uid, &reason, context));
+    let (deleted, evicted) =
+        join(join_all(wait.delete.iter().map(|pod| delete(pod, context))), join_all(evicted)).await;
+    let refused: Vec<String> =
+        deleted.into_iter().chain(evicted).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+    let blocked = wait.blocked.iter().map(|(pod, block)| format!("{pod} ({block:?})"));
+    let waits: Vec<String> = blocked.chain(refused).collect();
+    if !waits.is_empty() {
+        let note = format!("Failed to drain node, waiting for {}", super::provisioning::listing(waits.iter()));
         context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
     }
     let next = wait.next_look.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
@@ -263,37 +264,79 @@ fn drain_reason(claim: Option<&NodeClaim>) -> String {
     told.map_or_else(|| FORCEFUL.to_owned(), |condition| condition.reason.clone())
 }
 
-async fn evict(target: &Target, node_uid: &str, reason: &str, context: &Context) -> Result<(), Error> {
-    let answer = effect::evict(&context.evictor, &target.pod, &target.uid).await?;
-    let code = match answer {
-        Answer::Done => "200",
-        Answer::Budget => "429",
-        Answer::Failed => "500",
-    };
-    context.metrics.eviction_requests.get_or_create(&CodeLabels::new(code)).inc();
+/// Asks the API server to evict a pod; returns what it has against the eviction of this one, other than a budget.
+async fn evict(target: &Target, node_uid: &str, reason: &str, context: &Context) -> Result<Option<String>, Error> {
+    let Eviction { answer, code, why } = effect::evict(&context.evictor, &target.pod, &target.uid).await?;
+    context.metrics.eviction_requests.get_or_create(&CodeLabels::new(code.to_string())).inc();
     if answer == Answer::Done {
         context.metrics.pods_drained.get_or_create(&ReasonLabels::new(reason)).inc();
         let about = effect::pod_reference(&target.pod, &target.uid);
         context.events.publish(&about, Reason::Evicted, "Evicted pod: node is being disrupted");
     }
     with_answers(context, node_uid, |answers| answers.note(&target.uid, answer, Timestamp::now()));
-    Ok(())
+    if answer != Answer::Failed {
+        // what a budget says is told when the drain waits for it
+        return Ok(None);
+    }
+    tracing::warn!(Pod.namespace = %target.pod.namespace, Pod.name = %target.pod.name, code, error = why, "pod cannot be evicted");
+    Ok(Some(format!("{} ({why})", target.pod)))
 }
 
-/// Says whether no volume is attached to a node any more, or whether it has been waited for long enough.
+/// Deletes a pod past every budget; returns what the API server has against that.
+async fn delete(pod: &Deletion, context: &Context) -> Result<Option<String>, Error> {
+    tracing::warn!(Pod.namespace = %pod.pod.namespace, Pod.name = %pod.pod.name, "deleting pod: the drain's deadline is near");
+    let grace = u32::try_from(pod.grace_seconds).unwrap_or(1);
+    match effect::delete_pod(&context.client, &pod.pod, &pod.uid, grace).await {
+        Ok(_) => Ok(None),
+        Err(kube::Error::Api(status)) => {
+            let (namespace, name, why) = (&pod.pod.namespace, &pod.pod.name, &status.message);
+            tracing::warn!(Pod.namespace = %namespace, Pod.name = %name, error = why, "pod cannot be deleted");
+            Ok(Some(format!("{} ({why})", pod.pod)))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Says whether no volume is attached to a node any more that pods elsewhere may need, or whether it has been waited for long enough.
 async fn detached(
     node: &Node,
     context: &Context,
     since: Timestamp,
     deadline: Option<Timestamp>,
 ) -> Result<bool, Error> {
-    if Timestamp::now() >= eviction::detached_by(since, deadline) {
+    let now = Timestamp::now();
+    if now >= eviction::detached_by(since, deadline) {
         return Ok(true);
     }
     let attachments: Api<VolumeAttachment> = Api::all(context.client.clone());
     let listed = attachments.list(&ListParams::default()).await?;
     let name = node.name_any();
-    Ok(listed.items.iter().all(|attachment| attachment.spec.node_name != name))
+    let here = listed.items.iter().filter(|attachment| attachment.spec.node_name == name);
+    let mut here = here.map(|attachment| attachment.spec.source.persistent_volume_name.as_deref()).peekable();
+    if here.peek().is_none() {
+        return Ok(true);
+    }
+    let stay = stay(&context.stores.pods.to_drain(&name), &context.stores.volumes, now);
+    let is_shared =
+        |volume: &str| context.stores.volumes.volumes.get(&ObjectRef::new(volume)).is_some_and(|it| shared(&it));
+    Ok(here.all(|volume| volume.is_some_and(|volume| stay.contains(volume) || is_shared(volume))))
+}
+
+/// Returns the volumes of pods that stay on a drained node until its end.
+fn stay(pods: &[Arc<Pod>], volumes: &Volumes, now: Timestamp) -> BTreeSet<String> {
+    let volume = |key: PodKey| {
+        let claim = volumes.claims.get(&ObjectRef::new(&key.name).within(&key.namespace))?;
+        claim.spec.as_ref()?.volume_name.clone()
+    };
+    eviction::kept_claims(pods, now).filter_map(volume).collect()
+}
+
+/// Says whether a volume can be attached to several nodes: pods elsewhere need not wait until it has left this one.
+fn shared(volume: &PersistentVolume) -> bool {
+    let modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
+    // one that may also be written by one node alone may be attached so
+    let many = |mode: &String| mode == "ReadWriteMany" || mode == "ReadOnlyMany";
+    modes.is_some_and(|modes| !modes.is_empty() && modes.iter().all(many))
 }
 
 /// Takes a claim that was asked to end one step further.

@@ -1,22 +1,23 @@
-//! Claims that no pool made, and nodes that volumes hold.
+//! Claims that no pool made, and nodes that volumes hold, or pods that the cluster does not let go.
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, conditions, labels};
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::aws::is_ending;
+use crate::support::refusal::Refusal;
 use crate::support::stand::{Stand, instance_of, node_of, since};
 use crate::support::{create, until};
 
 /// How long something that must not happen is watched for: less than the half of a minute for which volumes are waited for at least.
 const WATCH: Duration = Duration::from_secs(10);
 
-/// A node whose pods have gone stays until its volumes are detached.
+/// A node whose pods have gone stays until its volumes are detached, except those that several nodes can have at once.
 pub async fn held_by_a_volume(stand: Stand) {
     stand.pool(&["on-demand"]).await;
     stand.deployment(1, "500m").await;
@@ -24,9 +25,16 @@ pub async fn held_by_a_volume(stand: Stand) {
     let (old, pod) = (stand.mine::<NodeClaim>().await.remove(0), stand.running().await.remove(0));
     let (claims, nodes) = (Api::<NodeClaim>::all(stand.client.clone()), Api::<Node>::all(stand.client.clone()));
     let attachments: Api<VolumeAttachment> = Api::all(stand.client.clone());
-    let spec =
-        json!({ "attacher": "test.karp.sh", "nodeName": node_of(&pod), "source": { "persistentVolumeName": "data" } });
-    create::<VolumeAttachment>(&attachments, json!({ "metadata": { "name": stand.name }, "spec": spec })).await;
+    let shared = format!("{}-shared", stand.name);
+    let files = json!({ "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteMany"],
+        "csi": { "driver": "test.karp.sh", "volumeHandle": shared } });
+    let volumes: Api<PersistentVolume> = Api::all(stand.client.clone());
+    create::<PersistentVolume>(&volumes, json!({ "metadata": { "name": shared }, "spec": files })).await;
+    for (name, volume) in [(&stand.name, "data"), (&shared, &*shared)] {
+        let source = json!({ "persistentVolumeName": volume });
+        let spec = json!({ "attacher": "test.karp.sh", "nodeName": node_of(&pod), "source": source });
+        create::<VolumeAttachment>(&attachments, json!({ "metadata": { "name": name }, "spec": spec })).await;
+    }
     claims.delete(&old.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
     until("its pod runs elsewhere", async || {
         stand.running().await.iter().any(|one| one.uid() != pod.uid() && node_of(one) != node_of(&pod))
@@ -37,6 +45,44 @@ pub async fn held_by_a_volume(stand: Stand) {
     assert_eq!(instance()["state"], "running", "a volume is attached to it");
     assert!(nodes.get_opt(&node_of(&pod)).await.expect("an answer").is_some(), "its node is there");
     attachments.delete(&stand.name, &DeleteParams::default()).await.expect("it is detached");
+    until("the claim is gone", async || claims.get_opt(&old.name_any()).await.is_ok_and(|left| left.is_none())).await;
+    assert!(is_ending(&instance()), "{}", instance());
+    // the node did not wait for it
+    attachments.delete(&shared, &DeleteParams::default()).await.expect("it was attached to the end");
+    volumes.delete(&shared, &DeleteParams::default()).await.expect("the volume is deleted");
+    stand.leave().await;
+}
+
+/// A pod whose eviction the cluster refuses holds its node, and says so; the node's other pods leave all the same.
+pub async fn refused(stand: Stand) {
+    stand.pool(&["on-demand"]).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
+    let (old, pod) = (stand.mine::<NodeClaim>().await.remove(0), stand.running().await.remove(0));
+    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
+    let mut spec = stand.pod_spec("100m");
+    spec["nodeName"] = json!(node_of(&pod));
+    create::<Pod>(&pods, json!({ "metadata": { "name": "held" }, "spec": spec })).await;
+    stand.until_running(2).await;
+    let refusal = Refusal::of_eviction(&stand.client, &stand.name, "held").await;
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    claims.delete(&old.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
+    until("the other pod runs elsewhere", async || {
+        stand.running().await.iter().any(|one| one.name_any() != "held" && one.uid() != pod.uid())
+    })
+    .await;
+    until("the node says what holds it", async || {
+        let told = stand.events("FailedDraining", &node_of(&pod)).await;
+        let says = |note: &String| note.contains("/held (") && note.contains(Refusal::WORDS);
+        told.iter().any(|event| event.message.as_ref().is_some_and(says))
+    })
+    .await;
+    assert!(pods.get("held").await.expect("it is there").metadata.deletion_timestamp.is_none());
+    let counted = stand.metrics();
+    assert!(counted.contains(r#"karpenter_pods_eviction_requests_total{code="422"}"#), "{counted}");
+    let instance = || stand.aws.look(&format!("instance?id={}", instance_of(&old)));
+    assert_eq!(instance()["state"], "running", "a pod is on it");
+    refusal.lift().await;
     until("the claim is gone", async || claims.get_opt(&old.name_any()).await.is_ok_and(|left| left.is_none())).await;
     assert!(is_ending(&instance()), "{}", instance());
     stand.leave().await;
@@ -70,9 +116,28 @@ pub async fn made_by_hand(stand: Stand) {
     let labelled = nodes.get(&node).await.expect("the node");
     assert_eq!(labelled.labels().get(labels::INSTANCE_TYPE).map(String::as_str), Some("m5.large"));
     assert!(!labelled.labels().contains_key(labels::NODE_POOL), "{:?}", labelled.labels());
+    // a process that was killed left the taint: nothing stands behind it
+    let tainted = json!([{ "key": labels::DISRUPTED, "effect": "NoSchedule" }]);
+    let disrupt = Patch::Merge(json!({ "spec": { "taints": tainted } }));
+    nodes.patch(&node, &PatchParams::default(), &disrupt).await.expect("it is tainted");
+    let theirs = foreign(&stand, &tainted).await;
+    until("the taint is taken back", async || !is_disrupted(&nodes.get(&node).await.expect("the node"))).await;
     tokio::time::sleep(WATCH).await;
     let left = claims.get(&name).await.expect("nobody ends it");
     assert!(left.metadata.deletion_timestamp.is_none(), "{left:?}");
+    // another provider's node has the same taints and finalizer, and is none of karp's concern, also when it goes
+    assert!(is_disrupted(&nodes.get(&theirs).await.expect("the node")), "it was touched");
+    nodes.delete(&theirs, &DeleteParams::default()).await.expect("it is asked to go");
+    tokio::time::sleep(WATCH).await;
+    let (going, claim_left) =
+        (nodes.get(&theirs).await.expect("the node"), claims.get(&theirs).await.expect("the claim"));
+    assert!(!going.finalizers().is_empty() && claim_left.metadata.deletion_timestamp.is_none(), "{claim_left:?}");
+    assert!(claim_left.finalizers().is_empty(), "{claim_left:?}");
+    nodes
+        .patch(&theirs, &PatchParams::default(), &Patch::Merge(json!({ "metadata": { "finalizers": null } })))
+        .await
+        .expect("its provider lets it go");
+    claims.delete(&theirs, &DeleteParams::default()).await.expect("the claim is deleted");
     claims.delete(&name, &DeleteParams::default()).await.expect("it is asked to end");
     until("the claim is gone", async || claims.get_opt(&name).await.is_ok_and(|left| left.is_none())).await;
     assert!(nodes.get_opt(&node).await.expect("an answer").is_none(), "its node outlived it");
@@ -81,4 +146,26 @@ pub async fn made_by_hand(stand: Stand) {
     // the pool that `leave` takes away
     stand.pool(&["spot"]).await;
     stand.leave().await;
+}
+
+fn is_disrupted(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    taints.iter().any(|taint| taint.key == labels::DISRUPTED)
+}
+
+/// Makes a node and its claim as EKS Auto Mode has them; returns the name of both.
+async fn foreign(stand: &Stand, taints: &Value) -> String {
+    let (name, id) = (format!("{}-theirs", stand.name), format!("aws:///us-east-1a/i-0{:016x}", std::process::id()));
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    let class = json!({ "group": "eks.amazonaws.com", "kind": "NodeClass", "name": "default" });
+    let spec = json!({ "nodeClassRef": class, "requirements": [] });
+    create::<NodeClaim>(&claims, json!({ "metadata": { "name": name }, "spec": spec })).await;
+    let status = Patch::Merge(json!({ "status": { "providerID": id, "nodeName": name } }));
+    claims.patch_status(&name, &PatchParams::default(), &status).await.expect("its status is written");
+    let node = json!({
+        "metadata": { "name": name, "finalizers": [labels::TERMINATION_FINALIZER] },
+        "spec": { "providerID": id, "taints": taints },
+    });
+    create::<Node>(&Api::all(stand.client.clone()), node).await;
+    name
 }

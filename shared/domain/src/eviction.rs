@@ -146,6 +146,13 @@ pub fn detached_by(since: Timestamp, deadline: Option<Timestamp>) -> Timestamp {
     deadline.unwrap_or(Timestamp::MAX).min(later(since, DETACH_LIMIT))
 }
 
+/// Answers the claims of the pods that a drain leaves on the node: their volumes stay attached to it until its end, and waiting for them is in
+/// vain.
+pub fn kept_claims(pods: &[Arc<Pod>], now: Timestamp) -> impl Iterator<Item = PodKey> {
+    let stay = pods.iter().filter(move |pod| hold::exempt(pod, now).is_some());
+    stay.flat_map(|pod| pod.claims.iter().map(|claim| claim.key(&pod.key)))
+}
+
 /// Answers the next step of a drain.
 ///
 /// Waves: plain pods, then daemons, then critical pods, then critical daemons; a wave starts when the one before is gone. Pods that bear the

@@ -133,6 +133,28 @@ impl Pod {
         Self::with(pod, |labels| shapes.labels(labels), |source| shapes.of(source))
     }
 
+    /// Reads of a pod what its eviction needs, and nothing of where it may run: the pod asks for nothing. Whatever else of it cannot be
+    /// understood holds no node. An error where not even that can be read: whether a pod bears a node's end is in its tolerations.
+    pub fn to_evict(pod: &core::Pod) -> Result<Self, Unreadable> {
+        // one that has ended is waited for by nobody, whatever it bears
+        let ended = phase(pod.status.as_ref()) == Phase::Terminal;
+        let spec = pod.spec.as_ref().map(|spec| core::PodSpec {
+            node_name: spec.node_name.clone(),
+            priority: spec.priority,
+            termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            tolerations: spec.tolerations.clone().filter(|_| !ended),
+            volumes: spec.volumes.clone(),
+            ..core::PodSpec::default()
+        });
+        let status = pod.status.as_ref().map(|status| core::PodStatus {
+            conditions: status.conditions.clone(),
+            phase: status.phase.clone(),
+            start_time: status.start_time.clone(),
+            ..core::PodStatus::default()
+        });
+        Self::from_kube(&core::Pod { metadata: pod.metadata.clone(), spec, status })
+    }
+
     fn with(
         pod: &core::Pod,
         labels_of: impl FnOnce(&BTreeMap<String, String>) -> ReadLabels,

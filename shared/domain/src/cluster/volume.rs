@@ -175,6 +175,18 @@ pub(super) fn claims(spec: &core::PodSpec) -> Vec<ClaimRef> {
     spec.volumes.iter().flatten().filter_map(read).collect()
 }
 
+impl ClaimRef {
+    /// Answers the claim's namespace and name for the pod that names it; of an inline volume, which has no claim, its id in no namespace.
+    pub fn key(&self, pod: &PodKey) -> PodKey {
+        let name = match self {
+            ClaimRef::Named(name) => name.clone(),
+            ClaimRef::Ephemeral { volume, .. } => format!("{}-{volume}", pod.name).into(),
+            ClaimRef::Inline { volume } => return PodKey { namespace: "".into(), name: volume.clone() },
+        };
+        PodKey { namespace: pod.namespace.clone(), name }
+    }
+}
+
 impl VolumeClaim {
     /// Reads a PersistentVolumeClaim.
     pub fn from_kube(claim: &core::PersistentVolumeClaim) -> (PodKey, Self) {
@@ -273,7 +285,7 @@ impl Volumes {
     ) -> Result<Vec<Requirements>, (String, VolumeProblem)> {
         let mut places = Vec::new();
         for claim in pod.claims.iter().filter(|claim| !matches!(claim, ClaimRef::Inline { .. })) {
-            let key = self.key_of(&pod.key, claim);
+            let key = claim.key(&pod.key);
             let of_claim = self.of_claim(&key, pod, claim).map_err(|problem| (key.name.to_string(), problem))?;
             let of_claim = match self.local(&key) {
                 Some(_) => of_claim.iter().map(|place| unbound_from(place, &stays)).collect(),
@@ -300,7 +312,7 @@ impl Volumes {
             Some(class) => format!("storage class {class}"),
             None => "the volume".to_owned(),
         };
-        match (self.claims.get(&self.key_of(pod, claim)), claim) {
+        match (self.claims.get(&claim.key(pod)), claim) {
             (Some(VolumeClaim { volume: Some(volume), .. }), _) => format!("volume {volume}"),
             (Some(found), _) => of_class(found.class.as_ref()),
             (None, ClaimRef::Ephemeral { class, .. }) => of_class(class.as_ref()),
@@ -308,20 +320,10 @@ impl Volumes {
         }
     }
 
-    /// Answers the key of the claim that a pod names; that of a volume without a claim is in no namespace.
-    pub fn key_of(&self, pod: &PodKey, claim: &ClaimRef) -> PodKey {
-        let name = match claim {
-            ClaimRef::Named(name) => name.clone(),
-            ClaimRef::Ephemeral { volume, .. } => format!("{}-{volume}", pod.name).into(),
-            ClaimRef::Inline { volume } => return PodKey { namespace: "".into(), name: volume.clone() },
-        };
-        PodKey { namespace: pod.namespace.clone(), name }
-    }
-
     /// Answers the claims that a pod names and one pod at a time may use.
     pub fn exclusive<'p>(&'p self, pod: &'p PodKey, claims: &'p [ClaimRef]) -> impl Iterator<Item = PodKey> + 'p {
         let named = claims.iter().filter(|claim| matches!(claim, ClaimRef::Named(_)));
-        let keys = named.map(|claim| self.key_of(pod, claim));
+        let keys = named.map(|claim| claim.key(pod));
         keys.filter(|key| self.claims.get(key).is_some_and(|claim| claim.exclusive))
     }
 
@@ -347,7 +349,7 @@ impl Volumes {
     pub(crate) fn on_disk_of(&self, pod: &Pod, node: &BTreeMap<String, String>) -> Option<PodKey> {
         let name = node.get(labels::HOSTNAME)?;
         let keeps = |place: &Requirements| place.get(labels::HOSTNAME).is_some_and(|asked| asked.admits(name));
-        let mut keys = pod.claims.iter().map(|claim| self.key_of(&pod.key, claim));
+        let mut keys = pod.claims.iter().map(|claim| claim.key(&pod.key));
         let bound = |volume: &Volume| !volume.alternatives.is_empty() && volume.alternatives.iter().all(keeps);
         keys.find(|key| self.local(key).is_some_and(bound))
     }

@@ -39,7 +39,7 @@ impl<'a> Attach<'a> {
             of_volumes.chain(volumes.classes.values().map(|c| &c.provisioner)).collect();
         let claims = snapshot.pods.iter().flat_map(|pod| pod.claims.iter().map(move |claim| (pod, claim)));
         let inline = claims.filter(|(_, claim)| matches!(claim, ClaimRef::Inline { .. })).take(1);
-        used.extend(inline.filter_map(|(pod, claim)| volumes.driver(&volumes.key_of(&pod.key, claim), claim)));
+        used.extend(inline.filter_map(|(pod, claim)| volumes.driver(&claim.key(&pod.key), claim)));
         let bounded = |driver: &&Arc<str>| &***driver == EBS_DRIVER || attach.most.contains_key(&***driver);
         attach.drivers = used.into_iter().filter(bounded).cloned().collect();
         attach
@@ -99,7 +99,7 @@ impl<'a> Attach<'a> {
         let mut seen: FxHashSet<PodKey> = FxHashSet::default();
         let mut counted: BTreeMap<Arc<str>, u32> = BTreeMap::new();
         for (pod, claim) in claims {
-            let key = volumes.key_of(&pod.key, claim);
+            let key = claim.key(&pod.key);
             if let Some(driver) = volumes.driver(&key, claim)
                 && seen.insert(key)
             {

@@ -29,7 +29,7 @@ impl Reached<'_> {
     }
 
     fn names(&self, snapshot: &Snapshot, pod: &Pod) -> (String, String) {
-        let claim = snapshot.volumes.key_of(&pod.key, self.claim).name.to_string();
+        let claim = self.claim.key(&pod.key).name.to_string();
         (claim, snapshot.volumes.source(&pod.key, self.claim))
     }
 }

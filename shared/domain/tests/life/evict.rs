@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use karp_domain::cluster::{Pod, PodBudget};
-use karp_domain::eviction::{Answer, Answers, Block, Drain, Hold, Step, Wait, deadline, detached_by, holds, next};
+use karp_domain::cluster::{Owner, Pod, PodBudget};
+use karp_domain::eviction::{
+    Answer, Answers, Block, Drain, Hold, Step, Wait, deadline, detached_by, holds, kept_claims, next,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -72,6 +74,46 @@ fn some_pods_do_not_hold_a_node() {
     }
     let late = going("2026-11-21T11:59:01Z");
     assert!(matches!(step(&[pod("late", &[late])], None, at(NOW)), Step::Wait(_)), "not stuck yet");
+}
+
+/// Volumes of pods that stay are attached to the end; those of all others have to be free for their pods elsewhere.
+#[test]
+fn volumes_of_pods_that_stay_are_not_waited_for() {
+    let tolerant = ("spec.tolerations", json!([{"key": "karpenter.sh/disrupted", "operator": "Exists"}]));
+    let uses = |claim: &str| {
+        let scratch = json!({"name": "tmp", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}});
+        ("spec.volumes", json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}, scratch]))
+    };
+    let stuck = going("2026-11-21T11:58:59Z");
+    let (stays, leaves) = (pod("stays", &[tolerant, uses("a")]), pod("leaves", &[uses("b")]));
+    let pods = [stays, leaves, pod("stuck", &[stuck, uses("c")])];
+    let kept: Vec<String> = kept_claims(&pods, at(NOW)).map(|key| key.to_string()).collect();
+    assert_eq!(kept, ["default/a", "default/stays-tmp", "default/c", "default/stuck-tmp"]);
+}
+
+/// A pod whose requests, affinity or containers say what nobody can read is drained like others of its owner's wishes.
+#[test]
+fn what_an_eviction_needs_is_read_of_pods_that_cannot_be_read() {
+    let odd = [
+        ("spec.containers", json!([{"name": "c", "resources": {"requests": {"memory": "1e60"}}}])),
+        ("spec.nodeSelector", json!({"a": "b"})),
+        ("spec.terminationGracePeriodSeconds", json!(7)),
+        ("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": "true"})),
+        critical(),
+        owned_by("DaemonSet"),
+    ];
+    let object = serde_json::from_value(with(running("odd", "n1", "1", "1Gi"), &odd)).unwrap();
+    assert!(Pod::from_kube(&object).is_err());
+    let read = Pod::to_evict(&object).unwrap();
+    assert!(read.is_protected(at(NOW)) && read.is_critical() && read.node.as_deref() == Some("n1"));
+    assert_eq!((&*read.uid, read.grace_seconds, read.owner), ("odd", 7, Owner::DaemonSet));
+    let obscure = |phase: &str| {
+        let toleration = json!([{"key": "karpenter.sh/disrupted", "operator": "Exists", "effect": "Perhaps"}]);
+        let more = [("spec.tolerations", toleration), ("status.phase", json!(phase))];
+        Pod::to_evict(&serde_json::from_value(with(running("obscure", "n1", "1", "1Gi"), &more)).unwrap())
+    };
+    assert!(obscure("Running").is_err(), "nobody knows whether it bears the taint");
+    assert!(obscure("Failed").is_ok(), "it holds nothing");
 }
 
 #[test]

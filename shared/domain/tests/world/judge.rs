@@ -115,7 +115,7 @@ fn each_once(snapshot: &Snapshot, solution: &Solution) {
 /// EBS volumes that pods have together, each once.
 fn volumes<'p>(snapshot: &Snapshot, pods: impl Iterator<Item = &'p Pod>) -> u32 {
     let of_ebs = |pod: &Pod, claim: &ClaimRef| {
-        let key = snapshot.volumes.key_of(&pod.key, claim);
+        let key = claim.key(&pod.key);
         snapshot.volumes.driver(&key, claim).is_some_and(|driver| **driver == *EBS_DRIVER)
     };
     let mut all = BTreeSet::new();
