@@ -63,8 +63,8 @@ async fn a_crash_before_the_launch_is_recorded_leaves_one_instance() {
     let Some(mut stand) = Stand::open("lost-reply").await else { return };
     stand.pool(&["spot", "on-demand"]).await;
     stand.aws.door("hold", &json!({ "action": "CreateFleet" }));
+    stand.two_waiting().await;
     stand.start();
-    stand.deployment(1, "500m").await;
     until("the reply is held", async || stand.aws.held("CreateFleet") == 1).await;
     assert_eq!(stand.aws.instances(&stand.name).len(), 1, "EC2 has launched it");
     stand.crash();
@@ -72,7 +72,7 @@ async fn a_crash_before_the_launch_is_recorded_leaves_one_instance() {
     assert!(stand.mine::<NodeClaim>().await.iter().all(|claim| instance_of(claim).is_empty()), "nobody wrote it down");
 
     stand.start();
-    stand.until_running(1).await;
+    stand.until_running(2).await;
     exactly_one(&stand).await;
     stand.leave().await;
 }
@@ -135,8 +135,8 @@ async fn a_launch_that_arrives_after_a_crash_and_its_repetition_are_one_instance
     let Some(mut stand) = Stand::open("late-call").await else { return };
     stand.pool(&["spot", "on-demand"]).await;
     stand.aws.door("delay", &json!({ "action": "CreateFleet", "seconds": LATE.as_secs() }));
+    stand.two_waiting().await;
     stand.start();
-    stand.deployment(1, "500m").await;
     until("the attempt is recorded", async || {
         let claims = stand.mine::<NodeClaim>().await;
         claims.iter().any(|claim| claim.annotations().contains_key("karp.sh/launch-digest"))
@@ -150,7 +150,7 @@ async fn a_launch_that_arrives_after_a_crash_and_its_repetition_are_one_instance
     stand.aws.door("reset-faults", &json!({}));
 
     stand.start();
-    stand.until_running(1).await;
+    stand.until_running(2).await;
     tokio::time::sleep(LATE.saturating_sub(sent.elapsed()) + Duration::from_secs(2)).await;
     exactly_one(&stand).await;
     stand.leave().await;
@@ -164,9 +164,9 @@ async fn refused_capacity_is_looked_for_elsewhere() {
     stand.pool(&["spot", "on-demand"]).await;
     let short = json!([{ "capacity_type": "spot", "code": "InsufficientInstanceCapacity" }]);
     stand.aws.door("capacity", &short);
+    stand.two_waiting().await;
     stand.start();
-    stand.deployment(1, "500m").await;
-    stand.until_running(1).await;
+    stand.until_running(2).await;
     let instances = stand.aws.instances(&stand.name);
     assert!(instances.len() == 1 && instances[0]["lifecycle"] == "on-demand", "{instances:?}");
     until("the refusal is told", async || !stand.events("InsufficientCapacityError", &stand.name).await.is_empty())
@@ -202,12 +202,15 @@ async fn guests_of_one_controller_are_all_served() {
         ("nodes leave a block before it ends", Box::pin(stand.guest("block").then(blocks::until_the_end))),
         ("an interrupted node is replaced first", Box::pin(stand.guest("taken-back").then(leaving::interrupted))),
         ("a budget holds a node", Box::pin(stand.guest("budget").then(leaving::budget))),
+        ("a deadline ends a drain", Box::pin(stand.guest("bounded").then(leaving::bounded))),
         ("a stopped instance's node goes", Box::pin(stand.guest("stopped").then(leaving::stopped))),
         ("a recall that is not recorded comes again", Box::pin(stand.guest("recalled").then(leaving::recorded_late))),
         ("what nobody claims is ended", Box::pin(stand.guest("unclaimed").then(unclaimed::ended))),
         ("a taken token is left", Box::pin(stand.guest("token").then(token::taken))),
         ("a role gets a profile", Box::pin(stand.guest("role").then(profile::made))),
         ("EC2 is told by what to choose", Box::pin(stand.guest("request").then(requests::told))),
+        ("a launch is of the class of now", Box::pin(stand.guest("changed").then(requests::by_the_class_of_now))),
+        ("what is broken leaves its node", Box::pin(stand.guest("puzzle").then(broken::leaves_its_node))),
         ("what is broken stops nobody", Box::pin(stand.guest("broken").then(broken::broken))),
     ];
     play(scenes).await;

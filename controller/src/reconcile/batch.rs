@@ -54,6 +54,8 @@ pub struct Batches {
 /// A claim that waits for a call that is made for others, too.
 struct Member {
     claim: NodeClaim,
+    /// What its attempt is stamped with, unless it was begun before.
+    launched_by: BTreeMap<String, String>,
     answer: oneshot::Sender<Outcome>,
 }
 
@@ -119,9 +121,9 @@ struct Gathering {
 
 impl Batches {
     /// Joins those who ask for the same.
-    fn enter(&self, alike: &str, claim: &NodeClaim) -> Part {
+    fn enter(&self, alike: &str, claim: &NodeClaim, launched_by: &BTreeMap<String, String>) -> Part {
         let (answer, own) = oneshot::channel();
-        let member = Member { claim: claim.clone(), answer };
+        let member = Member { claim: claim.clone(), launched_by: launched_by.clone(), answer };
         let mut open = locked(&self.open);
         match open.get_mut(alike) {
             Some(members) if members.len() < MOST => {
@@ -166,8 +168,13 @@ pub enum Turn {
     Shared(Option<Outcome>),
 }
 
-/// Waits for the turn of a claim.
-pub async fn take_turn(context: &Context, prepared: &Prepared, claim: &NodeClaim) -> Turn {
+/// Waits for the turn of a claim, whose attempt is stamped with `launched_by`.
+pub async fn take_turn(
+    context: &Context,
+    prepared: &Prepared,
+    claim: &NodeClaim,
+    launched_by: &BTreeMap<String, String>,
+) -> Turn {
     let began = Instant::now();
     let Some(shared) = prepared.shared.as_ref().filter(|_| !is_in_doubt(claim)) else {
         return Turn::Own(context.cloud.await_turn().await);
@@ -176,7 +183,7 @@ pub async fn take_turn(context: &Context, prepared: &Prepared, claim: &NodeClaim
         count(context, 1, began);
         return Turn::Own(turn);
     }
-    let answer = match context.batches.enter(&shared.alike, claim) {
+    let answer = match context.batches.enter(&shared.alike, claim, launched_by) {
         Part::Follows(answer) => answer,
         Part::Leads(gathering) => {
             let turn = context.cloud.await_turn().await;
@@ -205,10 +212,13 @@ async fn lead(context: &Context, prepared: &Prepared, members: Vec<Member>, turn
     // no earlier batch has this name: its tag tells of this one alone
     let id = format!("{first}-{:x}", Timestamp::now().as_nanosecond());
     let digest = prepared.shared.as_ref().map(|shared| shared.alike.as_str()).unwrap_or_default();
-    let written = join_all(members.into_iter().map(async |Member { claim, answer }| {
+    let written = join_all(members.into_iter().map(async |Member { claim, launched_by, answer }| {
         let number = attempt(&claim).unwrap_or(1).to_string();
-        let all = json!({ (ATTEMPT): number, (DIGEST): digest, (BATCH): id.as_str() });
-        (write(context, &claim, all).await, answer)
+        let mut all = launched_by;
+        all.extend(
+            [(ATTEMPT, number.as_str()), (DIGEST, digest), (BATCH, &id)].map(|(k, v)| (k.to_owned(), v.to_owned())),
+        );
+        (write(context, &claim, json!(all)).await, answer)
     }))
     .await;
     let mut seated = Vec::new();

@@ -30,6 +30,7 @@ use crate::ops::metrics::{CloudErrorLabels, CloudLabels, LaunchFailureLabels};
 const LISTING_PAUSE: Duration = Duration::from_secs(5);
 /// What the log says of a launch.
 const LAUNCHED: &str = "launched nodeclaim";
+const ADOPTED: &str = "adopted the instance of nodeclaim";
 /// Types that one request names (Karpenter: 60).
 const MAX_TYPES: usize = 60;
 
@@ -57,7 +58,7 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
             None => find(claim, context).await?,
         };
         if let Some(instance) = found {
-            return adopt(claim, context, &instance, &catalogue, "adopted the instance of nodeclaim").await;
+            return adopt(claim, context, &instance, &catalogue, ADOPTED, None).await;
         }
         if let Some(since) = sought_since(claim) {
             return listing(claim, context, since).await;
@@ -71,19 +72,23 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
         Ok(prepared) => prepared,
         Err(error) => return fail(claim, context, &class, error).await,
     };
-    let turn = match batch::take_turn(context, &prepared, claim).await {
+    // should this process not live to see the answer; of an attempt that was begun before, EC2 may have taken the earlier request
+    let began = claim.annotations().contains_key(DIGEST);
+    let launched_by = if began { BTreeMap::new() } else { launched_by(&class, context) };
+    let turn = match batch::take_turn(context, &prepared, claim, &launched_by).await {
         Turn::Own(turn) => turn,
         Turn::Shared(outcome) => return launched_together(outcome, context, &class, &catalogue).await,
     };
-    let stamp = json!({ "annotations": { (ATTEMPT): attempt.to_string(), (DIGEST): prepared.digest } });
-    let claim = &node_claim::stamp(context, claim, stamp).await?;
+    let mut annotations = launched_by;
+    annotations.extend([(ATTEMPT.to_owned(), attempt.to_string()), (DIGEST.to_owned(), prepared.digest.clone())]);
+    let claim = &node_claim::stamp(context, claim, json!({ "annotations": annotations })).await?;
     match timed(context, "Create", context.cloud.launch(&prepared, turn)).await {
         Ok(launched) => {
             remember(context, &launched.refused);
-            adopt(claim, context, &launched.instance, &catalogue, LAUNCHED).await
+            adopt(claim, context, &launched.instance, &catalogue, LAUNCHED, Some(&class)).await
         }
         Err(LaunchError::TokenReused(message)) => match find(claim, context).await? {
-            Some(instance) => adopt(claim, context, &instance, &catalogue, LAUNCHED).await,
+            Some(instance) => adopt(claim, context, &instance, &catalogue, LAUNCHED, None).await,
             None => seek(claim, context, &message).await,
         },
         Err(error) => fail(claim, context, &class, error).await,
@@ -100,7 +105,7 @@ async fn launched_together(
     match outcome {
         Some(Outcome::Launched(launched)) => {
             let (claim, instance) = *launched;
-            adopt(&claim, context, &instance, catalogue, LAUNCHED).await
+            adopt(&claim, context, &instance, catalogue, LAUNCHED, Some(class)).await
         }
         Some(Outcome::Failed { claim, error, taught }) => {
             let action = fail(&claim, context, class, error).await;
@@ -234,13 +239,21 @@ fn narrow(ranked: Vec<RankedOffering>) -> Vec<RankedOffering> {
     kept
 }
 
-/// Writes what the instance is to the claim: labels first, so that Launched never is without them.
+/// Returns the annotations by which drift is judged of what a class launches now. A claim may wait for its launch until its class is another than
+/// when the claim was made, and its node would be replaced as soon as it is there.
+fn launched_by(class: &Ec2NodeClass, context: &Context) -> BTreeMap<String, String> {
+    super::node_class::hash_annotations(class, &context.ca_bundle)
+}
+
+/// Writes what the instance is to the claim: labels first, so that Launched never is without them. `class` is what it was launched by, where
+/// that is known better than the claim says.
 async fn adopt(
     claim: &NodeClaim,
     context: &Context,
     instance: &Instance,
     catalogue: &Catalogue,
     message: &str,
+    class: Option<&Ec2NodeClass>,
 ) -> Result<Action, Error> {
     let kind = catalogue.get(&instance.instance_type);
     let settled = settled_labels(claim, instance, catalogue);
@@ -251,7 +264,8 @@ async fn adopt(
             settled[*key] = serde_json::Value::Null;
         }
     }
-    let claim = node_claim::stamp(context, claim, json!({ "labels": settled })).await?;
+    let annotations = class.map(|class| launched_by(class, context)).unwrap_or_default();
+    let claim = node_claim::stamp(context, claim, json!({ "labels": settled, "annotations": annotations })).await?;
     node_claim::write(context, &claim, |status, now| {
         status.provider_id = Some(instance.provider_id.clone());
         status.image_id = Some(instance.image_id.clone()).filter(|id| !id.is_empty());

@@ -274,8 +274,8 @@ fn refused(pool: &str, error: &kube::Error) -> Option<String> {
 fn new_claim(context: &Context, node: &InFlightNode) -> Result<NodeClaim, &'static str> {
     let pool = context.stores.pool(&node.pool).ok_or("NodePool")?;
     let class = context.stores.class(&node.class.name).ok_or("EC2NodeClass")?;
+    // with the hash of the template that it was planned by; the pool may have another by now
     let mut annotations = node.annotations.clone();
-    annotations.extend(super::node_pool::hash_annotations(&pool));
     annotations.extend(super::node_class::hash_annotations(&class, &context.ca_bundle));
     let owner = OwnerReference {
         api_version: "karpenter.sh/v1".to_owned(),

@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use karp_domain::api::{NodeClaim, NodePool, conditions, labels};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::stand::Stand;
+use crate::support::stand::{Stand, node_of};
 use crate::support::{create, until};
 
 /// Broken pools and pods stop nobody else.
@@ -28,10 +28,7 @@ pub async fn broken(stand: Stand) {
     let mut huge = stand.pod_spec("1000");
     huge["containers"][0]["resources"]["requests"]["memory"] = json!("1e60");
     create::<Pod>(&pods, json!({ "metadata": { "name": "huge" }, "spec": huge })).await;
-    let mut puzzling = stand.pod_spec("1");
-    let puzzle = json!({ "key": "age", "operator": "Gt", "values": ["old"] });
-    puzzling["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
-        "nodeSelectorTerms": [{ "matchExpressions": [puzzle] }] } } });
+    let puzzling = puzzling(&stand, "1");
     create::<Pod>(&pods, json!({ "metadata": { "name": "puzzling" }, "spec": puzzling })).await;
 
     stand.deployment(1, "500m").await;
@@ -151,4 +148,34 @@ pub async fn unread(stand: Stand) {
     until("it ends with its instance", async || claims.get_opt(&good).await.is_ok_and(|claim| claim.is_none())).await;
     stand.until_running(1).await;
     stand.leave().await;
+}
+
+/// A pod that cannot be read holds its node no longer than another: it is evicted.
+pub async fn leaves_its_node(stand: Stand) {
+    stand.pool(&["on-demand"]).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
+    let (old, pod) = (stand.mine::<NodeClaim>().await.remove(0), stand.running().await.remove(0));
+    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
+    let mut puzzling = puzzling(&stand, "100m");
+    puzzling["nodeName"] = json!(node_of(&pod));
+    create::<Pod>(&pods, json!({ "metadata": { "name": "puzzling" }, "spec": puzzling })).await;
+    stand.until_running(2).await;
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    claims.delete(&old.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
+    until("the claim is gone", async || claims.get_opt(&old.name_any()).await.is_ok_and(|left| left.is_none())).await;
+    let told = stand.events("Evicted", "puzzling").await;
+    let ours = |event: &Event| event.metadata.namespace.as_deref() == Some(&stand.name);
+    assert!(told.iter().any(ours), "it was evicted, not run over");
+    assert!(pods.get_opt("puzzling").await.expect("an answer").is_none());
+    stand.leave().await;
+}
+
+/// Returns the spec of a pod with a term that the API server admits and nobody can mean.
+fn puzzling(stand: &Stand, cpu: &str) -> Value {
+    let mut spec = stand.pod_spec(cpu);
+    let puzzle = json!({ "key": "age", "operator": "Gt", "values": ["old"] });
+    spec["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{ "matchExpressions": [puzzle] }] } } });
+    spec
 }

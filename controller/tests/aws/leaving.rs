@@ -1,9 +1,11 @@
 //! Nodes that leave: because EC2 takes them back, or somebody asks.
 
+use std::time::{Duration, Instant};
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karp_domain::api::{NodeClaim, conditions, labels};
+use karp_domain::api::{NodeClaim, NodePool, conditions, labels};
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -13,6 +15,9 @@ use crate::support::aws::is_ending;
 use crate::support::refusal::{Refusal, annotated};
 use crate::support::stand::{Stand, instance_of, node_of, since};
 use crate::support::{create, until};
+
+/// `terminationGracePeriod` of a pool.
+const GRACE: Duration = Duration::from_secs(60);
 
 /// An interrupted node is replaced before it is drained.
 pub async fn interrupted(stand: Stand) {
@@ -201,5 +206,34 @@ pub async fn budget(stand: Stand) {
     assert!(!alive(&instance_of(&claim)), "its instance runs on");
     stand.until_running(1).await;
     assert_ne!(node_of(&stand.running().await[0]), node_of(&pod));
+    stand.leave().await;
+}
+
+/// A budget without room holds a node until the deadline that its pool sets: then its pods go, and it with them.
+pub async fn bounded(stand: Stand) {
+    let mut pool = stand.pool_manifest(&stand.name, &stand.name, &["on-demand"]);
+    pool["spec"]["template"]["spec"]["terminationGracePeriod"] = json!(format!("{}s", GRACE.as_secs()));
+    create::<NodePool>(&Api::all(stand.client.clone()), pool).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
+    let budgets = no_room(&stand).await;
+    let (pod, old) = (stand.running().await.remove(0), initialized(&stand).await);
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    claims.delete(&old.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
+    let since = Instant::now();
+    until("its end is told", async || !stand.events("TerminationGracePeriodExpiring", &node_of(&pod)).await.is_empty())
+        .await;
+    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
+    let kept = pods.get(&pod.name_any()).await.expect("the pod is there");
+    assert!(
+        kept.uid() == pod.uid() && kept.metadata.deletion_timestamp.is_none(),
+        "before the deadline nothing passes a budget"
+    );
+    stand.until_gone(&old).await;
+    assert!(since.elapsed() >= GRACE / 2, "it went after {:?}", since.elapsed());
+    let left = pods.get_opt(&pod.name_any()).await.expect("an answer");
+    assert!(left.is_none_or(|left| left.uid() != pod.uid()), "its pod outlived it");
+    budgets.delete("none", &DeleteParams::default()).await.expect("the budget is deleted");
+    stand.until_running(1).await;
     stand.leave().await;
 }

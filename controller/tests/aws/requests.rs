@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
-use karp_domain::api::{NodeOverlay, NodePool, conditions, labels};
-use kube::Api;
-use kube::api::DeleteParams;
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, conditions, labels};
+use karp_domain::lifecycle::launch::ATTEMPT;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::WATCH;
 use crate::support::aws::Aws;
-use crate::support::stand::Stand;
+use crate::support::refusal::{Refusal, annotated};
+use crate::support::stand::{Stand, since};
 use crate::support::{create, until};
 
 /// By which pods find the nodes of a pool.
@@ -171,4 +174,47 @@ fn ranked(parts: &[Part]) {
     let ranks: BTreeSet<u64> = others.iter().map(|part| rank(part) as u64).collect();
     assert_eq!(ranks.first(), Some(&1), "{ranks:?}");
     assert!(ranks.len() > 10, "what costs more ranks lower: {ranks:?}");
+}
+
+/// A claim may wait for its launch while its class is changed: it is launched by the class as it is then, which its hash says, and its node is
+/// not replaced for a change that it has.
+pub async fn by_the_class_of_now(stand: Stand) {
+    let refusal = Refusal::of(&stand.client, &stand.name, &annotated(ATTEMPT)).await;
+    stand.pool(&["on-demand"]).await;
+    stand.deployment(1, "500m").await;
+    until("a claim waits for its launch", async || stand.mine::<NodeClaim>().await.len() == 1).await;
+    let hash = |of: &BTreeMap<String, String>| of.get(labels::EC2_NODE_CLASS_HASH).cloned();
+    let waiting = stand.mine::<NodeClaim>().await.remove(0);
+    let classes: Api<Ec2NodeClass> = Api::all(stand.client.clone());
+    let patch = Patch::Merge(json!({ "spec": { "tags": { "karp-test": "later" } } }));
+    classes.patch(&stand.name, &PatchParams::default(), &patch).await.expect("the class is changed");
+    let mut now = None;
+    until("the class has another hash", async || {
+        now = classes.get(&stand.name).await.ok().and_then(|class| hash(class.annotations()));
+        now.is_some() && now != hash(waiting.annotations())
+    })
+    .await;
+    // an attempt that began before may still have the class as it was; attempts follow one another
+    let refused = || {
+        let log = stand.log();
+        let of_claim = |line: &&str| line.contains(Refusal::WORDS) && line.contains(&waiting.name_any());
+        log.lines().filter(of_claim).count()
+    };
+    let before = refused();
+    until("an attempt with the new class is refused", async || refused() > before + 1).await;
+    refusal.lift().await;
+    stand.until_running(1).await;
+    let claim = stand.mine::<NodeClaim>().await.remove(0);
+    assert_eq!((claim.uid(), hash(claim.annotations())), (waiting.uid(), now), "it says what it was launched by");
+    let launched = stand.aws.instances(&stand.name);
+    assert_eq!((launched.len(), &launched[0]["tags"]["karp-test"]), (1, &json!("later")), "{launched:?}");
+    let claims: Api<NodeClaim> = Api::all(stand.client.clone());
+    until("its node is initialized", async || {
+        claims.get(&claim.name_any()).await.is_ok_and(|claim| since(&claim, conditions::INITIALIZED).is_some())
+    })
+    .await;
+    tokio::time::sleep(WATCH).await;
+    let left = stand.mine::<NodeClaim>().await;
+    assert!(left.len() == 1 && since(&left[0], conditions::DRIFTED).is_none(), "{left:?}");
+    stand.leave().await;
 }

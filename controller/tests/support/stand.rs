@@ -269,6 +269,22 @@ impl Stand {
         create::<Deployment>(&Api::namespaced(self.client.clone(), &self.name), deployment).await;
     }
 
+    /// Makes a Deployment of two such pods that share a node, and waits until both are there: a controller that is started then plans for both at
+    /// once, however busy the machine is.
+    pub async fn two_waiting(&self) {
+        self.deployment(2, "500m").await;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.name);
+        let waits = |pod: &Pod| {
+            let told = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            told.filter(|one| one.type_ == "PodScheduled").any(|one| one.reason.as_deref() == Some("Unschedulable"))
+        };
+        until("two pods wait for a node", async || {
+            let listed = pods.list(&ListParams::default()).await.expect("pods").items;
+            listed.iter().filter(|pod| waits(pod)).count() == 2
+        })
+        .await;
+    }
+
     /// Returns the pods that run and are not about to go.
     pub async fn running(&self) -> Vec<Pod> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.name);

@@ -170,7 +170,10 @@ fn karpenters_kinds_are_decided_on_as_before_and_tell_nothing_else() {
     keeps_no_secret(&redacted);
     let mut before = cluster::Pool::from_kube(&pool).expect("a pool");
     before.annotations.retain(|key, _| key.starts_with("karp"));
-    assert_eq!(cluster::Pool::from_kube(&redacted), Ok(before));
+    let after = cluster::Pool::from_kube(&redacted).expect("a pool");
+    // what is left of the template has a hash of its own: it is compared with that of nodes that are planned by it
+    before.hash = after.hash.clone();
+    assert_eq!(after, before);
     let mut status = status();
     status["providerID"] = json!("aws:///z/i-1");
     let claim: NodeClaim = typed(json!({"metadata": meta(), "status": status,

@@ -12,7 +12,7 @@ use super::{
     UnreadableField, Window,
 };
 use crate::api::conditions::{self, READY};
-use crate::api::{self, ConsolidationPolicy, NodeClaimTemplate, NodePool, label_syntax, labels};
+use crate::api::{self, ConsolidationPolicy, NodeClaimTemplate, NodePool, hash, label_syntax, labels};
 use crate::requirement::{Operator, Requirement, Requirements, Torn};
 use crate::resources::Resources;
 use crate::taint::Taint;
@@ -29,6 +29,9 @@ pub struct Pool {
     pub uid: Arc<str>,
     /// Higher is tried first; 0 when it is not set.
     pub weight: u32,
+    /// Hash of its template, of version [`hash::NODE_POOL_VERSION`]: what is planned of the pool carries it, so that drift is judged by the
+    /// template that a node was planned by, however the pool was changed until its claim was made.
+    pub hash: Arc<str>,
     /// `template.metadata.labels`.
     pub labels: BTreeMap<String, String>,
     /// `template.metadata.annotations`.
@@ -101,6 +104,7 @@ impl Pool {
             name: name.into(),
             uid: pool.metadata.uid.as_deref().unwrap_or_default().into(),
             weight: pool.spec.weight.and_then(|w| u32::try_from(w).ok()).unwrap_or(0),
+            hash: hash::node_pool(&pool.spec).into(),
             labels: template.metadata.labels.to_map(),
             annotations: template.metadata.annotations.to_map(),
             requirements,

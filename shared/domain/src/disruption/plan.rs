@@ -70,11 +70,13 @@ pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> Disrupti
 fn first_verdict(field: &Field<'_>, entry: &Entry) -> Option<Verdict> {
     let snapshot = field.problem.snapshot;
     let obstacle = entry.obstacle(snapshot);
+    // also one whose replacement is waited for: that may take long, and age waits for nobody
+    let goes = entry.claim.deleting.is_some();
+    if !goes && entry.expires_at().is_some_and(|at| at <= snapshot.now) {
+        return Some(Verdict::Delete(Cause::Expired));
+    }
     if obstacle == Some(KeepReason::Leaving) {
         return obstacle.map(Verdict::Keep);
-    }
-    if entry.expires_at().is_some_and(|at| at <= snapshot.now) {
-        return Some(Verdict::Delete(Cause::Expired));
     }
     match field.repair(entry) {
         Some(gone @ Verdict::Delete(_)) => Some(gone),
@@ -387,16 +389,19 @@ fn speaks_against(field: &Field<'_>, entry: &Entry, cause: Cause) -> Option<Keep
     })
 }
 
-/// Says whether each planned node is one of those needed now, whichever of its types is launched.
+/// Says whether each planned node is one of those needed now, whichever of its types is launched. One of a template that its pool no longer has
+/// is none of them: it would drift as soon as it is there.
 fn covers(needed: &[InFlightNode], planned: &[InFlightNode]) -> bool {
     if needed.len() != planned.len() {
         return false;
     }
-    let mut left: Vec<(&Arc<str>, BTreeSet<Arc<str>>)> =
-        needed.iter().map(|node| (&node.pool, node.instance_types().into_iter().collect())).collect();
+    let mut left: Vec<(&InFlightNode, BTreeSet<Arc<str>>)> =
+        needed.iter().map(|node| (node, node.instance_types().into_iter().collect())).collect();
     planned.iter().all(|node| {
         let types = node.instance_types();
-        let fits = left.iter().position(|(pool, now)| **pool == node.pool && types.iter().all(|t| now.contains(t)));
+        let fits = left.iter().position(|(other, now)| {
+            other.pool == node.pool && other.template() == node.template() && types.iter().all(|t| now.contains(t))
+        });
         fits.map(|at| left.swap_remove(at)).is_some()
     })
 }

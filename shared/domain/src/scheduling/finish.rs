@@ -12,7 +12,7 @@ use super::packing::{Draft, allowed_types, draft_market, draft_request, node_siz
 use super::problem::{PoolState, Problem};
 use super::queue::{Group, draw};
 use super::{InFlightNode, Misfit};
-use crate::api::labels;
+use crate::api::{hash, labels};
 use crate::catalogue::{CapacityType, Market, Price, PriceSource, RankedOffering, TypeSet, asks_for_reservations};
 use crate::cluster::{MinValuesPolicy, NAMES, PodKey};
 use crate::requirement::{Requirement, Requirements, ValueSet};
@@ -389,6 +389,8 @@ fn node(problem: &Problem<'_>, groups: &[Group], seats: Seats<'_>) -> InFlightNo
     NAMES.iter().for_each(|key| drop(requirements.remove(key)));
     settle(&mut requirements, state, &wanted);
     let mut annotations = pool.annotations.clone();
+    annotations.insert(labels::NODE_POOL_HASH.to_owned(), pool.hash.to_string());
+    annotations.insert(labels::NODE_POOL_HASH_VERSION.to_owned(), hash::NODE_POOL_VERSION.to_owned());
     if problem.snapshot.settings.min_values == MinValuesPolicy::BestEffort && relax(&mut requirements, state, &listed) {
         annotations.insert(labels::MIN_VALUES_RELAXED.to_owned(), "true".to_owned());
     }

@@ -63,7 +63,7 @@ pub struct InFlightNode {
     pub class: ClassRef,
     /// Labels of the template.
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the template.
+    /// Annotations of its claim: those of the template, and by which template it was planned.
     pub annotations: BTreeMap<String, String>,
     /// What the pool and its pods ask of it; `node.kubernetes.io/instance-type` lists the types of `offerings`, and more only for
     /// `minValues` of a node that a capacity reservation holds.
@@ -87,6 +87,11 @@ pub struct InFlightNode {
 }
 
 impl InFlightNode {
+    /// Answers the hash of the template that it was planned by.
+    pub fn template(&self) -> &str {
+        self.annotations.get(labels::NODE_POOL_HASH).map(String::as_str).unwrap_or_default()
+    }
+
     /// Writes the spec of the node's claim.
     pub fn claim_spec(&self) -> NodeClaimSpec {
         let seconds = |time: SignedDuration| format!("{}s", time.as_secs());

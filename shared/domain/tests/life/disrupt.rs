@@ -6,8 +6,8 @@ use karp_domain::api::NodeClaim;
 use karp_domain::catalogue::{CapacityType, Price};
 use karp_domain::cluster::{Claim, ExpirationGrace, Snapshot};
 use karp_domain::disruption::{
-    Act, Begun, Cause, Command, DisruptionPlan, Execution, Failure, KeepReason, Memory, Progress, Verdict, begun,
-    plan_disruption, plan_with, validate,
+    Act, Begun, Cause, Command, DisruptionPlan, Execution, Failure, Invalid, KeepReason, Memory, Progress, Verdict,
+    begun, plan_disruption, plan_with, validate,
 };
 use karp_domain::scheduling::InFlightNode;
 use proptest::prelude::*;
@@ -175,8 +175,16 @@ fn expired_nodes_go_whatever_budgets_say() {
     objects[1] = with(objects[1].clone(), &[("spec.disruption.budgets", json!([{"nodes": "0"}]))]);
     let claim = objects.iter_mut().find(|o| o["kind"] == "NodeClaim").unwrap();
     *claim = with(claim.clone(), &[("spec.expireAfter", json!("30m"))]);
-    let (_, plan) = plan(&objects);
-    assert_eq!(plan.commands[0].cause, Cause::Expired);
+    let (_, expired) = plan(&objects);
+    assert_eq!(expired.commands[0].cause, Cause::Expired);
+    // nor does one wait for what was to replace it, gently: that may never be ready
+    let node = objects.iter_mut().find(|o| o["kind"] == "Node").unwrap();
+    *node = with(node.clone(), &[("spec.taints", json!([{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]))]);
+    let (_, tainted) = plan(&objects);
+    assert_eq!(tainted.commands[0].cause, Cause::Expired);
+    let claim = objects.iter_mut().find(|o| o["kind"] == "NodeClaim").unwrap();
+    *claim = with(claim.clone(), &[("metadata.deletionTimestamp", json!(world::NOW))]);
+    assert_eq!(keep(&plan(&objects).1, "default-n1"), KeepReason::Leaving, "it goes already");
 }
 
 const GRACE: &str = "metadata.annotations";
@@ -335,6 +343,61 @@ fn spot_is_not_replaced_by_spot_without_the_gate_or_with_few_types() {
     assert!(matches!(keep(&plan_disruption(&snapshot), "default-n1"), KeepReason::TooFewSpotTypes { .. }));
 }
 
+/// With the gate, spot is replaced by spot where EC2 can choose among fifteen types that are cheaper; by no more of them, so that the next look
+/// finds none that is cheaper still.
+#[test]
+fn spot_is_replaced_by_spot_where_enough_types_are_cheaper() {
+    // the pool takes types however much dearer they are than the cheapest
+    let any_price = ("metadata.annotations", json!({"karp.sh/price-tolerance": "10000%"}));
+    let families = ["c5", "m5", "r5", "c6i", "m6i", "r6i", "c7i", "m7i", "r7i"];
+    let names: Vec<String> =
+        families.iter().flat_map(|f| ["large", "2xlarge"].map(|size| format!("{f}.{size}"))).collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).chain(["m7i.8xlarge"]).collect();
+    let mut objects = vec![class(), with(pool("default", json!([])), &[any_price])];
+    objects.extend(node("n1", "default", "m7i.8xlarge", "us-east-1a", CapacityType::Spot));
+    objects.push(running("p", "n1", "1", "1Gi"));
+    let mut snapshot = snapshot(&objects, catalogue(&all));
+    snapshot.settings.spot_to_spot = true;
+    let plan = plan_disruption(&snapshot);
+    let command = plan.commands.first().unwrap_or_else(|| panic!("{}", keep(&plan, "default-n1")));
+    assert_eq!(validate(command, &snapshot), Ok(()));
+    let [new] = &*command.replacements else { panic!("{command:?}") };
+    assert_eq!((new.capacity_type(), new.instance_types().len()), (Some(CapacityType::Spot), 15));
+    let before = command.candidates[0].price.unwrap();
+    assert!(new.offerings.iter().all(|offering| offering.price < before), "whichever is launched");
+}
+
+/// While many pods wait for the places that were planned for them, nothing is given up that they may need; drift goes on.
+#[test]
+fn nothing_is_consolidated_while_many_pods_arrive() {
+    let with_arriving = |count: usize, created: &str| {
+        let mut objects = two("m7i.2xlarge", &[("p", "1")]);
+        let made = ("metadata.creationTimestamp", json!(created));
+        // new nodes are made for them, in another zone than those that are there
+        let zone = ("spec.nodeSelector", json!({"topology.kubernetes.io/zone": "us-east-1c"}));
+        let more = [made, zone];
+        objects.extend((0..count).map(|at| with(pending(&format!("new{at}"), "100m", "64Mi"), &more)));
+        objects
+    };
+    let told = |objects: &[Value]| {
+        let plan = plan_disruption(&snapshot(objects, catalogue(TYPES)));
+        plan.verdicts.into_iter().find(|(one, _)| &*one.claim == "default-n1").map(|(_, verdict)| verdict).unwrap()
+    };
+    let arriving = |verdict: &Verdict| matches!(verdict, Verdict::Keep(KeepReason::PodsArriving { .. }));
+    assert_eq!(told(&with_arriving(201, world::NOW)), Verdict::Keep(KeepReason::PodsArriving { pods: 201 }));
+    assert!(!arriving(&told(&with_arriving(200, world::NOW))), "so many are no burst");
+    assert!(!arriving(&told(&with_arriving(201, "2026-11-21T11:55:00Z"))), "they have waited for five minutes");
+    // a command that was found before they came does not hold any more
+    let before = two("m7i.2xlarge", &[("p", "1")]);
+    let command = plan(&before).1.commands.remove(0);
+    let now = validate(&command, &snapshot(&with_arriving(201, world::NOW), catalogue(TYPES)));
+    assert!(matches!(now, Err(Invalid::Kept { reason: KeepReason::PodsArriving { .. }, .. })), "{now:?}");
+    let mut outdated = with_arriving(201, world::NOW);
+    outdated.extend(drifted("default", "n3", "2026-11-21T11:30:00Z"));
+    let plan = plan_disruption(&snapshot(&outdated, catalogue(TYPES)));
+    assert!(plan.commands.iter().any(|command| command.cause == Cause::Drifted), "{:?}", plan.commands);
+}
+
 #[test]
 fn on_demand_may_become_spot() {
     let mut objects = vec![class(), pool("default", json!([]))];
@@ -342,6 +405,19 @@ fn on_demand_may_become_spot() {
     objects.push(running("p", "n1", "1500m", "1Gi"));
     let (_, plan) = plan(&objects);
     assert_eq!(plan.commands[0].replacements[0].capacity_type(), Some(CapacityType::Spot));
+}
+
+/// While a command rests, somebody edits the pool: what was planned to replace the node would drift as soon as it is there.
+#[test]
+fn a_command_is_void_when_its_pool_has_another_template() {
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
+    objects.push(running("p", "n1", "1500m", "1Gi"));
+    let (_, plan) = plan(&objects);
+    assert_eq!(plan.commands[0].replacements.len(), 1);
+    objects[1] = with(objects[1].clone(), &[("spec.template.metadata.annotations.team", json!("a"))]);
+    let now = validate(&plan.commands[0], &snapshot(&objects, catalogue(TYPES)));
+    assert!(matches!(now, Err(Invalid::OtherReplacement { .. })), "{now:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use karp_domain::api::conditions::{self, ConditionStatus};
-use karp_domain::api::labels;
+use karp_domain::api::{NodePool, hash, labels};
 use karp_domain::catalogue::{CapacityType, Price};
 use karp_domain::cluster::{Claim, Feature, MinValuesPolicy, Pod, Snapshot};
 use karp_domain::scheduling::{Misfit, Refusal, Solution, Target, solve};
@@ -405,6 +405,21 @@ fn min_values_hold() {
     assert!(kept.len() >= 4, "{kept:?}");
     let (_, solution) = answer(&[class(), pool("default", families(40)), pending("p", "1", "1Gi")]);
     assert!(matches!(misfit(&solution), Misfit::MinValues { wanted: 40, .. }), "{}", solution.unschedulable[0]);
+}
+
+/// What is planned says by which template: the claim may be made when the pool has another.
+#[test]
+fn a_planned_node_carries_the_hash_of_its_template() {
+    let plain = pool("default", json!([]));
+    let other = with(plain.clone(), &[("spec.template.metadata.labels.team", json!("a"))]);
+    let hashes = [plain, other].map(|pool| {
+        let (_, solution) = answer(&[class(), pool.clone(), pending("p", "1", "1Gi")]);
+        let [node] = &*solution.nodes else { panic!("{:?}", solution.unschedulable) };
+        let wanted = hash::node_pool(&serde_json::from_value::<NodePool>(pool).unwrap().spec);
+        assert_eq!((node.template(), &*node.annotations[labels::NODE_POOL_HASH_VERSION]), (&*wanted, "v3"));
+        wanted
+    });
+    assert_ne!(hashes[0], hashes[1]);
 }
 
 #[test]
