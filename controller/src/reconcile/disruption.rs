@@ -24,7 +24,7 @@ use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::{Context, Error, disruption_events, interruption, node_claim, protection, provisioning};
+use super::{Context, Error, disruption_events, interruption, node_claim, node_pool, protection, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{
@@ -42,12 +42,12 @@ const AT_ONCE: usize = 16;
 /// Remembers which claims are being disrupted by commands of this process, and which pools failed at it.
 #[derive(Default)]
 pub struct Running {
-    claims: Mutex<BTreeSet<Arc<str>>>,
+    claims: Mutex<BTreeMap<Arc<str>, Cause>>,
     memory: Mutex<Memory>,
 }
 
 impl Running {
-    fn claims(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
+    fn claims(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Cause>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,7 +56,7 @@ impl Running {
     }
 
     fn add(&self, command: &Command) {
-        self.claims().extend(command.candidates.iter().map(|candidate| candidate.claim.clone()));
+        self.claims().extend(command.candidates.iter().map(|candidate| (candidate.claim.clone(), command.cause)));
     }
 
     fn remove(&self, command: &Command) {
@@ -67,7 +67,14 @@ impl Running {
     }
 
     fn contains(&self, claim: &str) -> bool {
-        self.claims().contains(claim)
+        self.claims().contains_key(claim)
+    }
+
+    /// Says whether one of a command's nodes goes already by another that waits for nothing: what is too old is found again until its claim goes.
+    fn ends(&self, command: &Command) -> bool {
+        let running = self.claims();
+        let goes = |candidate: &Candidate| running.get(&candidate.claim) == Some(&Cause::Expired);
+        command.cause == Cause::Expired && command.candidates.iter().any(goes)
     }
 }
 
@@ -107,7 +114,7 @@ async fn resume(context: &Arc<Context>, commands: &mut JoinSet<()>) {
             continue;
         }
         tracing::info!(
-            reason = command.cause.as_str().to_ascii_lowercase(),
+            reason = command.cause.word(),
             NodeClaims = provisioning::listing(command.candidates.iter().map(|candidate| &candidate.claim)),
             replacements = provisioning::listing(&replacements),
             "going on with the disruption of node(s) that was begun before"
@@ -158,7 +165,7 @@ async fn pass(context: &Arc<Context>, decided: &mut Decided, commands: &mut Join
         }
     }
     let readable = |command: &Command| !command.candidates.iter().any(|candidate| is_unreadable(context, candidate));
-    let admitted = |command: &Command| readable(command) && decided.admits(command);
+    let admitted = |command: &Command| readable(command) && decided.admits(command) && !context.running.ends(command);
     let new: Vec<Command> = plan.commands.into_iter().filter(admitted).collect();
     let acted = !new.is_empty();
     new.iter().filter(|command| command.cause.rests()).for_each(|command| disruption_events::found(context, command));
@@ -181,7 +188,7 @@ fn is_unreadable(context: &Context, candidate: &Candidate) -> bool {
 /// Checks a command, after its rest where it has one, launches its replacements and taints its nodes; what is left to do runs by itself. `beside`
 /// are those that rest and that it was planned beside.
 async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, commands: &mut JoinSet<()>) {
-    let reason = command.cause.as_str();
+    let reason = command.cause.word();
     if command.candidates.iter().any(|candidate| is_unreadable(context, candidate)) {
         return;
     }
@@ -193,7 +200,7 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
     match block_in_place(|| approve(&command, &snapshot)) {
         Ok(approvals) => disruption_events::approved(context, &command, &approvals),
         Err(invalid) => {
-            context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(reason)).inc();
+            context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(kind(&command))).inc();
             tracing::debug!(reason, why = %invalid, "abandoning disruption, it no longer holds");
             if command.cause.rests() {
                 disruption_events::rejected(context, &command, &invalid);
@@ -257,7 +264,7 @@ fn kind(command: &Command) -> &'static str {
 
 /// Counts a decision, and for each pool that has nodes in it.
 fn count(context: &Context, command: &Command) {
-    let (decision, reason, kind) = (command.decision(), command.cause.as_str(), kind(command));
+    let (decision, reason, kind) = (command.decision(), command.cause.word(), kind(command));
     context.metrics.disruptions.get_or_create(&DecisionLabels::new(decision, reason, kind)).inc();
     let pools: BTreeSet<&str> = command.candidates.iter().map(|candidate| &*candidate.pool).collect();
     for pool in pools {
@@ -272,7 +279,7 @@ fn log(command: &Command) {
     let types = command.replacements.iter().flat_map(karp_domain::scheduling::InFlightNode::instance_types);
     tracing::info!(
         decision = command.decision(),
-        reason = command.cause.as_str().to_ascii_lowercase(),
+        reason = command.cause.word(),
         Nodes = nodes,
         NodeClaims = claims,
         "disrupted-node-count" = command.candidates.len(),
@@ -384,7 +391,7 @@ async fn let_go(context: &Context, command: &Command, candidate: &Candidate, cla
     if command.cause == Cause::Unhealthy {
         cut_short(context, claim).await?;
     }
-    let done = node_claim::delete(claim, context, &command.cause.as_str().to_ascii_lowercase()).await?;
+    let done = node_claim::delete(claim, context, command.cause.word()).await?;
     if let Some(ailment) = ailment.filter(|_| done == effect::Outcome::Done) {
         let capacity = claim.labels().get(labels::CAPACITY_TYPE).cloned().unwrap_or_default();
         let image = claim.status.as_ref().and_then(|status| status.image_id.clone()).unwrap_or_default();
@@ -436,10 +443,10 @@ enum Replacements<'a> {
 
 /// Takes a command back: new pods may come again, and what was made for nothing goes.
 async fn roll_back(context: &Context, command: &Command, replacements: Replacements<'_>, why: &Failure) {
-    let labels = DecisionLabels::new(command.decision(), command.cause.as_str(), kind(command));
+    let labels = DecisionLabels::new(command.decision(), command.cause.word(), kind(command));
     context.metrics.queue_failures.get_or_create(&labels).inc();
     context.running.memory().failed(command, Timestamp::now());
-    tracing::warn!(reason = command.cause.as_str(), %why, "failed to disrupt node(s), rolling back");
+    tracing::warn!(reason = command.cause.word(), %why, "failed to disrupt node(s), rolling back");
     for candidate in &command.candidates {
         if let Err(error) = unmark(context, candidate.node.as_ref(), &candidate.claim).await {
             // The next pass finds the taint and tries again.
@@ -488,11 +495,10 @@ async fn unmark(context: &Context, node: Option<&Arc<str>>, claim: &str) -> Resu
     Ok(())
 }
 
-/// Takes back taints that no command stands behind: a process that was killed left them.
+/// Takes back taints that no command stands behind: a process that was killed left them, on nodes of pools and of claims that no pool made.
 async fn remove_stale_taints(context: &Context) {
     let tainted = context.stores.nodes.state_filter(|node| {
         node.metadata.deletion_timestamp.is_none()
-            && node.labels().contains_key(labels::NODE_POOL)
             && node
                 .spec
                 .iter()
@@ -519,7 +525,12 @@ fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
     for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
         let of_pool = plan.verdicts.iter().map(|(candidate, _)| candidate).filter(|one| one.pool == pool.name);
         let cost: Price = of_pool.filter_map(|candidate| candidate.price).sum();
-        context.metrics.nodepools_cost.get_or_create(&PoolLabels::new(&*pool.name)).set(cost.dollars());
+        let labels = PoolLabels::new(&*pool.name);
+        context.metrics.nodepools_cost.get_or_create(&labels).set(cost.dollars());
+        // asked after it was set: one that ended since the snapshot must not have a series again
+        if node_pool::is_over(&pool.name, context) {
+            context.metrics.nodepools_cost.remove(&labels);
+        }
     }
 }
 
@@ -539,7 +550,11 @@ mod tests {
         };
         let running = Running::default();
         running.add(&command);
-        assert!(running.contains("a") && !running.contains("b"));
+        assert!(running.contains("a") && !running.contains("b") && !running.ends(&command));
+        let expired = Command { cause: Cause::Expired, ..command.clone() };
+        assert!(!running.ends(&expired), "age does not wait for another command");
+        running.add(&expired);
+        assert!(running.ends(&expired), "once is enough");
         running.remove(&command);
         assert!(!running.contains("a"));
     }

@@ -267,7 +267,7 @@ pub async fn delete(claim: &NodeClaim, context: &Context, reason: &str) -> Resul
 
 /// Answers which policy of its pool a claim goes by, in small letters; empty when it does not go to save something.
 fn consolidation_policy(claim: &NodeClaim, reason: &str, context: &Context) -> String {
-    let saves = [Cause::Empty, Cause::Underutilized].iter().any(|cause| cause.as_str().eq_ignore_ascii_case(reason));
+    let saves = [Cause::Empty, Cause::Underutilized].iter().any(|cause| cause.word() == reason);
     let pool = context.stores.pool(&pool_of(claim)).filter(|_| saves);
     pool.map(|pool| snake_case(&format!("{:?}", pool.spec.disruption.consolidation_policy))).unwrap_or_default()
 }

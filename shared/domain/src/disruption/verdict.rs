@@ -91,7 +91,7 @@ impl Cause {
         matches!(self, Cause::Drifted | Cause::Expiring)
     }
 
-    /// Answers the name that conditions, events and metrics use.
+    /// Answers the name that conditions and events use.
     pub const fn as_str(self) -> &'static str {
         match self {
             Cause::Expired | Cause::Expiring => "Expired",
@@ -99,6 +99,17 @@ impl Cause {
             Cause::Empty => "Empty",
             Cause::Drifted => "Drifted",
             Cause::Underutilized => "Underutilized",
+        }
+    }
+
+    /// Answers the word that metrics and logs use, which Karpenter writes in small letters there.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Cause::Expired | Cause::Expiring => "expired",
+            Cause::Unhealthy => "unhealthy",
+            Cause::Empty => "empty",
+            Cause::Drifted => "drifted",
+            Cause::Underutilized => "underutilized",
         }
     }
 }
