@@ -4,8 +4,9 @@ mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use jiff::SignedDuration;
 use karp_domain::cluster::{Pod, PodBudget, Pool, Settings};
-use karp_domain::sim::{Faults, Report, Scenario, Workload, World, run};
+use karp_domain::sim::{Faults, Report, Scenario, Skew, Workload, World, run};
 use serde_json::{Value, json};
 use world::{NOW, TYPES, at, catalogue, pending, pool, with};
 
@@ -44,7 +45,11 @@ fn a_world(more: &[(&str, Value)]) -> World {
 }
 
 fn play(seed: u64, minutes: u32, faults: Faults, more: &[(&str, Value)]) -> Report {
-    let report = run(&Scenario { seed, seconds: minutes * 60, faults }, a_world(more));
+    play_in(a_world(more), seed, minutes, faults)
+}
+
+fn play_in(world: World, seed: u64, minutes: u32, faults: Faults) -> Report {
+    let report = run(&Scenario { seed, seconds: minutes * 60, faults }, world);
     let told: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
     assert!(told.is_empty(), "seed {seed}: {told:#?}\n{report:?}");
     report
@@ -487,6 +492,20 @@ fn nodes_end_by_their_deadline_whatever_holds_their_pods() {
     }
 }
 
+/// Nodes that come of age are replaced, at once or, where their pool gives grace, when budgets let them: with their replacements first.
+#[test]
+fn nodes_come_of_age() {
+    let mut commands = 0;
+    for seed in 0..6 {
+        let grace = ("metadata.annotations", json!({"karp.sh/expiration-grace": "15m"}));
+        let age = ("spec.template.spec.expireAfter", json!("15m"));
+        let more = if seed % 2 == 0 { vec![budget(), age] } else { vec![budget(), age, grace] };
+        let faults = Faults { crash_permille: 5, scales_permille: 3, watch_lag_seconds: 3, ..Faults::default() };
+        commands += play(seed, 90, faults, &more).commands;
+    }
+    assert!(commands > 60, "{commands}");
+}
+
 /// Fault 9: watches show what happened up to half a minute ago, each kind by itself. No more is launched than a limit allows, and all heals.
 #[test]
 fn what_is_seen_half_a_minute_late_is_reckoned_with() {
@@ -525,7 +544,8 @@ fn writes_that_are_refused_come_through_in_the_end() {
 /// Seeds of mixed lives that broke an invariant once, with what was wrong.
 const BROKE: [(u64, &str); 1] = [(2_727_110_689, "a replacement that had lost its node was taken for ready")];
 
-/// Plays a life of forty minutes under all faults together.
+/// Plays a life under faults of EC2, the API server and users together: of forty minutes, or longer where nodes fall ill, since that is borne for
+/// half an hour. What is not among the faults of all lives comes to every eighth.
 fn live(seed: u64) {
     let faults = Faults {
         crash_permille: 20,
@@ -551,9 +571,42 @@ fn live(seed: u64) {
     };
     // every fourth cluster is seen late, too
     let late = Faults { watch_lag_seconds: 3, cut_permille: 1, ..faults };
+    let faults = if seed / 2 % 4 == 3 { late } else { faults };
     // every third one buys spot instances too
-    let how = |seed: u64| if seed.is_multiple_of(3) { &BOTH[..] } else { &BOTH[1..] };
-    play(seed, 40, if seed / 2 % 4 == 3 { late } else { faults }, &[budget(), bought(how(seed))]);
+    let how = if seed.is_multiple_of(3) { &BOTH[..] } else { &BOTH[1..] };
+    // every fourth one's nodes come of age, and as many have grace then
+    let aging = [
+        ("spec.template.spec.expireAfter", json!("18m")),
+        ("metadata.annotations", json!({"karp.sh/expiration-grace": "10m"})),
+    ];
+    let mut pool = vec![budget(), bought(how)];
+    pool.extend_from_slice(match seed / 8 % 4 {
+        1 => &aging[..1],
+        2 => &aging,
+        _ => &[],
+    });
+    let grace = ("spec.template.spec.terminationGracePeriod", json!("8m"));
+    let (plain, bounded) = (a_world(&pool), a_world(&[&pool[..], &[grace]].concat()));
+    let (world, minutes, faults) = match seed % 8 {
+        // a clock that is wrong, and steps
+        0 => (plain, 40, Faults { clock: Some(Skew { from: -300, to: 20, permille: 2 }), ..faults }),
+        // a second replica, each of which is stopped now and then while it leads
+        2 => (plain, 40, Faults { pause_permille: 3, crash_permille: 5, ..faults }),
+        // writes that are refused
+        3 => (plain, 40, Faults { conflicts_permille: 100, ..faults }),
+        4 => {
+            let repairing = Settings { repair: true, ..Settings::default() };
+            (plain.with_settings(repairing), 120, Faults { ills_permille: 1, ..faults })
+        }
+        5 => (plain, 40, Faults { never_joins_permille: 60, ..faults }),
+        // pods that do not end, and deadlines by which their nodes are gone
+        6 => (bounded, 40, Faults { clings_permille: 100, ..faults }),
+        7 => (bounded, 40, Faults { never_joins_permille: 30, conflicts_permille: 30, pause_permille: 2, ..faults }),
+        _ => (plain, 40, faults),
+    };
+    // every tenth one is watched for half an hour when it has come to rest, the others for five minutes
+    let world = if seed.is_multiple_of(10) { world.resting(SignedDuration::from_mins(30)) } else { world };
+    play_in(world, seed, minutes, faults);
 }
 
 #[test]

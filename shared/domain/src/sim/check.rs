@@ -205,6 +205,16 @@ pub(super) fn is_not_asked_at_once(world: &mut World, claim: &str, uid: &str) {
     }
 }
 
+/// When somebody leads again of two replicas that were paused; what a new leader has not seen it cannot act on.
+fn led_since(world: &World) -> Timestamp {
+    if world.lease.is_some() { world.unserved } else { Timestamp::MIN }
+}
+
+/// How far a clock that is wrong may step: what is measured by it takes so much longer at most.
+pub(super) fn clocks_differ(world: &World) -> SignedDuration {
+    world.faults.clock.map_or(SignedDuration::ZERO, |clock| SignedDuration::from_secs(i64::from(clock.to - clock.from)))
+}
+
 impl Watch {
     fn fail(&mut self, world: &World, invariant: &'static str, what: String) {
         if self.violations.len() < MOST_VIOLATIONS {
@@ -218,6 +228,7 @@ impl Watch {
         self.limits(world);
         self.replicas(world);
         self.deadlines(world);
+        self.expires(world);
         self.settled(world);
         self.pods_are_answered(world);
         self.launches_in_vain(world);
@@ -244,7 +255,7 @@ impl Watch {
             let since = *self.orphans.entry(id.clone()).or_insert(world.now);
             // as long as EC2 throttles, nobody can end anything
             let since = world.account.last_throttled.map_or(since, |last| since.max(last)).max(world.back);
-            if world.now.duration_since(since) > ORPHAN_LIMIT {
+            if world.now.duration_since(since.max(led_since(world))) > ORPHAN_LIMIT + clocks_differ(world) {
                 self.fail(world, "S-1", format!("{id} runs without a claim"));
             }
         }
@@ -286,7 +297,8 @@ impl Watch {
 
     /// S-9: while nothing changes from outside, what was there before, at rest, does not come back again and again.
     fn settled(&mut self, world: &World) {
-        if world.faults != Default::default() {
+        // nodes that come of age are changed from outside: time does it
+        if world.faults != Default::default() || world.claims.values().any(|claim| promises::is_due(world, claim)) {
             self.states.clear();
             self.returns = 0;
             return;
@@ -325,7 +337,7 @@ impl Watch {
         let mut forgotten = Vec::new();
         for key in keys {
             let since = *self.waiting.entry(key.clone()).or_insert(world.now);
-            let last = world.told.get(key).map_or(since, |told| since.max(*told)).max(world.back);
+            let last = world.told.get(key).map_or(since, |told| since.max(*told)).max(world.back).max(led_since(world));
             if world.now.duration_since(last) > ANSWER_LIMIT {
                 forgotten.push(key.clone());
             }

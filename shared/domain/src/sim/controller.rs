@@ -305,10 +305,12 @@ impl Controller<'_> {
         Ok(())
     }
 
-    /// Says whether a command for one of the same nodes runs.
+    /// Says whether a command for one of the same nodes runs. A node that is too old does not wait for one that waits itself.
     fn is_busy(&self, command: &Command) -> bool {
+        let yields = |other: &Command| command.cause == Cause::Expired && other.cause != Cause::Expired;
         let busy = |one: &Candidate| {
-            self.running.iter().any(|(other, ..)| other.candidates.iter().any(|c| c.claim == one.claim))
+            let mut others = self.running.iter().map(|(other, ..)| other).filter(|other| !yields(other));
+            others.any(|other| other.candidates.iter().any(|c| c.claim == one.claim))
         };
         command.candidates.iter().any(busy)
     }

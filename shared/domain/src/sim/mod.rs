@@ -33,7 +33,7 @@ pub use world::{Workload, World};
 
 /// Faults are over after this part of a run, in percent: the rest shows whether the world heals.
 const FAULTS_PERCENT: u32 = 60;
-/// At the end of a run nothing may have been written for this long.
+/// At the end of a run nothing may have been written for this long, unless the world says for how long.
 const QUIET: SignedDuration = SignedDuration::from_mins(5);
 /// A run goes on for this many seconds more until it is quiet: moves that came back are tried again after a rest, 15 minutes at first.
 const PATIENCE: u32 = 20 * 60;
@@ -199,8 +199,11 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     let names = if elected { ["a", "b"].as_slice() } else { &["a"] };
     let mut replicas: Vec<Replica<'_>> =
         names.iter().map(|name| Replica::start(decisions, name, elected, &world)).collect();
-    let quiet = |world: &World| world.now.duration_since(world.written) >= QUIET;
-    for second in 0..scenario.seconds + PATIENCE {
+    let rest = world.rest.unwrap_or(QUIET);
+    let quiet = |world: &World| world.now.duration_since(world.written) >= rest;
+    // moves that came back rest for ever longer: for twice as long each time
+    let patience = PATIENCE + 4 * u32::try_from((rest - QUIET).as_secs()).unwrap_or(0);
+    for second in 0..scenario.seconds + patience {
         // where pods wait, a pause may be on that is longer than quiet is: pools that failed are tried again after minutes
         if second >= scenario.seconds && quiet(&world) && world.pods.values().all(|pod| pod.node.is_some()) {
             break;
@@ -209,6 +212,9 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         let Faults { clock, refused_pool, .. } = scenario.faults;
         let faults = || Faults { clock, refused_pool, ..Faults::default() };
         world.faults = if second < calm { scenario.faults } else { faults() };
+        if second == calm {
+            world.calm_down();
+        }
         let crashes = report.crashes;
         world.served = false;
         world.tick();

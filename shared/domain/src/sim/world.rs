@@ -25,6 +25,9 @@ use crate::cluster::{Claim, Node, Phase, Pod, PodBudget, PodKey, Pool, Readiness
 use crate::eviction::Answer;
 use crate::resources::{CPU, Resources};
 
+/// Nodes that may get so old do not in any run.
+const LASTING: SignedDuration = SignedDuration::from_hours(24);
+
 /// A deployment and its budget.
 #[derive(Clone, Debug)]
 pub struct Workload {
@@ -101,6 +104,8 @@ pub struct World {
     pub(super) spent: Option<Timestamp>,
     /// Recalls that were taken back.
     pub(super) stays: u32,
+    /// For how long nothing may be written at the end.
+    pub(super) rest: Option<SignedDuration>,
     /// When it began.
     start: Timestamp,
 }
@@ -130,6 +135,21 @@ impl World {
     #[must_use]
     pub fn following_advice(self) -> Self {
         World { follows_advice: true, ..self }
+    }
+
+    /// Waits at the end until nothing has been written for so long, which is more than 5 min.
+    #[must_use]
+    pub fn resting(self, rest: SignedDuration) -> Self {
+        World { rest: Some(rest), ..self }
+    }
+
+    /// Faults are over: what is launched from now on gets old, so that there is an end to what goes on by itself.
+    pub(super) fn calm_down(&mut self) {
+        for pool in self.pools.iter_mut().filter(|pool| pool.expire_after.is_some_and(|age| age < LASTING)) {
+            let hash = format!("{} that lasts", pool.hash).into();
+            let pool = Arc::make_mut(pool);
+            (pool.expire_after, pool.hash) = (None, hash);
+        }
     }
 
     pub(super) fn begin(&mut self, seed: u64) {

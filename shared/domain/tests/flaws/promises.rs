@@ -1,4 +1,4 @@
-//! Flaws in what pools and claims promise: the replicas of static pools, and an end by the deadline.
+//! Flaws in what pools and claims promise: the replicas of static pools, an age at which nodes go, and an end by the deadline.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use karp_domain::sim::{Decisions, Faults, Production, Scenario, World, run_with}
 use serde_json::json;
 
 use super::world::{NOW, TYPES, at, catalogue, pool, with};
-use super::{budget, calm, guarded, with_pools, workload};
+use super::{Case, budget, calm, case, changing, guarded, with_pools, workload};
 
 /// Three nodes of a static pool, some of which drift.
 fn catches(flawed: &dyn Decisions, invariant: &str) {
@@ -97,4 +97,38 @@ fn s7_deadlines_that_are_not_looked_at() {
         report.violations.into_iter().filter(|found| found.what.contains("deadline")).count()
     };
     assert_eq!((run(&Production), run(&Flaw) > 0), (0, true));
+}
+
+/// Nodes that live for twenty minutes; without grace they go at once, with it when their turn comes.
+fn catches_age(flawed: &dyn Decisions, grace: &str) {
+    let age = ("spec.template.spec.expireAfter", json!("20m"));
+    let graced = json!({"karp.sh/expiration-grace": grace});
+    let short = Case { pool: vec![age, ("metadata.annotations", graced)], ..case("S-7", 90, changing()) };
+    short.catches(flawed);
+}
+
+#[test]
+fn s7_nodes_that_get_too_old() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+            let mut plan = plan_with(snapshot, memory);
+            plan.commands.retain(|command| command.cause != Cause::Expired);
+            plan
+        }
+    }
+    catches_age(&Flaw, "0s");
+}
+
+#[test]
+fn s7_nodes_whose_grace_has_no_end() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+            let mut plan = plan_with(snapshot, memory);
+            plan.commands.retain(|command| !matches!(command.cause, Cause::Expired | Cause::Expiring));
+            plan
+        }
+    }
+    catches_age(&Flaw, "10m");
 }

@@ -1,15 +1,15 @@
-//! What pools and claims promise: limits, replicas of static pools, and an end by the deadline.
+//! What pools and claims promise: limits, replicas of static pools, an age at which nodes go, and an end by the deadline.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::api::{NodeClaim, labels};
-use crate::cluster::Pool;
+use crate::cluster::{ExpirationGrace, Pool};
 use crate::disruption::{Cause, Command};
 use crate::lifecycle::provider_id;
 use crate::quantity::Quantity;
 use crate::resources::NODES;
 use crate::sim::World;
-use crate::sim::check::Watch;
+use crate::sim::check::{Watch, clocks_differ};
 use crate::sim::world::is_tainted;
 
 /// A node that a static pool has too many is given back within this time: a pass, and what the watches take.
@@ -111,4 +111,32 @@ impl Watch {
             world.claims.values().filter(over).filter_map(|one| one.metadata.name.clone()).collect();
         over.into_iter().for_each(|claim| self.fail(world, "S-7", format!("{claim} is there after its deadline")));
     }
+
+    /// S-7: a node that is older than it may be, grace included, is on its way out.
+    pub(super) fn expires(&mut self, world: &World) {
+        let late = LATE + SignedDuration::from_secs(world.skew.abs()) + clocks_differ(world);
+        let old = |claim: &&NodeClaim| {
+            let Some(due) = ages_at(world, claim).filter(|_| claim.metadata.deletion_timestamp.is_none()) else {
+                return false;
+            };
+            let due = due.max(world.back).max(world.unserved);
+            world.now.duration_since(due) > late
+        };
+        let old: Vec<String> = world.claims.values().filter(old).filter_map(|one| one.metadata.name.clone()).collect();
+        old.into_iter().for_each(|claim| self.fail(world, "S-7", format!("{claim} is older than it may be")));
+    }
+}
+
+/// When a claim's node has to go because of its age, whatever holds it.
+fn ages_at(world: &World, claim: &NodeClaim) -> Option<Timestamp> {
+    let pool = world.pools.iter().find(|pool| is_of(pool, claim))?;
+    let grace = pool.expiration_grace.map_or(SignedDuration::ZERO, ExpirationGrace::length);
+    let age = claim.spec.lifetime()?.checked_add(grace)?;
+    claim.metadata.creation_timestamp.as_ref()?.0.checked_add(age).ok()
+}
+
+/// Says whether a claim's node goes or may go because of its age: in its grace it is replaced when its turn comes.
+pub(super) fn is_due(world: &World, claim: &NodeClaim) -> bool {
+    let age = claim.spec.lifetime().zip(claim.metadata.creation_timestamp.as_ref());
+    age.and_then(|(age, created)| created.0.checked_add(age).ok()).is_some_and(|due| due <= world.now)
 }
