@@ -18,7 +18,7 @@ use karp_domain::catalogue::Price;
 use serde::Serialize;
 
 pub use impact::{class_impact, impact};
-pub use look::{ClassPreview, PATIENCE, glance, glance_at_class, held, look, look_at_class};
+pub use look::{ClassPreview, PATIENCE, TOO_LONG, glance, glance_at_class, held, look, look_at_class};
 pub use obstacle::{Surroundings, block, obstacles};
 pub use offer::{class_offer, offer};
 pub use pace::Turn;

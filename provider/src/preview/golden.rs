@@ -127,15 +127,31 @@ fn what_another_takes_the_place_of_is_told_as_reviewed() {
         nodes: Some(nodes),
     };
     let held = "PodDisruptionBudget shop/database (pod shop/database-0)".to_owned();
-    let nodes = |count| Ok(Nodes { count, held: if count == 0 { String::new() } else { held.clone() } });
+    let nodes = |count, at_once| {
+        let held = Ok(if count == 0 { String::new() } else { held.clone() });
+        Ok(Nodes { count, at_once, held })
+    };
+    let blind = Ok(Nodes { count: 40, at_once: Some(40), held: Err(TOO_LONG.to_owned()) });
     let (pool, class) = ("NodePool", "EC2NodeClass");
-    let (drained, late) = (Ending::Drained, "the API server took too long".to_owned());
+    let (drained, late) = (Ending::Drained, TOO_LONG.to_owned());
     let cases = [
-        ("pool_renamed", "the pool gets another name", of(pool, "name", drained, nodes(40)), "other"),
-        ("pool_renamed_empty", "the same without nodes", of(pool, "name", drained, nodes(0)), "other"),
+        ("pool_renamed", "the pool gets another name", of(pool, "name", drained, nodes(40, Some(4))), "other"),
+        (
+            "pool_renamed_shut",
+            "the same where budgets let none go",
+            of(pool, "name", drained, nodes(40, Some(0))),
+            "other",
+        ),
+        ("pool_renamed_blind", "what holds pods is late", of(pool, "name", drained, blind), "other"),
+        ("pool_renamed_empty", "the same without nodes", of(pool, "name", drained, nodes(0, Some(1))), "other"),
         ("pool_renamed_unseen", "the same without an answer", of(pool, "name", drained, Err(late)), "other"),
-        ("pool_made_static", "nothing drains it", of(pool, "replicas", Ending::Hurried, nodes(1)), "default"),
-        ("class_renamed", "the class gets another name", of(class, "name", Ending::AwaitedBy, nodes(40)), "other"),
+        ("pool_made_static", "nothing drains it", of(pool, "replicas", Ending::Hurried, nodes(1, None)), "default"),
+        (
+            "class_renamed",
+            "the class gets another name",
+            of(class, "name", Ending::AwaitedBy, nodes(40, None)),
+            "other",
+        ),
     ];
     let requirements = &karp_domain::cluster::Pool::from_kube(&forty::pool(|_| {})).expect("readable").requirements;
     let offer = offer(requirements);

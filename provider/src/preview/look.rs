@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::find::find;
 use super::selection::{Finds, Selection};
-use super::{Impact, Offer, Surroundings, block, class_impact, class_offer, impact, obstacles};
+use super::{Impact, Nodes, Offer, Surroundings, block, class_impact, class_offer, impact, obstacles};
 use crate::resources::listed;
 use crate::session::Session;
 
@@ -25,6 +25,8 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 const GLANCE: Duration = Duration::from_millis(1_500);
 /// What selectors find is left open in a plan after this long: what blocks nodes is asked for then, and takes some hundred milliseconds.
 const SELECTING: Duration = Duration::from_millis(900);
+/// What is told where the API server does not answer in time.
+pub const TOO_LONG: &str = "the API server took too long";
 /// So many things that hold nodes are named.
 const SHOWN: usize = 3;
 /// Pods that can block a node: on one, and not ended.
@@ -110,12 +112,33 @@ fn tell(impact: &Impact, started: Instant) {
     tracing::info!(nodes = impact.total, drifting = impact.drifting.len(), took_ms, "looked at the nodes of a change");
 }
 
-/// Tells what holds pods on the nodes of a selector; empty where nothing does.
+impl Nodes {
+    /// Looks as a plan does at the nodes of a selector, of which so many leave at a time as `pace` says, and at what holds pods on them.
+    pub async fn glance(
+        client: &Client,
+        selector: &str,
+        pace: impl FnOnce(usize) -> Option<usize>,
+    ) -> Result<Self, Error> {
+        let until = Instant::now() + GLANCE;
+        let count = listed::<NodeClaim>(client, &ListParams::default().labels(selector)).await?.len();
+        let held = match count {
+            0 => Ok(String::new()),
+            _ => around(client, selector, until).await.map(|around| told(&around, Timestamp::now())),
+        };
+        Ok(Self { count, at_once: pace(count), held })
+    }
+}
+
+/// Tells what holds pods on the nodes of a selector, however long it takes to look; empty where nothing does.
 pub async fn held(client: &Client, nodes: &str) -> Result<String, Error> {
-    let found = obstacles(&surroundings(client, nodes).await?, Timestamp::now());
+    Ok(told(&surroundings(client, nodes).await?, Timestamp::now()))
+}
+
+fn told(around: &Surroundings, now: Timestamp) -> String {
+    let found = obstacles(around, now);
     let more = if found.len() > SHOWN { ", …" } else { "" };
     let shown: Vec<String> = found.into_iter().take(SHOWN).collect();
-    Ok(shown.join(", ") + more)
+    shown.join(", ") + more
 }
 
 impl ClassPreview {
@@ -155,10 +178,17 @@ async fn glance_around(client: &Client, impact: &mut Impact, nodes: &str, now: T
     if impact.drifting.is_empty() {
         return;
     }
+    match around(client, nodes, until).await {
+        Ok(around) => block(impact, &around, now),
+        Err(why) => impact.unchecked = Some(why),
+    }
+}
+
+/// Looks around nodes until then, or says why it could not.
+async fn around(client: &Client, nodes: &str, until: Instant) -> Result<Surroundings, String> {
     match tokio::time::timeout_at(until, surroundings(client, nodes)).await {
-        Ok(Ok(around)) => block(impact, &around, now),
-        Ok(Err(error)) => impact.unchecked = Some(error.to_string()),
-        Err(_) => impact.unchecked = Some("the API server took too long".to_owned()),
+        Ok(looked) => looked.map_err(|error| error.to_string()),
+        Err(_) => Err(TOO_LONG.to_owned()),
     }
 }
 

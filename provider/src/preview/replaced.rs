@@ -1,13 +1,5 @@
 //! What goes when a pool or a class is destroyed so that another can take its place.
 
-use karp_domain::api::NodeClaim;
-use karp_kube::Error;
-use kube::Client;
-use kube::api::ListParams;
-
-use super::held;
-use crate::resources::listed;
-
 /// An object that is destroyed for another to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replaced {
@@ -35,19 +27,12 @@ pub enum Ending {
 }
 
 /// The nodes of an object that is destroyed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nodes {
     /// How many.
     pub count: usize,
-    /// What holds pods on them; empty where nothing does.
-    pub held: String,
-}
-
-impl Nodes {
-    /// Looks at the nodes of a selector, and at what holds pods on them.
-    pub async fn look(client: &Client, selector: &str) -> Result<Self, Error> {
-        let claims = listed::<NodeClaim>(client, &ListParams::default().labels(selector)).await?;
-        let held = if claims.is_empty() { String::new() } else { held(client, selector).await? };
-        Ok(Self { count: claims.len(), held })
-    }
+    /// How many their pool's budgets let go at a time, where they leave at that pace.
+    pub at_once: Option<usize>,
+    /// What holds pods on them, empty where nothing does; or why that could not be looked at.
+    pub held: Result<String, String>,
 }

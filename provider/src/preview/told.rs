@@ -6,7 +6,7 @@ use karp_domain::catalogue::Price;
 use tfplugin::Diagnostic;
 
 use super::selection::Finds;
-use super::{Certainty, ClassPreview, Ending, Impact, Offer, Preview, Replaced};
+use super::{Certainty, ClassPreview, Ending, Impact, Nodes, Offer, Preview, Replaced};
 
 /// So many names of one kind are shown.
 const SHOWN: usize = 5;
@@ -78,19 +78,36 @@ impl Replaced {
             offer.map(|offer| format!("It may launch {}. {PRICES}", told(offer))).into_iter().collect();
         let because = some(self.because.iter().map(String::as_str), ", ");
         lines.push(format!("A change of {because} takes another {kind}: {name:?} is destroyed."));
-        if nodes.is_none_or(|nodes| nodes.count > 0) {
+        let may_have_pods = nodes.is_none_or(|nodes| nodes.count > 0);
+        if may_have_pods {
             lines.push(self.ending.told().to_owned());
         }
-        if let Some(held) = nodes.map(|nodes| &nodes.held).filter(|held| !held.is_empty()) {
-            lines.push(format!("What holds pods on them now: {held}."));
+        lines.extend(nodes.and_then(Nodes::pace));
+        match nodes.map(|nodes| &nodes.held) {
+            Some(Ok(held)) if !held.is_empty() => lines.push(format!("What holds pods on them now: {held}.")),
+            Some(Err(why)) => lines.push(format!("What holds pods on them could not be looked at: {why}.")),
+            Some(Ok(_)) | None => {}
         }
-        if *name != heir && self.ending != Ending::AwaitedBy {
+        if *name != heir && self.ending != Ending::AwaitedBy && may_have_pods {
             lines.push("With `create_before_destroy` the new pool is there for their pods when they leave.".to_owned());
         }
         if let Some(Err(why)) = &self.nodes {
             lines.push(format!("Its nodes could not be looked at: {why}"));
         }
         Diagnostic::warning(summary, lines.join("\n"))
+    }
+}
+
+impl Nodes {
+    /// Says how many leave at a time, and in how many waves.
+    fn pace(&self) -> Option<String> {
+        let at_once = self.at_once.filter(|_| self.count > 0)?;
+        let waves = |at_once: usize| plural(self.count.div_ceil(at_once), "wave");
+        Some(match at_once {
+            0 => format!("The budgets that hold now let none go: one at a time all the same, {}.", waves(1)),
+            _ if at_once >= self.count => "The budgets that hold now let all of them go at once.".to_owned(),
+            _ => format!("At most {at_once} at a time under the budgets that hold now: {}.", waves(at_once)),
+        })
     }
 }
 

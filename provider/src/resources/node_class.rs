@@ -49,7 +49,7 @@ impl NodeClass {
         }
         let name = name_of(change);
         if !change.requires_replace.is_empty() {
-            let replaced = self.0.replaced(change, labels::EC2_NODE_CLASS, Ending::AwaitedBy).await;
+            let replaced = self.0.replaced(change, labels::EC2_NODE_CLASS, Ending::AwaitedBy, |_| None).await;
             return Some(replaced.warning(name, None));
         }
         let before = self.0.typed::<Ec2NodeClass>(&change.prior)?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karp_domain::api::{self, hash, labels, lint, validate as rules};
 use karp_domain::cluster::Pool;
 use karp_domain::cron::Cron;
@@ -19,7 +20,7 @@ use super::custom_object::{
 };
 use super::departure::End;
 use super::node_claims::Ask;
-use super::node_pool_drain::Drain;
+use super::node_pool_drain::{Drain, let_go};
 use super::node_pool_schema::{disruption, same_amounts, template};
 use super::{custom_object, moved, node_claims};
 use crate::manifests::spec::Attributes;
@@ -89,7 +90,10 @@ impl NodePool {
                 Some(false) => Ending::Hurried,
                 _ => Ending::Drained,
             };
-            let replaced = self.0.replaced(change, labels::NODE_POOL, ending).await;
+            let pool = self.0.typed::<api::NodePool>(&change.prior).and_then(|pool| Pool::from_kube(&pool).ok());
+            let pool = pool.filter(|_| ending == Ending::Drained);
+            let pace = |total| Some(let_go(&pool?.budgets, total, Timestamp::now()));
+            let replaced = self.0.replaced(change, labels::NODE_POOL, ending, pace).await;
             return Some(replaced.warning(name, after.as_ref().and_then(offer_of).as_ref()));
         }
         let Some(after) = after else { return self.0.not_known(change) };

@@ -222,8 +222,13 @@ async fn about(client: &Client, name: &str) -> Option<ObjectReference> {
 /// Says how many of so many nodes may be on their way at once: what the budgets allow for drift, which a change of the configuration is, too.
 /// One at least, since a pool that is destroyed must come to its end.
 fn at_once(budgets: &[Budget], total: usize, now: Timestamp) -> usize {
+    let_go(budgets, total, now).max(1)
+}
+
+/// Says how many of so many nodes the budgets let go at once.
+pub fn let_go(budgets: &[Budget], total: usize, now: Timestamp) -> usize {
     let total = u32::try_from(total).unwrap_or(u32::MAX);
-    usize::try_from(allowed(budgets, Reason::Drifted, total, now)).unwrap_or(usize::MAX).max(1)
+    usize::try_from(allowed(budgets, Reason::Drifted, total, now)).unwrap_or(usize::MAX)
 }
 
 impl Seen {

@@ -198,6 +198,9 @@ async fn until<F: Future<Output = bool>>(holds: impl Fn() -> F) {
     }
 }
 
+/// Plans of one edit at most.
+const PLANS: usize = 3;
+
 /// What was reviewed for an edit, without the data below.
 fn reviewed(edit: &Edit) -> String {
     let path = format!("{}/src/preview/snapshots/{}.snap", env!("CARGO_MANIFEST_DIR"), edit.name);
@@ -234,8 +237,17 @@ fn edits_on_forty_live_nodes_are_told_as_reviewed() {
             _ => vec![format!("something changes by itself: {}", still.text)],
         };
         let mut check = |edit: &Edit| {
-            let run = stand.plan();
-            let told = live.told(&run);
+            let (mut run, mut told);
+            let mut tries = 0;
+            loop {
+                run = stand.plan();
+                told = live.told(&run);
+                tries += 1;
+                // a busy machine may have kept the API server from answering in time, which the plan says
+                if tries == PLANS || !told.iter().any(|text| text.contains("the API server took too long")) {
+                    break;
+                }
+            }
             if told != [reviewed(edit)] {
                 let (name, about, reviewed) = (edit.name, edit.about, reviewed(edit));
                 wrong.push(format!("{name} ({about})\nreviewed: {reviewed}\ntold: {}\n{}", told.join("\n"), run.text));

@@ -82,7 +82,11 @@ fn a_plan_tells_which_nodes_it_will_replace() {
     for (field, text) in [("name", config(&format!("{pool}-other"), both, "a", "")), ("replicas", with_count)] {
         stand.write(&text);
         let replaced = told(&stand.plan());
-        let words = [format!("in place of NodePool \"{pool}\" and its 3 nodes"), format!("A change of {field} takes")];
+        let words = [
+            format!("in place of NodePool \"{pool}\" and its 3 nodes"),
+            format!("A change of {field} takes"),
+            "At most 1 at a time under the budgets that hold now: 3 waves.".to_owned(),
+        ];
         assert!(replaced.len() == 1 && words.iter().all(|word| replaced[0].contains(word)), "{replaced:?}");
     }
     // What nobody knows before the apply is said to be unknown.

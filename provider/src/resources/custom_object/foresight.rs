@@ -14,7 +14,7 @@ pub async fn seen<T>(look: impl Future<Output = Result<T, Failure>>) -> Option<R
         Ok(Ok(seen)) => Some(Ok(seen)),
         Ok(Err(failure)) if failure.kind == Kind::NotYetKnown => None,
         Ok(Err(failure)) => Some(Err(failure.to_string())),
-        Err(_) => Some(Err("the API server took too long".to_owned())),
+        Err(_) => Some(Err(preview::TOO_LONG.to_owned())),
     }
 }
 
@@ -24,12 +24,19 @@ pub fn name_of(change: &PlannedChange) -> &str {
 }
 
 impl CustomObject {
-    /// Looks at the object that a change destroys so that another can take its place, and at its nodes, which have its name as this label.
-    pub async fn replaced(&self, change: &PlannedChange, label: &str, ending: Ending) -> Replaced {
+    /// Looks at the object that a change destroys so that another can take its place, and at its nodes, which have its name as this label, and of
+    /// which so many leave at a time as `pace` says.
+    pub async fn replaced(
+        &self,
+        change: &PlannedChange,
+        label: &str,
+        ending: Ending,
+        pace: impl FnOnce(usize) -> Option<usize>,
+    ) -> Replaced {
         let name = change.prior.get("name").as_str().unwrap_or_default().to_owned();
         let nodes = seen(async {
             let client = self.session().kube().await?;
-            let looked = Nodes::look(&client, &format!("{label}={name}")).await;
+            let looked = Nodes::glance(&client, &format!("{label}={name}"), pace).await;
             looked.map_err(|error| failure("look at its nodes", error))
         });
         let nodes = nodes.await;
