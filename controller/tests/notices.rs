@@ -302,7 +302,7 @@ fn waits(begin: Instant, seen: &BTreeMap<String, Instant>) -> Vec<Duration> {
     waits
 }
 
-/// A measurement, made by hand with `KARP_STORM=1` on a machine that does nothing else.
+/// A measurement, made with `KARP_STORM=1` on a machine that does nothing else, by hand or by `cargo verify --deep`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_warnings_in_a_second_are_recorded_soon() {
     if std::env::var_os("KARP_STORM").is_none() {

@@ -31,7 +31,7 @@ const POLL: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// When one of the same name runs, or it does not start.
-pub fn up(layout: &Layout, name: &str, node_delay: f64) -> Result<()> {
+pub fn up(layout: &Layout, name: &str, node_delay: f64, emulators: usize) -> Result<()> {
     let run_dir = layout.run_dir(name);
     if let Some(state) = State::read(&run_dir)?
         && state.owner.alive()
@@ -47,6 +47,7 @@ pub fn up(layout: &Layout, name: &str, node_delay: f64) -> Result<()> {
     let output = File::create(&log).with_context(|| format!("making {}", log.display()))?;
     let mut supervisor = Command::new(std::env::current_exe()?)
         .args(["supervise", "--name", name, "--node-delay", &node_delay.to_string()])
+        .args(["--emulators", &emulators.to_string()])
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)

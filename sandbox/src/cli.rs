@@ -53,6 +53,9 @@ enum Command {
         /// Seconds that a running instance takes to become a Node
         #[arg(long, default_value_t = 1.0)]
         node_delay: f64,
+        /// AWS emulators: the first has the cluster, each further one is an AWS of its own (KARP_TEST_AWS_ENDPOINTS)
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
+        emulators: u8,
     },
     /// List the sandboxes of this checkout and their processes
     Status,
@@ -90,6 +93,8 @@ enum Command {
         which: Which,
         #[arg(long)]
         node_delay: f64,
+        #[arg(long)]
+        emulators: u8,
     },
 }
 
@@ -141,9 +146,9 @@ fn run(command: Command) -> Result<ExitCode> {
             return interruptible(verify::run(layout, deep));
         }
         Command::Sim { seeds, from } => return interruptible(lives::run(&layout, seeds, from)),
-        Command::Up { which, node_delay } => {
+        Command::Up { which, node_delay, emulators } => {
             interruptible(set_up(&layout))?;
-            by_hand::up(&layout, &which.name, node_delay)?;
+            by_hand::up(&layout, &which.name, node_delay, emulators.into())?;
         }
         Command::Status => by_hand::status(&layout)?,
         Command::Down { all: true, .. } => by_hand::down_all(&layout)?,
@@ -165,10 +170,14 @@ fn run(command: Command) -> Result<ExitCode> {
                 SecondOpinion::ensure(&layout)?;
             }
         }
-        Command::Supervise { which, node_delay } => {
+        Command::Supervise { which, node_delay, emulators } => {
             let tools = Tools::built(&layout)?.context("the tools are not built")?;
             let node_delay = Duration::try_from_secs_f64(node_delay).context("--node-delay")?;
-            runtime()?.block_on(supervise(&layout, &tools, Options { name: which.name, node_delay }))?;
+            runtime()?.block_on(supervise(
+                &layout,
+                &tools,
+                Options { name: which.name, node_delay, emulators: emulators.into() },
+            ))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -13,6 +13,8 @@ const NAMED: [(&str, &str, &[&str]); 4] = [
     ("3", CONTROLLER, &["together"]),
     ("4", PROVIDER, &["aws_resources", "kubernetes_resources"]),
 ];
+/// AWS emulators of a lane's sandbox, where it has more than one: the provider's tests change the whole account, and took turns at one.
+const EMULATORS: [(&str, usize); 1] = [("4", 2)];
 /// Where the other tests of both are, those beside the code among them: lane, package, part.
 const REST: [(&str, &str, &str); 2] = [("3", CONTROLLER, "controller"), ("4", PROVIDER, "provider")];
 /// Where the tests of all other packages are.
@@ -37,6 +39,8 @@ pub struct Part {
 pub struct Lane {
     /// Tells its sandbox from the others'.
     pub name: String,
+    /// AWS emulators of its sandbox.
+    pub emulators: usize,
     /// In the order in which they are run.
     pub parts: Vec<Part>,
 }
@@ -77,7 +81,8 @@ fn folder(package: &str) -> &str {
 
 fn lane(name: &str, package: &str, tests: &[&str]) -> Lane {
     let of = |test: &&str| part(test, &["test", "-p", package, "--test", test]);
-    Lane { name: name.to_owned(), parts: tests.iter().map(of).collect() }
+    let emulators = EMULATORS.iter().find(|(lane, _)| *lane == name).map_or(1, |(_, count)| *count);
+    Lane { name: name.to_owned(), emulators, parts: tests.iter().map(of).collect() }
 }
 
 fn part(name: &str, arguments: &[&str]) -> Part {

@@ -42,7 +42,7 @@ pub struct Moto {
 }
 
 impl Moto {
-    /// Starts the emulator for the control plane that `plan` describes.
+    /// Starts an emulator for the control plane that `plan` describes, the first or a further one; each has logs of its own.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -52,6 +52,7 @@ impl Moto {
         ports: &Ports,
         processes: &Processes,
         cluster: &Cluster<'_>,
+        number: usize,
     ) -> Result<Self> {
         let port = ports.pick()?;
         let mut command = Command::new(&tools.python);
@@ -65,9 +66,9 @@ impl Moto {
             .arg(&cluster.plan.pki.service_account_public_key)
             .args(["--kubernetes-version", KUBERNETES_VERSION])
             .arg("--log")
-            .arg(cluster.call_log)
+            .arg(call_log(cluster.log_dir, number))
             .arg("--rights-log")
-            .arg(rights_log(cluster.run_dir))
+            .arg(rights_log(cluster.run_dir, number))
             .env("PYTHONPATH", layout.moto_source())
             // The checkout stays as it was cloned.
             .env("PYTHONDONTWRITEBYTECODE", "1");
@@ -76,7 +77,10 @@ impl Moto {
                 command.env_remove(name);
             }
         }
-        Ok(Self { url: format!("http://127.0.0.1:{port}"), child: processes.start("moto", &mut command)? })
+        Ok(Self {
+            url: format!("http://127.0.0.1:{port}"),
+            child: processes.start(&numbered("moto", number, ""), &mut command)?,
+        })
     }
 
     /// Waits until it answers and returns its seed.
@@ -111,14 +115,19 @@ impl Moto {
     }
 }
 
-/// Where the emulator of a sandbox logs the calls that it answers, one JSON line each.
-pub fn call_log(log_dir: &Path) -> PathBuf {
-    log_dir.join("aws-calls.jsonl")
+/// Where an emulator of a sandbox logs the calls that it answers, one JSON line each.
+pub fn call_log(log_dir: &Path, number: usize) -> PathBuf {
+    log_dir.join(numbered("aws-calls", number, ".jsonl"))
 }
 
-/// Where the emulator of a sandbox logs what AWS would ask of the calls that roles make.
-pub fn rights_log(run_dir: &Path) -> PathBuf {
-    run_dir.join("aws-rights.jsonl")
+/// Where an emulator of a sandbox logs what AWS would ask of the calls that roles make.
+pub fn rights_log(run_dir: &Path, number: usize) -> PathBuf {
+    run_dir.join(numbered("aws-rights", number, ".jsonl"))
+}
+
+/// The first has the plain name.
+fn numbered(name: &str, number: usize, ending: &str) -> String {
+    if number == 1 { format!("{name}{ending}") } else { format!("{name}.{number}{ending}") }
 }
 
 /// The EKS cluster that the emulator shows.
@@ -129,8 +138,8 @@ pub struct Cluster<'a> {
     pub region: &'a str,
     /// The control plane behind it.
     pub plan: &'a control_plane::Plan,
-    /// Where the emulator writes the calls that it answers, one JSON line each.
-    pub call_log: &'a Path,
+    /// Where the logs are.
+    pub log_dir: &'a Path,
     /// The sandbox's folder.
     pub run_dir: &'a Path,
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use futures::future::try_join_all;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +16,7 @@ use crate::{
     control_plane::{ControlPlane, Plan},
     kwok,
     layout::Layout,
-    moto::{self, Moto, Seed, call_log},
+    moto::{self, Moto, Seed},
     node_bridge,
     port::Ports,
     process::{self, Handle, Processes},
@@ -28,6 +29,8 @@ use crate::{
 
 /// The region that a sandbox plays.
 pub const REGION: &str = "us-east-1";
+/// The variable with the URLs of all emulators, the cluster's first.
+const ENDPOINTS: &str = "KARP_AWS_ENDPOINTS";
 /// How long the in-process servers may take to stop.
 const TASK_GRACE: Duration = Duration::from_secs(5);
 
@@ -38,12 +41,15 @@ pub struct Options {
     pub name: String,
     /// How long an instance that runs takes to become a Node (EC2: some 40 s).
     pub node_delay: Duration,
+    /// How many AWS emulators there are: the cluster is the first's, and nodes join from there. Each further one is an AWS of its own for tests
+    /// of what needs no cluster, which would wait for one another at the first.
+    pub emulators: usize,
 }
 
 impl Options {
     /// Names a sandbox and takes the defaults for the rest.
     pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), node_delay: Duration::from_secs(1) }
+        Self { name: name.into(), node_delay: Duration::from_secs(1), emulators: 1 }
     }
 }
 
@@ -59,7 +65,7 @@ pub struct Sandbox {
     pub kubeconfig: PathBuf,
     /// The admin's client.
     pub client: kube::Client,
-    /// URL of the AWS emulator, without a slash at its end.
+    /// URL of the AWS emulator whose EKS has the cluster, without a slash at its end.
     pub aws_endpoint: String,
     /// Region that it plays.
     pub region: String,
@@ -74,7 +80,7 @@ pub struct Sandbox {
     layout: Layout,
     env: BTreeMap<String, String>,
     control_plane: ControlPlane,
-    moto: Moto,
+    emulators: Vec<Moto>,
     kwok: Handle,
     processes: Processes,
     stop: CancellationToken,
@@ -113,7 +119,7 @@ impl Sandbox {
     ) -> Result<Self> {
         let (parts, context) = Parts::start(layout, tools, options, run_dir, journal).await?;
         let tfrc = tofu::write_cli_config(run_dir, &parts.products.provider)?;
-        let env = variables(&context, &parts.seed, &tfrc)?;
+        let env = variables(&context, &parts, &tfrc)?;
         let stop = CancellationToken::new();
         let tasks = vec![
             ("node bridge", tokio::spawn(node_bridge::run(context.clone(), stop.clone()))),
@@ -134,7 +140,7 @@ impl Sandbox {
             layout: layout.clone(),
             env,
             control_plane: parts.control_plane,
-            moto: parts.moto,
+            emulators: parts.emulators,
             kwok: parts.kwok,
             processes: context.processes,
             stop,
@@ -176,7 +182,7 @@ impl Sandbox {
     /// Names it, with the end of its log.
     pub fn check(&self) -> Result<()> {
         self.control_plane.check()?;
-        self.moto.check()?;
+        self.emulators.iter().try_for_each(Moto::check)?;
         self.kwok.check()?;
         match self.tasks.iter().find(|(_, task)| task.is_finished()) {
             Some((name, _)) => bail!("the {name} has ended; run with RUST_LOG=info to see why"),
@@ -229,7 +235,7 @@ impl Sandbox {
 /// What runs as processes of its own, before the in-process servers start.
 struct Parts {
     control_plane: ControlPlane,
-    moto: Moto,
+    emulators: Vec<Moto>,
     seed: Seed,
     kwok: Handle,
     products: Products,
@@ -248,12 +254,16 @@ impl Parts {
         let processes = Processes::new(journal.clone(), log_dir.clone())?;
         let plan = Plan::make(run_dir, &ports)?;
         let cluster_name = format!("karp-{}", options.name);
-        let call_log = call_log(&log_dir);
-        let cluster = moto::Cluster { name: &cluster_name, region: REGION, plan: &plan, call_log: &call_log, run_dir };
-        let moto = Moto::start(layout, tools, &ports, &processes, &cluster)?;
-        let token_review = format!("{}/_karp/token-review", moto.url);
-        let (seed, control_plane) =
-            tokio::try_join!(moto.seed(), plan.start(tools, &ports, &processes, &token_review))?;
+        let cluster = moto::Cluster { name: &cluster_name, region: REGION, plan: &plan, log_dir: &log_dir, run_dir };
+        let start = |number| Moto::start(layout, tools, &ports, &processes, &cluster, number);
+        let emulators = (1..=options.emulators.max(1)).map(start).collect::<Result<Vec<_>>>()?;
+        let first = &emulators[0];
+        let token_review = format!("{}/_karp/token-review", first.url);
+        let (seeds, control_plane) = tokio::try_join!(
+            try_join_all(emulators.iter().map(Moto::seed)),
+            plan.start(tools, &ports, &processes, &token_review)
+        )?;
+        let seed = seeds.into_iter().next().context("there is no emulator")?;
         let kwok = kwok::start(run_dir, tools, &processes, &control_plane.kubeconfig)?;
         let products = Products::freeze(layout, run_dir)?;
         let context = Context {
@@ -265,7 +275,7 @@ impl Parts {
             ca_file: control_plane.pki.ca.clone(),
             kubelet_cert_file: control_plane.pki.kubelet.cert.clone(),
             kubelet_key_file: control_plane.pki.kubelet.key.clone(),
-            aws_endpoint: moto.url.clone(),
+            aws_endpoint: first.url.clone(),
             cluster_name,
             region: REGION.to_owned(),
             account_id: seed.account_id.clone(),
@@ -276,7 +286,7 @@ impl Parts {
             ports,
             processes,
         };
-        Ok((Self { control_plane, moto, seed, kwok, products }, context))
+        Ok((Self { control_plane, emulators, seed, kwok, products }, context))
     }
 }
 
@@ -291,11 +301,13 @@ impl Drop for Sandbox {
     }
 }
 
-fn variables(context: &Context, seed: &Seed, tfrc: &Path) -> Result<BTreeMap<String, String>> {
+fn variables(context: &Context, parts: &Parts, tfrc: &Path) -> Result<BTreeMap<String, String>> {
+    let (seed, urls) = (&parts.seed, parts.emulators.iter().map(|one| one.url.as_str()));
     let list = |ids: &[String]| serde_json::to_string(ids);
     let variables = [
         ("KUBECONFIG", context.kubeconfig.display().to_string()),
         ("AWS_ENDPOINT_URL", context.aws_endpoint.clone()),
+        (ENDPOINTS, urls.collect::<Vec<_>>().join(",")),
         ("AWS_REGION", REGION.to_owned()),
         ("AWS_DEFAULT_REGION", REGION.to_owned()),
         ("AWS_ACCESS_KEY_ID", "sandbox".to_owned()),
@@ -319,6 +331,7 @@ pub fn test_variables(env: &BTreeMap<String, String>, tools: &Path, run_dir: &Pa
     let of = |name: &str| env.get(name).cloned().unwrap_or_default();
     [
         ("KARP_TEST_AWS_ENDPOINT", of("AWS_ENDPOINT_URL")),
+        ("KARP_TEST_AWS_ENDPOINTS", of(ENDPOINTS)),
         ("KARP_TEST_KUBECONFIG", of("KUBECONFIG")),
         ("KARP_TEST_REGION", of("AWS_REGION")),
         ("KARP_TEST_CLUSTER", of("TF_VAR_cluster_name")),

@@ -53,6 +53,20 @@ const BUILD_DIST: [&str; 7] = ["build", "--profile", "dist", "-p", "terraform-pr
 /// Holds both to what issue 7 promises.
 const RELEASED_FIGURES: [&str; 7] =
     ["test", "-p", "terraform-provider-karp", "--test", "figures", "--", "--test-threads=1"];
+/// What `--deep` measures by tests that do nothing unless they are asked to, one after the other, since each wants the machine for itself: the
+/// step, what asks for it, and cargo's arguments. docs/figures.md has what they came to.
+const MEASURED: [(&str, (&str, &str), &[&str]); 4] = [
+    (
+        "disruption-figures",
+        ("KARP_BENCH_DISRUPT", "2000"),
+        &["test", "--release", "-p", "karp-domain", "--test", "life", "two_thousand", "--", "--nocapture"],
+    ),
+    ("scale", ("KARP_SCALE", "1"), &["test", "-p", "karp", "--test", "simulated", "thousands", "--", "--nocapture"]),
+    ("large", ("KARP_SCALE", "2"), &["test", "-p", "karp", "--test", "simulated", "a_large", "--", "--nocapture"]),
+    ("storm", ("KARP_STORM", "1"), &["test", "-p", "karp", "--test", "notices", "a_thousand", "--", "--nocapture"]),
+];
+/// What stands in a line before what a test has measured.
+const FIGURE: &str = "figure: ";
 /// Demos of `--deep` one after the other; two more run side by side.
 const DEEP_DEMOS: usize = 2;
 /// The longest that one step may take: a first build on two cores takes a third of it.
@@ -143,6 +157,7 @@ impl Verify {
         }
         self.figures().await?;
         self.promises(&tools).await?;
+        self.measured(&tools).await?;
         for number in 1..=DEEP_DEMOS {
             self.demo(&format!("demo-{number}")).await?;
             self.record.demo(&self.layout.root.join("target/demo/timeline.json"))?;
@@ -212,7 +227,8 @@ impl Verify {
             let step = format!("{what}-{}", lane.name);
             driven.steps.push(StepRecord { step, passed, seconds: rounded(begin) });
         };
-        let options = Options::named(format!("verify-{}-{}", std::process::id(), lane.name));
+        let name = format!("verify-{}-{}", std::process::id(), lane.name);
+        let options = Options { emulators: lane.emulators, ..Options::named(name) };
         let sandbox = match Sandbox::start(&self.layout, tools, options).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
@@ -237,7 +253,10 @@ impl Verify {
         let whole = sandbox.check();
         let rights = Rights::in_sandbox(&sandbox.client, &sandbox.run_dir).await;
         driven.rights = rights.inspect_err(|error| eprintln!("error: {error:#}")).ok();
-        let aws_rights = iam::Rights::read(&rights_log(&sandbox.run_dir));
+        let aws_rights = (1..=lane.emulators).try_fold(iam::Rights::default(), |mut all, number| {
+            all.add(iam::Rights::read(&rights_log(&sandbox.run_dir, number))?);
+            Ok::<_, anyhow::Error>(all)
+        });
         driven.aws_rights = aws_rights.inspect_err(|error| eprintln!("error: {error:#}")).ok();
         if let Err(error) = &whole {
             eprintln!("error: the sandbox broke under the tests: {error:#}");
@@ -359,6 +378,28 @@ impl Verify {
         sandbox.stop().await
     }
 
+    /// Measures what wants the machine for itself; what it came to stands in the record.
+    async fn measured(&mut self, tools: &Tools) -> Result<()> {
+        let options = Options::named(format!("verify-{}-measured", std::process::id()));
+        let sandbox = Sandbox::start(&self.layout, tools, options).await?;
+        for (step, (asked, value), arguments) in MEASURED {
+            let mut env = sandbox.test_env();
+            env.insert(asked.to_owned(), value.to_owned());
+            let begin = Instant::now();
+            let passed = self.cargo(step, arguments, &env).await?;
+            let log = self.folder.join(format!("{step}.log"));
+            let log = std::fs::read_to_string(&log).with_context(|| format!("reading {}", log.display()))?;
+            let figures = figures_in(&log);
+            if passed && figures.is_empty() {
+                // the test has another name by now, or was skipped
+                eprintln!("error: the step {step} measured nothing");
+                self.note(&format!("{step}-measured"), false, begin);
+            }
+            self.record.figures.insert(step.to_owned(), figures.into());
+        }
+        sandbox.stop().await
+    }
+
     /// A command of the built sandbox program.
     fn sandbox(&self, argument: &str) -> std::process::Command {
         let mut command = std::process::Command::new(self.layout.binaries.join("sandbox"));
@@ -463,6 +504,12 @@ fn target_of_ci(layout: &Layout) -> Option<PathBuf> {
     }
 }
 
+/// Takes from a test's log what it measured.
+fn figures_in(log: &str) -> Vec<String> {
+    // a single thread's tests print what they measure behind their names
+    log.lines().filter_map(|line| Some(line.split_once(FIGURE)?.1.to_owned())).collect()
+}
+
 /// Finds crates in the output of `cargo tree --prefix none` that the domain must not see.
 fn foreign_to_domain(tree: &str) -> Vec<String> {
     let names = tree.lines().filter_map(|line| line.split_whitespace().next());
@@ -494,6 +541,12 @@ async fn run_logged(step: &mut Step, mut command: std::process::Command, log: &P
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_are_the_lines_that_say_so() {
+        let log = "running 1 test\ntest a ... figure: 3 pods out in 1 s\nskipped\nfigure: 2 MiB\ntest result: ok.\n";
+        assert_eq!(figures_in(log), ["3 pods out in 1 s", "2 MiB"]);
+    }
 
     #[test]
     fn foreign_crates_are_found_by_name_and_by_family() {

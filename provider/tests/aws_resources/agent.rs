@@ -151,7 +151,7 @@ impl<'a> Disk<'a> {
 
 #[test]
 fn an_agent_needs_no_home_and_leaves_no_secret() {
-    let Some(sandbox) = Sandbox::find("agent") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("agent") else { return };
     let Some(token) = token() else {
         eprintln!("skipped: agent: KARP_TEST_KUBECONFIG is not set");
         return;

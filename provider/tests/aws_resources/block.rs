@@ -141,7 +141,7 @@ fn roles_are_assumed_with_all_that_the_block_says() {
 
 #[test]
 fn the_token_of_an_identity_provider_stands_for_a_role() {
-    let Some(sandbox) = Sandbox::find("identity") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("identity") else { return };
     let Some(token) = token() else {
         eprintln!("skipped: identity: KARP_TEST_KUBECONFIG is not set");
         return;
@@ -226,7 +226,7 @@ fn endpoints_and_retries_are_those_of_the_block() {
 
 #[test]
 fn a_bundle_of_certificates_is_trusted() {
-    let Some(sandbox) = Sandbox::find("bundle") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("bundle") else { return };
     let Ok(kubeconfig) = std::env::var("KARP_TEST_KUBECONFIG") else {
         eprintln!("skipped: bundle: KARP_TEST_KUBECONFIG is not set");
         return;

@@ -40,7 +40,7 @@ fn told(stand: &Stand<'_>) -> String {
 
 #[tokio::test]
 async fn a_plan_looks_up_what_the_selectors_of_a_class_find() {
-    let Some(sandbox) = Sandbox::find("class_preview") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("class_preview") else { return };
     let Some(kubectl) = Kubectl::find() else {
         eprintln!("skipped: class_preview: KARP_TEST_KUBECONFIG is not set");
         return;

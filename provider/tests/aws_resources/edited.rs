@@ -237,7 +237,7 @@ async fn what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way() {
 /// The block names no cluster: one that does refuses to end what belongs to another.
 #[test]
 fn a_teardown_gives_way_for_another_cluster() {
-    let Some(sandbox) = Sandbox::find("teardown_replaced") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("teardown_replaced") else { return };
     let Some(kubectl) = Kubectl::find() else {
         eprintln!("skipped: teardown_replaced: KARP_TEST_KUBECONFIG is not set");
         return;

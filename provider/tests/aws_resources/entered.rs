@@ -8,7 +8,7 @@ use crate::teardown::Kubectl;
 
 #[test]
 fn an_entry_is_of_a_role_that_the_same_apply_makes() {
-    let Some(sandbox) = Sandbox::find("entered") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("entered") else { return };
     let Some(kubectl) = Kubectl::find() else {
         eprintln!("skipped: entered: KARP_TEST_KUBECONFIG is not set");
         return;

@@ -175,7 +175,7 @@ const OWN: [&str; 2] = ["adopt", "timeouts"];
 
 #[tokio::test]
 async fn what_sets_every_attribute_is_applied_and_read_back_whole() {
-    let Some(sandbox) = Sandbox::find("full") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("full") else { return };
     let (name, before) = (unique("full"), sandbox.what_exists());
     let config = FULL.replace("CLUSTER", &sandbox.cluster).replace("NAME", &name);
     let config = sandbox.provider("") + &config.replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));

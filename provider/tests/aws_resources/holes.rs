@@ -114,7 +114,7 @@ fn all(action: &str) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn each_resource_comes_back_and_gives_way() {
-    let Some(sandbox) = Sandbox::find("each") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("each") else { return };
     let before = sandbox.what_exists();
     let (base, one, two) = (unique("base"), unique("one"), unique("two"));
     let stand = sandbox.stand(&sandbox.each(&base, &one));
@@ -143,7 +143,7 @@ async fn each_resource_comes_back_and_gives_way() {
 
 #[test]
 fn each_resource_is_imported_without_a_change() {
-    let Some(sandbox) = Sandbox::find("imports") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("imports") else { return };
     let (base, name) = (unique("ibase"), unique("imports"));
     let more = "resource \"karp_oidc_provider\" \"this\" {}\nresource \"karp_teardown\" \"this\" {}\n";
     let config = sandbox.each(&base, &name) + more;

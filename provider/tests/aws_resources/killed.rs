@@ -188,7 +188,7 @@ async fn tags_left(sandbox: &Sandbox) -> Vec<TagDescription> {
 
 #[test]
 fn a_provider_that_is_killed_loses_nothing() {
-    let Some(sandbox) = Sandbox::find("killed") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("killed") else { return };
     let Some(kubectl) = Kubectl::find() else {
         eprintln!("skipped: killed: KARP_TEST_KUBECONFIG is not set");
         return;

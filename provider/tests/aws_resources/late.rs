@@ -102,7 +102,7 @@ fn late(stand: &Stand<'_>, arguments: &[&str]) -> String {
 
 #[test]
 fn a_fargate_profile_that_takes_longer_is_in_state() {
-    let Some(sandbox) = Sandbox::find("late_fargate") else { return };
+    let Some(sandbox) = Sandbox::alone("late_fargate") else { return };
     let before = sandbox.what_exists();
     let name = unique("late-fargate");
     let config = PROFILE.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
@@ -129,7 +129,7 @@ fn a_fargate_profile_that_takes_longer_is_in_state() {
 /// SQS refuses a name for a minute after its queue was deleted; and rules come one after the other.
 #[test]
 fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
-    let Some(sandbox) = Sandbox::find("late_queue") else { return };
+    let Some(sandbox) = Sandbox::alone("late_queue") else { return };
     let before = sandbox.what_exists();
     let name = unique("late-queue");
     let stand = sandbox.stand(&format!(
@@ -160,7 +160,7 @@ fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
 /// What others are slow to make or to show, with limits of a second: one error for each, which says so, and state has what was made.
 #[tokio::test]
 async fn what_is_not_made_or_seen_in_time_ends_at_its_limit() {
-    let Some(sandbox) = Sandbox::find("late_each") else { return };
+    let Some(sandbox) = Sandbox::alone("late_each") else { return };
     let before = sandbox.what_exists();
     let (name, iam) = (unique("late"), sandbox.iam().await);
     let node = format!("{name}-node");

@@ -98,7 +98,7 @@ fn node_role(name: &str, more: &str) -> String {
 
 #[test]
 fn all_resources_come_from_nothing_change_and_go() {
-    let Some(sandbox) = Sandbox::find("all_resources") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("all_resources") else { return };
     let name = unique("all");
     let before = sandbox.door("GET", "/_karp/inventory", "");
     let cluster_later = sandbox.provider("  cluster_name = local.cluster_name");

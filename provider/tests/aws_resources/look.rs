@@ -65,7 +65,7 @@ async fn images_are_found_by_alias_and_by_terms() {
 
 #[tokio::test]
 async fn what_nobody_accounts_for_is_told() {
-    let Some(sandbox) = Sandbox::find("orphans") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("orphans") else { return };
     let Some(kubectl) = Kubectl::find() else {
         eprintln!("skipped: orphans: KARP_TEST_KUBECONFIG is not set");
         return;
@@ -113,7 +113,7 @@ async fn what_nobody_accounts_for_is_told() {
 /// The token opens the API server for another provider block, and is in neither plan nor state.
 #[test]
 fn the_way_into_the_cluster_is_used_and_never_kept() {
-    let Some(sandbox) = Sandbox::find("token") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("token") else { return };
     if Kubectl::find().is_none() {
         eprintln!("skipped: token: KARP_TEST_KUBECONFIG is not set");
         return;

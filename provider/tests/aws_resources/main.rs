@@ -1,4 +1,4 @@
-//! The AWS resources under real OpenTofu, on the sandbox's AWS (`KARP_TEST_AWS_ENDPOINT`, `KARP_TEST_TOOLS`).
+//! The AWS resources under real OpenTofu, on the sandbox's AWS (`KARP_TEST_AWS_ENDPOINTS`, `KARP_TEST_TOOLS`).
 
 mod account;
 mod adopted;
@@ -36,5 +36,6 @@ mod teardown;
 #[allow(dead_code, reason = "each crate of tests uses its part")]
 #[path = "../support/tofu.rs"]
 mod tofu;
+mod turn;
 mod upgraded;
 mod vanished;

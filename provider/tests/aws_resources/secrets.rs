@@ -78,7 +78,7 @@ fn body(pem: &str) -> String {
 
 #[test]
 fn no_secret_is_written_anywhere() {
-    let Some(sandbox) = Sandbox::find("secrets") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("secrets") else { return };
     let Some(kubectl) = Kubectl::find() else {
         eprintln!("skipped: secrets: KARP_TEST_KUBECONFIG is not set");
         return;

@@ -5,7 +5,6 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use karp_aws::config::{AccessKeys, Clients, Service, Settings};
 use serde_json::{Value, json};
@@ -14,13 +13,14 @@ use tempfile::TempDir;
 use crate::others::{self, Left};
 use crate::rc;
 use crate::tofu::{self, Run, Running};
+use crate::turn::{Need, Turn};
 
-/// The tests inject faults into one emulator: each takes its turn.
-static TURN: Mutex<()> = Mutex::new(());
 /// Seconds that a Fargate profile takes to come or to go where a test does not ask for more: it is seen on its way once.
 pub const FARGATE_SECONDS: f64 = 0.2;
-/// A call of the emulator's log that was seen already.
-static LAST_CALL: AtomicU64 = AtomicU64::new(0);
+/// Emulators that a sandbox may have.
+const MOST: usize = 4;
+/// Of each emulator's log a call that was seen already.
+static LAST_CALL: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 
 /// The sandbox as the tests find it.
 pub struct Sandbox {
@@ -29,31 +29,47 @@ pub struct Sandbox {
     pub cluster: String,
     pub subnet_ids: Vec<String>,
     pub tofu: PathBuf,
-    _turn: MutexGuard<'static, ()>,
+    turn: Turn,
 }
 
 impl Sandbox {
-    /// Finds the emulator and OpenTofu; says what is missing and gives nothing when either is.
+    /// Finds an emulator and OpenTofu; says what is missing and gives nothing when either is.
     pub fn find(test: &str) -> Option<Self> {
+        Self::with(test, Need::Any)
+    }
+
+    /// The same for a test that also uses the sandbox's API server.
+    pub fn with_cluster(test: &str) -> Option<Self> {
+        Self::with(test, Need::Cluster)
+    }
+
+    /// The same for a test that measures how long something takes.
+    pub fn alone(test: &str) -> Option<Self> {
+        Self::with(test, Need::Alone)
+    }
+
+    fn with(test: &str, need: Need) -> Option<Self> {
         let skip = |why: &str| {
             eprintln!("skipped: {test}: {why}");
             None
         };
-        let Ok(endpoint) = std::env::var("KARP_TEST_AWS_ENDPOINT") else {
-            return skip("KARP_TEST_AWS_ENDPOINT is not set");
+        let Ok(endpoints) = std::env::var("KARP_TEST_AWS_ENDPOINTS") else {
+            return skip("KARP_TEST_AWS_ENDPOINTS is not set");
         };
+        let endpoints: Vec<&str> = endpoints.split(',').take(MOST).collect();
         let Ok(tools) = std::env::var("KARP_TEST_TOOLS") else { return skip("KARP_TEST_TOOLS is not set") };
         let tofu = PathBuf::from(tools).join("tofu");
         if !tofu.is_file() {
             return skip("there is no tofu in KARP_TEST_TOOLS");
         }
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Turn::take(endpoints.len(), need);
+        let endpoint = endpoints[turn.place].to_owned();
         let seed = http(&endpoint, "GET", "/_karp/seed", "");
         let text = |name: &str| seed[name].as_str().unwrap().to_owned();
         let subnet_ids =
             seed["subnet_ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect();
         let (region, cluster) = (text("region"), text("cluster_name"));
-        let sandbox = Self { endpoint, region, cluster, subnet_ids, tofu, _turn: turn };
+        let sandbox = Self { endpoint, region, cluster, subnet_ids, tofu, turn };
         sandbox.fargate_takes(FARGATE_SECONDS);
         Some(sandbox)
     }
@@ -80,9 +96,10 @@ impl Sandbox {
 
     /// The number of the last call. Asks from the last one that was asked for: the whole log is long.
     pub fn last_call(&self) -> u64 {
-        let known = LAST_CALL.load(Ordering::Relaxed);
+        let seen = &LAST_CALL[self.turn.place];
+        let known = seen.load(Ordering::Relaxed);
         let last = self.calls(known).last().and_then(|call| call["number"].as_u64()).unwrap_or(known);
-        LAST_CALL.fetch_max(last, Ordering::Relaxed);
+        seen.fetch_max(last, Ordering::Relaxed);
         last
     }
 

@@ -103,7 +103,7 @@ impl Sandbox {
 
 #[tokio::test]
 async fn nothing_is_left_although_no_controller_runs() {
-    let Some(sandbox) = Sandbox::find("teardown") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("teardown") else { return };
     let Some(kubectl) = Kubectl::find() else {
         eprintln!("skipped: teardown: KARP_TEST_KUBECONFIG is not set");
         return;
@@ -151,7 +151,7 @@ async fn nothing_is_left_although_no_controller_runs() {
 
 #[tokio::test]
 async fn a_dry_run_tells_what_would_be_ended_and_ends_nothing() {
-    let Some(sandbox) = Sandbox::find("dry_run") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("dry_run") else { return };
     let Some(kubectl) = Kubectl::find() else {
         eprintln!("skipped: dry_run: KARP_TEST_KUBECONFIG is not set");
         return;

@@ -30,7 +30,7 @@ async fn an_identity_provider_that_somebody_deleted_comes_back() {
 
 #[test]
 fn a_teardown_changes_in_place_and_gives_way_for_another_cluster() {
-    let Some(sandbox) = Sandbox::find("teardown_changes") else { return };
+    let Some(sandbox) = Sandbox::with_cluster("teardown_changes") else { return };
     let config = |cluster: &str, limit: &str| {
         format!(
             "PROVIDER\nresource \"karp_teardown\" \"this\" {{\n  cluster_name = {cluster:?}\n  drain_timeout = {limit:?}\n}}\n"

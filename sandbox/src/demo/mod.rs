@@ -89,11 +89,11 @@ async fn play(
     timeline.record("controller-rights", format!("{} of {granted} used", granted - unused));
     rights.judge_forbidden()?;
     timeline::write_json(rights_file, &rights)?;
-    let asked = iam::Rights::read(&rights_log(&sandbox.run_dir))?;
+    let asked = iam::Rights::read(&rights_log(&sandbox.run_dir, 1))?;
     timeline.record("aws-rights", format!("{} requests, each allowed by the role's policy", asked.count()));
     asked.judge_allowed()?;
     timeline::write_json(aws_rights_file, &asked)?;
-    let calls = Calls::read(&call_log(&sandbox.log_dir))?;
+    let calls = Calls::read(&call_log(&sandbox.log_dir, 1))?;
     timeline.record("aws-calls", calls.told());
     timeline::write_json(calls_file, &calls)
 }

@@ -303,23 +303,26 @@ fn two_thousand_nodes_within_the_limits() {
         return;
     };
     let nodes: usize = nodes.parse().unwrap();
-    for (name, snapshot) in [("thinned", thinned(nodes * 10)), ("mixed", mixed(nodes))] {
+    // a cluster of nodes that nobody chose well ends dearer, since its moves must be worth their evictions (decision 0007)
+    for (name, over_fresh, snapshot) in [("thinned", 1.10, thinned(nodes * 10)), ("mixed", 1.20, mixed(nodes))] {
         let (plan, first) = timed(|| plan_disruption(&snapshot));
         let again: Vec<f64> = (0..4).map(|_| timed(|| plan_disruption(&snapshot)).1).collect();
         let best = again.into_iter().fold(first, f64::min);
         let taken: usize = plan.commands.iter().map(|command| command.candidates.len()).sum();
         let peak = peak_mib();
-        println!("{name}: first plan {first:.3} s, best {best:.3} s, {taken} nodes in it, peak memory {peak:?} MiB");
+        println!(
+            "figure: {name}: first plan {first:.3} s, best {best:.3} s, {taken} nodes in it, peak memory {peak:?} MiB"
+        );
         let figures = measure(name, &snapshot);
         println!(
-            "{name}: {:.3} of fresh, {:.3} of the evictions per dollar",
+            "figure: {name}: {:.3} of fresh, {:.3} of the evictions per dollar",
             figures.over_fresh, figures.evictions_ratio
         );
         if nodes < 2000 {
             continue;
         }
         assert!(best <= 1.0 && peak.is_none_or(|peak| peak <= 500), "{name}: {best} s, {peak:?} MiB");
-        assert!(figures.over_fresh <= 1.10, "{name}: {}", figures.over_fresh);
+        assert!(figures.over_fresh <= over_fresh, "{name}: {}", figures.over_fresh);
         assert!(figures.evictions_ratio <= 0.7, "{name}: {}", figures.evictions_ratio);
     }
 }
