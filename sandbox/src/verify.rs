@@ -139,13 +139,11 @@ impl Verify {
     async fn all(&mut self) -> Result<()> {
         self.cargo("format", &["fmt", "--all", "--check"], &BTreeMap::new()).await?;
         self.domain_is_pure()?;
-        self.cargo("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &BTreeMap::new())
-            .await?;
-        let built = self.cargo("build", &["build", "--workspace"], &BTreeMap::new()).await?
-            && self.cargo("build-tests", &["test", "--workspace", "--no-run"], &BTreeMap::new()).await?;
-        let rustdoc = BTreeMap::from([("RUSTDOCFLAGS".to_owned(), "-D warnings".to_owned())]);
-        self.cargo("docs", &["doc", "--workspace", "--no-deps"], &rustdoc).await?;
-        let Some(tools) = self.tools().await? else { return Ok(()) };
+        // where nothing is built yet, each leaves processors idle that the other uses: large crates are compiled by one thread
+        let (builds, tools) = tokio::join!(self.builds(), self.tools());
+        let (steps, built) = builds?;
+        steps.into_iter().chain([tools?]).for_each(|step| self.keep(step));
+        let Some(tools) = Tools::built(&self.layout)? else { return Ok(()) };
         self.emulator_tests(&tools).await?;
         if !built {
             return Ok(());
@@ -166,12 +164,29 @@ impl Verify {
         self.demos_together().await
     }
 
+    /// Lints and builds what is in the checkout; says whether all that tests need was built.
+    async fn builds(&self) -> Result<(Vec<StepRecord>, bool)> {
+        let none = BTreeMap::new();
+        let play = async |name, arguments: &[&str], env| self.play(name, self.command_of_cargo(arguments, env)).await;
+        let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+        let mut steps =
+            vec![play("clippy", &clippy, &none).await?, play("build", &["build", "--workspace"], &none).await?];
+        let mut built = steps[1].passed;
+        if built {
+            let tests = play("build-tests", &["test", "--workspace", "--no-run"], &none).await?;
+            built = tests.passed;
+            steps.push(tests);
+        }
+        let rustdoc = BTreeMap::from([("RUSTDOCFLAGS".to_owned(), "-D warnings".to_owned())]);
+        steps.push(play("docs", &["doc", "--workspace", "--no-deps"], &rustdoc).await?);
+        Ok((steps, built))
+    }
+
     /// Builds the tools in a process of their own, which ends with everything under it when the run is interrupted.
-    async fn tools(&mut self) -> Result<Option<Tools>> {
+    async fn tools(&self) -> Result<StepRecord> {
         let mut command = std::process::Command::new(&self.program);
         command.args(["tools", "--for-verify"]);
-        self.step("tools", command).await?;
-        Tools::built(&self.layout)
+        self.play("tools", command).await
     }
 
     /// Unit, property, edge and documentation tests, in lanes with a sandbox for each, and the engine's beside them.
@@ -378,11 +393,11 @@ impl Verify {
         sandbox.stop().await
     }
 
-    /// Measures what wants the machine for itself; what it came to stands in the record.
+    /// Measures what wants the machine for itself, each on a sandbox where nothing has gone on before; what it came to stands in the record.
     async fn measured(&mut self, tools: &Tools) -> Result<()> {
-        let options = Options::named(format!("verify-{}-measured", std::process::id()));
-        let sandbox = Sandbox::start(&self.layout, tools, options).await?;
         for (step, (asked, value), arguments) in MEASURED {
+            let options = Options::named(format!("verify-{}-{step}", std::process::id()));
+            let sandbox = Sandbox::start(&self.layout, tools, options).await?;
             let mut env = sandbox.test_env();
             env.insert(asked.to_owned(), value.to_owned());
             let begin = Instant::now();
@@ -396,8 +411,9 @@ impl Verify {
                 self.note(&format!("{step}-measured"), false, begin);
             }
             self.record.figures.insert(step.to_owned(), figures.into());
+            sandbox.stop().await?;
         }
-        sandbox.stop().await
+        Ok(())
     }
 
     /// A command of the built sandbox program.

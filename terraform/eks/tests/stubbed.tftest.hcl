@@ -1,4 +1,4 @@
-# Run on a copy of the root whose modules are the stubs beside this file: see sandbox/tests/use_cases.rs. It holds what the root tells them.
+# Run on a copy of the root whose modules are the stubs beside this file: see sandbox/tests/use_cases/. It holds what the root tells them.
 
 provider "karp" {
   region       = "eu-west-1"
