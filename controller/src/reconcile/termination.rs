@@ -54,11 +54,14 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 }
 
 async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Error> {
-    let ours = node.finalizers().iter().any(|known| known == labels::TERMINATION_FINALIZER)
-        && !context.stores.is_foreign(&node);
-    let Some(since) = node.metadata.deletion_timestamp.as_ref().map(|time| time.0).filter(|_| ours) else {
+    let held = node.finalizers().iter().any(|known| known == labels::TERMINATION_FINALIZER);
+    let Some(since) = node.metadata.deletion_timestamp.as_ref().map(|time| time.0).filter(|_| held) else {
         return Ok(Action::await_change());
     };
+    // asked last: all claims are looked through for it, and most nodes that change do not go
+    if context.stores.is_foreign(&node) {
+        return Ok(Action::await_change());
+    }
     let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
     let claim = context.stores.claim_of(&id);
     if let Some(claim) = claim.as_ref().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
