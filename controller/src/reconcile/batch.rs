@@ -27,7 +27,7 @@ use crate::cloud::{Instance, LaunchError, Launched, Prepared, Told};
 use crate::observe::unread::Guarded;
 use crate::ops::metrics::BatcherLabels;
 
-/// Claims in one call. More than reconcile at once do not come together; a bound on what one lost answer leaves in doubt.
+/// Claims in one call: a bound on what one lost answer leaves in doubt.
 const MOST: usize = 100;
 /// Looks for what a batch gave are at least this far apart.
 const LOOKS: Duration = Duration::from_secs(5);

@@ -24,8 +24,8 @@ const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_LAST: Duration = Duration::from_secs(60);
 /// First pause after a lost race with another writer. What won it is seen soon, and then the object is looked at anyway.
 const RACE_PAUSE: Duration = Duration::from_millis(100);
-/// Objects of a kind reconciled at once; each mostly waits for the API server or the cloud.
-const CONCURRENCY: u16 = 64;
+/// Objects of a kind reconciled at once, unless it says otherwise; each mostly waits for the API server or the cloud.
+pub const AT_ONCE: u16 = 64;
 
 /// Describes a controller over objects of a kind.
 pub struct Driver<K: Lookup<DynamicType = ()> + 'static, Pick> {
@@ -35,6 +35,8 @@ pub struct Driver<K: Lookup<DynamicType = ()> + 'static, Pick> {
     pub store: Store<K>,
     /// Which objects a change concerns.
     pub pick: Pick,
+    /// How many are reconciled at once.
+    pub at_once: u16,
 }
 
 impl<K, Pick> Driver<K, Pick>
@@ -48,7 +50,7 @@ where
         R: Fn(Arc<K>, Arc<Context>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Action, Error>> + Send + 'static,
     {
-        let Self { name, store, pick } = self;
+        let Self { name, store, pick, at_once } = self;
         let failures = Arc::new(Failures::default());
         let queue = triggers(context.clone(), store.clone(), pick).take_until(stop.cancelled_owned());
         let counted = failures.clone();
@@ -77,7 +79,7 @@ where
             let first = if error.is_race() { RACE_PAUSE } else { BACKOFF_FIRST };
             Action::requeue(failures.pause(&ObjectRef::from(&*object).to_string(), first))
         };
-        let config = controller::Config::default().concurrency(CONCURRENCY);
+        let config = controller::Config::default().concurrency(at_once);
         applier(one, policy, context, store, queue, config).for_each(|_| futures::future::ready(())).await;
     }
 }

@@ -36,11 +36,15 @@ const STARTING: Duration = Duration::from_secs(10);
 const UNREADABLE: &[&str] =
     &[conditions::LAUNCHED, conditions::REGISTERED, conditions::INITIALIZED, conditions::VALIDATION_SUCCEEDED];
 
+/// Claims reconciled at once. Those that are launched wait for EC2, for minutes where it is slow: the others must not wait for them, and those that
+/// ask for the same come together only while they are reconciled.
+const AT_ONCE: u16 = 512;
+
 /// Runs the controller until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let specs = Specs::default();
     let pick = move |context: &Context, change: &Change| pick(&specs, context, change);
-    let driver = Driver { name: "nodeclaim.lifecycle", store: context.stores.claims.clone(), pick };
+    let driver = Driver { name: "nodeclaim.lifecycle", store: context.stores.claims.clone(), pick, at_once: AT_ONCE };
     driver.run(context, stop, reconcile).await;
 }
 

@@ -14,7 +14,7 @@ use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::driver::Driver;
+use super::driver::{AT_ONCE, Driver};
 use super::{Context, Error};
 use crate::cloud::{CloudError, Resolved};
 use crate::effect;
@@ -37,7 +37,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         }
         _ => Vec::new(),
     };
-    let driver = Driver { name: "nodeclass", store: context.stores.classes.clone(), pick };
+    let driver = Driver { name: "nodeclass", store: context.stores.classes.clone(), pick, at_once: AT_ONCE };
     driver.run(context, stop, reconcile).await;
 }
 

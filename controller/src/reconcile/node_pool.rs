@@ -16,7 +16,7 @@ use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::driver::Driver;
+use super::driver::{AT_ONCE, Driver};
 use super::{Context, Error, unreadable};
 use crate::effect::{self, Effect};
 use crate::observe::Change;
@@ -46,7 +46,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         },
         _ => Vec::new(),
     };
-    let driver = Driver { name: "nodepool", store: context.stores.pools.clone(), pick };
+    let driver = Driver { name: "nodepool", store: context.stores.pools.clone(), pick, at_once: AT_ONCE };
     driver.run(context, stop, reconcile).await;
 }
 

@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{Seat, seat};
-use super::driver::Driver;
+use super::driver::{AT_ONCE, Driver};
 use super::{Context, Error, node_claim, protection, registration};
 use crate::effect::{self, Effect, Eviction};
 use crate::observe::{Change, Volumes};
@@ -49,7 +49,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         }
         _ => Vec::new(),
     };
-    let driver = Driver { name: "node.termination", store: context.stores.nodes.clone(), pick };
+    let driver = Driver { name: "node.termination", store: context.stores.nodes.clone(), pick, at_once: AT_ONCE };
     driver.run(context, stop, reconcile).await;
 }
 
