@@ -4,6 +4,7 @@ pub mod clients;
 pub mod document;
 pub mod leftovers;
 pub mod managed_policy;
+pub mod marked;
 pub mod names;
 pub mod pod_identity;
 pub mod policies;

@@ -7,6 +7,7 @@ mod data_sources;
 mod docs;
 mod functions;
 mod manifests;
+mod marks;
 mod preview;
 mod provider;
 mod report;

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tfplugin::schema::validate;
 use tfplugin::{
     Attribute, DataSource, Diagnostics, EphemeralResource, Function, Provider, Resource, Schema, Type, Value,
+    async_trait,
 };
 
 pub use self::aws::Accounts;
@@ -177,7 +178,8 @@ impl Handle {
     }
 
     fn replace(&self, session: Session) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(session);
+        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(session.after(&current));
     }
 }
 
@@ -187,6 +189,7 @@ pub struct Karp {
     handle: Arc<Handle>,
 }
 
+#[async_trait]
 impl Provider for Karp {
     fn name(&self) -> &'static str {
         "karp"
@@ -272,6 +275,10 @@ impl Provider for Karp {
 
     fn functions(&self) -> Vec<Box<dyn Function>> {
         functions::all()
+    }
+
+    async fn close(&self) {
+        self.handle.session().finishing().close().await;
     }
 }
 

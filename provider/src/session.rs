@@ -14,8 +14,10 @@ use tfplugin::{Context, Diagnostic, Diagnostics, Value};
 use tokio::sync::OnceCell;
 
 pub use crate::aws::clients::Aws;
+use crate::aws::marked::Marked;
 use crate::aws::tags::{self, CLUSTER_KEY, Tags};
 use crate::cluster;
+use crate::marks::Finishing;
 use crate::provider::{MissingCluster, Model, Part};
 use crate::report::{Failure, Kind};
 
@@ -40,12 +42,32 @@ pub struct Session {
     down: OnceLock<Failure>,
     warned: AtomicBool,
     controller_missed: AtomicBool,
+    /// What this process has begun and must still finish, whichever session began it.
+    finishing: Arc<Finishing>,
 }
 
 impl Session {
     /// Starts a session with a provider block. Contacts nothing.
     pub fn new(model: Model) -> Self {
         Self { model, ..Self::default() }
+    }
+
+    /// Goes on with what the session before has left to finish.
+    pub fn after(self, before: &Self) -> Self {
+        Self { finishing: Arc::clone(&before.finishing), ..self }
+    }
+
+    /// Returns what takes marks off when creations were answered.
+    pub fn finishing(&self) -> &Finishing {
+        &self.finishing
+    }
+
+    /// Lets the marks of objects that were just made go, once Terraform has heard of them.
+    pub fn finish(&self, aws: &Aws, made: impl IntoIterator<Item = Marked>) {
+        for object in made {
+            let aws = aws.clone();
+            self.finishing.after_answer(async move { object.unmark(&aws).await });
+        }
     }
 
     /// Returns the provider block.

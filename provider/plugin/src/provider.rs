@@ -159,6 +159,7 @@ pub trait DataSource: Send + Sync {
 
 /// A provider: its configuration and its kinds. Resources share what they need (clients, settings) through `Arc`s that the
 /// provider handed to them and that `configure` fills.
+#[async_trait]
 pub trait Provider: Send + Sync + 'static {
     /// The short name, such as `karp`.
     fn name(&self) -> &'static str;
@@ -199,4 +200,8 @@ pub trait Provider: Send + Sync + 'static {
     fn functions(&self) -> Vec<Box<dyn Function>> {
         Vec::new()
     }
+
+    /// Does what was left for later, such as what may be done only once Terraform has heard an answer: no call follows. Terraform kills the
+    /// process two seconds after it asked it to end.
+    async fn close(&self) {}
 }

@@ -6,10 +6,11 @@ use aws_sdk_iam::Client;
 use karp_domain::iam::MANAGED_POLICY_LIMIT;
 use tfplugin::Context;
 
-use super::role::{check_adoptable, from_iam_tags, iam_tags};
-use super::tags::{Change, Tags};
+use super::role::check_adoptable;
+use super::tags::{Change, IamObject, Tags, from_iam_tags, iam_tags};
 use super::wait::{in_time, settle};
 use super::{Origin, document};
+use crate::marks::Mark;
 use crate::report::{Failure, Kind};
 use crate::session::Aws;
 
@@ -75,8 +76,8 @@ pub struct Found {
     pub tags: Tags,
 }
 
-/// Brings one part to what is wanted, and gives its ARN, and whether it was made now. One that exists and is not `known` to be this resource's is taken over where that
-/// is wanted, and not another cluster's.
+/// Brings one part to what is wanted, and gives its ARN, and whether it was made now. One that exists and is not `known` to be this resource's is gone on with where
+/// a creation of an earlier run left it, or taken over where that is wanted, and not another cluster's.
 pub async fn converge(
     iam: &Client,
     ctx: &Context,
@@ -93,21 +94,38 @@ pub async fn converge(
     if let Some(existing) = existing {
         return Ok((bring(iam, ctx, part, existing).await?, Origin::Adopted));
     }
+    let mark = Mark::new();
     let call = iam.create_policy().path(part.path).policy_name(part.name).policy_document(part.text);
-    let failure = match call.set_tags(Some(iam_tags(part.tags))).send().await {
+    let failure = match call.set_tags(Some(iam_tags(&mark.on(part.tags)))).send().await {
         Ok(answer) => {
             let arn = made(&doing, answer.policy().and_then(|policy| policy.arn()))?;
             return Ok((arn, Origin::Made));
         }
         Err(e) => Failure::aws(&doing, e).at("name"),
     };
-    if failure.kind != Kind::Exists || !adopt {
+    if failure.kind != Kind::Exists {
         return Err(failure);
     }
-    let Some(arn) = arn_of(iam, part.path, part.name).await? else { return Err(failure) };
-    let Some(existing) = look(iam, &arn).await? else { return Err(failure) };
+    let existing = match find_named(iam, part).await {
+        Ok(Some(existing)) => existing,
+        Err(unseen) if adopt => return Err(unseen),
+        _ => return Err(failure),
+    };
+    if mark.is_on(&existing.tags, part.tags) {
+        return Ok((bring(iam, ctx, part, existing).await?, Origin::Made));
+    }
+    if !adopt {
+        return Err(failure);
+    }
     check_adoptable(&doing, &existing.tags, part.tags).map_err(|failure| failure.at("name"))?;
     Ok((bring(iam, ctx, part, existing).await?, Origin::Adopted))
+}
+
+async fn find_named(iam: &Client, part: &Part<'_>) -> Result<Option<Found>, Failure> {
+    match arn_of(iam, part.path, part.name).await? {
+        Some(arn) => look(iam, &arn).await,
+        None => Ok(None),
+    }
 }
 
 /// Gives those of the policies that exist, by name.
@@ -159,15 +177,7 @@ async fn bring(iam: &Client, ctx: &Context, part: &Part<'_>, existing: Found) ->
         write_version(iam, ctx, &arn, part.text).await?;
     }
     let change = Change::between(part.tags, &existing.tags, part.owned);
-    if !change.put.is_empty() {
-        let call = iam.tag_policy().policy_arn(&arn).set_tags(Some(iam_tags(&change.put)));
-        call.send().await.map_err(|e| Failure::aws(format!("tag policy {arn}"), e).at("tags"))?;
-    }
-    if !change.remove.is_empty() {
-        let keys = change.remove.into_iter().collect();
-        let call = iam.untag_policy().policy_arn(&arn).set_tag_keys(Some(keys));
-        call.send().await.map_err(|e| Failure::aws(format!("untag policy {arn}"), e).at("tags"))?;
-    }
+    IamObject::Policy(arn.clone()).retag(iam, &change).await?;
     Ok(arn)
 }
 

@@ -4,8 +4,7 @@ use aws_sdk_iam::Client;
 use aws_sdk_iam::types::InstanceProfile;
 use tfplugin::Context;
 
-use super::role::from_iam_tags;
-use super::tags::{CLUSTER_KEY, Tags};
+use super::tags::{CLUSTER_KEY, Tags, from_iam_tags};
 use super::wait::in_time;
 use crate::report::{Failure, Kind};
 

@@ -9,8 +9,9 @@ use tfplugin::Context;
 
 use super::document::{canonical, canonical_value};
 use super::names::{self, LONGEST_ROLE};
-use super::tags::{Change, Tags};
+use super::tags::{Change, Tags, retag_queue};
 use super::wait::settle;
+use crate::marks::Mark;
 use crate::report::{Failure, Kind};
 use crate::session::Aws;
 
@@ -110,10 +111,10 @@ pub async fn url_of(aws: &Aws, name: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Creates the bare queue; SQS refuses a name that was deleted less than 60 s ago, which is waited for.
-pub async fn create(aws: &Aws, ctx: &Context, name: &str, wanted: &Queue) -> Result<String, Failure> {
+/// Creates the bare queue, with a mark; SQS refuses a name that was deleted less than 60 s ago, which is waited for.
+pub async fn create(aws: &Aws, ctx: &Context, name: &str, wanted: &Queue, mark: &Mark) -> Result<String, Failure> {
     let doing = format!("create queue {name:?}");
-    let tags = wanted.tags.clone().into_iter().collect();
+    let tags = mark.on(&wanted.tags).into_iter().collect();
     let call = aws.sqs().create_queue().queue_name(name).set_attributes(Some(settings(wanted))).set_tags(Some(tags));
     let answer =
         settle(ctx, &doing, || async { call.clone().send().await.map_err(|e| Failure::aws(&doing, e).at("name")) });
@@ -160,16 +161,7 @@ pub async fn converge(aws: &Aws, found: &Queue, wanted: &Queue, owned: &Tags) ->
         let call = aws.sqs().set_queue_attributes().queue_url(url).set_attributes(Some(attributes));
         call.send().await.map_err(|e| Failure::aws(format!("configure queue {url}"), e))?;
     }
-    let change = Change::between(&wanted.tags, &found.tags, owned);
-    if !change.put.is_empty() {
-        let call = aws.sqs().tag_queue().queue_url(url).set_tags(Some(change.put.into_iter().collect()));
-        call.send().await.map_err(|e| Failure::aws(format!("tag queue {url}"), e).at("tags"))?;
-    }
-    if !change.remove.is_empty() {
-        let call = aws.sqs().untag_queue().queue_url(url).set_tag_keys(Some(change.remove.into_iter().collect()));
-        call.send().await.map_err(|e| Failure::aws(format!("untag queue {url}"), e).at("tags"))?;
-    }
-    Ok(())
+    retag_queue(aws, url, Change::between(&wanted.tags, &found.tags, owned)).await
 }
 
 /// Gives the rules that work: event to rule name, for each that is there, enabled, matching, and aimed at the queue.

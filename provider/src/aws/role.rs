@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_iam::Client;
-use aws_sdk_iam::types::{Role, Tag};
+use aws_sdk_iam::types::Role;
 use tfplugin::Context;
 
-use super::tags::{self, CLUSTER_KEY, Tags};
+use super::tags::{CLUSTER_KEY, Change, IamObject, Tags, from_iam_tags, iam_tags};
 use super::wait::{in_time, settle};
 use super::{Origin, document};
+use crate::marks::Mark;
 use crate::report::{Failure, Kind};
 use crate::session::Aws;
 
@@ -53,17 +54,6 @@ pub struct Owned {
     pub inline: BTreeSet<String>,
 }
 
-/// Converts tags into IAM's.
-pub fn iam_tags(tags: &Tags) -> Vec<Tag> {
-    // Both fields are given, so that the builder cannot fail.
-    tags.iter().filter_map(|(key, value)| Tag::builder().key(key).value(value).build().ok()).collect()
-}
-
-/// Converts IAM's tags.
-pub fn from_iam_tags(tags: &[Tag]) -> Tags {
-    tags.iter().map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect()
-}
-
 /// Refuses to adopt what carries another cluster's tag.
 pub fn check_adoptable(doing: &str, actual: &Tags, wanted: &Tags) -> Result<(), Failure> {
     match (actual.get(CLUSTER_KEY), wanted.get(CLUSTER_KEY)) {
@@ -77,9 +67,10 @@ pub fn check_adoptable(doing: &str, actual: &Tags, wanted: &Tags) -> Result<(), 
     }
 }
 
-/// Creates the bare role, or finds the one to adopt. Policies follow with [`converge`], after the new role is [`shown`].
+/// Creates the bare role, with a mark, or finds the one to adopt or to go on with. Policies follow with [`converge`], after the new role is [`shown`].
 pub async fn create(iam: &Client, ctx: &Context, wanted: &Wanted) -> Result<(Found, Origin), Failure> {
-    let doing = format!("create role {:?}", wanted.name);
+    let (doing, mark) = (format!("create role {:?}", wanted.name), Mark::new());
+    let tags = mark.on(&wanted.tags);
     let call = || async {
         iam.create_role()
             .role_name(&wanted.name)
@@ -87,7 +78,7 @@ pub async fn create(iam: &Client, ctx: &Context, wanted: &Wanted) -> Result<(Fou
             .set_description((!wanted.description.is_empty()).then(|| wanted.description.clone()))
             .assume_role_policy_document(&wanted.trust)
             .set_permissions_boundary(wanted.permissions_boundary.clone())
-            .set_tags(Some(iam_tags(&wanted.tags)))
+            .set_tags(Some(iam_tags(&tags)))
             .send()
             .await
             .map_err(|e| {
@@ -107,6 +98,9 @@ pub async fn create(iam: &Client, ctx: &Context, wanted: &Wanted) -> Result<(Fou
             let Some(existing) = find(iam, &wanted.name, &BTreeSet::new()).await? else {
                 return Err(failure.at("name"));
             };
+            if mark.is_on(&existing.tags, &wanted.tags) {
+                return Ok((existing, Origin::Made));
+            }
             if !wanted.adopt {
                 return Err(failure.at("name"));
             }
@@ -226,7 +220,8 @@ pub async fn converge(
         call.send().await.map_err(|e| Failure::aws(format!("set the description of role {name:?}"), e))?;
     }
     converge_boundary(iam, found, wanted).await?;
-    converge_tags(iam, found, wanted, owned).await?;
+    let change = Change::between(&wanted.tags, &found.tags, &owned.tags);
+    IamObject::Role(name.clone()).retag(iam, &change).await?;
     for arn in wanted.attached.difference(&found.attached) {
         let doing = format!("attach policy {arn} to role {name:?}");
         settle(ctx, &doing, || async {
@@ -311,20 +306,6 @@ async fn converge_boundary(iam: &Client, found: &Found, wanted: &Wanted) -> Resu
             call.send().await.map_err(|e| Failure::aws(&doing, e).at("permissions_boundary"))?;
         }
         _ => {}
-    }
-    Ok(())
-}
-
-async fn converge_tags(iam: &Client, found: &Found, wanted: &Wanted, owned: &Owned) -> Result<(), Failure> {
-    let name = &wanted.name;
-    let change = tags::Change::between(&wanted.tags, &found.tags, &owned.tags);
-    if !change.put.is_empty() {
-        let call = iam.tag_role().role_name(name).set_tags(Some(iam_tags(&change.put)));
-        call.send().await.map_err(|e| Failure::aws(format!("tag role {name:?}"), e).at("tags"))?;
-    }
-    if !change.remove.is_empty() {
-        let call = iam.untag_role().role_name(name).set_tag_keys(Some(change.remove.into_iter().collect()));
-        call.send().await.map_err(|e| Failure::aws(format!("untag role {name:?}"), e).at("tags"))?;
     }
     Ok(())
 }

@@ -1,9 +1,14 @@
 //! Tags as karp owns them: only the keys that it set. A key that something else put on the object is never touched.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
+use aws_sdk_iam::Client;
+use aws_sdk_iam::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_iam::types::Tag;
 use serde::Deserialize;
 
+use crate::marks::UNFINISHED;
 use crate::report::Failure;
 use crate::session::Aws;
 
@@ -45,14 +50,107 @@ impl Change {
     }
 }
 
-/// Gives the part of `actual` that karp owns: the keys in `owned`. An import owns everything but AWS's own keys; what is ignored, nobody.
+/// Gives the part of `actual` that karp owns: the keys in `owned`. An import owns everything but AWS's own keys and a mark that stayed; what is
+/// ignored, nobody.
 pub fn owned_part(actual: &Tags, owned: Option<&Tags>, ignored: &Ignored) -> Tags {
     let keep = |key: &String| match owned {
         _ if ignored.covers(key) => false,
         Some(owned) => owned.contains_key(key),
-        None => !key.starts_with("aws:"),
+        None => !key.starts_with("aws:") && key != UNFINISHED,
     };
     actual.iter().filter(|(key, _)| keep(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+/// An object of IAM that has tags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IamObject {
+    /// A role, by name.
+    Role(String),
+    /// A managed policy, by ARN.
+    Policy(String),
+    /// An instance profile, by name.
+    InstanceProfile(String),
+    /// An OIDC provider, by ARN.
+    OidcProvider(String),
+}
+
+impl fmt::Display for IamObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Role(name) => write!(f, "role {name:?}"),
+            Self::Policy(arn) => write!(f, "policy {arn}"),
+            Self::InstanceProfile(name) => write!(f, "instance profile {name:?}"),
+            Self::OidcProvider(arn) => write!(f, "{arn}"),
+        }
+    }
+}
+
+impl IamObject {
+    /// Changes its tags.
+    pub async fn retag(&self, iam: &Client, change: &Change) -> Result<(), Failure> {
+        if !change.put.is_empty() {
+            let tags = Some(iam_tags(&change.put));
+            let answer = match self {
+                Self::Role(name) => sent(iam.tag_role().role_name(name).set_tags(tags).send().await),
+                Self::Policy(arn) => sent(iam.tag_policy().policy_arn(arn).set_tags(tags).send().await),
+                Self::InstanceProfile(name) => {
+                    sent(iam.tag_instance_profile().instance_profile_name(name).set_tags(tags).send().await)
+                }
+                Self::OidcProvider(arn) => {
+                    let call = iam.tag_open_id_connect_provider().open_id_connect_provider_arn(arn).set_tags(tags);
+                    sent(call.send().await)
+                }
+            };
+            answer.map_err(|error| Failure::from_aws(format!("tag {self}"), error).at("tags"))?;
+        }
+        if !change.remove.is_empty() {
+            let keys = Some(change.remove.iter().cloned().collect());
+            let answer = match self {
+                Self::Role(name) => sent(iam.untag_role().role_name(name).set_tag_keys(keys).send().await),
+                Self::Policy(arn) => sent(iam.untag_policy().policy_arn(arn).set_tag_keys(keys).send().await),
+                Self::InstanceProfile(name) => {
+                    sent(iam.untag_instance_profile().instance_profile_name(name).set_tag_keys(keys).send().await)
+                }
+                Self::OidcProvider(arn) => {
+                    let call = iam.untag_open_id_connect_provider().open_id_connect_provider_arn(arn);
+                    sent(call.set_tag_keys(keys).send().await)
+                }
+            };
+            answer.map_err(|error| Failure::from_aws(format!("untag {self}"), error).at("tags"))?;
+        }
+        Ok(())
+    }
+}
+
+fn sent<T, E>(answer: Result<T, SdkError<E>>) -> Result<(), karp_aws::Error>
+where
+    E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+{
+    answer.map(drop).map_err(|error| karp_aws::Error::from_sdk("iam", error))
+}
+
+/// Converts tags into IAM's.
+pub fn iam_tags(tags: &Tags) -> Vec<Tag> {
+    // Both fields are given, so that the builder cannot fail.
+    tags.iter().filter_map(|(key, value)| Tag::builder().key(key).value(value).build().ok()).collect()
+}
+
+/// Converts IAM's tags.
+pub fn from_iam_tags(tags: &[Tag]) -> Tags {
+    tags.iter().map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect()
+}
+
+/// Changes the tags of a queue.
+pub async fn retag_queue(aws: &Aws, url: &str, change: Change) -> Result<(), Failure> {
+    if !change.put.is_empty() {
+        let call = aws.sqs().tag_queue().queue_url(url).set_tags(Some(change.put.into_iter().collect()));
+        call.send().await.map_err(|e| Failure::aws(format!("tag queue {url}"), e).at("tags"))?;
+    }
+    if !change.remove.is_empty() {
+        let call = aws.sqs().untag_queue().queue_url(url).set_tag_keys(Some(change.remove.into_iter().collect()));
+        call.send().await.map_err(|e| Failure::aws(format!("untag queue {url}"), e).at("tags"))?;
+    }
+    Ok(())
 }
 
 /// Changes the tags of any EKS object.
@@ -91,7 +189,7 @@ mod tests {
 
     #[test]
     fn reading_shows_owned_keys_only() {
-        let actual = tags(&[("a", "1"), ("foreign", "y"), ("aws:x", "z")]);
+        let actual = tags(&[("a", "1"), ("foreign", "y"), ("aws:x", "z"), (UNFINISHED, "m")]);
         let none = Ignored::default();
         assert_eq!(owned_part(&actual, Some(&tags(&[("a", "0"), ("b", "0")])), &none), tags(&[("a", "1")]));
         assert_eq!(owned_part(&actual, None, &none), tags(&[("a", "1"), ("foreign", "y")]));

@@ -10,8 +10,11 @@ use tfplugin::{
 };
 
 use super::{identity, inherit, moved};
+use crate::aws::Origin;
+use crate::aws::marked::Marked;
 use crate::aws::tags::{Change, Tags, retag_eks};
 use crate::aws::wait::settle;
+use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -94,7 +97,8 @@ impl Resource for AccessEntry {
         let aws = &session.aws_of(&planned).await?;
         let model = resolve(&session, &planned)?;
         let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
-        let arn = create(aws, ctx, &model, adopt).await?;
+        let (arn, origin) = create(aws, ctx, &model, adopt).await?;
+        session.finish(aws, origin.marked(Marked::Eks(arn.clone())));
         Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)
     }
 
@@ -180,13 +184,13 @@ fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {
     Ok(model)
 }
 
-async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<String, Failure> {
-    let doing = format!("create access entry {}", id_of(model));
+async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<(String, Origin), Failure> {
+    let (doing, mark) = (format!("create access entry {}", id_of(model)), Mark::new());
+    let wanted = model.tags_all.clone().unwrap_or_default();
     let call = || async {
         let call = aws.eks().create_access_entry().set_cluster_name(model.cluster_name.clone());
         let call = call.set_principal_arn(model.principal_arn.clone()).set_type(model.r#type.clone());
-        let tags = model.tags_all.clone().unwrap_or_default().into_iter().collect();
-        call.set_tags(Some(tags)).send().await.map_err(|e| {
+        call.set_tags(Some(mark.on(&wanted).into_iter().collect())).send().await.map_err(|e| {
             // EKS looks the role up in IAM, which may not have it everywhere yet.
             Failure::aws(&doing, e).at("principal_arn").unsettled_if(|f| {
                 f.code.as_deref() == Some("InvalidParameterException") && f.message.contains("principal")
@@ -195,17 +199,19 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
     };
     match settle(ctx, &doing, call).await {
         Ok(answer) => {
-            Ok(answer.access_entry().and_then(|entry| entry.access_entry_arn()).unwrap_or_default().to_owned())
+            let arn = answer.access_entry().and_then(|entry| entry.access_entry_arn()).unwrap_or_default();
+            Ok((arn.to_owned(), Origin::Made))
         }
         Err(failure) if failure.kind == Kind::InUse => {
             let existing = find(aws, model).await?;
+            let is_begun = existing.as_ref().is_some_and(|found| mark.is_on(&found.tags, &wanted));
+            let ours = adopt || is_begun;
             match existing {
-                Some(found) if adopt && Some(&found.r#type) == model.r#type.as_ref() => {
-                    let wanted = model.tags_all.clone().unwrap_or_default();
+                Some(found) if ours && Some(&found.r#type) == model.r#type.as_ref() => {
                     retag_eks(aws, &found.arn, &Change::between(&wanted, &found.tags, &Tags::new())).await?;
-                    Ok(found.arn)
+                    Ok((found.arn, if is_begun { Origin::Made } else { Origin::Adopted }))
                 }
-                Some(found) if adopt => Err(failure.of_kind(Kind::Exists).with_fix(format!(
+                Some(found) if ours => Err(failure.of_kind(Kind::Exists).with_fix(format!(
                     "The existing entry has type {}: set `type` to that, or delete the entry.",
                     found.r#type
                 ))),

@@ -7,8 +7,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use karp_kube::Error;
 use kube::Client;
-use kube::api::{Api, ObjectMeta, PostParams};
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest, Sha256};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
 use tokio::time::Instant;
@@ -16,6 +18,7 @@ use tokio::time::Instant;
 use super::custom_object::{failure, needs};
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::aws_auth::{Entry, MapRoles};
+use crate::marks::{Mark, UNFINISHED};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::Session;
@@ -61,6 +64,36 @@ enum Earlier {
     Unanswered,
 }
 
+/// The annotation of the ConfigMap that marks an entry: an entry itself has no room for a mark.
+struct Note {
+    key: String,
+    /// The mark of a creation; what is written otherwise has none.
+    mark: Option<Mark>,
+}
+
+impl Note {
+    fn of(role_arn: &str, mark: Option<Mark>) -> Self {
+        let digest = hex::encode(Sha256::digest(role_arn.as_bytes()));
+        Self { key: format!("{UNFINISHED}-{}", &digest[..16]), mark }
+    }
+
+    /// Says whether an earlier creation of the entry may have been carried out, for all that is known.
+    fn continues(&self, live: Option<&ConfigMap>) -> bool {
+        let found = live.and_then(|map| map.metadata.annotations.as_ref()?.get(&self.key));
+        self.mark.as_ref().is_some_and(|mark| mark.continues(found.map(String::as_str)))
+    }
+
+    fn write(&self, metadata: &mut ObjectMeta) {
+        match (&self.mark, &mut metadata.annotations) {
+            (Some(mark), annotations) => {
+                annotations.get_or_insert_default().insert(self.key.clone(), mark.text().to_owned());
+            }
+            (None, Some(annotations)) => drop(annotations.remove(&self.key)),
+            (None, None) => (),
+        }
+    }
+}
+
 /// What is to be done with the entries; `false` leaves the ConfigMap untouched.
 type Edit<'a> = &'a (dyn Fn(&mut MapRoles, Earlier) -> Result<bool, Failure> + Sync);
 
@@ -70,7 +103,7 @@ impl AwsAuthEntry {
         Self { handle: Arc::clone(handle) }
     }
 
-    async fn put(&self, ctx: &Context, planned: &Value, adopt: bool) -> Result<Value, Diagnostics> {
+    async fn put(&self, ctx: &Context, planned: &Value, adopt: bool, mark: Option<Mark>) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         check_mode(&session).await?;
         let model: Model = tfplugin::from_value(planned)?;
@@ -93,7 +126,12 @@ impl AwsAuthEntry {
                 }
             }
         };
-        change(ctx, &session.kube().await?, &doing, &edit).await?;
+        let client = session.kube().await?;
+        let note = Note::of(&model.role_arn, mark);
+        change(ctx, &client, &doing, &note, &edit).await?;
+        if note.mark.is_some() {
+            session.finishing().after_answer(async move { unmark(&client, &note).await });
+        }
         Ok(planned.clone().with("id", model.role_arn))
     }
 }
@@ -147,7 +185,7 @@ impl Resource for AwsAuthEntry {
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let adopt = planned.get("adopt").as_bool().unwrap_or(self.handle.session().model().adopt_existing);
-        self.put(ctx, &planned, adopt).await
+        self.put(ctx, &planned, adopt, Some(Mark::new())).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -167,14 +205,15 @@ impl Resource for AwsAuthEntry {
     }
 
     async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        self.put(ctx, &planned, true).await
+        self.put(ctx, &planned, true, None).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let session = self.handle.session();
         let arn = prior.get("role_arn").as_str().unwrap_or_default();
         let doing = format!("take {arn} out of {NAMESPACE}/{NAME}");
-        change(ctx, &session.kube().await?, &doing, &|roles, _| Ok(roles.remove(arn))).await
+        let note = Note::of(arn, None);
+        change(ctx, &session.kube().await?, &doing, &note, &|roles, _| Ok(roles.remove(arn))).await
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -214,12 +253,12 @@ fn parse(map: Option<&ConfigMap>) -> Result<MapRoles, Failure> {
 }
 
 /// Changes the entries. The version that was read is sent along, so that a change of others in between is read again and not lost.
-async fn change(ctx: &Context, client: &Client, doing: &str, edit: Edit<'_>) -> Result<(), Diagnostics> {
+async fn change(ctx: &Context, client: &Client, doing: &str, note: &Note, edit: Edit<'_>) -> Result<(), Diagnostics> {
     let mut earlier = Earlier::None;
     let mut failing_since = None;
     loop {
         // Cut off, a write may have been done all the same.
-        let error = match ctx.carry_out(attempt(client, doing, edit, &mut earlier)).await? {
+        let error = match ctx.carry_out(attempt(client, doing, note, edit, &mut earlier)).await? {
             Ok(done) => return Ok(done?),
             Err(error) => error,
         };
@@ -241,10 +280,14 @@ async fn change(ctx: &Context, client: &Client, doing: &str, edit: Edit<'_>) -> 
 async fn attempt(
     client: &Client,
     doing: &str,
+    note: &Note,
     edit: Edit<'_>,
     earlier: &mut Earlier,
 ) -> Result<Result<(), Failure>, Error> {
     let live = find(client).await?;
+    if note.continues(live.as_ref()) {
+        *earlier = Earlier::Unanswered;
+    }
     let edited = parse(live.as_ref()).and_then(|mut roles| Ok(edit(&mut roles, *earlier)?.then_some(roles)));
     let text = edited.and_then(|roles| {
         let text = roles.map(|roles| roles.render()).transpose();
@@ -253,26 +296,36 @@ async fn attempt(
     match text {
         Ok(Some(text)) => {
             *earlier = Earlier::Unanswered;
-            write(client, live, text).await.map(Ok)
+            write(client, live, note, text).await.map(Ok)
         }
         Ok(None) => Ok(Ok(())),
         Err(refused) => Ok(Err(refused)),
     }
 }
 
-async fn write(client: &Client, live: Option<ConfigMap>, text: String) -> Result<(), Error> {
+/// Takes the mark of an entry off the ConfigMap.
+async fn unmark(client: &Client, note: &Note) -> Result<(), Failure> {
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let without = json!({ "metadata": { "annotations": { &note.key: null } } });
+    let patched = api(client).patch(NAME, &params, &Patch::Merge(without)).await;
+    patched.map(drop).map_err(|error| failure(format!("take a mark off {NAMESPACE}/{NAME}"), error.into()))
+}
+
+async fn write(client: &Client, live: Option<ConfigMap>, note: &Note, text: String) -> Result<(), Error> {
     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
     match live {
         Some(mut map) => {
             map.data.get_or_insert_default().insert(KEY.to_owned(), text);
+            note.write(&mut map.metadata);
             api(client).replace(NAME, &params, &map).await?;
         }
         None => {
-            let metadata = ObjectMeta {
+            let mut metadata = ObjectMeta {
                 name: Some(NAME.to_owned()),
                 namespace: Some(NAMESPACE.to_owned()),
                 ..ObjectMeta::default()
             };
+            note.write(&mut metadata);
             let data = Some(BTreeMap::from([(KEY.to_owned(), text)]));
             api(client).create(&params, &ConfigMap { metadata, data, ..ConfigMap::default() }).await?;
         }

@@ -9,8 +9,9 @@ use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema,
 
 use super::{controller_scope as scope, iam_role, identity, inherit};
 use crate::aws::managed_policy::{self, Found, Part};
+use crate::aws::marked::Marked;
 use crate::aws::names::LONGEST_PROFILE;
-use crate::aws::tags::Tags;
+use crate::aws::tags::{IamObject, Tags};
 use crate::aws::{Origin, document};
 use crate::provider::{self, Handle};
 use crate::session::{Aws, Session, part_of_arn};
@@ -174,7 +175,7 @@ impl ControllerPolicy {
         let tags: Tags = tfplugin::from_value(&tags)?;
         let owned = session.owned(prior);
         let mut arns = before.arns.unwrap_or_default();
-        let mut kept = arns.clone();
+        let (mut kept, mut made) = (arns.clone(), Vec::new());
         let state = scope::with_policy(planned.with("id", model.name()).with("tags_all", tags.clone()), Some(&policy));
         let parts = managed_policy::parts(model.name(), &policy);
         for (name, text) in &parts {
@@ -183,11 +184,13 @@ impl ControllerPolicy {
             let known = arns.get(name).map(String::as_str);
             let (arn, origin) = managed_policy::converge(aws.iam(), ctx, &part, known, adopt).await?;
             if origin == Origin::Made {
+                made.push(Marked::Iam(IamObject::Policy(arn.clone())));
                 kept.insert(name.clone(), arn.clone());
                 ctx.save(with_arns(state.clone(), &kept));
             }
             arns.insert(name.clone(), arn);
         }
+        session.finish(aws, made);
         arns.retain(|name, _| parts.contains_key(name));
         Ok(with_arns(state, &arns))
     }

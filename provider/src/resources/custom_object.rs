@@ -22,6 +22,7 @@ use super::departure::{Departure, End};
 use super::node_claims;
 use crate::aws::Origin;
 use crate::manifests::spec::{self, Attributes, Scope};
+use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::Session;
@@ -98,14 +99,20 @@ impl CustomObject {
     pub async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         self.reads.forget();
         let client = self.session().kube().await?;
-        let origin = self.kind.origin(&self.session(), &client, &planned).await?;
-        self.kind.apply(ctx, &client, &self.spec, &planned).await?;
+        let mark = Mark::new();
+        let origin = self.kind.origin(&self.session(), &client, &planned, &mark).await?;
+        let made = (origin == Origin::Made).then_some(&mark);
+        self.kind.apply(ctx, &client, &self.spec, &planned, made).await?;
         let name = planned.get("name").clone();
         let state = planned.with("id", name);
         if origin == Origin::Made {
             ctx.save(state.clone());
         }
         self.kind.settle(ctx, &client, &state).await?;
+        if origin == Origin::Made {
+            let (kind, name) = (self.kind, state.get("name").as_str().unwrap_or_default().to_owned());
+            self.session().finishing().after_answer(async move { kind.unmark(&client, &name).await });
+        }
         Ok(state)
     }
 
@@ -127,7 +134,7 @@ impl CustomObject {
     pub async fn update(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         self.reads.forget();
         let client = self.session().kube().await?;
-        self.kind.apply(ctx, &client, &self.spec, &planned).await?;
+        self.kind.apply(ctx, &client, &self.spec, &planned, None).await?;
         self.kind.settle(ctx, &client, &planned).await?;
         Ok(planned)
     }

@@ -14,9 +14,11 @@ use tfplugin::{
 
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
+use crate::aws::marked::Marked;
 use crate::aws::role::check_adoptable;
 use crate::aws::tags::{Change, Tags, retag_eks};
 use crate::aws::wait::until;
+use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -130,11 +132,13 @@ impl Resource for FargateProfile {
         let _turn = ctx.run(lock.lock()).await?;
         let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
         let (arn, origin) = create(aws, ctx, &model, adopt).await?;
+        let marked = origin.marked(Marked::Eks(arn.clone()));
         let state = tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model.clone() })?;
         if origin == Origin::Made {
             ctx.save(state.clone());
         }
         wait_active(aws, ctx, &model).await?;
+        session.finish(aws, marked);
         Ok(state)
     }
 
@@ -286,7 +290,8 @@ async fn take(aws: &Aws, model: &Model, found: &SdkProfile, doing: &str) -> Resu
 }
 
 async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<(String, Origin), Failure> {
-    let doing = format!("create Fargate profile {}", id_of(model));
+    let (doing, mark) = (format!("create Fargate profile {}", id_of(model)), Mark::new());
+    let wanted = model.tags_all.clone().unwrap_or_default();
     let selectors = model.selectors.iter().map(|selector| {
         let labels = selector.labels.clone().map(|labels| labels.into_iter().collect());
         FargateProfileSelector::builder().namespace(&selector.namespace).set_labels(labels).build()
@@ -299,7 +304,7 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
         .set_pod_execution_role_arn(model.pod_execution_role_arn.clone())
         .set_subnets(Some(model.subnet_ids.iter().cloned().collect()))
         .set_selectors(Some(selectors.collect()))
-        .set_tags(Some(model.tags_all.clone().unwrap_or_default().into_iter().collect()));
+        .set_tags(Some(mark.on(&wanted).into_iter().collect()));
     until(ctx.stop(), ctx.remaining(), &doing, || async {
         let failure = match call.clone().send().await {
             Ok(answer) => {
@@ -313,6 +318,9 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
                 // one that goes makes room; none is another profile of the cluster that changes
                 None => Ok(None),
                 Some(found) if is_leaving(&found) => Ok(None),
+                Some(found) if mark.is_on(&tags_of(&found), &wanted) => {
+                    Ok(Some((take(aws, model, &found, &doing).await?, Origin::Made)))
+                }
                 Some(found) if adopt => Ok(Some((take(aws, model, &found, &doing).await?, Origin::Adopted))),
                 Some(_) => Err(failure.of_kind(Kind::Exists).at("name")),
             },

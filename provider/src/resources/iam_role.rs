@@ -9,9 +9,10 @@ use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Schema, Ti
 
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
+use crate::aws::marked::Marked;
 use crate::aws::names::LONGEST_ROLE;
 use crate::aws::role::{self, Found, Owned, Wanted};
-use crate::aws::tags::Tags;
+use crate::aws::tags::{IamObject, Tags};
 use crate::provider::Part;
 use crate::session::{Aws, Session};
 
@@ -165,10 +166,20 @@ pub struct Begun {
     pub origin: Origin,
 }
 
+impl Begun {
+    /// Gives what is to be unmarked once the creation is answered.
+    pub fn marked(&self) -> Option<Marked> {
+        self.origin.marked(Marked::Iam(IamObject::Role(self.found.name.clone())))
+    }
+}
+
 /// Creates the role with its policies.
 pub async fn create(session: &Session, ctx: &Context, planned: Value, purpose: &Purpose) -> Result<Value, Diagnostics> {
     let begun = begin(session, ctx, &planned, &purpose.trust).await?;
-    finish(session, ctx, planned, begun, purpose).await
+    let marked = begun.marked();
+    let state = finish(session, ctx, planned, begun, purpose).await?;
+    session.finish(session.aws().await?, marked);
+    Ok(state)
 }
 
 /// Creates the role without policies, or takes one over; from the moment that one was made, state has it.
@@ -177,7 +188,8 @@ pub async fn begin(session: &Session, ctx: &Context, planned: &Value, trust: &st
     let wanted = wanted(session, planned, &Purpose { trust: trust.to_owned(), ..Purpose::default() })?;
     let (found, origin) = role::create(aws.iam(), ctx, &wanted).await?;
     if origin == Origin::Made {
-        ctx.save(render(planned, &found, &found.tags, &found.attached));
+        let tags = session.owned_part(&found.tags, Some(&wanted.tags));
+        ctx.save(render(planned, &found, &tags, &found.attached));
         role::shown(aws.iam(), ctx, &found.name).await?;
     }
     Ok(Begun { found, origin })

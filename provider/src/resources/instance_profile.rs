@@ -9,11 +9,13 @@ use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, 
 
 use super::{iam_role, identity, inherit, moved};
 use crate::aws::Origin;
+use crate::aws::marked::Marked;
 use crate::aws::names::LONGEST_PROFILE;
 use crate::aws::profile::{self, Found};
-use crate::aws::role::{check_adoptable, iam_tags};
-use crate::aws::tags::{Change, Tags};
+use crate::aws::role::check_adoptable;
+use crate::aws::tags::{Change, IamObject, Tags, iam_tags};
 use crate::aws::wait::settle;
+use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -105,11 +107,15 @@ impl Resource for InstanceProfile {
         let model = resolve(&session, &planned)?;
         let (bare, origin) = create(aws, &session, &model).await?;
         if origin == Origin::Made {
-            ctx.save(tfplugin::to_value(&render(&model, &bare))?);
+            let own = session.owned_part(&bare.tags, model.tags_all.as_ref());
+            ctx.save(tfplugin::to_value(&render(&model, &Found { tags: own, ..bare.clone() }))?);
         }
         converge(aws, ctx, &bare, &model, &Tags::new()).await?;
+        let marked = origin.marked(Marked::Iam(IamObject::InstanceProfile(bare.name.clone())));
         let now = Found { role: model.role_name.clone(), tags: model.tags_all.clone().unwrap_or_default(), ..bare };
-        Ok(tfplugin::to_value(&render(&model, &now))?)
+        let state = tfplugin::to_value(&render(&model, &now))?;
+        session.finish(aws, marked);
+        Ok(state)
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -193,17 +199,24 @@ async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<(Found, O
     let wanted = model.tags_all.clone().unwrap_or_default();
     let doing = format!("create instance profile {name:?}");
     let call = aws.iam().create_instance_profile().instance_profile_name(&name).set_path(model.path.clone());
-    match call.set_tags(Some(iam_tags(&wanted))).send().await {
+    let mark = Mark::new();
+    match call.set_tags(Some(iam_tags(&mark.on(&wanted)))).send().await {
         Ok(answer) => answer
             .instance_profile()
             .map(|profile| (Found::from(profile), Origin::Made))
             .ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "IAM answered without the instance profile")),
         Err(e) => {
             let failure = Failure::aws(&doing, e).at("name");
-            if failure.kind != Kind::Exists || !model.adopt.unwrap_or(session.model().adopt_existing) {
+            if failure.kind != Kind::Exists {
                 return Err(failure);
             }
             let Some(existing) = profile::find(aws.iam(), &name).await? else { return Err(failure) };
+            if mark.is_on(&existing.tags, &wanted) {
+                return Ok((existing, Origin::Made));
+            }
+            if !model.adopt.unwrap_or(session.model().adopt_existing) {
+                return Err(failure);
+            }
             check_adoptable(&doing, &existing.tags, &wanted).map_err(|f| f.at("name"))?;
             Ok((existing, Origin::Adopted))
         }
@@ -230,14 +243,5 @@ async fn converge(aws: &Aws, ctx: &Context, found: &Found, model: &Model, owned:
         .await?;
     }
     let change = Change::between(model.tags_all.as_ref().unwrap_or(&Tags::new()), &found.tags, owned);
-    if !change.put.is_empty() {
-        let call = iam.tag_instance_profile().instance_profile_name(name).set_tags(Some(iam_tags(&change.put)));
-        call.send().await.map_err(|e| Failure::aws(format!("tag instance profile {name:?}"), e).at("tags"))?;
-    }
-    if !change.remove.is_empty() {
-        let keys = change.remove.into_iter().collect();
-        let call = iam.untag_instance_profile().instance_profile_name(name).set_tag_keys(Some(keys));
-        call.send().await.map_err(|e| Failure::aws(format!("untag instance profile {name:?}"), e).at("tags"))?;
-    }
-    Ok(())
+    IamObject::InstanceProfile(name.clone()).retag(iam, &change).await
 }

@@ -13,11 +13,13 @@ use tfplugin::{
 use super::statement::{self, Statement};
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
+use crate::aws::marked::Marked;
 use crate::aws::names::{self, LONGEST_QUEUE, is_region};
 use crate::aws::queue::{self, EVENTS, Event, Queue};
 use crate::aws::role::check_adoptable;
 use crate::aws::tags::Tags;
 use crate::aws::wait::in_time;
+use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -137,7 +139,10 @@ impl Resource for InterruptionQueue {
         let model = resolve(&session, &planned)?;
         let name = model.name.clone().unwrap_or_default();
         let (found, origin) = create_or_adopt(&session, aws, ctx, &name, &model).await?;
-        finish(aws, ctx, &name, model, found, &Before { model: Model::default(), origin }).await
+        let marked = origin.marked(Marked::Queue(found.url.clone()));
+        let state = finish(aws, ctx, &name, model, found, &Before { model: Model::default(), origin }).await?;
+        session.finish(aws, marked);
+        Ok(state)
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -315,25 +320,33 @@ async fn create_or_adopt(
 ) -> Result<(Queue, Origin), Diagnostics> {
     let doing = format!("create queue {name:?}");
     let wanted = wanted(model);
+    let mark = Mark::new();
+    let save = |url: &str| -> Result<(), Diagnostics> {
+        ctx.save(tfplugin::to_value(&partial(model, &Queue { url: url.to_owned(), ..Queue::default() }))?);
+        Ok(())
+    };
     // CreateQueue answers an existing queue's URL when the attributes agree: look first, so that nothing is taken over by chance.
-    let (url, origin) = match queue::url_of(aws, name).await? {
-        Some(url) => {
-            if !model.adopt.unwrap_or(session.model().adopt_existing) {
-                return Err(Failure::new(Kind::Exists, doing, format!("there is a queue {url}")).at("name").into());
-            }
-            (url, Origin::Adopted)
-        }
+    let existing = queue::url_of(aws, name).await?;
+    let url = match &existing {
+        Some(url) => url.clone(),
         None => {
-            let url = queue::create(aws, ctx, name, &wanted).await?;
-            ctx.save(tfplugin::to_value(&partial(model, &Queue { url: url.clone(), ..Queue::default() }))?);
-            (url, Origin::Made)
+            let url = queue::create(aws, ctx, name, &wanted, &mark).await?;
+            save(&url)?;
+            url
         }
     };
     let Some(found) = queue::find(aws, &url).await? else {
-        return Err(Failure::new(Kind::Unexpected, doing, "SQS created the queue but does not show it").into());
+        return Err(Failure::new(Kind::Unexpected, doing, "SQS has the queue but does not show it").into());
     };
+    if mark.is_on(&found.tags, &wanted.tags) {
+        save(&url)?;
+        return Ok((found, Origin::Made));
+    }
+    if existing.is_some() && !model.adopt.unwrap_or(session.model().adopt_existing) {
+        return Err(Failure::new(Kind::Exists, doing, format!("there is a queue {url}")).at("name").into());
+    }
     check_adoptable(&doing, &found.tags, &wanted.tags).map_err(|f| f.at("name"))?;
-    Ok((found, origin))
+    Ok((found, if existing.is_some() { Origin::Adopted } else { Origin::Made }))
 }
 
 /// What was known before queue and rules are brought to what is wanted.

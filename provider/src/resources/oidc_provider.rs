@@ -11,8 +11,10 @@ use tfplugin::{
 };
 
 use super::{iam_role, identity, inherit, moved};
-use crate::aws::role::{from_iam_tags, iam_tags};
-use crate::aws::tags::{Change, Tags};
+use crate::aws::Origin;
+use crate::aws::marked::Marked;
+use crate::aws::tags::{Change, IamObject, Tags, from_iam_tags, iam_tags};
+use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -122,13 +124,15 @@ impl Resource for OidcProvider {
             .at("cluster_name")
             .into());
         };
-        let (arn, adopted) = create_or_adopt(aws, &url, &model).await?;
-        let state =
-            Model { id: Some(arn.clone()), arn: Some(arn.clone()), url: Some(url), adopted: Some(adopted), ..model };
+        // cut off, it may be made all the same: the next apply knows it by its mark
+        let (arn, found, origin) = ctx.carry_out(create_or_adopt(aws, &url, &model)).await??;
+        let adopted = Some(origin == Origin::Adopted);
+        let state = Model { id: Some(arn.clone()), arn: Some(arn.clone()), url: Some(url), adopted, ..model };
         ctx.save(tfplugin::to_value(&state)?);
-        if adopted && let Some(found) = find(aws, &arn).await? {
+        if let Some(found) = found {
             converge(aws, &arn, &found, &state, &Tags::new()).await?;
         }
+        session.finish(aws, origin.marked(Marked::Iam(IamObject::OidcProvider(arn))));
         Ok(tfplugin::to_value(&state)?)
     }
 
@@ -178,7 +182,8 @@ impl Resource for OidcProvider {
         if model.adopted == Some(true) {
             if let Some(found) = find(aws, &arn).await? {
                 let owned = session.owned(&prior);
-                retag(aws, &arn, Change::between(&Tags::new(), &found.tags, &owned)).await?;
+                let change = Change::between(&Tags::new(), &found.tags, &owned);
+                IamObject::OidcProvider(arn).retag(aws.iam(), &change).await?;
             }
             return Ok(());
         }
@@ -219,25 +224,26 @@ fn without_scheme(url: &str) -> &str {
     url.split_once("://").map_or(url, |(_, rest)| rest)
 }
 
-/// Gives the ARN, and whether the provider existed before.
-async fn create_or_adopt(aws: &Aws, url: &str, model: &Model) -> Result<(String, bool), Failure> {
-    let doing = format!("create the OIDC provider of {url}");
+/// Gives the ARN, what there was before, and whether that is this creation's to go on with or somebody's to take over.
+async fn create_or_adopt(aws: &Aws, url: &str, model: &Model) -> Result<(String, Option<Found>, Origin), Failure> {
+    let (doing, mark) = (format!("create the OIDC provider of {url}"), Mark::new());
     let tags = model.tags_all.clone().unwrap_or_default();
-    let call =
-        aws.iam().create_open_id_connect_provider().url(url).client_id_list(AUDIENCE).set_tags(Some(iam_tags(&tags)));
-    match call.send().await {
-        Ok(answer) => Ok((answer.open_id_connect_provider_arn().unwrap_or_default().to_owned(), false)),
+    let call = aws.iam().create_open_id_connect_provider().url(url).client_id_list(AUDIENCE);
+    match call.set_tags(Some(iam_tags(&mark.on(&tags)))).send().await {
+        Ok(answer) => Ok((answer.open_id_connect_provider_arn().unwrap_or_default().to_owned(), None, Origin::Made)),
         Err(e) => {
             let failure = Failure::aws(&doing, e);
-            if failure.kind != Kind::Exists || model.adopt == Some(false) {
+            if failure.kind != Kind::Exists {
                 return Err(failure);
             }
             let list = aws.iam().list_open_id_connect_providers().send().await.map_err(|e| Failure::aws(&doing, e))?;
             let suffix = format!(":oidc-provider/{}", without_scheme(url));
             let mut arns = list.open_id_connect_provider_list().iter().filter_map(|entry| entry.arn());
-            match arns.find(|arn| arn.ends_with(&suffix)) {
-                Some(arn) => Ok((arn.to_owned(), true)),
-                None => Err(failure),
+            let Some(arn) = arns.find(|arn| arn.ends_with(&suffix)) else { return Err(failure) };
+            match find(aws, arn).await? {
+                Some(found) if mark.is_on(&found.tags, &tags) => Ok((arn.to_owned(), Some(found), Origin::Made)),
+                Some(_) if model.adopt == Some(false) => Err(failure),
+                found => Ok((arn.to_owned(), found, Origin::Adopted)),
             }
         }
     }
@@ -264,23 +270,6 @@ async fn converge(aws: &Aws, arn: &str, found: &Found, model: &Model, owned: &Ta
         call.send().await.map_err(|e| Failure::aws(format!("add audience {AUDIENCE} to {arn}"), e))?;
     }
     let wanted = model.tags_all.clone().unwrap_or_default();
-    retag(aws, arn, Change::between(&wanted, &found.tags, owned)).await
-}
-
-async fn retag(aws: &Aws, arn: &str, change: Change) -> Result<(), Failure> {
-    if !change.put.is_empty() {
-        let call = aws
-            .iam()
-            .tag_open_id_connect_provider()
-            .open_id_connect_provider_arn(arn)
-            .set_tags(Some(iam_tags(&change.put)));
-        call.send().await.map_err(|e| Failure::aws(format!("tag {arn}"), e).at("tags"))?;
-    }
-    if !change.remove.is_empty() {
-        let keys = change.remove.into_iter().collect();
-        let call =
-            aws.iam().untag_open_id_connect_provider().open_id_connect_provider_arn(arn).set_tag_keys(Some(keys));
-        call.send().await.map_err(|e| Failure::aws(format!("untag {arn}"), e).at("tags"))?;
-    }
-    Ok(())
+    let change = Change::between(&wanted, &found.tags, owned);
+    IamObject::OidcProvider(arn.to_owned()).retag(aws.iam(), &change).await
 }

@@ -10,8 +10,11 @@ use tfplugin::{
 };
 
 use super::{identity, inherit, moved};
+use crate::aws::Origin;
+use crate::aws::marked::Marked;
 use crate::aws::pod_identity::{self, Found, Subject, Wanted};
 use crate::aws::tags::Tags;
+use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -49,9 +52,7 @@ impl Model {
         self.role_arn.as_deref().unwrap_or_default()
     }
 
-    async fn ensure(&self, aws: &Aws, ctx: &Context, owned: &Tags) -> Result<Found, Failure> {
-        let none = Tags::new();
-        let tags = self.tags_all.as_ref().unwrap_or(&none);
+    async fn ensure(&self, aws: &Aws, ctx: &Context, tags: &Tags, owned: &Tags) -> Result<Found, Failure> {
         pod_identity::ensure(aws, ctx, &self.subject(), &Wanted { role_arn: self.role_arn(), tags, owned }).await
     }
 
@@ -113,14 +114,23 @@ impl Resource for PodIdentityAssociation {
         let aws = &session.aws_of(&planned).await?;
         let model = resolve(&session, &planned)?;
         let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
-        if let Some(found) = pod_identity::find(aws, &model.subject()).await?
+        let (mark, wanted) = (Mark::new(), model.tags_all.clone().unwrap_or_default());
+        let existing = pod_identity::find(aws, &model.subject()).await?;
+        let origin = match &existing {
+            Some(found) if !mark.is_on(&found.tags, &wanted) => Origin::Adopted,
+            _ => Origin::Made,
+        };
+        if let Some(found) = existing
+            && origin == Origin::Adopted
             && !adopt
         {
             let doing = format!("associate {} with role {}", model.subject(), model.role_arn());
             let message = format!("its pods have the role {} already", found.role_arn);
             return Err(Failure::new(Kind::Exists, doing, message).at("service_account").into());
         }
-        let association = model.ensure(aws, ctx, &Tags::new()).await?;
+        let tags = if origin == Origin::Made { mark.on(&wanted) } else { wanted };
+        let association = model.ensure(aws, ctx, &tags, &Tags::new()).await?;
+        session.finish(aws, origin.marked(Marked::Eks(association.arn.clone())));
         Ok(tfplugin::to_value(&model.associated(association))?)
     }
 
@@ -155,7 +165,8 @@ impl Resource for PodIdentityAssociation {
         let session = self.handle.session();
         let model = resolve(&session, &planned)?;
         let aws = &session.aws_of(&prior).await?;
-        let association = model.ensure(aws, ctx, &session.owned(&prior)).await?;
+        let tags = model.tags_all.clone().unwrap_or_default();
+        let association = model.ensure(aws, ctx, &tags, &session.owned(&prior)).await?;
         Ok(tfplugin::to_value(&model.associated(association))?)
     }
 

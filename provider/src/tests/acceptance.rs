@@ -91,6 +91,7 @@ upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change
 upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change                  interruption_queue node_role oidc_provider
 upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change                  pod_identity_association spot_service_linked_role teardown
 upgrade   kubernetes_resources/upgraded a_state_of_an_older_version_needs_no_change               aws_auth_entry controller crds node_class node_overlay node_pool
+killed    aws_resources/teardown     a_sweep_whose_provider_is_killed_is_ended_by_the_next_destroy teardown
 killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      access_entry controller_policy controller_role discovery_tags
 killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      fargate_pod_execution_role fargate_profile instance_profile
 killed    aws_resources/killed       a_provider_that_is_killed_loses_nothing                      interruption_queue node_role oidc_provider
@@ -113,6 +114,7 @@ timeouts  aws_resources/late         what_is_not_made_or_seen_in_time_ends_at_it
 timeouts  aws_resources/late         what_is_not_made_or_seen_in_time_ends_at_its_limit            fargate_pod_execution_role instance_profile node_role
 timeouts  aws_resources/late         what_is_not_made_or_seen_in_time_ends_at_its_limit            pod_identity_association spot_service_linked_role
 timeouts  aws_resources/late         a_fargate_profile_that_takes_longer_is_in_state               fargate_profile
+timeouts  aws_resources/late         what_is_made_and_not_answered_in_time_is_gone_on_with         oidc_provider
 timeouts  aws_resources/late         a_queue_whose_name_or_rules_take_longer_ends_at_its_limit     interruption_queue
 timeouts  aws_resources/life         a_wait_ends_at_the_limit_that_the_user_set                    access_entry
 timeouts  kubernetes_resources/late  an_entry_of_aws_auth_ends_in_time                             aws_auth_entry
@@ -137,21 +139,15 @@ full      kubernetes_resources/outfitted one_of_which_everything_is_said_is_appl
 full      kubernetes_resources/full  what_sets_every_attribute_is_applied_and_read_back_whole     aws_auth_entry crds node_class node_overlay node_pool
 ";
 /// What a resource need not show, and why.
-const EXEMPT: [(&str, &str, &str); 10] = [
+const EXEMPT: [(&str, &str, &str); 8] = [
     ("vanishes", "teardown", "it stands for nothing that others could delete"),
     ("heals", "teardown", "it stands for nothing that others could edit"),
-    (
-        "killed",
-        "teardown",
-        "it makes nothing, and what stops it while it ends things is told in `kubernetes_resources/stopped`",
-    ),
     ("heals", "spot_service_linked_role", "AWS lets nobody edit what it made for a service"),
     ("moved", "aws_auth_entry", "hashicorp/kubernetes keeps the whole ConfigMap, and an entry is a part of it"),
     ("moved", "controller", "Helm's release is many objects: an import takes over what is deployed"),
     ("moved", "controller_policy", "the parts are named by karp, and IAM renames no policy"),
     ("moved", "crds", "it is one of its kind: `adopt` takes over what Helm or kubectl installed"),
     ("moved", "teardown", "it stands for nothing that another provider could have kept"),
-    ("timeouts", "oidc_provider", "one call makes it, which is not cut off, and nothing is waited for"),
 ];
 /// What each resource shows, unless it is exempt; those that have tags show these, too.
 const STORIES: [&str; 12] = [

@@ -1,7 +1,8 @@
 //! The provider's process dies at random moments of an apply and of a destroy of each kind of resource that makes something. The next apply
 //! comes to an empty plan, and the next destroy leaves nothing.
 //!
-//! What a process that was killed had asked for and not heard of is in no state: `adopt_existing` takes it over.
+//! What a process that was killed had asked for and not heard of is in no state: its mark tells the next run that it is its own, and nothing
+//! is adopted here. Only the spot role, which an account has one of and AWS lets nobody mark, counts as somebody's.
 
 use std::time::Duration;
 
@@ -104,8 +105,7 @@ struct Rounds<'a> {
 
 impl Rounds<'_> {
     fn config(&self, name: &str) -> String {
-        let cluster =
-            format!("  adopt_existing = true\n  kubernetes = {{ config_path = {:?} }}", self.kubectl.kubeconfig);
+        let cluster = format!("  kubernetes = {{ config_path = {:?} }}", self.kubectl.kubeconfig);
         let own = if self.of_cluster { OF_CLUSTER } else { OF_ACCOUNT };
         let resources = format!("{RESOURCES}{EACH}{own}").replace("NAME", name);
         self.sandbox.provider(&cluster) + &resources.replace("SUBNETS", &format!("{:?}", self.sandbox.subnet_ids))
@@ -151,11 +151,11 @@ impl Rounds<'_> {
         let applying = self.kill(&stand, &APPLY, &name, &mut seed);
         stand.apply();
         stand.assert_empty_plan();
-        let adopted = self.sandbox.adopted(&stand);
+        let spot_role = self.sandbox.adopted_spot_role(&stand);
         let destroying = self.kill(&stand, &DESTROY, &name, &mut seed);
         stand.destroy();
-        // State told that these were there before, as far as anybody can know: they stay.
-        Runtime::new().unwrap().block_on(self.sandbox.delete(&adopted));
+        // State told that it was there before, as far as anybody can know: it stays.
+        Runtime::new().unwrap().block_on(self.sandbox.delete_role(spot_role));
         let left = self.sandbox.what_exists().to_string();
         assert!(!left.contains(&name), "{name}: something is left: {left}");
         if self.of_cluster {

@@ -197,3 +197,22 @@ async fn what_is_not_made_or_seen_in_time_ends_at_its_limit() {
     iam.delete_role().role_name(&node).send().await.unwrap();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
+
+/// The answer of a call that makes something never comes: state cannot have it, and the next run takes it for its own all the same.
+#[test]
+fn what_is_made_and_not_answered_in_time_is_gone_on_with() {
+    let Some(sandbox) = Sandbox::find("late_answer") else { return };
+    let before = sandbox.what_exists();
+    let stand =
+        sandbox.stand("PROVIDER\nresource \"karp_oidc_provider\" \"this\" {\n  timeouts = { create = \"1s\" }\n}\n");
+    sandbox.door("POST", "/_karp/hold", &json!({ "action": "CreateOpenIDConnectProvider" }).to_string());
+    let run = stand.apply_failing();
+    sandbox.door("POST", "/_karp/release", &json!({ "action": "CreateOpenIDConnectProvider" }).to_string());
+    assert!(run.one_error().starts_with("Timed out") && run.one_error().contains("1s"), "{}", run.text);
+    assert_ne!(sandbox.what_exists(), before, "it was made");
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(stand.attribute("karp_oidc_provider.this", "adopted"), false, "{}", stand.state());
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}

@@ -103,7 +103,15 @@ fn all_resources_come_from_nothing_change_and_go() {
     let before = sandbox.door("GET", "/_karp/inventory", "");
     let cluster_later = sandbox.provider("  cluster_name = local.cluster_name");
     let stand = sandbox.stand(&format!("{cluster_later}{}", sandbox.everything(&name, "first")));
+    let since = sandbox.last_call();
     stand.apply();
+    let marks = sandbox.calls(since).into_iter().filter(|call| call["params"].to_string().contains("unfinished"));
+    let actions = marks.map(|call| call["action"].as_str().unwrap().to_owned());
+    let (taken, put): (Vec<_>, Vec<_>) = actions.partition(|action| action.starts_with("Untag"));
+    assert!(
+        put.len() >= 8 && taken.len() == put.len(),
+        "when a run ends nothing is marked any more: {put:?}, {taken:?}"
+    );
     stand.assert_empty_plan();
 
     let tagged = sandbox

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use aws_sdk_ec2::types::{InstanceType, RequestLaunchTemplateData, ResourceType, Tag, TagSpecification};
 use karp_aws::images::{Alias, by_alias};
@@ -143,6 +144,42 @@ async fn nothing_is_left_although_no_controller_runs() {
     for kind in ["nodepools", "nodeclaims", "nodes"] {
         assert!(!kubectl.names(kind).contains(&cluster), "{kind}");
     }
+    let mut after = sandbox.door("GET", "/_karp/inventory", "");
+    // The emulator keeps the interface of an instance that has ended; EC2 deletes it.
+    after["network_interfaces"].as_array_mut().unwrap().retain(|id| *id != interface);
+    assert_eq!(after, before, "something is left");
+}
+
+/// The provider dies while the sweep ends an instance: the teardown stays in state, and the next destroy ends what is left.
+#[tokio::test]
+async fn a_sweep_whose_provider_is_killed_is_ended_by_the_next_destroy() {
+    let Some(sandbox) = Sandbox::with_cluster("teardown_killed") else { return };
+    let Some(kubectl) = Kubectl::find() else {
+        eprintln!("skipped: teardown_killed: KARP_TEST_KUBECONFIG is not set");
+        return;
+    };
+    let cluster = format!("edge-swept-{}", std::process::id());
+    let before = sandbox.door("GET", "/_karp/inventory", "");
+    let block = format!("  cluster_name = {cluster:?}\n  kubernetes = {{ config_path = {:?} }}", kubectl.kubeconfig);
+    let teardown = "resource \"karp_teardown\" \"this\" {\n  force = true\n}\n";
+    let stand = sandbox.stand(&format!("{}{teardown}", sandbox.provider(&block)));
+    stand.apply();
+    let (.., interface) = sandbox.leave_behind(&cluster).await;
+    for action in ["TerminateInstances", "DeleteLaunchTemplate"] {
+        let call = json!({ "action": action }).to_string();
+        sandbox.door("POST", "/_karp/hold", &call);
+        let mut running = stand.begin(&["destroy", "-json", "-auto-approve"]);
+        while sandbox.door("GET", "/_karp/held", "")[action] != 1 {
+            assert!(!running.is_over(), "{action} was never called: {}", running.end().text);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        running.kill_provider();
+        sandbox.door("POST", "/_karp/release", &call);
+        let run = running.end();
+        assert_eq!(run.code, 1, "{action}: {}", run.text);
+        assert!(stand.attribute("karp_teardown.this", "id").is_string(), "{action}: {}", stand.state());
+    }
+    stand.destroy();
     let mut after = sandbox.door("GET", "/_karp/inventory", "");
     // The emulator keeps the interface of an instance that has ended; EC2 deletes it.
     after["network_interfaces"].as_array_mut().unwrap().retain(|id| *id != interface);

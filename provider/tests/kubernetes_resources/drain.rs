@@ -15,7 +15,8 @@ pub const DESTROY: [&str; 3] = ["destroy", "-json", "-auto-approve"];
 /// Longer than any of these drains.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-fn config(name: &str, nodes: &str, more: &str) -> String {
+/// A pool whose budgets let so many nodes go at a time.
+pub fn config(name: &str, nodes: &str, more: &str) -> String {
     let pool = pool(name, "null").replace("nodes = \"100%\"", &format!("nodes = {nodes:?}"));
     format!("{PROVIDER}{CRDS}{}", pool.replace("  wait_for_ready = false", &format!("  wait_for_ready = false{more}")))
 }
@@ -54,7 +55,7 @@ impl Controller {
     }
 }
 
-fn claims_of(cluster: &Cluster, pool: &str) -> Vec<Value> {
+pub fn claims_of(cluster: &Cluster, pool: &str) -> Vec<Value> {
     let found = cluster.get(&["nodeclaims", "-l", &format!("karpenter.sh/nodepool={pool}")]);
     found["items"].as_array().cloned().unwrap_or_default()
 }
@@ -66,7 +67,7 @@ pub fn leaving(cluster: &Cluster, pool: &str) -> Vec<String> {
 }
 
 /// Makes a pool with so many claims.
-fn with_claims<'a>(cluster: &'a Cluster, name: &str, config: &str, count: usize) -> Stand<'a> {
+pub fn with_claims<'a>(cluster: &'a Cluster, name: &str, config: &str, count: usize) -> Stand<'a> {
     let stand = cluster.stand(config);
     stand.apply();
     stand.assert_empty_plan();

@@ -1,18 +1,18 @@
 //! Runs that are stopped, by Ctrl-C or by the death of the provider's process: the next apply comes to an empty plan, and the next destroy
-//! leaves nothing. What a process that was killed had made and not told of is in no state: `adopt_existing` takes it over.
+//! leaves nothing. What a process that was killed had made and not told of is in no state: its mark tells the next run that it is its own.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::drain::{Controller, DESTROY, PATIENCE, leaving, make_claim};
+use crate::drain::{self, Controller, DESTROY, PATIENCE, claims_of, leaving, make_claim, with_claims};
 use crate::gate::Gate;
 use crate::stand::{AwsAuth, Cluster, Stand};
 use crate::tofu::{Run, Running};
-use crate::{CRDS, class, controllers, pool};
+use crate::{CRDS, claims, class, controllers, pool};
 
 const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
-const BLOCK: &str = "provider \"karp\" {\n  cluster_name = \"demo\"\n  adopt_existing = true\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
+const BLOCK: &str = "provider \"karp\" {\n  cluster_name = \"demo\"\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
 /// How soon OpenTofu ends after Ctrl-C when the provider waits for something.
 const SOON: Duration = Duration::from_secs(5);
 
@@ -185,7 +185,7 @@ fn the_crds() {
             ]);
         }
         let gate = Gate::before(&cluster, &["/nodeoverlays.karpenter.sh"]);
-        let stand = cluster.stand(&format!("{}{CRDS}", at(&gate, "  adopt_existing = true\n")));
+        let stand = cluster.stand(&format!("{}{CRDS}", at(&gate)));
         cut(&stand, &gate, stop);
         // What was begun is completed after Ctrl-C.
         let done = [columns(names[0]) == whole[0], columns(names[1]) == whole[1]];
@@ -198,11 +198,8 @@ fn the_crds() {
 }
 
 /// A provider block that goes through a gate.
-fn at(gate: &Gate, more: &str) -> String {
-    format!(
-        "provider \"karp\" {{\n  cluster_name = \"demo\"\n  kubernetes = {{ host = {:?} }}\n{more}}}\n",
-        gate.address
-    )
+fn at(gate: &Gate) -> String {
+    format!("provider \"karp\" {{\n  cluster_name = \"demo\"\n  kubernetes = {{ host = {:?} }}\n}}\n", gate.address)
 }
 
 /// Resources that are made side by side, each by a call of its own that comes first.
@@ -218,7 +215,7 @@ fn side_by_side(name: &str) -> String {
     all.replace("  depends_on     = [karp_crds.this]\n", "").replace("  depends_on = [karp_crds.this]\n", "")
 }
 
-/// Nothing is adopted here after Ctrl-C: what no state knew of would be refused.
+/// Nothing is adopted here: what no state knew of, and no mark tells of, would be refused.
 #[test]
 fn what_a_call_in_flight_makes_is_kept() {
     let Some(cluster) = Cluster::find("in_flight") else { return };
@@ -236,8 +233,7 @@ fn what_a_call_in_flight_makes_is_kept() {
         let paths: Vec<&str> =
             paths.iter().chain([&first]).map(String::as_str).chain(["/configmaps/aws-auth"]).collect();
         let gate = Gate::before(&cluster, &paths);
-        let block = at(&gate, if stop == Stop::Kill { "  adopt_existing = true\n" } else { "" });
-        let stand = cluster.stand(&format!("{block}{}", side_by_side(&name)));
+        let stand = cluster.stand(&format!("{}{}", at(&gate), side_by_side(&name)));
         cut(&stand, &gate, stop);
         for kind in kinds {
             let is_kept = is_kept(&stand, &format!("karp_{kind}"));
@@ -290,4 +286,25 @@ fn a_teardown() {
     cluster.kubectl(&["-n", "default", "delete", "lease", "karpenter-leader-election"]);
     assert_eq!(run.code, 0, "{}", run.text);
     assert_eq!(leaving(&cluster, &name), Vec::<String>::new());
+}
+
+/// The provider dies twice while nodes leave: the pool stays in state, the budgets hold across the runs, and the next destroy goes on.
+#[test]
+fn a_drain() {
+    let Some(cluster) = Cluster::find("stopped_drain") else { return };
+    let _turn = claims();
+    let name = cluster.unique("stopped-drain");
+    let stand = with_claims(&cluster, &name, &drain::config(&name, "2", ""), 6);
+    let (run, most) = Controller::beside(&cluster, &name, Duration::from_millis(1500), || {
+        for left in [6, 4] {
+            let is_under_way = || claims_of(&cluster, &name).len() <= left && !leaving(&cluster, &name).is_empty();
+            stopped(&stand, &DESTROY, Stop::Kill, is_under_way);
+            assert!(is_kept(&stand, "karp_node_pool"), "{}", stand.state());
+            assert!(!claims_of(&cluster, &name).is_empty(), "it was over when the provider died");
+        }
+        stand.tofu(&DESTROY)
+    });
+    assert_eq!(run.code, 0, "{}", run.text);
+    assert!((1..=2).contains(&most), "{most} left at once");
+    assert!(claims_of(&cluster, &name).is_empty() && !exists(&cluster, &["nodepool", &name]));
 }

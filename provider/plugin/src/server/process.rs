@@ -113,17 +113,27 @@ async fn run(provider: impl Provider, mode: Mode) -> Result<(), ProcessError> {
 
     let server = tonic::transport::Server::builder()
         .add_service(
-            ProviderServer::new(service)
+            ProviderServer::new(service.clone())
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
                 .max_encoding_message_size(MAX_MESSAGE_BYTES),
         )
         .add_service(goplugin::grpc_controller_server::GrpcControllerServer::new(Controller { mode, end: end.clone() }))
         .add_service(goplugin::grpc_stdio_server::GrpcStdioServer::new(Stdio))
         .serve_with_incoming_shutdown(connections, end.clone().cancelled_owned());
-    tokio::select! {
-        served = server => served.map_err(ProcessError::from),
-        () = async { end.cancelled().await; tokio::time::sleep(SHUTDOWN_GRACE).await } => Ok(()),
-    }
+    let serving = async {
+        let served = tokio::select! {
+            served = server => served.map_err(ProcessError::from),
+            () = async { end.cancelled().await; tokio::time::sleep(SHUTDOWN_GRACE).await } => Ok(()),
+        };
+        end.cancel();
+        served
+    };
+    // beside the calls in flight: there is no time for one after the other
+    let closing = async {
+        end.cancelled().await;
+        service.provider.close().await;
+    };
+    tokio::join!(serving, closing).0
 }
 
 /// Ctrl-C reaches the whole process group; Terraform then asks for a stop by itself, so the signal is eaten here. SIGTERM and

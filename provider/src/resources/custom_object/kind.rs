@@ -8,7 +8,7 @@ use karp_domain::api::validate::{Violation, ViolationKind};
 use karp_domain::api::words;
 use karp_kube::apply::{self, Force, Manager};
 use karp_kube::wait::{self, Look, Until, WaitError};
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -19,6 +19,7 @@ use super::{DRAINING, failure, waited, within};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
+use crate::marks::{Mark, UNFINISHED};
 use crate::report::{Failure, Kind};
 use crate::resources::inherit;
 use crate::session::Session;
@@ -122,8 +123,15 @@ impl CustomKind {
         }
     }
 
-    /// Tells whether the object exists already, and refuses to take it over unless that is wanted.
-    pub(super) async fn origin(&self, session: &Session, client: &Client, planned: &Value) -> Result<Origin, Failure> {
+    /// Tells whether the object exists already, and refuses to take it over unless that is wanted. One that a creation of an earlier run left
+    /// counts as made now.
+    pub(super) async fn origin(
+        &self,
+        session: &Session,
+        client: &Client,
+        planned: &Value,
+        mark: &Mark,
+    ) -> Result<Origin, Failure> {
         let name = planned.get("name").as_str().unwrap_or_default();
         match self.find(client, name).await? {
             Some(live) if live.metadata.deletion_timestamp.is_some() => {
@@ -132,6 +140,7 @@ impl CustomKind {
                 let fix = "Wait until it is gone (only a controller that runs ends it), then run this again.";
                 Err(Failure::new(Kind::InUse, doing, what).at("name").with_fix(fix))
             }
+            Some(live) if mark.continues(live.annotations().get(UNFINISHED).map(String::as_str)) => Ok(Origin::Made),
             Some(_) if planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing) => Ok(Origin::Adopted),
             Some(_) => {
                 let doing = format!("create {} {name:?}", self.kind);
@@ -141,13 +150,23 @@ impl CustomKind {
         }
     }
 
-    /// Applies the object, after its CRD is served.
+    /// Takes the mark off an object that was made.
+    pub(super) async fn unmark(&self, client: &Client, name: &str) -> Result<(), Failure> {
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let without = json!({ "metadata": { "annotations": { UNFINISHED: null } } });
+        let patched = self.api(client, name).patch(name, &params, &Patch::Merge(without)).await;
+        let doing = || format!("take the mark off {} {name:?}", self.kind);
+        patched.map(drop).map_err(|error| failure(doing(), karp_kube::Error::from(error)))
+    }
+
+    /// Applies the object, after its CRD is served; with the mark of a creation where it is made.
     pub(super) async fn apply(
         &self,
         ctx: &Context,
         client: &Client,
         attributes: &Attributes,
         planned: &Value,
+        mark: Option<&Mark>,
     ) -> Result<(), Diagnostics> {
         let limit = Until::after(ctx.remaining().min(CRD_PATIENCE), ctx.stop());
         let doing = format!("apply {} {:?}", self.kind, planned.get("name").as_str().unwrap_or_default());
@@ -158,7 +177,10 @@ impl CustomKind {
             ))
         })?;
         let mut unknown = Vec::new();
-        let object = self.object(attributes, planned, &mut unknown);
+        let mut object = self.object(attributes, planned, &mut unknown);
+        if let Some(mark) = mark {
+            object["metadata"]["annotations"][UNFINISHED] = mark.text().into();
+        }
         if let Some(path) = unknown.into_iter().next() {
             return Err(Diagnostic::error("Value not known", "This must be known when it is applied.").at(path).into());
         }
