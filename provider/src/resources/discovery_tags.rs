@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_sdk_ec2::types::{Filter, Tag};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ use crate::session::Aws;
 const DEFAULT_KEY: &str = "karpenter.sh/discovery";
 /// EC2 takes at most 200 values in one filter and 1000 resources in one tagging call; both stay well below.
 const BATCH: usize = 100;
+/// A plan waits no longer to hear whose the tags are: the apply finds out as well.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The discovery tag of some subnets and security groups.
 pub struct DiscoveryTags {
@@ -34,6 +37,12 @@ struct Model {
     key: String,
     value: String,
     on_conflict: Option<String>,
+}
+
+impl Model {
+    fn overwrites(&self) -> bool {
+        self.on_conflict.as_deref() == Some("overwrite")
+    }
 }
 
 impl DiscoveryTags {
@@ -87,14 +96,14 @@ impl Resource for DiscoveryTags {
         .timeouts(Timeouts::default())
     }
 
-    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+    async fn plan(&self, ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
         if !change.is_destroy() {
             let id = tfplugin::from_value::<Model>(&change.planned)
                 .map_or(Value::Unknown, |model| Value::from(id_of(&model)));
             change.planned.set("id", id);
         }
         inherit::plan_region(&self.handle.session(), change).await;
-        Diagnostics::new()
+        self.foresee(ctx, change).await.into_iter().collect()
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
@@ -178,6 +187,41 @@ fn known(key: &str, value: &str, resource_ids: BTreeSet<String>) -> Result<Value
 }
 
 impl DiscoveryTags {
+    /// Says at plan which tags are another cluster's; nothing where that cannot be seen, and the apply finds out.
+    async fn foresee(&self, ctx: &Context, change: &PlannedChange) -> Option<Diagnostic> {
+        let session = self.handle.session();
+        let same = ["key", "resource_ids", "value"].iter().all(|name| !change.changed(*name));
+        if session.model().offline_plan || change.is_destroy() || same {
+            return None;
+        }
+        let model: Model = tfplugin::from_value(&change.planned).ok()?;
+        let before: Option<Model> = change.is_update().then(|| tfplugin::from_value(&change.prior).ok()).flatten();
+        let ours = before.filter(|before| before.key == model.key).map(|before| before.resource_ids);
+        let look = async {
+            let found = session.aws_of(&change.planned).await.ok()?.reads().tags(&model.resource_ids).await.ok()?;
+            Some(found.into_iter().filter_map(|(id, mut tags)| Some((id, tags.remove(&model.key)?))).collect())
+        };
+        let actual = tokio::time::timeout(PATIENCE, ctx.run(look)).await.ok()?.ok()??;
+        let foreign = foreign(&model, &actual, ours.as_ref())?;
+        let key = &model.key;
+        Some(if model.overwrites() {
+            Diagnostic::warning(
+                "Tags of another cluster will be overwritten",
+                format!(
+                    "{key} holds other values on: {foreign}. What finds its nodes' network by them finds it no more."
+                ),
+            )
+        } else {
+            Diagnostic::warning(
+                "The discovery tag belongs to another cluster",
+                format!(
+                    "{key} is set already on: {foreign}. The apply refuses to change that: choose another `key` for this cluster, or set \
+                     `on_conflict = \"overwrite\"`."
+                ),
+            )
+        })
+    }
+
     /// Tags what lacks the tag. In an update, `ours` may hold another value without being a conflict; a creation puts what it has tagged
     /// into state as it goes.
     async fn converge(
@@ -188,12 +232,8 @@ impl DiscoveryTags {
         ours: Option<&BTreeSet<String>>,
     ) -> Result<Value, Diagnostics> {
         let actual = values(aws, &model.key, &model.resource_ids).await?;
-        let foreign =
-            actual.iter().filter(|(id, value)| **value != model.value && !ours.is_some_and(|ours| ours.contains(*id)));
-        let foreign: Vec<String> = foreign.map(|(id, value)| format!("{id} ({value:?})")).collect();
-        if !foreign.is_empty() {
-            let list = foreign.join(", ");
-            if model.on_conflict.as_deref() != Some("overwrite") {
+        if let Some(list) = foreign(&model, &actual, ours) {
+            if !model.overwrites() {
                 return Err(Diagnostic::error(
                     "The tag holds another value",
                     format!(
@@ -235,6 +275,14 @@ impl DiscoveryTags {
         model.id = Some(id_of(&model));
         Ok(tfplugin::to_value(&model)?)
     }
+}
+
+/// Names what holds another value than the wanted one, apart from what is `ours`; nothing where nothing does.
+fn foreign(model: &Model, actual: &BTreeMap<String, String>, ours: Option<&BTreeSet<String>>) -> Option<String> {
+    let is_foreign = |id: &String, value: &String| *value != model.value && !ours.is_some_and(|ours| ours.contains(id));
+    let foreign = actual.iter().filter(|(id, value)| is_foreign(id, value));
+    let foreign: Vec<String> = foreign.map(|(id, value)| format!("{id} ({value:?})")).collect();
+    (!foreign.is_empty()).then(|| foreign.join(", "))
 }
 
 fn id_of(model: &Model) -> String {

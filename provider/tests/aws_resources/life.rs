@@ -1,6 +1,9 @@
 //! Applying, changing, healing, adopting, importing and destroying. Each test ends on an empty plan, or with nothing left.
 
+use std::collections::BTreeSet;
+
 use crate::stand::Sandbox;
+use crate::tofu::Run;
 use aws_sdk_iam::types::Tag;
 use karp_aws::config::Service;
 
@@ -293,11 +296,21 @@ fn a_discovery_tag_of_another_cluster_is_not_taken() {
     };
     let (one, two) = (sandbox.stand(&config("one", "", 2)), sandbox.stand(&config("two", "", 1)));
     one.apply();
+    // an apply plans twice, and says what a plan says each time
+    let warned = |run: &Run| -> BTreeSet<String> {
+        let summary = |warning: &&serde_json::Value| warning["summary"].as_str().unwrap().to_owned();
+        run.warnings().iter().map(summary).collect()
+    };
+    let planned = two.plan();
+    let belongs = ["The discovery tag belongs to another cluster"].map(str::to_owned);
+    assert_eq!(warned(&planned), belongs.into(), "{}", planned.text);
+    assert!(planned.text.contains(&sandbox.subnet_ids[0]) && planned.text.contains("one"), "{}", planned.text);
     let run = two.apply_failing();
     assert!(run.one_error().contains("on_conflict"), "{}", run.text);
     two.write(&config("two", "  on_conflict = \"overwrite\"", 1));
     let run = two.apply();
-    assert_eq!(run.warnings().len(), 1, "{}", run.text);
+    let both = ["Tags of another cluster will be overwritten", "Tags were overwritten"].map(str::to_owned);
+    assert_eq!(warned(&run), both.into(), "{}", run.text);
     two.assert_empty_plan();
 
     // The first lost one of its two subnets; it leaves the other's tag alone when it goes.
