@@ -125,21 +125,19 @@ impl Batches {
         let (answer, own) = oneshot::channel();
         let member = Member { claim: claim.clone(), launched_by: launched_by.clone(), answer };
         let mut open = locked(&self.open);
-        match open.get_mut(alike) {
-            Some(members) if members.len() < MOST => {
-                members.push(member);
-                Part::Follows(own)
-            }
-            // one that is full is led by its leader no more: who comes now leads the next
-            _ => {
-                let key = match open.contains_key(alike) {
-                    true => format!("{alike} {}", claim.uid().unwrap_or_default()),
-                    false => alike.to_owned(),
-                };
-                open.insert(key.clone(), vec![member]);
-                Part::Leads(Gathering { open: self.open.clone(), alike: key, own: Some(own) })
-            }
+        let further = format!("{alike} ");
+        let is_alike = |key: &String| key == alike || key.starts_with(&further);
+        if let Some((_, members)) = open.iter_mut().find(|(key, members)| is_alike(key) && members.len() < MOST) {
+            members.push(member);
+            return Part::Follows(own);
         }
+        // there is none, or all are full: who comes now leads the next
+        let key = match open.contains_key(alike) {
+            true => format!("{further}{}", claim.uid().unwrap_or_default()),
+            false => alike.to_owned(),
+        };
+        open.insert(key.clone(), vec![member]);
+        Part::Leads(Gathering { open: self.open.clone(), alike: key, own: Some(own) })
     }
 }
 
@@ -371,4 +369,46 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 async fn tell(id: &str, claim: &NodeClaim, context: &Context) -> Result<Told, String> {
     let Some(class) = context.stores.class(&claim.spec.node_class_ref.name) else { return Ok(Told::Done) };
     context.cloud.tell_claim(id, claim, &class).await.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(number: usize) -> NodeClaim {
+        let class = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });
+        let metadata = json!({ "name": format!("c-{number}"), "uid": format!("uid-{number}") });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeClassRef": class, "requirements": [] } }))
+            .expect("a claim")
+    }
+
+    #[test]
+    fn more_than_one_call_takes_gather_for_the_next() {
+        let batches = Batches::default();
+        let enter = |alike: &str, number| batches.enter(alike, &claim(number), &BTreeMap::new());
+        let (mut leaders, mut followers) = (Vec::new(), Vec::new());
+        for number in 0..MOST * 2 + 50 {
+            match enter("same", number) {
+                Part::Leads(gathering) => leaders.push(gathering),
+                Part::Follows(answer) => followers.push(answer),
+            }
+        }
+        assert!(matches!(enter("other", 1000), Part::Leads(_)), "it asks for something else");
+        let sizes: Vec<usize> =
+            leaders.into_iter().map(|one| one.close().map_or(1, |(members, _)| members.len())).collect();
+        assert_eq!((sizes, followers.len()), (vec![MOST, MOST, 50], MOST * 2 + 47));
+    }
+
+    #[test]
+    fn who_is_alone_makes_its_own_call_and_who_leaves_lets_the_others_go() {
+        let batches = Batches::default();
+        let Part::Leads(alone) = batches.enter("same", &claim(0), &BTreeMap::new()) else { panic!("the first leads") };
+        assert!(alone.close().is_none());
+        let Part::Leads(leader) = batches.enter("same", &claim(1), &BTreeMap::new()) else { panic!("it leads anew") };
+        let Part::Follows(mut answer) = batches.enter("same", &claim(2), &BTreeMap::new()) else {
+            panic!("it follows")
+        };
+        drop(leader);
+        assert_eq!(answer.try_recv().err(), Some(oneshot::error::TryRecvError::Closed));
+    }
 }
