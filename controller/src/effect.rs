@@ -187,8 +187,6 @@ pub struct Eviction {
     pub answer: Answer,
     /// Status of HTTP.
     pub code: u16,
-    /// What the API server said of it, if that was not what was asked for.
-    pub why: String,
 }
 
 /// Asks the API server to evict a pod, if it still is the one with this UID. An error only where it did not answer: what it has against one
@@ -203,15 +201,15 @@ pub async fn evict(client: &Client, pod: &PodKey, uid: &str) -> kube::Result<Evi
         "deleteOptions": { "preconditions": { "uid": uid } },
     });
     match pods.create_subresource::<Value, Value>("eviction", &pod.name, &posted(), &eviction).await {
-        Ok(_) => Ok(Eviction { answer: Answer::Done, code: 200, why: String::new() }),
+        Ok(_) => Ok(Eviction { answer: Answer::Done, code: 200 }),
         Err(kube::Error::Api(status)) => {
             let answer = match status.code {
                 // Gone, or another pod of that name.
                 404 | 409 => Answer::Done,
                 429 => Answer::Budget,
-                _ => Answer::Failed,
+                _ => Answer::Failed(status.message.into()),
             };
-            Ok(Eviction { answer, code: status.code, why: status.message })
+            Ok(Eviction { answer, code: status.code })
         }
         Err(error) => Err(error),
     }

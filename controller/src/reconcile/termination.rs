@@ -242,7 +242,7 @@ async fn drained(
         join(join_all(wait.delete.iter().map(|pod| delete(pod, context))), join_all(evicted)).await;
     let refused: Vec<String> =
         deleted.into_iter().chain(evicted).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-    let blocked = wait.blocked.iter().map(|(pod, block)| format!("{pod} ({block:?})"));
+    let blocked = wait.blocked.iter().map(|(pod, block)| format!("{pod} ({block})"));
     let waits: Vec<String> = blocked.chain(refused).collect();
     if !waits.is_empty() {
         let note = format!("Failed to drain node, waiting for {}", super::provisioning::listing(waits.iter()));
@@ -269,19 +269,17 @@ fn drain_reason(claim: Option<&NodeClaim>) -> String {
 
 /// Asks the API server to evict a pod; returns what it has against the eviction of this one, other than a budget.
 async fn evict(target: &Target, node_uid: &str, reason: &str, context: &Context) -> Result<Option<String>, Error> {
-    let Eviction { answer, code, why } = effect::evict(&context.evictor, &target.pod, &target.uid).await?;
+    let Eviction { answer, code } = effect::evict(&context.evictor, &target.pod, &target.uid).await?;
     context.metrics.eviction_requests.get_or_create(&CodeLabels::new(code.to_string())).inc();
     if answer == Answer::Done {
         context.metrics.pods_drained.get_or_create(&ReasonLabels::new(reason)).inc();
         let about = effect::pod_reference(&target.pod, &target.uid);
         context.events.publish(&about, Reason::Evicted, "Evicted pod: node is being disrupted");
     }
-    with_answers(context, node_uid, |answers| answers.note(&target.uid, answer, Timestamp::now()));
-    if answer != Answer::Failed {
-        // what a budget says is told when the drain waits for it
-        return Ok(None);
-    }
-    tracing::warn!(Pod.namespace = %target.pod.namespace, Pod.name = %target.pod.name, code, error = why, "pod cannot be evicted");
+    with_answers(context, node_uid, |answers| answers.note(&target.uid, answer.clone(), Timestamp::now()));
+    // what a budget says is told when the drain waits for it
+    let Answer::Failed(why) = answer else { return Ok(None) };
+    tracing::warn!(Pod.namespace = %target.pod.namespace, Pod.name = %target.pod.name, code, error = %why, "pod cannot be evicted");
     Ok(Some(format!("{} ({why})", target.pod)))
 }
 

@@ -78,6 +78,11 @@ pub async fn refused(stand: Stand) {
     })
     .await;
     assert!(pods.get("held").await.expect("it is there").metadata.deletion_timestamp.is_none());
+    // also while it is not asked for again
+    tokio::time::sleep(WATCH).await;
+    let told = stand.events("FailedDraining", &node_of(&pod)).await;
+    let untold = |note: &String| note.contains("/held (") && !note.contains(Refusal::WORDS);
+    assert!(!told.iter().any(|event| event.message.as_ref().is_some_and(untold)), "{told:?}");
     let counted = stand.metrics();
     assert!(counted.contains(r#"karpenter_pods_eviction_requests_total{code="422"}"#), "{counted}");
     let instance = || stand.aws.look(&format!("instance?id={}", instance_of(&old)));

@@ -3,6 +3,7 @@
 mod hold;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -46,14 +47,14 @@ struct Refused {
 }
 
 /// Says how the API server answered an eviction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Accepted, or the pod is gone (404), or it is another pod of that name (409).
     Done,
     /// A budget forbids it now (429).
     Budget,
-    /// Anything else, such as the 500 for a pod with two budgets.
-    Failed,
+    /// Anything else, such as the 500 for a pod with two budgets, in the API server's words.
+    Failed(Arc<str>),
 }
 
 impl Answers {
@@ -65,7 +66,7 @@ impl Answers {
                 return;
             }
             Answer::Budget => Block::Budget,
-            Answer::Failed => Block::Failed,
+            Answer::Failed(why) => Block::Failed(why),
         };
         let times = self.0.get(uid).map_or(0, |refused| refused.times);
         let pause = (0..times.min(10)).fold(FIRST_PAUSE, |pause, _| (pause * 2).min(LONGEST_PAUSE));
@@ -124,14 +125,24 @@ pub struct Deletion {
 }
 
 /// Says what holds a pod on the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Block {
     /// `karpenter.sh/do-not-disrupt`: it is waited for, never evicted.
     Protected,
     /// A PodDisruptionBudget.
     Budget,
-    /// The API server could not evict it.
-    Failed,
+    /// The API server could not evict it, for what it says.
+    Failed(Arc<str>),
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Protected => "Protected",
+            Self::Budget => "Budget",
+            Self::Failed(why) => why,
+        })
+    }
 }
 
 /// Reads by when a node is drained, whatever holds it: what the deletion of its claim wrote on the claim, else on the node; of each the
@@ -190,7 +201,7 @@ pub fn next(drain: &Drain<'_>, now: Timestamp) -> Step {
         } else if pod.is_protected(now) {
             blocked.push((pod.key.clone(), Block::Protected));
         } else if let Some(refused) = drain.answers.0.get(&pod.uid).filter(|refused| now < refused.again) {
-            blocked.push((pod.key.clone(), refused.why));
+            blocked.push((pod.key.clone(), refused.why.clone()));
             look(refused.again);
         } else if evict.len() < MOST_AT_ONCE {
             evict.push(Target { pod: pod.key.clone(), uid: pod.uid.clone() });

@@ -141,8 +141,9 @@ impl Controller<'_> {
                 for target in &wait.evict {
                     ask(world)?;
                     let answer = world.evict(&target.pod, &target.uid);
+                    let done = answer == Answer::Done;
                     answers.note(&target.uid, answer, world.clock());
-                    if answer == Answer::Done { wrote(world)? } else { call(world)? }
+                    if done { wrote(world)? } else { call(world)? }
                 }
                 for forced in &wait.delete {
                     ask(world)?;

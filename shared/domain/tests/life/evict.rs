@@ -143,6 +143,17 @@ fn a_refused_eviction_is_not_repeated_at_once() {
     assert_eq!(pauses[..4], [500, 1000, 2000, 4000]);
 }
 
+/// A pod that is not tried again yet is told of with what the API server said of it.
+#[test]
+fn a_refusal_is_remembered_with_its_words() {
+    let pods = [pod("p", &[])];
+    let mut answers = Answers::default();
+    answers.note(&pods[0].uid, Answer::Failed("it has two budgets".into()), at(NOW));
+    let Step::Wait(found) = next(&Drain { pods: &pods, deadline: None, answers: &answers }, at(NOW)) else { panic!() };
+    let told: Vec<String> = found.blocked.iter().map(|(_, block)| block.to_string()).collect();
+    assert_eq!((told, found.evict.len()), (vec!["it has two budgets".to_owned()], 0));
+}
+
 #[test]
 fn a_deadline_is_kept_whatever_budgets_and_pods_say() {
     let shy = pod("shy", &[("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": "true"}))]);

@@ -12,3 +12,4 @@ mod lifecycle;
 mod pace;
 mod protection;
 mod renewal;
+mod turns;

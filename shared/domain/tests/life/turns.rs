@@ -1,0 +1,58 @@
+//! A search looks at so much in one pass and goes on in the next: every node has its turn within as many passes as its number says.
+
+use karp_domain::catalogue::CapacityType;
+use karp_domain::cluster::Snapshot;
+use karp_domain::disruption::{Cause, Memory, plan_with};
+use serde_json::json;
+
+use crate::world::{self, TYPES, catalogue, class, node, pool, running, with};
+
+/// What a pass looks at, in hosts and pods (`WORK` of the search for sets).
+const WORK: usize = 600_000;
+/// Nodes that are tried together.
+const TOGETHER: usize = 100;
+
+/// Nodes that are full enough for nothing to be cheaper, and one whose many small pods fit on the others: it saves least per eviction, so that it is
+/// looked at last.
+fn all_but_the_last_stay(count: usize) -> Snapshot {
+    let only = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.xlarge"]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
+    let mut objects =
+        vec![class(), with(pool("default", only), &[("spec.disruption.budgets", json!([{"nodes": "100%"}]))])];
+    for at in 0..count {
+        let name = format!("n{at:04}");
+        objects.extend(node(&name, "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
+        objects.push(running(&format!("p-{name}"), &name, "3", "1Gi"));
+    }
+    objects.extend(node("last", "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
+    objects.extend((0..12).map(|at| running(&format!("small-{at}"), "last", "100m", "64Mi")));
+    world::snapshot(&objects, catalogue(TYPES))
+}
+
+#[test]
+fn a_node_that_could_be_cheaper_has_its_turn_however_many_stay() {
+    for count in [100, 1000, 2000] {
+        let snapshot = all_but_the_last_stay(count);
+        let hosts = snapshot.nodes.len();
+        // each half, quarter and so on of a hundred is tried, down to each alone
+        let in_one = WORK / (2 * (hosts + TOGETHER));
+        let most = hosts.div_ceil(in_one) + 1;
+        let (mut memory, mut passes) = (Memory::default(), 0);
+        let command = loop {
+            passes += 1;
+            let plan = plan_with(&snapshot, &memory);
+            memory.examined(plan.resume);
+            if let Some(command) = plan.commands.into_iter().next() {
+                break command;
+            }
+            assert!(passes < most, "{count} nodes: not looked at within {most} passes of {in_one} nodes");
+        };
+        println!("{count} nodes: found in pass {passes} of {most}");
+        let claims: Vec<&str> = command.candidates.iter().map(|candidate| &*candidate.claim).collect();
+        assert_eq!(
+            (command.cause, claims, command.replacements.len()),
+            (Cause::Underutilized, vec!["default-last"], 0)
+        );
+        assert!(count < 1000 || passes > 1, "one pass looked at all {count}");
+    }
+}
