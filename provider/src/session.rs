@@ -14,7 +14,6 @@ use tfplugin::{Context, Diagnostic, Diagnostics, Value};
 use tokio::sync::OnceCell;
 
 pub use crate::aws::clients::Aws;
-use crate::aws::marked::Marked;
 use crate::aws::tags::{self, CLUSTER_KEY, Tags};
 use crate::cluster;
 use crate::marks::Finishing;
@@ -60,14 +59,6 @@ impl Session {
     /// Returns what takes marks off when creations were answered.
     pub fn finishing(&self) -> &Finishing {
         &self.finishing
-    }
-
-    /// Lets the marks of objects that were just made go, once Terraform has heard of them.
-    pub fn finish(&self, aws: &Aws, made: impl IntoIterator<Item = Marked>) {
-        for object in made {
-            let aws = aws.clone();
-            self.finishing.after_answer(async move { object.unmark(&aws).await });
-        }
     }
 
     /// Returns the provider block.

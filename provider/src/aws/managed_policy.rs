@@ -111,8 +111,8 @@ pub async fn converge(
         Err(unseen) if adopt => return Err(unseen),
         _ => return Err(failure),
     };
-    if mark.is_on(&existing.tags, part.tags) {
-        return Ok((bring(iam, ctx, part, existing).await?, Origin::Made));
+    if let Some(tags) = mark.resumed(&existing.tags, part.tags) {
+        return Ok((bring(iam, ctx, part, Found { tags, ..existing }).await?, Origin::Made));
     }
     if !adopt {
         return Err(failure);

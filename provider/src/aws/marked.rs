@@ -6,7 +6,7 @@ use super::Origin;
 use super::tags::{CLUSTER_KEY, Change, IamObject, Tags, retag_eks, retag_queue};
 use crate::marks::{Mark, UNFINISHED};
 use crate::report::Failure;
-use crate::session::Aws;
+use crate::session::{Aws, Session};
 
 /// An object that was made with a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,16 +39,48 @@ impl Mark {
         marked
     }
 
-    /// Says whether an object that exists is this creation's to go on with: marked, and of the same cluster.
-    pub fn is_on(&self, actual: &Tags, wanted: &Tags) -> bool {
-        actual.get(CLUSTER_KEY) == wanted.get(CLUSTER_KEY) && self.continues(actual.get(UNFINISHED).map(String::as_str))
+    /// Gives the tags of an object that exists and is this creation's to go on with, marked and of the same cluster. The mark, which stays until the
+    /// creation is answered, is left out.
+    pub fn resumed(&self, actual: &Tags, wanted: &Tags) -> Option<Tags> {
+        let is_own = actual.get(CLUSTER_KEY) == wanted.get(CLUSTER_KEY)
+            && self.continues(actual.get(UNFINISHED).map(String::as_str));
+        is_own
+            .then(|| actual.iter().filter(|(key, _)| *key != UNFINISHED).map(|(k, v)| (k.clone(), v.clone())).collect())
     }
 }
 
-impl Origin {
-    /// Gives what is marked of one that was made now.
-    pub fn marked(self, object: Marked) -> Option<Marked> {
-        (self == Self::Made).then_some(object)
+/// Has the marks of objects taken off that state will know of, however their creation ends: state keeps what was made also where it fails.
+pub struct Answered<'s> {
+    session: &'s Session,
+    aws: Aws,
+    made: Vec<Marked>,
+}
+
+impl Answered<'_> {
+    /// Adds an object that was made, and that state has from here on; one that was adopted has no mark.
+    pub fn made(&mut self, origin: Origin, object: Marked) {
+        if origin == Origin::Made {
+            self.made.push(object);
+        }
+    }
+}
+
+impl Drop for Answered<'_> {
+    fn drop(&mut self) {
+        for object in self.made.drain(..) {
+            let aws = self.aws.clone();
+            self.session.finishing().after_answer(move || {
+                let (object, aws) = (object.clone(), aws.clone());
+                async move { object.unmark(&aws).await }
+            });
+        }
+    }
+}
+
+impl Session {
+    /// Begins to gather what a creation makes.
+    pub fn answered(&self, aws: &Aws) -> Answered<'_> {
+        Answered { session: self, aws: aws.clone(), made: Vec::new() }
     }
 }
 
@@ -60,9 +92,9 @@ mod tests {
     fn only_what_is_marked_and_of_the_cluster_is_gone_on_with() {
         let of = |cluster: &str| Tags::from([(CLUSTER_KEY.to_owned(), cluster.to_owned())]);
         let mark = Mark::new();
-        assert!(mark.is_on(&mark.on(&of("a")), &of("a")));
-        assert!(!mark.is_on(&mark.on(&of("b")), &of("a")), "another cluster's");
-        assert!(!mark.is_on(&of("a"), &of("a")), "finished");
-        assert!(mark.is_on(&mark.on(&Tags::new()), &Tags::new()), "neither names a cluster");
+        assert_eq!(mark.resumed(&mark.on(&of("a")), &of("a")), Some(of("a")));
+        assert_eq!(mark.resumed(&mark.on(&of("b")), &of("a")), None, "another cluster's");
+        assert_eq!(mark.resumed(&of("a"), &of("a")), None, "finished");
+        assert_eq!(mark.resumed(&mark.on(&Tags::new()), &Tags::new()), Some(Tags::new()), "neither names a cluster");
     }
 }

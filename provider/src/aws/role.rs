@@ -98,8 +98,8 @@ pub async fn create(iam: &Client, ctx: &Context, wanted: &Wanted) -> Result<(Fou
             let Some(existing) = find(iam, &wanted.name, &BTreeSet::new()).await? else {
                 return Err(failure.at("name"));
             };
-            if mark.is_on(&existing.tags, &wanted.tags) {
-                return Ok((existing, Origin::Made));
+            if let Some(tags) = mark.resumed(&existing.tags, &wanted.tags) {
+                return Ok((Found { tags, ..existing }, Origin::Made));
             }
             if !wanted.adopt {
                 return Err(failure.at("name"));

@@ -42,11 +42,15 @@ pub struct Change {
 }
 
 impl Change {
-    /// Compares what is `wanted` with what is `actual`; keys in `owned` that are wanted no more are removed.
+    /// Compares what is `wanted` with what is `actual`; keys in `owned` that are wanted no more are removed, and so is a mark that stayed.
     pub fn between(wanted: &Tags, actual: &Tags, owned: &Tags) -> Self {
         let put = wanted.iter().filter(|(key, value)| actual.get(*key) != Some(value));
         let remove = owned.keys().filter(|key| !wanted.contains_key(*key) && actual.contains_key(*key));
-        Self { put: put.map(|(k, v)| (k.clone(), v.clone())).collect(), remove: remove.cloned().collect() }
+        let stayed = actual.keys().filter(|key| *key == UNFINISHED && !wanted.contains_key(*key));
+        Self {
+            put: put.map(|(k, v)| (k.clone(), v.clone())).collect(),
+            remove: remove.chain(stayed).cloned().collect(),
+        }
     }
 }
 
@@ -185,6 +189,13 @@ mod tests {
         );
         assert_eq!(change.put, tags(&[("a", "2")]));
         assert_eq!(change.remove, BTreeSet::from(["old".to_owned()]));
+    }
+
+    #[test]
+    fn a_mark_that_stayed_goes_with_the_next_change() {
+        let (plain, marked) = (tags(&[("a", "1")]), tags(&[("a", "1"), (UNFINISHED, "m")]));
+        assert_eq!(Change::between(&plain, &marked, &plain).remove, BTreeSet::from([UNFINISHED.to_owned()]));
+        assert_eq!(Change::between(&marked, &marked, &plain), Change::default(), "it is still being made");
     }
 
     #[test]

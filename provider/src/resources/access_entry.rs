@@ -97,8 +97,9 @@ impl Resource for AccessEntry {
         let aws = &session.aws_of(&planned).await?;
         let model = resolve(&session, &planned)?;
         let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
+        let mut answered = session.answered(aws);
         let (arn, origin) = create(aws, ctx, &model, adopt).await?;
-        session.finish(aws, origin.marked(Marked::Eks(arn.clone())));
+        answered.made(origin, Marked::Eks(arn.clone()));
         Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)
     }
 
@@ -204,12 +205,14 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
         }
         Err(failure) if failure.kind == Kind::InUse => {
             let existing = find(aws, model).await?;
-            let is_begun = existing.as_ref().is_some_and(|found| mark.is_on(&found.tags, &wanted));
-            let ours = adopt || is_begun;
+            let resumed = existing.as_ref().and_then(|found| mark.resumed(&found.tags, &wanted));
+            let (ours, origin) =
+                (adopt || resumed.is_some(), if resumed.is_some() { Origin::Made } else { Origin::Adopted });
             match existing {
                 Some(found) if ours && Some(&found.r#type) == model.r#type.as_ref() => {
-                    retag_eks(aws, &found.arn, &Change::between(&wanted, &found.tags, &Tags::new())).await?;
-                    Ok((found.arn, if is_begun { Origin::Made } else { Origin::Adopted }))
+                    let tags = resumed.unwrap_or(found.tags);
+                    retag_eks(aws, &found.arn, &Change::between(&wanted, &tags, &Tags::new())).await?;
+                    Ok((found.arn, origin))
                 }
                 Some(found) if ours => Err(failure.of_kind(Kind::Exists).with_fix(format!(
                     "The existing entry has type {}: set `type` to that, or delete the entry.",

@@ -62,6 +62,8 @@ enum Earlier {
     None,
     /// Nobody knows whether it was carried out.
     Unanswered,
+    /// The ConfigMap says that a creation wrote the entry: this one, or one of a run that died.
+    Begun,
 }
 
 /// The annotation of the ConfigMap that marks an entry: an entry itself has no room for a mark.
@@ -81,6 +83,13 @@ impl Note {
     fn continues(&self, live: Option<&ConfigMap>) -> bool {
         let found = live.and_then(|map| map.metadata.annotations.as_ref()?.get(&self.key));
         self.mark.as_ref().is_some_and(|mark| mark.continues(found.map(String::as_str)))
+    }
+
+    /// Says whether a mark is there that nothing stands for any more: what is written now has none.
+    fn is_stale(&self, live: Option<&ConfigMap>) -> bool {
+        let is_there =
+            live.is_some_and(|map| map.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(&self.key)));
+        self.mark.is_none() && is_there
     }
 
     fn write(&self, metadata: &mut ObjectMeta) {
@@ -115,8 +124,8 @@ impl AwsAuthEntry {
                     && found.groups.iter().collect::<BTreeSet<_>>() == entry.groups.iter().collect()
             };
             match roles.find(&entry.role_arn) {
-                Some(found) if same(&found) && (adopt || earlier == Earlier::Unanswered) => Ok(false),
-                Some(found) if !adopt => {
+                Some(found) if same(&found) && (adopt || earlier != Earlier::None) => Ok(false),
+                Some(found) if !adopt && earlier != Earlier::Begun => {
                     let what = format!("the role has an entry already, as {:?}", found.username);
                     Err(Failure::new(Kind::Exists, &doing, what).at("role_arn"))
                 }
@@ -130,7 +139,11 @@ impl AwsAuthEntry {
         let note = Note::of(&model.role_arn, mark);
         change(ctx, &client, &doing, &note, &edit).await?;
         if note.mark.is_some() {
-            session.finishing().after_answer(async move { unmark(&client, &note).await });
+            let note = Arc::new(note);
+            session.finishing().after_answer(move || {
+                let (client, note) = (client.clone(), Arc::clone(&note));
+                async move { unmark(&client, &note).await }
+            });
         }
         Ok(planned.clone().with("id", model.role_arn))
     }
@@ -286,9 +299,10 @@ async fn attempt(
 ) -> Result<Result<(), Failure>, Error> {
     let live = find(client).await?;
     if note.continues(live.as_ref()) {
-        *earlier = Earlier::Unanswered;
+        *earlier = Earlier::Begun;
     }
-    let edited = parse(live.as_ref()).and_then(|mut roles| Ok(edit(&mut roles, *earlier)?.then_some(roles)));
+    let stale = note.is_stale(live.as_ref());
+    let edited = parse(live.as_ref()).and_then(|mut roles| Ok((edit(&mut roles, *earlier)? || stale).then_some(roles)));
     let text = edited.and_then(|roles| {
         let text = roles.map(|roles| roles.render()).transpose();
         text.map_err(|what| Failure::new(Kind::Unexpected, doing, what))

@@ -175,7 +175,7 @@ impl ControllerPolicy {
         let tags: Tags = tfplugin::from_value(&tags)?;
         let owned = session.owned(prior);
         let mut arns = before.arns.unwrap_or_default();
-        let (mut kept, mut made) = (arns.clone(), Vec::new());
+        let (mut kept, mut answered) = (arns.clone(), session.answered(aws));
         let state = scope::with_policy(planned.with("id", model.name()).with("tags_all", tags.clone()), Some(&policy));
         let parts = managed_policy::parts(model.name(), &policy);
         for (name, text) in &parts {
@@ -184,13 +184,12 @@ impl ControllerPolicy {
             let known = arns.get(name).map(String::as_str);
             let (arn, origin) = managed_policy::converge(aws.iam(), ctx, &part, known, adopt).await?;
             if origin == Origin::Made {
-                made.push(Marked::Iam(IamObject::Policy(arn.clone())));
                 kept.insert(name.clone(), arn.clone());
                 ctx.save(with_arns(state.clone(), &kept));
+                answered.made(origin, Marked::Iam(IamObject::Policy(arn.clone())));
             }
             arns.insert(name.clone(), arn);
         }
-        session.finish(aws, made);
         arns.retain(|name, _| parts.contains_key(name));
         Ok(with_arns(state, &arns))
     }

@@ -151,16 +151,15 @@ impl Resource for ControllerRole {
         let aws = session.aws().await?;
         let planned = scope::with_policy(planned, Some(&documents.policy)).with("association_id", Value::Null);
         // The role comes before its managed policies: with it in state, they are found again whatever happens next.
-        let begun = iam_role::begin(&session, ctx, &planned, &documents.trust).await?;
-        let (origin, marked) = (begun.origin, begun.marked());
+        let mut answered = session.answered(aws);
+        let begun = iam_role::begin(&session, ctx, &planned, &documents.trust, &mut answered).await?;
+        let origin = begun.origin;
         let purpose = purpose(aws, ctx, &model, &planned, &documents).await?;
         let state = iam_role::finish(&session, ctx, planned, begun, &purpose).await?;
         if origin == Origin::Made {
             ctx.save(state.clone());
         }
-        let state = associate(aws, ctx, &model, state, &Tags::new()).await?;
-        session.finish(aws, marked);
-        Ok(state)
+        associate(aws, ctx, &model, state, &Tags::new()).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {

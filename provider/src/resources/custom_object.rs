@@ -108,12 +108,16 @@ impl CustomObject {
         if origin == Origin::Made {
             ctx.save(state.clone());
         }
-        self.kind.settle(ctx, &client, &state).await?;
+        let settled = self.kind.settle(ctx, &client, &state).await;
         if origin == Origin::Made {
+            // state has it however that ended
             let (kind, name) = (self.kind, state.get("name").as_str().unwrap_or_default().to_owned());
-            self.session().finishing().after_answer(async move { kind.unmark(&client, &name).await });
+            self.session().finishing().after_answer(move || {
+                let (client, name) = (client.clone(), name.clone());
+                async move { kind.unmark(&client, &name).await }
+            });
         }
-        Ok(state)
+        settled.map(|()| state)
     }
 
     /// Reads the object into state. State in which the required attribute `always` is null comes from an import: then all fields are read.

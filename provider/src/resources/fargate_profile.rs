@@ -132,13 +132,13 @@ impl Resource for FargateProfile {
         let _turn = ctx.run(lock.lock()).await?;
         let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
         let (arn, origin) = create(aws, ctx, &model, adopt).await?;
-        let marked = origin.marked(Marked::Eks(arn.clone()));
+        let mut answered = session.answered(aws);
+        answered.made(origin, Marked::Eks(arn.clone()));
         let state = tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model.clone() })?;
         if origin == Origin::Made {
             ctx.save(state.clone());
         }
         wait_active(aws, ctx, &model).await?;
-        session.finish(aws, marked);
         Ok(state)
     }
 
@@ -266,8 +266,7 @@ fn is_leaving(found: &SdkProfile) -> bool {
 }
 
 /// Takes over a profile that exists already, if it is what is wanted and serves no other cluster. EKS cannot change one but for its tags.
-async fn take(aws: &Aws, model: &Model, found: &SdkProfile, doing: &str) -> Result<String, Failure> {
-    let tags = tags_of(found);
+async fn take(aws: &Aws, model: &Model, found: &SdkProfile, tags: Tags, doing: &str) -> Result<String, Failure> {
     let there = render(model, found, tags.clone());
     let wanted = model.tags_all.clone().unwrap_or_default();
     let differing: Vec<&'static str> = [
@@ -318,11 +317,13 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
                 // one that goes makes room; none is another profile of the cluster that changes
                 None => Ok(None),
                 Some(found) if is_leaving(&found) => Ok(None),
-                Some(found) if mark.is_on(&tags_of(&found), &wanted) => {
-                    Ok(Some((take(aws, model, &found, &doing).await?, Origin::Made)))
-                }
-                Some(found) if adopt => Ok(Some((take(aws, model, &found, &doing).await?, Origin::Adopted))),
-                Some(_) => Err(failure.of_kind(Kind::Exists).at("name")),
+                Some(found) => match (mark.resumed(&tags_of(&found), &wanted), adopt) {
+                    (Some(tags), _) => Ok(Some((take(aws, model, &found, tags, &doing).await?, Origin::Made))),
+                    (None, true) => {
+                        Ok(Some((take(aws, model, &found, tags_of(&found), &doing).await?, Origin::Adopted)))
+                    }
+                    (None, false) => Err(failure.of_kind(Kind::Exists).at("name")),
+                },
             },
             Kind::Missing => Err(failure.of_kind(Kind::NoCluster).at("cluster_name").with_fix(format!(
                 "There is no such cluster in region {}: check `cluster_name` and `region`.",

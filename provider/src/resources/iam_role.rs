@@ -9,7 +9,7 @@ use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Schema, Ti
 
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
-use crate::aws::marked::Marked;
+use crate::aws::marked::{Answered, Marked};
 use crate::aws::names::LONGEST_ROLE;
 use crate::aws::role::{self, Found, Owned, Wanted};
 use crate::aws::tags::{IamObject, Tags};
@@ -166,30 +166,28 @@ pub struct Begun {
     pub origin: Origin,
 }
 
-impl Begun {
-    /// Gives what is to be unmarked once the creation is answered.
-    pub fn marked(&self) -> Option<Marked> {
-        self.origin.marked(Marked::Iam(IamObject::Role(self.found.name.clone())))
-    }
-}
-
 /// Creates the role with its policies.
 pub async fn create(session: &Session, ctx: &Context, planned: Value, purpose: &Purpose) -> Result<Value, Diagnostics> {
-    let begun = begin(session, ctx, &planned, &purpose.trust).await?;
-    let marked = begun.marked();
-    let state = finish(session, ctx, planned, begun, purpose).await?;
-    session.finish(session.aws().await?, marked);
-    Ok(state)
+    let mut answered = session.answered(session.aws().await?);
+    let begun = begin(session, ctx, &planned, &purpose.trust, &mut answered).await?;
+    finish(session, ctx, planned, begun, purpose).await
 }
 
 /// Creates the role without policies, or takes one over; from the moment that one was made, state has it.
-pub async fn begin(session: &Session, ctx: &Context, planned: &Value, trust: &str) -> Result<Begun, Diagnostics> {
+pub async fn begin(
+    session: &Session,
+    ctx: &Context,
+    planned: &Value,
+    trust: &str,
+    answered: &mut Answered<'_>,
+) -> Result<Begun, Diagnostics> {
     let aws = session.aws().await?;
     let wanted = wanted(session, planned, &Purpose { trust: trust.to_owned(), ..Purpose::default() })?;
     let (found, origin) = role::create(aws.iam(), ctx, &wanted).await?;
     if origin == Origin::Made {
         let tags = session.owned_part(&found.tags, Some(&wanted.tags));
         ctx.save(render(planned, &found, &tags, &found.attached));
+        answered.made(origin, Marked::Iam(IamObject::Role(found.name.clone())));
         role::shown(aws.iam(), ctx, &found.name).await?;
     }
     Ok(Begun { found, origin })

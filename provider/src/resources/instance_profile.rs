@@ -105,17 +105,16 @@ impl Resource for InstanceProfile {
         let session = self.handle.session();
         let aws = session.aws().await?;
         let model = resolve(&session, &planned)?;
+        let mut answered = session.answered(aws);
         let (bare, origin) = create(aws, &session, &model).await?;
         if origin == Origin::Made {
             let own = session.owned_part(&bare.tags, model.tags_all.as_ref());
             ctx.save(tfplugin::to_value(&render(&model, &Found { tags: own, ..bare.clone() }))?);
+            answered.made(origin, Marked::Iam(IamObject::InstanceProfile(bare.name.clone())));
         }
         converge(aws, ctx, &bare, &model, &Tags::new()).await?;
-        let marked = origin.marked(Marked::Iam(IamObject::InstanceProfile(bare.name.clone())));
         let now = Found { role: model.role_name.clone(), tags: model.tags_all.clone().unwrap_or_default(), ..bare };
-        let state = tfplugin::to_value(&render(&model, &now))?;
-        session.finish(aws, marked);
-        Ok(state)
+        Ok(tfplugin::to_value(&render(&model, &now))?)
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -203,7 +202,7 @@ async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<(Found, O
     match call.set_tags(Some(iam_tags(&mark.on(&wanted)))).send().await {
         Ok(answer) => answer
             .instance_profile()
-            .map(|profile| (Found::from(profile), Origin::Made))
+            .map(|profile| (Found { tags: wanted, ..Found::from(profile) }, Origin::Made))
             .ok_or_else(|| Failure::new(Kind::Unexpected, &doing, "IAM answered without the instance profile")),
         Err(e) => {
             let failure = Failure::aws(&doing, e).at("name");
@@ -211,8 +210,8 @@ async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<(Found, O
                 return Err(failure);
             }
             let Some(existing) = profile::find(aws.iam(), &name).await? else { return Err(failure) };
-            if mark.is_on(&existing.tags, &wanted) {
-                return Ok((existing, Origin::Made));
+            if let Some(tags) = mark.resumed(&existing.tags, &wanted) {
+                return Ok((Found { tags, ..existing }, Origin::Made));
             }
             if !model.adopt.unwrap_or(session.model().adopt_existing) {
                 return Err(failure);

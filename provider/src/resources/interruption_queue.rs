@@ -13,7 +13,7 @@ use tfplugin::{
 use super::statement::{self, Statement};
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
-use crate::aws::marked::Marked;
+use crate::aws::marked::{Answered, Marked};
 use crate::aws::names::{self, LONGEST_QUEUE, is_region};
 use crate::aws::queue::{self, EVENTS, Event, Queue};
 use crate::aws::role::check_adoptable;
@@ -138,11 +138,9 @@ impl Resource for InterruptionQueue {
         let aws = &session.aws_of(&planned).await?;
         let model = resolve(&session, &planned)?;
         let name = model.name.clone().unwrap_or_default();
-        let (found, origin) = create_or_adopt(&session, aws, ctx, &name, &model).await?;
-        let marked = origin.marked(Marked::Queue(found.url.clone()));
-        let state = finish(aws, ctx, &name, model, found, &Before { model: Model::default(), origin }).await?;
-        session.finish(aws, marked);
-        Ok(state)
+        let mut answered = session.answered(aws);
+        let (found, origin) = create_or_adopt(&session, aws, ctx, &name, &model, &mut answered).await?;
+        finish(aws, ctx, &name, model, found, &Before { model: Model::default(), origin }).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -317,36 +315,46 @@ async fn create_or_adopt(
     ctx: &Context,
     name: &str,
     model: &Model,
+    answered: &mut Answered<'_>,
 ) -> Result<(Queue, Origin), Diagnostics> {
     let doing = format!("create queue {name:?}");
     let wanted = wanted(model);
     let mark = Mark::new();
-    let save = |url: &str| -> Result<(), Diagnostics> {
+    let mut save = |url: &str| -> Result<(), Diagnostics> {
         ctx.save(tfplugin::to_value(&partial(model, &Queue { url: url.to_owned(), ..Queue::default() }))?);
+        answered.made(Origin::Made, Marked::Queue(url.to_owned()));
         Ok(())
     };
     // CreateQueue answers an existing queue's URL when the attributes agree: look first, so that nothing is taken over by chance.
-    let existing = queue::url_of(aws, name).await?;
-    let url = match &existing {
-        Some(url) => url.clone(),
-        None => {
-            let url = queue::create(aws, ctx, name, &wanted, &mark).await?;
-            save(&url)?;
-            url
-        }
+    let (url, is_new) = match queue::url_of(aws, name).await? {
+        Some(url) => (url, false),
+        None => match queue::create(aws, ctx, name, &wanted, &mark).await {
+            Ok(url) => {
+                save(&url)?;
+                (url, true)
+            }
+            // one that was made a moment ago is not looked up everywhere yet
+            Err(failure) if failure.kind == Kind::Exists => (queue::url_of(aws, name).await?.ok_or(failure)?, false),
+            Err(failure) => return Err(failure.into()),
+        },
     };
     let Some(found) = queue::find(aws, &url).await? else {
         return Err(Failure::new(Kind::Unexpected, doing, "SQS has the queue but does not show it").into());
     };
-    if mark.is_on(&found.tags, &wanted.tags) {
-        save(&url)?;
+    if let Some(tags) = mark.resumed(&found.tags, &wanted.tags) {
+        if !is_new {
+            save(&url)?;
+        }
+        return Ok((Queue { tags, ..found }, Origin::Made));
+    }
+    if is_new {
         return Ok((found, Origin::Made));
     }
-    if existing.is_some() && !model.adopt.unwrap_or(session.model().adopt_existing) {
+    if !model.adopt.unwrap_or(session.model().adopt_existing) {
         return Err(Failure::new(Kind::Exists, doing, format!("there is a queue {url}")).at("name").into());
     }
     check_adoptable(&doing, &found.tags, &wanted.tags).map_err(|f| f.at("name"))?;
-    Ok((found, if existing.is_some() { Origin::Adopted } else { Origin::Made }))
+    Ok((found, Origin::Adopted))
 }
 
 /// What was known before queue and rules are brought to what is wanted.

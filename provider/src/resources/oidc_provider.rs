@@ -125,14 +125,15 @@ impl Resource for OidcProvider {
             .into());
         };
         // cut off, it may be made all the same: the next apply knows it by its mark
+        let mut answered = session.answered(aws);
         let (arn, found, origin) = ctx.carry_out(create_or_adopt(aws, &url, &model)).await??;
         let adopted = Some(origin == Origin::Adopted);
         let state = Model { id: Some(arn.clone()), arn: Some(arn.clone()), url: Some(url), adopted, ..model };
         ctx.save(tfplugin::to_value(&state)?);
+        answered.made(origin, Marked::Iam(IamObject::OidcProvider(arn.clone())));
         if let Some(found) = found {
             converge(aws, &arn, &found, &state, &Tags::new()).await?;
         }
-        session.finish(aws, origin.marked(Marked::Iam(IamObject::OidcProvider(arn))));
         Ok(tfplugin::to_value(&state)?)
     }
 
@@ -240,10 +241,12 @@ async fn create_or_adopt(aws: &Aws, url: &str, model: &Model) -> Result<(String,
             let suffix = format!(":oidc-provider/{}", without_scheme(url));
             let mut arns = list.open_id_connect_provider_list().iter().filter_map(|entry| entry.arn());
             let Some(arn) = arns.find(|arn| arn.ends_with(&suffix)) else { return Err(failure) };
-            match find(aws, arn).await? {
-                Some(found) if mark.is_on(&found.tags, &tags) => Ok((arn.to_owned(), Some(found), Origin::Made)),
-                Some(_) if model.adopt == Some(false) => Err(failure),
-                found => Ok((arn.to_owned(), found, Origin::Adopted)),
+            let found = find(aws, arn).await?;
+            let resumed = found.as_ref().and_then(|found| mark.resumed(&found.tags, &tags));
+            match (found, resumed) {
+                (Some(found), Some(tags)) => Ok((arn.to_owned(), Some(Found { tags, ..found }), Origin::Made)),
+                (Some(_), None) if model.adopt == Some(false) => Err(failure),
+                (found, _) => Ok((arn.to_owned(), found, Origin::Adopted)),
             }
         }
     }

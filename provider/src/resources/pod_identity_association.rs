@@ -117,7 +117,7 @@ impl Resource for PodIdentityAssociation {
         let (mark, wanted) = (Mark::new(), model.tags_all.clone().unwrap_or_default());
         let existing = pod_identity::find(aws, &model.subject()).await?;
         let origin = match &existing {
-            Some(found) if !mark.is_on(&found.tags, &wanted) => Origin::Adopted,
+            Some(found) if mark.resumed(&found.tags, &wanted).is_none() => Origin::Adopted,
             _ => Origin::Made,
         };
         if let Some(found) = existing
@@ -130,7 +130,7 @@ impl Resource for PodIdentityAssociation {
         }
         let tags = if origin == Origin::Made { mark.on(&wanted) } else { wanted };
         let association = model.ensure(aws, ctx, &tags, &Tags::new()).await?;
-        session.finish(aws, origin.marked(Marked::Eks(association.arn.clone())));
+        session.answered(aws).made(origin, Marked::Eks(association.arn.clone()));
         Ok(tfplugin::to_value(&model.associated(association))?)
     }
 

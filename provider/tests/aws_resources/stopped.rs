@@ -346,3 +346,42 @@ async fn what_is_made_without_a_wait_is_kept_too() {
     iam.delete_role().role_name(&node).send().await.unwrap();
     assert_eq!(sandbox.what_exists(), before);
 }
+
+/// OpenTofu itself dies, so that nobody hears the provider, which lives on for a moment: what it had begun stays marked, and the next run goes on
+/// with it.
+#[test]
+fn what_a_run_had_begun_that_died_itself_is_gone_on_with() {
+    let Some(sandbox) = Sandbox::find("died") else { return };
+    let before = sandbox.what_exists();
+    let name = unique("died");
+    let role = format!("resource \"karp_node_role\" \"this\" {{\n  name = {name:?}\n}}\n");
+    let stand = sandbox.stand(&format!("PROVIDER\n{role}resource \"karp_oidc_provider\" \"this\" {{}}\n"));
+    let each = |door: &str| {
+        for action in ["CreateOpenIDConnectProvider", "CreateRole"] {
+            sandbox.door("POST", door, &json!({ "action": action }).to_string());
+        }
+    };
+    each("/_karp/hold");
+    let mut running = stand.begin(&APPLY);
+    let begin = Instant::now();
+    let held = || sandbox.door("GET", "/_karp/held", "");
+    while held()["CreateOpenIDConnectProvider"] != 1 || held()["CreateRole"] != 1 {
+        assert!(begin.elapsed() < PATIENCE && !running.is_over(), "both are made: {}", running.end().text);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let providers = running.providers();
+    assert_eq!(providers.len(), 1);
+    // kills it
+    drop(running);
+    each("/_karp/release");
+    while std::fs::exists(format!("/proc/{}", providers[0])).unwrap() {
+        assert!(begin.elapsed() < PATIENCE, "the provider outlived OpenTofu");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_ne!(sandbox.what_exists(), before, "both were made");
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(sandbox.adopted_spot_role(&stand), None);
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
