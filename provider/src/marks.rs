@@ -53,12 +53,8 @@ pub struct Mark(String);
 impl Mark {
     /// Makes the mark of a creation that begins now.
     pub fn new() -> Self {
-        Self::at(Timestamp::now())
-    }
-
-    fn at(time: Timestamp) -> Self {
         let number = CREATIONS.fetch_add(1, Ordering::Relaxed);
-        Self(format!("{time:.0}/{}/{}-{number}", *RUN, std::process::id()))
+        Self(format!("{:.0}/{}/{}-{number}", Timestamp::now(), *RUN, std::process::id()))
     }
 
     /// Returns the value of the tag or annotation.

@@ -22,6 +22,8 @@ use crate::report::{Failure, Kind};
 
 /// An EKS token is good for 15 minutes; a client with one is replaced well before.
 const KUBE_CLIENT_AGE: Duration = Duration::from_secs(10 * 60);
+/// A plan looks no longer for what it need not know.
+const FORESIGHT: Duration = Duration::from_secs(5);
 /// What each object has of these, it has as soon as it was looked at.
 const TOLD: [&str; 6] = ["arn", "requirements", "role_arn", "subnet_selector_terms", "template", "url"];
 
@@ -293,6 +295,14 @@ impl Session {
             }
             Err(failure) => Err(failure.into()),
         }
+    }
+
+    /// Looks at plan for what the apply finds out as well; nothing with `offline_plan`, or where it cannot be seen soon.
+    pub async fn foresee<T>(&self, ctx: &Context, look: impl Future<Output = Option<T>>) -> Option<T> {
+        if self.model.offline_plan {
+            return None;
+        }
+        tokio::time::timeout(FORESIGHT, ctx.run(look)).await.ok()?.ok()?
     }
 
     /// Notes that a controller was waited for in vain.

@@ -25,7 +25,7 @@ impl Marked {
         let change = Change { put: Tags::new(), remove: BTreeSet::from([UNFINISHED.to_owned()]) };
         match self {
             Self::Iam(object) => object.retag(aws.iam(), &change).await,
-            Self::Queue(url) => retag_queue(aws, url, change).await,
+            Self::Queue(url) => retag_queue(aws, url, &change).await,
             Self::Eks(arn) => retag_eks(aws, arn, &change).await,
         }
     }

@@ -161,7 +161,7 @@ pub async fn converge(aws: &Aws, found: &Queue, wanted: &Queue, owned: &Tags) ->
         let call = aws.sqs().set_queue_attributes().queue_url(url).set_attributes(Some(attributes));
         call.send().await.map_err(|e| Failure::aws(format!("configure queue {url}"), e))?;
     }
-    retag_queue(aws, url, Change::between(&wanted.tags, &found.tags, owned)).await
+    retag_queue(aws, url, &Change::between(&wanted.tags, &found.tags, owned)).await
 }
 
 /// Gives the rules that work: event to rule name, for each that is there, enabled, matching, and aimed at the queue.

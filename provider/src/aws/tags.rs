@@ -145,13 +145,13 @@ pub fn from_iam_tags(tags: &[Tag]) -> Tags {
 }
 
 /// Changes the tags of a queue.
-pub async fn retag_queue(aws: &Aws, url: &str, change: Change) -> Result<(), Failure> {
+pub async fn retag_queue(aws: &Aws, url: &str, change: &Change) -> Result<(), Failure> {
     if !change.put.is_empty() {
-        let call = aws.sqs().tag_queue().queue_url(url).set_tags(Some(change.put.into_iter().collect()));
+        let call = aws.sqs().tag_queue().queue_url(url).set_tags(Some(change.put.clone().into_iter().collect()));
         call.send().await.map_err(|e| Failure::aws(format!("tag queue {url}"), e).at("tags"))?;
     }
     if !change.remove.is_empty() {
-        let call = aws.sqs().untag_queue().queue_url(url).set_tag_keys(Some(change.remove.into_iter().collect()));
+        let call = aws.sqs().untag_queue().queue_url(url).set_tag_keys(Some(change.remove.iter().cloned().collect()));
         call.send().await.map_err(|e| Failure::aws(format!("untag queue {url}"), e).at("tags"))?;
     }
     Ok(())

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use aws_sdk_ec2::types::{Filter, Tag};
 use serde::{Deserialize, Serialize};
@@ -21,8 +20,6 @@ use crate::session::Aws;
 const DEFAULT_KEY: &str = "karpenter.sh/discovery";
 /// EC2 takes at most 200 values in one filter and 1000 resources in one tagging call; both stay well below.
 const BATCH: usize = 100;
-/// A plan waits no longer to hear whose the tags are: the apply finds out as well.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The discovery tag of some subnets and security groups.
 pub struct DiscoveryTags {
@@ -191,7 +188,7 @@ impl DiscoveryTags {
     async fn foresee(&self, ctx: &Context, change: &PlannedChange) -> Option<Diagnostic> {
         let session = self.handle.session();
         let same = ["key", "resource_ids", "value"].iter().all(|name| !change.changed(*name));
-        if session.model().offline_plan || change.is_destroy() || same {
+        if change.is_destroy() || same {
             return None;
         }
         let model: Model = tfplugin::from_value(&change.planned).ok()?;
@@ -201,7 +198,7 @@ impl DiscoveryTags {
             let found = session.aws_of(&change.planned).await.ok()?.reads().tags(&model.resource_ids).await.ok()?;
             Some(found.into_iter().filter_map(|(id, mut tags)| Some((id, tags.remove(&model.key)?))).collect())
         };
-        let actual = tokio::time::timeout(PATIENCE, ctx.run(look)).await.ok()?.ok()??;
+        let actual = session.foresee(ctx, look).await?;
         let foreign = foreign(&model, &actual, ours.as_ref())?;
         let key = &model.key;
         Some(if model.overwrites() {

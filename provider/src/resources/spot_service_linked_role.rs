@@ -1,7 +1,6 @@
 //! `karp_spot_service_linked_role`: the role by which EC2 starts spot instances in the account.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use aws_sdk_iam::types::DeletionTaskStatusType;
 use serde::{Deserialize, Serialize};
@@ -18,9 +17,6 @@ use crate::session::Aws;
 /// The service whose role it is; its roles, and no others, lie on this path.
 const SERVICE: &str = "spot.amazonaws.com";
 const PATH: &str = "/aws-service-role/spot.amazonaws.com/";
-
-/// A plan waits no longer for IAM than this.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The service-linked role of EC2 Spot.
 pub struct SpotServiceLinkedRole {
@@ -60,12 +56,8 @@ impl SpotServiceLinkedRole {
     /// Looks at plan whether the role exists; nothing where that cannot be seen, and the apply finds out.
     async fn foresee(&self, ctx: &Context) -> Option<Found> {
         let session = self.handle.session();
-        if session.model().offline_plan {
-            return None;
-        }
         let look = async { find(session.aws().await.ok()?).await.ok().flatten() };
-        let looked = tokio::time::timeout(PATIENCE, ctx.run(look)).await;
-        looked.ok()?.ok()?
+        session.foresee(ctx, look).await
     }
 }
 

@@ -100,6 +100,13 @@ impl Sandbox {
         let interface = instance.network_interfaces()[0].network_interface_id().unwrap().to_owned();
         (instance.instance_id().unwrap().to_owned(), zone, interface)
     }
+
+    /// Lists what exists but for an interface of an instance that has ended: the emulator keeps it, EC2 deletes it.
+    fn inventory_without(&self, interface: &str) -> Value {
+        let mut all = self.door("GET", "/_karp/inventory", "");
+        all["network_interfaces"].as_array_mut().unwrap().retain(|id| *id != interface);
+        all
+    }
 }
 
 #[tokio::test]
@@ -144,10 +151,7 @@ async fn nothing_is_left_although_no_controller_runs() {
     for kind in ["nodepools", "nodeclaims", "nodes"] {
         assert!(!kubectl.names(kind).contains(&cluster), "{kind}");
     }
-    let mut after = sandbox.door("GET", "/_karp/inventory", "");
-    // The emulator keeps the interface of an instance that has ended; EC2 deletes it.
-    after["network_interfaces"].as_array_mut().unwrap().retain(|id| *id != interface);
-    assert_eq!(after, before, "something is left");
+    assert_eq!(sandbox.inventory_without(&interface), before, "something is left");
 }
 
 /// The provider dies while the sweep ends an instance: the teardown stays in state, and the next destroy ends what is left.
@@ -180,10 +184,7 @@ async fn a_sweep_whose_provider_is_killed_is_ended_by_the_next_destroy() {
         assert!(stand.attribute("karp_teardown.this", "id").is_string(), "{action}: {}", stand.state());
     }
     stand.destroy();
-    let mut after = sandbox.door("GET", "/_karp/inventory", "");
-    // The emulator keeps the interface of an instance that has ended; EC2 deletes it.
-    after["network_interfaces"].as_array_mut().unwrap().retain(|id| *id != interface);
-    assert_eq!(after, before, "something is left");
+    assert_eq!(sandbox.inventory_without(&interface), before, "something is left");
 }
 
 #[tokio::test]
