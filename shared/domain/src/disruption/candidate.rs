@@ -226,16 +226,18 @@ pub(super) fn is_ours(class: &ClassRef) -> bool {
     &*class.group == crate::cluster::NODE_CLASS_GROUP
 }
 
-/// The base of a budget: initialized nodes. Those that are going or not ready use it up.
+/// The base of a budget: initialized nodes. Those that are going or not ready use it up; so does one that is going and was not seen to be
+/// initialized, since it may have been a moment ago.
 fn count(counts: &mut BTreeMap<Arc<str>, Counts>, host: &Host) {
     let (Some(pool), Some(node)) = (host.pool(), &host.node) else { return };
     let ends = host.claim.as_ref().is_some_and(|claim| claim.since(conditions::INSTANCE_TERMINATING).is_some());
-    if !node.is_initialized() || ends {
+    let (initialized, leaving) = (node.is_initialized(), host.is_leaving());
+    if ends || !(initialized || leaving) {
         return;
     }
     let counts = counts.entry(pool.into()).or_default();
-    counts.total += 1;
-    counts.disrupting += u32::from(host.is_leaving() || node.ready != Readiness::Ready);
+    counts.total += u32::from(initialized);
+    counts.disrupting += u32::from(leaving || node.ready != Readiness::Ready);
 }
 
 fn entry(

@@ -523,6 +523,24 @@ fn a_set_never_takes_more_than_the_budget() {
     }
 }
 
+/// It may have been initialized a moment ago, which the watch has not shown yet.
+#[test]
+fn a_node_that_goes_uses_the_budget_up_also_before_it_is_seen_to_be_initialized() {
+    let budgets = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "1"}]});
+    for (going, least) in [(true, 0), (false, 1)] {
+        let mut objects = vec![class(), with(pool("default", on_demand()), &[("spec.disruption", budgets.clone())])];
+        let [mut fresh, claim] = node("fresh", "default", "m7i.large", "us-east-1a", CapacityType::OnDemand);
+        fresh["metadata"]["labels"].as_object_mut().unwrap().remove("karpenter.sh/initialized");
+        if going {
+            fresh["spec"]["taints"] = json!([{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]);
+        }
+        objects.extend([fresh, claim]);
+        objects.extend(node("idle", "default", "m7i.large", "us-east-1a", CapacityType::OnDemand));
+        let (_, plan) = plan(&objects);
+        assert_eq!(plan.commands.len(), least, "{going}: {:?}", plan.verdicts);
+    }
+}
+
 #[test]
 fn a_pod_of_any_kind_may_ask_to_be_left_alone() {
     let mut objects = two("m7i.2xlarge", &[("p", "1")]);
