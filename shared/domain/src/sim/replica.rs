@@ -45,8 +45,9 @@ impl<'d> Replica<'d> {
         }
     }
 
-    /// What it knew is gone, what it wrote is not.
-    fn restart(&mut self, world: &World) {
+    /// What it knew is gone, what it wrote is not: the process after it lists all that is there, whatever the second is.
+    fn restart(&mut self, world: &mut World) {
+        world.note();
         *self = Replica::begin(self.decisions, self.name, self.lives + 1, self.elector.is_some(), world);
         // nothing can be listed before
         self.paused = world.returns();

@@ -187,7 +187,7 @@ impl World {
     }
 
     /// Notes how things are, for those who watch.
-    fn note(&mut self) {
+    pub(super) fn note(&mut self) {
         self.past.claims.note(self.now, &self.claims);
         self.past.nodes.note(self.now, &self.nodes);
         self.past.pods.note(self.now, &self.pods);

@@ -66,7 +66,7 @@ fn s18_warnings_of_instances_that_no_claim_names_yet() {
             false
         }
     }
-    let faults = Faults { warns_permille: 30, watch_lag_seconds: 8, cut_permille: 10, scales_permille: 20, ..calm() };
+    let faults = Faults { warns_permille: 60, watch_lag_seconds: 8, cut_permille: 10, scales_permille: 20, ..calm() };
     case("S-18", 60, faults).catches(&Flaw);
 }
 

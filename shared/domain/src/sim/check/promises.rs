@@ -48,6 +48,16 @@ fn standing(world: &World, pool: &Pool) -> u64 {
     world.claims.values().filter(|claim| is_of(pool, claim) && !goes(claim)).count() as u64
 }
 
+/// Says whether each pool has as many nodes as its limits allow, all of which take pods.
+pub(super) fn no_pool_may_grow(world: &World) -> bool {
+    let is_full = |pool: &Pool| {
+        pool.limits
+            .iter()
+            .any(|(resource, limit)| resource == NODES && Quantity::from_units(standing(world, pool) as i64) >= limit)
+    };
+    world.pools.iter().all(|pool| is_full(pool))
+}
+
 impl Watch {
     /// S-4: a pool never has more than its limits: nodes, and what launched ones hold.
     pub(super) fn limits(&mut self, world: &World) {
