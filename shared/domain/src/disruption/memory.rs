@@ -1,5 +1,6 @@
 //! What is remembered between plans: pools whose commands failed, moves that did not last, and how far searches came.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -80,8 +81,8 @@ pub struct Memory {
 pub struct Resume {
     /// The node that is not as its pool wants it and was looked at last; none when all had their turn.
     pub(super) outdated: Option<Turn>,
-    /// Place in the order of nodes that could be cheaper.
-    pub(super) cheaper: usize,
+    /// The node behind which the next search for what could be cheaper begins; none when from the first.
+    pub(super) cheaper: Option<Rank>,
 }
 
 impl Resume {
@@ -100,6 +101,19 @@ pub(super) struct Turn {
     pub(super) since: Option<Timestamp>,
     /// Its claim.
     pub(super) claim: Arc<str>,
+}
+
+/// Orders nodes that could be cheaper: what saves most per eviction first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    ratio: Reverse<u64>,
+    claim: Arc<str>,
+}
+
+impl Rank {
+    pub(super) fn of(entry: &Entry) -> Self {
+        Rank { ratio: Reverse(entry.saving_ratio()), claim: entry.candidate.claim.clone() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

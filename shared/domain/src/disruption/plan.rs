@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::begun::Purpose;
 use super::candidate::{Entry, Field};
 use super::consolidation::{Move, cheaper, renew};
-use super::memory::{Origin, Resume, Turn};
+use super::memory::{Origin, Rank, Resume, Turn};
 use super::purse::Purse;
 use super::sets::{Found, Search};
 use super::{Approval, Candidate, Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
@@ -40,7 +40,8 @@ pub enum Method {
     /// Sets of nodes, by what they save per eviction.
     #[default]
     Sets,
-    /// The first node that can go alone, as Karpenter's single-node consolidation does; a measure for the other.
+    /// The first node that can go alone, from the dearest per disruption in each plan, as Karpenter's single-node consolidation does; a measure for
+    /// the other.
     OneByOne,
 }
 
@@ -216,6 +217,8 @@ impl Planner<'_, '_> {
     }
 
     /// The set of nodes found that saves most per eviction, deleted or replaced by fewer or cheaper nodes.
+    ///
+    /// A plan goes on behind what the last one found or looked at: no set whose command comes to nothing each time keeps others waiting.
     fn consolidate(&mut self) -> Option<Command> {
         // their places would have to be found anew for each look at what could be given up
         if let Some(pods) = self.field.burst {
@@ -233,21 +236,29 @@ impl Planner<'_, '_> {
             let reason = reason.or_else(|| resting.reason(entry));
             self.verdicts[at] = reason.map(Verdict::Keep);
         }
+        let rank = |at: &usize| Rank::of(&self.field.entries[*at]);
         let mut order = self.open();
-        order.sort_by_key(|at| (std::cmp::Reverse(self.field.entries[*at].saving_ratio()), *at));
-        let start = if order.is_empty() { 0 } else { self.memory.resume.cheaper % order.len() };
+        order.sort_by_cached_key(rank);
+        let start = self.resume.cheaper.as_ref().map_or(0, |last| order.partition_point(|at| rank(at) <= *last));
         order.rotate_left(start);
         let search = Search::run(self.field, &order, self.method);
-        let looked = search.refused.len();
         for (at, reason) in &search.refused {
             self.verdicts[*at] = Some(Verdict::Keep(reason.clone()));
         }
-        // a search that found nothing goes on where it ended, and otherwise one further, so that other neighbours are tried together
-        self.resume.cheaper = match search.found {
-            Some(_) => 0,
-            None if search.is_cut_short() => start + looked.max(1),
-            None => start + 1,
+        let looked = search.refused.len();
+        let behind = match &search.found {
+            // as Karpenter does
+            Some(_) if self.method == Method::OneByOne => None,
+            // whatever becomes of what was found
+            Some(found) => order.iter().rposition(|at| found.members.contains(at)),
+            None if search.is_cut_short() => Some(looked.saturating_sub(1)),
+            // the next begins one further, so that other neighbours are tried together
+            None => Some(0),
         };
+        // while none may go, as where one that rests takes the whole budget, the place is kept
+        if !order.is_empty() {
+            self.resume.cheaper = behind.map(|at| rank(&order[at]));
+        }
         let Found { members, change } = search.found?;
         let answer = Ok(change);
         for at in &members {

@@ -1,8 +1,9 @@
 //! A search looks at so much in one pass and goes on in the next: every node has its turn within as many passes as its number says.
 
+use jiff::SignedDuration;
 use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::Snapshot;
-use karp_domain::disruption::{Cause, Memory, plan_with};
+use karp_domain::disruption::{Cause, Decided, Memory, plan_with};
 use serde_json::json;
 
 use crate::world::{self, TYPES, catalogue, class, node, pool, running, with};
@@ -55,4 +56,44 @@ fn a_node_that_could_be_cheaper_has_its_turn_however_many_stay() {
         );
         assert!(count < 1000 || passes > 1, "one pass looked at all {count}");
     }
+}
+
+/// A node that saves most per eviction, one that could go as well, and a full one that keeps both; one may go at a time.
+fn two_could_go() -> Snapshot {
+    let only = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m7i.xlarge"]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
+    let budgets = json!([{"nodes": "1"}]);
+    let mut objects = vec![class(), with(pool("default", only), &[("spec.disruption.budgets", budgets)])];
+    for (name, pods) in [("first", 1), ("second", 4), ("third", 10)] {
+        objects.extend(node(name, "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
+        objects.extend((0..pods).map(|at| running(&format!("{name}-{at}"), name, "200m", "64Mi")));
+    }
+    world::snapshot(&objects, catalogue(TYPES))
+}
+
+#[test]
+fn a_command_that_never_holds_keeps_no_other_waiting() {
+    const REST: SignedDuration = SignedDuration::from_secs(15);
+    let (mut memory, mut decided) = (Memory::default(), Decided::default());
+    let mut snapshot = two_could_go();
+    let start = snapshot.now;
+    let mut void = 0;
+    let begun = loop {
+        let rested = decided.rested(REST, snapshot.now);
+        let (front, other): (Vec<_>, Vec<_>) =
+            rested.into_iter().partition(|command| &*command.candidates[0].claim == "default-first");
+        void += front.len();
+        if let Some(command) = other.into_iter().next() {
+            break command;
+        }
+        assert!(snapshot.now < start + SignedDuration::from_mins(5), "only the first is ever tried: {void} times");
+        let mut seen = snapshot.clone();
+        decided.apply(&mut seen);
+        let plan = plan_with(&seen, &memory);
+        memory.examined(plan.resume);
+        let admitted = plan.commands.into_iter().filter(|command| decided.admits(command)).collect();
+        assert_eq!(decided.take(admitted, snapshot.now), []);
+        snapshot.now += SignedDuration::from_secs(1);
+    };
+    assert_eq!((void, begun.cause, &*begun.candidates[0].claim), (1, Cause::Underutilized, "default-second"));
 }
