@@ -53,6 +53,10 @@ const BUILD_DIST: [&str; 7] = ["build", "--profile", "dist", "-p", "terraform-pr
 /// Holds both to what issue 7 promises.
 const RELEASED_FIGURES: [&str; 7] =
     ["test", "-p", "terraform-provider-karp", "--test", "figures", "--", "--test-threads=1"];
+/// Takes what a release publishes as its users would.
+const RELEASED: [&str; 5] = ["test", "-p", "sandbox", "--test", "released"];
+/// Names the folder of a release to it.
+const RELEASE: &str = "KARP_RELEASE";
 /// What `--deep` measures by tests that do nothing unless they are asked to, one after the other, since each wants the machine for itself: the
 /// step, what asks for it, and cargo's arguments. docs/figures.md has what they came to.
 const MEASURED: [(&str, (&str, &str), &[&str]); 4] = [
@@ -155,6 +159,7 @@ impl Verify {
         }
         self.figures().await?;
         self.promises(&tools).await?;
+        self.release().await?;
         self.measured(&tools).await?;
         for number in 1..=DEEP_DEMOS {
             self.demo(&format!("demo-{number}")).await?;
@@ -391,6 +396,18 @@ impl Verify {
         env.insert("KARP_FIGURES_BIN".to_owned(), target.join("dist").display().to_string());
         self.cargo("released-figures", &RELEASED_FIGURES, &env).await?;
         sandbox.stop().await
+    }
+
+    /// All that a release publishes is made, and taken as its users would.
+    async fn release(&mut self) -> Result<()> {
+        let folder = self.folder.join("release");
+        let mut artifacts = self.sandbox("release-artifacts");
+        artifacts.arg("--out").arg(&folder);
+        if self.step("release-artifacts", artifacts).await? {
+            let env = BTreeMap::from([(RELEASE.to_owned(), folder.display().to_string())]);
+            self.cargo("released", &RELEASED, &env).await?;
+        }
+        Ok(())
     }
 
     /// Measures what wants the machine for itself, each on a sandbox where nothing has gone on before; what it came to stands in the record.
