@@ -39,17 +39,19 @@ fn a_promise_decides_an_expression_at_plan() {
     }
 }
 
+/// Terraform imports by identity since 1.12.
 #[test]
 fn an_import_by_identity_ends_on_an_empty_plan() {
     let import = "import {\n  to = showcase_note.a\n  identity = {\n    folder = \"DIR\"\n    title = \"a\"\n  }\n}\n";
-    let Some(stand) = Stand::new(&format!("{NOTE}{import}")) else { return };
-    std::fs::write(stand.path("a"), "one secret:0").unwrap();
-    let plan = stand.run(&["plan"]);
-    assert!(plan.contains("1 to import, 0 to add, 0 to change"), "{plan}");
-    stand.run(&["apply", "-auto-approve"]);
-    stand.assert_plan_is_empty();
-    let state = read(&stand, "terraform.tfstate");
-    assert!(state.contains("\"scheme\": \"file\""), "the state holds the whole identity: {state}");
+    for stand in Stand::of_each_from((1, 12), &format!("{NOTE}{import}")) {
+        std::fs::write(stand.path("a"), "one secret:0").unwrap();
+        let plan = stand.run(&["plan"]);
+        assert!(plan.contains("1 to import, 0 to add, 0 to change"), "{plan}");
+        stand.run(&["apply", "-auto-approve"]);
+        stand.assert_plan_is_empty();
+        let state = read(&stand, "terraform.tfstate");
+        assert!(state.contains("\"scheme\": \"file\""), "the state holds the whole identity: {state}");
+    }
 }
 
 #[test]

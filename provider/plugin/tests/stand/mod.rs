@@ -31,6 +31,19 @@ fn terraform() -> Option<PathBuf> {
     found
 }
 
+/// Says whether a Terraform has at least this version.
+fn is_from(program: &Path, least: (u32, u32)) -> bool {
+    let said = Command::new(program).args(["version", "-json"]).env("CHECKPOINT_DISABLE", "1").output().unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let version = said["terraform_version"].as_str().unwrap();
+    let mut parts = version.split('.').map(|part| part.parse::<u32>());
+    let able = matches!((parts.next(), parts.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= least);
+    if !able {
+        eprintln!("not run with Terraform {version}: it needs {}.{}", least.0, least.1);
+    }
+    able
+}
+
 /// Finds the OpenTofu that the sandbox built last: its folder's name tells its sources, which this crate does not know.
 fn newest_built() -> Option<PathBuf> {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
@@ -62,9 +75,10 @@ impl Stand {
         [tofu(), terraform()].into_iter().flatten().map(move |program| Self::of(program, config))
     }
 
-    /// Makes one for OpenTofu alone.
-    pub fn new(config: &str) -> Option<Self> {
-        Some(Self::of(tofu()?, config))
+    /// The same, for Terraform only where it has at least this version.
+    pub fn of_each_from(least: (u32, u32), config: &str) -> impl Iterator<Item = Self> {
+        let terraform = terraform().filter(|program| is_from(program, least));
+        [tofu(), terraform].into_iter().flatten().map(move |program| Self::of(program, config))
     }
 
     fn of(program: PathBuf, config: &str) -> Self {
