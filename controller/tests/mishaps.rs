@@ -175,6 +175,7 @@ async fn volumes_and_pods_hold_nodes_and_claims_need_no_pool() {
     let scenes: Vec<Named<'_>> = vec![
         ("a volume holds a node", Box::pin(stand.guest("volume").then(alone::held_by_a_volume))),
         ("a pod is not let go", Box::pin(stand.guest("kept").then(alone::refused))),
+        ("a pod is not let go to the end", Box::pin(stand.guest("end").then(alone::refused_to_the_end))),
         ("a claim is made by hand", Box::pin(stand.guest("own").then(alone::made_by_hand))),
     ];
     play(scenes).await;

@@ -1,10 +1,10 @@
 //! Claims that no pool made, and nodes that volumes hold, or pods that the cluster does not let go.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use karp_domain::api::{Ec2NodeClass, NodeClaim, conditions, labels};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -16,6 +16,9 @@ use crate::support::{create, until};
 
 /// How long something that must not happen is watched for: less than the half of a minute for which volumes are waited for at least.
 const WATCH: Duration = Duration::from_secs(10);
+
+/// `terminationGracePeriod` of a pool.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A node whose pods have gone stays until its volumes are detached, except those that several nodes can have at once.
 pub async fn held_by_a_volume(stand: Stand) {
@@ -64,7 +67,7 @@ pub async fn refused(stand: Stand) {
     spec["nodeName"] = json!(node_of(&pod));
     create::<Pod>(&pods, json!({ "metadata": { "name": "held" }, "spec": spec })).await;
     stand.until_running(2).await;
-    let refusal = Refusal::of_eviction(&stand.client, &stand.name, "held").await;
+    let refusal = Refusal::of_going(&stand.client, &stand.name, "held").await;
     let claims: Api<NodeClaim> = Api::all(stand.client.clone());
     claims.delete(&old.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
     until("the other pod runs elsewhere", async || {
@@ -90,6 +93,52 @@ pub async fn refused(stand: Stand) {
     refusal.lift().await;
     until("the claim is gone", async || claims.get_opt(&old.name_any()).await.is_ok_and(|left| left.is_none())).await;
     assert!(is_ending(&instance()), "{}", instance());
+    stand.leave().await;
+}
+
+/// A pod that the cluster lets go neither by eviction nor at the deadline does not keep its node past that; the node says what held it.
+pub async fn refused_to_the_end(stand: Stand) {
+    let mut pool = stand.pool_manifest(&stand.name, &stand.name, &["on-demand"]);
+    pool["spec"]["template"]["spec"]["terminationGracePeriod"] = json!(format!("{}s", DEADLINE.as_secs()));
+    create::<NodePool>(&Api::all(stand.client.clone()), pool).await;
+    stand.deployment(1, "500m").await;
+    stand.until_running(1).await;
+    let (old, pod) = (stand.mine::<NodeClaim>().await.remove(0), stand.running().await.remove(0));
+    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
+    let mut spec = stand.pod_spec("100m");
+    spec["nodeName"] = json!(node_of(&pod));
+    spec["terminationGracePeriodSeconds"] = json!(DEADLINE.as_secs() / 2);
+    create::<Pod>(&pods, json!({ "metadata": { "name": "held" }, "spec": spec })).await;
+    stand.until_running(2).await;
+    let refusal = Refusal::of_going(&stand.client, &stand.name, "held").await;
+    let (claims, since) = (Api::<NodeClaim>::all(stand.client.clone()), Instant::now());
+    claims.delete(&old.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
+    until("its forced deletion was refused", async || {
+        let refused = |line: &str| line.contains("pod cannot be deleted") && line.contains(&stand.name);
+        stand.log().lines().any(|line| refused(line) && line.contains(Refusal::WORDS))
+    })
+    .await;
+    let instance = || stand.aws.look(&format!("instance?id={}", instance_of(&old)));
+    assert!(since.elapsed() < DEADLINE && instance()["state"] == "running", "{:?}: {}", since.elapsed(), instance());
+    until("the node says what holds it", async || {
+        let told = stand.events("FailedDraining", &node_of(&pod)).await;
+        let says = |note: &String| note.contains("/held (") && note.contains(Refusal::WORDS);
+        told.iter().any(|event| event.message.as_ref().is_some_and(says))
+    })
+    .await;
+    until("the claim is gone", async || claims.get_opt(&old.name_any()).await.is_ok_and(|left| left.is_none())).await;
+    assert!(since.elapsed() >= DEADLINE, "it went after {:?}", since.elapsed());
+    assert!(is_ending(&instance()), "{}", instance());
+    let held = pods.get("held").await.expect("it is there");
+    assert!(held.metadata.deletion_timestamp.is_none(), "{held:?}");
+    refusal.lift().await;
+    // its node is gone: Kubernetes ends it, too
+    until("it is let go", async || {
+        let asked = pods.delete("held", &DeleteParams::default().grace_period(0)).await;
+        asked.is_err_and(|error| matches!(error, kube::Error::Api(status) if status.code == 404))
+    })
+    .await;
+    stand.until_running(1).await;
     stand.leave().await;
 }
 

@@ -28,7 +28,7 @@ impl Refusal {
         let labelled = format!("has(object.metadata.labels) && '{0}' in object.metadata.labels", labels::NODE_POOL);
         let ours = format!("{labelled} && object.metadata.labels['{}'] == '{pool}'", labels::NODE_POOL);
         let allowed = format!("object.metadata.name != '{probe}' && !({forbidden})");
-        let refusal = Self::made(client, pool, &rule, &ours, &allowed).await;
+        let refusal = Self::made(client, pool, &[rule], &ours, &allowed).await;
         let claims: Api<NodeClaim> = Api::all(client.clone());
         let probe: NodeClaim = serde_json::from_value(json!({
             "metadata": { "name": probe, "labels": { (labels::NODE_POOL): pool } },
@@ -45,13 +45,14 @@ impl Refusal {
         refusal
     }
 
-    /// Refuses each eviction of a pod; returns once it is in force.
-    pub async fn of_eviction(client: &Client, namespace: &str, pod: &str) -> Self {
-        let rule = json!({ "apiGroups": [""], "apiVersions": ["*"], "operations": ["CREATE"],
-            "resources": ["pods/eviction"] });
+    /// Refuses each eviction and deletion of a pod; returns once it is in force.
+    pub async fn of_going(client: &Client, namespace: &str, pod: &str) -> Self {
+        let rules = [("CREATE", "pods/eviction"), ("DELETE", "pods")].map(|(operation, resource)| {
+            json!({ "apiGroups": [""], "apiVersions": ["*"], "operations": [operation], "resources": [resource] })
+        });
         let ours = format!("request.namespace == '{namespace}'");
-        let allowed = format!("object.metadata.name != '{pod}'");
-        let refusal = Self::made(client, namespace, &rule, &ours, &allowed).await;
+        let allowed = format!("request.name != '{pod}'");
+        let refusal = Self::made(client, namespace, &rules, &ours, &allowed).await;
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let asked = json!({ "apiVersion": "policy/v1", "kind": "Eviction",
             "metadata": { "name": pod, "namespace": namespace } });
@@ -64,9 +65,9 @@ impl Refusal {
     }
 
     /// Makes the policy: what is `allowed` of what is `ours`, both in CEL.
-    async fn made(client: &Client, name: &str, rule: &Value, ours: &str, allowed: &str) -> Self {
+    async fn made(client: &Client, name: &str, rules: &[Value], ours: &str, allowed: &str) -> Self {
         let (policies, bindings) = (Api::all(client.clone()), Api::all(client.clone()));
-        let spec = json!({ "matchConstraints": { "resourceRules": [rule] },
+        let spec = json!({ "matchConstraints": { "resourceRules": rules },
             "matchConditions": [{ "name": "ours", "expression": ours }],
             "validations": [{ "expression": allowed, "message": Self::WORDS }] });
         create::<ValidatingAdmissionPolicy>(&policies, json!({ "metadata": { "name": name }, "spec": spec })).await;
