@@ -25,7 +25,7 @@ const STEPS: [(&str, &str, &[&str]); 63] = [
     ("002 004", "eksctl create cluster", &["karp_fargate_profile"]),
     ("002 004", "kind: ClusterConfig", &["cluster_name"]),
     ("002 004", "withOIDC: true", &["karp_oidc_provider"]),
-    ("000 002 004", "karpenter.sh/discovery", &["karp_discovery_tags.resource_ids"]),
+    ("000 002 003 004", "karpenter.sh/discovery", &["karp_discovery_tags.resource_ids"]),
     ("000", "terraform-aws-modules/vpc/aws", &[]),
     ("000", "terraform-aws-modules/security-group", &["karp_node_class.security_group_selector_terms"]),
     ("002 004", "aws eks describe-cluster", &["data.karp_cluster.endpoint"]),
@@ -112,6 +112,82 @@ fn each_step_of_the_articles_has_a_row_and_each_row_is_a_step() {
     for article in ["000", "001", "002", "003", "004"] {
         assert!(STEPS.iter().any(|(articles, ..)| articles.contains(article)), "{article}");
     }
+}
+
+/// The programs that the articles call.
+const PROGRAMS: [&str; 6] = ["aws", "curl", "eksctl", "helm", "kubectl", "terraform"];
+
+/// What a line of an article has the reader do, in the words of [`STEPS`]: commands by program and verbs, and what stands in manifests and HCL.
+fn told(line: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for piece in line.split(['|', ';']) {
+        let piece = piece.trim().trim_start_matches("> ").trim_start_matches("xargs -I{} ");
+        let mut words = piece.split_whitespace();
+        let Some(program) = words.next().filter(|word| PROGRAMS.contains(word)) else { continue };
+        let is_verb = |word: &&str| {
+            word.starts_with(|c: char| c.is_ascii_lowercase())
+                && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+        };
+        let verbs: Vec<&str> = words.take_while(is_verb).collect();
+        found.push([&[program], &verbs[..]].concat().join(" "));
+    }
+    let after = |mark: &str, ends: &[char]| {
+        let rest = line.split(mark).nth(1)?;
+        rest.split(ends).next().filter(|name| !name.is_empty()).map(str::to_owned)
+    };
+    let set = after("--set ", &['=']).map(|name| format!("--set {name}"));
+    let exported = after("export ", &['=']).map(|name| format!("export {name}"));
+    let kind = after("kind: ", &[' ', '\n']).filter(|kind| kind != "Deployment").map(|kind| format!("kind: {kind}"));
+    let hcl = ["resource \"", "data \""].into_iter().filter_map(|mark| after(mark, &['"']));
+    let older =
+        ["ttlSecondsAfterEmpty", "ttlSecondsUntilExpired", "karpenter.sh/provisioner-name", "karpenter.sh/discovery"];
+    let older = older.into_iter().filter(|name| line.contains(name)).map(str::to_owned);
+    found.extend(set.into_iter().chain(exported).chain(kind).chain(hcl).chain(older));
+    found
+}
+
+/// Says whether a step has what an article tells: the one begins with the words of the other.
+fn covers(step: &str, told: &str) -> bool {
+    let name = step.split('`').next().unwrap_or(step).trim_end_matches(':');
+    let (mut ours, mut theirs) = (name.split(' '), told.split(' '));
+    std::iter::from_fn(|| Some((ours.next()?, theirs.next()?))).all(|(ours, theirs)| ours == theirs)
+}
+
+/// Where the articles are beside the repository, nothing that they have the reader do is without a step.
+#[test]
+fn what_the_articles_have_the_reader_do_are_steps() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/seeds");
+    let Ok(files) = std::fs::read_dir(&folder) else {
+        eprintln!("skipped: the articles are not beside the repository");
+        return;
+    };
+    let (mut found, mut missing) = (0, Vec::new());
+    for file in files.flatten() {
+        let name = file.file_name().into_string().expect("a name");
+        let text = std::fs::read_to_string(file.path()).expect("an article");
+        for (at, line) in text.lines().enumerate() {
+            for told in told(line) {
+                found += 1;
+                if !STEPS.iter().any(|(articles, step, _)| articles.contains(&name[..3]) && covers(step, &told)) {
+                    missing.push(format!("{name}, line {}: {told}", at + 1));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "these are no steps: {missing:#?}");
+    assert!(found > 60, "{found} steps");
+}
+
+#[test]
+fn what_a_line_tells_is_read() {
+    assert_eq!(
+        told("> aws ec2 describe-x --a b | xargs -I{} aws ec2 delete-x"),
+        ["aws ec2 describe-x", "aws ec2 delete-x"]
+    );
+    assert_eq!(told("  --set controller.name=$(aws eks x)"), ["--set controller.name"]);
+    assert_eq!(told("Helm and kubectl are needed"), Vec::<String>::new());
+    assert!(covers("kubectl apply` of a Deployment", "kubectl apply") && covers("aws configure", "aws configure"));
+    assert!(!covers("kubectl get nodes", "kubectl get pods") && !covers("aws configure", "aws sts"));
 }
 
 /// Finds an attribute by its path.
