@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karp_domain::api::{NodeClaim, NodePool, conditions, labels};
+use karp_domain::api::{NodeClaim, conditions, labels};
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -211,9 +211,7 @@ pub async fn budget(stand: Stand) {
 
 /// A budget without room holds a node until the deadline that its pool sets: then its pods go, and it with them.
 pub async fn bounded(stand: Stand) {
-    let mut pool = stand.pool_manifest(&stand.name, &stand.name, &["on-demand"]);
-    pool["spec"]["template"]["spec"]["terminationGracePeriod"] = json!(format!("{}s", GRACE.as_secs()));
-    create::<NodePool>(&Api::all(stand.client.clone()), pool).await;
+    stand.bounded_pool(GRACE).await;
     stand.deployment(1, "500m").await;
     stand.until_running(1).await;
     let budgets = no_room(&stand).await;

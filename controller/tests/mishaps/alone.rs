@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, conditions, labels};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, conditions, labels};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -56,30 +56,41 @@ pub async fn held_by_a_volume(stand: Stand) {
     stand.leave().await;
 }
 
+/// Makes a pod `held` beside another, with so many seconds of grace, which the cluster lets go in no way until the refusal is lifted.
+async fn hold(stand: &Stand, beside: &Pod, grace_seconds: u64) -> (Api<Pod>, Refusal) {
+    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
+    let mut spec = stand.pod_spec("100m");
+    spec["nodeName"] = json!(node_of(beside));
+    spec["terminationGracePeriodSeconds"] = json!(grace_seconds);
+    create::<Pod>(&pods, json!({ "metadata": { "name": "held" }, "spec": spec })).await;
+    stand.until_running(2).await;
+    (pods, Refusal::of_going(&stand.client, &stand.name, "held").await)
+}
+
+/// Waits until a node's event says that this pod holds it, and what the cluster has against its going.
+async fn until_told(stand: &Stand, node: &str) {
+    until("the node says what holds it", async || {
+        let told = stand.events("FailedDraining", node).await;
+        let says = |note: &String| note.contains("/held (") && note.contains(Refusal::WORDS);
+        told.iter().any(|event| event.message.as_ref().is_some_and(says))
+    })
+    .await;
+}
+
 /// A pod whose eviction the cluster refuses holds its node, and says so; the node's other pods leave all the same.
 pub async fn refused(stand: Stand) {
     stand.pool(&["on-demand"]).await;
     stand.deployment(1, "500m").await;
     stand.until_running(1).await;
     let (old, pod) = (stand.mine::<NodeClaim>().await.remove(0), stand.running().await.remove(0));
-    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
-    let mut spec = stand.pod_spec("100m");
-    spec["nodeName"] = json!(node_of(&pod));
-    create::<Pod>(&pods, json!({ "metadata": { "name": "held" }, "spec": spec })).await;
-    stand.until_running(2).await;
-    let refusal = Refusal::of_going(&stand.client, &stand.name, "held").await;
+    let (pods, refusal) = hold(&stand, &pod, 1).await;
     let claims: Api<NodeClaim> = Api::all(stand.client.clone());
     claims.delete(&old.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
     until("the other pod runs elsewhere", async || {
         stand.running().await.iter().any(|one| one.name_any() != "held" && one.uid() != pod.uid())
     })
     .await;
-    until("the node says what holds it", async || {
-        let told = stand.events("FailedDraining", &node_of(&pod)).await;
-        let says = |note: &String| note.contains("/held (") && note.contains(Refusal::WORDS);
-        told.iter().any(|event| event.message.as_ref().is_some_and(says))
-    })
-    .await;
+    until_told(&stand, &node_of(&pod)).await;
     assert!(pods.get("held").await.expect("it is there").metadata.deletion_timestamp.is_none());
     // also while it is not asked for again
     tokio::time::sleep(WATCH).await;
@@ -98,19 +109,11 @@ pub async fn refused(stand: Stand) {
 
 /// A pod that the cluster lets go neither by eviction nor at the deadline does not keep its node past that; the node says what held it.
 pub async fn refused_to_the_end(stand: Stand) {
-    let mut pool = stand.pool_manifest(&stand.name, &stand.name, &["on-demand"]);
-    pool["spec"]["template"]["spec"]["terminationGracePeriod"] = json!(format!("{}s", DEADLINE.as_secs()));
-    create::<NodePool>(&Api::all(stand.client.clone()), pool).await;
+    stand.bounded_pool(DEADLINE).await;
     stand.deployment(1, "500m").await;
     stand.until_running(1).await;
     let (old, pod) = (stand.mine::<NodeClaim>().await.remove(0), stand.running().await.remove(0));
-    let pods: Api<Pod> = Api::namespaced(stand.client.clone(), &stand.name);
-    let mut spec = stand.pod_spec("100m");
-    spec["nodeName"] = json!(node_of(&pod));
-    spec["terminationGracePeriodSeconds"] = json!(DEADLINE.as_secs() / 2);
-    create::<Pod>(&pods, json!({ "metadata": { "name": "held" }, "spec": spec })).await;
-    stand.until_running(2).await;
-    let refusal = Refusal::of_going(&stand.client, &stand.name, "held").await;
+    let (pods, refusal) = hold(&stand, &pod, DEADLINE.as_secs() / 2).await;
     let (claims, since) = (Api::<NodeClaim>::all(stand.client.clone()), Instant::now());
     claims.delete(&old.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
     until("its forced deletion was refused", async || {
@@ -120,12 +123,7 @@ pub async fn refused_to_the_end(stand: Stand) {
     .await;
     let instance = || stand.aws.look(&format!("instance?id={}", instance_of(&old)));
     assert!(since.elapsed() < DEADLINE && instance()["state"] == "running", "{:?}: {}", since.elapsed(), instance());
-    until("the node says what holds it", async || {
-        let told = stand.events("FailedDraining", &node_of(&pod)).await;
-        let says = |note: &String| note.contains("/held (") && note.contains(Refusal::WORDS);
-        told.iter().any(|event| event.message.as_ref().is_some_and(says))
-    })
-    .await;
+    until_told(&stand, &node_of(&pod)).await;
     until("the claim is gone", async || claims.get_opt(&old.name_any()).await.is_ok_and(|left| left.is_none())).await;
     assert!(since.elapsed() >= DEADLINE, "it went after {:?}", since.elapsed());
     assert!(is_ending(&instance()), "{}", instance());

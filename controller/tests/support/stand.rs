@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -248,6 +249,13 @@ impl Stand {
     /// Makes this test's pool.
     pub async fn pool(&self, capacity_types: &[&str]) {
         let pool = self.pool_manifest(&self.name, &self.name, capacity_types);
+        create::<NodePool>(&Api::all(self.client.clone()), pool).await;
+    }
+
+    /// Makes this test's pool, whose nodes are on demand and drain for so long at most: `terminationGracePeriod`.
+    pub async fn bounded_pool(&self, grace: Duration) {
+        let mut pool = self.pool_manifest(&self.name, &self.name, &["on-demand"]);
+        pool["spec"]["template"]["spec"]["terminationGracePeriod"] = json!(format!("{}s", grace.as_secs()));
         create::<NodePool>(&Api::all(self.client.clone()), pool).await;
     }
 
