@@ -31,8 +31,16 @@ pub fn write_cli_config(folder: &Path, provider: &Path) -> Result<PathBuf> {
         }
         std::os::unix::fs::symlink(provider, &link).with_context(|| format!("linking {}", link.display()))?;
     }
+    write_mirror_config(folder, &mirror)
+}
+
+/// Writes a CLI configuration by which `init` finds what a folder mirrors, and nothing on a network.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_mirror_config(folder: &Path, mirror: &Path) -> Result<PathBuf> {
     let config = folder.join("tofu.tfrc");
-    let path = serde_json::to_string(&mirror)?;
+    let path = serde_json::to_string(mirror)?;
     let text = format!(
         "provider_installation {{\n  filesystem_mirror {{\n    path = {path}\n  }}\n}}\ndisable_checkpoint = true\n"
     );
@@ -40,8 +48,11 @@ pub fn write_cli_config(folder: &Path, provider: &Path) -> Result<PathBuf> {
     Ok(config)
 }
 
-/// Terraform names a platform as Go does.
-fn platform() -> Result<String> {
+/// Returns this machine's platform as Terraform names it, which is as Go does.
+///
+/// # Errors
+/// When its architecture has no name there.
+pub fn platform() -> Result<String> {
     let system = match std::env::consts::OS {
         "macos" => "darwin",
         other => other,

@@ -10,9 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use flate2::read::GzDecoder;
-use sandbox::{layout::Layout, tofu::Workspace, tools::Tools};
+use sandbox::{
+    layout::Layout,
+    release::sha256,
+    tofu::{self, Workspace},
+    tools::Tools,
+};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -28,28 +32,20 @@ output "cores" {
 }
 "#;
 
-/// The folder of the release, and what files for this machine's architecture have in their names.
-fn release() -> Option<(PathBuf, &'static str)> {
+/// The folder of the release, and what files for this machine's platform have in their names.
+fn release() -> Option<(PathBuf, String)> {
     let Some(folder) = std::env::var_os("KARP_RELEASE").filter(|value| !value.is_empty()) else {
         eprintln!("skipped: no release in KARP_RELEASE");
         return None;
     };
-    let architecture = match std::env::consts::ARCH {
-        "aarch64" => "linux_arm64",
-        _ => "linux_amd64",
-    };
     // cargo runs tests in the package's folder, and people name it from the checkout's
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    Some((root.join(folder), architecture))
-}
-
-fn sha256(content: &[u8]) -> String {
-    hex::encode(Sha256::digest(content))
+    Some((root.join(folder), tofu::platform().unwrap()))
 }
 
 #[tokio::test]
 async fn tofu_installs_the_provider_from_its_zip_and_asks_it() {
-    let Some((folder, architecture)) = release() else { return };
+    let Some((folder, platform)) = release() else { return };
     let Some(tools) = Tools::built(&Layout::here().unwrap()).unwrap() else {
         eprintln!("skipped: the sandbox's tools are not built");
         return;
@@ -58,11 +54,9 @@ async fn tofu_installs_the_provider_from_its_zip_and_asks_it() {
     let mirror = place.path().join("mirror");
     let packed = mirror.join("registry.opentofu.org/karp/karp");
     std::fs::create_dir_all(&packed).unwrap();
-    let zip = format!("terraform-provider-karp_{VERSION}_{architecture}.zip");
+    let zip = format!("terraform-provider-karp_{VERSION}_{platform}.zip");
     std::fs::copy(folder.join(&zip), packed.join(&zip)).unwrap();
-    let config = place.path().join("tofu.tfrc");
-    let text = format!("provider_installation {{\n  filesystem_mirror {{\n    path = {mirror:?}\n  }}\n}}\n");
-    std::fs::write(&config, text).unwrap();
+    let config = tofu::write_mirror_config(place.path(), &mirror).unwrap();
     let source = place.path().join("source");
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("main.tf"), ASKS).unwrap();
@@ -76,8 +70,8 @@ async fn tofu_installs_the_provider_from_its_zip_and_asks_it() {
 
 #[test]
 fn the_images_program_runs_with_nothing_around_it() {
-    let Some((folder, architecture)) = release() else { return };
-    let layout = folder.join(format!("karp-controller_{VERSION}_{architecture}_oci"));
+    let Some((folder, platform)) = release() else { return };
+    let layout = folder.join(format!("karp-controller_{VERSION}_{platform}_oci"));
     let blob = |descriptor: &Value| {
         let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
         let content = std::fs::read(layout.join("blobs/sha256").join(digest)).unwrap();

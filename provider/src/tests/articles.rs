@@ -137,7 +137,7 @@ fn told(line: &str) -> Vec<String> {
     };
     let set = after("--set ", &['=']).map(|name| format!("--set {name}"));
     let exported = after("export ", &['=']).map(|name| format!("export {name}"));
-    let kind = after("kind: ", &[' ', '\n']).filter(|kind| kind != "Deployment").map(|kind| format!("kind: {kind}"));
+    let kind = after("kind: ", &[' ']).filter(|kind| kind != "Deployment").map(|kind| format!("kind: {kind}"));
     let hcl = ["resource \"", "data \""].into_iter().filter_map(|mark| after(mark, &['"']));
     let older =
         ["ttlSecondsAfterEmpty", "ttlSecondsUntilExpired", "karpenter.sh/provisioner-name", "karpenter.sh/discovery"];

@@ -22,6 +22,8 @@ use comfy_table::Table;
 use self::{archive::Entry, binaries::Binaries, checksums::Files, origin::Origin, sbom::Linked};
 use crate::{layout::Layout, progress::Step};
 
+pub use checksums::sha256;
+
 mod archive;
 mod binaries;
 mod checksums;
