@@ -496,20 +496,22 @@ impl<'o> Outcome<'o> {
         Ok(())
     }
 
-    /// Whether a daemon keeps a pod out of the domain that another new node brings it into: it runs there before the pod's own node is up.
+    /// Whether a pod and a daemon of another new node keep each other out of the domain that both bring their node into: the daemon runs there
+    /// before the pod's own node is up.
     fn meets_a_daemon(&self, pod: &Value, node: usize) -> bool {
         let mine = &self.places[node].labels;
         let others = self.places.iter().enumerate().filter(|(at, place)| *at != node && place.is_new);
         others.flat_map(|(_, place)| self.daemons_on(place).map(move |daemon| (place, daemon))).any(
             |(place, daemon)| {
-                let shares = |term: &&Value| {
-                    let key = term["topologyKey"].as_str().unwrap();
-                    mine.get(key).is_some_and(|value| place.labels.get(key) == Some(value))
+                let keeps = |owner: &Value, met: &Value| {
+                    let shares = |term: &&Value| {
+                        let key = term["topologyKey"].as_str().unwrap();
+                        mine.get(key).is_some_and(|value| place.labels.get(key) == Some(value))
+                    };
+                    let terms = required_terms(owner, "podAntiAffinity").iter();
+                    terms.filter(shares).any(|term| self.term_selects(owner, term, met))
                 };
-                required_terms(&daemon, "podAntiAffinity")
-                    .iter()
-                    .filter(shares)
-                    .any(|term| self.term_selects(&daemon, term, pod))
+                keeps(&daemon, pod) || keeps(pod, &daemon)
             },
         )
     }
