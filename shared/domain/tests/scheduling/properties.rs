@@ -138,12 +138,15 @@ fn newcomers(count: usize) -> (Value, Vec<Value>) {
     (pool("own", own), (0..count).map(newcomer).collect())
 }
 
-/// Whether what a pod asks of others, or of nodes that it cannot be on, may mean newcomers or their nodes.
+/// Whether what a pod asks of others, or of nodes that it cannot be on, may mean newcomers or their nodes: a spread counts the nodes that a pod's
+/// volume keeps it from.
 fn may_mind(objects: &[Value]) -> bool {
-    objects
-        .iter()
-        .map(Value::to_string)
-        .any(|text| text.contains(r#""namespaceSelector":{}"#) || text.contains(r#""nodeAffinityPolicy":"Ignore""#))
+    objects.iter().map(Value::to_string).any(|text| {
+        let holds = |part: &str| text.contains(part);
+        holds(r#""namespaceSelector":{}"#)
+            || holds(r#""nodeAffinityPolicy":"Ignore""#)
+            || holds(r#""whenUnsatisfiable":"DoNotSchedule""#) && holds(r#""persistentVolumeClaim""#)
+    })
 }
 
 proptest! {
