@@ -2,6 +2,8 @@
 
 mod world;
 
+use std::panic::catch_unwind;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::SignedDuration;
@@ -624,20 +626,25 @@ fn mixed_faults_under_many_seeds() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (first, seeds) = (number("KARP_SIM_SEED").unwrap_or(1), number("KARP_SIM_SEEDS").unwrap_or(6));
     println!("seeds {first} to {}", first + seeds - 1);
-    let lived = &AtomicU64::new(0);
+    let (lived, failed) = (&AtomicU64::new(0), &Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for part in 0..2 {
             scope.spawn(move || {
                 for seed in (first + part..first + seeds).step_by(2) {
-                    live(seed);
+                    // a life that fails says why, and the others are played all the same
+                    if catch_unwind(|| live(seed)).is_err() {
+                        failed.lock().unwrap().push(seed);
+                    }
                     let lived = lived.fetch_add(1, Ordering::Relaxed) + 1;
                     if lived.is_multiple_of(100) {
-                        println!("{lived} lives, no invariant broken");
+                        println!("{lived} lives, {} of them broke an invariant", failed.lock().unwrap().len());
                     }
                 }
             });
         }
     });
+    let failed = failed.lock().unwrap();
+    assert!(failed.is_empty(), "seeds whose lives broke an invariant: {failed:?}");
 }
 
 #[test]
