@@ -15,6 +15,8 @@ use crate::observe::unread::Guarded;
 
 /// The name under which karp writes fields.
 pub const FIELD_MANAGER: &str = "karpenter";
+/// The value of the label that keeps load balancers away, where karp set it (Karpenter's).
+const KEPT_OFF: &str = "karpenter";
 /// Tries of a read-change-write of one node; each loses only to another writer in the same moment.
 const WRITE_TRIES: usize = 5;
 
@@ -35,7 +37,12 @@ pub enum Effect {
         /// Name of the node.
         node: Arc<str>,
     },
-    /// Let new pods come again.
+    /// Keep new pods and load balancers off a node that goes for certain.
+    Retire {
+        /// Name of the node.
+        node: Arc<str>,
+    },
+    /// Let new pods come again, and load balancers that karp kept off.
     Untaint {
         /// Name of the node.
         node: Arc<str>,
@@ -68,8 +75,9 @@ pub async fn apply(client: &Client, effect: &Effect) -> kube::Result<Outcome> {
             unless(created, |status| status.is_already_exists())
         }
         Effect::DeleteNodeClaim { name, uid } => delete::<NodeClaim>(client, name, uid).await,
-        Effect::Taint { node } => set_disrupted(client, node, true).await,
-        Effect::Untaint { node } => set_disrupted(client, node, false).await,
+        Effect::Taint { node } => edit_named(client, node, |node| disruption(node, Disruption::Tainted)).await,
+        Effect::Retire { node } => edit_named(client, node, |node| disruption(node, Disruption::Retired)).await,
+        Effect::Untaint { node } => edit_named(client, node, |node| disruption(node, Disruption::Over)).await,
         Effect::Nominate { pod, uid, node } => nominate(client, pod, uid, node).await,
     }
 }
@@ -117,26 +125,48 @@ pub fn disrupted_taint() -> Taint {
     Taint { key: labels::DISRUPTED.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() }
 }
 
-/// Sets or takes the disrupted taint, and with it the label that keeps load balancers away.
-async fn set_disrupted(client: &Client, name: &str, on: bool) -> kube::Result<Outcome> {
-    let balancers = if on { json!("karpenter") } else { Value::Null };
-    let Some(node) = Api::<Node>::all(client.clone()).get_opt(name).await? else { return Ok(Outcome::Nothing) };
-    edit_node(client, &node, |node| {
-        let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-        if on == taints.iter().any(|taint| taint.key == labels::DISRUPTED) {
-            return None;
-        }
-        if on {
-            taints.push(disrupted_taint());
-        } else {
+/// How far a node is kept to itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Disruption {
+    /// It is not.
+    Over,
+    /// New pods stay away. What runs there may be needed for long yet, and so are those who send it requests.
+    Tainted,
+    /// Load balancers stay away, too.
+    Retired,
+}
+
+/// Returns the patch that brings the disrupted taint, and the label that keeps load balancers away, to what they should be; none where they are. A
+/// label that somebody else set stays as it is.
+fn disruption(node: &Node, wanted: Disruption) -> Option<Value> {
+    let mut patch = json!({});
+    let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let tainted = taints.iter().any(|taint| taint.key == labels::DISRUPTED);
+    if tainted != (wanted != Disruption::Over) {
+        if tainted {
             taints.retain(|taint| taint.key != labels::DISRUPTED);
+        } else {
+            taints.push(disrupted_taint());
         }
-        Some(json!({
-            "metadata": { "labels": { (labels::EXCLUDE_FROM_BALANCERS): balancers } },
-            "spec": { "taints": taints },
-        }))
-    })
-    .await
+        patch["spec"] = json!({ "taints": taints });
+    }
+    let label = match (node.labels().get(labels::EXCLUDE_FROM_BALANCERS).map(String::as_str), wanted) {
+        (None, Disruption::Retired) => Some(json!(KEPT_OFF)),
+        (Some(KEPT_OFF), Disruption::Over) => Some(Value::Null),
+        _ => None,
+    };
+    if let Some(label) = label {
+        patch["metadata"] = json!({ "labels": { (labels::EXCLUDE_FROM_BALANCERS): label } });
+    }
+    patch.as_object().is_some_and(|patch| !patch.is_empty()).then_some(patch)
+}
+
+/// The same as [`edit_node`] for a node that was not seen.
+async fn edit_named(client: &Client, name: &str, change: impl Fn(&Node) -> Option<Value>) -> kube::Result<Outcome> {
+    match Api::<Node>::all(client.clone()).get_opt(name).await? {
+        Some(node) => edit_node(client, &node, change).await,
+        None => Ok(Outcome::Nothing),
+    }
 }
 
 /// Writes what `change` makes of a node as a merge patch: first of the node as it was seen, then, whenever another wrote in between, as the API
@@ -206,13 +236,19 @@ pub async fn evict(client: &Client, pod: &PodKey, uid: &str) -> kube::Result<Evi
             let answer = match status.code {
                 // Gone, or another pod of that name.
                 404 | 409 => Answer::Done,
-                429 => Answer::Budget,
+                429 if is_of_a_budget(&status) => Answer::Budget,
                 _ => Answer::Failed(status.message.into()),
             };
             Ok(Eviction { answer, code: status.code })
         }
         Err(error) => Err(error),
     }
+}
+
+/// Says whether an eviction was refused for a PodDisruptionBudget, and not because the API server is busy.
+fn is_of_a_budget(status: &kube::core::Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == "DisruptionBudget")
 }
 
 /// Deletes a pod with a shortened grace, past the deadline that its owner set for the drain.
@@ -402,6 +438,36 @@ mod tests {
             let expected: Vec<String> = (1..=rivals + 1).map(|version| version.to_string()).collect();
             assert_eq!(*shown.lock().expect("free"), expected, "each decision is made on what is there");
             assert_eq!(state.lock().expect("free").0, 0);
+        }
+    }
+
+    #[test]
+    fn load_balancers_leave_a_node_that_goes_and_come_back_to_one_that_stays() {
+        let node = |labels: Value, taints: Value| -> Node {
+            serde_json::from_value(json!({ "metadata": { "labels": labels }, "spec": { "taints": taints } }))
+                .expect("a node")
+        };
+        let (other, ours) = (json!({ "key": "other", "effect": "NoSchedule" }), json!(disrupted_taint()));
+        let label = |value: Value| json!({ (labels::EXCLUDE_FROM_BALANCERS): value });
+        let (tainted, retired, over) = (Disruption::Tainted, Disruption::Retired, Disruption::Over);
+        let cases = [
+            // the label, the taints, what is wanted; the label and the taints that are written
+            (json!({}), json!([other]), tainted, None, Some(json!([other, ours]))),
+            (json!({}), json!([other]), retired, Some(json!("karpenter")), Some(json!([other, ours]))),
+            (json!({}), json!([other, ours]), retired, Some(json!("karpenter")), None),
+            (label(json!("karpenter")), json!([ours]), retired, None, None),
+            (label(json!("karpenter")), json!([other, ours]), over, Some(Value::Null), Some(json!([other]))),
+            (label(json!("karpenter")), json!([other]), over, Some(Value::Null), None),
+            // somebody else's, whatever comes and goes
+            (label(json!("")), json!([]), retired, None, Some(json!([ours]))),
+            (label(json!("")), json!([ours]), over, None, Some(json!([]))),
+            (json!({}), json!([other]), over, None, None),
+        ];
+        for (before, taints, wanted, written, tainted) in cases {
+            let patch = disruption(&node(before.clone(), taints.clone()), wanted).unwrap_or_default();
+            let part = |path: &str| patch.pointer(path).cloned();
+            let label = format!("/metadata/labels/{}", labels::EXCLUDE_FROM_BALANCERS.replace('/', "~1"));
+            assert_eq!((part(&label), part("/spec/taints")), (written, tainted), "{before} {taints}");
         }
     }
 

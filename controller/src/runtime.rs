@@ -145,6 +145,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         buffers: std::sync::Mutex::default(),
         unreadable: std::sync::Mutex::default(),
         evictions: std::sync::Mutex::default(),
+        drained: std::sync::Mutex::default(),
         written: Default::default(),
         assumed: std::sync::Mutex::default(),
         market: Arc::default(),

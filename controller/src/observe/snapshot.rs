@@ -55,6 +55,11 @@ impl Stores {
         (snapshot, unreadable)
     }
 
+    /// Answers the disruption budgets that can be read.
+    pub fn pod_budgets(&self) -> Vec<Arc<PodBudget>> {
+        read(self.budgets.state(), PodBudget::from_kube, &mut Vec::new())
+    }
+
     /// Answers the limit ranges that can be read.
     pub fn limit_ranges(&self) -> Vec<Arc<LimitRange>> {
         read(self.limit_ranges.state(), LimitRange::from_kube, &mut Vec::new())

@@ -100,6 +100,8 @@ pub struct Context {
     pub unreadable: Mutex<BTreeSet<String>>,
     /// How the API server answered evictions, by UID of the node.
     pub evictions: Mutex<BTreeMap<String, Answers>>,
+    /// Since when nodes on their way out have no pod left that is waited for, by UID: a node without a claim has nowhere to say it.
+    pub drained: Mutex<BTreeMap<String, Timestamp>>,
 }
 
 impl Context {

@@ -12,7 +12,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::cluster::{Node as ReadNode, Pod, PodKey, Readiness};
-use karp_domain::eviction::{self, Answer, Answers, Deletion, Drain, Step, Target};
+use karp_domain::eviction::{self, Answer, Answers, Block, Deletion, Drain, Hold, Step, Target, Wait};
 use karp_domain::lifecycle;
 use karp_domain::lifecycle::launch::{batch, was_tried};
 use kube::api::ListParams;
@@ -76,8 +76,8 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     if ready != Readiness::Ready && !exists(&id, launched, &context).await? {
         return leave(&node, &context, since).await;
     }
-    let taint = Effect::Taint { node: node.name_any().into() };
-    if effect::apply(&context.client, &taint).await? == effect::Outcome::Done {
+    let retire = Effect::Retire { node: node.name_any().into() };
+    if effect::apply(&context.client, &retire).await? == effect::Outcome::Done {
         tracing::info!(
             Node.name = node.name_any(),
             "taint.Key" = labels::DISRUPTED,
@@ -86,7 +86,8 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
         );
     }
     let deadline = eviction::deadline(claim.as_ref().map(|claim| claim.annotations()), node.annotations());
-    if let Drained::No(pause) = drained(&node, claim.as_deref(), &context, deadline).await? {
+    if let Drained::No(pause) = drained(&node, claim.as_deref(), &context, (since, deadline)).await? {
+        context.drained.lock().unwrap_or_else(PoisonError::into_inner).remove(&node.uid().unwrap_or_default());
         if let Some(deadline) = deadline {
             tell_deadline(&*node, &context, deadline);
         }
@@ -94,7 +95,8 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
         return Ok(Action::requeue(pause));
     }
     let claim = mark(claim.as_deref(), &context, conditions::DRAINED, Mark::Done).await?;
-    if !detached(&node, &context, since, deadline).await? {
+    let drained = drained_at(&node, claim.as_ref(), &context);
+    if !detached(&node, &context, drained, deadline).await? {
         context.events.publish(
             &effect::reference(&*node),
             Reason::AwaitingVolumeDetachment,
@@ -145,6 +147,8 @@ async fn leave(node: &Node, context: &Context, since: Timestamp) -> Result<Actio
     let pool = node.labels().get(labels::NODE_POOL).cloned().unwrap_or_default();
     let zone = node.labels().get(labels::ZONE).cloned().unwrap_or_default();
     if effect::remove_finalizer(&context.client, node, labels::TERMINATION_FINALIZER).await? == effect::Outcome::Done {
+        let uid = node.uid().unwrap_or_default();
+        context.drained.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         let took = Timestamp::now().duration_since(since).as_secs_f64().max(0.0);
         context.metrics.nodes_terminated.get_or_create(&PoolZoneLabels::new(&pool, zone)).inc();
         context.metrics.nodes_termination_duration.get_or_create(&PoolLabels::new(&pool)).observe(took);
@@ -186,19 +190,19 @@ enum Drained {
     No(Duration),
 }
 
-/// Takes a drain one step further.
+/// Takes a drain one step further, by when the node was asked to go and by when it has to.
 async fn drained(
     node: &Node,
     claim: Option<&NodeClaim>,
     context: &Context,
-    deadline: Option<Timestamp>,
+    (since, deadline): (Timestamp, Option<Timestamp>),
 ) -> Result<Drained, Error> {
     let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
     let now = Timestamp::now();
     let decide = |pods: &[Arc<Pod>]| {
         with_answers(context, &uid, |answers| {
             answers.keep_only(pods);
-            eviction::next(&Drain { pods, deadline, answers }, now)
+            eviction::next(&Drain { pods, since, deadline, answers }, now)
         })
     };
     let pods = context.stores.pods.to_drain(&name);
@@ -213,9 +217,9 @@ async fn drained(
                 context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
                 return Ok(Drained::No(DRAIN_PAUSE));
             }
-            let told = claim.is_some_and(|claim| node_claim::is_true(claim, conditions::DRAINED));
-            // the watch may be late: before the instance ends, the API server says who runs there
-            if !told && deadline.is_none_or(|at| now < at) {
+            // the watch may be late, and a pod may have been bound since the last look: before the instance ends, the API server says who runs there
+            let ends = claim.is_some_and(|claim| node_claim::is_true(claim, conditions::INSTANCE_TERMINATING));
+            if !ends && deadline.is_none_or(|at| now < at) {
                 match effect::pods_on(&context.client, &name).await? {
                     Some(pods) if decide(&pods) == Step::Drained => {}
                     Some(_) => return Ok(Drained::No(LEAST_PAUSE)),
@@ -227,7 +231,9 @@ async fn drained(
                 }
             }
             context.evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
-            if !told {
+            let first = !context.drained.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&uid);
+            drained_at(node, claim, context);
+            if first && claim.is_none_or(|claim| !node_claim::is_true(claim, conditions::DRAINED)) {
                 let pool = node.labels().get(labels::NODE_POOL).cloned().unwrap_or_default();
                 context.metrics.nodes_drained.get_or_create(&PoolLabels::new(pool)).inc();
             }
@@ -242,14 +248,33 @@ async fn drained(
         join(join_all(wait.delete.iter().map(|pod| delete(pod, context))), join_all(evicted)).await;
     let refused: Vec<String> =
         deleted.into_iter().chain(evicted).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-    let blocked = wait.blocked.iter().map(|(pod, block)| format!("{pod} ({block})"));
-    let waits: Vec<String> = blocked.chain(refused).collect();
+    let drain = Drain { pods: &pods, since, deadline, answers: &Answers::default() };
+    let waits: Vec<String> = blocked(&wait, &drain, context, now).into_iter().chain(refused).collect();
     if !waits.is_empty() {
         let note = format!("Failed to drain node, waiting for {}", super::provisioning::listing(waits.iter()));
         context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
     }
     let next = wait.next_look.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
     Ok(Drained::No(next.unwrap_or(DRAIN_PAUSE).clamp(LEAST_PAUSE, DRAIN_PAUSE)))
+}
+
+/// Returns the pods that hold a drain up, each with why: of a budget also which it is, and how far it is from letting one go.
+fn blocked(wait: &Wait, drain: &Drain<'_>, context: &Context, now: Timestamp) -> Vec<String> {
+    let by_budget = wait.blocked.iter().any(|(_, block)| *block == Block::Budget);
+    let held = if by_budget { eviction::holds(drain, &context.stores.pod_budgets(), now) } else { Vec::new() };
+    let of = |(pod, block): &(PodKey, Block)| {
+        let mut budgets = held.iter().filter(|held| *block == Block::Budget && held.pod == *pod);
+        let why = budgets.find(|held| matches!(held.why, Hold::Budget { .. } | Hold::Budgets { .. }));
+        why.map_or_else(|| format!("{pod} ({block})"), |held| format!("{pod} ({})", held.why))
+    };
+    wait.blocked.iter().map(of).collect()
+}
+
+/// Returns since when a node has been drained: what its claim says, or else since this process found it so.
+fn drained_at(node: &Node, claim: Option<&NodeClaim>, context: &Context) -> Timestamp {
+    let mut all = context.drained.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = *all.entry(node.uid().unwrap_or_default()).or_insert_with(Timestamp::now);
+    claim.and_then(|claim| lifecycle::since(claim, conditions::DRAINED)).unwrap_or(found)
 }
 
 /// Lets `look` use what is remembered of evictions from a node.
@@ -271,7 +296,8 @@ fn drain_reason(claim: Option<&NodeClaim>) -> String {
 async fn evict(target: &Target, node_uid: &str, reason: &str, context: &Context) -> Result<Option<String>, Error> {
     let Eviction { answer, code } = effect::evict(&context.evictor, &target.pod, &target.uid).await?;
     context.metrics.eviction_requests.get_or_create(&CodeLabels::new(code.to_string())).inc();
-    if answer == Answer::Done {
+    // 404 and 409 say that the pod had gone by itself
+    if code < 300 {
         context.metrics.pods_drained.get_or_create(&ReasonLabels::new(reason)).inc();
         let about = effect::pod_reference(&target.pod, &target.uid);
         context.events.publish(&about, Reason::Evicted, "Evicted pod: node is being disrupted");
@@ -302,11 +328,11 @@ async fn delete(pod: &Deletion, context: &Context) -> Result<Option<String>, Err
 async fn detached(
     node: &Node,
     context: &Context,
-    since: Timestamp,
+    drained: Timestamp,
     deadline: Option<Timestamp>,
 ) -> Result<bool, Error> {
     let now = Timestamp::now();
-    if now >= eviction::detached_by(since, deadline) {
+    if now >= eviction::detached_by(drained, deadline) {
         return Ok(true);
     }
     let attachments: Api<VolumeAttachment> = Api::all(context.client.clone());

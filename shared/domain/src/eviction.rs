@@ -19,8 +19,11 @@ const FIRST_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
 /// While pods terminate, a look at least this often.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
+/// A drain takes at least this long: what kube-scheduler is binding to the node is not seen yet (Karpenter: 5 s). A clock that is further from the
+/// API server's than this waits for nothing.
+const LEAST_DRAIN: SignedDuration = SignedDuration::from_secs(5);
 /// Volumes that do not detach are waited for no longer than this: kubelet's own unmount limit is 6 min.
-const DETACH_LIMIT: SignedDuration = SignedDuration::from_mins(6);
+pub const DETACH_LIMIT: SignedDuration = SignedDuration::from_mins(6);
 /// Evictions asked for in one step: a wave of hundreds of pods must not use up the API server's patience.
 const MOST_AT_ONCE: usize = 100;
 
@@ -29,6 +32,8 @@ const MOST_AT_ONCE: usize = 100;
 pub struct Drain<'a> {
     /// Pods that are bound to the node.
     pub pods: &'a [Arc<Pod>],
+    /// When the node was asked to go.
+    pub since: Timestamp,
     /// When the node must be gone: deletion time and `terminationGracePeriod`; never if there is none.
     pub deadline: Option<Timestamp>,
     /// Answers of the API server so far.
@@ -152,9 +157,10 @@ pub fn deadline(claim: Option<&BTreeMap<String, String>>, node: &BTreeMap<String
     claim.and_then(of).or_else(|| of(node))?.parse().ok()
 }
 
-/// Answers until when the volumes of a drained node are waited for that was asked to go at `since`.
-pub fn detached_by(since: Timestamp, deadline: Option<Timestamp>) -> Timestamp {
-    deadline.unwrap_or(Timestamp::MAX).min(later(since, DETACH_LIMIT))
+/// Answers until when the volumes of a node are waited for whose pods were gone at `drained`: kubelet detaches them only then, however long the
+/// drain took.
+pub fn detached_by(drained: Timestamp, deadline: Option<Timestamp>) -> Timestamp {
+    deadline.unwrap_or(Timestamp::MAX).min(later(drained, DETACH_LIMIT))
 }
 
 /// Answers the claims of the pods that a drain leaves on the node: their volumes stay attached to it until its end, and waiting for them is in
@@ -170,8 +176,18 @@ pub fn kept_claims(pods: &[Arc<Pod>], now: Timestamp) -> impl Iterator<Item = Po
 /// taint of a disrupted node and static pods stay. With a deadline, each pod is deleted when its grace would just end in time.
 pub fn next(drain: &Drain<'_>, now: Timestamp) -> Step {
     let mut here: Vec<&Arc<Pod>> = drain.pods.iter().filter(|pod| must_go(pod, now)).collect();
-    if here.is_empty() || drain.deadline.is_some_and(|deadline| now >= deadline) {
+    if drain.deadline.is_some_and(|deadline| now >= deadline) {
         return Step::Drained;
+    }
+    if here.is_empty() {
+        let settled = later(drain.since, LEAST_DRAIN);
+        let near = later(now, LEAST_DRAIN) >= drain.since;
+        let look = drain.deadline.map_or(settled, |deadline| settled.min(deadline));
+        return if now < settled && near {
+            Step::Wait(Wait { next_look: Some(look), ..Wait::default() })
+        } else {
+            Step::Drained
+        };
     }
     here.sort_by(|a, b| (wave(a), &a.key).cmp(&(wave(b), &b.key)));
     let current = wave(here[0]);

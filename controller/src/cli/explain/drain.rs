@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use karp_domain::api::conditions;
 use karp_domain::cluster::{Pod, Snapshot};
 use karp_domain::disruption::Candidate;
 use karp_domain::eviction::{self, Answers, Drain, Held, Hold};
@@ -24,8 +25,8 @@ pub struct Draining {
     pods: Vec<Remaining>,
     /// Attached to it.
     volumes: Vec<Attached>,
-    /// Until when they are waited for, and whether that is yet to come.
-    volumes_until: Timestamp,
+    /// Until when they are waited for, known once the pods are gone, and whether that is yet to come.
+    volumes_until: Option<Timestamp>,
     volumes_waited_for: bool,
 }
 
@@ -64,12 +65,13 @@ impl Draining {
         let name = node.map(|node| &*node.name);
         let here = |pod: &&Arc<Pod>| name.is_some() && pod.node.as_deref() == name && !snapshot.is_virtual(&pod.key);
         let pods: Vec<Arc<Pod>> = snapshot.pods.iter().filter(here).cloned().collect();
-        let drain = Drain { pods: &pods, deadline, answers: &Answers::default() };
+        let drain = Drain { pods: &pods, since, deadline, answers: &Answers::default() };
         let held = eviction::holds(&drain, &snapshot.budgets, snapshot.now);
         let pods: Vec<Remaining> = held.into_iter().map(Remaining::from).collect();
         let volumes = name.map(attached).unwrap_or_default();
-        let volumes_until = eviction::detached_by(since, deadline);
-        let volumes_waited_for = snapshot.now < volumes_until;
+        let drained = claim.and_then(|claim| claim.since(conditions::DRAINED));
+        let volumes_until = drained.map(|drained| eviction::detached_by(drained, deadline));
+        let volumes_waited_for = volumes_until.is_none_or(|until| snapshot.now < until);
         let waits_for = if pods.iter().any(|pod| pod.waited_for) {
             WaitsFor::Pods
         } else if !volumes.is_empty() && volumes_waited_for {
@@ -101,8 +103,12 @@ impl Draining {
         }
         for Attached { volume, claim } in &self.volumes {
             let of = claim.as_ref().map_or_else(String::new, |claim| format!(" of claim {claim}"));
-            let until = if self.volumes_waited_for { "waited for until" } else { "not waited for since" };
-            writeln!(out, "  volume {volume}{of}: still attached, {until} {}", self.volumes_until)?;
+            write!(out, "  volume {volume}{of}: still attached, ")?;
+            match self.volumes_until {
+                None => writeln!(out, "waited for for {:#} from when its pods are gone", eviction::DETACH_LIMIT)?,
+                Some(until) if self.volumes_waited_for => writeln!(out, "waited for until {until}")?,
+                Some(until) => writeln!(out, "not waited for since {until}")?,
+            }
         }
         Ok(())
     }

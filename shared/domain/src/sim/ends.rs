@@ -128,11 +128,11 @@ impl Controller<'_> {
             let deadline = granted.into_iter().chain(claim.as_ref().and_then(lifecycle::drained_by)).min();
             until = deadline;
             let answers = self.answers.entry(id.clone()).or_default();
-            let step = self.decisions.drain(&Drain { pods: &pods, deadline, answers }, world.clock());
+            let step = self.decisions.drain(&Drain { pods: &pods, since, deadline, answers }, world.clock());
             if step == eviction::Step::Drained && self.decisions.lists_before_the_end() {
                 ask(world)?;
                 let pods: Vec<Arc<Pod>> = world.pods.values().filter(on_it).cloned().map(Arc::new).collect();
-                let drain = Drain { pods: &pods, deadline, answers };
+                let drain = Drain { pods: &pods, since, deadline, answers };
                 if self.decisions.drain(&drain, world.clock()) != eviction::Step::Drained {
                     return Ok(());
                 }

@@ -28,8 +28,11 @@ fn going(ends: &str) -> (&'static str, Value) {
     ("metadata.deletionTimestamp", json!(ends))
 }
 
+/// When the nodes here were asked to go: long ago.
+const SINCE: &str = "2026-11-21T11:00:00Z";
+
 fn step(pods: &[Arc<Pod>], deadline: Option<&str>, now: Timestamp) -> Step {
-    next(&Drain { pods, deadline: deadline.map(at), answers: &Answers::default() }, now)
+    next(&Drain { pods, since: at(SINCE), deadline: deadline.map(at), answers: &Answers::default() }, now)
 }
 
 fn wait(pods: &[Arc<Pod>], deadline: Option<&str>, now: &str) -> Wait {
@@ -123,6 +126,31 @@ fn a_pod_that_asked_to_be_left_alone_is_waited_for_and_named() {
     assert_eq!((evicted(&found).len(), &found.blocked[..]), (0, &[(shy.key.clone(), Block::Protected)][..]));
 }
 
+/// A pod that is being bound shows on no list: a node without pods is drained when it has been kept from new ones for a while.
+#[test]
+fn an_empty_node_is_not_drained_at_once() {
+    let look = |now: &str, deadline: Option<&str>| {
+        let drain = Drain { pods: &[], since: at(NOW), deadline: deadline.map(at), answers: &Answers::default() };
+        match next(&drain, at(now)) {
+            Step::Wait(wait) => {
+                assert_eq!((wait.evict.len(), wait.delete.len(), wait.blocked.len()), (0, 0, 0));
+                wait.next_look
+            }
+            Step::Drained => None,
+        }
+    };
+    let settled = Some(at("2026-11-21T12:00:05Z"));
+    assert_eq!(look(NOW, None), settled);
+    assert_eq!(look("2026-11-21T12:00:04.9Z", None), settled);
+    assert_eq!(look("2026-11-21T12:00:05Z", None), None);
+    // a clock that is a little slow waits for longer, one that is far off waits for nothing
+    assert_eq!(look("2026-11-21T11:59:56Z", None), settled);
+    assert_eq!(look("2026-11-21T11:59:54Z", None), None);
+    // a deadline comes first
+    assert_eq!(look(NOW, Some("2026-11-21T12:00:02Z")), Some(at("2026-11-21T12:00:02Z")));
+    assert_eq!(look("2026-11-21T12:00:02Z", Some("2026-11-21T12:00:02Z")), None);
+}
+
 #[test]
 fn a_refused_eviction_is_not_repeated_at_once() {
     let pods = [pod("p", &[])];
@@ -131,12 +159,15 @@ fn a_refused_eviction_is_not_repeated_at_once() {
     let mut pauses = Vec::new();
     for _ in 0..7 {
         answers.note(&pods[0].uid, Answer::Budget, now);
-        let Step::Wait(found) = next(&Drain { pods: &pods, deadline: None, answers: &answers }, now) else { panic!() };
+        let Step::Wait(found) = next(&Drain { pods: &pods, since: at(SINCE), deadline: None, answers: &answers }, now)
+        else {
+            panic!()
+        };
         assert_eq!(found.blocked, [(pods[0].key.clone(), Block::Budget)]);
         let again = found.next_look.unwrap();
         pauses.push(again.duration_since(now).as_millis());
         now = again;
-        let due = matches!(next(&Drain { pods: &pods, deadline: None, answers: &answers }, now), Step::Wait(w) if w.evict.len() == 1);
+        let due = matches!(next(&Drain { pods: &pods, since: at(SINCE), deadline: None, answers: &answers }, now), Step::Wait(w) if w.evict.len() == 1);
         assert!(due || pauses.last() == Some(&5000), "looked at every 5 s at least");
         now += SignedDuration::from_secs(10);
     }
@@ -149,7 +180,10 @@ fn a_refusal_is_remembered_with_its_words() {
     let pods = [pod("p", &[])];
     let mut answers = Answers::default();
     answers.note(&pods[0].uid, Answer::Failed("it has two budgets".into()), at(NOW));
-    let Step::Wait(found) = next(&Drain { pods: &pods, deadline: None, answers: &answers }, at(NOW)) else { panic!() };
+    let Step::Wait(found) = next(&Drain { pods: &pods, since: at(SINCE), deadline: None, answers: &answers }, at(NOW))
+    else {
+        panic!()
+    };
     let told: Vec<String> = found.blocked.iter().map(|(_, block)| block.to_string()).collect();
     assert_eq!((told, found.evict.len()), (vec!["it has two budgets".to_owned()], 0));
 }
@@ -185,7 +219,7 @@ fn told(
     deadline: Option<&str>,
     now: &str,
 ) -> Vec<(String, String, Option<Timestamp>)> {
-    let drain = Drain { pods, deadline: deadline.map(at), answers: &Answers::default() };
+    let drain = Drain { pods, since: at(SINCE), deadline: deadline.map(at), answers: &Answers::default() };
     let held = holds(&drain, budgets, at(now));
     held.into_iter().map(|held| (held.pod.name.to_string(), held.why.to_string(), held.forced_at)).collect()
 }
@@ -273,7 +307,7 @@ proptest! {
         let pods: Vec<_> = kinds.iter().enumerate().map(|(at, kind)| make(at, *kind)).collect();
         let now = at(NOW);
         let deadline = left.map(|seconds| now + SignedDuration::from_secs(seconds));
-        let drain = Drain { pods: &pods, deadline, answers: &Answers::default() };
+        let drain = Drain { pods: &pods, since: at(SINCE), deadline, answers: &Answers::default() };
         let found = next(&drain, now);
         let held = holds(&drain, &[], now);
         prop_assert_eq!(held.len(), pods.len(), "each pod is told of");
