@@ -118,7 +118,7 @@ async fn act(context: &Context, message: &Message, notice: &Notice, claim: &Node
         Wanted::Advise => Cause::RebalanceRecommendation,
         Wanted::Recall(cause) => cause,
     };
-    recall(context, claim, Recall { cause, at: notice.at.unwrap_or_else(Timestamp::now) }).await.map(drop)
+    recall(context, claim, Recall::announced(cause, notice.at, Timestamp::now())).await.map(drop)
 }
 
 /// Returns the event that tells of a message, in Karpenter's words.
@@ -226,16 +226,19 @@ pub async fn replace(claim: &NodeClaim, recall: Recall, context: &Context) -> Re
                 return Ok(Action::await_change());
             }
             Next::Taint => {
-                keep_off(claim, &name, context).await?;
+                keep_off(claim, &name, recall.cause, context).await?;
                 seen = seen.map(|node| Vacating { tainted: true, ..node });
             }
         }
     }
 }
 
-/// Taints the node of a claim: the next plan is made without it, whether or not the watch has shown the taint.
-async fn keep_off(claim: &NodeClaim, node: &str, context: &Context) -> Result<(), Error> {
-    if effect::apply(&context.client, &Effect::Taint { node: node.into() }).await? == Outcome::Done {
+/// Taints the node of a claim: the next plan is made without it, whether or not the watch has shown the taint. Load balancers leave a node that
+/// EC2 takes back, and not one that may stay.
+async fn keep_off(claim: &NodeClaim, node: &str, cause: Cause, context: &Context) -> Result<(), Error> {
+    let node_name = node.into();
+    let keep = if cause.is_advice() { Effect::Taint { node: node_name } } else { Effect::Retire { node: node_name } };
+    if effect::apply(&context.client, &keep).await? == Outcome::Done {
         tracing::info!(
             Node.name = node,
             "taint.Key" = labels::DISRUPTED,

@@ -93,6 +93,12 @@ pub enum Next {
 }
 
 impl Recall {
+    /// Makes the recall that a message announces, received at `now`. A time that lies ahead is not believed: the own clock is slow then, and to
+    /// wait by it would be to wait beyond the instance's end.
+    pub fn announced(cause: Cause, at: Option<Timestamp>, now: Timestamp) -> Self {
+        Self { cause, at: at.map_or(now, |at| at.min(now)) }
+    }
+
     /// Answers what to do with the claim, by its node; none where it has no node to replace.
     pub fn next(self, node: Option<Vacating>, now: Timestamp) -> Next {
         let late = now >= self.due();
@@ -143,6 +149,17 @@ mod tests {
 
     fn written(recall: Recall) -> BTreeMap<String, String> {
         recall.annotations().map(|(key, value)| (key.to_owned(), value)).into()
+    }
+
+    #[test]
+    fn a_slow_clock_waits_no_longer() {
+        let due = |announced, now| {
+            let recall = Recall::announced(Cause::SpotInterrupted, announced, at(now));
+            recall.due().duration_since(at(now))
+        };
+        assert_eq!(due(Some(at(0)), 0), due(None, 0));
+        assert_eq!(due(Some(at(300)), 0), due(None, 0), "five minutes behind");
+        assert_eq!(due(Some(at(0)), 30), due(None, 0) - SignedDuration::from_secs(30));
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Controller<'_> {
         if claim.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
-        let at = |cause, world: &World| Recall { cause, at: notice.at.unwrap_or_else(|| world.clock()) };
+        let at = |cause, world: &World| Recall::announced(cause, notice.at, world.clock());
         match message.action() {
             Action::Ignore => Ok(()),
             Action::Advise if !world.follows_advice || !is_true(claim, conditions::INITIALIZED) => Ok(()),
