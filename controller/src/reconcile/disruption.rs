@@ -10,20 +10,21 @@ use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::Price;
-use karp_domain::cluster::{Pod, Snapshot};
+use karp_domain::cluster::{self, Pod, Snapshot};
 use karp_domain::disruption::{
-    Act, Begun, Candidate, Cause, Command, Decided, DisruptionPlan, Execution, Failure, Memory, Progress, approve,
-    begun, origin, plan_with, wishes,
+    Act, Begun, Budgets, Candidate, Cause, Command, Decided, DisruptionPlan, Execution, Failure, Memory, Progress,
+    approve, begun, origin, plan_with, wishes,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
-use kube::ResourceExt;
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::provisioning::Creation;
 use super::{Context, Error, disruption_events, interruption, node_claim, node_pool, protection, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
@@ -216,11 +217,14 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
     for node in &command.replacements {
         new.push(provisioning::create_seen(context, node, reason));
     }
-    let replacements: Vec<Arc<str>> = join_all(new).await.into_iter().flatten().collect();
-    let prepared = match replacements.len() == command.replacements.len() {
-        true => taint(context, &command).await,
-        false => Err(Failure::ReplacementGone),
+    let created = join_all(new).await;
+    let all = created.iter().all(|one| matches!(one, Creation::Done(_)));
+    let name = |one| match one {
+        Creation::Done(name) | Creation::Doubtful(name) => Some(name),
+        Creation::Refused => None,
     };
+    let replacements: Vec<Arc<str>> = created.into_iter().filter_map(name).collect();
+    let prepared = if all { taint(context, &command).await } else { Err(Failure::ReplacementGone) };
     if let Err(failure) = prepared {
         drop(planning);
         roll_back(context, &command, Replacements::Delete(&replacements), &failure).await;
@@ -233,17 +237,23 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
 
 /// Lets the rest of a command run by itself.
 fn spawn_finish(context: &Arc<Context>, command: Command, replacements: Vec<Arc<str>>, commands: &mut JoinSet<()>) {
-    let context = context.clone();
+    let run = Run(context.clone(), command);
     let span = tracing::Span::current();
-    let finish = async move {
-        finish(&context, &command, &replacements).await;
-        context.running.remove(&command);
-        context.disrupt.notify_one();
-    };
+    let finish = async move { finish(&run.0, &run.1, &replacements).await };
     commands.spawn(finish.instrument(span));
 }
 
-/// Tells on the replacements and on the nodes that they replace that the one waits for the other.
+/// A command that runs by itself. However that ends, even by a panic, its nodes are looked at again: their taints would stay for ever otherwise.
+struct Run(Arc<Context>, Command);
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.0.running.remove(&self.1);
+        self.0.disrupt.notify_one();
+    }
+}
+
+/// Tells on the replacements what they are for, and that the nodes that they replace wait for them.
 fn tell_waiting(context: &Context, command: &Command, replacements: &[Arc<str>]) {
     for claim in replacements.iter().filter_map(|name| context.stores.claim(name)) {
         let note = format!("Launching NodeClaim: {}", command.cause);
@@ -336,7 +346,8 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
     let execution = Execution::new(command.cause, Timestamp::now());
     loop {
         let now = Timestamp::now();
-        match execution.next(&progress(context, replacements), &pods_on(context, command), now) {
+        let (progress, pods) = (progress(context, replacements), pods_on(context, command));
+        match execution.next(&progress, &pods, &budgets(context, command), now) {
             Act::Wait { until } => {
                 tokio::time::sleep(Duration::try_from(until.duration_since(now)).unwrap_or_default()).await;
             }
@@ -374,7 +385,7 @@ async fn let_one_go(context: &Context, command: &Command, candidate: &Candidate)
         return true;
     }
     let note = format!("Disrupting NodeClaim: {}", command.cause);
-    context.events.publish(&effect::reference(&*claim), Reason::DisruptionTerminating, note);
+    disruption_events::tell(context, candidate, Reason::DisruptionTerminating, &note);
     let gone = let_go(context, command, candidate, &claim).await;
     if let Err(error) = &gone {
         tracing::error!(NodeClaim.name = %candidate.claim, %error, "deleting nodeclaim");
@@ -433,6 +444,13 @@ fn pods_on(context: &Context, command: &Command) -> Vec<Arc<Pod>> {
     nodes.flat_map(|node| context.stores.pods.on_node(node)).collect()
 }
 
+/// Returns the budgets of the pools that a command takes nodes of, as they are now.
+fn budgets(context: &Context, command: &Command) -> Budgets {
+    let pools: BTreeSet<&Arc<str>> = command.candidates.iter().map(|candidate| &candidate.pool).collect();
+    let of = |name: &Arc<str>| Some((name.clone(), cluster::budgets(&*context.stores.pool(name)?)));
+    pools.into_iter().filter_map(of).collect()
+}
+
 /// What becomes of the replacements of a command that is taken back.
 enum Replacements<'a> {
     /// They are of no use yet.
@@ -461,7 +479,19 @@ async fn take_back(context: &Context, replacements: Replacements<'_>) {
         Replacements::Delete(names) => (names, true),
         Replacements::Keep(names) => (names, false),
     };
-    for claim in names.iter().filter_map(|name| context.stores.claim(name)) {
+    for name in names {
+        // one that the watch has not shown yet is there all the same, or may be
+        let claim = match context.stores.claim(name) {
+            Some(claim) => Some(claim),
+            None => match Api::<NodeClaim>::all(context.client.clone()).get_opt(name).await {
+                Ok(found) => found.map(Arc::new),
+                Err(error) => {
+                    tracing::warn!(NodeClaim.name = %name, %error, "could not look for a replacement to take back");
+                    continue;
+                }
+            },
+        };
+        let Some(claim) = claim else { continue };
         let done = if deletes {
             node_claim::delete(&claim, context, "rolled_back").await.map(drop)
         } else {

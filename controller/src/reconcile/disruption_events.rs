@@ -90,7 +90,8 @@ fn tell_all(context: &Context, command: &Command, event: Reason, note: &str) {
     }
 }
 
-fn tell(context: &Context, candidate: &Candidate, event: Reason, note: &str) {
+/// Tells something of a candidate, on its claim and on its node.
+pub fn tell(context: &Context, candidate: &Candidate, event: Reason, note: &str) {
     if let Some(claim) = context.stores.claim(&candidate.claim) {
         context.events.publish(&effect::reference(&*claim), event, note);
     }

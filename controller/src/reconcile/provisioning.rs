@@ -194,17 +194,32 @@ pub async fn create_admitted<'n>(
     nodes: &'n [InFlightNode],
 ) -> Vec<(&'n InFlightNode, Arc<str>)> {
     let admitted = context.health.admit(snapshot, nodes).into_iter();
-    let create = |node: &'n InFlightNode| async move { Some((node, create(context, node, "provisioned").await?)) };
+    let create = |node: &'n InFlightNode| async move {
+        match create(context, node, "provisioned").await {
+            Creation::Done(name) => Some((node, name)),
+            Creation::Doubtful(_) | Creation::Refused => None,
+        }
+    };
     futures::future::join_all(admitted.map(create)).await.into_iter().flatten().collect()
 }
 
-/// Creates the claim of a planned node; returns its name. Until the watch has seen it, snapshots reckon with it as assumed.
-pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Option<Arc<str>> {
+/// What became of a claim that was to be made.
+pub enum Creation {
+    /// It is there.
+    Done(Arc<str>),
+    /// The API server did not say; it may be there under this name.
+    Doubtful(Arc<str>),
+    /// It is not there.
+    Refused,
+}
+
+/// Creates the claim of a planned node. Until the watch has seen it, snapshots reckon with it as assumed.
+async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Creation {
     let claim = match new_claim(context, node) {
         Ok(claim) => claim,
         Err(missing) => {
             tracing::warn!(NodePool.name = %node.pool, missing, "not creating a nodeclaim: what it belongs to has gone");
-            return None;
+            return Creation::Refused;
         }
     };
     let name: Arc<str> = claim.metadata.name.clone().unwrap_or_default().into();
@@ -214,15 +229,16 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
     assumed.metadata.creation_timestamp = Some(Time(now));
     match effect::apply(&context.client, &Effect::CreateNodeClaim(Box::new(claim))).await {
         Ok(Outcome::Done) => context.assumed().created(&assumed, now),
-        Ok(Outcome::Nothing) => return None,
+        Ok(Outcome::Nothing) => return Creation::Refused,
         Err(error) => {
             tracing::error!(NodePool.name = %node.pool, %error, "creating nodeclaim");
             if effect::may_be_done(&error) {
                 // reckoned with until somebody has looked: else its pods are launched for twice, past limits
                 context.assumed().created(&assumed, now);
+                return Creation::Doubtful(name);
             }
             tell_refused(context, node, &error);
-            return None;
+            return Creation::Refused;
         }
     }
     let relaxed = if node.annotations.contains_key(labels::MIN_VALUES_RELAXED) { "true" } else { "false" };
@@ -234,22 +250,23 @@ pub async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Opt
         "instance-types" = listing(node.instance_types()),
         "created nodeclaim"
     );
-    Some(name)
+    Creation::Done(name)
 }
 
 /// The same for who goes on with the claim: waits until the watch has seen it.
-pub async fn create_seen(context: &Context, node: &InFlightNode, reason: &str) -> Option<Arc<str>> {
-    let name = create(context, node, reason).await?;
+pub async fn create_seen(context: &Context, node: &InFlightNode, reason: &str) -> Creation {
+    let created = create(context, node, reason).await;
+    let Creation::Done(name) = &created else { return created };
     let seen = async {
-        while context.stores.claim(&name).is_none() {
+        while context.stores.claim(name).is_none() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     // One that is seen later is reckoned with all the same: it is assumed.
     if tokio::time::timeout(ECHO, seen).await.is_ok() {
-        context.assumed().forget(&name);
+        context.assumed().forget(name);
     }
-    Some(name)
+    created
 }
 
 /// Tells the pods of a node whose claim the API server, or an admission policy of the cluster, does not take: else nobody who looks at them

@@ -14,8 +14,8 @@ use karp_domain::api::{NodeClaim, conditions};
 use karp_domain::catalogue::{Catalogue, InstanceType, Price};
 use karp_domain::cluster::{Assumed, ConsolidationFloor, Node, Pod, PodBudget, Pool, Settings, Snapshot};
 use karp_domain::disruption::{
-    Act, Begun, Candidate, Cause, Command, DisruptionPlan, Execution, Invalid, KeepReason, Memory, Progress, Verdict,
-    plan_with, validate,
+    Act, Begun, Budgets, Candidate, Cause, Command, DisruptionPlan, Execution, Invalid, KeepReason, Memory, Progress,
+    Verdict, plan_with, validate,
 };
 use karp_domain::eviction::{self, Drain, Target};
 use karp_domain::fleet::{self, Extent, Lesson};
@@ -548,8 +548,15 @@ fn s10_pods_of_which_nothing_is_said() {
 fn s11_commands_that_are_never_taken_back() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn carry_out(&self, begun: &Execution, to: &[Progress], pods: &[Arc<Pod>], now: Timestamp) -> Act {
-            match begun.next(to, pods, now) {
+        fn carry_out(
+            &self,
+            begun: &Execution,
+            to: &[Progress],
+            pods: &[Arc<Pod>],
+            pools: &Budgets,
+            now: Timestamp,
+        ) -> Act {
+            match begun.next(to, pods, pools, now) {
                 Act::RollBack(_) => Act::Wait { until: now },
                 act => act,
             }

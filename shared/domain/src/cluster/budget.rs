@@ -93,6 +93,12 @@ pub fn allowed(budgets: &[Budget], reason: Reason, total: u32, now: Timestamp) -
     least
 }
 
+/// Answers whether no node may be disrupted for a reason now, however many there are and whoever is disrupted already.
+pub fn is_closed(budgets: &[Budget], reason: Reason, now: Timestamp) -> bool {
+    // a share is rounded up: of one node, any share above none is one
+    allowed(budgets, reason, 1, now) == 0
+}
+
 /// Describes a PodDisruptionBudget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodBudget {

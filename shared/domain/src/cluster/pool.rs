@@ -118,7 +118,7 @@ impl Pool {
             limits: pool.spec.limits.clone().unwrap_or_default(),
             consolidate_after: disruption.quiet_period(),
             policy: disruption.consolidation_policy,
-            budgets: disruption.budgets.iter().map(budget).collect(),
+            budgets: budgets(pool),
             replicas: pool.spec.replicas.map(|replicas| u64::try_from(replicas).unwrap_or(0)),
             max_pod_share: annotation(pool, labels::MAX_POD_SHARE)?,
             price_tolerance: annotation(pool, labels::PRICE_TOLERANCE)?,
@@ -180,6 +180,11 @@ fn annotation<T: FromStr<Err: fmt::Display>>(pool: &NodePool, key: &str) -> Resu
     read.map_err(|e: T::Err| {
         UnreadableField::new(format!("metadata.annotations[{key}]"), e.to_string()).of("NodePool", &name)
     })
+}
+
+/// Reads `spec.disruption.budgets`.
+pub fn budgets(pool: &NodePool) -> Vec<Budget> {
+    pool.spec.disruption.budgets.iter().map(budget).collect()
 }
 
 fn budget(budget: &api::Budget) -> Budget {

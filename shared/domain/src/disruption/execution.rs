@@ -1,13 +1,14 @@
 //! Carrying a command out: its replacements are made, its nodes are tainted; now wait until the replacements are initialized and let the
 //! nodes go, or take everything back.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::Cause;
-use crate::cluster::{Pod, PodKey};
+use crate::cluster::{Budget, Pod, PodKey, is_closed};
 
 /// Replacements that are not initialized after this long are given up. They have [`crate::lifecycle::REGISTRATION_TIMEOUT`] to join, and
 /// then start (Karpenter: 10 min and more, by the number of commands).
@@ -16,6 +17,9 @@ pub(super) const REPLACEMENT_LIMIT: SignedDuration = SignedDuration::from_mins(2
 const SETTLE: SignedDuration = SignedDuration::from_secs(1);
 /// Pause between looks.
 const PAUSE: SignedDuration = SignedDuration::from_secs(1);
+
+/// The budgets of pools, by name.
+pub type Budgets = BTreeMap<Arc<str>, Vec<Budget>>;
 
 /// A command whose replacements were created and whose nodes were tainted. Takes the time, gives the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +70,11 @@ pub enum Failure {
         /// The pod.
         pod: PodKey,
     },
+    /// By now a budget lets no node go: its window has opened, or somebody has closed it.
+    BudgetClosed {
+        /// The pool whose budget it is.
+        pool: Arc<str>,
+    },
     /// A candidate could not be tainted.
     NotTainted {
         /// Its claim.
@@ -80,6 +89,7 @@ impl fmt::Display for Failure {
             Failure::TooLate => f.write_str("replacements were not ready in time"),
             Failure::PodArrived { pod } => write!(f, "pod {pod} came to an empty node"),
             Failure::PodProtected { pod } => write!(f, "pod {pod} came and has karpenter.sh/do-not-disrupt"),
+            Failure::BudgetClosed { pool } => write!(f, "a budget of pool {pool} lets no node go by now"),
             Failure::NotTainted { claim } => write!(f, "the node of {claim} could not be tainted"),
         }
     }
@@ -91,8 +101,8 @@ impl Execution {
         Execution { cause, tainted }
     }
 
-    /// Answers what to do, from the state of each replacement and the pods that are on the candidates now.
-    pub fn next(&self, replacements: &[Progress], pods: &[Arc<Pod>], now: Timestamp) -> Act {
+    /// Answers what to do, from the state of each replacement, the pods that are on the candidates now, and the candidates' pools.
+    pub fn next(&self, replacements: &[Progress], pods: &[Arc<Pod>], pools: &Budgets, now: Timestamp) -> Act {
         if replacements.contains(&Progress::Gone) {
             return Act::RollBack(Failure::ReplacementGone);
         }
@@ -104,7 +114,7 @@ impl Execution {
         if now < settled {
             Act::Wait { until: settled }
         } else if replacements.iter().all(|progress| *progress == Progress::Initialized) {
-            Act::Delete
+            self.closed(pools, now).map_or(Act::Delete, |pool| Act::RollBack(Failure::BudgetClosed { pool }))
         } else if now >= limit {
             Act::RollBack(Failure::TooLate)
         } else {
@@ -115,6 +125,13 @@ impl Execution {
     /// Says whether it has taken longer than any command may: what the API server has not let go by now is looked at anew.
     pub fn is_late(&self, now: Timestamp) -> bool {
         now.duration_since(self.tainted) >= REPLACEMENT_LIMIT
+    }
+
+    /// The first pool whose budgets let no node go now for the command's cause. Nodes that are going already do not count: they were counted when the
+    /// command began.
+    fn closed(&self, pools: &Budgets, now: Timestamp) -> Option<Arc<str>> {
+        let reason = self.cause.budget()?;
+        pools.iter().find(|(_, budgets)| is_closed(budgets, reason, now)).map(|(pool, _)| pool.clone())
     }
 
     /// Between the choice and the taint, pods may come that nobody planned with.

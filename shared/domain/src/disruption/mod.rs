@@ -17,7 +17,7 @@ mod wishes;
 pub use begun::{Begun, begun, replaced};
 pub use candidate::{AllowedDisruptions, allowed_disruptions};
 pub use decided::Decided;
-pub use execution::{Act, Execution, Failure, Progress};
+pub use execution::{Act, Budgets, Execution, Failure, Progress};
 pub use memory::{Memory, Origin, Resume};
 pub use plan::{Invalid, Method, approve, origin, plan_by, plan_disruption, plan_with, validate};
 pub use stable::{Change, Path, Step, until_stable};

@@ -17,7 +17,7 @@ use super::world::{is_ready, is_tainted};
 use super::{Violation, World};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::{Offering, Price, RankedOffering, Unavailable};
-use crate::cluster::{Node, Pod, PodKey, Readiness, Share, Window, blocking};
+use crate::cluster::{Budget, Node, Pod, PodKey, Readiness, Share, Window, blocking};
 use crate::disruption::{Begun, Candidate, Cause, Command, begun};
 use crate::fleet::REFUSED_WAIT;
 use crate::lifecycle::launch::batch;
@@ -127,6 +127,21 @@ pub(super) fn budgets_allow(world: &mut World, command: &Command) {
         }
     }
     broken.into_iter().for_each(|what| world.violate("S-3", what));
+}
+
+/// S-3: looks by itself whether a budget keeps the nodes of a command that is to let them go.
+pub(super) fn budgets_are_open(world: &mut World, command: &Command) {
+    let Some(reason) = command.cause.budget().filter(|_| world.skew == 0) else { return };
+    let closed = |budget: &&Budget| {
+        let applies = budget.reasons.as_ref().is_none_or(|all| all.contains(&reason));
+        let open = budget.window.as_ref().is_none_or(|window| window.is_open(world.now) == Ok(true));
+        applies && open && matches!(budget.nodes, Share::Count(0) | Share::Percent(0) | Share::Unreadable)
+    };
+    let pools = command.candidates.iter().filter_map(|candidate| world.pool(&candidate.pool));
+    let broken = pools.into_iter().find(|pool| pool.budgets.iter().any(|budget| closed(&budget)));
+    if let Some(pool) = broken.map(|pool| pool.name.clone()) {
+        world.violate("S-3", format!("nodes of pool {pool} go while a budget is closed"));
+    }
 }
 
 /// S-9: a node whose replacements an earlier process had made is not replaced once more by one that could see them when it began.
@@ -401,6 +416,10 @@ impl Watch {
             let mut pods = world.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
             pods.any(|pod| pod.deletes_at.is_none() && blocking(&budgets, pod).is_some())
         };
+        let just_asked = |metadata: &ObjectMeta| {
+            let asked = metadata.deletion_timestamp.as_ref().map(|time| time.0);
+            asked.is_some_and(|asked| world.now.duration_since(asked) <= LEAVES_WITHIN)
+        };
         let node_of = |claim: &NodeClaim| claim.status.as_ref().and_then(|status| status.node_name.clone());
         for (name, claim) in &world.claims {
             let leaves = claim.metadata.deletion_timestamp.is_some();
@@ -417,10 +436,6 @@ impl Watch {
             }
         }
         self.messages_are_handled(world);
-        let just_asked = |metadata: &ObjectMeta| {
-            let asked = metadata.deletion_timestamp.as_ref().map(|time| time.0);
-            asked.is_some_and(|asked| world.now.duration_since(asked) <= LEAVES_WITHIN)
-        };
         self.replicas_at_the_end(world);
         if !quiet {
             self.fail(world, "S-7", format!("still writing at {}", world.written));

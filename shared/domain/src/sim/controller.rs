@@ -124,7 +124,7 @@ impl Controller<'_> {
         let read = node.as_ref().and_then(|node| Node::from_kube(node).ok());
         let pool =
             claim.metadata.labels.as_ref().and_then(|all| all.get(labels::NODE_POOL)).cloned().unwrap_or_default();
-        let quiet = world.pools.iter().find(|p| *p.name == *pool).and_then(|pool| pool.consolidate_after);
+        let quiet = world.pool(&pool).and_then(|pool| pool.consolidate_after);
         let step = self.decisions.step(&claim, read.as_ref(), quiet, world.clock()).step;
         let recall = Recall::of(claim.metadata.annotations.as_ref());
         if let Some(recall) = recall.filter(|_| !matches!(step, Step::Leave | Step::End)) {
@@ -430,7 +430,9 @@ impl Controller<'_> {
         let on =
             |pod: &&Pod| pod.node.is_some() && command.candidates.iter().any(|candidate| candidate.node == pod.node);
         let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on).cloned().map(Arc::new).collect();
-        let act = self.decisions.carry_out(execution, &progress, &pods, world.clock());
+        let pools = command.candidates.iter().filter_map(|candidate| world.pool(&candidate.pool));
+        let pools = pools.map(|pool| (pool.name.clone(), pool.budgets.clone())).collect();
+        let act = self.decisions.carry_out(execution, &progress, &pods, &pools, world.clock());
         if matches!(act, Act::Wait { .. }) {
             return Ok(());
         }
@@ -439,6 +441,7 @@ impl Controller<'_> {
             self.running.swap_remove(at);
             return self.take_back(world, &command, &replacements, forget_purpose);
         }
+        super::check::budgets_are_open(world, &command);
         let mut left = false;
         for candidate in &command.candidates {
             let gone = self.let_go(world, &command, candidate);

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::NodeClaim;
 use crate::cluster::{Assumed, Node, Pod, Snapshot};
-use crate::disruption::{self, Act, Begun, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
+use crate::disruption::{self, Act, Begun, Budgets, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
 use crate::eviction::{self, Drain};
 use crate::fleet::{self, Lesson};
 use crate::interruption::{self, Message, Notice, Recall, Vacating};
@@ -60,8 +60,15 @@ pub trait Decisions {
     }
 
     /// Answers what to do with a command that was begun: [`Execution::next`].
-    fn carry_out(&self, begun: &Execution, replacements: &[Progress], pods: &[Arc<Pod>], now: Timestamp) -> Act {
-        begun.next(replacements, pods, now)
+    fn carry_out(
+        &self,
+        begun: &Execution,
+        replacements: &[Progress],
+        pods: &[Arc<Pod>],
+        pools: &Budgets,
+        now: Timestamp,
+    ) -> Act {
+        begun.next(replacements, pods, pools, now)
     }
 
     /// Says whether a claim may be launched with others: not one of [`launch::is_in_doubt`].

@@ -137,6 +137,11 @@ impl World {
         World { follows_advice: true, ..self }
     }
 
+    /// Returns the pool of a name.
+    pub(super) fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
+        self.pools.iter().find(|pool| &*pool.name == name)
+    }
+
     /// Waits at the end until nothing has been written for so long, which is more than 5 min.
     #[must_use]
     pub fn resting(self, rest: SignedDuration) -> Self {

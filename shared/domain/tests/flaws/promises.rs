@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use karp_domain::cluster::{ConsolidationFloor, Pool, Settings, Snapshot};
-use karp_domain::disruption::{Cause, Command, DisruptionPlan, Invalid, Memory, plan_with};
+use karp_domain::cluster::{ConsolidationFloor, Pod, Pool, Settings, Snapshot};
+use karp_domain::disruption::{
+    Act, Budgets, Cause, Command, DisruptionPlan, Execution, Invalid, Memory, Progress, plan_with,
+};
 use karp_domain::eviction::{self, Drain};
 use karp_domain::scheduling::{ReplicaPlan, replicas};
 use karp_domain::sim::{Decisions, Faults, Production, Scenario, World, run_with};
@@ -75,6 +77,28 @@ fn s7_static_pools_that_are_not_filled_up() {
         }
     }
     catches(&Flaw, "S-7");
+}
+
+/// A freeze of two minutes in each five: what began before it comes to its end in it.
+#[test]
+fn s3_budgets_that_close_under_way() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn carry_out(&self, begun: &Execution, to: &[Progress], pods: &[Arc<Pod>], _: &Budgets, now: Timestamp) -> Act {
+            begun.next(to, pods, &Budgets::new(), now)
+        }
+    }
+    let freeze = json!([{"nodes": "2"}, {"nodes": "0", "schedule": "*/5 * * * *", "duration": "2m"}]);
+    let run = |decisions: &dyn Decisions, seed: u64| {
+        let spec = with(pool("default", json!([])), &[("spec.disruption.budgets", freeze.clone())]);
+        let pools = vec![Pool::from_kube(&serde_json::from_value(spec).unwrap()).unwrap()];
+        let world = World::new(at(NOW), catalogue(TYPES), pools, vec![workload("web", "900m", "1Gi", 6, &[])]);
+        let faults = Faults { drifts_permille: 10, ..calm() };
+        let report = run_with(decisions, &Scenario { seed, seconds: 3600, faults }, world);
+        report.violations.into_iter().filter(|found| found.what.contains("a budget is closed")).count()
+    };
+    assert_eq!((0..3).map(|seed| run(&Production, seed)).sum::<usize>(), 0);
+    assert!((0..3).any(|seed| run(&Flaw, seed) > 0));
 }
 
 /// Budgets that let no pod go hold nodes for ever.

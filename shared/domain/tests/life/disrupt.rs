@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use karp_domain::api::NodeClaim;
+use karp_domain::api::{NodeClaim, NodePool};
 use karp_domain::catalogue::{CapacityType, Price};
-use karp_domain::cluster::{Claim, ExpirationGrace, Snapshot};
+use karp_domain::cluster::{Claim, ExpirationGrace, Snapshot, budgets as budgets_of};
 use karp_domain::disruption::{
-    Act, Begun, Cause, Command, DisruptionPlan, Execution, Failure, Invalid, KeepReason, Memory, Progress, Verdict,
-    begun, plan_disruption, plan_with, validate,
+    Act, Begun, Budgets, Cause, Command, DisruptionPlan, Execution, Failure, Invalid, KeepReason, Memory, Progress,
+    Verdict, begun, plan_disruption, plan_with, validate,
 };
 use karp_domain::scheduling::InFlightNode;
 use proptest::prelude::*;
@@ -654,12 +654,37 @@ fn nodes_go_only_when_what_replaces_them_is_initialized() {
     let after = |seconds: i64| start + jiff::SignedDuration::from_secs(seconds);
     let run = Execution::new(Cause::Underutilized, start);
     use Progress::{Gone, Initialized, Starting};
-    assert!(matches!(run.next(&[Initialized], &[], start), Act::Wait { .. }), "pods may still be on their way");
-    assert!(matches!(run.next(&[Starting, Initialized], &[], after(60)), Act::Wait { .. }));
-    assert_eq!(run.next(&[Initialized, Initialized], &[], after(60)), Act::Delete);
-    assert_eq!(run.next(&[Initialized, Gone], &[], after(60)), Act::RollBack(Failure::ReplacementGone));
-    assert_eq!(run.next(&[Starting], &[], after(1200)), Act::RollBack(Failure::TooLate));
-    assert_eq!(run.next(&[], &[], after(1)), Act::Delete);
+    let open = Budgets::new();
+    assert!(matches!(run.next(&[Initialized], &[], &open, start), Act::Wait { .. }), "pods may still be on their way");
+    assert!(matches!(run.next(&[Starting, Initialized], &[], &open, after(60)), Act::Wait { .. }));
+    assert_eq!(run.next(&[Initialized, Initialized], &[], &open, after(60)), Act::Delete);
+    assert_eq!(run.next(&[Initialized, Gone], &[], &open, after(60)), Act::RollBack(Failure::ReplacementGone));
+    assert_eq!(run.next(&[Starting], &[], &open, after(1200)), Act::RollBack(Failure::TooLate));
+    assert_eq!(run.next(&[], &[], &open, after(1)), Act::Delete);
+}
+
+/// A freeze that begins while a replacement starts, or a budget that somebody closes to stop what goes on, holds for the nodes that are on their way.
+#[test]
+fn a_budget_that_closes_takes_a_command_back() {
+    let start = world::at(world::NOW);
+    let act = |cause, budgets: Value, seconds: i64| {
+        let spec = with(pool("default", json!([])), &[("spec.disruption.budgets", budgets)]);
+        let pool: NodePool = serde_json::from_value(spec).unwrap();
+        let pools = Budgets::from([("default".into(), budgets_of(&pool))]);
+        let now = start + jiff::SignedDuration::from_secs(seconds);
+        Execution::new(cause, start).next(&[Progress::Initialized], &[], &pools, now)
+    };
+    let closed = Act::RollBack(Failure::BudgetClosed { pool: "default".into() });
+    // at noon; it opens two minutes later
+    let freeze = json!([{"nodes": "10%"}, {"nodes": "0", "schedule": "2 12 * * *", "duration": "1h"}]);
+    assert_eq!(act(Cause::Drifted, freeze.clone(), 60), Act::Delete);
+    assert_eq!(act(Cause::Drifted, freeze.clone(), 120), closed);
+    assert_eq!(act(Cause::Underutilized, freeze.clone(), 120), closed);
+    assert_eq!(act(Cause::Expired, freeze, 120), Act::Delete, "what goes by force asks no budget");
+    let of_one = |reason: &str| json!([{"nodes": "0", "reasons": [reason]}]);
+    assert_eq!(act(Cause::Drifted, of_one("Drifted"), 60), closed);
+    assert_eq!(act(Cause::Drifted, of_one("Empty"), 60), Act::Delete);
+    assert_eq!(act(Cause::Drifted, json!([{"nodes": "1"}]), 60), Act::Delete, "it is the one that goes");
 }
 
 #[test]
@@ -668,8 +693,9 @@ fn pods_that_came_between_the_choice_and_the_taint_take_a_command_back() {
     let wish = ("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": "true"}));
     let objects = [running("p", "n1", "1", "1Gi"), with(running("q", "n1", "1", "1Gi"), &[wish])];
     let pods = snapshot(&objects, catalogue(&["m7i.large"])).pods;
-    let act =
-        |cause, pods: &[_]| Execution::new(cause, start).next(&[], pods, start + jiff::SignedDuration::from_secs(2));
+    let act = |cause, pods: &[_]| {
+        Execution::new(cause, start).next(&[], pods, &Budgets::new(), start + jiff::SignedDuration::from_secs(2))
+    };
     assert!(matches!(act(Cause::Empty, &pods[..1]), Act::RollBack(Failure::PodArrived { .. })));
     assert_eq!(act(Cause::Underutilized, &pods[..1]), Act::Delete);
     assert!(matches!(act(Cause::Underutilized, &pods), Act::RollBack(Failure::PodProtected { .. })));
