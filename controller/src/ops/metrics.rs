@@ -191,6 +191,7 @@ pub struct Metrics {
     pub unschedulable_pods: Family<ControllerLabels, Gauge>,
     pub ignored_pods: Gauge,
     pub unreadable_objects: Family<KindLabels, Gauge>,
+    pub collection_blocked: Family<KindLabels, Gauge>,
     pub eviction_requests: Family<CodeLabels, Counter>,
     pub pods_drained: Family<ReasonLabels, Counter>,
     pub pods_disrupted: Family<DisruptedLabels, Counter>,
@@ -298,6 +299,7 @@ impl Metrics {
             queue_depth: s.put("karpenter_scheduler_queue_depth", "Pods in the batch being solved", Family::default()),
             unschedulable_pods: s.put("karpenter_scheduler_unschedulable_pods_count", "Pods that no node could be planned for", Family::default()),
             ignored_pods: s.put("karpenter_scheduler_ignored_pods_count", "Pods that could not be read or are not provisionable", Gauge::default()),
+            collection_blocked: s.put("karp_garbage_collection_blocked", "Instances and NodeClaims that would have been collected at once, and are too many for that", Family::default()),
             unreadable_objects: s.put("karp_unreadable_objects", "Objects other than pods that are left out because they cannot be read", Family::default()),
             pods_bound: s.put("karpenter_pods_bound_duration_seconds", "From a pod's creation until it has a node", Seconds.new_metric()),
             pods_startup: s.put("karpenter_pods_startup_duration_seconds", "From a pod's creation until it runs and is ready", Seconds.new_metric()),
@@ -368,6 +370,7 @@ mod tests {
         m.unschedulable_pods.get_or_create(&ControllerLabels::sample()).set(1);
         m.ignored_pods.set(1);
         m.unreadable_objects.get_or_create(&KindLabels::sample()).set(1);
+        m.collection_blocked.get_or_create(&KindLabels::sample()).set(7);
         m.eviction_requests.get_or_create(&CodeLabels::sample()).inc();
         m.pods_drained.get_or_create(&ReasonLabels::sample()).inc_by(4);
         m.pods_disrupted.get_or_create(&DisruptedLabels::sample()).inc_by(5);

@@ -16,6 +16,7 @@ use super::Context;
 use crate::effect::{self, Outcome};
 use crate::observe::unread::Guarded;
 use crate::ops::events::Reason;
+use crate::ops::metrics::KindLabels;
 use crate::ops::telemetry::pass_span;
 
 /// First passes come quickly, to clean up after a crash (Karpenter: 20 passes, 10 s apart).
@@ -23,6 +24,7 @@ const FIRST_PASSES: u32 = 20;
 const FIRST_INTERVAL: Duration = Duration::from_secs(10);
 /// Later passes (Karpenter: 2 min).
 const INTERVAL: Duration = Duration::from_secs(120);
+
 /// Collects until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut collector = Collector::default();
@@ -59,19 +61,31 @@ async fn pass(context: &Context, collector: &mut Collector) {
     let ready = |provider_id: &str| context.stores.node_of(provider_id).is_some_and(|node| is_ready(&node));
     let collection =
         collector.pass(&Witnesses { listed: &listed, claims: &claims, is_ready: &ready }, Timestamp::now());
+    context.metrics.collection_blocked.clear();
     if let Some(blocked) = collection.blocked {
+        for (kind, count) in [("Instance", blocked.instances), ("NodeClaim", blocked.claims)] {
+            let gauge = context.metrics.collection_blocked.get_or_create(&KindLabels::new(kind));
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
         tracing::error!(
             instances = blocked.instances,
             nodeclaims = blocked.claims,
             bound = blocked.bound,
             "refusing to collect so much at once: check that this is the right cluster"
         );
-        if let Some(claim) = blocked.example {
-            let note = format!(
-                "{} instances are missing at once, more than {}: not collecting",
-                blocked.claims, blocked.bound
-            );
-            context.events.publish(&effect::reference(&*claim), Reason::GarbageCollectionBlocked, note);
+        let note = format!(
+            "{} claims lack their instance and {} instances their claim at once, more than {}: not collecting",
+            blocked.claims, blocked.instances, blocked.bound
+        );
+        let mut unclaimed = listed.iter().filter(|one| context.stores.claim_of(&one.provider_id).is_none());
+        let about = match &blocked.example {
+            Some(claim) => Some(effect::reference(&**claim)),
+            None => {
+                unclaimed.find_map(|one| context.stores.node_of(&one.provider_id)).map(|node| effect::reference(&*node))
+            }
+        };
+        if let Some(about) = about {
+            context.events.publish(&about, Reason::GarbageCollectionBlocked, note);
         }
     }
     for provider_id in collection.instances {
