@@ -137,9 +137,16 @@ pub fn start(feed: &Feed) -> PodCache {
                 None
             }
             Event::InitDone => {
-                live.done();
+                let gone = live.done();
+                drop(live);
                 let _ = ready.send(true);
-                None
+                let gone = gone.into_iter().filter_map(|(key, pod)| Some((key, pod.ok()?.node.clone())));
+                gone.map(|(key, node)| Change::Pod { key, node, pending: false, moved: true, pod: None }).for_each(
+                    |change| {
+                        let _ = changes.send(change);
+                    },
+                );
+                return;
             }
             Event::InitApply(pod) | Event::Apply(pod) => Some(put(&mut live, &shapes, pod)),
             Event::Delete(pod) => {
@@ -161,19 +168,20 @@ fn key(metadata: &ObjectMeta) -> PodKey {
     PodKey::new(metadata.namespace.as_deref().unwrap_or("default"), metadata.name.as_deref().unwrap_or_default())
 }
 
-/// Puts a pod where it belongs and says what to announce; a listing announces no moves.
+/// Puts a pod where it belongs and says what to announce; the first listing announces no moves, and a later one those that the watch has missed.
 fn put(known: &mut Known, shapes: &Shapes, pod: &core::Pod) -> Change {
     let key = key(&pod.metadata);
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
     match Pod::sharing(shapes, pod) {
         Ok(read) => {
             let (pending, after, read) = (read.is_provisionable(), standing(&read), Arc::new(read));
+            let first = known.known().is_empty();
+            let stood = |before: &Result<Arc<Pod>, Unread>| before.as_ref().ok().map(|pod| standing(pod));
             let moved = if known.is_listing() {
-                known.listed(key.clone(), Ok(read.clone()));
-                false
+                let before = known.listed(key.clone(), Ok(read.clone())).and_then(stood);
+                !first && before != Some(after)
             } else {
-                let before = known.put(key.clone(), Ok(read.clone()));
-                before.and_then(Result::ok).is_none_or(|before| standing(&before) != after)
+                known.put(key.clone(), Ok(read.clone())).as_ref().and_then(stood) != Some(after)
             };
             Change::Pod { key, node, pending, moved, pod: Some(read) }
         }
@@ -260,5 +268,13 @@ mod tests {
         assert!(!moved(put(&mut known, &Shapes::default(), &pod("a", "1", None))));
         assert!(moved(put(&mut known, &Shapes::default(), &pod("a", "1", Some("n")))));
         assert!(!moved(put(&mut known, &Shapes::default(), &pod("a", "1", Some("n")))));
+        // a watch that was cut has missed what came, went and was bound meanwhile
+        put(&mut known, &Shapes::default(), &pod("b", "1", None));
+        put(&mut known, &Shapes::default(), &pod("c", "1", Some("n")));
+        known.list();
+        assert!(!moved(put(&mut known, &Shapes::default(), &pod("a", "1", Some("n")))));
+        assert!(moved(put(&mut known, &Shapes::default(), &pod("b", "1", Some("n")))));
+        assert!(moved(put(&mut known, &Shapes::default(), &pod("d", "1", Some("n")))));
+        assert_eq!(known.done().into_keys().map(|key| key.name.to_string()).collect::<Vec<_>>(), ["c"]);
     }
 }

@@ -6,12 +6,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use karp_domain::api::NodeClaim;
 use karp_domain::cluster::{Owner, Phase, Pod, PodKey};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +24,8 @@ use crate::observe::Change;
 const QUIET: Duration = Duration::from_secs(5);
 /// The same where the pool's `consolidateAfter` waits for nothing, the first one included: only people read it then.
 const UNHURRIED: Duration = Duration::from_secs(60);
+/// Stamps that are written at a time.
+const AT_ONCE: usize = 16;
 /// How often waiting stamps are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -30,6 +34,12 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut changes = context.stores.changes();
     let mut stamps = Stamps::default();
     let mut tick = tokio::time::interval(TICK);
+    // written beside: who waits for the API server falls behind the changes
+    let permits = Semaphore::new(AT_ONCE);
+    let mut written = FuturesUnordered::new();
+    let note = |stamps: &mut Stamps, node: Arc<str>, at: Timestamp| {
+        stamps.note(node, at, Instant::now(), |node| pause(&context, node));
+    };
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -38,18 +48,24 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
                     // Daemon pods come and go with their node: they make it neither busy nor quiet.
                     let daemon = context.stores.pods.get(&key).is_some_and(|pod| pod.owner == Owner::DaemonSet);
                     if !daemon {
-                        let pause = |node: &str| pause(&context, node);
-                        stamps.note(node, Timestamp::now(), Instant::now(), pause);
+                        note(&mut stamps, node, Timestamp::now());
                     }
                 }
-                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Ok(_) => {}
+                // nobody knows which nodes pods came to, or left: each may be one of them
+                Err(RecvError::Lagged(_)) => {
+                    let now = Timestamp::now();
+                    let pods = context.stores.pods.all().into_iter().filter(|pod| pod.owner != Owner::DaemonSet);
+                    let nodes: HashSet<Arc<str>> = pods.filter_map(|pod| pod.node.clone()).collect();
+                    nodes.into_iter().for_each(|node| note(&mut stamps, node, now));
+                }
                 Err(RecvError::Closed) => return,
             },
             _ = tick.tick() => {
-                for (node, at) in stamps.ripe(Instant::now()) {
-                    stamp(&context, &node, at).await;
-                }
+                written.extend(stamps.ripe(Instant::now()).into_iter().map(|(node, at)| stamp(&context, &permits, node, at)));
             }
+            // consolidation would take the node for quiet: it is written again
+            Some(Some((node, at))) = written.next(), if !written.is_empty() => note(&mut stamps, node, at),
         }
     }
 }
@@ -104,12 +120,20 @@ fn pause(context: &Context, node: &str) -> Duration {
     }
 }
 
-async fn stamp(context: &Context, node: &str, at: Timestamp) {
-    let Some(claim) = claim_of(context, node) else { return };
+/// Writes when a pod last came to a node or left it; returns what could not be written.
+async fn stamp(context: &Context, permits: &Semaphore, node: Arc<str>, at: Timestamp) -> Option<(Arc<str>, Timestamp)> {
+    let _permit = permits.acquire().await.ok()?;
+    let claim = claim_of(context, &node)?;
     let claims: Api<NodeClaim> = Api::all(context.client.clone());
     let patch = json!({ "metadata": { "uid": claim.uid() }, "status": { "lastPodEventTime": format!("{at:.0}") } });
-    if let Err(error) = claims.patch_status(&claim.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
-        tracing::debug!(NodeClaim.name = claim.name_any(), %error, "could not stamp the last pod event");
+    match claims.patch_status(&claim.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Ok(_) => None,
+        // it has gone, or is another of that name
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => None,
+        Err(error) => {
+            tracing::debug!(NodeClaim.name = claim.name_any(), %error, "could not stamp the last pod event, trying again");
+            Some((node, at))
+        }
     }
 }
 
@@ -161,7 +185,10 @@ struct Waiting {
 impl Stamps {
     fn note(&mut self, node: Arc<str>, at: Timestamp, now: Instant, pause: impl FnOnce(&str) -> Duration) {
         match self.waiting.entry(node) {
-            Entry::Occupied(mut waiting) => waiting.get_mut().at = at,
+            Entry::Occupied(mut waiting) => {
+                let last = &mut waiting.get_mut().at;
+                *last = at.max(*last);
+            }
             Entry::Vacant(place) => {
                 let pause = pause(place.key());
                 place.insert(Waiting { at, noted: now, pause });
@@ -206,6 +233,11 @@ mod tests {
         assert!(stamps.ripe(start + 3 * QUIET).is_empty());
         assert_eq!(stamps.ripe(start + UNHURRIED), [("unhurried".into(), at(3))]);
         assert!(stamps.ripe(start + 2 * UNHURRIED).is_empty());
+        // what could not be written is older than what has come since
+        let end = start + 3 * UNHURRIED;
+        stamps.note("n".into(), at(9), end, pause);
+        stamps.note("n".into(), at(3), end, pause);
+        assert_eq!(stamps.ripe(end), [("n".into(), at(9))]);
     }
 
     #[test]

@@ -39,9 +39,11 @@ impl<K: Ord, V> Watched<K, V> {
         before
     }
 
-    /// The listing is whole.
-    pub fn done(&mut self) {
-        self.known = self.listing.take().unwrap_or_default();
+    /// The listing is whole; answers what was known and is not in it.
+    pub fn done(&mut self) -> BTreeMap<K, V> {
+        let mut before = std::mem::replace(&mut self.known, self.listing.take().unwrap_or_default());
+        before.retain(|key, _| !self.known.contains_key(key));
+        before
     }
 
     /// An object came or changed; answers what it was before.
@@ -68,7 +70,7 @@ mod tests {
         assert_eq!(watched.listed("b", 2), Some(&1));
         assert_eq!(watched.known().get("a"), Some(&1), "what was known stands until then");
         assert!(watched.is_listing());
-        watched.done();
+        assert_eq!(watched.done().into_iter().collect::<Vec<_>>(), [("a", 1)]);
         assert!(!watched.is_listing());
         assert_eq!(watched.known().iter().collect::<Vec<_>>(), [(&"b", &2)]);
         // a listing that is begun again has nothing of the one before
