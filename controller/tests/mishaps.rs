@@ -10,8 +10,10 @@ mod support;
 use std::time::Duration;
 
 use futures::FutureExt;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karp_domain::api::{Ec2NodeClass, NodeClaim, conditions, labels};
+use karp_domain::lifecycle::REGISTRATION_TIMEOUT;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -24,6 +26,8 @@ use support::{create, until, until_within};
 const WATCH: Duration = Duration::from_secs(15);
 /// Kubernetes waits for a minute until it deletes the pods of a node that is gone.
 const ORPHANED: Duration = Duration::from_secs(180);
+/// How long it may take until an instance that does not join is given up, and its claim gone.
+const GIVEN_UP: Duration = Duration::from_secs(17 * 60);
 /// Claims that a backup brings back: more than may be collected at once.
 const RESTORED: usize = 7;
 
@@ -87,7 +91,8 @@ async fn an_instance_that_is_ended_elsewhere_is_replaced() {
     stand.leave().await;
 }
 
-/// The class is given a profile whose instances may not join: nobody loses a pod by it, and all is as before when it is taken back.
+/// The class is given a profile whose instances may not join: nobody loses a pod by it, and all is as before when it is taken back. Under
+/// `KARP_DEEP` the replacement ends by its time limit, otherwise by hand.
 #[tokio::test]
 async fn a_replacement_that_never_joins_harms_nobody() {
     let Some((stand, pod)) = one_pod("stillborn").await else { return };
@@ -112,7 +117,17 @@ async fn a_replacement_that_never_joins_harms_nobody() {
 
     with(&stand.name).await;
     let claims: Api<NodeClaim> = Api::all(stand.client.clone());
-    claims.delete(&stillborn.name_any(), &DeleteParams::default()).await.expect("it is deleted");
+    if std::env::var_os("KARP_DEEP").is_some() {
+        until_within(GIVEN_UP, "it has had its time to join", async || {
+            claims.get_opt(&stillborn.name_any()).await.is_ok_and(|left| left.is_none())
+        })
+        .await;
+        let launched = since(&stillborn, conditions::LAUNCHED).expect("it was launched");
+        let lived = launched.duration_until(Timestamp::now());
+        assert!(lived >= REGISTRATION_TIMEOUT, "it was given up after {lived:#}");
+    } else {
+        claims.delete(&stillborn.name_any(), &DeleteParams::default()).await.expect("it is deleted");
+    }
     until("the old node takes pods again", async || {
         let node = Api::<Node>::all(stand.client.clone()).get(&node_of(&pod)).await.expect("the node");
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
