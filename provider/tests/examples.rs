@@ -1,5 +1,5 @@
 //! Every folder of `examples/`, and every configuration in the guides, is valid, as real OpenTofu sees it: found by walking, so that none is
-//! forgotten. Skipped, with a line that says so, where `KARP_TEST_TOOLS` names no folder with `tofu`.
+//! forgotten. Skipped, with a line that says so, where the program is missing.
 //!
 //! The pages of the registry show resources one at a time, each with references to others: what a folder refers to and does not declare is
 //! taken from the examples of those.
@@ -22,15 +22,6 @@ const HEAD: &str = "terraform {\n  required_providers {\n    karp = { source = \
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
-}
-
-fn tofu() -> Option<PathBuf> {
-    let tofu = PathBuf::from(std::env::var("KARP_TEST_TOOLS").unwrap_or_default()).join("tofu");
-    if !tofu.is_file() {
-        eprintln!("skipped: examples: KARP_TEST_TOOLS names no folder with tofu");
-        return None;
-    }
-    Some(tofu)
 }
 
 /// The files of a folder with this ending.
@@ -121,7 +112,7 @@ struct Copy {
 
 impl Copy {
     fn new() -> Option<Self> {
-        let tofu = tofu()?;
+        let tofu = rc::program("examples")?;
         let dir = tempfile::tempdir().unwrap();
         rc::write(dir.path());
         for part in ["examples", "terraform"] {

@@ -1,7 +1,7 @@
 //! Mistakes that users make, one in each file of `mistakes/`: each is refused before anything is called, in words that say what is
 //! expected, and at the attribute that holds it. A file begins with `# expect: PATH | WORDS`, or with `# warn: PATH | WORDS` where it is
 //! warned of and not refused, as it could be meant. The path `resource` is the whole block, and one that begins with `provider.` is in the
-//! provider block. Skipped, with a line that says so, where `KARP_TEST_TOOLS` names no folder with `tofu`.
+//! provider block. Skipped, with a line that says so, where the program is missing.
 
 #[path = "support/rc.rs"]
 mod rc;
@@ -135,11 +135,7 @@ struct Stand {
 
 impl Stand {
     fn new() -> Option<Self> {
-        let tofu = PathBuf::from(std::env::var("KARP_TEST_TOOLS").unwrap_or_default()).join("tofu");
-        if !tofu.is_file() {
-            eprintln!("skipped: KARP_TEST_TOOLS names no folder with tofu");
-            return None;
-        }
+        let tofu = rc::program("mistakes")?;
         let dir = tempfile::tempdir().unwrap();
         rc::write(dir.path());
         let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap();

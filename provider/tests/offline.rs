@@ -1,5 +1,5 @@
 //! The documented examples of functions and offline data sources under real OpenTofu, without any cloud. Skipped, with a line that says
-//! so, where `KARP_TEST_TOOLS` names no folder with `tofu`.
+//! so, where the program is missing.
 
 #[path = "support/rc.rs"]
 mod rc;
@@ -14,11 +14,7 @@ struct Stand {
 
 impl Stand {
     fn new() -> Option<Self> {
-        let tofu = PathBuf::from(std::env::var("KARP_TEST_TOOLS").unwrap_or_default()).join("tofu");
-        if !tofu.is_file() {
-            eprintln!("skipped: KARP_TEST_TOOLS names no folder with tofu");
-            return None;
-        }
+        let tofu = rc::program("offline")?;
         let dir = tempfile::tempdir().unwrap();
         rc::write(dir.path());
         Some(Self { tofu, dir })

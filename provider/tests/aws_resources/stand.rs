@@ -49,19 +49,12 @@ impl Sandbox {
     }
 
     fn with(test: &str, need: Need) -> Option<Self> {
-        let skip = |why: &str| {
-            eprintln!("skipped: {test}: {why}");
-            None
-        };
         let Ok(endpoints) = std::env::var("KARP_TEST_AWS_ENDPOINTS") else {
-            return skip("KARP_TEST_AWS_ENDPOINTS is not set");
+            eprintln!("skipped: {test}: KARP_TEST_AWS_ENDPOINTS is not set");
+            return None;
         };
         let endpoints: Vec<&str> = endpoints.split(',').take(MOST).collect();
-        let Ok(tools) = std::env::var("KARP_TEST_TOOLS") else { return skip("KARP_TEST_TOOLS is not set") };
-        let tofu = PathBuf::from(tools).join("tofu");
-        if !tofu.is_file() {
-            return skip("there is no tofu in KARP_TEST_TOOLS");
-        }
+        let tofu = rc::program(test)?;
         let turn = Turn::take(endpoints.len(), need);
         let endpoint = endpoints[turn.place].to_owned();
         let seed = http(&endpoint, "GET", "/_karp/seed", "");

@@ -31,6 +31,7 @@ enum Share {
 pub struct Cluster {
     pub kubeconfig: String,
     tools: PathBuf,
+    tofu: PathBuf,
     _share: Share,
 }
 
@@ -55,7 +56,7 @@ impl Cluster {
             value
         };
         let (kubeconfig, tools) = (value("KARP_TEST_KUBECONFIG")?, value("KARP_TEST_TOOLS")?.into());
-        Some(Self { kubeconfig, tools, _share: share() })
+        Some(Self { kubeconfig, tools, tofu: rc::program(test)?, _share: share() })
     }
 
     /// Makes a name that no other test or run has.
@@ -247,7 +248,7 @@ impl Stand<'_> {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        tofu::command(&self.cluster.tools.join("tofu"), self.dir.path(), arguments)
+        tofu::command(&self.cluster.tofu, self.dir.path(), arguments)
     }
 
     /// Begins a run in a process group of its own, as a shell does.
