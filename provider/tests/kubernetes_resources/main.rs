@@ -12,6 +12,7 @@ mod forty;
 mod full;
 mod gate;
 mod late;
+mod many;
 mod moved;
 #[path = "../../src/preview/forty/objects.rs"]
 mod objects;
