@@ -143,7 +143,8 @@ fn read_back(attribute: &Attribute, prior: &Value, live: &Json, scope: Scope) ->
             };
             Value::List(list.iter().enumerate().map(each).collect())
         }
-        // Amounts may be stored as numbers where the attribute is text.
+        // A map is the configuration's as a whole: keys of others are a difference, which the apply takes away (decision 0020). Amounts may
+        // be stored as numbers where the attribute is text.
         (Kind::Value(tfplugin::Type::Map(element)), Json::Object(map)) if **element == tfplugin::Type::String => {
             let text = |item: &Json| item.as_str().map_or_else(|| item.to_string(), str::to_owned);
             Value::object(map.iter().map(|(key, item)| (key.clone(), text(item))))
@@ -224,6 +225,17 @@ mod tests {
         assert_eq!((read.get("expire_after"), read.get("node_class")), (&Value::Null, &Value::from("a")));
         let all = attributes(&schema, &Value::Null, &live, Scope::All);
         assert_eq!(all.get("expire_after"), &Value::from("720h"));
+    }
+
+    #[test]
+    fn a_key_that_others_add_to_a_known_map_is_shown() {
+        let map = Attribute::map(tfplugin::Type::String);
+        let schema: Attributes = [("limits".to_owned(), map.clone()), ("labels".to_owned(), map)].into();
+        let live = serde_json::json!({ "limits": { "cpu": "1", "memory": 2 }, "labels": { "theirs": "a" } });
+        let prior = Value::object([("limits", Value::object([("cpu", "1")]))]);
+        let read = attributes(&schema, &prior, &live, Scope::Known);
+        assert_eq!(read.get("limits"), &Value::object([("cpu", "1"), ("memory", "2")]));
+        assert_eq!(read.get("labels"), &Value::Null, "a map that is not set is another's business");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, Schema, Value};
 pub use self::attributes::{adopt, annotations, bare, force_conflicts, named, teardown, wait_for_ready};
 pub use self::foresight::{name_of, seen};
 pub use self::kind::CustomKind;
+use self::kind::Met;
 use super::departure::{Departure, End};
 use super::node_claims;
 use crate::aws::Origin;
@@ -101,12 +102,14 @@ impl CustomObject {
         let client = self.session().kube().await?;
         let mark = Mark::new();
         let origin = self.kind.origin(&self.session(), &client, &planned, &mark).await?;
-        let made = (origin == Origin::Made).then_some(&mark);
-        self.kind.apply(ctx, &client, &self.spec, &planned, made).await?;
+        let met = if origin == Origin::Made { Met::Nothing(&mark) } else { Met::Theirs };
+        let live = self.kind.apply(ctx, &client, &self.spec, &planned, met).await?;
         let name = planned.get("name").clone();
         let state = planned.with("id", name);
         if origin == Origin::Made {
             ctx.save(state.clone());
+        } else if let Some(warning) = self.kind.beyond(&self.spec, &state, &live) {
+            ctx.warn(warning);
         }
         let settled = self.kind.settle(ctx, &client, &state).await;
         if origin == Origin::Made {
@@ -135,10 +138,10 @@ impl CustomObject {
     }
 
     /// Applies a change, and waits for the controller's word if asked to.
-    pub async fn update(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+    pub async fn update(&self, ctx: &Context, prior: &Value, planned: Value) -> Result<Value, Diagnostics> {
         self.reads.forget();
         let client = self.session().kube().await?;
-        self.kind.apply(ctx, &client, &self.spec, &planned, None).await?;
+        self.kind.apply(ctx, &client, &self.spec, &planned, Met::Known(prior)).await?;
         self.kind.settle(ctx, &client, &planned).await?;
         Ok(planned)
     }

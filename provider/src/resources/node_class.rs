@@ -118,8 +118,8 @@ impl Resource for NodeClass {
         self.0.read(ctx, state, "subnet_selector_terms").await
     }
 
-    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        self.0.update(ctx, planned).await
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        self.0.update(ctx, &prior, planned).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {

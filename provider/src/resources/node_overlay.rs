@@ -97,8 +97,8 @@ impl Resource for NodeOverlay {
         self.0.read(ctx, state, "requirements").await
     }
 
-    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        self.0.update(ctx, planned).await
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        self.0.update(ctx, &prior, planned).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {

@@ -236,8 +236,8 @@ impl Resource for NodePool {
         Ok(read.map(|state| self.with_hash(state, Value::Null)))
     }
 
-    async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        self.0.update(ctx, self.with_hash(planned, Value::Null)).await
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+        self.0.update(ctx, &prior, self.with_hash(planned, Value::Null)).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
@@ -490,6 +490,24 @@ mod tests {
         let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
         let state = KIND.state(pool().0.spec(), &own, &live, Scope::Known);
         assert_eq!(state.get("annotations"), own.get("annotations"));
+    }
+
+    #[test]
+    fn what_a_pool_that_is_taken_over_has_besides_is_told() {
+        let class = [("name", "default"), ("group", labels::AWS_GROUP), ("kind", "EC2NodeClass")];
+        let planned = with(&["template", "node_class_ref"], Value::object(class)).with("disruption", Value::Null);
+        let mut live = KIND.object(pool().0.spec(), &planned, &mut Vec::new());
+        let told = |live: &Json| {
+            let live: kube::core::DynamicObject = serde_json::from_value(live.clone()).expect("an object");
+            KIND.beyond(pool().0.spec(), &planned, &live).map(|warning| warning.detail)
+        };
+        // The API's defaults are nobody's.
+        live["spec"]["disruption"] = defaults()["disruption"].clone();
+        assert_eq!(told(&live), None);
+        live["spec"]["weight"] = json!(7);
+        live["spec"]["template"]["spec"]["taints"] = json!([{ "key": "theirs", "effect": "NoSchedule" }]);
+        let detail = told(&live).expect("a warning");
+        assert!(detail.contains("Others set template.taints, weight."), "{detail}");
     }
 
     #[test]

@@ -86,6 +86,34 @@ fn what_others_edit_heals_what_changes_stays_and_another_name_gives_way() {
     stand.destroy();
 }
 
+/// What the configuration sets is the whole map: keys of others show, and go as values of others do, by force.
+#[test]
+fn a_key_that_others_add_to_a_map_shows_and_goes() {
+    let Some(cluster) = Cluster::find("a_key_that_others_add_to_a_map_shows_and_goes") else { return };
+    let name = cluster.unique("key");
+    let config = |more: &str| {
+        let pool = pool(&name, r#"{ cpu = "100" }"#).replace("  wait_for_ready", &format!("{more}  wait_for_ready"));
+        format!("{PROVIDER}{CRDS}{pool}")
+    };
+    let stand = cluster.stand(&config(""));
+    stand.apply();
+    let keys = json!({ "limits": { "memory": "10Gi" }, "template": { "metadata": { "labels": { "theirs": "b" } } } });
+    let patch = json!({ "spec": keys }).to_string();
+    cluster.kubectl(&["patch", "nodepool", &name, "--type=merge", "-p", &patch]);
+    let plan = stand.plan();
+    assert_eq!(plan.changes(), [("update".to_owned(), "karp_node_pool.it".to_owned())], "{}", plan.text);
+    let refused = stand.apply_failing().one_error();
+    for owned in ["spec.limits.memory (kubectl-patch)", "spec.template.metadata.labels.theirs (kubectl-patch)"] {
+        assert!(refused.contains(owned), "{refused}");
+    }
+    stand.write(&config("  force_conflicts = true\n"));
+    step(&stand, "update", &["karp_node_pool.it"]);
+    let spec = cluster.get(&["nodepool", &name])["spec"].clone();
+    assert_eq!(spec["limits"], json!({ "cpu": "100" }));
+    assert_eq!(spec["template"]["metadata"]["labels"], json!({ "team": "a" }));
+    stand.destroy();
+}
+
 /// A role that is made in the same apply is not known at plan; nor is what a pool's labels are taken from.
 #[test]
 fn a_pool_is_planned_before_all_of_it_is_known() {

@@ -1,4 +1,4 @@
-//! Manifests that other providers kept move in. The test ends on an empty plan.
+//! Manifests that other providers and kubectl kept move in, are imported or adopted. Each test ends on an empty plan.
 
 use serde_json::{Value, json};
 
@@ -101,4 +101,116 @@ fn objects_that_other_providers_kept_move_in_without_a_difference() {
         assert_eq!(uids(), before, "they are the same objects");
         stand.destroy();
     }
+}
+
+/// A pool with more than the others have, and an overlay, on CRDs that are there.
+struct Shed<'a> {
+    name: &'a str,
+    /// Whether the pool has limits, a weight and a taint, and the overlay a weight and an adjustment in place of a price.
+    all: bool,
+    force: bool,
+    expire_after: &'a str,
+}
+
+impl Shed<'_> {
+    fn config(&self) -> String {
+        let Self { name, all, force, expire_after } = self;
+        let force = if *force { "  force_conflicts = true\n" } else { "" };
+        let (taints, weight, price) = if *all {
+            (
+                "    taints = [{ key = \"own\", effect = \"NoSchedule\" }]\n",
+                "  weight = 7\n",
+                "price_adjustment = \"-30%\"",
+            )
+        } else {
+            ("", "", "price = \"0.42\"")
+        };
+        let pool = pool(name, if *all { r#"{ cpu = "100" }"# } else { "null" })
+            .replace("    expire_after", &format!("{taints}    expire_after"))
+            .replace("480h", expire_after)
+            .replace("  wait_for_ready", &format!("{weight}{force}  wait_for_ready"));
+        let overlay = format!(
+            "resource \"karp_node_overlay\" \"it\" {{\n  name = {name:?}\n  {price}\n{weight}{force}  requirements = [{{ key = \
+             \"karpenter.k8s.aws/instance-family\", operator = \"In\", values = [\"m7i\"] }}]\n}}\n"
+        );
+        format!("{PROVIDER}{pool}{overlay}").replace("  depends_on     = [karp_crds.this]\n", "")
+    }
+
+    /// Makes the objects with all of it by kubectl.
+    fn create(cluster: &Cluster, name: &str) {
+        let [mut pool, _, mut overlay] = manifests(name);
+        pool["spec"]["weight"] = json!(7);
+        pool["spec"]["template"]["spec"]["taints"] = json!([{ "key": "own", "effect": "NoSchedule" }]);
+        overlay["spec"]["weight"] = json!(7);
+        cluster.create(&pool);
+        cluster.create(&overlay);
+    }
+}
+
+#[test]
+fn what_was_imported_and_is_configured_no_more_goes() {
+    let Some(cluster) = Cluster::find("what_was_imported_and_is_configured_no_more_goes") else { return };
+    cluster.stand(&format!("{PROVIDER}{CRDS}")).apply();
+    let name = cluster.unique("shed");
+    Shed::create(&cluster, &name);
+    let whole = Shed { name: &name, all: true, force: false, expire_after: "480h" };
+    let stand = cluster.stand(&whole.config());
+    for address in ["karp_node_pool.it", "karp_node_overlay.it"] {
+        let imported = stand.tofu(&["import", "-no-color", address, &name]);
+        assert_eq!(imported.code, 0, "{}", imported.text);
+    }
+    // It does not wait, which the import could not know.
+    let run = stand.apply();
+    assert_eq!(run.changes(), [("update".to_owned(), "karp_node_pool.it".to_owned())], "{}", run.text);
+    stand.assert_empty_plan();
+
+    // kubectl owns it all, too: nothing is taken away in silence, and nothing stays in silence.
+    let live = || ["nodepool", "nodeoverlay"].map(|kind| cluster.get(&[kind, &name])["spec"].clone());
+    let before = live();
+    stand.write(&Shed { all: false, ..whole }.config());
+    let refused = stand.apply_failing();
+    let told: Vec<_> = refused.errors().iter().map(|error| error["detail"].to_string()).collect();
+    for owned in ["limits.cpu", "weight", "template.spec.taints", "priceAdjustment"] {
+        let owned = format!("spec.{owned} (kubectl-create)");
+        assert!(told.iter().any(|told| told.contains(&owned)), "{owned}: {told:?}");
+    }
+    assert_eq!(live(), before);
+
+    // The overlay's price and its adjustment exclude each other: one goes and the other comes in one write.
+    stand.write(&Shed { all: false, force: true, ..whole }.config());
+    assert_eq!(stand.apply().changes().len(), 2);
+    stand.assert_empty_plan();
+    let [pool, overlay] = live();
+    assert_eq!([&pool["limits"], &pool["weight"], &pool["template"]["spec"]["taints"]], [&Value::Null; 3], "{pool}");
+    assert_eq!([&overlay["priceAdjustment"], &overlay["weight"]], [&Value::Null; 2], "{overlay}");
+    assert_eq!(overlay["price"], "0.42");
+
+    // From then on nobody else owns what is set.
+    stand.write(&Shed { all: false, expire_after: "240h", ..whole }.config());
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(live()[0]["template"]["spec"]["expireAfter"], "240h");
+    stand.destroy();
+}
+
+#[test]
+fn an_adopted_pool_is_what_the_configuration_sets_and_the_rest_is_told() {
+    let Some(cluster) = Cluster::find("an_adopted_pool_is_what_the_configuration_sets") else { return };
+    cluster.stand(&format!("{PROVIDER}{CRDS}")).apply();
+    let name = cluster.unique("adopted");
+    let [mut theirs, ..] = manifests(&name);
+    theirs["spec"]["weight"] = json!(7);
+    theirs["spec"]["limits"]["memory"] = json!("10Gi");
+    cluster.create(&theirs);
+    let pool = pool(&name, r#"{ cpu = "100" }"#)
+        .replace("  depends_on     = [karp_crds.this]\n", "  adopt = true\n  force_conflicts = true\n");
+    let stand = cluster.stand(&format!("{PROVIDER}{pool}"));
+    let run = stand.apply();
+    let beyond = |warning: &&Value| warning["summary"].as_str().unwrap_or_default().contains("has more than");
+    let told: Vec<_> = run.warnings().into_iter().filter(beyond).map(|warning| warning["detail"].to_string()).collect();
+    assert!(told.len() == 1 && told[0].contains("Others set weight."), "{}", run.text);
+    stand.assert_empty_plan();
+    let spec = cluster.get(&["nodepool", &name])["spec"].clone();
+    assert_eq!((&spec["limits"], &spec["weight"]), (&json!({ "cpu": "100" }), &json!(7)));
+    stand.destroy();
 }

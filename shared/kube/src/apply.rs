@@ -4,8 +4,13 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::{DynamicObject, GroupVersionKind};
 use kube::discovery::ApiResource;
+use serde_json::{Value as Json, json};
 
 use crate::Error;
+use crate::ownership::{self, Claim};
+
+/// A controller writes its status at any time; one that is in between more often than this is told of.
+const CLAIM_ATTEMPTS: usize = 8;
 
 /// What to do where another manager owns a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,20 +36,51 @@ impl Manager {
 }
 
 /// Applies an object of any kind, given as JSON with `apiVersion`, `kind` and `metadata`; `plural` is its path, such as `deployments`.
-pub async fn json(
-    client: &Client,
-    manager: Manager,
-    plural: &str,
-    object: &serde_json::Value,
-) -> Result<DynamicObject, Error> {
+pub async fn json(client: &Client, manager: Manager, plural: &str, object: &Json) -> Result<DynamicObject, Error> {
     let api = dynamic(client, plural, object);
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     Ok(api.patch(name, &manager.params(), &Patch::Apply(object)).await?)
 }
 
+/// Makes what an apply of `after` has to take away the manager's own: the fields that `before` has and `after` has not, where they are live. An
+/// apply alone leaves those that another manager owns too. One that forces also becomes the only owner of what `after` sets.
+///
+/// # Errors
+/// [`Error::FieldConflict`] where others own what would be taken away and the manager does not force.
+pub async fn claim(client: &Client, manager: Manager, plural: &str, before: &Json, after: &Json) -> Result<(), Error> {
+    if manager.force == Force::No && ownership::dropped(before, Some(after), before).is_empty() {
+        return Ok(());
+    }
+    let api = dynamic(client, plural, after);
+    let name = after["metadata"]["name"].as_str().unwrap_or_default();
+    let version = after["apiVersion"].as_str().unwrap_or_default();
+    let params = PatchParams { field_manager: Some(manager.name.to_owned()), ..PatchParams::default() };
+    let mut stale = String::new();
+    for _ in 0..CLAIM_ATTEMPTS {
+        let Some(live) = api.get_opt(name).await? else { return Ok(()) };
+        let owned = live.metadata.managed_fields.as_deref().unwrap_or_default();
+        let dropped = ownership::dropped(before, Some(after), &json!(live));
+        let entries = match ownership::claim(owned, manager, version, &dropped, &ownership::set(after)) {
+            Claim::Settled => return Ok(()),
+            Claim::Refused(conflicts) => {
+                return Err(Error::FieldConflict { conflicts, message: "they would be taken away".to_owned() });
+            }
+            Claim::Entries(entries) => entries,
+        };
+        let read = live.metadata.resource_version;
+        let patch = json!({ "metadata": { "resourceVersion": read, "managedFields": entries } });
+        match api.patch(name, &params, &Patch::Merge(patch)).await.map_err(Error::from) {
+            Ok(_) | Err(Error::NotFound { .. }) => return Ok(()),
+            Err(Error::Stale { message }) => stale = message,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::Stale { message: stale })
+}
+
 /// Returns the API of an object given as JSON: namespaced where its metadata names a namespace.
 #[must_use]
-pub fn dynamic(client: &Client, plural: &str, object: &serde_json::Value) -> Api<DynamicObject> {
+pub fn dynamic(client: &Client, plural: &str, object: &Json) -> Api<DynamicObject> {
     let (group, version) = object["apiVersion"].as_str().unwrap_or_default().split_once('/').unwrap_or_else(|| {
         // The core group has no name.
         ("", object["apiVersion"].as_str().unwrap_or_default())

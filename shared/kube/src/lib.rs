@@ -6,6 +6,7 @@ pub mod apply;
 pub mod client;
 mod error;
 pub mod events;
+mod ownership;
 pub mod pods;
 pub mod rbac;
 pub mod wait;

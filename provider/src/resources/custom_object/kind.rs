@@ -54,6 +54,17 @@ pub struct CustomKind {
     pub locate: fn(&str) -> String,
 }
 
+/// What an apply meets in the cluster.
+#[derive(Clone, Copy)]
+pub(super) enum Met<'a> {
+    /// Nothing, or what an earlier run began: the object is made, with this mark.
+    Nothing(&'a Mark),
+    /// An object that others made, which is taken over.
+    Theirs,
+    /// The object that this state tells of.
+    Known(&'a Value),
+}
+
 impl CustomKind {
     /// Reads attributes as the API's type; nothing while a part of them is not known.
     pub fn typed<T: DeserializeOwned>(&self, attributes: &Attributes, value: &Value) -> Option<T> {
@@ -159,15 +170,15 @@ impl CustomKind {
         patched.map(drop).map_err(|error| failure(doing(), karp_kube::Error::from(error)))
     }
 
-    /// Applies the object, after its CRD is served; with the mark of a creation where it is made.
+    /// Applies the object, after its CRD is served. What was known of it before and is planned no more goes, whoever wrote it.
     pub(super) async fn apply(
         &self,
         ctx: &Context,
         client: &Client,
         attributes: &Attributes,
         planned: &Value,
-        mark: Option<&Mark>,
-    ) -> Result<(), Diagnostics> {
+        met: Met<'_>,
+    ) -> Result<DynamicObject, Diagnostics> {
         let limit = Until::after(ctx.remaining().min(CRD_PATIENCE), ctx.stop());
         let doing = format!("apply {} {:?}", self.kind, planned.get("name").as_str().unwrap_or_default());
         wait::established(client, self.crd, &limit).await.map_err(|error| {
@@ -178,7 +189,7 @@ impl CustomKind {
         })?;
         let mut unknown = Vec::new();
         let mut object = self.object(attributes, planned, &mut unknown);
-        if let Some(mark) = mark {
+        if let Met::Nothing(mark) = met {
             object["metadata"]["annotations"][UNFINISHED] = mark.text().into();
         }
         if let Some(path) = unknown.into_iter().next() {
@@ -186,8 +197,54 @@ impl CustomKind {
         }
         let force = if planned.get("force_conflicts").as_bool() == Some(true) { Force::Yes } else { Force::No };
         let manager = Manager { name: FIELD_MANAGER, force };
-        let applied = ctx.carry_out(apply::json(client, manager, self.plural, &object)).await?;
-        applied.map(|_| ()).map_err(|error| self.refused(&doing, error))
+        let before = self.before(client, attributes, planned, met).await?;
+        let apply = async {
+            if let Some(before) = &before {
+                apply::claim(client, manager, self.plural, before, &object).await?;
+            }
+            apply::json(client, manager, self.plural, &object).await
+        };
+        ctx.carry_out(apply).await?.map_err(|error| self.refused(&doing, error))
+    }
+
+    /// Gives the object as it is known before an apply. Of one that is taken over this is what the plan sets, as the next refresh would read it.
+    async fn before(
+        &self,
+        client: &Client,
+        attributes: &Attributes,
+        planned: &Value,
+        met: Met<'_>,
+    ) -> Result<Option<Json>, Failure> {
+        let object = |state: &Value| self.object(attributes, state, &mut Vec::new());
+        match met {
+            Met::Nothing(_) => Ok(None),
+            Met::Known(state) => Ok(Some(object(state))),
+            Met::Theirs => {
+                let live = self.find(client, planned.get("name").as_str().unwrap_or_default()).await?;
+                Ok(live.map(|live| object(&self.state(attributes, planned, &live, Scope::Known))))
+            }
+        }
+    }
+
+    /// Tells of what an object that was taken over has besides: it is nobody's difference, and so shown this once.
+    pub fn beyond(&self, attributes: &Attributes, planned: &Value, live: &DynamicObject) -> Option<Diagnostic> {
+        let bare = Value::object([("name", live.name_any())]);
+        let whole = self.state(attributes, &bare, live, Scope::All);
+        let mut beyond = Vec::new();
+        for name in attributes.keys() {
+            unplanned(whole.get(name), planned.get(name), &AttributePath::root().attribute(name), &mut beyond);
+        }
+        let beyond: Vec<String> = beyond.iter().map(ToString::to_string).collect();
+        (!beyond.is_empty()).then(|| {
+            Diagnostic::warning(
+                format!("{} {:?} has more than the configuration says", self.kind, live.name_any()),
+                format!(
+                    "Others set {}. That stays as it is, and no plan shows it. Add it to the configuration to keep it up to date; added, \
+                     applied and deleted there again, it is gone.",
+                    beyond.join(", ")
+                ),
+            )
+        })
     }
 
     /// Shows an API server's refusal at the attributes that it names.
@@ -277,6 +334,23 @@ impl CustomKind {
                 waits_for(live)
             ),
         )
+    }
+}
+
+/// Finds attributes that have a value and are planned to have none.
+fn unplanned(live: &Value, planned: &Value, at: &AttributePath, found: &mut Vec<AttributePath>) {
+    fn says_nothing(value: &Value) -> bool {
+        value.is_null() || value.as_map().is_some_and(|inner| inner.values().all(says_nothing))
+    }
+    match (live, planned) {
+        (live, _) if says_nothing(live) => {}
+        (_, Value::Null) => found.push(at.clone()),
+        (Value::Map(live), planned @ Value::Map(_)) => {
+            for (name, live) in live {
+                unplanned(live, planned.get(name), &at.clone().attribute(name), found);
+            }
+        }
+        _ => {}
     }
 }
 
