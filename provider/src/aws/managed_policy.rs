@@ -6,8 +6,8 @@ use aws_sdk_iam::Client;
 use karp_domain::iam::MANAGED_POLICY_LIMIT;
 use tfplugin::Context;
 
-use super::role::check_adoptable;
-use super::tags::{Change, IamObject, Tags, from_iam_tags, iam_tags};
+use super::role::{check_adoptable, check_path};
+use super::tags::{CLUSTER_KEY, Change, IamObject, Tags, from_iam_tags, iam_tags};
 use super::wait::{in_time, settle};
 use super::{Origin, document};
 use crate::marks::Mark;
@@ -16,6 +16,8 @@ use crate::session::Aws;
 
 /// IAM keeps at most five versions of a policy.
 const MOST_VERSIONS: usize = 5;
+/// Names the role that a policy was made for, on those that belong to a role.
+const ROLE_KEY: &str = "karp.sh/controller-role";
 
 /// Splits a policy into parts by name: `ROLE-1`, `ROLE-2`, …
 pub fn parts(role: &str, policy: &str) -> BTreeMap<String, String> {
@@ -30,26 +32,18 @@ pub fn is_part(role: &str, arn: &str) -> bool {
     arn.contains(":policy/") && number.is_some_and(|number| number.parse::<u8>().is_ok())
 }
 
-/// Creates a policy, or gives an existing one a new default version when its text differs; gives its ARN.
-pub async fn ensure(iam: &Client, ctx: &Context, path: &str, name: &str, text: &str) -> Result<String, Failure> {
-    let doing = format!("create policy {name:?}");
-    in_time(ctx, &doing)?;
-    match iam.create_policy().path(path).policy_name(name).policy_document(text).send().await {
-        Ok(answer) => return made(&doing, answer.policy().and_then(|policy| policy.arn())),
-        Err(e) => {
-            let failure = Failure::aws(&doing, e);
-            if failure.kind != Kind::Exists {
-                return Err(failure);
-            }
-        }
-    }
-    let arn = arn_of(iam, path, name).await?.ok_or_else(|| {
-        Failure::new(Kind::Exists, &doing, format!("a policy {name:?} exists under another path than {path}"))
-    })?;
-    if read(iam, &arn).await?.as_deref() != Some(text) {
-        write_version(iam, ctx, &arn, text).await?;
-    }
-    Ok(arn)
+/// Adds to tags for which role a policy is made.
+pub fn for_role(role: &str, tags: &Tags) -> Tags {
+    let mut tags = tags.clone();
+    // A role's name may have commas, a tag's value may not; a slash is in no name.
+    tags.insert(ROLE_KEY.to_owned(), role.replace(',', "/"));
+    tags
+}
+
+/// Says whether tags of a policy tell that it was made for the same role of the same cluster as is wanted. Who has the role has its policies,
+/// also those that nobody finished or that others took off it.
+fn is_same_role(actual: &Tags, wanted: &Tags) -> bool {
+    wanted.contains_key(ROLE_KEY) && [ROLE_KEY, CLUSTER_KEY].iter().all(|key| actual.get(*key) == wanted.get(*key))
 }
 
 /// One of the policies that a document is kept in.
@@ -77,7 +71,7 @@ pub struct Found {
 }
 
 /// Brings one part to what is wanted, and gives its ARN, and whether it was made now. One that exists and is not `known` to be this resource's is gone on with where
-/// a creation of an earlier run left it, or taken over where that is wanted, and not another cluster's.
+/// a creation of an earlier run left it or it was made for the same role, or taken over where that is wanted, and not another cluster's.
 pub async fn converge(
     iam: &Client,
     ctx: &Context,
@@ -106,23 +100,36 @@ pub async fn converge(
     if failure.kind != Kind::Exists {
         return Err(failure);
     }
-    let existing = match find_named(iam, part).await {
+    let existing = match find_named(iam, part.name).await {
         Ok(Some(existing)) => existing,
         Err(unseen) if adopt => return Err(unseen),
         _ => return Err(failure),
     };
     if let Some(tags) = mark.resumed(&existing.tags, part.tags) {
+        check_path(&doing, &existing.path, part.path)?;
         return Ok((bring(iam, ctx, part, Found { tags, ..existing }).await?, Origin::Made));
     }
-    if !adopt {
+    let is_own = is_same_role(&existing.tags, part.tags);
+    if !adopt && !is_own {
         return Err(failure);
     }
     check_adoptable(&doing, &existing.tags, part.tags).map_err(|failure| failure.at("name"))?;
-    Ok((bring(iam, ctx, part, existing).await?, Origin::Adopted))
+    check_path(&doing, &existing.path, part.path)?;
+    let mut tags = part.tags.clone();
+    if !is_own {
+        // It becomes the role's with the first change of a role that is complete: giving up one that failed must leave it.
+        tags.remove(ROLE_KEY);
+    }
+    Ok((bring(iam, ctx, &Part { tags: &tags, ..*part }, existing).await?, Origin::Adopted))
 }
 
-async fn find_named(iam: &Client, part: &Part<'_>) -> Result<Option<Found>, Failure> {
-    match arn_of(iam, part.path, part.name).await? {
+/// Says whether a policy exists that was made for the same role as the tags tell.
+pub async fn is_of_role(iam: &Client, arn: &str, tags: &Tags) -> Result<bool, Failure> {
+    Ok(look(iam, arn).await?.is_some_and(|found| is_same_role(&found.tags, tags)))
+}
+
+async fn find_named(iam: &Client, name: &str) -> Result<Option<Found>, Failure> {
+    match arn_of(iam, name).await? {
         Some(arn) => look(iam, &arn).await,
         None => Ok(None),
     }
@@ -224,9 +231,10 @@ pub async fn delete_all(iam: &Client, ctx: &Context, arns: &BTreeSet<String>) ->
     Ok(())
 }
 
-async fn arn_of(iam: &Client, path: &str, name: &str) -> Result<Option<String>, Failure> {
+/// Finds a policy under whatever path: an account has one of a name.
+async fn arn_of(iam: &Client, name: &str) -> Result<Option<String>, Failure> {
     let scope = aws_sdk_iam::types::PolicyScopeType::Local;
-    let mut pages = iam.list_policies().scope(scope).path_prefix(path).into_paginator().items().send();
+    let mut pages = iam.list_policies().scope(scope).into_paginator().items().send();
     while let Some(policy) = pages.next().await {
         let policy = policy.map_err(|e| Failure::aws("list the account's policies", e))?;
         if policy.policy_name() == Some(name) {
@@ -234,19 +242,6 @@ async fn arn_of(iam: &Client, path: &str, name: &str) -> Result<Option<String>, 
         }
     }
     Ok(None)
-}
-
-async fn read(iam: &Client, arn: &str) -> Result<Option<String>, Failure> {
-    let doing = format!("read policy {arn}");
-    let answer = match iam.get_policy().policy_arn(arn).send().await {
-        Ok(answer) => answer,
-        Err(e) => {
-            let failure = Failure::aws(&doing, e);
-            return if failure.is_missing() { Ok(None) } else { Err(failure) };
-        }
-    };
-    let Some(version) = answer.policy().and_then(|policy| policy.default_version_id()) else { return Ok(None) };
-    read_version(iam, arn, version).await
 }
 
 async fn read_version(iam: &Client, arn: &str, version: &str) -> Result<Option<String>, Failure> {
@@ -276,7 +271,18 @@ async fn prune(iam: &Client, arn: &str, most: usize) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_part;
+    use super::*;
+
+    #[test]
+    fn a_policy_is_a_roles_by_its_name_and_its_cluster() {
+        let of = |cluster: &str| Tags::from([(CLUSTER_KEY.to_owned(), cluster.to_owned())]);
+        let wanted = for_role("a,b", &of("prod"));
+        assert!(is_same_role(&for_role("a,b", &of("prod")), &wanted));
+        for other in [for_role("ab", &of("prod")), for_role("a,b", &of("test")), of("prod"), Tags::new()] {
+            assert!(!is_same_role(&other, &wanted), "{other:?}");
+        }
+        assert!(!is_same_role(&of("prod"), &of("prod")), "of no role");
+    }
 
     #[test]
     fn only_policies_called_after_the_role_are_its_parts() {

@@ -67,6 +67,16 @@ pub fn check_adoptable(doing: &str, actual: &Tags, wanted: &Tags) -> Result<(), 
     }
 }
 
+/// Refuses to take over, or to go on with, what lies under another path than was planned: IAM moves nothing to another one.
+pub fn check_path(doing: &str, actual: &str, wanted: &str) -> Result<(), Failure> {
+    if actual == wanted {
+        return Ok(());
+    }
+    Err(Failure::new(Kind::Exists, doing, format!("it exists under {actual}, not under {wanted}"))
+        .with_fix(format!("Write `path = {actual:?}` to take it over, or choose another name."))
+        .at("path"))
+}
+
 /// Creates the bare role, with a mark, or finds the one to adopt or to go on with. Policies follow with [`converge`], after the new role is [`shown`].
 pub async fn create(iam: &Client, ctx: &Context, wanted: &Wanted) -> Result<(Found, Origin), Failure> {
     let (doing, mark) = (format!("create role {:?}", wanted.name), Mark::new());
@@ -99,12 +109,14 @@ pub async fn create(iam: &Client, ctx: &Context, wanted: &Wanted) -> Result<(Fou
                 return Err(failure.at("name"));
             };
             if let Some(tags) = mark.resumed(&existing.tags, &wanted.tags) {
+                check_path(&doing, &existing.path, &wanted.path)?;
                 return Ok((Found { tags, ..existing }, Origin::Made));
             }
             if !wanted.adopt {
                 return Err(failure.at("name"));
             }
             check_adoptable(&doing, &existing.tags, &wanted.tags).map_err(|f| f.at("name"))?;
+            check_path(&doing, &existing.path, &wanted.path)?;
             Ok((existing, Origin::Adopted))
         }
         Err(failure) => Err(failure),

@@ -10,9 +10,10 @@ use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, 
 
 use super::controller_scope as scope;
 use super::iam_role::{self, Purpose};
-use crate::aws::Origin;
-use crate::aws::tags::Tags;
-use crate::aws::{managed_policy, pod_identity, policies, role};
+use crate::aws::managed_policy::{self, Part};
+use crate::aws::marked::{Answered, Marked};
+use crate::aws::tags::{IamObject, Tags};
+use crate::aws::{Origin, pod_identity, policies, role};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
@@ -39,6 +40,7 @@ struct Model {
     service_account: Option<String>,
     policy_mode: Option<String>,
     association_id: Option<String>,
+    adopt: Option<bool>,
     policy_arns: Option<BTreeSet<String>>,
 }
 
@@ -154,7 +156,7 @@ impl Resource for ControllerRole {
         let mut answered = session.answered(aws);
         let begun = iam_role::begin(&session, ctx, &planned, &documents.trust, &mut answered).await?;
         let origin = begun.origin;
-        let purpose = purpose(aws, ctx, &model, &planned, &documents).await?;
+        let purpose = purpose(&session, ctx, &Value::Null, &planned, &documents, &mut answered).await?;
         let state = iam_role::finish(&session, ctx, planned, begun, &purpose).await?;
         if origin == Origin::Made {
             ctx.save(state.clone());
@@ -211,7 +213,8 @@ impl Resource for ControllerRole {
         let model: Model = tfplugin::from_value(&planned)?;
         let documents = known(&session, &planned).await?;
         let aws = session.aws().await?;
-        let purpose = purpose(aws, ctx, &model, &planned, &documents).await?;
+        let mut answered = session.answered(aws);
+        let purpose = purpose(&session, ctx, &prior, &planned, &documents, &mut answered).await?;
         let planned =
             scope::with_policy(planned, Some(&documents.policy)).with("association_id", before.association_id.clone());
         let owned = BTreeSet::from([POLICY.to_owned()]);
@@ -234,9 +237,14 @@ impl Resource for ControllerRole {
         if let Some(documents) = documents(&session, &prior).await
             && goes_apart(&prior, &documents.policy)
         {
-            // A creation that failed may have written policies that it did not attach.
+            // A creation that failed may have written policies that it did not attach; one of that name may also be somebody else's.
             let planned = planned_arns(&prior, &documents.policy);
-            policies.extend(planned.as_list().iter().filter_map(Value::as_str).map(str::to_owned));
+            let tags = managed_policy::for_role(model.name.as_deref().unwrap_or_default(), &session.owned(&prior));
+            for arn in planned.as_list().iter().filter_map(Value::as_str) {
+                if !policies.contains(arn) && managed_policy::is_of_role(aws.iam(), arn, &tags).await? {
+                    policies.insert(arn.to_owned());
+                }
+            }
         }
         if let Some(id) = &model.association_id {
             pod_identity::delete(aws, &model.subject(), id).await?;
@@ -395,23 +403,36 @@ fn own_policies(model: &Model) -> BTreeSet<String> {
     kept.filter(|arn| managed_policy::is_part(role, arn)).cloned().collect()
 }
 
-/// Says what the role is for; policies of their own are written first.
+/// Says what the role is for; policies of their own are written first, with the tags of the role. Who has the role has what was made for it, also
+/// where no state knows of it yet: so their marks may go whatever becomes of this.
 async fn purpose(
-    aws: &Aws,
+    session: &Session,
     ctx: &Context,
-    model: &Model,
+    prior: &Value,
     planned: &Value,
     documents: &Documents,
-) -> Result<Purpose, Failure> {
+    answered: &mut Answered<'_>,
+) -> Result<Purpose, Diagnostics> {
     let trust = documents.trust.clone();
     if !goes_apart(planned, &documents.policy) {
         let inline = BTreeMap::from([(POLICY.to_owned(), documents.policy.clone())]);
         return Ok(Purpose { trust, inline, ..Purpose::default() });
     }
+    let aws = session.aws().await?;
+    let model: Model = tfplugin::from_value(planned)?;
+    let before: Model = if prior.is_null() { Model::default() } else { tfplugin::from_value(prior)? };
+    let role = model.name.as_deref().unwrap_or_default();
+    let (known, owned) = (own_policies(&before), session.owned(prior));
+    let tags = managed_policy::for_role(role, &iam_role::tags(session, planned)?);
+    let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
     let mut attached = BTreeSet::new();
-    let path = model.path.as_deref().unwrap_or("/");
-    for (name, text) in managed_policy::parts(model.name.as_deref().unwrap_or_default(), &documents.policy) {
-        attached.insert(managed_policy::ensure(aws.iam(), ctx, path, &name, &text).await?);
+    for (name, text) in managed_policy::parts(role, &documents.policy) {
+        let path = model.path.as_deref().unwrap_or("/");
+        let part = Part { path, name: &name, text: &text, tags: &tags, owned: &owned };
+        let known = known.iter().find(|arn| arn.ends_with(&format!("/{name}"))).map(String::as_str);
+        let (arn, origin) = managed_policy::converge(aws.iam(), ctx, &part, known, adopt).await?;
+        answered.made(origin, Marked::Iam(IamObject::Policy(arn.clone())));
+        attached.insert(arn);
     }
     Ok(Purpose { trust, attached, ..Purpose::default() })
 }

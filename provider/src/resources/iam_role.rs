@@ -283,21 +283,25 @@ fn gone(name: &str) -> Diagnostics {
 
 fn wanted(session: &Session, planned: &Value, purpose: &Purpose) -> Result<Wanted, Diagnostics> {
     let model: Model = tfplugin::from_value(planned)?;
-    let tags_all = match session.tags_all(planned.get("tags"), planned.get("cluster_name")) {
-        Value::Unknown => return Err(unknown_tags()),
-        tags => tfplugin::from_value(&tags)?,
-    };
     Ok(Wanted {
         name: model.name.unwrap_or_default(),
         path: model.path.unwrap_or_else(|| "/".to_owned()),
         description: model.description.unwrap_or_default(),
         trust: purpose.trust.clone(),
         permissions_boundary: model.permissions_boundary,
-        tags: tags_all,
+        tags: tags(session, planned)?,
         attached: purpose.attached.clone(),
         inline: purpose.inline.clone(),
         adopt: model.adopt.unwrap_or(session.model().adopt_existing),
     })
+}
+
+/// Gives the tags that the role should have.
+pub fn tags(session: &Session, planned: &Value) -> Result<Tags, Diagnostics> {
+    match session.tags_all(planned.get("tags"), planned.get("cluster_name")) {
+        Value::Unknown => Err(unknown_tags()),
+        tags => Ok(tfplugin::from_value(&tags)?),
+    }
 }
 
 /// Gives the role as it is once converged.

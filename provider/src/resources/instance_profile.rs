@@ -12,7 +12,7 @@ use crate::aws::Origin;
 use crate::aws::marked::Marked;
 use crate::aws::names::LONGEST_PROFILE;
 use crate::aws::profile::{self, Found};
-use crate::aws::role::check_adoptable;
+use crate::aws::role::{check_adoptable, check_path};
 use crate::aws::tags::{Change, IamObject, Tags, iam_tags};
 use crate::aws::wait::settle;
 use crate::marks::Mark;
@@ -196,8 +196,9 @@ fn render(model: &Model, found: &Found) -> Model {
 async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<(Found, Origin), Failure> {
     let name = model.name.clone().unwrap_or_default();
     let wanted = model.tags_all.clone().unwrap_or_default();
+    let path = model.path.as_deref().unwrap_or("/");
     let doing = format!("create instance profile {name:?}");
-    let call = aws.iam().create_instance_profile().instance_profile_name(&name).set_path(model.path.clone());
+    let call = aws.iam().create_instance_profile().instance_profile_name(&name).path(path);
     let mark = Mark::new();
     match call.set_tags(Some(iam_tags(&mark.on(&wanted)))).send().await {
         Ok(answer) => answer
@@ -211,12 +212,14 @@ async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<(Found, O
             }
             let Some(existing) = profile::find(aws.iam(), &name).await? else { return Err(failure) };
             if let Some(tags) = mark.resumed(&existing.tags, &wanted) {
+                check_path(&doing, &existing.path, path)?;
                 return Ok((Found { tags, ..existing }, Origin::Made));
             }
             if !model.adopt.unwrap_or(session.model().adopt_existing) {
                 return Err(failure);
             }
             check_adoptable(&doing, &existing.tags, &wanted).map_err(|f| f.at("name"))?;
+            check_path(&doing, &existing.path, path)?;
             Ok((existing, Origin::Adopted))
         }
     }

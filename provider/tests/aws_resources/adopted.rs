@@ -1,5 +1,6 @@
-//! What serves another cluster is not taken over, asked or not. (An access entry and an identity provider belong to one cluster by their
-//! name, so that another's are never met; roles, policies and discovery tags have their tests in `life` and `policies`.)
+//! What serves another cluster is not taken over, asked or not, and neither is what lies under another path. (An access entry and an
+//! identity provider belong to one cluster by their name, so that another's are never met; roles, policies and discovery tags have their
+//! tests in `life` and `policies`.)
 
 use crate::life::unique;
 use crate::stand::Sandbox;
@@ -65,5 +66,63 @@ async fn what_serves_another_cluster_is_not_taken() {
     let changes = owner.plan().changes();
     assert_eq!(changes, [("update".to_owned(), "karp_fargate_profile.this".to_owned())], "the rest is as it was");
     owner.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+const UNDER_A_PATH: &str = r#"PROVIDER
+resource "karp_node_role" "this" {
+  name  = "NAME"
+  adopt = true
+PATH
+}
+resource "karp_instance_profile" "this" {
+  name      = "NAME"
+  role_name = ROLE
+  adopt     = true
+PATH
+}
+"#;
+
+/// IAM moves nothing to another path, and to take it over as if it lay under the planned one would replace it with the next apply.
+#[tokio::test]
+async fn what_lies_under_another_path_is_taken_over_under_that_one_alone() {
+    let Some(sandbox) = Sandbox::find("adopt_path") else { return };
+    let (before, name, iam) = (sandbox.what_exists(), unique("adopt-path"), sandbox.iam().await);
+    let call = iam.create_role().role_name(&name).path("/karpenter/").assume_role_policy_document("{}");
+    let role = call.send().await.unwrap().role.unwrap();
+    let call = iam.create_instance_profile().instance_profile_name(&name).path("/karpenter/");
+    let profile = call.send().await.unwrap().instance_profile.unwrap();
+    let config =
+        |role: &str, path: &str| UNDER_A_PATH.replace("ROLE", role).replace("NAME", &name).replace("PATH", path);
+
+    // Each is refused by itself.
+    let stand = sandbox.stand(&config(&format!("{name:?}"), ""));
+    let since = sandbox.last_call();
+    let run = stand.apply_failing();
+    let errors = run.errors();
+    assert_eq!(errors.len(), 2, "{}", run.text);
+    for error in errors {
+        let (summary, detail) = (error["summary"].as_str().unwrap(), error["detail"].as_str().unwrap());
+        assert!(summary.starts_with("The object exists already"), "{error}");
+        assert!(detail.contains("it exists under /karpenter/, not under /"), "{error}");
+        assert!(detail.contains("Write `path = \"/karpenter/\"`"), "{error}");
+    }
+    let reads = |action: &str| ["Get", "List", "Describe"].iter().any(|verb| action.starts_with(verb));
+    let written: Vec<_> = sandbox
+        .calls(since)
+        .into_iter()
+        .filter(|call| call["error"].is_null() && !reads(call["action"].as_str().unwrap()))
+        .collect();
+    assert_eq!(written, Vec::<serde_json::Value>::new());
+
+    stand.write(&config("karp_node_role.this.name", "  path = \"/karpenter/\""));
+    stand.apply();
+    stand.assert_empty_plan();
+    for (address, id) in
+        [("karp_node_role.this", role.role_id()), ("karp_instance_profile.this", profile.instance_profile_id())]
+    {
+        assert_eq!(stand.attribute(address, "unique_id"), id, "{address}: it is another one now");
+    }
+    stand.destroy();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }

@@ -106,6 +106,27 @@ fn a_controller_role_with_managed_policies_and_an_association() {
     recovers("managed", "karp_controller_role.this", text, &denied);
 }
 
+/// A policy that moves out of its role is in neither state nor role when attaching it fails: it is the role's all the same.
+#[test]
+fn a_controller_role_whose_policy_moves_out_of_it() {
+    let Some(sandbox) = Sandbox::find("split") else { return };
+    let (before, name) = (sandbox.what_exists(), unique("split"));
+    let role = |mode: &str| {
+        let text = "resource \"karp_controller_role\" \"this\" {\n  name = \"NAME\"\n  auth = \"pod_identity\"\n  \
+                    service_account = \"NAME\"\n  policy_mode = \"MODE\"\n}\n";
+        config(&text.replace("MODE", mode), &name, &sandbox)
+    };
+    let stand = sandbox.stand(&role("inline"));
+    stand.apply();
+    stand.write(&role("managed"));
+    apply_denied(&stand, &sandbox, "AttachRolePolicy", 0, &name);
+    assert_eq!(stand.attribute("karp_controller_role.this", "policy_arns"), json!([]));
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
 #[test]
 fn an_instance_profile() {
     let text =
@@ -197,6 +218,26 @@ fn is_spared(test: &str, address: &str, text: &str, more: &str, action: &str, id
 fn an_adopted_role_is_spared() {
     let more = "adopt = true\n  description = \"taken over\"";
     is_spared("adoptrole", "karp_node_role.this", ROLE, more, "UpdateRole", "unique_id");
+}
+
+#[tokio::test]
+async fn a_policy_that_a_role_adopts_is_spared() {
+    let Some(sandbox) = Sandbox::find("adoptpolicy") else { return };
+    let (before, name) = (sandbox.what_exists(), unique("adoptpolicy"));
+    let text = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"ec2:*","Resource":"*"}]}"#;
+    let call = sandbox.iam().await.create_policy().policy_name(format!("{name}-1")).policy_document(text);
+    call.send().await.unwrap();
+    let with_policy = sandbox.what_exists();
+    let role = "resource \"karp_controller_role\" \"this\" {\n  name = \"NAME\"\n  auth = \"pod_identity\"\n  \
+                service_account = \"NAME\"\n  policy_mode = \"managed\"\n  adopt = true\n}\n";
+    let stand = sandbox.stand(&config(role, &name, &sandbox));
+    apply_denied(&stand, &sandbox, "AttachRolePolicy", 0, &name);
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), with_policy, "it was not the role's yet");
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
 #[test]

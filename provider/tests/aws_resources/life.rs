@@ -99,8 +99,8 @@ fn node_role(name: &str, more: &str) -> String {
     format!("PROVIDER\nresource \"karp_node_role\" \"this\" {{\n  name = {name:?}\n{more}\n}}\n")
 }
 
-#[test]
-fn all_resources_come_from_nothing_change_and_go() {
+#[tokio::test]
+async fn all_resources_come_from_nothing_change_and_go() {
     let Some(sandbox) = Sandbox::with_cluster("all_resources") else { return };
     let name = unique("all");
     let before = sandbox.door("GET", "/_karp/inventory", "");
@@ -129,6 +129,12 @@ fn all_resources_come_from_nothing_change_and_go() {
     stand.assert_empty_plan();
     assert_eq!(stand.attribute("karp_node_role.this", "description"), "second");
     assert_eq!(stand.attribute("karp_fargate_profile.this", "tags_all")["stage"], "test");
+    let policies = stand.attribute("karp_controller_role.pods", "policy_arns");
+    for arn in policies.as_array().unwrap() {
+        let found = sandbox.iam().await.get_policy().policy_arn(arn.as_str().unwrap()).send().await.unwrap();
+        let tags = found.policy().unwrap().tags();
+        assert!(tags.iter().any(|tag| (tag.key(), tag.value()) == ("stage", "test")), "{arn}: {tags:?}");
+    }
 
     stand.destroy();
     assert_eq!(sandbox.door("GET", "/_karp/inventory", ""), before, "something is left");

@@ -28,6 +28,8 @@ resource "karp_discovery_tags" "this" {
   resource_ids = SUBNETS
 }
 "#;
+/// The calls that take marks off, each as often as there are objects that were made with one.
+const UNMARKED: [(&str, usize); 3] = [("UntagInstanceProfile", 10), ("UntagQueue", 5), ("UntagRole", 12)];
 /// Actions that are throttled, each with the code and the status that its service answers then.
 const THROTTLED: [(&str, &str, u16); 17] = [
     ("AddRoleToInstanceProfile", "Throttling", 400),
@@ -104,7 +106,10 @@ fn come_and_go_at_once(test: &str, parallelism: &str) {
     let name = format!("m{}-{test}", std::process::id());
     let subnets = format!("{:?}", sandbox.subnet_ids);
     let stand = sandbox.stand(&RESOURCES.replace("NAME", &name).replace("SUBNETS", &subnets));
-    sandbox.under_throttling(&stand, &["apply", "-json", "-auto-approve", parallelism]);
+    let made = sandbox.under_throttling(&stand, &["apply", "-json", "-auto-approve", parallelism]);
+    for (action, count) in UNMARKED {
+        assert_eq!(made.get(action), Some(&count), "{action}: a mark is left on what was made");
+    }
     let asked = sandbox.under_throttling(&stand, &["plan", "-json", "-detailed-exitcode", parallelism]);
     for (action, count) in &asked {
         let most = ASKED.iter().find(|(expected, _)| expected == action).map_or(0, |(_, count)| *count);

@@ -149,6 +149,70 @@ async fn a_policy_moves_out_of_the_role_when_it_grows_too_long() {
     assert_eq!(stand.attribute(ROLE, "arn"), Value::Null);
 }
 
+impl Sandbox {
+    /// Which version of a policy counts, and its tags.
+    async fn version_and_tags(&self, arn: &str) -> (String, BTreeMap<String, String>) {
+        let found = self.iam().await.get_policy().policy_arn(arn).send().await.unwrap().policy.unwrap();
+        let tags = found.tags().iter().map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect();
+        (found.default_version_id().unwrap().to_owned(), tags)
+    }
+}
+
+#[tokio::test]
+async fn policies_of_others_that_are_called_like_a_roles_are_theirs() {
+    let Some(sandbox) = Sandbox::find("role_policies") else { return };
+    let (before, name, iam) = (sandbox.what_exists(), unique("rolepolicies"), sandbox.iam().await);
+    let role = |mode: &str, more: &str| {
+        format!(
+            "PROVIDER\nresource \"karp_controller_role\" \"this\" {{\n  name = {name:?}\n  auth = \"pod_identity\"\n  service_account = \
+             {name:?}\n  policy_mode = {mode:?}\n{more}}}\n"
+        )
+    };
+    let text = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"ec2:*","Resource":"*"}]}"#;
+    let call = iam.create_policy().policy_name(format!("{name}-1")).policy_document(text);
+    let theirs = call.send().await.unwrap().policy.unwrap();
+    let theirs = theirs.arn().unwrap();
+    let (with_theirs, untouched) = (sandbox.what_exists(), sandbox.version_and_tags(theirs).await);
+    let refused = |stand: &Stand<'_>| {
+        let error = stand.apply_failing().one_error();
+        assert!(error.contains("exists already") && error.contains("`adopt = true`"), "{error}");
+    };
+
+    // A role that is made with policies; that it could not be finished does not take theirs away.
+    let stand = sandbox.stand(&role("managed", ""));
+    refused(&stand);
+    assert_eq!(sandbox.version_and_tags(theirs).await, untouched);
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), with_theirs);
+
+    // One whose policy moves out of it.
+    stand.write(&role("inline", ""));
+    stand.apply();
+    stand.write(&role("managed", ""));
+    refused(&stand);
+    assert_eq!(sandbox.version_and_tags(theirs).await, untouched);
+    assert_eq!(iam.list_role_policies().role_name(&name).send().await.unwrap().policy_names().len(), 1);
+
+    // Asked for, it is taken over, and is the role's with all its tags.
+    stand.write(&role("managed", "  adopt = true\n  tags = { one = \"1\" }\n"));
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.write(&role("managed", "  adopt = true\n  tags = { two = \"2\" }\n"));
+    stand.apply();
+    stand.assert_empty_plan();
+    let arns = stand.attribute(ROLE, "policy_arns");
+    let arns: Vec<&str> = arns.as_array().unwrap().iter().map(|arn| arn.as_str().unwrap()).collect();
+    assert!(arns.contains(&theirs), "{arns:?}");
+    for arn in arns {
+        let (_, tags) = sandbox.version_and_tags(arn).await;
+        let keys: Vec<&str> = tags.keys().map(String::as_str).collect();
+        assert_eq!(keys, ["karp.sh/cluster", "karp.sh/controller-role", "two"], "{arn}");
+        assert_eq!(tags["karp.sh/cluster"], sandbox.cluster, "{arn}");
+    }
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
 #[tokio::test]
 async fn nodes_of_an_ipv6_cluster_get_a_policy_for_their_addresses() {
     let Some(sandbox) = Sandbox::find("ipv6") else { return };
