@@ -58,6 +58,9 @@ fn what_no_cluster_has_is_not_imported() {
     let output = migrate(&["today.yaml"], &["--no-import"]);
     assert!(text(&output.stdout).contains("variable \"cluster_name\""));
     assert!(!text(&output.stdout).contains("import {"), "{}", text(&output.stdout));
+    let annotations = "\n  annotations = { \"karp.sh/price-tolerance\" = \"20%\" }\n";
+    assert!(text(&output.stdout).contains(annotations), "{}", text(&output.stdout));
+    assert!(!seen(&output).contains("The annotation"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -97,6 +97,11 @@ impl Kind {
         }
     }
 
+    /// Whether the resource has an attribute for the annotations of the object itself.
+    pub const fn has_annotations(self) -> bool {
+        matches!(self, Kind::Class | Kind::Pool)
+    }
+
     /// What the API server would refuse of an object.
     pub fn violations(self, object: &Json) -> Vec<Violation> {
         match self {

@@ -21,6 +21,11 @@ pub fn write(items: &[Item], cluster: Option<&str>) -> String {
         let mut resource = Block::new("resource", &[item.kind.resource(), label]);
         resource.comments.clone_from(&item.notes);
         resource.attributes = item.kind.attributes(&item.name, &item.spec, class);
+        if !item.annotations.is_empty() {
+            let texts = item.annotations.iter().map(|(key, value)| (key.clone(), Value::text(value)));
+            // behind the name
+            resource.attributes.insert(1, ("annotations".to_owned(), Value::Object(texts.collect())));
+        }
         blocks.push(resource);
         if item.exists {
             let import = Block::new("import", &[]).set("to", Value::Bare(address.clone()));
@@ -100,7 +105,8 @@ mod tests {
 
     fn item(kind: Kind, name: &str) -> Item {
         let spec = json!({ "template": { "spec": { "requirements": [], "nodeClassRef": { "name": "a.b" } } } });
-        Item { kind, name: name.to_owned(), was: String::new(), spec, exists: true, notes: Vec::new() }
+        let (name, was, annotations) = (name.to_owned(), String::new(), BTreeMap::new());
+        Item { kind, name, was, spec, annotations, exists: true, notes: Vec::new() }
     }
 
     #[test]

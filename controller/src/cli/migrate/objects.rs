@@ -43,6 +43,8 @@ pub struct Item {
     /// What it was: `NodePool v1beta1`.
     pub was: String,
     pub spec: Json,
+    /// What the resource puts on the object itself.
+    pub annotations: BTreeMap<String, String>,
     /// Whether a cluster has it, so that it is imported.
     pub exists: bool,
     /// What its owner should know.
@@ -75,6 +77,8 @@ const OF_EKSCTL: &str = "passed over, since it is eksctl's: `terraform/eks` make
                          one that is there";
 /// Left on a NodePool when Karpenter itself converted it.
 const KEPT_KUBELET: &str = "compatibility.karpenter.sh/v1beta1-kubelet-conversion";
+/// Annotations that the provider puts on objects and takes away again.
+const OF_THE_PROVIDER: [&str; 2] = ["karp.sh/draining", "karp.sh/unfinished"];
 /// Labels and annotations by which other tools mark what is theirs.
 const KEEPERS: [(&str, &str); 5] = [
     ("meta.helm.sh/release-name", "Helm"),
@@ -109,7 +113,19 @@ impl Old<'_> {
 
     fn item(&self, spec: Json, source: Source) -> Item {
         let exists = self.is_current() && source != Source::NewFiles;
-        Item { kind: self.kind, name: self.name.to_owned(), was: self.was(), spec, exists, notes: Vec::new() }
+        let (kind, name, was) = (self.kind, self.name.to_owned(), self.was());
+        // The plan of an import would change them: it takes none over.
+        let annotations = if exists { BTreeMap::new() } else { self.annotations() };
+        Item { kind, name, was, spec, annotations, exists, notes: Vec::new() }
+    }
+
+    /// The annotations of karp that the resource has an attribute for.
+    fn annotations(&self) -> BTreeMap<String, String> {
+        if !self.kind.has_annotations() {
+            return BTreeMap::new();
+        }
+        let own = own_annotations(&self.manifest.object["metadata"]);
+        own.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
     }
 
     /// The class that a pool names, and whether it holds the class itself.
@@ -282,7 +298,7 @@ impl Conversion {
         item.notes =
             unknown.iter().map(|one| format!("{} is left out: the API has no such field.", one.path)).collect();
         item.notes.extend(doubts(old.kind, object));
-        item.notes.extend(remarks(&object["metadata"], item.exists));
+        item.notes.extend(remarks(&item, &object["metadata"]));
         self.items.push(item);
     }
 
@@ -300,7 +316,7 @@ impl Conversion {
                 let mut item = old.item(object["spec"].take(), source);
                 item.notes = notes;
                 item.notes.extend(doubted);
-                item.notes.extend(remarks(&old.manifest.object["metadata"], false));
+                item.notes.extend(remarks(&item, &old.manifest.object["metadata"]));
                 self.items.push(item);
             }
             Err(refusals) => self.refused.extend(refusals.iter().map(|refusal| old.problem(advised(refusal)))),
@@ -354,23 +370,33 @@ fn doubts(kind: Kind, object: &Json) -> Vec<String> {
     kind.findings(object).into_iter().map(told).collect()
 }
 
-/// Says what an object's metadata have that Terraform does not manage.
-fn remarks(metadata: &Json, exists: bool) -> Vec<String> {
+/// Gives the annotations of an object by which people set what karp does.
+fn own_annotations(metadata: &Json) -> impl Iterator<Item = (&String, &Json)> {
+    let all = metadata["annotations"].as_object().into_iter().flatten();
+    all.filter(|(key, _)| key.starts_with("karp.sh/") && !OF_THE_PROVIDER.contains(&key.as_str()))
+}
+
+/// Says what an object's metadata have that the resource does not.
+fn remarks(item: &Item, metadata: &Json) -> Vec<String> {
     let mut all = Vec::new();
     let has = |key: &str| ["labels", "annotations"].iter().any(|map| !metadata[*map][key].is_null());
     let keeper = KEEPERS.iter().find(|(key, _)| has(key));
     if let Some((_, tool)) = keeper {
         all.push(format!("{tool} manages the object too: take it out there once Terraform has it."));
     }
-    for key in metadata["annotations"].as_object().into_iter().flatten().map(|(key, _)| key) {
-        if key == KEPT_KUBELET {
-            all.push(format!(
-                "The annotation {KEPT_KUBELET} counts no more: see that the node class has its kubelet settings."
-            ));
-        } else if key.starts_with("karp.sh/") {
-            let fate = if exists { "stays on the object" } else { "is not taken over" };
-            all.push(format!("The annotation {key} {fate}: the resource has no attribute for it."));
-        }
+    if !metadata["annotations"][KEPT_KUBELET].is_null() {
+        all.push(format!(
+            "The annotation {KEPT_KUBELET} counts no more: see that the node class has its kubelet settings."
+        ));
+    }
+    for (key, _) in own_annotations(metadata).filter(|(key, _)| !item.annotations.contains_key(*key)) {
+        let fate = if item.exists { "stays on the object" } else { "is not taken over" };
+        let why = if item.kind.has_annotations() {
+            "an import takes none over. Write it into `annotations` after the import."
+        } else {
+            "the resource has no attribute for it."
+        };
+        all.push(format!("The annotation {key} {fate}: {why}"));
     }
     all
 }
