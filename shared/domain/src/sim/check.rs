@@ -405,7 +405,8 @@ impl Watch {
     }
 
     /// S-7: when faults have stopped everything finds its place, and then nothing is written. S-11: no taint is left behind. What waits
-    /// for a pod that its budget never lets go, all pods being ready, waits rightly, and so does a pod while no pool may have another node.
+    /// for a pod that asks to be left alone, or that its budget never lets go, all pods being ready, waits rightly, and so does a pod while no pool
+    /// may have another node.
     pub(super) fn at_the_end(&mut self, world: &World, quiet: bool) {
         let full = promises::no_pool_may_grow(world);
         for pod in world.pods.values().filter(|pod| !(pod.ready || full && pod.node.is_none())) {
@@ -414,7 +415,9 @@ impl Watch {
         let budgets = world.budgets();
         let held = |node: &str| {
             let mut pods = world.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
-            pods.any(|pod| pod.deletes_at.is_none() && blocking(&budgets, pod).is_some())
+            pods.any(|pod| {
+                pod.deletes_at.is_none() && (pod.is_protected(world.now) || blocking(&budgets, pod).is_some())
+            })
         };
         let just_asked = |metadata: &ObjectMeta| {
             let asked = metadata.deletion_timestamp.as_ref().map(|time| time.0);

@@ -25,8 +25,8 @@ const SEEN_LIMIT: SignedDuration = SignedDuration::from_secs(50);
 pub(super) struct Warned {
     /// Since when claims could have been told: they know their instance, and the message is there.
     since: BTreeMap<String, Timestamp>,
-    /// Claims that are called back, since when they say so, and how far off the controller's clock was then.
-    recalled: BTreeMap<String, (Timestamp, i64)>,
+    /// Claims that are called back, by what, since when they say so, and how far off the controller's clock was then.
+    recalled: BTreeMap<String, (Recall, Timestamp, i64)>,
     /// Watches are late in this run.
     late: bool,
 }
@@ -109,7 +109,8 @@ impl Watch {
         };
         let known = std::mem::take(&mut self.warned.recalled);
         for (name, recall) in world.claims.iter().filter_map(called) {
-            let (mut told, skew) = known.get(&name).copied().unwrap_or((world.now, world.skew));
+            let same = known.get(&name).copied().filter(|(before, ..)| *before == recall);
+            let (_, mut told, skew) = same.unwrap_or((recall, world.now, world.skew));
             // by the clock of the world; a controller whose clock is slow waits no longer for that than from when it was told
             let mut due = recall.due() - SignedDuration::from_secs(world.skew);
             if skew == world.skew && told != Timestamp::MAX {
@@ -119,7 +120,7 @@ impl Watch {
                 told = Timestamp::MAX;
                 self.fail(world, "S-18", format!("{name} is called back, and still there {limit:#} after its time"));
             }
-            self.warned.recalled.insert(name, (told, skew));
+            self.warned.recalled.insert(name, (recall, told, skew));
         }
     }
 
