@@ -13,6 +13,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::custom_object::{failure, needs};
@@ -30,6 +31,8 @@ const KEY: &str = "mapRoles";
 const PAUSE: Duration = Duration::from_millis(250);
 /// An API server that does not answer is borne this long.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Entries of one run take turns: they are parts of one object, and one that is written has all others read it again.
+static TURN: Mutex<()> = Mutex::const_new(());
 const NODE_NAME: &str = "system:node:{{EC2PrivateDNSName}}";
 const NODE_GROUPS: [&str; 2] = ["system:bootstrappers", "system:nodes"];
 
@@ -270,8 +273,12 @@ async fn change(ctx: &Context, client: &Client, doing: &str, note: &Note, edit: 
     let mut earlier = Earlier::None;
     let mut failing_since = None;
     loop {
+        let attempt = async {
+            let _turn = TURN.lock().await;
+            attempt(client, doing, note, edit, &mut earlier).await
+        };
         // Cut off, a write may have been done all the same.
-        let error = match ctx.carry_out(attempt(client, doing, note, edit, &mut earlier)).await? {
+        let error = match ctx.carry_out(attempt).await? {
             Ok(done) => return Ok(done?),
             Err(error) => error,
         };
