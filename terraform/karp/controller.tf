@@ -37,6 +37,8 @@ resource "karp_controller" "this" {
   service_annotations         = var.controller.service_annotations
   update_strategy             = var.controller.update_strategy
   host_network                = var.controller.host_network
+  metrics_port                = var.controller.metrics_port
+  health_probe_port           = var.controller.health_probe_port
   node_selector               = var.controller.node_selector
   priority_class_name         = var.controller.priority_class_name
   resources                   = var.controller.resources

@@ -82,7 +82,7 @@ impl DataSource for InstanceTypes {
             Attribute::set(Type::String)
                 .optional()
                 .validate(validate::each(validate::length(1, 64)))
-                .describe("The availability zones by name, where requirements name zones."),
+                .describe("The availability zones by name, where requirements name zones. Types and estimated prices are us-east-1's, whatever their names."),
         )
         .attribute("names", Attribute::list(Type::String).computed().describe("The types' names, cheapest first."))
         .attribute(

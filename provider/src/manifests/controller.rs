@@ -15,8 +15,10 @@ use super::upkeep::{DisruptionBudget, HISTORY, UpdateStrategy};
 pub const NAME: &str = "karpenter";
 /// The label that tells the version of the Deployment and its pods, as in Karpenter's chart.
 pub const VERSION_LABEL: &str = "app.kubernetes.io/version";
-const METRICS_PORT: u16 = 8080;
-const PROBE_PORT: u16 = 8081;
+/// The port of metrics, where nothing else is said.
+pub const METRICS_PORT: i64 = 8080;
+/// The port of probes, where nothing else is said.
+pub const PROBE_PORT: i64 = 8081;
 /// The user of the image.
 const USER: i64 = 65532;
 /// The path of ServiceMonitors, whose CRD is the Prometheus operator's.
@@ -63,6 +65,8 @@ pub struct Settings {
     pub affinity: Option<Value>,
     pub topology_spread_constraints: Option<Vec<Value>>,
     pub host_network: Option<bool>,
+    pub metrics_port: Option<i64>,
+    pub health_probe_port: Option<i64>,
     pub more_pod_spec_json: Option<String>,
     pub more_container_json: Option<String>,
     pub service_monitor: Option<ServiceMonitor>,
@@ -192,7 +196,7 @@ impl Settings {
                 "spec": {
                     "type": "ClusterIP",
                     "selector": selector(),
-                    "ports": [{ "name": "http-metrics", "port": METRICS_PORT, "targetPort": "http-metrics", "protocol": "TCP" }],
+                    "ports": [{ "name": "http-metrics", "port": self.metrics_port(), "targetPort": "http-metrics", "protocol": "TCP" }],
                 },
             }),
         }
@@ -345,7 +349,7 @@ impl Settings {
             "image": self.image,
             "args": args,
             "env": self.environment(),
-            "ports": [self.port("http-metrics", METRICS_PORT), self.port("http", PROBE_PORT)],
+            "ports": [self.port("http-metrics", self.metrics_port()), self.port("http", self.probe_port())],
             "livenessProbe": probe("/healthz", 10),
             "readinessProbe": probe("/readyz", 1),
             "resources": self.resources.clone().unwrap_or(default),
@@ -366,7 +370,17 @@ impl Settings {
         container
     }
 
-    fn port(&self, name: &str, number: u16) -> Value {
+    /// Gives the port of metrics.
+    pub fn metrics_port(&self) -> i64 {
+        self.metrics_port.unwrap_or(METRICS_PORT)
+    }
+
+    /// Gives the port of probes.
+    pub fn probe_port(&self) -> i64 {
+        self.health_probe_port.unwrap_or(PROBE_PORT)
+    }
+
+    fn port(&self, name: &str, number: i64) -> Value {
         let mut port = json!({ "name": name, "containerPort": number, "protocol": "TCP" });
         if self.host_network == Some(true) {
             // What the API server fills in itself would stay when the pods leave the node's network.
@@ -380,8 +394,8 @@ impl Settings {
         let mut plain: BTreeMap<&str, String> = BTreeMap::from([
             ("KUBERNETES_MIN_VERSION", "1.26.0".to_owned()),
             ("KARPENTER_SERVICE", NAME.to_owned()),
-            ("METRICS_PORT", METRICS_PORT.to_string()),
-            ("HEALTH_PROBE_PORT", PROBE_PORT.to_string()),
+            ("METRICS_PORT", self.metrics_port().to_string()),
+            ("HEALTH_PROBE_PORT", self.probe_port().to_string()),
             ("LOG_LEVEL", self.log_level.clone().unwrap_or_else(|| "info".to_owned())),
             ("LEADER_ELECTION_NAMESPACE", self.namespace().to_owned()),
         ]);

@@ -6,7 +6,9 @@ use karp_domain::flag;
 use serde_json::{Map, Value as Json, json};
 use tfplugin::Value;
 
-use crate::manifests::controller::{NAME, Settings, VERSION_LABEL, selector, usual_affinity, version};
+use crate::manifests::controller::{
+    METRICS_PORT, NAME, PROBE_PORT, Settings, VERSION_LABEL, selector, usual_affinity, version,
+};
 use crate::manifests::controller_settings::{Form, SETTINGS, Setting};
 use crate::manifests::upkeep::{DisruptionBudget, HISTORY, ServiceMonitor, UpdateStrategy};
 use crate::manifests::{FIELD_MANAGER, owned, placement};
@@ -31,6 +33,9 @@ const VARIABLES: [(&str, &str); 4] = [
     ("interruption_queue", "INTERRUPTION_QUEUE"),
     ("log_level", "LOG_LEVEL"),
 ];
+/// The same of ports, each with what it is otherwise.
+const PORTS: [(&str, &str, i64); 2] =
+    [("metrics_port", "METRICS_PORT", METRICS_PORT), ("health_probe_port", "HEALTH_PROBE_PORT", PROBE_PORT)];
 /// Fields of the container that have attributes of their own.
 const OF_CONTAINER: [&str; 5] = ["args", "env", "image", "imagePullPolicy", "resources"];
 
@@ -180,6 +185,10 @@ fn of_environment(mut state: Value, container: &Json) -> Value {
     let mut plain: BTreeMap<String, String> = plain.collect();
     for (attribute, variable) in VARIABLES {
         state.set(attribute, plain.remove(variable));
+    }
+    for (attribute, variable, usual) in PORTS {
+        let port = plain.remove(variable).and_then(|text| text.parse::<i64>().ok());
+        state.set(attribute, port.filter(|port| *port != usual));
     }
     let gates = plain.remove("FEATURE_GATES").map(|text| {
         let gate = |part: &str| part.split_once('=').map(|(name, on)| (name.to_owned(), Value::from(flag::parse(on))));
@@ -376,7 +385,8 @@ mod tests {
                 "topology_spread_constraints": spread }),
             );
         }
-        round_trip(json!({ "image": "karp:1", "cluster_name": "demo", "on_fargate": false, "host_network": true }));
+        round_trip(json!({ "image": "karp:1", "cluster_name": "demo", "on_fargate": false, "host_network": true,
+            "metrics_port": 9080, "health_probe_port": 9081 }));
         round_trip(
             json!({ "image": "karp:1", "cluster_name": "demo", "on_fargate": false, "host_network": true, "affinity": affinity,
             "more_pod_spec_json": "{\"dnsConfig\":{\"nameservers\":[\"10.0.0.2\"]},\"dnsPolicy\":\"None\"}" }),

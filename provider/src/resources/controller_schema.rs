@@ -10,7 +10,7 @@ use tfplugin::{Attribute, AttributePath, Diagnostics, Schema, Type, Value};
 
 use super::custom_object::force_conflicts;
 use super::node_pool_schema::same_amounts;
-use crate::manifests::controller::{NAME, selector};
+use crate::manifests::controller::{METRICS_PORT, NAME, PROBE_PORT, selector};
 use crate::manifests::controller_settings::{Form, SETTINGS};
 use crate::manifests::{placement, upkeep};
 
@@ -194,9 +194,11 @@ pub fn surroundings(schema: Schema) -> Schema {
             "host_network",
             Attribute::bool().optional().describe(
                 "Run in the network of the node, with `on_fargate = false`: where pods have no network of their own before something else \
-                 runs. Ports 8080 and 8081 of the node are the controller's then.",
+                 runs. `metrics_port` and `health_probe_port` of the node are the controller's then.",
             ),
         )
+        .attribute("metrics_port", port("The port of `/metrics`, in the pods and of the Service", METRICS_PORT))
+        .attribute("health_probe_port", port("The port of `/healthz` and `/readyz`", PROBE_PORT))
         .attribute(
             "more_pod_spec_json",
             json(
@@ -242,6 +244,13 @@ fn object(text: &str) -> Option<Map<String, Json>> {
 
 fn json_object() -> Validator {
     validate::text("must be a JSON object, as `jsonencode` gives it", |text| object(text).is_some())
+}
+
+fn port(what: &str, usual: i64) -> Attribute {
+    Attribute::number()
+        .optional()
+        .validate(number("a port from 1 to 65535", |n| n.fract() == 0.0 && (1.0..=65535.0).contains(&n)))
+        .describe(format!("{what}; {usual} when left out."))
 }
 
 fn same_json(prior: &Value, planned: &Value) -> bool {
@@ -294,6 +303,15 @@ pub fn check(config: &Value) -> Diagnostics {
     if config.get("host_network").as_bool() == Some(true) && !on_nodes {
         let detail = "Set `on_fargate = false` beside it, or leave `host_network` out.";
         found.error("host_network", "Fargate has no network of a node", detail);
+    }
+    let port = |name: &str, usual: i64| match config.get(name) {
+        Value::Null => Some(usual),
+        given => given.as_i64(),
+    };
+    let ports = [port("metrics_port", METRICS_PORT), port("health_probe_port", PROBE_PORT)];
+    if ports[0].is_some() && ports[0] == ports[1] {
+        let detail = "Give one of them another number: both serve at the same time, and the other is 8080 or 8081 where it is left out.";
+        found.error("health_probe_port", "metrics_port and health_probe_port are the same", detail);
     }
     let settings = config.get("settings");
     let length = |name: &str| settings.get(name).as_str().and_then(validate::parse_duration);

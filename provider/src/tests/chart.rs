@@ -59,8 +59,8 @@ controller.resources                    resources
 controller.extraVolumeMounts            more_container_json volumeMounts
 controller.sidecarContainer             - one of another Deployment, or an init container that restarts: more_pod_spec_json.initContainers
 controller.sidecarVolumeMounts          - as the sidecar
-controller.metrics.port                 - Service and ServiceMonitor name the port; its number is nobody's concern
-controller.healthProbe.port             - kubelet alone asks there
+controller.metrics.port                 metrics_port
+controller.healthProbe.port             health_probe_port
 logLevel                                log_level
 logOutputPaths                          - the log goes to the container's output, which Kubernetes keeps
 logErrorOutputPaths                     - the log goes to the container's output, which Kubernetes keeps

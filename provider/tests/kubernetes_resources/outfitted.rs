@@ -26,6 +26,8 @@ resource "karp_controller" "full" {
   extra_args          = ["--log-level", "warn"]
   on_fargate          = false
   host_network        = true
+  metrics_port        = 9080
+  health_probe_port   = 9081
   node_selector       = { "kubernetes.io/os" = "linux" }
   priority_class_name = "system-node-critical"
   labels              = { team = "a" }

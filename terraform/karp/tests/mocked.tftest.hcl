@@ -113,6 +113,7 @@ run "on_nodes_with_pod_identity" {
         pod_anti_affinity = { required_during_scheduling_ignored_during_execution = [{ topology_key = "topology.kubernetes.io/zone" }] }
       }
       host_network                = true
+      metrics_port                = 9080
       topology_spread_constraints = [{ max_skew = 1, topology_key = "kubernetes.io/hostname", when_unsatisfiable = "DoNotSchedule" }]
     }
     node_iam_role_additional_policies = { images = "arn:aws:iam::111122223333:policy/pull-images" }
@@ -136,6 +137,7 @@ run "on_nodes_with_pod_identity" {
   assert {
     condition = alltrue([
       karp_controller.this.host_network,
+      karp_controller.this.metrics_port == 9080,
       karp_controller.this.topology_spread_constraints[0].topology_key == "kubernetes.io/hostname",
       karp_controller.this.affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution[0].topology_key == "topology.kubernetes.io/zone",
       karp_node_role.this[0].additional_policy_arns == tomap({ images = "arn:aws:iam::111122223333:policy/pull-images" }),

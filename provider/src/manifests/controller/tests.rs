@@ -149,6 +149,14 @@ fn where_pods_run_is_the_users_choice() {
     let spread =
         json!({ "max_skew": 1, "topology_key": "topology.kubernetes.io/zone", "when_unsatisfiable": "DoNotSchedule" });
     let hosted = Settings { topology_spread_constraints: Some(vec![spread]), host_network: Some(true), ..on_nodes };
+    let moved = Settings { metrics_port: Some(9080), health_probe_port: Some(9081), ..hosted.clone() };
+    let service = find(&moved.objects(), "Service");
+    assert_eq!(service["spec"]["ports"][0]["port"], json!(9080));
+    let container = pod(moved)["containers"][0].clone();
+    assert_eq!([0, 1].map(|at| container["ports"][at]["hostPort"].clone()), [json!(9080), json!(9081)]);
+    let told =
+        container["env"].as_array().unwrap().iter().filter(|one| one["name"].as_str().unwrap().ends_with("_PORT"));
+    assert_eq!(told.map(|one| one["value"].clone()).collect::<Vec<_>>(), ["9081", "9080"]);
     let hosted = pod(hosted);
     assert_eq!((&hosted["hostNetwork"], &hosted["dnsPolicy"]), (&json!(true), &json!("ClusterFirstWithHostNet")));
     let counted = &hosted["topologySpreadConstraints"][0];
