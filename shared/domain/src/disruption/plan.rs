@@ -13,7 +13,9 @@ use super::memory::{Origin, Rank, Resume, Turn};
 use super::purse::Purse;
 use super::sets::{Found, Search};
 use super::{Approval, Candidate, Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
+use crate::api::labels;
 use crate::cluster::{ConsolidationPolicy, Snapshot};
+use crate::requirement::Requirements;
 use crate::scheduling::InFlightNode;
 
 /// A plan is made anew this often at least while there are candidates (Karpenter's polling period).
@@ -400,8 +402,9 @@ fn speaks_against(field: &Field<'_>, entry: &Entry, cause: Cause) -> Option<Keep
     })
 }
 
-/// Says whether each planned node is one of those needed now, whichever of its types is launched. One of a template that its pool no longer has
-/// is none of them: it would drift as soon as it is there.
+/// Says whether each planned node is one of those needed now, whatever is launched of what it may: the type, the zone, the way it is bought, and
+/// what else pods have come to ask for meanwhile. One of a template that its pool no longer has is none of them: it would drift as soon as it is
+/// there.
 fn covers(needed: &[InFlightNode], planned: &[InFlightNode]) -> bool {
     if needed.len() != planned.len() {
         return false;
@@ -411,8 +414,19 @@ fn covers(needed: &[InFlightNode], planned: &[InFlightNode]) -> bool {
     planned.iter().all(|node| {
         let types = node.instance_types();
         let fits = left.iter().position(|(other, now)| {
-            other.pool == node.pool && other.template() == node.template() && types.iter().all(|t| now.contains(t))
+            other.pool == node.pool
+                && other.template() == node.template()
+                && types.iter().all(|t| now.contains(t))
+                && is_within(&node.requirements, &other.requirements)
         });
         fits.map(|at| left.swap_remove(at)).is_some()
+    })
+}
+
+/// Says whether all that meets `narrow` meets `wide`, types aside, which are compared by what can be bought.
+fn is_within(narrow: &Requirements, wide: &Requirements) -> bool {
+    wide.iter().filter(|wanted| wanted.key() != labels::INSTANCE_TYPE).all(|wanted| {
+        let own = narrow.get(wanted.key());
+        own.is_some_and(|own| own.intersection(wanted).with_min_values(None) == own.clone().with_min_values(None))
     })
 }

@@ -13,3 +13,4 @@ mod pace;
 mod protection;
 mod renewal;
 mod turns;
+mod validity;

@@ -1,0 +1,55 @@
+//! Whether a command still holds on a fresh snapshot.
+
+use karp_domain::api::labels;
+use karp_domain::catalogue::CapacityType;
+use karp_domain::disruption::{Invalid, validate};
+use serde_json::{Value, json};
+
+use crate::disrupt::{plan, two};
+use crate::world::{TYPES, catalogue, class, node, pool, running, snapshot, with};
+
+/// While a command rests, somebody edits the pool: what was planned to replace the node would drift as soon as it is there.
+#[test]
+fn a_command_is_void_when_its_pool_has_another_template() {
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
+    objects.push(running("p", "n1", "1500m", "1Gi"));
+    let (_, plan) = plan(&objects);
+    assert_eq!(plan.commands[0].replacements.len(), 1);
+    objects[1] = with(objects[1].clone(), &[("spec.template.metadata.annotations.team", json!("a"))]);
+    let now = validate(&plan.commands[0], &snapshot(&objects, catalogue(TYPES)));
+    assert!(matches!(now, Err(Invalid::OtherReplacement { .. })), "{now:?}");
+}
+
+/// While a command rests, a pod comes to the node that must stay in its zone: what was planned may be launched in any other.
+#[test]
+fn a_command_is_void_when_its_replacement_might_be_where_its_pods_cannot() {
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
+    objects.push(running("p", "n1", "1500m", "1Gi"));
+    let (_, plan) = plan(&objects);
+    assert_eq!(validate(&plan.commands[0], &snapshot(&objects, catalogue(TYPES))), Ok(()));
+    let late = |name: &str, zone: &str| {
+        with(running(name, "n1", "1m", "1Mi"), &[("spec.nodeSelector", json!({ (labels::ZONE): zone }))])
+    };
+    objects.push(late("late", "us-east-1a"));
+    let now = validate(&plan.commands[0], &snapshot(&objects, catalogue(TYPES)));
+    assert!(matches!(now, Err(Invalid::OtherReplacement { .. })), "{now:?}");
+}
+
+#[test]
+fn a_command_is_void_when_the_world_has_changed() {
+    let objects = two("m7i.2xlarge", &[("p", "1")]);
+    let (_, before) = plan(&objects);
+    let command = &before.commands[0];
+    let mut fuller = objects.clone();
+    fuller.push(running("late", "n2", "1", "1Gi"));
+    assert!(validate(command, &snapshot(&fuller, catalogue(TYPES))).is_err());
+    let protected = running("shield", "n1", "100m", "64Mi");
+    let annotation = ("metadata.annotations", json!({"karpenter.sh/do-not-disrupt": "true"}));
+    let mut shielded = objects.clone();
+    shielded.push(with(protected, &[annotation]));
+    assert!(validate(command, &snapshot(&shielded, catalogue(TYPES))).is_err());
+    let gone: Vec<Value> = objects.into_iter().filter(|o| o["metadata"]["name"] != "default-n1").collect();
+    assert!(validate(command, &snapshot(&gone, catalogue(TYPES))).is_err());
+}
