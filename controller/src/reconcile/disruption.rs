@@ -13,7 +13,7 @@ use karp_domain::catalogue::Price;
 use karp_domain::cluster::{self, Pod, Snapshot};
 use karp_domain::disruption::{
     Act, Begun, Budgets, Candidate, Cause, Command, Decided, DisruptionPlan, Execution, Failure, Memory, Progress,
-    approve, begun, origin, plan_with, wishes,
+    approve, begun, origin, plan_with, validate_each, wishes,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
@@ -170,7 +170,11 @@ async fn pass(context: &Arc<Context>, decided: &mut Decided, commands: &mut Join
     let new: Vec<Command> = plan.commands.into_iter().filter(admitted).collect();
     let acted = !new.is_empty();
     new.iter().filter(|command| command.cause.rests()).for_each(|command| disruption_events::found(context, command));
-    for command in decided.take(new, Timestamp::now()) {
+    let due = decided.take(new, Timestamp::now());
+    let (forced, others): (Vec<Command>, Vec<Command>) =
+        due.into_iter().partition(|command| command.cause.budget().is_none());
+    begin_forced(context, forced, commands).await;
+    for command in others {
         begin(context, command, decided, commands).await;
     }
     if acted {
@@ -233,6 +237,39 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
     drop(planning);
     tell_waiting(context, &command, &replacements);
     spawn_finish(context, command, replacements, commands);
+}
+
+/// Checks commands that nothing holds back, with one look at the cluster however many they are, and taints their nodes; what is left to do runs by
+/// itself, each for itself.
+async fn begin_forced(context: &Arc<Context>, forced: Vec<Command>, commands: &mut JoinSet<()>) {
+    if forced.is_empty() {
+        return;
+    }
+    // no plan is made until all of the nodes are seen to leave: their pods are planned for together
+    let planning = context.planning.lock().await;
+    let snapshot = context.snapshot().await;
+    let mut each = Vec::new();
+    for (command, answer) in block_in_place(|| validate_each(&forced, &snapshot)) {
+        if let Err(invalid) = answer {
+            context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(kind(command))).inc();
+            tracing::debug!(reason = command.cause.word(), why = %invalid, "abandoning disruption, it no longer holds");
+            continue;
+        }
+        log(command);
+        count(context, command);
+        context.running.add(command);
+        each.push(async move { (command, taint(context, command).await) });
+    }
+    let tainted: Vec<(&Command, Result<(), Failure>)> = stream::iter(each).buffered(AT_ONCE).collect().await;
+    drop(planning);
+    for (command, tainted) in tainted {
+        if let Err(failure) = tainted {
+            roll_back(context, command, Replacements::Delete(&[]), &failure).await;
+            context.running.remove(command);
+            continue;
+        }
+        spawn_finish(context, command.clone(), Vec::new(), commands);
+    }
 }
 
 /// Lets the rest of a command run by itself.
@@ -444,8 +481,11 @@ fn pods_on(context: &Context, command: &Command) -> Vec<Arc<Pod>> {
     nodes.flat_map(|node| context.stores.pods.on_node(node)).collect()
 }
 
-/// Returns the budgets of the pools that a command takes nodes of, as they are now.
+/// Returns the budgets of the pools that a command takes nodes of, as they are now; none for one that they do not hold back.
 fn budgets(context: &Context, command: &Command) -> Budgets {
+    if command.cause.budget().is_none() {
+        return Budgets::new();
+    }
     let pools: BTreeSet<&Arc<str>> = command.candidates.iter().map(|candidate| &candidate.pool).collect();
     let of = |name: &Arc<str>| Some((name.clone(), cluster::budgets(&*context.stores.pool(name)?)));
     pools.into_iter().filter_map(of).collect()

@@ -19,7 +19,7 @@ pub use candidate::{AllowedDisruptions, allowed_disruptions};
 pub use decided::Decided;
 pub use execution::{Act, Budgets, Execution, Failure, Progress};
 pub use memory::{Memory, Origin, Resume};
-pub use plan::{Invalid, Method, approve, origin, plan_by, plan_disruption, plan_with, validate};
+pub use plan::{Invalid, Method, approve, origin, plan_by, plan_disruption, plan_with, validate, validate_each};
 pub use stable::{Change, Path, Step, until_stable};
 pub use verdict::{Approval, Candidate, Cause, Command, DisruptionPlan, KeepReason, Verdict};
 pub use wishes::wishes;

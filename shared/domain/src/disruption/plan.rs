@@ -343,13 +343,23 @@ pub fn validate(command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
 
 /// Checks a command as [`validate`] does, and answers what the pools with policy Balanced say of it.
 pub fn approve(command: &Command, snapshot: &Snapshot) -> Result<Vec<Approval>, Invalid> {
+    judge(&Field::new(snapshot), command)
+}
+
+/// Checks many commands as [`validate`] does, each by itself, with one look at the cluster: those that go by force ask for no places, and none
+/// of them depends on another.
+pub fn validate_each<'c>(commands: &'c [Command], snapshot: &Snapshot) -> Vec<(&'c Command, Result<(), Invalid>)> {
     let field = Field::new(snapshot);
+    commands.iter().map(|command| (command, judge(&field, command).map(drop))).collect()
+}
+
+fn judge(field: &Field<'_>, command: &Command) -> Result<Vec<Approval>, Invalid> {
     let mut set: Vec<&Entry> = Vec::new();
     for candidate in &command.candidates {
         let same = |entry: &&Entry| entry.candidate.claim == candidate.claim && entry.candidate.uid == candidate.uid;
         let entry = field.entries.iter().find(same);
         let entry = entry.ok_or_else(|| Invalid::Gone { claim: candidate.claim.clone() })?;
-        if let Some(reason) = speaks_against(&field, entry, command.cause) {
+        if let Some(reason) = speaks_against(field, entry, command.cause) {
             return Err(Invalid::Kept { claim: candidate.claim.clone(), reason });
         }
         set.push(entry);
@@ -361,11 +371,11 @@ pub fn approve(command: &Command, snapshot: &Snapshot) -> Result<Vec<Approval>, 
     if let (Cause::Underutilized, Some(pods)) = (command.cause, field.burst) {
         return Err(kept(KeepReason::PodsArriving { pods }));
     }
-    Purse::allows(&field, command.cause, &set).map_err(kept)?;
+    Purse::allows(field, command.cause, &set).map_err(kept)?;
     let needed = match command.cause {
         Cause::Expired | Cause::Unhealthy | Cause::Empty => Move::default(),
-        Cause::Drifted | Cause::Expiring => renew(&field, &set).map_err(kept)?,
-        Cause::Underutilized => cheaper(&field, &set).map_err(kept)?,
+        Cause::Drifted | Cause::Expiring => renew(field, &set).map_err(kept)?,
+        Cause::Underutilized => cheaper(field, &set).map_err(kept)?,
     };
     if covers(&needed.nodes, &command.replacements) {
         Ok(needed.approvals)

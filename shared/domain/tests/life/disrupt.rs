@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::world::{self, TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
 
-fn on_demand() -> Value {
+pub(crate) fn on_demand() -> Value {
     json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}])
 }
 

@@ -2,10 +2,10 @@
 
 use karp_domain::api::labels;
 use karp_domain::catalogue::CapacityType;
-use karp_domain::disruption::{Invalid, validate};
+use karp_domain::disruption::{Cause, Command, Invalid, plan_disruption, validate, validate_each};
 use serde_json::{Value, json};
 
-use crate::disrupt::{plan, two};
+use crate::disrupt::{on_demand, plan, two};
 use crate::world::{TYPES, catalogue, class, node, pool, running, snapshot, with};
 
 /// While a command rests, somebody edits the pool: what was planned to replace the node would drift as soon as it is there.
@@ -35,6 +35,28 @@ fn a_command_is_void_when_its_replacement_might_be_where_its_pods_cannot() {
     objects.push(late("late", "us-east-1a"));
     let now = validate(&plan.commands[0], &snapshot(&objects, catalogue(TYPES)));
     assert!(matches!(now, Err(Invalid::OtherReplacement { .. })), "{now:?}");
+}
+
+/// What goes by force is checked together, each by itself.
+#[test]
+fn commands_that_go_by_force_are_checked_with_one_look() {
+    let mut objects = vec![class(), pool("default", on_demand())];
+    for (name, age) in [("n1", "2h"), ("n2", "2h"), ("n3", "720h")] {
+        let [node, claim] = node(name, "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand);
+        objects.extend([node, with(claim, &[("spec.expireAfter", json!(age))])]);
+        objects.push(running(&format!("p-{name}"), name, "1", "1Gi"));
+    }
+    let mut later = snapshot(&objects, catalogue(TYPES));
+    later.now += jiff::SignedDuration::from_hours(24);
+    let commands: Vec<Command> =
+        plan_disruption(&later).commands.into_iter().filter(|command| command.cause == Cause::Expired).collect();
+    assert_eq!(commands.len(), 2, "one each, so that none waits for another");
+    later.claims.retain(|claim| &*claim.name != "default-n1");
+    let answers: Vec<(&str, bool)> = validate_each(&commands, &later)
+        .into_iter()
+        .map(|(command, answer)| (&*command.candidates[0].claim, answer.is_ok()))
+        .collect();
+    assert_eq!(answers, [("default-n1", false), ("default-n2", true)]);
 }
 
 #[test]
