@@ -100,6 +100,17 @@ fn a_replacement_that_was_begun_is_gone_on_with() {
     assert!(resumed > 0);
 }
 
+/// The same where nodes are replaced by cheaper ones.
+#[test]
+fn a_cheaper_replacement_that_was_begun_is_gone_on_with() {
+    let mut resumed = 0;
+    for seed in 0..4 {
+        let faults = Faults { prices_permille: 20, scales_permille: 3, crash_permille: 60, ..Faults::default() };
+        resumed += play(seed, 60, faults, &[budget(), bought(&BOTH)]).resumed;
+    }
+    assert!(resumed > 0);
+}
+
 #[test]
 fn a_failing_cloud_is_survived() {
     for seed in 0..2 {

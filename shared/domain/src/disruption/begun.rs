@@ -44,9 +44,9 @@ pub struct Begun {
     pub planned: Timestamp,
 }
 
-/// Finds the commands that an earlier process began and that may still be carried out, the latest first. One that lacks a replacement, has
-/// waited for them for too long, or is for another cause than drift and age, is not among them: its nodes are looked at anew. Who takes a command
-/// back takes the annotation from its replacements.
+/// Finds the commands that an earlier process began and that may still be carried out, the latest first. One that lacks a replacement, or has
+/// waited for them for too long, is not among them, nor one that was to save something and has a node without its taint, to which pods may have
+/// come that nobody reckoned with: these nodes are looked at anew. Who takes a command back takes the annotation from its replacements.
 pub fn begun(snapshot: &Snapshot) -> Vec<Begun> {
     let mut replacements: BTreeMap<&str, Vec<Arc<str>>> = BTreeMap::new();
     for claim in live(snapshot) {
@@ -70,7 +70,7 @@ fn one(snapshot: &Snapshot, purpose: &str, mut replacements: Vec<Arc<str>>) -> O
     // what somebody else wrote there says nothing
     let Purpose { cause, candidates, replacements: wanted, planned } = serde_json::from_str(purpose).ok()?;
     let late = snapshot.now.duration_since(planned) >= REPLACEMENT_LIMIT;
-    if !cause.lasts() || replacements.len() != wanted || late {
+    if replacements.len() != wanted || late {
         return None;
     }
     let is_meant = |claim: &&Arc<Claim>| {
@@ -80,7 +80,7 @@ fn one(snapshot: &Snapshot, purpose: &str, mut replacements: Vec<Arc<str>>) -> O
     };
     let mut candidates: Vec<Candidate> =
         live(snapshot).filter(is_meant).map(|claim| candidate(snapshot, claim)).collect();
-    if candidates.is_empty() {
+    if candidates.is_empty() || !(cause.lasts() || candidates.iter().all(|one| is_tainted(snapshot, one))) {
         return None;
     }
     candidates.sort();
@@ -92,6 +92,12 @@ fn one(snapshot: &Snapshot, purpose: &str, mut replacements: Vec<Arc<str>>) -> O
 /// The claims of karp's nodes that are not on their way out.
 fn live(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<Claim>> {
     snapshot.claims.iter().filter(|claim| claim.deleting.is_none() && is_ours(&claim.class))
+}
+
+/// Says whether new pods are kept off a candidate.
+fn is_tainted(snapshot: &Snapshot, candidate: &Candidate) -> bool {
+    let mut nodes = snapshot.nodes.iter().filter(|node| Some(&node.name) == candidate.node.as_ref());
+    nodes.any(|node| node.is_disrupted())
 }
 
 fn candidate(snapshot: &Snapshot, claim: &Claim) -> Candidate {

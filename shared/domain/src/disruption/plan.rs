@@ -119,9 +119,7 @@ impl Planner<'_, '_> {
             planned: self.now(),
         };
         let mut replacements = change.nodes;
-        if cause.lasts() {
-            replacements.iter_mut().for_each(|node| node.annotations.extend([purpose.annotation()]));
-        }
+        replacements.iter_mut().for_each(|node| node.annotations.extend([purpose.annotation()]));
         Command { cause, candidates, placements: change.placements, replacements, origin }
     }
 

@@ -85,8 +85,8 @@ impl Cause {
         matches!(self, Cause::Empty | Cause::Underutilized)
     }
 
-    /// Says whether a command that was begun is gone on with after a restart: its nodes go in the end, whatever came since. Whether nodes are
-    /// worth moving has to be looked at anew.
+    /// Says whether a command that was begun is gone on with after a restart whatever came since: its nodes go in the end. Whether nodes are worth
+    /// moving has to be looked at anew unless they were kept free of new pods.
     pub(super) const fn lasts(self) -> bool {
         matches!(self, Cause::Drifted | Cause::Expiring)
     }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use karp_domain::api::{NodeClaim, NodePool};
+use karp_domain::api::NodePool;
 use karp_domain::catalogue::{CapacityType, Price};
-use karp_domain::cluster::{Claim, ExpirationGrace, Snapshot, budgets as budgets_of};
+use karp_domain::cluster::{ExpirationGrace, Snapshot, budgets as budgets_of};
 use karp_domain::disruption::{
-    Act, Begun, Budgets, Cause, Command, DisruptionPlan, Execution, Failure, Invalid, KeepReason, Memory, Progress,
-    Verdict, begun, plan_disruption, plan_with, validate,
+    Act, Budgets, Cause, Command, DisruptionPlan, Execution, Failure, Invalid, KeepReason, Memory, Progress, Verdict,
+    plan_disruption, plan_with, validate,
 };
 use karp_domain::scheduling::InFlightNode;
 use proptest::prelude::*;
@@ -521,50 +521,13 @@ fn a_pod_of_any_kind_may_ask_to_be_left_alone() {
     assert!(matches!(keep(&plan(&objects).1, "default-n1"), KeepReason::PodProtected { .. }));
 }
 
-fn drifted(pool_name: &str, name: &str, since: &str) -> Vec<Value> {
+pub(crate) fn drifted(pool_name: &str, name: &str, since: &str) -> Vec<Value> {
     let [node, mut claim] = node(name, pool_name, "m7i.xlarge", "us-east-1a", CapacityType::OnDemand);
     claim["status"]["conditions"]
         .as_array_mut()
         .unwrap()
         .push(json!({"type": "Drifted", "status": "True", "reason": "AMIDrift", "lastTransitionTime": since}));
     vec![node, claim, running(&format!("p-{name}"), name, "3", "10Gi")]
-}
-
-#[test]
-fn a_replacement_that_was_begun_is_found_again() {
-    let mut objects = vec![class(), pool("default", on_demand())];
-    objects.extend(drifted("default", "n1", "2026-11-21T11:10:00Z"));
-    let (snapshot, plan) = plan(&objects);
-    let node = &plan.commands[0].replacements[0];
-    let mut made = NodeClaim::new("r1", node.claim_spec());
-    made.metadata.labels = Some(node.claim_labels());
-    made.metadata.annotations = Some(node.annotations.clone());
-    let mut later = snapshot.clone();
-    later.claims.push(Arc::new(Claim::from_kube(&made).unwrap()));
-
-    let found = begun(&later);
-    let candidates = |found: &[Begun]| -> Vec<Arc<str>> {
-        found.iter().flat_map(|one| &one.command.candidates).map(|candidate| candidate.claim.clone()).collect()
-    };
-    assert_eq!(candidates(&found), ["default-n1".into()]);
-    assert_eq!((&found[0].replacements, found[0].planned), (&vec!["r1".into()], snapshot.now));
-    assert_eq!(found[0].command.cause, Cause::Drifted);
-    assert_eq!(found[0].command.candidates[0].node, Some("n1".into()));
-
-    assert_eq!(begun(&snapshot), [], "the replacement is not there");
-    later.now = snapshot.now + jiff::SignedDuration::from_mins(20);
-    assert_eq!(begun(&later), [], "it was waited for long enough");
-    later.now = snapshot.now;
-    let changed = |change: fn(&mut Claim), claim: &str| {
-        let mut other = later.clone();
-        other.claims.iter_mut().filter(|one| &*one.name == claim).for_each(|one| change(Arc::make_mut(one)));
-        begun(&other)
-    };
-    assert_eq!(changed(|claim| claim.deleting = Some(claim.created), "r1"), [], "the replacement goes");
-    assert_eq!(changed(|claim| claim.deleting = Some(claim.created), "default-n1"), [], "the node goes already");
-    assert_eq!(changed(|claim| claim.uid = "another".into(), "default-n1"), [], "that was another node");
-    let garbled = |claim: &mut Claim| drop(claim.annotations.insert("karp.sh/replaces".to_owned(), "{}".to_owned()));
-    assert_eq!(changed(garbled, "r1"), [], "somebody wrote something else");
 }
 
 #[test]

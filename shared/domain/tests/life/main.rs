@@ -4,6 +4,7 @@
 mod world;
 
 mod approval;
+mod begun;
 mod decided;
 mod disrupt;
 mod disrupt_path;
