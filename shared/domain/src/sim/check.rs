@@ -29,6 +29,8 @@ use warnings::Warned;
 pub(super) const MOST_VIOLATIONS: usize = 20;
 /// An instance without a claim is ended within this time of its launch (with the two listings that it takes, and a crash between).
 const ORPHAN_LIMIT: SignedDuration = SignedDuration::from_mins(3);
+/// By so much longer for each further time that the controller is killed: it sees the instance for the first time again, and looks every 10 s.
+const SEEN_ANEW: SignedDuration = SignedDuration::from_secs(40);
 
 /// What is ill for less is not repaired; a second less, since a change shows in the next.
 const ILL_FOR_LONG: SignedDuration = SignedDuration::from_secs(30 * 60 - 1);
@@ -44,7 +46,8 @@ const ANSWER_LIMIT: SignedDuration = SignedDuration::from_secs(70);
 #[derive(Default)]
 pub(super) struct Watch {
     pub(super) violations: Vec<Violation>,
-    orphans: BTreeMap<String, Timestamp>,
+    /// Instances without a claim: since when, and how often the controller had been killed by then.
+    orphans: BTreeMap<String, (Timestamp, u32)>,
     /// What was there at rest, since something last changed from outside.
     states: Vec<State>,
     /// How often one of them came back.
@@ -270,10 +273,12 @@ impl Watch {
         let lost: Vec<String> = lost.map(|one| one.id.clone()).collect();
         self.orphans.retain(|id, _| lost.contains(id));
         for id in lost {
-            let since = *self.orphans.entry(id.clone()).or_insert(world.now);
+            let (since, killed) = *self.orphans.entry(id.clone()).or_insert((world.now, world.killed));
             // as long as EC2 throttles, nobody can end anything
             let since = world.account.last_throttled.map_or(since, |last| since.max(last)).max(world.back);
-            if world.now.duration_since(since.max(led_since(world))) > ORPHAN_LIMIT + clocks_differ(world) {
+            let again = i32::try_from(world.killed - killed).unwrap_or(i32::MAX);
+            let limit = ORPHAN_LIMIT + clocks_differ(world) + SEEN_ANEW * again;
+            if world.now.duration_since(since.max(led_since(world))) > limit {
                 self.fail(world, "S-1", format!("{id} runs without a claim"));
             }
         }
@@ -404,7 +409,7 @@ impl Watch {
         }
     }
 
-    /// S-7: when faults have stopped everything finds its place, and then nothing is written. S-11: no taint is left behind. What waits
+    /// S-7: when faults have stopped everything finds its place, and then nothing is written but for nodes that come of age. S-11: no taint is left behind. What waits
     /// for a pod that asks to be left alone, or that its budget never lets go, all pods being ready, waits rightly, and so does a pod while no pool
     /// may have another node.
     pub(super) fn at_the_end(&mut self, world: &World, quiet: bool) {

@@ -35,6 +35,9 @@ pub use world::{Workload, World};
 const FAULTS_PERCENT: u32 = 60;
 /// At the end of a run nothing may have been written for this long, unless the world says for how long.
 const QUIET: SignedDuration = SignedDuration::from_mins(5);
+/// So long after a node that came of age has gone, its pods may still be on their way to where they stay: what was planned for them comes up, and what
+/// is too much then is given up.
+const RENEWAL: SignedDuration = SignedDuration::from_mins(3);
 /// A run goes on for this many seconds more until it is quiet: moves that came back are tried again after a rest, 15 minutes at first.
 const PATIENCE: u32 = 20 * 60;
 
@@ -184,6 +187,25 @@ pub struct Report {
     pub nodes: usize,
 }
 
+/// Tells what is written since nodes come of age, which may never end, from what is written for nothing.
+struct Renewal {
+    /// When a node was last due to go because of its age.
+    due: Timestamp,
+    /// When something was last written that this cannot have caused.
+    other: Timestamp,
+}
+
+impl Renewal {
+    fn note(&mut self, world: &World) {
+        if world.claims.values().any(|claim| check::promises::is_due(world, claim)) {
+            self.due = world.now;
+        }
+        if world.written == world.now && world.now.duration_since(self.due) > RENEWAL {
+            self.other = world.now;
+        }
+    }
+}
+
 /// Plays a scenario in a world to its end, with karp's decisions.
 pub fn run(scenario: &Scenario, world: World) -> Report {
     run_with(&Production, scenario, world)
@@ -201,6 +223,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         names.iter().map(|name| Replica::start(decisions, name, elected, &world)).collect();
     let rest = world.rest.unwrap_or(QUIET);
     let quiet = |world: &World| world.now.duration_since(world.written) >= rest;
+    let mut renewal = Renewal { due: world.now, other: world.now };
     // moves that came back rest for ever longer: for twice as long each time
     let patience = PATIENCE + 4 * u32::try_from((rest - QUIET).as_secs()).unwrap_or(0);
     for second in 0..scenario.seconds + patience {
@@ -221,12 +244,14 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         for replica in &mut replicas {
             report.crashes += u32::from(replica.tick(&mut world));
         }
+        world.killed = report.crashes;
         if !world.served || report.crashes != crashes {
             world.unserved = world.now;
         }
         watch.every_second(&world);
+        renewal.note(&world);
     }
-    watch.at_the_end(&world, quiet(&world));
+    watch.at_the_end(&world, quiet(&world) || world.now.duration_since(renewal.other) >= rest);
     report.violations = watch.violations;
     report.violations.append(&mut world.violations);
     (report.launches, report.evictions, report.commands) = (world.launches, world.evictions, world.commands);

@@ -62,6 +62,8 @@ pub struct World {
     pub(super) commands: u32,
     pub(super) repairs: u32,
     pub(super) resumed: u32,
+    /// How often a controller was killed.
+    pub(super) killed: u32,
     /// Replacements whose command was taken back.
     pub(super) given_up: BTreeSet<String>,
     /// When karp last wrote anything.

@@ -146,7 +146,7 @@ fn ages_at(world: &World, claim: &NodeClaim) -> Option<Timestamp> {
 }
 
 /// Says whether a claim's node goes or may go because of its age: in its grace it is replaced when its turn comes.
-pub(super) fn is_due(world: &World, claim: &NodeClaim) -> bool {
+pub(in crate::sim) fn is_due(world: &World, claim: &NodeClaim) -> bool {
     let age = claim.spec.lifetime().zip(claim.metadata.creation_timestamp.as_ref());
     age.and_then(|(age, created)| created.0.checked_add(age).ok()).is_some_and(|due| due <= world.now)
 }
