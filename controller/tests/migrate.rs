@@ -53,6 +53,28 @@ fn workloads_with_old_keys_are_listed_and_get_patches() {
     assert!(!seen(&output).contains("hunter2"));
 }
 
+/// What Karpenter's Deployment says of itself: the cluster's name need not be given, and what else there is to move is told.
+#[test]
+fn the_controller_names_its_cluster_and_what_it_goes_by() {
+    let output = migrate(&["installed.yaml", "today.yaml"], &[]);
+    assert!(text(&output.stdout).contains("cluster_name = \"prod\""), "{}", text(&output.stdout));
+    let told = text(&output.stderr);
+    let at = told.find("Deployment kube-system/karpenter").expect(&told);
+    let lines: Vec<&str> = told[at..].lines().take(4).collect();
+    assert_eq!(
+        lines,
+        [
+            "Deployment kube-system/karpenter: the controller of cluster prod, which is not written (docs/guides/moving-to-karp.md):",
+            "  scale it to 0 before karp_controller is applied: two controllers would fight over the nodes",
+            "  queue Karpenter-prod: import it as karp_interruption_queue, with that name",
+            "  role arn:aws:iam::111122223333:role/Karpenter-prod: import it as karp_controller_role, with its name and path",
+        ]
+    );
+    assert!(!seen(&output).contains("hunter2"));
+    let named = migrate(&["installed.yaml", "today.yaml"], &["--cluster-name", "other"]);
+    assert!(text(&named.stdout).contains("cluster_name = \"other\""), "what is given counts");
+}
+
 #[test]
 fn what_no_cluster_has_is_not_imported() {
     let output = migrate(&["today.yaml"], &["--no-import"]);

@@ -1,10 +1,12 @@
 //! What a live cluster has of Karpenter's objects, of every version that it serves, and of workloads.
 
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client};
 use serde_json::{Value as Json, json};
 
 use super::super::live::{Cluster, runtime};
+use super::installed;
 use super::objects::of_cluster;
 use crate::files::Manifest;
 
@@ -69,6 +71,20 @@ async fn read(client: &Client) -> anyhow::Result<Vec<Manifest>> {
             Err(error) => anstream::eprintln!("note: {} are not looked through for old keys: {error}", kind.3),
         }
     }
+    let own = all.iter().filter(|one| one.kind == "Deployment" && installed::is_karpenters(&one.object));
+    let accounts: Vec<(String, String)> = own
+        .map(|one| installed::account(&one.object))
+        .map(|(space, name)| (space.to_owned(), name.to_owned()))
+        .collect();
+    for (namespace, name) in accounts {
+        // it only tells which role there is: whoever may not read it goes without
+        let found = Api::<ServiceAccount>::namespaced(client.clone(), &namespace).get_opt(&name).await;
+        if let Ok(Some(account)) = found {
+            let object = installed::slim_account(&serde_json::to_value(&account).unwrap_or_default());
+            let (version, kind) = ("v1".to_owned(), "ServiceAccount".to_owned());
+            all.push(Manifest { origin: of_cluster(), version, kind, object });
+        }
+    }
     Ok(all)
 }
 
@@ -122,6 +138,7 @@ fn slim(object: &Json) -> Json {
             put(&mut kept, &format!("/{pod}spec/containers"), json!([]));
         }
     }
+    installed::keep(object, &mut kept);
     kept
 }
 

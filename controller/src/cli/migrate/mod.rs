@@ -3,6 +3,7 @@
 mod attributes;
 mod document;
 mod hcl;
+mod installed;
 mod live;
 mod objects;
 mod report;
@@ -32,7 +33,7 @@ pub struct Options {
     /// File to write the HCL to; standard output without it.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The EKS cluster for the provider block; without it a variable stands in its place.
+    /// The EKS cluster for the provider block; without it the one that Karpenter's Deployment names, or else a variable.
     #[arg(long, value_name = "NAME")]
     cluster_name: Option<String>,
     /// Write no import blocks for what files have of today's version: no cluster has it yet.
@@ -69,7 +70,9 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         let kinds = "NodePool, EC2NodeClass, NodeOverlay, Provisioner or AWSNodeTemplate";
         anyhow::bail!("there is no {kinds}, and no workload uses an old key: nothing to migrate");
     }
-    let hcl = document::write(&conversion.items, options.cluster_name.as_deref());
+    let installed = installed::find(&manifests);
+    let named = installed.as_ref().and_then(|installed| installed.cluster.as_deref());
+    let hcl = document::write(&conversion.items, options.cluster_name.as_deref().or(named));
     if let Some(path) = &options.output {
         std::fs::write(path, &hcl).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
     }
@@ -78,7 +81,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         (false, None) => hcl,
         (false, Some(_)) => String::new(),
     };
-    anstream::eprint!("{}", report::tell(&conversion, &findings));
+    anstream::eprint!("{}", report::tell(&conversion, &findings, installed.as_ref()));
     to_stdout(|out| out.write_all(shown.as_bytes()))?;
     Ok(if conversion.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL_CONVERTED) })
 }

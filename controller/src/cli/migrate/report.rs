@@ -3,13 +3,20 @@
 use std::fmt::{self, Write};
 
 use super::super::text::{BAD, BOLD, counted, written};
+use super::installed::Installed;
 use super::objects::{Conversion, Item};
 use super::workloads::{Finding, Remedy};
 
-/// Tells of a conversion and of workloads.
-pub fn tell(conversion: &Conversion, findings: &[Finding]) -> String {
+/// Where it is said how the rest of an installation becomes karp's.
+const GUIDE: &str = "docs/guides/moving-to-karp.md";
+
+/// Tells of a conversion, of workloads, and of Karpenter's controller.
+pub fn tell(conversion: &Conversion, findings: &[Finding], installed: Option<&Installed>) -> String {
     written(|out| {
         conversion.items.iter().try_for_each(|item| converted(out, item))?;
+        if let Some(installed) = installed {
+            controller(out, installed)?;
+        }
         for passed in &conversion.passed {
             writeln!(out, "note: {passed}")?;
         }
@@ -27,6 +34,20 @@ pub fn tell(conversion: &Conversion, findings: &[Finding]) -> String {
         }
         Ok(())
     })
+}
+
+fn controller(out: &mut String, installed: &Installed) -> fmt::Result {
+    let Installed { deployment, cluster, queue, role } = installed;
+    let cluster = cluster.as_ref().map(|name| format!(" of cluster {name}")).unwrap_or_default();
+    writeln!(out, "Deployment {deployment}: the controller{cluster}, which is not written ({GUIDE}):")?;
+    writeln!(out, "  scale it to 0 before karp_controller is applied: two controllers would fight over the nodes")?;
+    if let Some(queue) = queue {
+        writeln!(out, "  queue {queue}: import it as karp_interruption_queue, with that name")?;
+    }
+    if let Some(role) = role {
+        writeln!(out, "  role {role}: import it as karp_controller_role, with its name and path")?;
+    }
+    Ok(())
 }
 
 fn converted(out: &mut String, item: &Item) -> fmt::Result {
