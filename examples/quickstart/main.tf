@@ -1,5 +1,5 @@
 # All that node autoscaling needs on one EKS cluster, in one apply. Nothing has to exist before but the cluster and its network; roles,
-# queue and instance profile are called after the cluster, whose name may be known at apply only.
+# queue and profiles are called after the cluster, whose name may be known at apply only.
 
 terraform {
   required_providers {
@@ -42,7 +42,6 @@ resource "karp_discovery_tags" "this" {
 
 resource "karp_fargate_pod_execution_role" "this" {}
 resource "karp_fargate_profile" "controller" {
-  name                   = "karpenter"
   pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
   subnet_ids             = var.subnet_ids
   selectors              = [{ namespace = "karpenter" }]

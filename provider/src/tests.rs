@@ -4,6 +4,7 @@ mod acceptance;
 mod articles;
 mod chart;
 mod moved;
+mod names;
 mod region;
 
 use std::io::{Read as _, Write as _};

@@ -1,4 +1,4 @@
-tofu import karp_fargate_profile.this 'prod:karpenter'
+tofu import karp_fargate_profile.this 'prod:Karp-prod'
 
 # in another region than the provider block's
-tofu import karp_fargate_profile.this 'prod:karpenter@us-west-2'
+tofu import karp_fargate_profile.this 'prod:Karp-prod@us-west-2'

@@ -8,6 +8,8 @@ pub const LONGEST_ROLE: usize = 64;
 pub const LONGEST_QUEUE: usize = 80;
 /// The longest name of an instance profile.
 pub const LONGEST_PROFILE: usize = 128;
+/// The longest name of a Fargate profile: its pods carry it as the value of a label.
+pub const LONGEST_FARGATE_PROFILE: usize = 63;
 
 const DIGEST_LENGTH: usize = 8;
 

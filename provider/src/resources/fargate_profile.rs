@@ -15,6 +15,7 @@ use tfplugin::{
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::marked::Marked;
+use crate::aws::names::{LONGEST_FARGATE_PROFILE, longest_prefix};
 use crate::aws::role::check_adoptable;
 use crate::aws::tags::{Change, Tags, retag_eks};
 use crate::aws::wait::until;
@@ -25,6 +26,8 @@ use crate::session::{Aws, Session};
 
 /// EKS says that making and deleting a profile takes minutes; a queue of five in one cluster fits in.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
+const PREFIX: &str = "Karp-";
+const COMPUTED: [&str; 2] = ["id", "arn"];
 
 /// A Fargate profile.
 pub struct FargateProfile {
@@ -38,6 +41,7 @@ struct Model {
     arn: Option<String>,
     cluster_name: Option<String>,
     name: Option<String>,
+    name_prefix: Option<String>,
     pod_execution_role_arn: Option<String>,
     subnet_ids: BTreeSet<String>,
     selectors: Vec<Selector>,
@@ -79,17 +83,11 @@ impl Resource for FargateProfile {
             "A Fargate profile: pods that match run on Fargate, so that the controller has a place before there are nodes. EKS changes \
              one profile of a cluster at a time; karp queues them.",
         );
+        let schema = inherit::with_prefix(schema, PREFIX, inherit::plain_name(longest_prefix(LONGEST_FARGATE_PROFILE)));
         inherit::id_and_arn(inherit::region(inherit::adopt(inherit::tags(schema))), "`cluster_name:name`.")
             .identity(identity::of_cluster("name", "The profile's name."))
             .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
-            .attribute(
-                "name",
-                Attribute::string()
-                    .required()
-                    .requires_replace()
-                    .validate(validate::length(1, 100))
-                    .describe("The name."),
-            )
+            .attribute("name", profile_name())
             .attribute(
                 "pod_execution_role_arn",
                 Attribute::string()
@@ -121,7 +119,10 @@ impl Resource for FargateProfile {
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
         let session = self.handle.session();
         inherit::plan_region(&session, change).await;
-        inherit::plan_cluster_member(&session, change, &["id", "arn"])
+        let found = inherit::plan_cluster_member(&session, change, &COMPUTED);
+        inherit::plan_name(change, PREFIX, LONGEST_FARGATE_PROFILE);
+        inherit::reopen_on_replace(change, &COMPUTED);
+        found
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
@@ -203,6 +204,14 @@ impl Resource for FargateProfile {
             Ok(old.tagged(bare.with("region", old.region())))
         })
     }
+}
+
+fn profile_name() -> Attribute {
+    let valid = validate::length(1, LONGEST_FARGATE_PROFILE);
+    Attribute::string().optional().computed().requires_replace().validate(valid).describe(format!(
+        "The name; `{PREFIX}` and the cluster's name when left out, shortened with a digest to {LONGEST_FARGATE_PROFILE} characters, as many \
+         as the label may have that pods of the profile carry."
+    ))
 }
 
 /// Gives the state with which an import begins.

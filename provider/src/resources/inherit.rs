@@ -107,6 +107,13 @@ pub fn aws_name(longest: usize) -> Validator {
     )
 }
 
+/// Checks a name of the characters that every service takes.
+pub fn plain_name(longest: usize) -> Validator {
+    validate::text(format!("must be 1 to {longest} letters, digits, - and _"), move |text| {
+        (1..=longest).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+    })
+}
+
 /// Refuses to change an object that was imported or moved here and was not looked at since: what is not known of it would seem to differ,
 /// and an attribute that cannot be changed would replace it.
 pub fn check_read(change: &PlannedChange) -> Diagnostics {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tfplugin::schema::validate::{self, Validator};
+use tfplugin::schema::validate;
 use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
     async_trait,
@@ -73,7 +73,7 @@ impl Resource for InterruptionQueue {
         );
         let schema = inherit::region(inherit::adopt(inherit::tags(inherit::cluster_name(schema))));
         let events = Value::canonical_set(EVENTS.map(|event| Value::from(event.name)));
-        let schema = inherit::with_prefix(schema, PREFIX, name_of_at_most(names::longest_prefix(LONGEST_QUEUE)));
+        let schema = inherit::with_prefix(schema, PREFIX, inherit::plain_name(names::longest_prefix(LONGEST_QUEUE)));
         inherit::id_and_arn(schema, "The queue's URL.")
             .identity(identity::of_queue())
             .attribute("url", Attribute::string().computed().use_state_for_unknown().describe("The queue's URL."))
@@ -235,14 +235,8 @@ fn bare(url: &str, region: Option<&str>) -> Value {
     Value::object([("id", url), ("url", url)]).with("region", region.or(told))
 }
 
-fn name_of_at_most(longest: usize) -> Validator {
-    validate::text(format!("must be 1 to {longest} letters, digits, - and _"), move |text| {
-        (1..=longest).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-    })
-}
-
 fn queue_name() -> Attribute {
-    let valid = name_of_at_most(LONGEST_QUEUE);
+    let valid = inherit::plain_name(LONGEST_QUEUE);
     Attribute::string().optional().computed().requires_replace().validate(valid).describe(format!(
         "The queue's name, known at plan; `{PREFIX}` and the cluster's name when left out. The rules' names begin with it."
     ))

@@ -225,29 +225,41 @@ async fn a_boundary_and_a_key_come_change_and_go() {
 fn a_prefix_makes_a_name_that_fits_and_stays() {
     let Some(sandbox) = Sandbox::find("prefix") else { return };
     let prefix = unique("prefix-");
-    let long = format!("{prefix}{}", "long-".repeat(20));
-    let config = |prefix: &str, of_roles: &str| {
-        format!(
-            "PROVIDER\nresource \"karp_node_role\" \"this\" {{\n  name_prefix = {of_roles:?}\n}}\nresource \"karp_instance_profile\" \"this\" {{\n  \
-             name_prefix = {prefix:?}\n  role_name = karp_node_role.this.name\n}}\nresource \"karp_interruption_queue\" \"this\" {{\n  \
-             name_prefix = {:?}\n}}\n",
-            &prefix[..prefix.len().min(71)]
-        )
+    let long = format!("{prefix}{}", "long-".repeat(30));
+    // What the names of each kind may have, and what else it takes.
+    let fargate = format!(
+        "  pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn\n  subnet_ids = {:?}\n  selectors = [{{ namespace = \
+         \"{prefix}x\" }}]\n",
+        sandbox.subnet_ids
+    );
+    let kinds = [
+        ("karp_fargate_pod_execution_role", 64, ""),
+        ("karp_fargate_profile", 63, &*fargate),
+        ("karp_instance_profile", 128, "  role_name = karp_node_role.this.name\n"),
+        ("karp_interruption_queue", 80, ""),
+        ("karp_node_role", 64, ""),
+    ];
+    let config = |prefix_of: &dyn Fn(usize) -> Option<String>| {
+        let resource = |(kind, longest, more): &(&str, usize, &str)| {
+            let prefix = prefix_of(*longest).map(|prefix| format!("  name_prefix = {prefix:?}\n")).unwrap_or_default();
+            format!("resource {kind:?} \"this\" {{\n{prefix}{more}}}\n")
+        };
+        sandbox.provider("") + &kinds.iter().map(resource).collect::<String>()
     };
-    let stand = sandbox.stand(&config(&prefix, &prefix));
+    let stand = sandbox.stand(&config(&|_| Some(prefix.clone())));
     stand.apply();
     stand.assert_empty_plan();
-    let kinds = ["karp_node_role", "karp_instance_profile", "karp_interruption_queue"];
     let name = |kind: &str| stand.attribute(&format!("{kind}.this"), "name").as_str().unwrap().to_owned();
-    for kind in kinds {
+    for (kind, ..) in kinds {
         assert_eq!(name(kind), format!("{prefix}{}", sandbox.cluster));
     }
     // A long one leaves room for what tells names apart.
-    stand.write(&config(&long[..119.min(long.len())], &long[..55]));
+    stand.write(&config(&|longest| Some(long[..longest - 9].to_owned())));
     let run = stand.apply();
-    assert!(run.changes().iter().all(|(action, _)| action == "replace") && run.changes().len() == 3, "{}", run.text);
+    let replaced = run.changes().iter().filter(|(action, _)| action == "replace").count();
+    assert!(replaced == kinds.len() && run.changes().len() == kinds.len(), "{}", run.text);
     stand.assert_empty_plan();
-    for (kind, longest) in kinds.into_iter().zip([64, 128, 80]) {
+    for (kind, longest, _) in kinds {
         let name = name(kind);
         assert!(name.starts_with(&prefix) && name.len() <= longest, "{name}");
     }
