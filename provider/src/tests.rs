@@ -5,6 +5,7 @@ mod articles;
 mod chart;
 mod moved;
 mod names;
+mod policies;
 mod region;
 
 use std::io::{Read as _, Write as _};

@@ -70,6 +70,15 @@ pub struct Found {
     pub tags: Tags,
 }
 
+/// A document as it lies in policies.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    /// ARN and document of each policy, by its name.
+    pub parts: BTreeMap<String, (String, String)>,
+    pub path: String,
+    pub tags: Tags,
+}
+
 /// Brings one part to what is wanted, and gives its ARN, and whether it was made now. One that exists and is not `known` to be this resource's is gone on with where
 /// a creation of an earlier run left it or it was made for the same role, or taken over where that is wanted, and not another cluster's.
 pub async fn converge(
@@ -135,14 +144,28 @@ async fn find_named(iam: &Client, name: &str) -> Result<Option<Found>, Failure> 
     }
 }
 
-/// Gives those of the policies that exist, by name.
-pub async fn find(aws: &Aws, arns: &BTreeSet<String>) -> Result<Vec<Found>, Failure> {
-    let mut found = Vec::new();
-    for arn in arns {
-        found.extend(look(aws.iam(), arn).await?);
+/// Finds the policies that a document is kept in; nothing where none of them is left. Tags and path are the first one's: all were made with
+/// the same, and IAM shows the tags of one policy at a time. Which version of each other one counts is asked together with other resources.
+pub async fn find(aws: &Aws, arns: &BTreeSet<String>) -> Result<Option<Kept>, Failure> {
+    let mut others = arns.clone();
+    let first = loop {
+        let Some(arn) = others.pop_first() else { return Ok(None) };
+        if let Some(first) = look(aws.iam(), &arn).await? {
+            break first;
+        }
+    };
+    let versions = aws.reads().versions(&others).await?;
+    let mut parts = BTreeMap::from([(first.name, (first.arn, first.text))]);
+    for arn in others {
+        let text = match versions.get(&arn) {
+            Some(version) => read_version(aws.iam(), &arn, version).await?,
+            // A list may not show yet what was made a moment ago.
+            None => look(aws.iam(), &arn).await?.map(|found| found.text),
+        };
+        let name = arn.rsplit('/').next().unwrap_or_default().to_owned();
+        parts.extend(text.map(|text| (name, (arn, text))));
     }
-    found.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(found)
+    Ok(Some(Kept { parts, path: first.path, tags: first.tags }))
 }
 
 /// Finds the policies that a document of this name is kept in, wherever they lie.

@@ -8,7 +8,7 @@ use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
 
 use super::{controller_scope as scope, iam_role, identity, inherit};
-use crate::aws::managed_policy::{self, Found, Part};
+use crate::aws::managed_policy::{self, Kept, Part};
 use crate::aws::marked::Marked;
 use crate::aws::names::LONGEST_PROFILE;
 use crate::aws::tags::{IamObject, Tags};
@@ -123,7 +123,7 @@ impl Resource for ControllerPolicy {
                 None => managed_policy::parts_of(aws.iam(), model.name()).await?,
             };
             let found = managed_policy::find(aws, &known).await?;
-            Ok((!found.is_empty()).then(|| render(&session, state.clone(), &model, &found)))
+            Ok(found.map(|kept| render(&session, state.clone(), &model, kept)))
         };
         session.refresh(ctx, &[provider::Part::Aws], &state, look).await
     }
@@ -213,13 +213,15 @@ fn planned_arns(change: &PlannedChange, policy: Option<&str>) -> Value {
 }
 
 /// Writes what was found into state.
-fn render(session: &Session, state: Value, model: &Model, found: &[Found]) -> Value {
-    let actual = &found[0].tags;
-    let tags = session.owned_part(actual, model.tags_all.as_ref());
-    let arns = found.iter().map(|part| (part.name.clone(), part.arn.clone())).collect();
-    let texts: Vec<String> = found.iter().map(|part| part.text.clone()).collect();
+fn render(session: &Session, state: Value, model: &Model, found: Kept) -> Value {
+    let tags = session.owned_part(&found.tags, model.tags_all.as_ref());
+    let (mut arns, mut texts) = (BTreeMap::new(), Vec::new());
+    for (name, (arn, text)) in found.parts {
+        arns.insert(name, arn);
+        texts.push(text);
+    }
     let policy = document::join(&texts);
-    let state = with_arns(state.with("path", found[0].path.as_str()).with("tags_all", tags), &arns);
-    let state = session.recover(scope::with_policy(state, policy.as_deref()), actual, model.tags_all.as_ref());
+    let state = with_arns(state.with("path", found.path).with("tags_all", tags), &arns);
+    let state = session.recover(scope::with_policy(state, policy.as_deref()), &found.tags, model.tags_all.as_ref());
     scope::recover(state)
 }

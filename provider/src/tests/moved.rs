@@ -159,7 +159,7 @@ async fn a_wrong_object_is_named_with_what_to_do() {
 }
 
 /// Answers requests, given as their whole text, until the test ends.
-fn serve(answer: fn(&str) -> String) -> String {
+pub(super) fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> String {
     fn read(stream: &mut TcpStream) -> String {
         let (mut text, mut part) = (String::new(), [0; 4096]);
         loop {
