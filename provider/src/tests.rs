@@ -7,6 +7,7 @@ mod moved;
 mod names;
 mod policies;
 mod region;
+mod taken_over;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

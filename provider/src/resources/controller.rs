@@ -39,7 +39,8 @@ impl Controller {
         Self { handle: Arc::clone(handle) }
     }
 
-    async fn apply(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
+    /// Applies the controller's objects. What they were `before` and are planned to be no more goes, whoever wrote it (decision 0020).
+    async fn apply(&self, ctx: &Context, planned: Value, before: &[Object]) -> Result<Value, Diagnostics> {
         let client = self.handle.session().kube().await?;
         let settings: Settings = tfplugin::from_value(&planned)?;
         let state = planned
@@ -58,8 +59,11 @@ impl Controller {
             }
             for object in settings.objects() {
                 let manager = Manager { name: FIELD_MANAGER, force };
-                let applied = apply::json(&client, manager, object.plural, &object.json).await;
-                applied.map_err(|error| refused(&object, error))?;
+                let applied = async {
+                    apply::claim(&client, manager, object.plural, known(before, &object), &object.json).await?;
+                    apply::json(&client, manager, object.plural, &object.json).await
+                };
+                applied.await.map_err(|error| refused(&object, error))?;
                 ctx.save(state.clone());
             }
             Ok::<(), Diagnostics>(())
@@ -122,7 +126,7 @@ impl Resource for Controller {
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        self.apply(ctx, planned).await
+        self.apply(ctx, planned, &[]).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -170,10 +174,11 @@ impl Resource for Controller {
 
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let (before, after): (Settings, Settings) = (tfplugin::from_value(&prior)?, tfplugin::from_value(&planned)?);
-        let state = self.apply(ctx, planned).await?;
+        let before = before.objects();
+        let state = self.apply(ctx, planned, &before).await?;
         let kept: Vec<String> = jsons(&after).iter().map(called).collect();
         let client = self.handle.session().kube().await?;
-        for object in before.objects().iter().filter(|object| !kept.contains(&called(&object.json))) {
+        for object in before.iter().filter(|object| !kept.contains(&called(&object.json))) {
             remove(ctx, &client, object).await?;
         }
         Ok(state)
@@ -266,6 +271,12 @@ async fn recover(client: &Client, state: &Value) -> Result<Option<Value>, Failur
 
 fn jsons(settings: &Settings) -> Vec<Json> {
     settings.objects().into_iter().map(|object| object.json).collect()
+}
+
+/// Gives what is known of an object before an apply. Of one that others made this is what is wanted of it, as the next refresh compares it.
+fn known<'a>(before: &'a [Object], object: &'a Object) -> &'a Json {
+    let name = called(&object.json);
+    &before.iter().find(|one| called(&one.json) == name).unwrap_or(object).json
 }
 
 fn called(object: &Json) -> String {

@@ -306,3 +306,57 @@ fn where_it_runs_comes_changes_heals_and_goes() {
     cluster.kubectl(&["-n", &name, "set", "image", "deployment/karpenter", "controller=karp:nowhere"]);
     stand.destroy();
 }
+
+#[test]
+fn what_others_left_in_a_deployment_goes_as_the_attributes_of_the_rest_do() {
+    let Some(cluster) = Cluster::find("what_others_left_in_a_deployment_goes") else { return };
+    let _turn = controllers();
+    let name = cluster.unique("chart");
+    let _namespace = cluster.namespace(&name);
+    let labels = json!({ "app.kubernetes.io/name": "karpenter", "app.kubernetes.io/instance": "karpenter" });
+    let env = json!([{ "name": "LOG_LEVEL", "value": "info" }, { "name": "THEIRS", "value": "1" }]);
+    let containers = json!([
+        { "name": "controller", "image": "karpenter:1", "env": env, "workingDir": "/tmp" },
+        { "name": "beside", "image": "a", "ports": [{ "containerPort": 9000 }] },
+    ]);
+    let pods = json!({ "metadata": { "labels": labels, "annotations": { "own": "1", "theirs": "2" } }, "spec": { "containers": containers } });
+    cluster.create(
+        &json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "karpenter", "namespace": name },
+        "spec": { "replicas": 0, "selector": { "matchLabels": labels }, "template": pods } }),
+    );
+    let text = |more: &str| config(&name, &format!("  replicas = 0\n{more}"));
+    let pods = || cluster.get(&["-n", &name, "deployment", "karpenter"])["spec"]["template"].clone();
+    let variables = || -> Vec<String> {
+        let pods = pods();
+        let env = pods["spec"]["containers"][0]["env"].as_array().unwrap();
+        env.iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+    };
+
+    // A list is as the manifest has it; of the rest, what is not told stays.
+    let stand = cluster.stand(&text("  force_conflicts = true\n  pod_annotations = { own = \"1\" }\n"));
+    stand.apply();
+    stand.assert_empty_plan();
+    let containers = pods()["spec"]["containers"].clone();
+    assert_eq!(containers.as_array().map(Vec::len), Some(1), "{containers}");
+    assert_eq!(containers[0]["workingDir"], "/tmp");
+    assert!(!variables().contains(&"THEIRS".to_owned()), "{containers}");
+    assert_eq!(pods()["metadata"]["annotations"], json!({ "own": "1", "theirs": "2" }));
+
+    // By then it is nobody else's: what leaves the configuration goes, also without force.
+    stand.write(&text(""));
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(pods()["metadata"]["annotations"], json!({ "theirs": "2" }));
+
+    cluster.kubectl(&["-n", &name, "set", "env", "deployment/karpenter", "MINE=1", "--field-manager=somebody"]);
+    let changes = [("update".to_owned(), "karp_controller.this".to_owned())];
+    assert_eq!(stand.plan().changes(), changes);
+    let refused = stand.apply_failing().one_error();
+    let field = r#"spec.template.spec.containers[name="controller"].env[name="MINE"] (somebody)"#;
+    assert!(refused.contains(field), "{refused}");
+    stand.write(&text("  force_conflicts = true\n"));
+    assert_eq!(stand.apply().changes(), changes);
+    stand.assert_empty_plan();
+    assert!(!variables().contains(&"MINE".to_owned()));
+    stand.destroy();
+}

@@ -42,25 +42,28 @@ pub async fn json(client: &Client, manager: Manager, plural: &str, object: &Json
     Ok(api.patch(name, &manager.params(), &Patch::Apply(object)).await?)
 }
 
-/// Makes what an apply of `after` has to take away the manager's own: the fields that `before` has and `after` has not, where they are live. An
-/// apply alone leaves those that another manager owns too. One that forces also becomes the only owner of what `after` sets.
+/// Makes what an apply of `after` has to take away the manager's own: the fields that `before` has and `after` has not, where they are live, and
+/// items of lists that `after` does not list. An apply alone leaves those that another manager owns too. One that forces also becomes the only
+/// owner of what `after` sets.
 ///
 /// # Errors
 /// [`Error::FieldConflict`] where others own what would be taken away and the manager does not force.
 pub async fn claim(client: &Client, manager: Manager, plural: &str, before: &Json, after: &Json) -> Result<(), Error> {
-    if manager.force == Force::No && ownership::dropped(before, Some(after), before).is_empty() {
-        return Ok(());
-    }
     let api = dynamic(client, plural, after);
     let name = after["metadata"]["name"].as_str().unwrap_or_default();
     let version = after["apiVersion"].as_str().unwrap_or_default();
     let params = PatchParams { field_manager: Some(manager.name.to_owned()), ..PatchParams::default() };
     let mut stale = String::new();
     for _ in 0..CLAIM_ATTEMPTS {
-        let Some(live) = api.get_opt(name).await? else { return Ok(()) };
+        let live = match api.get_opt(name).await.map_err(Error::from) {
+            Ok(Some(live)) => live,
+            Ok(None) | Err(Error::UnknownKind { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let owned = live.metadata.managed_fields.as_deref().unwrap_or_default();
-        let dropped = ownership::dropped(before, Some(after), &json!(live));
-        let entries = match ownership::claim(owned, manager, version, &dropped, &ownership::set(after)) {
+        let shape = ownership::shape(owned);
+        let gone = ownership::gone(before, after, &json!(live), &shape);
+        let entries = match ownership::claim(owned, manager, version, &gone, &ownership::set(after, &shape)) {
             Claim::Settled => return Ok(()),
             Claim::Refused(conflicts) => {
                 return Err(Error::FieldConflict { conflicts, message: "they would be taken away".to_owned() });

@@ -5,6 +5,8 @@
 //! changes: no rule of the API meets an object that is half changed. `kubectl apply --server-side` makes over what older versions of it
 //! wrote in the same way.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use serde_json::{Map, Value as Json};
 
@@ -14,8 +16,8 @@ use crate::apply::{Force, Manager};
 /// Stands for an object itself beside its fields.
 const ITSELF: &str = ".";
 
-/// A set of fields in the form of `fieldsV1`: `f:` and a name for each, which holds the fields within. A list is one field, as it is where
-/// the API calls lists atomic.
+/// A set of fields in the form of `fieldsV1`: each step holds those within. A step is `f:` and a field's name; of a list whose items are owned
+/// by themselves `k:` and the keys of an item, or `v:` and the item. Any other list is one field.
 pub type Fields = Map<String, Json>;
 
 /// What it takes to make fields a manager's own.
@@ -29,29 +31,61 @@ pub enum Claim {
     Entries(Vec<ManagedFieldsEntry>),
 }
 
-/// Returns the fields that an object sets.
-pub fn set(object: &Json) -> Fields {
-    let Some(object) = object.as_object() else { return Fields::new() };
-    let field = |(name, value): (&String, &Json)| (key(name), Json::Object(set(value)));
-    object.iter().map(field).chain([itself()]).collect()
+/// Returns what all managers own together: it tells which lists have items that are owned by themselves, and by which keys.
+pub fn shape(entries: &[ManagedFieldsEntry]) -> Json {
+    let mut shape = Fields::new();
+    for entry in entries {
+        if let Some(FieldsV1(Json::Object(fields))) = &entry.fields_v1 {
+            join(&mut shape, fields);
+        }
+    }
+    Json::Object(shape)
 }
 
-/// Returns the fields that an object had before and has no more, of those that are live.
-pub fn dropped(before: &Json, after: Option<&Json>, live: &Json) -> Fields {
-    let (Some(before), Some(live)) = (before.as_object(), live.as_object()) else { return Fields::new() };
-    if after.is_some_and(|after| !after.is_object()) {
-        return Fields::new();
-    }
+/// Returns the fields that an object sets.
+pub fn set(object: &Json, shape: &Json) -> Fields {
+    let Some(steps) = steps(object, shape) else { return Fields::new() };
+    let field = |step: String| Some((step.clone(), Json::Object(set(part(object, &step)?, &shape[step.as_str()]))));
+    steps.into_iter().filter_map(field).chain([itself()]).collect()
+}
+
+/// Returns what has to go of a live object: the fields that it had `before` and has no more, and the items of lists that it does not list.
+pub fn gone(before: &Json, after: &Json, live: &Json, shape: &Json) -> Fields {
+    let mut gone = dropped(before, Some(after), live, shape);
+    join(&mut gone, &surplus(after, live, shape));
+    gone
+}
+
+fn dropped(before: &Json, after: Option<&Json>, live: &Json, shape: &Json) -> Fields {
+    let comparable = alike(before, live) && after.is_none_or(|after| alike(after, live));
+    let Some(steps) = steps(live, shape).filter(|_| comparable) else { return Fields::new() };
     let mut dropped: Fields = after.is_none().then(itself).into_iter().collect();
-    for (name, before) in before {
-        let Some(live) = live.get(name) else { continue };
-        let after = after.and_then(|after| after.get(name));
-        let within = self::dropped(before, after, live);
+    for step in steps {
+        let (Some(before), Some(live)) = (part(before, &step), part(live, &step)) else { continue };
+        let after = after.and_then(|after| part(after, &step));
+        let within = self::dropped(before, after, live, &shape[step.as_str()]);
         if after.is_none() || !within.is_empty() {
-            dropped.insert(key(name), Json::Object(within));
+            dropped.insert(step, Json::Object(within));
         }
     }
     dropped
+}
+
+/// A list is the object's as a whole, as a map of the configuration is; one that is empty says nothing.
+fn surplus(after: &Json, live: &Json, shape: &Json) -> Fields {
+    if !alike(after, live) || after.as_array().is_some_and(Vec::is_empty) {
+        return Fields::new();
+    }
+    let mut surplus = Fields::new();
+    for step in steps(live, shape).into_iter().flatten() {
+        let Some(item) = part(live, &step) else { continue };
+        let within = match part(after, &step) {
+            Some(after) => Some(self::surplus(after, item, &shape[step.as_str()])).filter(|within| !within.is_empty()),
+            None => live.is_array().then(|| set(item, &shape[step.as_str()])),
+        };
+        surplus.extend(within.map(|within| (step, Json::Object(within))));
+    }
+    surplus
 }
 
 /// Makes what is dropped the manager's own, for an apply in this version of the API to take away. Where the manager forces, nobody else keeps
@@ -71,7 +105,10 @@ pub fn claim(
         let taken = take(theirs, dropped);
         let owner = entry.manager.clone().unwrap_or_default();
         if owner != manager.name {
-            let conflict = |field| FieldConflict { manager: owner.clone(), field };
+            let conflict = |field: String| FieldConflict {
+                manager: owner.clone(),
+                field: field.trim_start_matches('.').to_owned(),
+            };
             conflicts.extend(names(&taken).into_iter().map(conflict));
         }
         join(&mut own, &taken);
@@ -102,6 +139,53 @@ fn key(name: &str) -> String {
     format!("f:{name}")
 }
 
+fn is_item(step: &str) -> bool {
+    step.starts_with("k:") || step.starts_with("v:")
+}
+
+fn alike(one: &Json, other: &Json) -> bool {
+    std::mem::discriminant(one) == std::mem::discriminant(other)
+}
+
+/// Names the parts of a value that are owned by themselves; nothing where it is owned as a whole.
+fn steps(value: &Json, shape: &Json) -> Option<BTreeSet<String>> {
+    match value {
+        Json::Object(fields) => Some(fields.keys().map(|name| key(name)).collect()),
+        Json::Array(items) => {
+            let owned: Vec<&String> = shape.as_object()?.keys().filter(|step| is_item(step)).collect();
+            let first = owned.first()?;
+            let there = owned.iter().copied().filter(|step| part(value, step).is_some()).cloned();
+            Some(there.chain(items.iter().filter_map(|item| step_like(first, item))).collect())
+        }
+        _ => None,
+    }
+}
+
+/// Names an item of a list as another one is named.
+fn step_like(other: &str, item: &Json) -> Option<String> {
+    let Some(keys) = other.strip_prefix("k:") else { return Some(format!("v:{item}")) };
+    let keys: Fields = serde_json::from_str(keys).ok()?;
+    let named: Option<Fields> = keys.keys().map(|key| Some((key.clone(), item.get(key)?.clone()))).collect();
+    Some(format!("k:{}", Json::Object(named?)))
+}
+
+/// Finds the part of a value that a step leads to. A key that an item leaves out has the API's default (a port's protocol).
+fn part<'a>(value: &'a Json, step: &str) -> Option<&'a Json> {
+    let (kind, name) = step.split_once(':')?;
+    if kind == "f" {
+        return value.as_object()?.get(name);
+    }
+    let named: Json = serde_json::from_str(name).ok()?;
+    let has = |item: &Json| match named.as_object().filter(|_| kind == "k") {
+        Some(keys) => {
+            let told = || keys.iter().filter_map(|(key, value)| Some(item.get(key)? == value));
+            told().all(|same| same) && told().next().is_some()
+        }
+        None => *item == named,
+    };
+    value.as_array()?.iter().find(|item| has(item))
+}
+
 fn itself() -> (String, Json) {
     (ITSELF.to_owned(), Json::Object(Fields::new()))
 }
@@ -116,10 +200,11 @@ fn inner(fields: &Fields) -> impl Iterator<Item = (&String, &Fields)> {
     fields.filter_map(|(name, within)| Some((name, within.as_object()?)))
 }
 
-/// Leaves objects themselves out. An apply owns them by their fields.
+/// Leaves objects themselves out, which an apply owns by their fields; items of lists it owns themselves.
 fn values(fields: &Fields) -> Fields {
     let value = |(name, within): (&String, &Fields)| {
-        let values = values(within);
+        let mut values = values(within);
+        values.extend((is_item(name) && within.contains_key(ITSELF)).then(itself));
         (within.is_empty() || !values.is_empty()).then(|| (name.clone(), Json::Object(values)))
     };
     inner(fields).filter_map(value).collect()
@@ -159,17 +244,30 @@ fn join(set: &mut Fields, more: &Fields) {
     }
 }
 
-/// Names the fields of a set that hold values, as `spec.limits.cpu`.
+/// Names the fields of a set that hold values, as `.spec.limits.cpu`, and whole items of lists, as `.spec.ports[port=80]`.
 fn names(fields: &Fields) -> Vec<String> {
     let mut names = Vec::new();
-    for (key, within) in inner(fields) {
-        let name = key.strip_prefix("f:").unwrap_or(key);
-        if within.is_empty() {
-            names.push(name.to_owned());
+    for (step, within) in inner(fields) {
+        let name = named(step);
+        if within.is_empty() || (is_item(step) && within.contains_key(ITSELF)) {
+            names.push(name);
+        } else {
+            names.extend(self::names(within).into_iter().map(|field| format!("{name}{field}")));
         }
-        names.extend(self::names(within).into_iter().map(|field| format!("{name}.{field}")));
     }
     names
+}
+
+fn named(step: &str) -> String {
+    let (kind, name) = step.split_once(':').unwrap_or(("f", step));
+    match (kind, serde_json::from_str::<Json>(name)) {
+        ("k", Ok(Json::Object(keys))) => {
+            let keys: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            format!("[{}]", keys.join(","))
+        }
+        ("v", _) => format!("[={name}]"),
+        _ => format!(".{name}"),
+    }
 }
 
 #[cfg(test)]
@@ -195,7 +293,8 @@ mod tests {
         // All that was there before is live, and something of others.
         let mut live = before.clone();
         live["spec"]["others"] = json!({ "a": 1 });
-        claim(entries, Manager { name: "karp", force }, VERSION, &dropped(before, Some(after), &live), &set(after))
+        let (manager, shape) = (Manager { name: "karp", force }, shape(entries));
+        claim(entries, manager, VERSION, &gone(before, after, &live, &shape), &set(after, &shape))
     }
 
     fn pool() -> Json {
@@ -220,14 +319,15 @@ mod tests {
         let after = json!({ "keeps": 2, "map": { "keeps": 1 }, "new": 1 });
         let live = json!({ "keeps": 1, "goes": [1], "map": { "keeps": 1, "goes": { "a": 1, "theirs": 2 } }, "theirs": 1,
             "whole": { "a": 1 } });
+        let dropped = |before: &Json, after: &Json, live: &Json| gone(before, after, live, &Json::Null);
         assert_eq!(
-            Json::Object(dropped(&before, Some(&after), &live)),
+            Json::Object(dropped(&before, &after, &live)),
             json!({ "f:goes": {}, "f:map": { "f:goes": { ".": {}, "f:a": {} } }, "f:whole": { ".": {}, "f:a": {} } })
         );
-        assert_eq!(dropped(&after, Some(&after), &live), Fields::new());
+        assert_eq!(dropped(&after, &after, &live), Fields::new());
         // A list or text in the place of an object is sent, and needs no removal.
         assert_eq!(
-            dropped(&json!({ "a": { "b": 1 } }), Some(&json!({ "a": [1] })), &json!({ "a": { "b": 1 } })),
+            dropped(&json!({ "a": { "b": 1 } }), &json!({ "a": [1] }), &json!({ "a": { "b": 1 } })),
             Fields::new()
         );
     }
@@ -293,5 +393,72 @@ mod tests {
             claimed(&[theirs, applied], Force::No, &pool(), &without("limits")),
             Claim::Entries(vec![left, own])
         );
+    }
+
+    /// A Deployment, cut short, with its environment.
+    fn deployment(env: &Json, more: &Json) -> Json {
+        let mut container = json!({ "name": "a", "env": env, "ports": [{ "containerPort": 80 }], "args": ["x"] });
+        container.as_object_mut().expect("fields").extend(more.as_object().cloned().unwrap_or_default());
+        json!({ "spec": { "containers": [container] } })
+    }
+
+    /// As kubectl owns it, with the environment's variables, and as the API server has it.
+    fn of_kubectl(env: &[&str], live: &Json) -> (ManagedFieldsEntry, Json) {
+        let named =
+            |name: &str| (format!("k:{{\"name\":\"{name}\"}}"), json!({ ".": {}, "f:name": {}, "f:value": {} }));
+        let env: Fields = env.iter().map(|name| named(name)).chain([itself()]).collect();
+        let port = json!({ ".": {}, "f:containerPort": {}, "f:protocol": {} });
+        let fields = json!({ ".": {}, "f:args": {}, "f:env": env, "f:name": {}, "f:workingDir": {}, "f:ports": {
+            ".": {}, "k:{\"containerPort\":80,\"protocol\":\"TCP\"}": port } });
+        let entry =
+            entry("kubectl", "Update", json!({ "f:spec": { "f:containers": { "k:{\"name\":\"a\"}": fields } } }));
+        let mut live = live.clone();
+        live["spec"]["containers"][0]["ports"][0]["protocol"] = json!("TCP");
+        (entry, live)
+    }
+
+    #[test]
+    fn items_of_lists_go_by_their_keys_and_what_others_have_in_one_that_stays_is_left_alone() {
+        let one = |name: &str| json!({ "name": name, "value": "1" });
+        let before = deployment(&json!([one("stays"), one("goes")]), &Json::Null);
+        let after = deployment(&json!([one("stays")]), &Json::Null);
+        let live = deployment(&json!([one("stays"), one("goes"), one("theirs")]), &json!({ "workingDir": "/" }));
+        let (entry, live) = of_kubectl(&["stays", "goes"], &live);
+        let shape = shape(std::slice::from_ref(&entry));
+        let item = json!({ ".": {}, "f:name": {}, "f:value": {} });
+        let within = |env: Json| json!({ "f:spec": { "f:containers": { "k:{\"name\":\"a\"}": { "f:env": env } } } });
+        let gone = gone(&before, &after, &live, &shape);
+        // What nobody owns is named as the others are.
+        let both = json!({ "k:{\"name\":\"goes\"}": item, "k:{\"name\":\"theirs\"}": item });
+        assert_eq!(Json::Object(gone.clone()), within(both.clone()));
+
+        let refused = claim(
+            std::slice::from_ref(&entry),
+            Manager { name: "karp", force: Force::No },
+            "v1",
+            &gone,
+            &set(&after, &shape),
+        );
+        let field = "spec.containers[name=\"a\"].env[name=\"goes\"]".to_owned();
+        assert_eq!(refused, Claim::Refused(vec![FieldConflict { manager: "kubectl".to_owned(), field }]));
+
+        let forced = claim(&[entry], Manager { name: "karp", force: Force::Yes }, VERSION, &gone, &set(&after, &shape));
+        let Claim::Entries(entries) = forced else { panic!("{forced:?}") };
+        let fields = |at: usize| entries[at].fields_v1.as_ref().map(|fields| fields.0.clone());
+        // The port's protocol is the API's default, which is not sent.
+        let ports = json!({ ".": {}, "k:{\"containerPort\":80,\"protocol\":\"TCP\"}": { ".": {}, "f:protocol": {} } });
+        let left = json!({ "k:{\"name\":\"a\"}": { ".": {}, "f:workingDir": {}, "f:ports": ports } });
+        assert_eq!(fields(0), Some(json!({ "f:spec": { "f:containers": left } })));
+        assert_eq!(fields(1), Some(within(both)));
+    }
+
+    #[test]
+    fn a_list_that_is_one_field_or_empty_or_not_set_claims_no_items() {
+        let live = json!({ "spec": { "atomic": [1, 2], "empty": ["a"], "theirs": ["b"], "own": ["c", "d"] } });
+        let owned = json!({ "f:atomic": {}, "f:empty": { "v:\"a\"": {} }, "f:theirs": { "v:\"b\"": {} }, "f:own": { "v:\"c\"": {} } });
+        let after = json!({ "spec": { "atomic": [1], "empty": [], "own": ["c"] } });
+        let gone = gone(&after, &after, &live, &json!({ "f:spec": owned }));
+        assert_eq!(Json::Object(gone.clone()), json!({ "f:spec": { "f:own": { "v:\"d\"": {} } } }));
+        assert_eq!(names(&gone), [".spec.own[=\"d\"]"]);
     }
 }

@@ -1,0 +1,65 @@
+//! A controller that is applied over what a chart left: which fields change hands, on an API server that only records.
+
+use std::sync::Mutex;
+
+use serde_json::{Value as Json, json};
+use tfplugin::Value;
+
+use super::moved::{configured, serve};
+use crate::manifests::FIELD_MANAGER;
+
+/// Patches, in their order: the path with its query, and what is patched.
+static PATCHES: Mutex<Vec<(String, Json)>> = Mutex::new(Vec::new());
+
+fn variable(name: &str) -> String {
+    format!("k:{{\"name\":\"{name}\"}}")
+}
+
+/// What the chart owns of the Deployment: two variables of its container.
+fn of_chart(names: &[&str]) -> Json {
+    let owned = json!({ ".": {}, "f:name": {}, "f:value": {} });
+    let env: serde_json::Map<_, _> = names.iter().map(|name| (variable(name), owned.clone())).collect();
+    json!({ "f:spec": { "f:template": { "f:spec": { "f:containers": { variable("controller"): { "f:env": env } } } } } })
+}
+
+fn api_server(request: &str) -> String {
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    let mut words = head.split_whitespace();
+    let (verb, path) = (words.next().unwrap(), words.next().unwrap());
+    if verb == "PATCH" {
+        PATCHES.lock().unwrap().push((path.to_owned(), serde_json::from_str(body).unwrap()));
+    }
+    let mut live =
+        json!({ "apiVersion": "v1", "kind": "Any", "metadata": { "name": "karpenter", "resourceVersion": "7" } });
+    if path.contains("/deployments/") {
+        let env = json!([{ "name": "LOG_LEVEL", "value": "info" }, { "name": "THEIRS", "value": "1" }]);
+        live["spec"]["template"]["spec"]["containers"] = json!([{ "name": "controller", "env": env }]);
+        live["metadata"]["managedFields"] = json!([{ "manager": "helm", "operation": "Update", "apiVersion": "apps/v1",
+            "fieldsType": "FieldsV1", "fieldsV1": of_chart(&["LOG_LEVEL", "THEIRS"]) }]);
+    }
+    live.to_string()
+}
+
+#[tokio::test]
+async fn what_a_chart_left_in_a_list_is_claimed_before_the_apply_and_by_force_alone() {
+    let core = configured(json!({ "kubernetes": { "host": serve(api_server) } })).await;
+    let config = |force: bool| {
+        Value::from(json!({ "image": "karp:1", "create_namespace": false, "wait": false, "force_conflicts": force }))
+    };
+    let refused = core.apply("karp_controller", &Value::Null, &config(false)).await.diagnostics.to_string();
+    let field = r#"spec.template.spec.containers[name="controller"].env[name="THEIRS"] (helm)"#;
+    assert!(refused.contains(field) && !refused.contains("LOG_LEVEL"), "{refused}");
+
+    PATCHES.lock().unwrap().clear();
+    let state = core.apply("karp_controller", &Value::Null, &config(true)).await.expect_state();
+    assert_eq!(state.get("version").as_str(), Some("1"));
+    let patches = PATCHES.lock().unwrap();
+    let of_deployment: Vec<_> = patches.iter().filter(|(path, _)| path.contains("/deployments/")).collect();
+    let [(_, claim), (path, applied)] = &of_deployment[..] else { panic!("{of_deployment:?}") };
+    assert!(path.contains("force=true") && applied["kind"] == "Deployment", "{path}");
+    assert_eq!(claim["metadata"]["resourceVersion"], "7");
+    // The variable that karp sets as well is its own alone, and the other one is there to be taken away.
+    let [own] = claim["metadata"]["managedFields"].as_array().unwrap().as_slice() else { panic!("{claim}") };
+    assert_eq!((&own["manager"], &own["operation"]), (&json!(FIELD_MANAGER), &json!("Apply")));
+    assert_eq!(own["fieldsV1"], of_chart(&["THEIRS"]));
+}
