@@ -23,6 +23,7 @@ const KIND: CustomKind = CustomKind {
     kind: "EC2NodeClass",
     plural: "ec2nodeclasses",
     crd: "ec2nodeclasses.karpenter.k8s.aws",
+    annotated: true,
     defaults,
     validate: |object| rules::node_class(object),
     lint: lint::node_class,

@@ -19,6 +19,7 @@ const KIND: CustomKind = CustomKind {
     kind: "NodeOverlay",
     plural: "nodeoverlays",
     crd: "nodeoverlays.karpenter.sh",
+    annotated: false,
     defaults: || json!({}),
     validate: |object| rules::node_overlay(object),
     lint: lint::node_overlay,

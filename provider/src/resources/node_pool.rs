@@ -32,6 +32,7 @@ const KIND: CustomKind = CustomKind {
     kind: "NodePool",
     plural: "nodepools",
     crd: "nodepools.karpenter.sh",
+    annotated: true,
     defaults,
     validate: |object| rules::node_pool(object),
     lint: lint::node_pool,

@@ -205,8 +205,13 @@ pub(super) async fn configured(more: Json) -> Core {
 fn api_server(request: &str) -> String {
     assert!(request.starts_with("GET /apis/karpenter.sh/v1/nodepools/default"), "{request}");
     json!({
-        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default", "resourceVersion": "7" },
-        "spec": { "weight": 5, "template": { "spec": {
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default", "resourceVersion": "7", "annotations": {
+            "kubernetes.io/description": "general", "karp.sh/consolidation-floor": "30%", "karpenter.sh/nodepool-hash": "1",
+            "kubectl.kubernetes.io/last-applied-configuration": "{}", "meta.helm.sh/release-name": "pools",
+        } },
+        "spec": { "weight": 5, "disruption": {
+            "budgets": [{ "nodes": "10%" }], "consolidateAfter": "0s", "consolidationPolicy": "WhenEmptyOrUnderutilized",
+        }, "template": { "spec": {
             "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
             "requirements": [{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] }],
             "expireAfter": "720h",
@@ -228,13 +233,29 @@ async fn a_pool_comes_in_the_same_by_id_by_identity_and_by_move() {
     assert_eq!(found(core.import_by_identity("karp_node_pool", &name).await), by_id);
     let taken = core.take_over("karp_node_pool", &object("karpenter.sh/v1", "NodePool", "default")).await;
     assert_eq!(found(core.read("karp_node_pool", &taken.expect_state()).await), by_id);
-    let config = json!({
-        "name": "default", "weight": 5, "template": {
+    core.assert_settled("karp_node_pool", &by_id.0, &Value::from(plain_pool())).await;
+}
+
+fn plain_pool() -> Json {
+    json!({
+        "name": "default", "weight": 5,
+        "annotations": { "kubernetes.io/description": "general", "karp.sh/consolidation-floor": "30%" },
+        "template": {
             "node_class_ref": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
             "requirements": [{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] }]
         }
-    });
-    core.assert_settled("karp_node_pool", &by_id.0, &Value::from(config)).await;
+    })
+}
+
+#[tokio::test]
+async fn what_was_imported_and_the_configuration_leaves_out_is_planned_away() {
+    let core = configured(json!({ "kubernetes": { "host": serve(api_server) } })).await;
+    let state = core.import("karp_node_pool", "default").await.expect_state();
+    let mut config = plain_pool();
+    config["annotations"] = json!({ "kubernetes.io/description": "general" });
+    let plan = core.plan("karp_node_pool", &state, &Value::from(config.clone())).await;
+    assert!(plan.diagnostics.is_empty(), "{}", plan.diagnostics);
+    assert_eq!(plan.planned, state.with("annotations", Value::from(config["annotations"].clone())));
 }
 
 fn iam(request: &str) -> String {

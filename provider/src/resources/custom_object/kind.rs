@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Value};
 
-use super::{DRAINING, failure, waited, within};
+use super::{DRAINING, attributes, failure, waited, within};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
@@ -38,7 +38,9 @@ pub struct CustomKind {
     pub kind: &'static str,
     pub plural: &'static str,
     pub crd: &'static str,
-    /// The API's defaults of the spec, which an import leaves out.
+    /// Whether the resource has an attribute for the object's own annotations.
+    pub annotated: bool,
+    /// The API's defaults of the spec, which an import leaves out (decision 0018).
     pub defaults: fn() -> Json,
     /// Says what the API server would refuse.
     pub validate: fn(&Json) -> Vec<Violation>,
@@ -287,7 +289,7 @@ impl CustomKind {
         }
     }
 
-    /// Reads the object into state: the fields that state has, or all of them for an import.
+    /// Reads the object into state: the fields and annotations that state has, or all of them for an import.
     pub fn state(&self, attributes: &Attributes, prior: &Value, live: &DynamicObject, scope: Scope) -> Value {
         let theirs = live.annotations();
         let observed = (self.observed)(live.data.get("status").unwrap_or(&Json::Null));
@@ -303,7 +305,11 @@ impl CustomKind {
             }
         }
         let own = prior.get("annotations").as_map();
-        let is_own = |key: &str| key == DRAINING || own.is_some_and(|own| own.contains_key(key));
+        let is_own = |key: &str| match scope {
+            _ if key == DRAINING => true,
+            Scope::Known => own.is_some_and(|own| own.contains_key(key)),
+            Scope::All => self.annotated && attributes::is_users(key),
+        };
         let kept: BTreeMap<_, _> =
             theirs.iter().filter(|(key, _)| is_own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
         if own.is_some() || !kept.is_empty() {
