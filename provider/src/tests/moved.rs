@@ -247,6 +247,27 @@ fn plain_pool() -> Json {
     })
 }
 
+/// Core shows values that the state has not, and nothing comes of it: neither another hash nor a word on nodes (decision 0018).
+#[tokio::test]
+async fn a_default_that_is_written_out_after_an_import_changes_nothing_else() {
+    let core = configured(json!({ "kubernetes": { "host": serve(api_server) } })).await;
+    let state = core.import("karp_node_pool", "default").await.expect_state();
+    let mut config = plain_pool();
+    config["template"]["expire_after"] = json!("720h");
+    config["disruption"] = json!({
+        "budgets": [{ "nodes": "10%" }], "consolidate_after": "0s", "consolidation_policy": "WhenEmptyOrUnderutilized",
+    });
+    let plan = core.plan("karp_node_pool", &state, &Value::from(config.clone())).await;
+    assert!(plan.diagnostics.is_empty() && plan.requires_replace.is_empty(), "{plan:?}");
+    let mut others = core.config("karp_node_pool", &Value::from(config)).as_map().unwrap().clone();
+    for (name, value) in state.as_map().unwrap() {
+        if !["template", "disruption"].contains(&name.as_str()) {
+            others.insert(name.clone(), value.clone());
+        }
+    }
+    assert_eq!(plan.planned, Value::Map(others));
+}
+
 #[tokio::test]
 async fn what_was_imported_and_the_configuration_leaves_out_is_planned_away() {
     let core = configured(json!({ "kubernetes": { "host": serve(api_server) } })).await;
