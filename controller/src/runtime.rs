@@ -51,8 +51,11 @@ pub fn run(options: Options) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// Lets the metrics tell what the cluster is like: those of the leader only, or sums over replicas would count everything twice.
+/// Lets the metrics tell what the cluster is like: those of the leader only, or sums over replicas would count everything twice. Nobody else
+/// counts anything by pool.
 fn tell_state(context: &Context) {
+    let pools = context.stores.clone();
+    context.metrics.heed_pools(move |pool| pools.has_pool(pool));
     let (stores, market, cloud) = (context.stores.clone(), context.market.clone(), context.cloud.clone());
     let (decisions, kept) = (context.metrics.decisions.clone(), context.metrics.kept.clone());
     let only_sums = context.options.disable_cluster_state_observability;

@@ -197,6 +197,12 @@ impl Stores {
         self.pools.get(&ObjectRef::new(name))
     }
 
+    /// Says whether there is a pool, though it may be beyond reading, or something left of it.
+    pub fn has_pool(&self, name: &str) -> bool {
+        let of_pool = |claim: &NodeClaim| claim.labels().get(labels::NODE_POOL).is_some_and(|pool| pool == name);
+        self.pool(name).is_some() || self.aside.has("NodePool", name) || self.claims.find(of_pool).is_some()
+    }
+
     /// Returns a node class by name.
     pub fn class(&self, name: &str) -> Option<Arc<Ec2NodeClass>> {
         self.classes.get(&ObjectRef::new(name))

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
@@ -10,6 +11,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
+use super::by_pool::{ByPool, OfPool, Pools};
 use super::decisions::Decisions;
 use super::kept::Kept;
 use super::ongoing::Ongoing;
@@ -21,7 +23,7 @@ pub type FloatGauge = Gauge<f64, AtomicU64>;
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($field:ident),* $(,)? }) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
         pub struct $name { $(#[allow(missing_docs)] pub $field: String),* }
         impl $name {
             /// Makes the label set from its values in order.
@@ -62,6 +64,17 @@ labels!(/** Labels of a call to the cloud. */ CloudLabels { controller, method, 
 labels!(/** Labels of a failed call to the cloud. */ CloudErrorLabels { controller, method, provider, error });
 labels!(/** Labels of a count per kind. */ KindLabels { kind });
 labels!(/** Labels of a lease. */ LeaseLabels { name });
+
+macro_rules! of_pool {
+    ($($name:ident),*) => { $(
+        impl OfPool for $name {
+            fn pool(&self) -> &str { &self.nodepool }
+        }
+    )* };
+}
+
+of_pool!(PoolLabels, PoolZoneLabels, CreatedLabels, TerminatedLabels, DisruptedLabels, UnhealthyLabels);
+of_pool!(PoolDecisionLabels, MoveLabels);
 
 /// Buckets from 5 ms to about 20 min.
 #[derive(Clone)]
@@ -156,6 +169,7 @@ pub type SecondsFamily<L> = Family<L, Histogram, Seconds>;
 #[allow(missing_docs)] // each field is described where it is registered
 pub struct Metrics {
     registry: Registry,
+    pools: Pools,
     /// What the cluster is like.
     pub state: State,
     /// What goes on.
@@ -166,23 +180,23 @@ pub struct Metrics {
     pub kept: Kept,
     /// What objects with conditions went through.
     pub objects: Objects,
-    pub nodeclaims_created: Family<CreatedLabels, Counter>,
-    pub nodeclaims_terminated: Family<TerminatedLabels, Counter>,
-    pub nodeclaims_disrupted: Family<DisruptedLabels, Counter>,
-    pub nodeclaims_unhealthy_disrupted: Family<UnhealthyLabels, Counter>,
-    pub nodes_created: Family<PoolZoneLabels, Counter>,
-    pub nodes_terminated: Family<PoolZoneLabels, Counter>,
-    pub nodes_drained: Family<PoolLabels, Counter>,
-    pub nodes_termination_duration: SecondsFamily<PoolLabels>,
-    pub nodes_lifetime: SecondsFamily<PoolLabels>,
-    pub nodeclaims_termination_duration: SecondsFamily<PoolLabels>,
-    pub instance_termination_duration: SecondsFamily<PoolLabels>,
-    pub nodepools_cost: Family<PoolLabels, FloatGauge>,
+    pub nodeclaims_created: ByPool<CreatedLabels, Counter>,
+    pub nodeclaims_terminated: ByPool<TerminatedLabels, Counter>,
+    pub nodeclaims_disrupted: ByPool<DisruptedLabels, Counter>,
+    pub nodeclaims_unhealthy_disrupted: ByPool<UnhealthyLabels, Counter>,
+    pub nodes_created: ByPool<PoolZoneLabels, Counter>,
+    pub nodes_terminated: ByPool<PoolZoneLabels, Counter>,
+    pub nodes_drained: ByPool<PoolLabels, Counter>,
+    pub nodes_termination_duration: ByPool<PoolLabels, Histogram>,
+    pub nodes_lifetime: ByPool<PoolLabels, Histogram>,
+    pub nodeclaims_termination_duration: ByPool<PoolLabels, Histogram>,
+    pub instance_termination_duration: ByPool<PoolLabels, Histogram>,
+    pub nodepools_cost: ByPool<PoolLabels, FloatGauge>,
     pub decision_evaluation: SecondsFamily<EvaluationLabels>,
     pub disruptions: Family<DecisionLabels, Counter>,
-    pub pool_disruptions: Family<PoolDecisionLabels, Counter>,
-    pub move_scores: Family<MoveLabels, Histogram, Scores>,
-    pub moves: Family<MoveLabels, Counter>,
+    pub pool_disruptions: ByPool<PoolDecisionLabels, Counter>,
+    pub move_scores: ByPool<MoveLabels, Histogram>,
+    pub moves: ByPool<MoveLabels, Counter>,
     pub eligible_nodes: Family<ReasonLabels, Gauge>,
     pub failed_validations: Family<ConsolidationLabels, Counter>,
     pub queue_failures: Family<DecisionLabels, Counter>,
@@ -194,7 +208,7 @@ pub struct Metrics {
     pub collection_blocked: Family<KindLabels, Gauge>,
     pub eviction_requests: Family<CodeLabels, Counter>,
     pub pods_drained: Family<ReasonLabels, Counter>,
-    pub pods_disrupted: Family<DisruptedLabels, Counter>,
+    pub pods_disrupted: ByPool<DisruptedLabels, Counter>,
     pub pods_bound: Histogram,
     pub pods_startup: Histogram,
     pub pods_decided: Histogram,
@@ -215,12 +229,26 @@ pub struct Metrics {
     pub leader: Family<LeaseLabels, Gauge>,
 }
 
-struct Shelf(Registry);
+#[derive(Default)]
+struct Shelf {
+    registry: Registry,
+    pools: Pools,
+}
 
 impl Shelf {
     fn put<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        self.0.register(name, help, metric.clone());
+        self.registry.register(name, help, metric.clone());
         metric
+    }
+
+    fn by_pool<L, M>(&mut self, name: &str, help: &str, make: fn() -> M) -> ByPool<L, M>
+    where
+        L: OfPool + EncodeLabelSet + Clone + Ord + std::fmt::Debug + Send + Sync + 'static,
+        M: Metric + TypedMetric + Clone,
+    {
+        let metric = ByPool::new(make);
+        self.pools.add(metric.clone());
+        self.put(name, help, metric)
     }
 
     fn seconds<L>(&mut self, name: &str, help: &str) -> SecondsFamily<L>
@@ -258,12 +286,12 @@ impl Metrics {
     /// Registers every metric.
     #[rustfmt::skip] // one metric a line is a table
     pub fn new() -> Self {
-        let mut s = Shelf(Registry::default());
-        s.0.register("karpenter_build", "Version and commit of the controller",
+        let mut s = Shelf::default();
+        s.registry.register("karpenter_build", "Version and commit of the controller",
             Info::new(vec![("version", env!("CARGO_PKG_VERSION")), ("goarch", goarch()), ("commit", super::telemetry::COMMIT)]));
         let (state, ongoing) = (State::default(), Ongoing::default());
-        s.0.register_collector(Box::new(state.clone()));
-        s.0.register_collector(Box::new(ongoing.clone()));
+        s.registry.register_collector(Box::new(state.clone()));
+        s.registry.register_collector(Box::new(ongoing.clone()));
         Self {
             state,
             ongoing,
@@ -275,23 +303,23 @@ impl Metrics {
                 claim: s.of_kind(Kind::NodeClaim),
                 pool: s.of_kind(Kind::NodePool),
             },
-            nodeclaims_created: s.put("karpenter_nodeclaims_created", "NodeClaims created", Family::default()),
-            nodeclaims_terminated: s.put("karpenter_nodeclaims_terminated", "NodeClaims that ended", Family::default()),
-            nodeclaims_disrupted: s.put("karpenter_nodeclaims_disrupted", "NodeClaims disrupted", Family::default()),
-            nodeclaims_unhealthy_disrupted: s.put("karpenter_nodeclaims_unhealthy_disrupted", "NodeClaims disrupted because their nodes were ill", Family::default()),
-            nodes_created: s.put("karpenter_nodes_created", "Nodes that registered", Family::default()),
-            nodes_terminated: s.put("karpenter_nodes_terminated", "Nodes that ended", Family::default()),
-            nodes_drained: s.put("karpenter_nodes_drained", "Nodes drained", Family::default()),
-            nodes_lifetime: s.seconds("karpenter_nodes_lifetime_duration_seconds", "From a Node's creation to its end"),
-            nodeclaims_termination_duration: s.seconds("karpenter_nodeclaims_termination_duration_seconds", "From a NodeClaim's deletion to its end"),
-            instance_termination_duration: s.seconds("karpenter_nodeclaims_instance_termination_duration_seconds", "From the call that ends an instance to its end"),
-            nodes_termination_duration: s.seconds("karpenter_nodes_termination_duration_seconds", "From a Node's deletion to its end"),
-            nodepools_cost: s.put("karpenter_nodepools_cost_total", "Price per hour of the pool's nodes", Family::default()),
+            nodeclaims_created: s.by_pool("karpenter_nodeclaims_created", "NodeClaims created", Default::default),
+            nodeclaims_terminated: s.by_pool("karpenter_nodeclaims_terminated", "NodeClaims that ended", Default::default),
+            nodeclaims_disrupted: s.by_pool("karpenter_nodeclaims_disrupted", "NodeClaims disrupted", Default::default),
+            nodeclaims_unhealthy_disrupted: s.by_pool("karpenter_nodeclaims_unhealthy_disrupted", "NodeClaims disrupted because their nodes were ill", Default::default),
+            nodes_created: s.by_pool("karpenter_nodes_created", "Nodes that registered", Default::default),
+            nodes_terminated: s.by_pool("karpenter_nodes_terminated", "Nodes that ended", Default::default),
+            nodes_drained: s.by_pool("karpenter_nodes_drained", "Nodes drained", Default::default),
+            nodes_lifetime: s.by_pool("karpenter_nodes_lifetime_duration_seconds", "From a Node's creation to its end", || Seconds.new_metric()),
+            nodeclaims_termination_duration: s.by_pool("karpenter_nodeclaims_termination_duration_seconds", "From a NodeClaim's deletion to its end", || Seconds.new_metric()),
+            instance_termination_duration: s.by_pool("karpenter_nodeclaims_instance_termination_duration_seconds", "From the call that ends an instance to its end", || Seconds.new_metric()),
+            nodes_termination_duration: s.by_pool("karpenter_nodes_termination_duration_seconds", "From a Node's deletion to its end", || Seconds.new_metric()),
+            nodepools_cost: s.by_pool("karpenter_nodepools_cost_total", "Price per hour of the pool's nodes", Default::default),
             decision_evaluation: s.seconds("karpenter_voluntary_disruption_decision_evaluation_duration_seconds", "Time to plan a disruption"),
             disruptions: s.put("karpenter_voluntary_disruption_decisions", "Disruption decisions", Family::default()),
-            pool_disruptions: s.put("karpenter_voluntary_disruption_decisions_by_nodepool", "Disruption decisions, once for each pool that has nodes in it", Family::default()),
-            move_scores: s.put("karpenter_consolidation_score", "Share of a pool's cost that a move saves over its share of the pool's disruption", Family::new_with_constructor(Scores)),
-            moves: s.put("karpenter_consolidation_moves", "Moves that would save something, by what a pool's policy said", Family::default()),
+            pool_disruptions: s.by_pool("karpenter_voluntary_disruption_decisions_by_nodepool", "Disruption decisions, once for each pool that has nodes in it", Default::default),
+            move_scores: s.by_pool("karpenter_consolidation_score", "Share of a pool's cost that a move saves over its share of the pool's disruption", || Scores.new_metric()),
+            moves: s.by_pool("karpenter_consolidation_moves", "Moves that would save something, by what a pool's policy said", Default::default),
             eligible_nodes: s.put("karpenter_voluntary_disruption_eligible_nodes", "Nodes that a method may take", Family::default()),
             failed_validations: s.put("karpenter_voluntary_disruption_failed_validations", "Decisions that no longer held when checked", Family::default()),
             queue_failures: s.put("karpenter_voluntary_disruption_queue_failures", "Disruptions rolled back", Family::default()),
@@ -308,7 +336,7 @@ impl Metrics {
             pods_placed_startup: s.put("karpenter_pods_provisioning_startup_duration_seconds", "From when a place was planned for a pod until it runs and is ready", Seconds.new_metric()),
             eviction_requests: s.put("karpenter_pods_eviction_requests", "Answers to evictions", Family::default()),
             pods_drained: s.put("karpenter_pods_drained", "Pods evicted from nodes that leave", Family::default()),
-            pods_disrupted: s.put("karpenter_pods_disruption_initiated", "Pods that have to run elsewhere because the NodeClaim under them was disrupted", Family::default()),
+            pods_disrupted: s.by_pool("karpenter_pods_disruption_initiated", "Pods that have to run elsewhere because the NodeClaim under them was disrupted", Default::default),
             cluster_nodes: s.put("karpenter_cluster_state_node_count", "Nodes known", Gauge::default()),
             cluster_synced: s.put("karpenter_cluster_state_synced", "1 when the caches are filled", Gauge::default()),
             cloud_duration: s.seconds("karpenter_cloudprovider_duration_seconds", "Time of calls to the cloud"),
@@ -322,12 +350,19 @@ impl Metrics {
             instances_unhealthy: s.put("karpenter_interruption_instance_status_unhealthy", "Instances that failed a status check for too long, or for which EC2 plans something", Family::default()),
             message_age: s.seconds("karpenter_interruption_message_queue_duration_seconds", "Age of a message when it was handled"),
             leader: s.put("leader_election_master_status", "1 while this process holds the lease", Family::default()),
-            registry: s.0,
+            registry: s.registry,
+            pools: s.pools,
         }
+    }
+
+    /// Tells how to know which pools are there: series of others are not told any more, and what was counted of them is forgotten.
+    pub fn heed_pools(&self, is_there: impl Fn(&str) -> bool + Send + Sync + 'static) {
+        self.pools.heed(is_there);
     }
 
     /// Encodes every metric.
     pub fn encode(&self) -> String {
+        self.pools.sweep();
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = text::encode(&mut out, &self.registry);
@@ -337,13 +372,14 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
     use super::*;
 
-    /// Every metric that there is, with a series each: what dashboards and alerts are written against.
-    #[test]
-    fn the_exposition_is_as_it_was() {
+    /// Every counter, histogram and gauge that there is, with a series each.
+    fn counted() -> Metrics {
         let m = Metrics::new();
         m.nodeclaims_created.get_or_create(&CreatedLabels::sample()).inc();
         m.nodeclaims_terminated.get_or_create(&TerminatedLabels::sample()).inc();
@@ -393,21 +429,63 @@ mod tests {
             of.dwelt.get_or_create(&DwellLabels::sample()).observe(0.004);
             of.termination.observe(0.004);
         }
-        m.ongoing.synced();
-        // one that has not begun yet has taken no time, whenever it is looked at
-        let later = Instant::now() + Duration::from_secs(3600);
-        let _solving = m.ongoing.solving_since("provisioner", "an-id".to_owned(), later);
         m.messages_received.get_or_create(&MessageLabels::sample()).inc();
         m.messages_deleted.inc();
         m.instances_unhealthy.get_or_create(&CategoryLabels::sample()).inc();
         m.message_age.get_or_create(&ControllerLabels::sample()).observe(0.004);
         m.leader.get_or_create(&LeaseLabels::sample()).set(1);
+        m
+    }
+
+    /// What dashboards and alerts are written against.
+    #[test]
+    fn the_exposition_is_as_it_was() {
+        let m = counted();
+        m.ongoing.synced();
+        // one that has not begun yet has taken no time, whenever it is looked at
+        let later = Instant::now() + Duration::from_secs(3600);
+        let _solving = m.ongoing.solving_since("provisioner", "an-id".to_owned(), later);
         m.state.observe(super::super::state::sample);
         let text = m.encode();
         let mut lines: Vec<&str> =
             text.lines().filter(|line| !line.contains("_bucket{") && !line.contains("karpenter_build")).collect();
         lines.sort_unstable();
         insta::assert_snapshot!(lines.join("\n"));
+    }
+
+    #[test]
+    fn what_was_counted_of_a_pool_goes_with_it_and_what_is_counted_later_is_not_seen() {
+        let m = counted();
+        m.ongoing.synced();
+        m.nodes_created.get_or_create(&PoolZoneLabels::new("other", "a")).inc();
+        m.nodes_created.get_or_create(&PoolZoneLabels::new("", "a")).inc();
+        let there = Arc::new(AtomicBool::new(true));
+        let seen = there.clone();
+        m.heed_pools(move |pool| pool == "other" || pool == "nodepool" && seen.load(Ordering::SeqCst));
+        // the labels of a sample have their own names for values
+        let split = || {
+            let text = m.encode();
+            let series = text.lines().filter(|line| !line.starts_with('#'));
+            let (of_pool, others): (Vec<&str>, Vec<&str>) =
+                series.partition(|line| line.contains(r#"nodepool="nodepool""#));
+            (of_pool.join("\n"), others.join("\n"))
+        };
+        let (of_pool, others) = split();
+        let families =
+            ["nodes_created_total", "nodeclaims_termination_duration_seconds_sum", "consolidation_score_sum"];
+        assert!(families.iter().all(|family| of_pool.contains(family)), "{of_pool}");
+        assert_eq!(split(), (of_pool, others.clone()), "as long as it is there");
+        there.store(false, Ordering::SeqCst);
+        assert_eq!(split(), (String::new(), others.clone()), "all of it, and nothing else");
+        for _ in 0..2 {
+            m.nodeclaims_terminated.get_or_create(&TerminatedLabels::sample()).inc();
+            m.nodes_lifetime.get_or_create(&PoolLabels::sample()).observe(0.004);
+            assert_eq!(split(), (String::new(), others.clone()), "its last claim was late");
+        }
+        there.store(true, Ordering::SeqCst);
+        m.nodes_created.get_or_create(&PoolZoneLabels::sample()).inc();
+        let anew = r#"karpenter_nodes_created_total{nodepool="nodepool",zone="zone"} 1"#;
+        assert_eq!(split(), (anew.to_owned(), others), "another of its name begins anew");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What an operator sees and relies on: log, metrics, health, events and leadership.
 
+pub mod by_pool;
 pub mod calls;
 pub mod decisions;
 pub mod events;

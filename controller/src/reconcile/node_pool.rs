@@ -20,7 +20,6 @@ use super::driver::{AT_ONCE, Driver};
 use super::{Context, Error, unreadable};
 use crate::effect::{self, Effect};
 use crate::observe::Change;
-use crate::ops::metrics::PoolLabels;
 
 /// Counters are looked at this often although nothing changed (Karpenter: 5 s).
 const RECOUNT: Duration = Duration::from_secs(60);
@@ -158,7 +157,6 @@ async fn finalize(pool: &NodePool, context: &Context) -> Result<Action, Error> {
         return Ok(Action::requeue(WAITING));
     }
     let name = pool.name_any();
-    context.metrics.nodepools_cost.remove(&PoolLabels::new(&name));
     context.health.forget(&name);
     effect::remove_finalizer(&context.client, pool, labels::TERMINATION_FINALIZER).await?;
     Ok(Action::await_change())

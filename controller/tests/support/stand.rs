@@ -342,6 +342,8 @@ impl Stand {
     /// Takes everything away, with a controller that runs, and waits until nothing is left.
     pub async fn leave(mut self) {
         dismantle(&self.client, &self.name).await;
+        let series = format!("nodepool=\"{}\"", self.name);
+        until("metrics do not tell of the pool", async || !self.metrics().contains(&series)).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let left = self.aws.instances(&self.name);
         assert!(left.iter().all(is_ending), "instances outlived their pool: {left:?}");
