@@ -12,13 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use karp_domain::api::labels::UNFINISHED;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::report::Failure;
 
-/// The key of the tag, or annotation, that marks what no state may know of yet.
-pub const UNFINISHED: &str = "karp.sh/unfinished";
 /// Terraform has stored an answer by then, also where it writes its state far away and seldom.
 const STORED: Duration = Duration::from_secs(300);
 /// go-plugin kills a plugin two seconds after it asked it to end.

@@ -14,7 +14,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClassReference, NodePool, labels};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
 use karp_domain::cluster::{self, Pod, PodKey};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt};
@@ -167,7 +167,7 @@ impl Stores {
 
     /// Returns the claim of an instance, if it is one of karp's node classes.
     pub fn claim_of(&self, provider_id: &str) -> Option<Arc<NodeClaim>> {
-        self.any_claim_of(provider_id).filter(|claim| is_ours(&claim.spec.node_class_ref))
+        self.any_claim_of(provider_id).filter(|claim| labels::is_ours(&claim.spec.node_class_ref.group))
     }
 
     fn any_claim_of(&self, provider_id: &str) -> Option<Arc<NodeClaim>> {
@@ -189,7 +189,7 @@ impl Stores {
                 pool.map(|pool| pool.spec.template.spec.node_class_ref.clone())
             }
         };
-        class.is_some_and(|class| !is_ours(&class))
+        class.is_some_and(|class| !labels::is_ours(&class.group))
     }
 
     /// Returns a pool by name.
@@ -207,9 +207,4 @@ impl Stores {
     pub fn class(&self, name: &str) -> Option<Arc<Ec2NodeClass>> {
         self.classes.get(&ObjectRef::new(name))
     }
-}
-
-/// Says whether a node class is one of those that karp acts on.
-fn is_ours(class: &NodeClassReference) -> bool {
-    class.group == labels::AWS_GROUP
 }

@@ -91,7 +91,7 @@ fn broken<K: Resource<DynamicType = ()> + DeserializeOwned>(raw: &Value) -> serd
     let node = raw["spec"]["nodeName"].as_str().map(Arc::from);
     let group = ["/spec/template/spec/nodeClassRef/group", "/spec/nodeClassRef/group"];
     let group = group.iter().find_map(|path| raw.pointer(path)?.as_str());
-    let foreign = group.is_some_and(|group| group != labels::AWS_GROUP);
+    let foreign = group.is_some_and(|group| !labels::is_ours(group));
     let unread = Unread { why, metadata, conditions, node, foreign, api_version: K::api_version(&()).into_owned() };
     Ok(Broken { unread: Arc::new(unread), stand_in: mended.filter(|_| stays) })
 }

@@ -37,7 +37,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 
 async fn pass(context: &Context) {
     let ours = context.stores.claims.state_filter(|claim| {
-        claim.spec.node_class_ref.group == labels::AWS_GROUP && node_claim::provider_id(claim).is_some()
+        labels::is_ours(&claim.spec.node_class_ref.group) && node_claim::provider_id(claim).is_some()
     });
     if ours.is_empty() {
         return;

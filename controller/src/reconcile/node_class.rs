@@ -121,7 +121,7 @@ fn status(class: &Ec2NodeClass, resolved: Resolved, now: Timestamp) -> Ec2NodeCl
 async fn finalize(class: &Ec2NodeClass, context: &Context) -> Result<Action, Error> {
     let name = class.name_any();
     let claims = context.stores.claims.state_filter(|claim| {
-        claim.spec.node_class_ref.group == labels::AWS_GROUP && claim.spec.node_class_ref.name == name
+        labels::is_ours(&claim.spec.node_class_ref.group) && claim.spec.node_class_ref.name == name
     });
     if !claims.is_empty() {
         let names = super::provisioning::listing(claims.iter().map(|claim| claim.name_any()));

@@ -49,13 +49,8 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     driver.run(context, stop, reconcile).await;
 }
 
-/// Returns whether karp may act on a pool.
-pub fn is_ours(pool: &NodePool) -> bool {
-    pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP
-}
-
 async fn reconcile(pool: Arc<NodePool>, context: Arc<Context>) -> Result<Action, Error> {
-    if !is_ours(&pool) {
+    if !labels::is_ours(&pool.spec.template.spec.node_class_ref.group) {
         return Ok(Action::await_change());
     }
     if pool.metadata.deletion_timestamp.is_some() {

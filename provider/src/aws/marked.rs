@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use karp_domain::api::labels::UNFINISHED;
+
 use super::Origin;
 use super::tags::{CLUSTER_KEY, Change, IamObject, Tags, retag_eks, retag_queue};
-use crate::marks::{Mark, UNFINISHED};
+use crate::marks::Mark;
 use crate::report::Failure;
 use crate::session::{Aws, Session};
 

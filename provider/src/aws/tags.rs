@@ -6,9 +6,9 @@ use std::fmt;
 use aws_sdk_iam::Client;
 use aws_sdk_iam::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_iam::types::Tag;
+use karp_domain::api::labels::UNFINISHED;
 use serde::Deserialize;
 
-use crate::marks::UNFINISHED;
 use crate::report::Failure;
 use crate::session::Aws;
 

@@ -371,12 +371,12 @@ impl Settings {
     }
 
     /// Gives the port of metrics.
-    pub fn metrics_port(&self) -> i64 {
+    fn metrics_port(&self) -> i64 {
         self.metrics_port.unwrap_or(METRICS_PORT)
     }
 
     /// Gives the port of probes.
-    pub fn probe_port(&self) -> i64 {
+    fn probe_port(&self) -> i64 {
         self.health_probe_port.unwrap_or(PROBE_PORT)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use karp_domain::api::labels::UNFINISHED;
 use karp_kube::Error;
 use kube::Client;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
@@ -19,7 +20,7 @@ use tokio::time::Instant;
 use super::custom_object::{failure, needs};
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::aws_auth::{Entry, MapRoles};
-use crate::marks::{Mark, UNFINISHED};
+use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::Session;

@@ -30,8 +30,6 @@ use crate::session::Session;
 
 /// What to do about an object that stays although nothing of karp's holds it.
 pub const STAYS: &str = "A finalizer keeps it that karp did not set: look who put it there, then run this again.";
-/// Says since when a pool that lives is drained; written by the provider alone, and so shown in state until it is taken away.
-pub const DRAINING: &str = "karp.sh/draining";
 
 /// Names the parts of the provider block that it takes to call the API server.
 pub fn needs(session: &Session) -> &'static [Part] {

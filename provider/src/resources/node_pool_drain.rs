@@ -20,7 +20,7 @@ use kube::api::Api;
 use serde_json::json;
 use tfplugin::{Context, Diagnostic, Value};
 
-use super::custom_object::{CustomObject, DRAINING, failure};
+use super::custom_object::{CustomObject, failure};
 use super::departure::{Departure, End};
 use super::node_claims::{self, Ask, Left};
 use crate::manifests::FIELD_MANAGER;
@@ -126,7 +126,7 @@ impl<'a> Drain<'a> {
         let client = self.object.session().kube().await?;
         let mut object = self.object.object(self.prior);
         object["spec"]["limits"]["nodes"] = json!("0");
-        object["metadata"]["annotations"][DRAINING] = json!(Timestamp::now().strftime("%FT%TZ").to_string());
+        object["metadata"]["annotations"][labels::DRAINING] = json!(Timestamp::now().strftime("%FT%TZ").to_string());
         // The pool is about to go: whoever else set its limits has no more use for them.
         let manager = Manager { name: FIELD_MANAGER, force: Force::Yes };
         let applied = apply::json(&client, manager, "nodepools", &object).await;

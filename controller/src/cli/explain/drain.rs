@@ -105,7 +105,7 @@ impl Draining {
             let of = claim.as_ref().map_or_else(String::new, |claim| format!(" of claim {claim}"));
             write!(out, "  volume {volume}{of}: still attached, ")?;
             match self.volumes_until {
-                None => writeln!(out, "waited for for {:#} from when its pods are gone", eviction::DETACH_LIMIT)?,
+                None => writeln!(out, "waited for until {:#} after its pods are gone", eviction::DETACH_LIMIT)?,
                 Some(until) if self.volumes_waited_for => writeln!(out, "waited for until {until}")?,
                 Some(until) => writeln!(out, "not waited for since {until}")?,
             }

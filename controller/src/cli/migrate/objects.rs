@@ -78,7 +78,7 @@ const OF_EKSCTL: &str = "passed over, since it is eksctl's: `terraform/eks` make
 /// Left on a NodePool when Karpenter itself converted it.
 const KEPT_KUBELET: &str = "compatibility.karpenter.sh/v1beta1-kubelet-conversion";
 /// Annotations that the provider puts on objects and takes away again.
-const OF_THE_PROVIDER: [&str; 2] = ["karp.sh/draining", "karp.sh/unfinished"];
+const OF_THE_PROVIDER: [&str; 2] = [labels::DRAINING, labels::UNFINISHED];
 /// Labels and annotations by which other tools mark what is theirs.
 const KEEPERS: [(&str, &str); 5] = [
     ("meta.helm.sh/release-name", "Helm"),
@@ -333,7 +333,7 @@ fn advised(refusal: &Refusal) -> String {
 /// Says why an object is none of karp's.
 fn foreign(old: &Old<'_>) -> Option<String> {
     let group = old.manifest.object.pointer("/spec/template/spec/nodeClassRef/group")?.as_str()?;
-    (group != labels::AWS_GROUP).then(|| {
+    (!labels::is_ours(group)).then(|| {
         format!("left out, since spec.template.spec.nodeClassRef.group is {group:?}: such pools belong to another controller")
     })
 }

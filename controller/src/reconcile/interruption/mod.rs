@@ -83,7 +83,7 @@ async fn handle(context: &Context, queued: QueueMessage) -> Option<String> {
 /// Says whether some claim of ours does not say yet which instance it has.
 fn is_launching(context: &Context) -> bool {
     let waits = |claim: &NodeClaim| {
-        claim.spec.node_class_ref.group == labels::AWS_GROUP
+        labels::is_ours(&claim.spec.node_class_ref.group)
             && claim.metadata.deletion_timestamp.is_none()
             && node_claim::provider_id(claim).is_none()
     };
@@ -94,7 +94,7 @@ fn is_launching(context: &Context) -> bool {
 pub fn claim_of(context: &Context, instance_id: &str) -> Option<Arc<NodeClaim>> {
     let ends = |id: &str| id.rsplit('/').next() == Some(instance_id);
     context.stores.claims.find(|claim| {
-        claim.spec.node_class_ref.group == labels::AWS_GROUP && node_claim::provider_id(claim).is_some_and(ends)
+        labels::is_ours(&claim.spec.node_class_ref.group) && node_claim::provider_id(claim).is_some_and(ends)
     })
 }
 

@@ -1,11 +1,10 @@
 //! The attributes that resources of custom objects have beside their spec.
 
+use karp_domain::api::labels::{DRAINING, UNFINISHED};
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Schema, Type, Value};
 
-use super::DRAINING;
 use crate::manifests::spec::Attributes;
-use crate::marks::UNFINISHED;
 use crate::resources::identity;
 
 /// Attributes that are the resource's own and not of the object's spec.

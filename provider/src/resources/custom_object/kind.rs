@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use karp_domain::api::labels::{DRAINING, UNFINISHED};
 use karp_domain::api::lint::{Finding, Weight};
 use karp_domain::api::validate::{Violation, ViolationKind};
 use karp_domain::api::words;
@@ -15,11 +16,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Value};
 
-use super::{DRAINING, attributes, failure, waited, within};
+use super::{attributes, failure, waited, within};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
-use crate::marks::{Mark, UNFINISHED};
+use crate::marks::Mark;
 use crate::report::{Failure, Kind};
 use crate::resources::inherit;
 use crate::session::Session;

@@ -81,6 +81,10 @@ pub const REPLACES: &str = "karp.sh/replaces";
 pub const LAUNCH_BATCH: &str = "karp.sh/launch-batch";
 /// When the capacity block ends that the instance runs in, in RFC 3339; on its NodeClaim.
 pub const CAPACITY_BLOCK_ENDS_AT: &str = "karp.sh/capacity-block-ends-at";
+/// Since when the provider drains a pool that lives; on the NodePool, until it is drained.
+pub const DRAINING: &str = "karp.sh/draining";
+/// What an apply has begun and no state may know of yet; an annotation or a tag, until it is done.
+pub const UNFINISHED: &str = "karp.sh/unfinished";
 pub const EC2_NODE_CLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
 pub const EC2_NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
 pub const TAGGED: &str = "karpenter.k8s.aws/tagged";
@@ -194,6 +198,12 @@ pub const SUCCESSORS: &[(&str, &str)] = &[
 #[must_use]
 pub fn normalise(key: &str) -> Cow<'_, str> {
     ALIASES.iter().find(|(alias, _)| *alias == key).map_or(Cow::Borrowed(key), |(_, stable)| Cow::Borrowed(*stable))
+}
+
+/// Says whether node classes of an API group are those that karp acts on; what has a class of another group is another provider's.
+#[must_use]
+pub fn is_ours(group: &str) -> bool {
+    group == AWS_GROUP
 }
 
 /// Returns whether the cloud provider settles the label.
