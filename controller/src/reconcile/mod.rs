@@ -23,6 +23,8 @@ mod replicas;
 mod reservations;
 pub mod rest;
 mod termination;
+#[cfg(test)]
+mod testing;
 mod transitions;
 mod unreadable;
 

@@ -86,13 +86,10 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
         );
     }
     let deadline = eviction::deadline(claim.as_ref().map(|claim| claim.annotations()), node.annotations());
+    // then the API server has said that no pod is left, and is asked again only when nothing else is waited for
+    let known = is_drained(&node, claim.as_deref(), &context);
     if let Drained::No(pause) = drained(&node, claim.as_deref(), &context, (since, deadline)).await? {
-        context.drained.lock().unwrap_or_else(PoisonError::into_inner).remove(&node.uid().unwrap_or_default());
-        if let Some(deadline) = deadline {
-            tell_deadline(&*node, &context, deadline);
-        }
-        mark(claim.as_deref(), &context, conditions::DRAINED, Mark::Doing("Draining", "Draining")).await?;
-        return Ok(Action::requeue(pause));
+        return drains(&node, claim.as_deref(), &context, (deadline, pause)).await;
     }
     let claim = mark(claim.as_deref(), &context, conditions::DRAINED, Mark::Done).await?;
     let drained = drained_at(&node, claim.as_ref(), &context);
@@ -105,6 +102,9 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
         let doing = Mark::Doing("AwaitingVolumeDetachment", "AwaitingVolumeDetachment");
         mark(claim.as_ref(), &context, conditions::VOLUMES_DETACHED, doing).await?;
         return Ok(Action::requeue(DRAIN_PAUSE));
+    }
+    if known && let Some(pause) = unseen(&node, claim.as_ref(), &context, (since, deadline)).await? {
+        return drains(&node, claim.as_ref(), &context, (deadline, pause)).await;
     }
     let claim = mark(claim.as_ref(), &context, conditions::VOLUMES_DETACHED, Mark::Done).await?;
     if !id.is_empty() {
@@ -119,6 +119,21 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
         }
     }
     leave(&node, &context, since).await
+}
+
+/// Tells that a node still drains, or does again.
+async fn drains(
+    node: &Node,
+    claim: Option<&NodeClaim>,
+    context: &Context,
+    (deadline, pause): (Option<Timestamp>, Duration),
+) -> Result<Action, Error> {
+    context.drained.lock().unwrap_or_else(PoisonError::into_inner).remove(&node.uid().unwrap_or_default());
+    if let Some(deadline) = deadline {
+        tell_deadline(node, context, deadline);
+    }
+    mark(claim, context, conditions::DRAINED, Mark::Doing("Draining", "Draining")).await?;
+    Ok(Action::requeue(pause))
 }
 
 /// Counts that an instance could not be ended, by where the labels of its node or claim say that it is.
@@ -149,6 +164,7 @@ async fn leave(node: &Node, context: &Context, since: Timestamp) -> Result<Actio
     if effect::remove_finalizer(&context.client, node, labels::TERMINATION_FINALIZER).await? == effect::Outcome::Done {
         let uid = node.uid().unwrap_or_default();
         context.drained.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+        context.evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         let took = Timestamp::now().duration_since(since).as_secs_f64().max(0.0);
         context.metrics.nodes_terminated.get_or_create(&PoolZoneLabels::new(&pool, zone)).inc();
         context.metrics.nodes_termination_duration.get_or_create(&PoolLabels::new(&pool)).observe(took);
@@ -199,14 +215,8 @@ async fn drained(
 ) -> Result<Drained, Error> {
     let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
     let now = Timestamp::now();
-    let decide = |pods: &[Arc<Pod>]| {
-        with_answers(context, &uid, |answers| {
-            answers.keep_only(pods);
-            eviction::next(&Drain { pods, since, deadline, answers }, now)
-        })
-    };
     let pods = context.stores.pods.to_drain(&name);
-    let wait = match decide(&pods) {
+    let wait = match step(&pods, &uid, context, (since, deadline), now) {
         Step::Wait(wait) => wait,
         Step::Drained => {
             let obscure = context.stores.pods.obscure_on(&name);
@@ -217,23 +227,13 @@ async fn drained(
                 context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
                 return Ok(Drained::No(DRAIN_PAUSE));
             }
-            // the watch may be late, and a pod may have been bound since the last look: before the instance ends, the API server says who runs there
-            let ends = claim.is_some_and(|claim| node_claim::is_true(claim, conditions::INSTANCE_TERMINATING));
-            if !ends && deadline.is_none_or(|at| now < at) {
-                match effect::pods_on(&context.client, &name).await? {
-                    Some(pods) if decide(&pods) == Step::Drained => {}
-                    Some(_) => return Ok(Drained::No(LEAST_PAUSE)),
-                    None => {
-                        let note = "Failed to drain node, a pod cannot be read".to_owned();
-                        context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
-                        return Ok(Drained::No(DRAIN_PAUSE));
-                    }
-                }
+            let known = is_drained(node, claim, context);
+            if !known && let Some(pause) = unseen(node, claim, context, (since, deadline)).await? {
+                return Ok(Drained::No(pause));
             }
             context.evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
-            let first = !context.drained.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&uid);
             drained_at(node, claim, context);
-            if first && claim.is_none_or(|claim| !node_claim::is_true(claim, conditions::DRAINED)) {
+            if !known {
                 let pool = node.labels().get(labels::NODE_POOL).cloned().unwrap_or_default();
                 context.metrics.nodes_drained.get_or_create(&PoolLabels::new(pool)).inc();
             }
@@ -258,6 +258,46 @@ async fn drained(
     Ok(Drained::No(next.unwrap_or(DRAIN_PAUSE).clamp(LEAST_PAUSE, DRAIN_PAUSE)))
 }
 
+/// Answers what a drain does next, by pods that were seen on the node.
+fn step(
+    pods: &[Arc<Pod>],
+    uid: &str,
+    context: &Context,
+    (since, deadline): (Timestamp, Option<Timestamp>),
+    now: Timestamp,
+) -> Step {
+    with_answers(context, uid, |answers| {
+        answers.keep_only(pods);
+        eviction::next(&Drain { pods, since, deadline, answers }, now)
+    })
+}
+
+/// Asks the API server for pods that the watch does not show on a node which is drained as far as that goes: the watch may be late, and a pod may
+/// have been bound since the last look. Returns when to look again where there is one that has to go first. Asked before a step to the end, until the
+/// instance ends.
+async fn unseen(
+    node: &Node,
+    claim: Option<&NodeClaim>,
+    context: &Context,
+    (since, deadline): (Timestamp, Option<Timestamp>),
+) -> Result<Option<Duration>, Error> {
+    let now = Timestamp::now();
+    let ends = claim.is_some_and(|claim| node_claim::is_true(claim, conditions::INSTANCE_TERMINATING));
+    if ends || deadline.is_some_and(|at| at <= now) {
+        return Ok(None);
+    }
+    let uid = node.uid().unwrap_or_default();
+    match effect::pods_on(&context.client, &node.name_any()).await? {
+        Some(pods) if step(&pods, &uid, context, (since, deadline), now) == Step::Drained => Ok(None),
+        Some(_) => Ok(Some(LEAST_PAUSE)),
+        None => {
+            let note = "Failed to drain node, a pod cannot be read".to_owned();
+            context.events.publish(&effect::reference(node), Reason::FailedDraining, note);
+            Ok(Some(DRAIN_PAUSE))
+        }
+    }
+}
+
 /// Returns the pods that hold a drain up, each with why: of a budget also which it is, and how far it is from letting one go.
 fn blocked(wait: &Wait, drain: &Drain<'_>, context: &Context, now: Timestamp) -> Vec<String> {
     let by_budget = wait.blocked.iter().any(|(_, block)| *block == Block::Budget);
@@ -268,6 +308,13 @@ fn blocked(wait: &Wait, drain: &Drain<'_>, context: &Context, now: Timestamp) ->
         why.map_or_else(|| format!("{pod} ({block})"), |held| format!("{pod} ({})", held.why))
     };
     wait.blocked.iter().map(of).collect()
+}
+
+/// Says whether a node is known to be drained, as its claim or this process remembers.
+fn is_drained(node: &Node, claim: Option<&NodeClaim>, context: &Context) -> bool {
+    let uid = node.uid().unwrap_or_default();
+    claim.is_some_and(|claim| node_claim::is_true(claim, conditions::DRAINED))
+        || context.drained.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&uid)
 }
 
 /// Returns since when a node has been drained: what its claim says, or else since this process found it so.
@@ -445,3 +492,6 @@ fn latest(claim: &NodeClaim, context: &Context) -> NodeClaim {
     let cached = context.stores.claim(&claim.name_any()).filter(|cached| cached.metadata.uid == claim.metadata.uid);
     cached.map_or_else(|| claim.clone(), |cached| (*cached).clone())
 }
+
+#[cfg(test)]
+mod tests;

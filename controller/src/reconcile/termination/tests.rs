@@ -1,0 +1,85 @@
+//! What a drain asks of the API server, and what it tells.
+
+use super::super::testing::{Server, status};
+use super::*;
+
+/// What a drain asks of pods.
+const LISTING: &str = "GET pods?spec.nodeName=n";
+
+/// A node that was asked to go long ago.
+fn leaving() -> serde_json::Value {
+    let since = "2026-01-01T00:00:00Z";
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {
+            "name": "n", "uid": "u", "creationTimestamp": since, "deletionTimestamp": since,
+            "finalizers": [labels::TERMINATION_FINALIZER], "annotations": { "karpenter.sh/nodeclaim": "n" },
+        },
+        "spec": { "providerID": "simulated:///us-east-1a/n" },
+        "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+    })
+}
+
+fn pod() -> serde_json::Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "web", "namespace": "shop", "uid": "p", "labels": { "app": "web" } },
+        "spec": { "nodeName": "n", "containers": [{ "name": "c" }] },
+        "status": { "phase": "Running" },
+    })
+}
+
+/// Looks once after the node; returns when to look again.
+async fn look(context: &Arc<Context>) -> Action {
+    let node = context.stores.node("n").expect("a node");
+    reconcile(node, context.clone()).await.expect("answers")
+}
+
+#[tokio::test]
+async fn pods_are_listed_before_the_steps_to_the_end_and_not_while_volumes_are_waited_for() {
+    let attached = json!({
+        "kind": "VolumeAttachment", "metadata": { "name": "a" },
+        "spec": { "attacher": "test", "nodeName": "n", "source": { "persistentVolumeName": "v" } },
+    });
+    let server = Server::of([leaving(), attached]);
+    let context = server.context().await;
+    for time in 1..=4 {
+        assert_eq!(look(&context).await, Action::requeue(DRAIN_PAUSE));
+        let asked = [LISTING, "GET volumeattachments"].map(|what| server.asked(what));
+        assert_eq!(asked, [1, time], "at first, then only for the volume");
+    }
+    // a pod that the watch does not show comes in the same moment
+    server.remove("volumeattachments/a");
+    server.put(pod());
+    for time in 2..=3 {
+        assert_eq!(look(&context).await, Action::requeue(LEAST_PAUSE), "it drains again");
+        assert_eq!(server.asked(LISTING), time);
+    }
+    assert_eq!(server.asked("DELETE nodes/n"), 0, "its instance lives");
+    server.remove("pods/web");
+    assert_eq!(look(&context).await, Action::await_change());
+    assert_eq!((server.asked(LISTING), server.asked("DELETE nodes/n")), (4, 1));
+    assert_eq!(server.get("nodes/n")["metadata"]["finalizers"], json!([]));
+    let remembered = (context.drained.lock().expect("free").len(), context.evictions.lock().expect("free").len());
+    assert_eq!(remembered, (0, 0));
+}
+
+#[tokio::test]
+async fn a_drain_that_a_budget_holds_up_names_it() {
+    let budget = json!({
+        "kind": "PodDisruptionBudget", "metadata": { "name": "held", "namespace": "shop" },
+        "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "web" } } },
+        "status": { "currentHealthy": 1, "desiredHealthy": 1, "disruptionsAllowed": 0, "expectedPods": 1 },
+    });
+    let server = Server::of([leaving(), pod(), budget]);
+    let mut refusal = status(429, "TooManyRequests");
+    refusal["details"] = json!({ "causes": [{ "reason": "DisruptionBudget", "message": "it is needed" }] });
+    server.answer("POST pods/web/eviction", Some(429), refusal);
+    let context = server.context().await;
+    look(&context).await;
+    look(&context).await;
+    assert_eq!(server.asked("POST pods/web/eviction"), 1, "not again at once");
+    let note = server.told("FailedDraining", "n").await;
+    let why = "PodDisruptionBudget shop/held allows no eviction: 1 of its pods are healthy, 1 have to be";
+    assert_eq!(note, format!("Failed to drain node, waiting for shop/web ({why})"));
+}
