@@ -15,6 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karp_domain::api::{NodeClaim, NodePool, conditions, labels};
+use karp_domain::interruption::IMPAIRED_FOR;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::{ObjectMeta, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
@@ -36,6 +37,8 @@ const STORM: Duration = Duration::from_secs(120);
 const SOON: Duration = Duration::from_secs(10);
 /// Writes of the test that are on their way at a time.
 const WRITERS: usize = 32;
+/// How long an impaired instance is waited for, which is ended after two minutes.
+const IMPAIRED: Duration = Duration::from_secs(180);
 /// On what the test makes by hand.
 const PLANTED: &str = "karp-test-planted";
 
@@ -150,13 +153,25 @@ async fn an_impaired_instance_is_ended_past_budgets() {
         let status = json!({ "instance_id": instance_of(&old), "system": format!("{since:.0}") });
         stand.aws.door("statuses", &json!([status]));
     };
-    fails_since(Timestamp::now());
+    // this machine's clock may be fast: what it has not seen for two minutes is not believed
+    let begun = Timestamp::now();
+    fails_since(begun - SignedDuration::from_mins(10));
     tokio::time::sleep(WATCH).await;
     let claims: Api<NodeClaim> = Api::all(stand.client.clone());
     assert!(claims.get(&old.name_any()).await.expect("it stays").metadata.deletion_timestamp.is_none());
 
-    fails_since(Timestamp::now() - SignedDuration::from_secs(120));
-    until_replaced(&stand, &old).await;
+    until_within(IMPAIRED, "it is asked to end", async || {
+        claims
+            .get_opt(&old.name_any())
+            .await
+            .is_ok_and(|claim| claim.is_none_or(|it| it.metadata.deletion_timestamp.is_some()))
+    })
+    .await;
+    let waited = Timestamp::now().duration_since(begun);
+    assert!(waited >= IMPAIRED_FOR, "after {waited:#}");
+    stand.until_running(1).await;
+    until("the old claim is gone", async || claims.get_opt(&old.name_any()).await.is_ok_and(|left| left.is_none()))
+        .await;
     let metrics = stand.metrics();
     assert_eq!(counted(&metrics, &["instance_status_unhealthy_total", "system_status"]), Some(1), "{metrics}");
     assert_eq!(counted(&metrics, &["karpenter_nodeclaims_disrupted_total", "system_status"]), Some(1), "{metrics}");

@@ -351,6 +351,8 @@ pub struct Problem {
 /// A message of the interruption queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueMessage {
+    /// The queue's name for it, the same each time that it comes.
+    pub id: String,
     /// What deletes it.
     pub receipt: String,
     /// An EventBridge event in JSON, if all is well.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use karp_domain::api::{NodeClaim, labels};
-use karp_domain::interruption::{Cause, Health, Impairment, Recall, Verdict};
+use karp_domain::interruption::{Cause, Health, Impairment, Onsets, Recall, Verdict};
 use karp_domain::lifecycle::{self, Ward};
 use kube::ResourceExt;
 use serde_json::json;
@@ -25,17 +25,18 @@ const SCHEDULED_EVENT: &str = "scheduled_event";
 
 /// Looks until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let mut onsets = Onsets::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(context.options.instance_status_poll) => {}
         }
         let span = pass_span!("interruption.instancestatus");
-        pass(&context).instrument(span).await;
+        pass(&context, &mut onsets).instrument(span).await;
     }
 }
 
-async fn pass(context: &Context) {
+async fn pass(context: &Context, onsets: &mut Onsets) {
     let ours = context.stores.claims.state_filter(|claim| {
         labels::is_ours(&claim.spec.node_class_ref.group) && node_claim::provider_id(claim).is_some()
     });
@@ -50,7 +51,8 @@ async fn pass(context: &Context) {
         }
     };
     let patients = unwell.into_iter().filter_map(|health| Some((claim_of(context, &health.instance_id)?, health)));
-    let patients: Vec<(Arc<NodeClaim>, Health)> = patients.collect();
+    let mut patients: Vec<(Arc<NodeClaim>, Health)> = patients.collect();
+    onsets.note(patients.iter_mut().map(|(_, health)| health), Timestamp::now());
     let wards = wards(&ours, &patients);
     for (claim, health) in &patients {
         let ward = wards.get(&node_claim::pool_of(claim)).copied().unwrap_or_default();

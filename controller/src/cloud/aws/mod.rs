@@ -489,7 +489,11 @@ impl CloudProvider for Aws {
     async fn receive(&self) -> Result<Option<Vec<QueueMessage>>, CloudError> {
         let Some(queue) = self.queue().await? else { return Ok(None) };
         let messages = queue.receive().await?;
-        let read = |message: karp_aws::queue::Message| QueueMessage { receipt: message.receipt, body: message.body };
+        let read = |message: karp_aws::queue::Message| QueueMessage {
+            id: message.id,
+            receipt: message.receipt,
+            body: message.body,
+        };
         Ok(Some(messages.into_iter().map(read).collect()))
     }
 

@@ -3,7 +3,7 @@
 
 mod pump;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,7 +12,8 @@ use karp_domain::api::{NodeClaim, conditions, labels};
 use karp_domain::catalogue::CapacityType;
 use karp_domain::fleet::UnavailableOffering;
 use karp_domain::interruption::{
-    Action as Wanted, Cause, InstanceState, Message, Next, Notice, Recall, Vacating, parse, replaces_on_rebalance,
+    Action as Wanted, Cause, InstanceState, Message, Next, Notice, Recall, Returning, Vacating, parse,
+    replaces_on_rebalance,
 };
 use karp_domain::lifecycle;
 use kube::ResourceExt;
@@ -34,10 +35,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Handles messages until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
-    let context = &*context;
+    let (context, returning) = (&*context, &Mutex::default());
     let ways = Ways {
         receive: || context.cloud.receive(),
-        handle: |message| async move { handle(context, message).instrument(pass_span!("interruption")).await },
+        handle: |message| async move { handle(context, returning, message).instrument(pass_span!("interruption")).await },
         delete: |receipts| delete(context, receipts),
     };
     pump(ways, &stop).await;
@@ -55,7 +56,7 @@ async fn delete(context: &Context, receipts: Vec<String>) {
 
 /// Handles one message; returns its receipt once its effect is recorded, or when it has none. One that may be about an instance which was just
 /// launched comes again.
-async fn handle(context: &Context, queued: QueueMessage) -> Option<String> {
+async fn handle(context: &Context, returning: &Mutex<Returning>, queued: QueueMessage) -> Option<String> {
     let message = parse(&queued.body);
     context.metrics.messages_received.get_or_create(&MessageLabels::new(message.kind())).inc();
     if let Message::Unreadable { problem } = &message {
@@ -69,7 +70,9 @@ async fn handle(context: &Context, queued: QueueMessage) -> Option<String> {
             context.metrics.message_age.get_or_create(&labels).observe(age);
         }
         let Some(claim) = claim_of(context, &notice.instance_id) else {
-            kept |= message.is_kept(notice, is_launching(context), Timestamp::now());
+            let launching = is_launching(context);
+            let mut returning = returning.lock().unwrap_or_else(PoisonError::into_inner);
+            kept |= returning.keeps(&queued.id, &message, notice, launching, Timestamp::now());
             continue;
         };
         if let Err(error) = act(context, &message, notice, &claim).await {

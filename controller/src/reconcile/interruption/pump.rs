@@ -151,7 +151,7 @@ mod tests {
             let taken = left.min(10);
             self.left.store(left - taken, Ordering::SeqCst);
             let first = self.total - left;
-            let message = |n: usize| QueueMessage { receipt: n.to_string(), body: n.to_string() };
+            let message = |n: usize| QueueMessage { id: n.to_string(), receipt: n.to_string(), body: n.to_string() };
             Ok(Some((first..first + taken).map(message).collect()))
         }
     }

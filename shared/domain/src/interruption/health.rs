@@ -39,7 +39,7 @@ impl Check {
 pub struct Health {
     /// `i-…`
     pub instance_id: Arc<str>,
-    /// Checks that fail, each with the time since when.
+    /// Checks that fail, each with the time since when: by EC2's clock, until [`Onsets`](super::Onsets) has noted it.
     pub failed: Vec<(Check, Timestamp)>,
     /// What is planned, and what was.
     pub events: Vec<ScheduledEvent>,

@@ -1,6 +1,7 @@
 //! Interruption: what AWS announces of instances, as values, and what is done about it. Messages come over the queue, where EventBridge
 //! puts them; one that cannot be used is a value too. What EC2 says of an instance's health is asked for.
 
+mod clock;
 mod event;
 mod health;
 mod recall;
@@ -12,6 +13,7 @@ use serde::Deserialize;
 
 use crate::api::{NodePool, labels};
 
+pub use clock::{Onsets, Returning};
 pub use event::parse;
 pub use health::{Check, EVENT_CODES, Health, IMPAIRED_FOR, Impairment, ScheduledEvent, Verdict};
 pub use recall::{Cause, Next, Recall, Vacating};
@@ -116,7 +118,8 @@ impl Message {
     }
 
     /// Answers whether the message stays in the queue, to come again, although no claim says that a notice's instance is its own. `launching`:
-    /// some claim does not say yet which instance it has, so that it may be this one. What ends already is collected without a message.
+    /// some claim does not say yet which instance it has, so that it may be this one. What ends already is collected without a message. The notice's
+    /// time is by the clock of `now`: [`Returning`] sees to that.
     pub fn is_kept(&self, notice: &Notice, launching: bool, now: Timestamp) -> bool {
         let young = notice.at.is_some_and(|at| now.duration_since(at) < WARNING);
         launching && young && matches!(self.action(), Action::Recall(_))
