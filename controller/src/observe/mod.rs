@@ -147,6 +147,12 @@ impl Stores {
         self.changes.subscribe()
     }
 
+    /// Announces a change that no watch has seen.
+    #[cfg(test)]
+    pub fn announce(&self, change: Change) {
+        self.changes.send(change).expect("somebody listens");
+    }
+
     /// Returns a node by name.
     pub fn node(&self, name: &str) -> Option<Arc<Node>> {
         self.nodes.get(&ObjectRef::new(name))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::NodeClaim;
-use karp_domain::lifecycle::{Collector, Listed, Witnesses};
+use karp_domain::lifecycle::{Blocked, Collector, Listed, Witnesses};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -62,31 +62,8 @@ async fn pass(context: &Context, collector: &mut Collector) {
     let collection =
         collector.pass(&Witnesses { listed: &listed, claims: &claims, is_ready: &ready }, Timestamp::now());
     context.metrics.collection_blocked.clear();
-    if let Some(blocked) = collection.blocked {
-        for (kind, count) in [("Instance", blocked.instances), ("NodeClaim", blocked.claims)] {
-            let gauge = context.metrics.collection_blocked.get_or_create(&KindLabels::new(kind));
-            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
-        }
-        tracing::error!(
-            instances = blocked.instances,
-            nodeclaims = blocked.claims,
-            bound = blocked.bound,
-            "refusing to collect so much at once: check that this is the right cluster"
-        );
-        let note = format!(
-            "{} claims lack their instance and {} instances their claim at once, more than {}: not collecting",
-            blocked.claims, blocked.instances, blocked.bound
-        );
-        let mut unclaimed = listed.iter().filter(|one| context.stores.claim_of(&one.provider_id).is_none());
-        let about = match &blocked.example {
-            Some(claim) => Some(effect::reference(&**claim)),
-            None => {
-                unclaimed.find_map(|one| context.stores.node_of(&one.provider_id)).map(|node| effect::reference(&*node))
-            }
-        };
-        if let Some(about) = about {
-            context.events.publish(&about, Reason::GarbageCollectionBlocked, note);
-        }
+    if let Some(blocked) = &collection.blocked {
+        tell_blocked(blocked, &listed, context);
     }
     for provider_id in collection.instances {
         let Some(instance) = listed.iter().find(|one| one.provider_id == provider_id) else { continue };
@@ -124,6 +101,34 @@ async fn pass(context: &Context, collector: &mut Collector) {
             }
             Err(error) => tracing::error!(NodeClaim.name = claim.name_any(), %error, "deleting nodeclaim"),
         }
+    }
+}
+
+/// Tells that too much would have been collected at once: on one of the claims, or else on the node of an instance that has none.
+fn tell_blocked(blocked: &Blocked, listed: &[Listed], context: &Context) {
+    for (kind, count) in [("Instance", blocked.instances), ("NodeClaim", blocked.claims)] {
+        let gauge = context.metrics.collection_blocked.get_or_create(&KindLabels::new(kind));
+        gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    tracing::error!(
+        instances = blocked.instances,
+        nodeclaims = blocked.claims,
+        bound = blocked.bound,
+        "refusing to collect so much at once: check that this is the right cluster"
+    );
+    let note = format!(
+        "{} claims lack their instance and {} instances their claim at once, more than {}: not collecting",
+        blocked.claims, blocked.instances, blocked.bound
+    );
+    let mut unclaimed = listed.iter().filter(|one| context.stores.claim_of(&one.provider_id).is_none());
+    let about = match &blocked.example {
+        Some(claim) => Some(effect::reference(&**claim)),
+        None => {
+            unclaimed.find_map(|one| context.stores.node_of(&one.provider_id)).map(|node| effect::reference(&*node))
+        }
+    };
+    if let Some(about) = about {
+        context.events.publish(&about, Reason::GarbageCollectionBlocked, note);
     }
 }
 
@@ -170,4 +175,42 @@ async fn runs(claim: &NodeClaim, context: &Context) -> kube::Result<bool> {
 fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::testing::Server;
+    use super::*;
+
+    fn listed(id: &str) -> Listed {
+        Listed { provider_id: format!("aws:///us-east-1a/{id}"), claim: None, batch: None, ending: false }
+    }
+
+    #[tokio::test]
+    async fn what_is_too_much_is_told_on_a_claim_or_on_a_node_that_has_none() {
+        let node = |name: &str, id: &str| json!({ "kind": "Node", "metadata": { "name": name, "uid": name }, "spec": { "providerID": listed(id).provider_id } });
+        let claim = json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "c", "uid": "c" },
+            "spec": { "requirements": [], "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" } },
+            "status": { "providerID": listed("i-1").provider_id },
+        });
+        let server = Server::of([node("claimed", "i-1"), node("unclaimed", "i-2"), claim]);
+        let context = server.context().await;
+        let all = [listed("i-1"), listed("i-0"), listed("i-2")];
+        let mut blocked = Blocked { instances: 7, claims: 0, bound: 5, example: None };
+        tell_blocked(&blocked, &all, &context);
+        let note = "0 claims lack their instance and 7 instances their claim at once, more than 5: not collecting";
+        assert_eq!(server.told("GarbageCollectionBlocked", "unclaimed").await, note);
+        blocked.claims = 6;
+        blocked.example = context.stores.claim("c");
+        tell_blocked(&blocked, &all, &context);
+        assert!(server.told("GarbageCollectionBlocked", "c").await.starts_with("6 claims"));
+        let text = context.metrics.encode();
+        for (kind, count) in [("Instance", 7), ("NodeClaim", 6)] {
+            let line = format!("karp_garbage_collection_blocked{{kind=\"{kind}\"}} {count}");
+            assert!(text.contains(&line), "{line} not in\n{text}");
+        }
+    }
 }

@@ -214,7 +214,72 @@ impl Stamps {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{Server, status};
     use super::*;
+
+    const PATCH: &str = "PATCH nodeclaims/c/status";
+
+    /// An API server with a node, and its claim.
+    fn server() -> Server {
+        let id = "aws:///us-east-1a/i-1";
+        let class = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });
+        Server::of([
+            json!({ "kind": "Node", "metadata": { "name": "n", "uid": "n" }, "spec": { "providerID": id } }),
+            json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "c", "uid": "c" },
+                "spec": { "requirements": [], "nodeClassRef": class }, "status": { "providerID": id },
+            }),
+        ])
+    }
+
+    #[tokio::test]
+    async fn a_stamp_that_was_not_answered_is_to_be_written_again() {
+        let (server, permits) = (server(), Semaphore::new(1));
+        let context = server.context().await;
+        let at = Timestamp::from_second(1_800_000_000).expect("a time");
+        let stamp = || stamp(&context, &permits, "n".into(), at);
+        let again = Some((Arc::from("n"), at));
+        server.answer(PATCH, None, json!(null));
+        assert_eq!(stamp().await, again, "nobody answered");
+        server.answer(PATCH, Some(503), status(503, "ServiceUnavailable"));
+        assert_eq!(stamp().await, again);
+        for (code, reason) in [(404, "NotFound"), (409, "Conflict")] {
+            server.answer(PATCH, Some(code), status(code, reason));
+            assert_eq!(stamp().await, None, "{reason}: it is another claim, or none");
+        }
+        assert_eq!(server.get("nodeclaims/c")["status"]["lastPodEventTime"], json!(null));
+        assert_eq!(stamp().await, None);
+        assert_eq!(server.get("nodeclaims/c")["status"]["lastPodEventTime"], json!("2027-01-15T08:00:00Z"));
+        assert_eq!(permits.available_permits(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_event_whose_stamp_was_not_answered_is_not_lost() {
+        let server = server();
+        let context = server.context().await;
+        server.answer(PATCH, None, json!(null));
+        let stop = CancellationToken::new();
+        let began = Timestamp::now();
+        let test = async {
+            // it listens once it has been polled
+            tokio::task::yield_now().await;
+            let key = PodKey::new("default", "p");
+            let node = Some(Arc::from("n"));
+            context.stores.announce(Change::Pod { key, node, pending: false, moved: true, pod: None });
+            let limit = Instant::now() + 3 * QUIET;
+            while server.get("nodeclaims/c")["status"]["lastPodEventTime"].is_null() {
+                assert!(Instant::now() < limit, "it is not written");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            stop.cancel();
+        };
+        tokio::join!(run(context.clone(), stop.clone()), test);
+        assert_eq!(server.asked(PATCH), 2);
+        let told = server.get("nodeclaims/c")["status"]["lastPodEventTime"].as_str().map(str::to_owned);
+        let told: Timestamp = told.and_then(|told| told.parse().ok()).expect("a time");
+        let late = told.duration_since(began).as_secs();
+        assert!((-1..=2).contains(&late), "it tells when the pod came, not when it was written: {late} s");
+    }
 
     #[test]
     fn a_burst_is_written_at_once_and_its_end_after_the_quiet_time() {
