@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use karp_domain::api::annotations::is_users;
 use karp_domain::api::legacy::{self, ClassInputs, Converted, Refusal};
 use karp_domain::api::lint::Finding;
 use karp_domain::api::validate::ViolationKind;
@@ -77,8 +78,6 @@ const OF_EKSCTL: &str = "passed over, since it is eksctl's: `terraform/eks` make
                          one that is there";
 /// Left on a NodePool when Karpenter itself converted it.
 const KEPT_KUBELET: &str = "compatibility.karpenter.sh/v1beta1-kubelet-conversion";
-/// Annotations that the provider puts on objects and takes away again.
-const OF_THE_PROVIDER: [&str; 2] = [labels::DRAINING, labels::UNFINISHED];
 /// Labels and annotations by which other tools mark what is theirs.
 const KEEPERS: [(&str, &str); 5] = [
     ("meta.helm.sh/release-name", "Helm"),
@@ -114,12 +113,10 @@ impl Old<'_> {
     fn item(&self, spec: Json, source: Source) -> Item {
         let exists = self.is_current() && source != Source::NewFiles;
         let (kind, name, was) = (self.kind, self.name.to_owned(), self.was());
-        // The plan of an import would change them: it takes none over.
-        let annotations = if exists { BTreeMap::new() } else { self.annotations() };
-        Item { kind, name, was, spec, annotations, exists, notes: Vec::new() }
+        Item { kind, name, was, spec, annotations: self.annotations(), exists, notes: Vec::new() }
     }
 
-    /// The annotations of karp that the resource has an attribute for.
+    /// The annotations of the object that an import would take over.
     fn annotations(&self) -> BTreeMap<String, String> {
         if !self.kind.has_annotations() {
             return BTreeMap::new();
@@ -370,10 +367,10 @@ fn doubts(kind: Kind, object: &Json) -> Vec<String> {
     kind.findings(object).into_iter().map(told).collect()
 }
 
-/// Gives the annotations of an object by which people set what karp does.
+/// Gives the annotations of an object that people wrote.
 fn own_annotations(metadata: &Json) -> impl Iterator<Item = (&String, &Json)> {
     let all = metadata["annotations"].as_object().into_iter().flatten();
-    all.filter(|(key, _)| key.starts_with("karp.sh/") && !OF_THE_PROVIDER.contains(&key.as_str()))
+    all.filter(|(key, _)| is_users(key))
 }
 
 /// Says what an object's metadata have that the resource does not.
@@ -391,12 +388,7 @@ fn remarks(item: &Item, metadata: &Json) -> Vec<String> {
     }
     for (key, _) in own_annotations(metadata).filter(|(key, _)| !item.annotations.contains_key(*key)) {
         let fate = if item.exists { "stays on the object" } else { "is not taken over" };
-        let why = if item.kind.has_annotations() {
-            "an import takes none over. Write it into `annotations` after the import."
-        } else {
-            "the resource has no attribute for it."
-        };
-        all.push(format!("The annotation {key} {fate}: {why}"));
+        all.push(format!("The annotation {key} {fate}: the resource has no attribute for it."));
     }
     all
 }

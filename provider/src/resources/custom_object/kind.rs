@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use karp_domain::api::annotations::is_users;
 use karp_domain::api::labels::{DRAINING, UNFINISHED};
 use karp_domain::api::lint::{Finding, Weight};
 use karp_domain::api::validate::{Violation, ViolationKind};
@@ -16,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Value};
 
-use super::{attributes, failure, waited, within};
+use super::{failure, waited, within};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
@@ -309,7 +310,7 @@ impl CustomKind {
         let is_own = |key: &str| match scope {
             _ if key == DRAINING => true,
             Scope::Known => own.is_some_and(|own| own.contains_key(key)),
-            Scope::All => self.annotated && attributes::is_users(key),
+            Scope::All => self.annotated && is_users(key),
         };
         let kept: BTreeMap<_, _> =
             theirs.iter().filter(|(key, _)| is_own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();

@@ -1,5 +1,6 @@
 //! The Kubernetes API that karp speaks: Karpenter's kinds, labels, conditions and rules.
 
+pub mod annotations;
 mod capacity_buffer;
 mod cel;
 pub mod conditions;
