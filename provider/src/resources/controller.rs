@@ -273,10 +273,10 @@ fn jsons(settings: &Settings) -> Vec<Json> {
     settings.objects().into_iter().map(|object| object.json).collect()
 }
 
-/// Gives what is known of an object before an apply. Of one that others made this is what is wanted of it, as the next refresh compares it.
-fn known<'a>(before: &'a [Object], object: &'a Object) -> &'a Json {
+/// Gives what was known of an object before an apply; nothing of one that is met for the first time.
+fn known<'a>(before: &'a [Object], object: &Object) -> Option<&'a Json> {
     let name = called(&object.json);
-    &before.iter().find(|one| called(&one.json) == name).unwrap_or(object).json
+    before.iter().find(|one| called(&one.json) == name).map(|one| &one.json)
 }
 
 fn called(object: &Json) -> String {

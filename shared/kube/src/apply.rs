@@ -44,11 +44,17 @@ pub async fn json(client: &Client, manager: Manager, plural: &str, object: &Json
 
 /// Makes what an apply of `after` has to take away the manager's own: the fields that `before` has and `after` has not, where they are live, and
 /// items of lists that `after` does not list. An apply alone leaves those that another manager owns too. One that forces also becomes the only
-/// owner of what `after` sets.
+/// owner of what `after` sets. Without `before` an object is met for the first time; later, whoever adds items to its lists is only stopped by force.
 ///
 /// # Errors
 /// [`Error::FieldConflict`] where others own what would be taken away and the manager does not force.
-pub async fn claim(client: &Client, manager: Manager, plural: &str, before: &Json, after: &Json) -> Result<(), Error> {
+pub async fn claim(
+    client: &Client,
+    manager: Manager,
+    plural: &str,
+    before: Option<&Json>,
+    after: &Json,
+) -> Result<(), Error> {
     let api = dynamic(client, plural, after);
     let name = after["metadata"]["name"].as_str().unwrap_or_default();
     let version = after["apiVersion"].as_str().unwrap_or_default();
@@ -62,7 +68,10 @@ pub async fn claim(client: &Client, manager: Manager, plural: &str, before: &Jso
         };
         let owned = live.metadata.managed_fields.as_deref().unwrap_or_default();
         let shape = ownership::shape(owned);
-        let gone = ownership::gone(before, after, &json!(live), &shape);
+        let gone = match (manager.force, before) {
+            (Force::No, Some(before)) => ownership::dropped(before, Some(after), &json!(live), &shape),
+            _ => ownership::gone(before.unwrap_or(after), after, &json!(live), &shape),
+        };
         let entries = match ownership::claim(owned, manager, version, &gone, &ownership::set(after, &shape)) {
             Claim::Settled => return Ok(()),
             Claim::Refused(conflicts) => {

@@ -56,7 +56,8 @@ pub fn gone(before: &Json, after: &Json, live: &Json, shape: &Json) -> Fields {
     gone
 }
 
-fn dropped(before: &Json, after: Option<&Json>, live: &Json, shape: &Json) -> Fields {
+/// Returns the fields of a live object that it had `before` and has no more; all of what it had without `after`.
+pub fn dropped(before: &Json, after: Option<&Json>, live: &Json, shape: &Json) -> Fields {
     let comparable = alike(before, live) && after.is_none_or(|after| alike(after, live));
     let Some(steps) = steps(live, shape).filter(|_| comparable) else { return Fields::new() };
     let mut dropped: Fields = after.is_none().then(itself).into_iter().collect();

@@ -204,7 +204,7 @@ impl CustomKind {
         let before = self.before(client, attributes, planned, met).await?;
         let apply = async {
             if let Some(before) = &before {
-                apply::claim(client, manager, self.plural, before, &object).await?;
+                apply::claim(client, manager, self.plural, Some(before), &object).await?;
             }
             apply::json(client, manager, self.plural, &object).await
         };
