@@ -37,6 +37,8 @@ pub enum Kind {
     Elsewhere,
     /// There is no cluster of that name where the provider looks: correct its name or the region.
     NoCluster,
+    /// The API server is that of another cluster than the one in which the object lives: correct the provider block.
+    OtherCluster,
     /// A part of the provider block that only apply will tell; the message is the argument's name.
     NotYetKnown,
     /// Anything else, reported as it came.
@@ -177,7 +179,8 @@ impl Failure {
 
     /// Tells whether the failure lies in the way to AWS rather than in this resource, so that every resource would meet it.
     pub fn concerns_all(&self) -> bool {
-        matches!(self.kind, Kind::Unreachable | Kind::Credentials | Kind::Elsewhere | Kind::NoCluster)
+        use Kind::{Credentials, Elsewhere, NoCluster, OtherCluster, Unreachable};
+        matches!(self.kind, Unreachable | Credentials | Elsewhere | NoCluster | OtherCluster)
     }
 
     /// Gives the short line of the diagnostic.
@@ -189,6 +192,7 @@ impl Failure {
             Kind::Exists => "The object exists already",
             Kind::Elsewhere => "Wrong region or account",
             Kind::NoCluster => "No such cluster",
+            Kind::OtherCluster => "Another cluster",
             Kind::Interrupted => "Interrupted",
             Kind::TimedOut => "Gave up waiting",
             Kind::Unconfigured => "The provider is not configured for this",
@@ -257,7 +261,12 @@ impl Kind {
             Self::InUse => Some("Remove what still uses it first, then run this again."),
             Self::Unconfigured => Some("Set the missing argument in the provider block or on the resource."),
             Self::NotYetKnown => Some("It must be known when this is applied."),
-            Self::Missing | Self::Invalid | Self::Elsewhere | Self::NoCluster | Self::Unexpected => None,
+            Self::Missing
+            | Self::Invalid
+            | Self::Elsewhere
+            | Self::NoCluster
+            | Self::OtherCluster
+            | Self::Unexpected => None,
         }
     }
 }

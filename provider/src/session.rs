@@ -3,6 +3,8 @@
 //! Building a session contacts nothing. Whatever of the provider block is unknown at plan stays so: asking for a client then answers
 //! [`Kind::NotYetKnown`], and a refresh keeps the prior state with one warning.
 
+mod home;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +15,7 @@ use karp_aws::config::{CallerIdentity, Clients};
 use tfplugin::{Context, Diagnostic, Diagnostics, Value};
 use tokio::sync::OnceCell;
 
+use self::home::Home;
 pub use crate::aws::clients::Aws;
 use crate::aws::tags::{self, CLUSTER_KEY, Tags};
 use crate::cluster;
@@ -27,6 +30,13 @@ const FORESIGHT: Duration = Duration::from_secs(5);
 /// What each object has of these, it has as soon as it was looked at.
 const TOLD: [&str; 6] = ["arn", "requirements", "role_arn", "subnet_selector_terms", "template", "url"];
 
+/// A client, and which cluster it leads to.
+struct Connected {
+    client: kube::Client,
+    made: Instant,
+    home: Arc<Home>,
+}
+
 /// One configured provider block.
 #[derive(Default)]
 pub struct Session {
@@ -37,7 +47,7 @@ pub struct Session {
     identity: OnceCell<CallerIdentity>,
     /// What EKS says, by region and name.
     clusters: Mutex<BTreeMap<String, Arc<OnceCell<Arc<karp_aws::eks::Cluster>>>>>,
-    kube: tokio::sync::Mutex<Option<(kube::Client, Instant)>>,
+    kube: tokio::sync::Mutex<Option<Connected>>,
     cluster_locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// The failure that concerns all resources, once it was shown.
     down: OnceLock<Failure>,
@@ -178,16 +188,21 @@ impl Session {
     /// Returns a client of the cluster's API server: as `kubernetes` says, else by the EKS cluster `cluster_name` with a token of the
     /// AWS credentials. Ask again before each long wait: tokens live 15 minutes.
     pub async fn kube(&self) -> Result<kube::Client, Failure> {
+        Ok(self.connected().await?.0)
+    }
+
+    async fn connected(&self) -> Result<(kube::Client, Arc<Home>), Failure> {
         self.require(Part::Kubernetes)?;
         let mut kept = self.kube.lock().await;
-        if let Some((client, made)) = kept.as_ref()
-            && made.elapsed() < KUBE_CLIENT_AGE
+        if let Some(Connected { client, home, .. }) = kept.as_ref().filter(|kept| kept.made.elapsed() < KUBE_CLIENT_AGE)
         {
-            return Ok(client.clone());
+            return Ok((client.clone(), Arc::clone(home)));
         }
         let client = self.connect().await?;
-        *kept = Some((client.clone(), Instant::now()));
-        Ok(client)
+        // a new client may lead elsewhere
+        let home = Arc::<Home>::default();
+        *kept = Some(Connected { client: client.clone(), made: Instant::now(), home: Arc::clone(&home) });
+        Ok((client, home))
     }
 
     /// Gives the lock under which a cluster's Fargate profiles are changed: EKS allows one such operation at a time.
@@ -279,7 +294,7 @@ impl Session {
                 self.warn_unknown(ctx, &failure.message);
                 Ok(Some(prior.clone()))
             }
-            Err(failure) if failure.kind == Kind::NoCluster && self.may_forget(needs) => {
+            Err(failure) if self.may_forget(needs, failure.kind) => {
                 ctx.warn(Diagnostic::warning(
                     "Forgotten with its cluster",
                     format!(
@@ -315,9 +330,18 @@ impl Session {
         self.controller_missed.load(Ordering::Relaxed)
     }
 
-    /// Says whether an object that lives in the cluster may be taken for gone when EKS has no such cluster.
-    fn may_forget(&self, needs: &[Part]) -> bool {
-        self.model.missing_cluster == MissingCluster::Forget && needs.contains(&Part::ClusterName)
+    /// Says whether what lived in a cluster that is gone leaves the state in this run.
+    pub fn forgets(&self) -> bool {
+        self.model.missing_cluster == MissingCluster::Forget
+    }
+
+    /// Says whether an object that lives in the cluster may be taken for gone: when EKS has no such cluster, or when the one that answers is another.
+    fn may_forget(&self, needs: &[Part], kind: Kind) -> bool {
+        let is_gone = match kind {
+            Kind::NoCluster => needs.contains(&Part::ClusterName),
+            kind => kind == Kind::OtherCluster,
+        };
+        self.forgets() && is_gone
     }
 
     /// Takes the provider's own region out of what was imported or moved here: identities and states of hashicorp/aws always name one, and

@@ -3,6 +3,7 @@
 mod acceptance;
 mod articles;
 mod chart;
+mod home;
 mod moved;
 mod names;
 mod policies;

@@ -139,7 +139,7 @@ impl AwsAuthEntry {
                 }
             }
         };
-        let client = session.kube().await?;
+        let client = session.kube_of(ctx).await?;
         let note = Note::of(&model.role_arn, mark);
         change(ctx, &client, &doing, &note, &edit).await?;
         if note.mark.is_some() {
@@ -209,7 +209,7 @@ impl Resource for AwsAuthEntry {
         let session = self.handle.session();
         let arn = state.get("role_arn").as_str().unwrap_or_default();
         let look = async {
-            let client = session.kube().await?;
+            let client = session.kube_of(ctx).await?;
             let map = find(&client).await.map_err(|error| failure(format!("read {NAMESPACE}/{NAME}"), error))?;
             let roles = parse(map.as_ref())?;
             Ok(roles.find(arn).map(|found| {
@@ -230,7 +230,7 @@ impl Resource for AwsAuthEntry {
         let arn = prior.get("role_arn").as_str().unwrap_or_default();
         let doing = format!("take {arn} out of {NAMESPACE}/{NAME}");
         let note = Note::of(arn, None);
-        change(ctx, &session.kube().await?, &doing, &note, &|roles, _| Ok(roles.remove(arn))).await
+        change(ctx, &session.kube_of(ctx).await?, &doing, &note, &|roles, _| Ok(roles.remove(arn))).await
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {

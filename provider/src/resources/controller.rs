@@ -41,7 +41,7 @@ impl Controller {
 
     /// Applies the controller's objects. What they were `before` and are planned to be no more goes, whoever wrote it (decision 0020).
     async fn apply(&self, ctx: &Context, planned: Value, before: &[Object]) -> Result<Value, Diagnostics> {
-        let client = self.handle.session().kube().await?;
+        let client = self.handle.session().kube_of(ctx).await?;
         let settings: Settings = tfplugin::from_value(&planned)?;
         let state = planned
             .clone()
@@ -132,7 +132,7 @@ impl Resource for Controller {
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let session = self.handle.session();
         let look = async {
-            let client = session.kube().await?;
+            let client = session.kube_of(ctx).await?;
             let state = match state.get("image").is_null() {
                 // An import begins with no more than the namespace.
                 true => recover(&client, &state).await?,
@@ -185,7 +185,7 @@ impl Resource for Controller {
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
-        let client = self.handle.session().kube().await?;
+        let client = self.handle.session().kube_of(ctx).await?;
         let settings: Settings = tfplugin::from_value(&prior)?;
         if prior.get("force").as_bool() != Some(true) {
             let claims = node_claims::live(&client).await.map_err(|error| failure("list NodeClaims", error))?;
@@ -225,7 +225,7 @@ impl Controller {
         if unknown || session.model().offline_plan || prior.get("force").as_bool() == Some(true) {
             return found;
         }
-        let look = async { node_claims::live(&session.kube().await.ok()?).await.ok() };
+        let look = async { node_claims::live(&session.kube_ahead(ctx).await.ok()?).await.ok() };
         if let Ok(Some(claims)) = ctx.run(look).await
             && !claims.is_empty()
         {

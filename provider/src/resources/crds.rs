@@ -40,7 +40,7 @@ impl Crds {
     /// Looks at all definitions first, so that a refusal finds none of them changed; then brings each to what is wanted.
     async fn apply(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
-        let client = session.kube().await?;
+        let client = session.kube_of(ctx).await?;
         let leave = Leave {
             adopt: planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing),
             downgrade: planned.get("allow_downgrade").as_bool() == Some(true),
@@ -320,7 +320,7 @@ impl Resource for Crds {
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let session = self.handle.session();
         let look = async {
-            let client = session.kube().await?;
+            let client = session.kube_of(ctx).await?;
             Ok(as_state(&state, &all_live(&client).await?))
         };
         session.refresh(ctx, needs(&session), &state, look).await
@@ -334,7 +334,7 @@ impl Resource for Crds {
         if prior.get("keep_on_destroy").as_bool() != Some(false) {
             return Ok(());
         }
-        let client = self.handle.session().kube().await?;
+        let client = self.handle.session().kube_of(ctx).await?;
         await_empty(ctx, &client).await?;
         let api = Api::<CustomResourceDefinition>::all(client.clone());
         let mut going = Vec::new();

@@ -97,7 +97,7 @@ impl CustomObject {
     /// Creates the object, or takes it over where that is wanted, and waits for the controller's word if asked to.
     pub async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         self.reads.forget();
-        let client = self.session().kube().await?;
+        let client = self.session().kube_of(ctx).await?;
         let mark = Mark::new();
         let origin = self.kind.origin(&self.session(), &client, &planned, &mark).await?;
         let met = if origin == Origin::Made { Met::Nothing(&mark) } else { Met::Theirs };
@@ -125,6 +125,7 @@ impl CustomObject {
     pub async fn read(&self, ctx: &Context, state: Value, always: &str) -> Result<Option<Value>, Diagnostics> {
         let session = self.session();
         let look = async {
+            session.kube_of(ctx).await?;
             let live = self.reads.find(&session, self.kind, state.get("name").as_str().unwrap_or_default()).await?;
             let scope = if state.get(always).is_null() { Scope::All } else { Scope::Known };
             if let Some(live) = live.as_ref().filter(|live| live.metadata.deletion_timestamp.is_some()) {
@@ -138,7 +139,7 @@ impl CustomObject {
     /// Applies a change, and waits for the controller's word if asked to.
     pub async fn update(&self, ctx: &Context, prior: &Value, planned: Value) -> Result<Value, Diagnostics> {
         self.reads.forget();
-        let client = self.session().kube().await?;
+        let client = self.session().kube_of(ctx).await?;
         self.kind.apply(ctx, &client, &self.spec, &planned, Met::Known(prior)).await?;
         self.kind.settle(ctx, &client, &planned).await?;
         Ok(planned)
@@ -147,7 +148,7 @@ impl CustomObject {
     /// Deletes the object of a state, and waits until it is gone; `fix` says what to do about one that stays.
     pub async fn delete(&self, ctx: &Context, prior: &Value, fix: &str) -> Result<(), Failure> {
         self.reads.forget();
-        let client = self.session().kube().await?;
+        let client = self.session().kube_of(ctx).await?;
         let name = prior.get("name").as_str().unwrap_or_default();
         match self.kind.delete(&client, name).await? {
             Some(uid) => self.wait_gone(ctx, prior, &uid, fix).await,

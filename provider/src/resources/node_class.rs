@@ -43,14 +43,14 @@ impl NodeClass {
     }
 
     /// Tells which nodes a change will replace; nothing at create and destroy, and nothing while the cluster is not known.
-    async fn preview(&self, change: &PlannedChange) -> Option<Diagnostic> {
+    async fn preview(&self, ctx: &Context, change: &PlannedChange) -> Option<Diagnostic> {
         let session = self.0.session();
         if session.model().offline_plan || !change.is_update() || !change.has_changes() {
             return None;
         }
         let name = name_of(change);
         if !change.requires_replace.is_empty() {
-            let replaced = self.0.replaced(change, labels::EC2_NODE_CLASS, Ending::AwaitedBy, |_| None).await;
+            let replaced = self.0.replaced(ctx, change, labels::EC2_NODE_CLASS, Ending::AwaitedBy, |_| None).await;
             return Some(replaced.warning(name, None));
         }
         let before = self.0.typed::<Ec2NodeClass>(&change.prior)?;
@@ -59,7 +59,7 @@ impl NodeClass {
             return None;
         }
         let look = async {
-            let client = session.kube().await?;
+            let client = session.kube_ahead(ctx).await?;
             let looked = preview::glance_at_class(&session, &client, [&before, &after]).await;
             looked.map_err(|error| failure("look at the nodes of the class", error))
         };
@@ -102,10 +102,10 @@ impl Resource for NodeClass {
         found
     }
 
-    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+    async fn plan(&self, ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
         let mut found = CustomKind::plan_id(change);
         if !found.has_errors() {
-            found.extend(self.preview(change).await);
+            found.extend(self.preview(ctx, change).await);
         }
         found
     }

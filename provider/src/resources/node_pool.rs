@@ -79,7 +79,7 @@ impl NodePool {
     }
 
     /// Tells what a change will do; nothing at destroy, and nothing of nodes while the cluster is not known.
-    async fn preview(&self, change: &PlannedChange) -> Option<Diagnostic> {
+    async fn preview(&self, ctx: &Context, change: &PlannedChange) -> Option<Diagnostic> {
         let session = self.0.session();
         if session.model().offline_plan || change.is_destroy() || (change.is_update() && !change.has_changes()) {
             return None;
@@ -94,7 +94,7 @@ impl NodePool {
             let pool = self.0.typed::<api::NodePool>(&change.prior).and_then(|pool| Pool::from_kube(&pool).ok());
             let pool = pool.filter(|_| ending == Ending::Drained);
             let pace = |total| Some(let_go(&pool?.budgets, total, Timestamp::now()));
-            let replaced = self.0.replaced(change, labels::NODE_POOL, ending, pace).await;
+            let replaced = self.0.replaced(ctx, change, labels::NODE_POOL, ending, pace).await;
             return Some(replaced.warning(name, after.as_ref().and_then(offer_of).as_ref()));
         }
         let Some(after) = after else { return self.0.not_known(change) };
@@ -106,7 +106,7 @@ impl NodePool {
             return None;
         }
         let look = async {
-            let client = session.kube().await?;
+            let client = session.kube_ahead(ctx).await?;
             preview::glance(&client, &before, &after).await.map_err(|error| failure("look at the pool's nodes", error))
         };
         let (impact, unseen) = match seen(look).await {
@@ -205,7 +205,7 @@ impl Resource for NodePool {
         found
     }
 
-    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+    async fn plan(&self, ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
         let mut found = CustomKind::plan_id(change);
         if found.has_errors() {
             return found;
@@ -222,7 +222,7 @@ impl Resource for NodePool {
         if change.is_update() && change.prior.get("replicas").is_null() != change.planned.get("replicas").is_null() {
             change.replace("replicas");
         }
-        found.extend(self.preview(change).await);
+        found.extend(self.preview(ctx, change).await);
         found
     }
 
@@ -242,7 +242,7 @@ impl Resource for NodePool {
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
-        let client = self.0.session().kube().await?;
+        let client = self.0.session().kube_of(ctx).await?;
         let name = prior.get("name").as_str().unwrap_or_default();
         if prior.get("drain_on_destroy").as_bool() == Some(false) {
             KIND.delete(&client, name).await?;

@@ -63,13 +63,13 @@ impl Teardown {
     }
 
     /// Gives a client of the cluster; none where EKS says that there is no such cluster any more.
-    async fn cluster(&self, name: &str) -> Result<Option<Client>, Failure> {
+    async fn cluster(&self, ctx: &Context, name: &str) -> Result<Option<Client>, Failure> {
         let session = self.handle.session();
         if let Some(other) = session.cluster_name().filter(|other| *other != name) {
             let what = format!("the provider block names another cluster: {other:?}");
             return Err(Failure::new(Kind::Elsewhere, format!("tear down cluster {name:?}"), what).at("cluster_name"));
         }
-        match session.kube().await {
+        match session.kube_of(ctx).await {
             Ok(client) => Ok(Some(client)),
             Err(failure) if failure.kind == Kind::NoCluster => Ok(None),
             Err(failure) => Err(failure),
@@ -77,8 +77,8 @@ impl Teardown {
     }
 
     /// Looks what a teardown would end.
-    async fn rehearse(&self, model: &Model) -> Result<Rehearsal, Failure> {
-        let client = self.cluster(model.name()).await?;
+    async fn rehearse(&self, ctx: &Context, model: &Model) -> Result<Rehearsal, Failure> {
+        let client = self.cluster(ctx, model.name()).await?;
         Rehearsal::of(&self.handle.session(), client.as_ref(), model.name(), &model.kinds()).await
     }
 
@@ -86,7 +86,7 @@ impl Teardown {
     async fn rehearsed(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let model: Model = tfplugin::from_value(&planned)?;
         let would_end = match model.is_dry() {
-            true => ctx.run(self.rehearse(&model)).await??.into_value(),
+            true => ctx.run(self.rehearse(ctx, &model)).await??.into_value(),
             false => Value::Null,
         };
         Ok(planned.with("would_end", would_end))
@@ -100,7 +100,7 @@ impl Teardown {
             let left = node_claims::left_of_all(&client, node_claims::Ask::All).await?;
             Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
         };
-        departure.watch(ctx, || self.cluster(name), look).await
+        departure.watch(ctx, || self.cluster(ctx, name), look).await
     }
 
     /// Waits for the pools and classes that a controller which lives is about to take away.
@@ -111,7 +111,7 @@ impl Teardown {
             let left = node_claims::leaving(&client).await?;
             Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(left.to_string()) })
         };
-        departure.watch(ctx, || self.cluster(name), look).await
+        departure.watch(ctx, || self.cluster(ctx, name), look).await
     }
 }
 
@@ -183,6 +183,8 @@ impl Resource for Teardown {
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let id = planned.get("cluster_name").clone();
+        // only to note which cluster this is: its nodes alone are ended once
+        drop(ctx.run(self.cluster(ctx, id.as_str().unwrap_or_default())).await?);
         self.rehearsed(ctx, planned.with("id", id)).await
     }
 
@@ -192,7 +194,7 @@ impl Resource for Teardown {
             return Ok(Some(state));
         }
         let look = async {
-            let would_end = self.rehearse(&model).await?.into_value();
+            let would_end = self.rehearse(ctx, &model).await?.into_value();
             Ok(Some(state.clone().with("would_end", would_end)))
         };
         let needs = [Part::Aws, Part::Kubernetes, Part::ClusterName];
@@ -206,10 +208,22 @@ impl Resource for Teardown {
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let model: Model = tfplugin::from_value(&prior)?;
         if model.is_dry() {
-            return Ok(refuse(&model, &ctx.run(self.rehearse(&model)).await??)?);
+            return Ok(refuse(&model, &ctx.run(self.rehearse(ctx, &model)).await??)?);
         }
         let name = model.name();
-        let client = self.cluster(name).await?;
+        let client = match self.cluster(ctx, name).await {
+            Err(failure) if failure.kind == Kind::OtherCluster && self.handle.session().forgets() => {
+                ctx.warn(Diagnostic::warning(
+                    "Forgotten with its cluster",
+                    format!(
+                        "{}\n\nWhat has the tags of cluster {name:?} may be the other one's by now: nothing of it was ended.",
+                        failure.message
+                    ),
+                ));
+                return Ok(());
+            }
+            found => found?,
+        };
         if let Some(client) = &client {
             end_pools(client, name, model.force).await?;
         }
@@ -234,7 +248,7 @@ impl Resource for Teardown {
         };
         let released = match drained {
             End::Gone if self.see_off(ctx, name).await? == End::Gone => None,
-            _ => self.release(name).await?,
+            _ => self.release(ctx, name).await?,
         };
         if !swept.is_empty() || released.is_some() {
             let nodes = released.map_or_else(String::new, |left| format!("\n\n{why}, so they were let go of: {left}."));
@@ -255,9 +269,9 @@ impl Resource for Teardown {
 
 impl Teardown {
     /// Takes away what waits for a controller that does not do it; the instances have just been ended.
-    async fn release(&self, name: &str) -> Result<Option<String>, Failure> {
+    async fn release(&self, ctx: &Context, name: &str) -> Result<Option<String>, Failure> {
         let doing = format!("let go of the nodes of cluster {name:?}");
-        let Some(client) = self.cluster(name).await? else { return Ok(None) };
+        let Some(client) = self.cluster(ctx, name).await? else { return Ok(None) };
         node_claims::release(&client).await.map_err(|error| failure(doing, error))
     }
 }

@@ -158,8 +158,22 @@ async fn a_wrong_object_is_named_with_what_to_do() {
     }
 }
 
-/// Answers requests, given as their whole text, until the test ends.
+/// How the cluster is asked which one it is.
+pub(super) const OF_THE_CLUSTER: &str = "GET /api/v1/namespaces/kube-system ";
+
+/// Answers which cluster it is.
+pub(super) fn cluster(uid: &str) -> String {
+    json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": { "name": "kube-system", "uid": uid } })
+        .to_string()
+}
+
+/// Answers requests, given as their whole text, until the test ends, but for the question which cluster it is.
 pub(super) fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> String {
+    serve_all(move |request| if request.starts_with(OF_THE_CLUSTER) { cluster("1") } else { answer(request) })
+}
+
+/// Answers requests, given as their whole text, until the test ends. A `Status` is a refusal.
+pub(super) fn serve_all(answer: impl Fn(&str) -> String + Send + 'static) -> String {
     fn read(stream: &mut TcpStream) -> String {
         let (mut text, mut part) = (String::new(), [0; 4096]);
         loop {
@@ -181,7 +195,11 @@ pub(super) fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> String 
             let body = answer(&read(&mut stream));
             let kind = if body.starts_with('<') { "text/xml" } else { "application/json" };
             let length = body.len();
-            let status = if body.starts_with("<ErrorResponse") { "404 Not Found" } else { "200 OK" };
+            let status = match &body {
+                body if body.starts_with("<ErrorResponse") => "404 Not Found",
+                body if body.contains("\"kind\":\"Status\"") => "403 Forbidden",
+                _ => "200 OK",
+            };
             let head =
                 format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close");
             let _ = write!(stream, "{head}\r\n\r\n{body}");

@@ -37,6 +37,7 @@ impl Core {
             state: decode(schema, moved.target_state.as_ref()),
             identity: identity(schema, moved.target_identity.as_ref()),
             diagnostics: wire::read_diagnostics(moved.diagnostics),
+            private: moved.target_private,
         }
     }
 
@@ -50,6 +51,7 @@ impl Core {
             state: Value::Null,
             identity: identity(self.schema(type_name), upgraded.upgraded_identity.as_ref()),
             diagnostics: wire::read_diagnostics(upgraded.diagnostics),
+            private: self.kept(),
         }
     }
 

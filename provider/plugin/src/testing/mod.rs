@@ -9,7 +9,7 @@
 mod calls;
 mod contract;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tonic::Request;
 
@@ -26,6 +26,7 @@ pub use calls::Open;
 pub struct Core {
     service: Arc<Service>,
     old: bool,
+    private: Mutex<Vec<u8>>,
 }
 
 /// What a plan came to.
@@ -49,6 +50,8 @@ pub struct Outcome {
     pub identity: Value,
     /// Errors and warnings.
     pub diagnostics: Diagnostics,
+    /// What is to be stored beside it that no user sees.
+    pub private: Vec<u8>,
 }
 
 impl Outcome {
@@ -66,7 +69,7 @@ impl Outcome {
 impl Core {
     /// Takes a provider in.
     pub fn new(provider: impl Provider) -> Self {
-        Self { service: Arc::new(Service::new(provider)), old: false }
+        Self { service: Arc::new(Service::new(provider)), old: false, private: Mutex::default() }
     }
 
     /// Behaves as a core from before write-only attributes.
@@ -74,6 +77,15 @@ impl Core {
     pub fn before_write_only(mut self) -> Self {
         self.old = true;
         self
+    }
+
+    /// Stores beside the states of what follows what an operation wanted to be kept there; nothing at first.
+    pub fn keep(&self, private: Vec<u8>) {
+        *self.private.lock().unwrap_or_else(PoisonError::into_inner) = private;
+    }
+
+    fn kept(&self) -> Vec<u8> {
+        self.private.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The schema of a resource.
@@ -131,7 +143,7 @@ impl Core {
             prior_state: Some(encode(schema, prior)),
             proposed_new_state: Some(encode(schema, &config)),
             config: Some(encode(schema, &config)),
-            prior_private: Vec::new(),
+            prior_private: self.kept(),
             prior_identity: wire::identity(schema, prior).unwrap_or_default(),
         };
         let planned = answer(self.service.plan_resource_change(Request::new(request)).await);
@@ -152,11 +164,16 @@ impl Core {
     pub async fn apply(&self, type_name: &str, prior: &Value, config: &Value) -> Outcome {
         let found = if config.is_null() { Diagnostics::new() } else { self.validate(type_name, config).await };
         if found.has_errors() {
-            return Outcome { state: prior.clone(), identity: Value::Null, diagnostics: found };
+            return Outcome { state: prior.clone(), identity: Value::Null, diagnostics: found, private: self.kept() };
         }
         let plan = self.plan(type_name, prior, config).await;
         if plan.diagnostics.has_errors() || &plan.planned == prior {
-            return Outcome { state: prior.clone(), identity: Value::Null, diagnostics: plan.diagnostics };
+            return Outcome {
+                state: prior.clone(),
+                identity: Value::Null,
+                diagnostics: plan.diagnostics,
+                private: self.kept(),
+            };
         }
         if prior.is_null() || plan.requires_replace.is_empty() {
             return self.apply_plan(type_name, prior, config, plan).await;
@@ -191,6 +208,7 @@ impl Core {
             state: decode(schema, applied.new_state.as_ref()),
             identity: identity(schema, applied.new_identity.as_ref()),
             diagnostics: wire::read_diagnostics(applied.diagnostics),
+            private: applied.private,
         };
         if !outcome.diagnostics.has_errors() {
             let wrong = contract::apply_violations(schema, &plan.planned, &outcome.state);
@@ -215,7 +233,7 @@ impl Core {
         let request = tf::read_resource::Request {
             type_name: type_name.into(),
             current_state: Some(encode(schema, state)),
-            private: Vec::new(),
+            private: self.kept(),
             current_identity,
         };
         let read = answer(self.service.read_resource(Request::new(request)).await);
@@ -223,6 +241,7 @@ impl Core {
             state: decode(schema, read.new_state.as_ref()),
             identity: identity(schema, read.new_identity.as_ref()),
             diagnostics: wire::read_diagnostics(read.diagnostics),
+            private: read.private,
         }
     }
 
@@ -257,7 +276,7 @@ impl Core {
                 let state = decode(schema, first.state.as_ref());
                 self.read_as(type_name, &state, first.identity).await
             }
-            _ => Outcome { state: Value::Null, identity: Value::Null, diagnostics },
+            _ => Outcome { state: Value::Null, identity: Value::Null, diagnostics, private: Vec::new() },
         }
     }
 
@@ -271,6 +290,7 @@ impl Core {
             state: decode(self.schema(type_name), upgraded.upgraded_state.as_ref()),
             identity: Value::Null,
             diagnostics: wire::read_diagnostics(upgraded.diagnostics),
+            private: self.kept(),
         }
     }
 

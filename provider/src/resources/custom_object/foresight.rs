@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use tfplugin::{Diagnostic, PlannedChange};
+use tfplugin::{Context, Diagnostic, PlannedChange};
 
 use super::{CustomObject, failure, needs};
 use crate::preview::{self, Ending, Nodes, Replaced};
@@ -28,6 +28,7 @@ impl CustomObject {
     /// which so many leave at a time as `pace` says.
     pub async fn replaced(
         &self,
+        ctx: &Context,
         change: &PlannedChange,
         label: &str,
         ending: Ending,
@@ -35,7 +36,7 @@ impl CustomObject {
     ) -> Replaced {
         let name = change.prior.get("name").as_str().unwrap_or_default().to_owned();
         let nodes = seen(async {
-            let client = self.session().kube().await?;
+            let client = self.session().kube_ahead(ctx).await?;
             let looked = Nodes::glance(&client, &format!("{label}={name}"), pace).await;
             looked.map_err(|error| failure("look at its nodes", error))
         });

@@ -10,7 +10,7 @@ use karp_domain::api::validate::{Violation, ViolationKind};
 use karp_domain::api::words;
 use karp_kube::apply::{self, Force, Manager};
 use karp_kube::wait::{self, Look, Until, WaitError};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -326,7 +326,9 @@ impl CustomKind {
     /// Deletes the object if it still is the one that is known.
     pub async fn delete(&self, client: &Client, name: &str) -> Result<Option<String>, Failure> {
         let Some(live) = self.find(client, name).await? else { return Ok(None) };
-        match self.api(client, name).delete(name, &DeleteParams::background()).await.map_err(karp_kube::Error::from) {
+        let preconditions = Some(Preconditions { uid: live.uid(), resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::background() };
+        match self.api(client, name).delete(name, &params).await.map_err(karp_kube::Error::from) {
             Ok(_) | Err(karp_kube::Error::NotFound { .. }) => Ok(live.uid()),
             Err(error) => Err(failure(format!("delete {} {name:?}", self.kind), error)),
         }

@@ -1,0 +1,107 @@
+//! In which cluster an object lives. A provider block may come to lead to another one: a cluster made anew under the same name, another context of
+//! the kubeconfig. An object of the same name there is another's, and that there is none says nothing of this one.
+
+use std::time::Instant;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client};
+use serde::{Deserialize, Serialize};
+use tfplugin::Context;
+use tokio::sync::Mutex;
+
+use super::Session;
+use crate::report::{Failure, Kind};
+use crate::resources::custom_object::failure;
+
+/// Each cluster has it from its first minute to its last, so its UID is the cluster's.
+const OF_THE_CLUSTER: &str = "kube-system";
+
+/// The UID of the cluster that a client leads to; nothing where that may not be read.
+type Uid = Option<String>;
+
+/// What is kept beside the state of an object of a cluster, where no user sees it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster_uid: Uid,
+}
+
+impl Kept {
+    fn of(ctx: &Context) -> Self {
+        // what another version kept there says nothing
+        serde_json::from_slice(&ctx.private()).unwrap_or_default()
+    }
+}
+
+/// Asks once which cluster a client leads to, and again after a failure.
+#[derive(Default)]
+pub(super) struct Home(Mutex<Option<(Instant, Result<Uid, Failure>)>>);
+
+impl Home {
+    async fn uid(&self, client: &Client) -> Result<Uid, Failure> {
+        let begin = Instant::now();
+        let mut known = self.0.lock().await;
+        match &*known {
+            Some((_, Ok(uid))) => return Ok(uid.clone()),
+            // all that waited for an answer have had it
+            Some((at, Err(failure))) if *at >= begin => return Err(failure.clone()),
+            _ => {}
+        }
+        let answer = ask(client).await;
+        *known = Some((Instant::now(), answer.clone()));
+        answer
+    }
+}
+
+impl Session {
+    /// Returns a client of the cluster in which the object of this operation lives, or is to live from now on.
+    ///
+    /// # Errors
+    /// Those of [`Session::kube`], and [`Kind::OtherCluster`] when it is another cluster than the one that the object was last seen in. Whoever may
+    /// not read that cluster's namespace `kube-system` goes without this check.
+    pub async fn kube_of(&self, ctx: &Context) -> Result<Client, Failure> {
+        let (client, uid) = self.at_home(ctx).await?;
+        if uid.is_some() && Kept::of(ctx).cluster_uid.is_none() {
+            ctx.set_private(serde_json::to_vec(&Kept { cluster_uid: uid }).unwrap_or_default());
+        }
+        Ok(client)
+    }
+
+    /// Returns a client to look at a plan what an apply would meet, as [`Session::kube_of`] does; nothing is noted by it, since an apply may find
+    /// another cluster rightly.
+    ///
+    /// # Errors
+    /// Those of [`Session::kube_of`].
+    pub async fn kube_ahead(&self, ctx: &Context) -> Result<Client, Failure> {
+        Ok(self.at_home(ctx).await?.0)
+    }
+
+    async fn at_home(&self, ctx: &Context) -> Result<(Client, Uid), Failure> {
+        let (client, home) = self.connected().await?;
+        let uid = home.uid(&client).await?;
+        match (Kept::of(ctx).cluster_uid, &uid) {
+            (Some(known), Some(uid)) if known != *uid => Err(elsewhere(&known, uid)),
+            _ => Ok((client, uid)),
+        }
+    }
+}
+
+async fn ask(client: &Client) -> Result<Uid, Failure> {
+    let found = Api::<Namespace>::all(client.clone()).get_metadata_opt(OF_THE_CLUSTER).await;
+    match found.map_err(karp_kube::Error::from) {
+        Ok(found) => Ok(found.and_then(|namespace| namespace.metadata.uid)),
+        Err(karp_kube::Error::Forbidden { .. }) => Ok(None),
+        Err(error) => Err(failure("find out which cluster this is", error)),
+    }
+}
+
+fn elsewhere(known: &str, uid: &str) -> Failure {
+    let what = format!(
+        "the API server is that of another cluster than the one in which this lives (the UID of namespace {OF_THE_CLUSTER} is {uid}, and was \
+         {known})"
+    );
+    Failure::new(Kind::OtherCluster, "go on with what lives in the cluster", what).with_fix(
+        "Check `cluster_name`, `region` or `kubernetes` of the provider block: state was left as it was. If the cluster was deleted and made \
+         anew, set `missing_cluster = \"forget\"` in the provider block for one run: what lived in the old one then leaves the state.",
+    )
+}

@@ -1,0 +1,118 @@
+//! A provider block that has come to lead to another cluster.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value as Json, json};
+use tfplugin::Value;
+use tfplugin::testing::{Core, Outcome};
+
+use super::moved::{OF_THE_CLUSTER, cluster, configured, serve_all};
+
+/// An API server with one pool, of a cluster whose UID, where it may be read, can be changed; and the requests that came, but for that.
+struct Cluster {
+    uid: Arc<Mutex<Option<&'static str>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+    host: String,
+}
+
+impl Cluster {
+    fn of(uid: &'static str) -> Self {
+        let (uid, asked) = (Arc::new(Mutex::new(Some(uid))), Arc::new(Mutex::new(Vec::new())));
+        let (own, seen) = (Arc::clone(&uid), Arc::clone(&asked));
+        let host = serve_all(move |request| answer(request, *own.lock().unwrap(), &seen));
+        Self { uid, asked, host }
+    }
+
+    /// A provider block that leads there.
+    async fn provider(&self, more: Json) -> Core {
+        let mut block = json!({ "kubernetes": { "host": self.host } });
+        for (name, value) in more.as_object().unwrap() {
+            block[name] = value.clone();
+        }
+        configured(block).await
+    }
+}
+
+fn answer(request: &str, uid: Option<&str>, asked: &Mutex<Vec<String>>) -> String {
+    if request.starts_with(OF_THE_CLUSTER) {
+        return match uid {
+            Some(uid) => cluster(uid),
+            None => json!({ "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Forbidden",
+                "message": "no", "code": 403 })
+            .to_string(),
+        };
+    }
+    asked.lock().unwrap().push(request.lines().next().unwrap_or_default().to_owned());
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool",
+        "metadata": { "name": "default", "uid": "pool", "resourceVersion": "7" },
+        "spec": { "template": { "spec": {
+            "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
+            "requirements": [{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] }],
+        } } },
+    })
+    .to_string()
+}
+
+fn refused(outcome: &Outcome) -> String {
+    let told = outcome.diagnostics.to_string();
+    assert!(outcome.diagnostics.has_errors() && !outcome.state.is_null(), "{told}");
+    assert!(told.contains("Another cluster") && told.contains("missing_cluster = \"forget\""), "{told}");
+    told
+}
+
+#[tokio::test]
+async fn what_lives_in_another_cluster_is_left_alone() {
+    let api = Cluster::of("one");
+    let core = api.provider(json!({})).await;
+    let first = core.import("karp_node_pool", "default").await;
+    let private = first.private.clone();
+    let state = first.expect_state();
+    assert!(String::from_utf8_lossy(&private).contains("\"one\""), "the state knows where it was found");
+
+    *api.uid.lock().unwrap() = Some("two");
+    api.asked.lock().unwrap().clear();
+    let core = api.provider(json!({})).await;
+    core.keep(private.clone());
+    let told = refused(&core.read("karp_node_pool", &state).await);
+    assert!(told.contains("is two, and was one"), "{told}");
+    // with -refresh=false nothing was read before
+    let core = api.provider(json!({ "offline_plan": true })).await;
+    core.keep(private.clone());
+    let config = json!({ "name": "default", "weight": 7, "template": {
+        "node_class_ref": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
+        "requirements": [{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] }]
+    } });
+    refused(&core.apply("karp_node_pool", &state, &Value::from(config)).await);
+    refused(&core.destroy("karp_node_pool", &state).await);
+    assert_eq!(*api.asked.lock().unwrap(), [] as [&str; 0], "nothing was done there");
+
+    // the way out: the old cluster is gone, and this one has its name
+    let core = api.provider(json!({ "missing_cluster": "forget" })).await;
+    core.keep(private);
+    let forgotten = core.read("karp_node_pool", &state).await;
+    let told = forgotten.diagnostics.to_string();
+    assert!(!forgotten.diagnostics.has_errors() && forgotten.state.is_null(), "{told}");
+    assert!(told.contains("warning: Forgotten with its cluster"), "{told}");
+}
+
+#[tokio::test]
+async fn a_state_of_an_earlier_version_learns_where_it_lives() {
+    let api = Cluster::of("one");
+    let core = api.provider(json!({})).await;
+    let state = core.import("karp_node_pool", "default").await.expect_state();
+    let learnt = core.read("karp_node_pool", &state).await;
+    assert!(String::from_utf8_lossy(&learnt.private).contains("\"one\""));
+    core.keep(learnt.private.clone());
+    assert_eq!(core.read("karp_node_pool", &state).await.expect_state(), state);
+}
+
+#[tokio::test]
+async fn whoever_may_not_ask_which_cluster_it_is_goes_without() {
+    let api = Cluster::of("one");
+    *api.uid.lock().unwrap() = None;
+    let core = api.provider(json!({})).await;
+    let found = core.import("karp_node_pool", "default").await;
+    assert!(found.private.is_empty());
+    assert_eq!(found.expect_state().get("name").as_str(), Some("default"));
+}
