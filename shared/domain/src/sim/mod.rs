@@ -35,6 +35,8 @@ pub use world::{Workload, World};
 const FAULTS_PERCENT: u32 = 60;
 /// At the end of a run nothing may have been written for this long, unless the world says for how long.
 const QUIET: SignedDuration = SignedDuration::from_mins(5);
+/// A node that came of age has its turn within its grace, and is drained: one that something holds for longer excuses no other writes.
+const LEAVES_FOR_AGE: SignedDuration = SignedDuration::from_mins(15);
 /// So long after a node that came of age has gone, its pods may still be on their way to where they stay: what was planned for them comes up, and what
 /// is too much then is given up.
 const RENEWAL: SignedDuration = SignedDuration::from_mins(3);
@@ -189,7 +191,7 @@ pub struct Report {
 
 /// Tells what is written since nodes come of age, which may never end, from what is written for nothing.
 struct Renewal {
-    /// When a node was last due to go because of its age.
+    /// When a node had last become due to go because of its age.
     due: Timestamp,
     /// When something was last written that this cannot have caused.
     other: Timestamp,
@@ -197,7 +199,8 @@ struct Renewal {
 
 impl Renewal {
     fn note(&mut self, world: &World) {
-        if world.claims.values().any(|claim| check::promises::is_due(world, claim)) {
+        let due = |claim| check::promises::due_for(world, claim).is_some_and(|due| due <= LEAVES_FOR_AGE);
+        if world.claims.values().any(due) {
             self.due = world.now;
         }
         if world.written == world.now && world.now.duration_since(self.due) > RENEWAL {

@@ -146,7 +146,13 @@ fn ages_at(world: &World, claim: &NodeClaim) -> Option<Timestamp> {
 }
 
 /// Says whether a claim's node goes or may go because of its age: in its grace it is replaced when its turn comes.
-pub(in crate::sim) fn is_due(world: &World, claim: &NodeClaim) -> bool {
+pub(super) fn is_due(world: &World, claim: &NodeClaim) -> bool {
+    due_for(world, claim).is_some()
+}
+
+/// For how long a claim's node has been due to go because of its age, if it is.
+pub(in crate::sim) fn due_for(world: &World, claim: &NodeClaim) -> Option<SignedDuration> {
     let age = claim.spec.lifetime().zip(claim.metadata.creation_timestamp.as_ref());
-    age.and_then(|(age, created)| created.0.checked_add(age).ok()).is_some_and(|due| due <= world.now)
+    let due = age.and_then(|(age, created)| created.0.checked_add(age).ok())?;
+    (due <= world.now).then(|| world.now.duration_since(due))
 }
