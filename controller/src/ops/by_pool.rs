@@ -33,11 +33,6 @@ impl<L: Clone + Ord, M: Clone> ByPool<L, M> {
         }
         self.write().entry(labels.clone()).or_insert_with(self.make).clone()
     }
-
-    /// Takes a series away.
-    pub fn remove(&self, labels: &L) {
-        self.write().remove(labels);
-    }
 }
 
 impl<L, M> ByPool<L, M> {

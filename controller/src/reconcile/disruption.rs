@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::provisioning::Creation;
-use super::{Context, Error, disruption_events, interruption, node_claim, node_pool, protection, provisioning};
+use super::{Context, Error, disruption_events, interruption, node_claim, protection, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{
@@ -597,10 +597,6 @@ fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
         let cost: Price = of_pool.filter_map(|candidate| candidate.price).sum();
         let labels = PoolLabels::new(&*pool.name);
         context.metrics.nodepools_cost.get_or_create(&labels).set(cost.dollars());
-        // asked after it was set: one that ended since the snapshot must not have a series again
-        if node_pool::is_over(&pool.name, context) {
-            context.metrics.nodepools_cost.remove(&labels);
-        }
     }
 }
 

@@ -41,13 +41,13 @@ async fn pass(context: &Context, onsets: &mut Onsets) {
         labels::is_ours(&claim.spec.node_class_ref.group) && node_claim::provider_id(claim).is_some()
     });
     if ours.is_empty() {
-        return;
+        return onsets.miss();
     }
     let unwell = match context.cloud.unwell().await {
         Ok(unwell) => unwell,
         Err(error) => {
             tracing::warn!(%error, "cannot ask which instances are not well, asking later");
-            return;
+            return onsets.miss();
         }
     };
     let patients = unwell.into_iter().filter_map(|health| Some((claim_of(context, &health.instance_id)?, health)));

@@ -132,12 +132,6 @@ fn claims_of(pool: &NodePool, context: &Context) -> Vec<Arc<NodeClaim>> {
     context.stores.claims.state_filter(|claim| claim.labels().get(labels::NODE_POOL) == Some(&name))
 }
 
-/// Says whether a pool is gone, or about to go with nothing left of it.
-pub fn is_over(name: &str, context: &Context) -> bool {
-    let Some(pool) = context.stores.pool(name) else { return true };
-    pool.metadata.deletion_timestamp.is_some() && claims_of(&pool, context).is_empty()
-}
-
 /// Asks that the pool's claims end and lets the pool go after them.
 async fn finalize(pool: &NodePool, context: &Context) -> Result<Action, Error> {
     let claims = claims_of(pool, context);

@@ -24,6 +24,11 @@ struct Onset {
 }
 
 impl Onsets {
+    /// Notes that a look came to nothing: what fails next may have failed for longer than since the look before.
+    pub fn miss(&mut self) {
+        self.looked = None;
+    }
+
     /// Notes all instances that EC2 found ill when it was asked at `now`, and puts the own times in the place of EC2's. What EC2 says is believed where
     /// it lies between the last look, at which the check did not fail, and this one; else it fails since now. So it is at the first look: with each
     /// process, patience begins anew.
@@ -104,6 +109,16 @@ mod tests {
         }
         assert_eq!(ends(0, |second| (second >= 360).then_some(301)), Some(480), "EC2 is believed: 421 is past");
         assert_eq!(ends(0, |second| (second >= 420).then_some(301)), Some(540), "EC2 told it late");
+    }
+
+    #[test]
+    fn what_is_told_after_a_look_that_came_to_nothing_fails_since_then() {
+        let mut onsets = Onsets::default();
+        onsets.note(&mut [], at(0));
+        onsets.miss();
+        let mut found = [ill(30)];
+        onsets.note(&mut found, at(600));
+        assert_eq!(found[0].failed, [(Check::System, at(600))]);
     }
 
     #[test]
