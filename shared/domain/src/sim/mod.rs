@@ -22,6 +22,7 @@ mod watch;
 mod world;
 mod writes;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
@@ -35,7 +36,8 @@ pub use world::{Workload, World};
 const FAULTS_PERCENT: u32 = 60;
 /// At the end of a run nothing may have been written for this long, unless the world says for how long.
 const QUIET: SignedDuration = SignedDuration::from_mins(5);
-/// A node that came of age has its turn within its grace, and is drained: one that something holds for longer excuses no other writes.
+/// A node that came of age has its turn within its grace, and is drained: one that something holds for longer excuses no other writes,
+/// until it has gone.
 const LEAVES_FOR_AGE: SignedDuration = SignedDuration::from_mins(15);
 /// So long after a node that came of age has gone, its pods may still be on their way to where they stay: what was planned for them comes up, and what
 /// is too much then is given up.
@@ -191,16 +193,22 @@ pub struct Report {
 
 /// Tells what is written since nodes come of age, which may never end, from what is written for nothing.
 struct Renewal {
-    /// When a node had last become due to go because of its age.
+    /// When a node had last become due to go because of its age, or had gone that was.
     due: Timestamp,
     /// When something was last written that this cannot have caused.
     other: Timestamp,
+    /// Claims of nodes that were due in the last second.
+    coming: BTreeSet<String>,
 }
 
 impl Renewal {
     fn note(&mut self, world: &World) {
-        let due = |claim| check::promises::due_for(world, claim).is_some_and(|due| due <= LEAVES_FOR_AGE);
-        if world.claims.values().any(due) {
+        let due_for = |claim| check::promises::due_for(world, claim);
+        let lately = world.claims.values().filter_map(due_for).any(|due| due <= LEAVES_FOR_AGE);
+        let coming =
+            world.claims.iter().filter(|(_, claim)| due_for(claim).is_some()).map(|(name, _)| name.clone()).collect();
+        let left = std::mem::replace(&mut self.coming, coming).iter().any(|name| !world.claims.contains_key(name));
+        if lately || left {
             self.due = world.now;
         }
         if world.written == world.now && world.now.duration_since(self.due) > RENEWAL {
@@ -226,7 +234,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         names.iter().map(|name| Replica::start(decisions, name, elected, &world)).collect();
     let rest = world.rest.unwrap_or(QUIET);
     let quiet = |world: &World| world.now.duration_since(world.written) >= rest;
-    let mut renewal = Renewal { due: world.now, other: world.now };
+    let mut renewal = Renewal { due: world.now, other: world.now, coming: BTreeSet::new() };
     // moves that came back rest for ever longer: for twice as long each time
     let patience = PATIENCE + 4 * u32::try_from((rest - QUIET).as_secs()).unwrap_or(0);
     for second in 0..scenario.seconds + patience {
