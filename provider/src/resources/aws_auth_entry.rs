@@ -139,7 +139,7 @@ impl AwsAuthEntry {
                 }
             }
         };
-        let client = session.kube_of(ctx).await?;
+        let client = reached(ctx, &session).await?;
         let note = Note::of(&model.role_arn, mark);
         change(ctx, &client, &doing, &note, &edit).await?;
         if note.mark.is_some() {
@@ -230,7 +230,7 @@ impl Resource for AwsAuthEntry {
         let arn = prior.get("role_arn").as_str().unwrap_or_default();
         let doing = format!("take {arn} out of {NAMESPACE}/{NAME}");
         let note = Note::of(arn, None);
-        change(ctx, &session.kube_of(ctx).await?, &doing, &note, &|roles, _| Ok(roles.remove(arn))).await
+        change(ctx, &reached(ctx, &session).await?, &doing, &note, &|roles, _| Ok(roles.remove(arn))).await
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -267,6 +267,21 @@ fn parse(map: Option<&ConfigMap>) -> Result<MapRoles, Failure> {
         Failure::new(Kind::Invalid, format!("read {NAMESPACE}/{NAME}"), what)
             .with_fix("Correct it with `kubectl -n kube-system edit configmap aws-auth`; it was left as it is.")
     })
+}
+
+/// Gives a client of the cluster; an API server that does not answer is waited for as long as a change of the entries is.
+async fn reached(ctx: &Context, session: &Session) -> Result<Client, Diagnostics> {
+    let begin = Instant::now();
+    loop {
+        match ctx.run(session.kube_of(ctx)).await? {
+            Err(failure)
+                if matches!(failure.kind, Kind::Unreachable | Kind::Throttled) && begin.elapsed() <= PATIENCE =>
+            {
+                ctx.sleep(PAUSE).await?;
+            }
+            found => return Ok(found?),
+        }
+    }
 }
 
 /// Changes the entries. The version that was read is sent along, so that a change of others in between is read again and not lost.

@@ -225,7 +225,12 @@ async fn a_boundary_and_a_key_come_change_and_go() {
 fn a_prefix_makes_a_name_that_fits_and_stays() {
     let Some(sandbox) = Sandbox::find("prefix") else { return };
     let prefix = unique("prefix-");
-    let long = format!("{prefix}{}", "long-".repeat(30));
+    // two of the kinds are roles
+    let prefix_of = |kind: &str| match kind {
+        "karp_fargate_pod_execution_role" => format!("{prefix}pods-"),
+        _ => prefix.clone(),
+    };
+    let long = |kind: &str| format!("{}{}", prefix_of(kind), "long-".repeat(30));
     // What the names of each kind may have, and what else it takes.
     let fargate = format!(
         "  pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn\n  subnet_ids = {:?}\n  selectors = [{{ namespace = \
@@ -239,22 +244,22 @@ fn a_prefix_makes_a_name_that_fits_and_stays() {
         ("karp_interruption_queue", 80, ""),
         ("karp_node_role", 64, ""),
     ];
-    let config = |prefix_of: &dyn Fn(usize) -> Option<String>| {
+    let config = |prefix: &dyn Fn(&str, usize) -> String| {
         let resource = |(kind, longest, more): &(&str, usize, &str)| {
-            let prefix = prefix_of(*longest).map(|prefix| format!("  name_prefix = {prefix:?}\n")).unwrap_or_default();
-            format!("resource {kind:?} \"this\" {{\n{prefix}{more}}}\n")
+            let prefix = prefix(kind, *longest);
+            format!("resource {kind:?} \"this\" {{\n  name_prefix = {prefix:?}\n{more}}}\n")
         };
         sandbox.provider("") + &kinds.iter().map(resource).collect::<String>()
     };
-    let stand = sandbox.stand(&config(&|_| Some(prefix.clone())));
+    let stand = sandbox.stand(&config(&|kind, _| prefix_of(kind)));
     stand.apply();
     stand.assert_empty_plan();
     let name = |kind: &str| stand.attribute(&format!("{kind}.this"), "name").as_str().unwrap().to_owned();
     for (kind, ..) in kinds {
-        assert_eq!(name(kind), format!("{prefix}{}", sandbox.cluster));
+        assert_eq!(name(kind), format!("{}{}", prefix_of(kind), sandbox.cluster));
     }
     // A long one leaves room for what tells names apart.
-    stand.write(&config(&|longest| Some(long[..longest - 9].to_owned())));
+    stand.write(&config(&|kind, longest| long(kind)[..longest - 9].to_owned()));
     let run = stand.apply();
     let replaced = run.changes().iter().filter(|(action, _)| action == "replace").count();
     assert!(replaced == kinds.len() && run.changes().len() == kinds.len(), "{}", run.text);

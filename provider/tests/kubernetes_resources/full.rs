@@ -165,8 +165,8 @@ resource "karp_node_overlay" "priced" {
 "##;
 
 /// What only a configuration says.
-const OWN: [&str; 7] =
-    ["adopt", "allow_downgrade", "annotations", "drain_on_destroy", "force_conflicts", "timeouts", "wait_for_ready"];
+const OWN: [&str; 6] =
+    ["adopt", "allow_downgrade", "drain_on_destroy", "force_conflicts", "timeouts", "wait_for_ready"];
 
 #[test]
 fn what_sets_every_attribute_is_applied_and_read_back_whole() {
