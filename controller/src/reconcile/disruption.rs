@@ -12,8 +12,8 @@ use karp_domain::api::{NodeClaim, labels};
 use karp_domain::catalogue::Price;
 use karp_domain::cluster::{self, Pod, Snapshot};
 use karp_domain::disruption::{
-    Act, Begun, Budgets, Candidate, Cause, Command, Decided, DisruptionPlan, Execution, Failure, Memory, Progress,
-    approve, begun, origin, plan_with, validate_each, wishes,
+    Act, Begun, Budgets, Candidate, Cause, Command, Decided, DisruptionPlan, Execution, Failure, Invalid, Memory,
+    Progress, approve, begun, origin, plan_with, validate_each, wishes,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
@@ -204,14 +204,7 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
     let snapshot = with_room_taken(snapshot);
     match block_in_place(|| approve(&command, &snapshot)) {
         Ok(approvals) => disruption_events::approved(context, &command, &approvals),
-        Err(invalid) => {
-            context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(kind(&command))).inc();
-            tracing::debug!(reason, why = %invalid, "abandoning disruption, it no longer holds");
-            if command.cause.rests() {
-                disruption_events::rejected(context, &command, &invalid);
-            }
-            return;
-        }
+        Err(invalid) => return abandon(context, &command, &invalid),
     }
     command.origin = block_in_place(|| origin(&command, &snapshot));
     log(&command);
@@ -239,6 +232,15 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
     spawn_finish(context, command, replacements, commands);
 }
 
+/// Tells of a command that no longer holds.
+fn abandon(context: &Context, command: &Command, invalid: &Invalid) {
+    context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(kind(command))).inc();
+    tracing::debug!(reason = command.cause.word(), why = %invalid, "abandoning disruption, it no longer holds");
+    if command.cause.rests() {
+        disruption_events::rejected(context, command, invalid);
+    }
+}
+
 /// Checks commands that nothing holds back, with one look at the cluster however many they are, and taints their nodes; what is left to do runs by
 /// itself, each for itself.
 async fn begin_forced(context: &Arc<Context>, forced: Vec<Command>, commands: &mut JoinSet<()>) {
@@ -251,8 +253,7 @@ async fn begin_forced(context: &Arc<Context>, forced: Vec<Command>, commands: &m
     let mut each = Vec::new();
     for (command, answer) in block_in_place(|| validate_each(&forced, &snapshot)) {
         if let Err(invalid) = answer {
-            context.metrics.failed_validations.get_or_create(&ConsolidationLabels::new(kind(command))).inc();
-            tracing::debug!(reason = command.cause.word(), why = %invalid, "abandoning disruption, it no longer holds");
+            abandon(context, command, &invalid);
             continue;
         }
         log(command);
