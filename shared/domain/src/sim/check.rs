@@ -409,9 +409,9 @@ impl Watch {
         }
     }
 
-    /// S-7: when faults have stopped everything finds its place, and then nothing is written but for nodes that come of age. S-11: no taint is left behind. What waits
-    /// for a pod that asks to be left alone, or that its budget never lets go, all pods being ready, waits rightly, and so does a pod while no pool
-    /// may have another node.
+    /// S-7: when faults have stopped everything finds its place, and then nothing is written but for nodes that come of age. S-11: no taint is
+    /// left behind. What waits for a pod that asks to be left alone, or that its budget never lets go, all pods being ready, waits rightly, and so
+    /// does a pod while no pool may have another node.
     pub(super) fn at_the_end(&mut self, world: &World, quiet: bool) {
         let full = promises::no_pool_may_grow(world);
         for pod in world.pods.values().filter(|pod| !(pod.ready || full && pod.node.is_none())) {

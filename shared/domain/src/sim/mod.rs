@@ -203,10 +203,10 @@ struct Renewal {
 
 impl Renewal {
     fn note(&mut self, world: &World) {
-        let due_for = |claim| check::promises::due_for(world, claim);
-        let lately = world.claims.values().filter_map(due_for).any(|due| due <= LEAVES_FOR_AGE);
-        let coming =
-            world.claims.iter().filter(|(_, claim)| due_for(claim).is_some()).map(|(name, _)| name.clone()).collect();
+        let due = world.claims.iter().filter_map(|(name, claim)| Some((name, check::promises::due_for(world, claim)?)));
+        let due: Vec<(&String, SignedDuration)> = due.collect();
+        let lately = due.iter().any(|(_, due)| *due <= LEAVES_FOR_AGE);
+        let coming = due.into_iter().map(|(name, _)| name.clone()).collect();
         let left = std::mem::replace(&mut self.coming, coming).iter().any(|name| !world.claims.contains_key(name));
         if lately || left {
             self.due = world.now;

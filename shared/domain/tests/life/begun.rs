@@ -3,25 +3,28 @@
 use std::sync::Arc;
 
 use karp_domain::api::{NodeClaim, labels};
-use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::Claim;
 use karp_domain::disruption::{Begun, Cause, begun};
-use serde_json::json;
+use karp_domain::scheduling::InFlightNode;
 
-use crate::disrupt::{drifted, on_demand, plan};
-use crate::world::{class, node, pool, running};
+use crate::disrupt::{dear, drifted, on_demand, plan};
+use crate::world::{class, pool};
+
+/// The claim of a planned node, as the API server has it.
+fn made(name: &str, node: &InFlightNode) -> Arc<Claim> {
+    let mut claim = NodeClaim::new(name, node.claim_spec());
+    claim.metadata.labels = Some(node.claim_labels());
+    claim.metadata.annotations = Some(node.annotations.clone());
+    Arc::new(Claim::from_kube(&claim).unwrap())
+}
 
 #[test]
 fn a_replacement_that_was_begun_is_found_again() {
     let mut objects = vec![class(), pool("default", on_demand())];
     objects.extend(drifted("default", "n1", "2026-11-21T11:10:00Z"));
     let (snapshot, plan) = plan(&objects);
-    let node = &plan.commands[0].replacements[0];
-    let mut made = NodeClaim::new("r1", node.claim_spec());
-    made.metadata.labels = Some(node.claim_labels());
-    made.metadata.annotations = Some(node.annotations.clone());
     let mut later = snapshot.clone();
-    later.claims.push(Arc::new(Claim::from_kube(&made).unwrap()));
+    later.claims.push(made("r1", &plan.commands[0].replacements[0]));
 
     let found = begun(&later);
     let candidates = |found: &[Begun]| -> Vec<Arc<str>> {
@@ -50,15 +53,8 @@ fn a_replacement_that_was_begun_is_found_again() {
 
 #[test]
 fn a_cheaper_replacement_that_was_begun_is_found_again_while_its_node_takes_no_pods() {
-    let mut objects = vec![class(), pool("default", json!([]))];
-    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
-    objects.push(running("p", "n1", "1500m", "1Gi"));
-    let (mut snapshot, plan) = plan(&objects);
-    let planned = &plan.commands[0].replacements[0];
-    let mut made = NodeClaim::new("r1", planned.claim_spec());
-    made.metadata.labels = Some(planned.claim_labels());
-    made.metadata.annotations = Some(planned.annotations.clone());
-    snapshot.claims.push(Arc::new(Claim::from_kube(&made).unwrap()));
+    let (mut snapshot, plan) = plan(&dear());
+    snapshot.claims.push(made("r1", &plan.commands[0].replacements[0]));
     assert_eq!(begun(&snapshot), [], "pods may have come that nobody reckoned with");
     for node in &mut snapshot.nodes {
         Arc::make_mut(node).taints.push(labels::disrupted_taint());

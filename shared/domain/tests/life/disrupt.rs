@@ -47,6 +47,14 @@ fn keep(plan: &DisruptionPlan, claim: &str) -> KeepReason {
     }
 }
 
+/// A node on demand whose pod fits on a spot instance that costs less.
+pub(crate) fn dear() -> Vec<Value> {
+    let mut objects = vec![class(), pool("default", json!([]))];
+    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
+    objects.push(running("p", "n1", "1500m", "1Gi"));
+    objects
+}
+
 /// Two nodes of a pool; `pods` run on n1.
 pub(crate) fn two(kind: &str, pods: &[(&str, &str)]) -> Vec<Value> {
     let mut objects = vec![class(), pool("default", on_demand())];
@@ -400,10 +408,7 @@ fn nothing_is_consolidated_while_many_pods_arrive() {
 
 #[test]
 fn on_demand_may_become_spot() {
-    let mut objects = vec![class(), pool("default", json!([]))];
-    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
-    objects.push(running("p", "n1", "1500m", "1Gi"));
-    let (_, plan) = plan(&objects);
+    let (_, plan) = plan(&dear());
     assert_eq!(plan.commands[0].replacements[0].capacity_type(), Some(CapacityType::Spot));
 }
 

@@ -5,15 +5,13 @@ use karp_domain::catalogue::CapacityType;
 use karp_domain::disruption::{Cause, Command, Invalid, plan_disruption, validate, validate_each};
 use serde_json::{Value, json};
 
-use crate::disrupt::{on_demand, plan, two};
+use crate::disrupt::{dear, on_demand, plan, two};
 use crate::world::{TYPES, catalogue, class, node, pool, running, snapshot, with};
 
 /// While a command rests, somebody edits the pool: what was planned to replace the node would drift as soon as it is there.
 #[test]
 fn a_command_is_void_when_its_pool_has_another_template() {
-    let mut objects = vec![class(), pool("default", json!([]))];
-    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
-    objects.push(running("p", "n1", "1500m", "1Gi"));
+    let mut objects = dear();
     let (_, plan) = plan(&objects);
     assert_eq!(plan.commands[0].replacements.len(), 1);
     objects[1] = with(objects[1].clone(), &[("spec.template.metadata.annotations.team", json!("a"))]);
@@ -24,9 +22,7 @@ fn a_command_is_void_when_its_pool_has_another_template() {
 /// While a command rests, a pod comes to the node that must stay in its zone: what was planned may be launched in any other.
 #[test]
 fn a_command_is_void_when_its_replacement_might_be_where_its_pods_cannot() {
-    let mut objects = vec![class(), pool("default", json!([]))];
-    objects.extend(node("n1", "default", "c6g.large", "us-east-1a", CapacityType::OnDemand));
-    objects.push(running("p", "n1", "1500m", "1Gi"));
+    let mut objects = dear();
     let (_, plan) = plan(&objects);
     assert_eq!(validate(&plan.commands[0], &snapshot(&objects, catalogue(TYPES))), Ok(()));
     let late = |name: &str, zone: &str| {
