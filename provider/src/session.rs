@@ -2,6 +2,9 @@
 //!
 //! Building a session contacts nothing. Whatever of the provider block is unknown at plan stays so: asking for a client then answers
 //! [`Kind::NotYetKnown`], and a refresh keeps the prior state with one warning.
+//!
+//! What is asked here is asked on the way to nearly all that the provider does, through dozens of layers of a client. It is boxed, since rustc
+//! refuses futures of more than 128 layers.
 
 mod home;
 
@@ -130,7 +133,7 @@ impl Session {
             let clients = Clients::load(&self.model.aws).await;
             clients.map(Aws::new).map_err(|e| Failure::from_aws("set up the AWS clients", e))
         };
-        self.aws.get_or_try_init(build).await
+        Box::pin(self.aws.get_or_try_init(build)).await
     }
 
     /// Returns the AWS clients of the region that an object lives in: its own `region`, else that of its ARN, else the provider block's.
@@ -152,7 +155,7 @@ impl Session {
             let answer = aws.clients().caller_identity().await;
             answer.map_err(|e| Failure::from_aws("ask AWS whose credentials these are", e))
         };
-        self.identity.get_or_try_init(ask).await
+        Box::pin(self.identity.get_or_try_init(ask)).await
     }
 
     /// Describes an EKS cluster of the provider block's region: asked once for each name.
@@ -182,7 +185,7 @@ impl Session {
                 failure
             })
         };
-        cell.get_or_try_init(ask).await.cloned()
+        Box::pin(cell.get_or_try_init(ask)).await.cloned()
     }
 
     /// Returns a client of the cluster's API server: as `kubernetes` says, else by the EKS cluster `cluster_name` with a token of the
@@ -198,7 +201,7 @@ impl Session {
         {
             return Ok((client.clone(), Arc::clone(home)));
         }
-        let client = self.connect().await?;
+        let client = Box::pin(self.connect()).await?;
         // a new client may lead elsewhere
         let home = Arc::<Home>::default();
         *kept = Some(Connected { client: client.clone(), made: Instant::now(), home: Arc::clone(&home) });

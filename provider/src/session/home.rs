@@ -47,7 +47,7 @@ impl Home {
             Some((at, Err(failure))) if *at >= begin => return Err(failure.clone()),
             _ => {}
         }
-        let answer = ask(client).await;
+        let answer = Box::pin(ask(client)).await;
         *known = Some((Instant::now(), answer.clone()));
         answer
     }
