@@ -7,8 +7,8 @@ use k8s_openapi::api::batch::v1::{JobSpec, JobStatus};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use karp_domain::api::{NodeClassReference, NodePool, NodePoolSpec};
-use karp_domain::cluster::{NODE_CLASS_GROUP, admitted};
+use karp_domain::api::{NodeClassReference, NodePool, NodePoolSpec, labels};
+use karp_domain::cluster::admitted;
 use kube::{Resource, ResourceExt};
 
 use super::world::limit_ranges;
@@ -66,8 +66,11 @@ fn admit_claims(objects: &mut Objects) {
 pub fn ensure_pool(objects: &mut Objects) {
     if objects.pools.is_empty() {
         let mut spec = NodePoolSpec::default();
-        spec.template.spec.node_class_ref =
-            NodeClassReference { group: NODE_CLASS_GROUP.into(), kind: "EC2NodeClass".into(), name: "default".into() };
+        spec.template.spec.node_class_ref = NodeClassReference {
+            group: labels::AWS_GROUP.to_owned(),
+            kind: "EC2NodeClass".into(),
+            name: "default".into(),
+        };
         let pool = NodePool::new("default", spec);
         objects.pools.push(Found { object: Box::new(pool), origin: Origin::new("(no NodePool)".as_ref()) });
     }

@@ -173,7 +173,7 @@ impl Stores {
 
     /// Returns the claim of an instance, if it is one of karp's node classes.
     pub fn claim_of(&self, provider_id: &str) -> Option<Arc<NodeClaim>> {
-        self.any_claim_of(provider_id).filter(|claim| labels::is_ours(&claim.spec.node_class_ref.group))
+        self.any_claim_of(provider_id).filter(|claim| claim.spec.node_class_ref.is_ours())
     }
 
     fn any_claim_of(&self, provider_id: &str) -> Option<Arc<NodeClaim>> {
@@ -195,7 +195,7 @@ impl Stores {
                 pool.map(|pool| pool.spec.template.spec.node_class_ref.clone())
             }
         };
-        class.is_some_and(|class| !labels::is_ours(&class.group))
+        class.is_some_and(|class| !class.is_ours())
     }
 
     /// Returns a pool by name.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use karp_domain::api::{NodeClaim, labels};
+use karp_domain::api::NodeClaim;
 use karp_domain::interruption::{Cause, Health, Impairment, Onsets, Recall, Verdict};
 use karp_domain::lifecycle::{self, Ward};
 use kube::ResourceExt;
@@ -37,9 +37,10 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 }
 
 async fn pass(context: &Context, onsets: &mut Onsets) {
-    let ours = context.stores.claims.state_filter(|claim| {
-        labels::is_ours(&claim.spec.node_class_ref.group) && node_claim::provider_id(claim).is_some()
-    });
+    let ours = context
+        .stores
+        .claims
+        .state_filter(|claim| claim.spec.node_class_ref.is_ours() && node_claim::provider_id(claim).is_some());
     if ours.is_empty() {
         return onsets.miss();
     }
@@ -133,7 +134,7 @@ fn count(context: &Context, category: &str) {
 
 #[cfg(test)]
 mod tests {
-    use karp_domain::api::NodeClaimSpec;
+    use karp_domain::api::{NodeClaimSpec, labels};
     use karp_domain::interruption::Check;
 
     use super::*;

@@ -166,7 +166,7 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
         Err(why)
             if is_true(&claim, conditions::REGISTERED)
                 && claim.metadata.deletion_timestamp.is_none()
-                && labels::is_ours(&claim.spec.node_class_ref.group)
+                && claim.spec.node_class_ref.is_ours()
                 && interruption::recalled(&claim).is_none() =>
         {
             return Err(why.into());

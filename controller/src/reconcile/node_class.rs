@@ -120,9 +120,10 @@ fn status(class: &Ec2NodeClass, resolved: Resolved, now: Timestamp) -> Ec2NodeCl
 /// Lets a class go once no claim uses it and what was made for it is gone.
 async fn finalize(class: &Ec2NodeClass, context: &Context) -> Result<Action, Error> {
     let name = class.name_any();
-    let claims = context.stores.claims.state_filter(|claim| {
-        labels::is_ours(&claim.spec.node_class_ref.group) && claim.spec.node_class_ref.name == name
-    });
+    let claims = context
+        .stores
+        .claims
+        .state_filter(|claim| claim.spec.node_class_ref.is_ours() && claim.spec.node_class_ref.name == name);
     if !claims.is_empty() {
         let names = super::provisioning::listing(claims.iter().map(|claim| claim.name_any()));
         context.events.publish(

@@ -50,7 +50,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 }
 
 async fn reconcile(pool: Arc<NodePool>, context: Arc<Context>) -> Result<Action, Error> {
-    if !labels::is_ours(&pool.spec.template.spec.node_class_ref.group) {
+    if !pool.spec.template.spec.node_class_ref.is_ours() {
         return Ok(Action::await_change());
     }
     if pool.metadata.deletion_timestamp.is_some() {

@@ -97,7 +97,7 @@ impl DataSource for Nodes {
 
 /// Describes a NodeClaim; nothing for one of another cloud.
 fn describe(claim: &NodeClaim) -> Option<Found> {
-    if claim.spec.node_class_ref.group != labels::AWS_GROUP {
+    if !claim.spec.node_class_ref.is_ours() {
         return None;
     }
     let status = claim.status.clone().unwrap_or_default();

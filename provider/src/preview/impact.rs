@@ -77,7 +77,7 @@ pub fn class_impact(
     let name = after.name_any();
     let of_class = |claim: &&NodeClaim| {
         let class = &claim.spec.node_class_ref;
-        class.group == labels::AWS_GROUP && class.name == name
+        class.is_ours() && class.name == name
     };
     let own: Vec<&NodeClaim> = claims.iter().filter(of_class).collect();
     let change = ClassChange::of(before, after);

@@ -92,7 +92,7 @@ pub async fn left(client: &Client, selector: &str, ask: Ask) -> Result<Left, Err
 /// Nodes are told by their class: those of EKS Auto Mode have a pool too, and are none of ours.
 pub async fn left_of_all(client: &Client, ask: Ask) -> Result<Left, Error> {
     let mut claims = listed::<NodeClaim>(client, &ListParams::default()).await?;
-    claims.retain(is_ours);
+    claims.retain(|claim| claim.spec.node_class_ref.is_ours());
     left_with(client, &claims, &ListParams::default().labels(labels::EC2_NODE_CLASS), ask).await
 }
 
@@ -123,10 +123,6 @@ async fn left_with(client: &Client, claims: &[NodeClaim], nodes: &ListParams, as
         staying: staying.len() - asked,
         overdue: names(leaving.into_iter().filter(is_overdue)),
     })
-}
-
-fn is_ours(claim: &NodeClaim) -> bool {
-    claim.spec.node_class_ref.group == labels::AWS_GROUP
 }
 
 /// Pools and classes that are deleted and wait for a controller to take them away.
@@ -227,14 +223,14 @@ pub async fn pools(client: &Client) -> Result<Vec<String>, Error> {
 
 async fn our_pools(client: &Client) -> Result<Vec<NodePool>, Error> {
     let mut pools = listed::<NodePool>(client, &ListParams::default()).await?;
-    pools.retain(|pool| pool.spec.template.spec.node_class_ref.group == labels::AWS_GROUP);
+    pools.retain(|pool| pool.spec.template.spec.node_class_ref.is_ours());
     Ok(pools)
 }
 
 /// Names the NodeClaims that the controller is responsible for.
 pub async fn live(client: &Client) -> Result<Vec<String>, Error> {
     let claims = listed::<NodeClaim>(client, &ListParams::default()).await?;
-    Ok(names(claims.iter().filter(|claim| is_ours(claim))))
+    Ok(names(claims.iter().filter(|claim| claim.spec.node_class_ref.is_ours())))
 }
 
 /// The leases by which controllers lead, in any namespace, as one wait sees them.

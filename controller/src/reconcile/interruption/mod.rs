@@ -86,7 +86,7 @@ async fn handle(context: &Context, returning: &Mutex<Returning>, queued: QueueMe
 /// Says whether some claim of ours does not say yet which instance it has.
 fn is_launching(context: &Context) -> bool {
     let waits = |claim: &NodeClaim| {
-        labels::is_ours(&claim.spec.node_class_ref.group)
+        claim.spec.node_class_ref.is_ours()
             && claim.metadata.deletion_timestamp.is_none()
             && node_claim::provider_id(claim).is_none()
     };
@@ -96,9 +96,10 @@ fn is_launching(context: &Context) -> bool {
 /// Returns our claim of an instance, by the instance's id alone.
 pub fn claim_of(context: &Context, instance_id: &str) -> Option<Arc<NodeClaim>> {
     let ends = |id: &str| id.rsplit('/').next() == Some(instance_id);
-    context.stores.claims.find(|claim| {
-        labels::is_ours(&claim.spec.node_class_ref.group) && node_claim::provider_id(claim).is_some_and(ends)
-    })
+    context
+        .stores
+        .claims
+        .find(|claim| claim.spec.node_class_ref.is_ours() && node_claim::provider_id(claim).is_some_and(ends))
 }
 
 async fn act(context: &Context, message: &Message, notice: &Notice, claim: &NodeClaim) -> Result<(), Error> {

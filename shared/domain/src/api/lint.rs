@@ -36,7 +36,7 @@ pub fn node_pool(pool: &Value) -> Vec<Finding> {
     let mut found = taints(&template["spec"]);
     let group = template["spec"]["nodeClassRef"]["group"].as_str();
     // What the nodes of other clouds can be is not known here.
-    let cloud = if group.is_none_or(|group| group == labels::AWS_GROUP) { Cloud::Ours } else { Cloud::Foreign };
+    let cloud = if group.is_none_or(labels::is_ours) { Cloud::Ours } else { Cloud::Foreign };
     found.extend(requirements(&template["spec"]["requirements"], "spec.template.spec.requirements", cloud));
     found.extend(label_keys(&template["metadata"]["labels"]));
     if cloud == Cloud::Ours {

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rules;
+use super::{labels, rules};
 use crate::requirement::{Operator, ParseRequirementError, Requirement, Requirements};
 use crate::taint::{Taint, TaintEffect};
 
@@ -28,6 +28,14 @@ pub struct NodeClassReference {
     /// Name of the node class.
     #[schemars(extend("x-kubernetes-validations" = rules::not_empty("name")))]
     pub name: String,
+}
+
+impl NodeClassReference {
+    /// Says whether karp acts on what has this class; another provider does otherwise.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        labels::is_ours(&self.group)
+    }
 }
 
 /// A taint as the API writes it.

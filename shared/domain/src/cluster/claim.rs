@@ -23,6 +23,14 @@ pub struct ClassRef {
     pub name: Arc<str>,
 }
 
+impl ClassRef {
+    /// Says whether karp acts on what has this class; another provider does otherwise.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        labels::is_ours(&self.group)
+    }
+}
+
 /// Describes a NodeClaim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {

@@ -36,7 +36,7 @@ pub use limit_range::{LimitRange, admitted};
 pub use node::{Node, Readiness, is_ephemeral};
 pub use nomination::{MOST_NOMINATED, compete, nominated};
 pub use pod::{CRITICAL_PRIORITY, Digest, Owner, Phase, Pod, PodKey};
-pub use pool::{NODE_CLASS_GROUP, Pool, budgets};
+pub use pool::{Pool, budgets};
 pub use protection::{DoNotDisrupt, Protection};
 pub use shape::{Feature, Shape, is_resized};
 pub(crate) use shape::{NAME_FIELD, NAMES, NEW_NAME};

@@ -17,9 +17,6 @@ use crate::requirement::{Operator, Requirement, Requirements, Torn};
 use crate::resources::Resources;
 use crate::taint::Taint;
 
-/// API group of the node classes that karp acts on; pools of any other group are foreign and never touched.
-pub const NODE_CLASS_GROUP: &str = "karpenter.k8s.aws";
-
 /// Describes a NodePool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
@@ -95,7 +92,7 @@ impl Pool {
             requirements.add_noting(Requirement::only(key, [value.as_str()]), &mut torn);
         }
         requirements.add(Requirement::only(labels::NODE_POOL, [name]));
-        if &*class.group == NODE_CLASS_GROUP {
+        if class.is_ours() {
             requirements.add(Requirement::only(labels::EC2_NODE_CLASS, [&*class.name]));
         }
         let status = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
@@ -134,9 +131,9 @@ impl Pool {
         self.replicas.is_some()
     }
 
-    /// Says whether karp may act on the pool.
+    /// Says whether karp may act on the pool: one whose class is another provider's is never touched.
     pub fn is_ours(&self) -> bool {
-        &*self.class.group == NODE_CLASS_GROUP
+        self.class.is_ours()
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::candidate::is_ours;
 use super::execution::REPLACEMENT_LIMIT;
 use super::{Candidate, Cause, Command};
 use crate::api::{conditions, labels};
@@ -91,7 +90,7 @@ fn one(snapshot: &Snapshot, purpose: &str, mut replacements: Vec<Arc<str>>) -> O
 
 /// The claims of karp's nodes that are not on their way out.
 fn live(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<Claim>> {
-    snapshot.claims.iter().filter(|claim| claim.deleting.is_none() && is_ours(&claim.class))
+    snapshot.claims.iter().filter(|claim| claim.deleting.is_none() && claim.class.is_ours())
 }
 
 /// Says whether new pods are kept off a candidate.

@@ -10,8 +10,8 @@ use super::{Candidate, Cause, KeepReason, Verdict};
 use crate::api::{conditions, labels};
 use crate::catalogue::{CapacityType, Price};
 use crate::cluster::{
-    Claim, ClassRef, ExpirationGrace, Host, Node, Owner, Pod, PodKey, Pool, Readiness, Reason, Snapshot, Volumes,
-    allowed, blocking,
+    Claim, ExpirationGrace, Host, Node, Owner, Pod, PodKey, Pool, Readiness, Reason, Snapshot, Volumes, allowed,
+    blocking,
 };
 use crate::lifecycle::{Ailment, Ward};
 use crate::scheduling::{InFlightNode, Problem, Solution, Target, solve_problem, successor};
@@ -86,7 +86,7 @@ impl<'a> Field<'a> {
         for (at, state) in problem.hosts.iter().enumerate() {
             // A node whose claim is gone may still be on its way out: it takes of the budget, too.
             count(&mut counts, &state.host);
-            let Some(claim) = state.host.claim.clone().filter(|claim| is_ours(&claim.class)) else { continue };
+            let Some(claim) = state.host.claim.clone().filter(|claim| claim.class.is_ours()) else { continue };
             let pods = state.host.node.as_ref().and_then(|node| problem.pods_by_node.get(&node.name));
             let pods = pods.map(Vec::as_slice).unwrap_or_default();
             let target = match &state.host.node {
@@ -222,10 +222,6 @@ fn left(counts: &BTreeMap<Arc<str>, Counts>, pool: &Pool, reason: Reason, now: T
     allowed(&pool.budgets, reason, counts.total, now).saturating_sub(counts.disrupting)
 }
 
-pub(super) fn is_ours(class: &ClassRef) -> bool {
-    &*class.group == crate::cluster::NODE_CLASS_GROUP
-}
-
 /// The base of a budget: initialized nodes. Those that are going or not ready use it up; so does one that is going and was not seen to be
 /// initialized, since it may have been a moment ago.
 fn count(counts: &mut BTreeMap<Arc<str>, Counts>, host: &Host) {
@@ -290,7 +286,7 @@ fn price(snapshot: &Snapshot, claim: &Claim, host: &Host) -> Option<Price> {
 
 /// Answers what karp's nodes cost per hour, those whose price is known.
 pub(super) fn price_of(snapshot: &Snapshot) -> Price {
-    let ours = |host: &Host| host.claim.clone().filter(|claim| is_ours(&claim.class));
+    let ours = |host: &Host| host.claim.clone().filter(|claim| claim.class.is_ours());
     let known = |host: &Host| ours(host).and_then(|claim| price(snapshot, &claim, host));
     snapshot.hosts().iter().filter_map(known).sum()
 }

@@ -166,7 +166,7 @@ impl Collector {
             let metadata = &claim.metadata;
             let pooled = metadata.labels.as_ref().is_some_and(|all| all.contains_key(labels::NODE_POOL));
             metadata.deletion_timestamp.is_none()
-                && claim.spec.node_class_ref.group == labels::AWS_GROUP
+                && claim.spec.node_class_ref.is_ours()
                 && (pooled || metadata.owner_references.is_none())
         };
         let without_instance = |claim: &Arc<NodeClaim>| {

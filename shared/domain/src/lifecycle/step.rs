@@ -94,7 +94,7 @@ impl Timeout {
 ///
 /// A claim that cannot be read otherwise still has a next step, so that it keeps its time limits and can always end.
 pub fn next(claim: &NodeClaim, node: Option<&Node>, quiet: Option<SignedDuration>, now: Timestamp) -> Next {
-    if claim.spec.node_class_ref.group != labels::AWS_GROUP {
+    if !claim.spec.node_class_ref.is_ours() {
         return Next { step: Step::Leave, look: None };
     }
     if claim.metadata.deletion_timestamp.is_some() {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::Misfit;
 use crate::api::{NodeClaimSpec, NodeClassReference, ResourceRequests, labels, requirement_specs};
 use crate::catalogue::{CapacityType, Price, RankedOffering};
-use crate::cluster::{Claim, ClassRef, Feature, NODE_CLASS_GROUP, PodKey, Snapshot, VolumeProblem};
+use crate::cluster::{Claim, ClassRef, Feature, PodKey, Snapshot, VolumeProblem};
 use crate::requirement::Requirements;
 use crate::resources::Resources;
 use crate::taint::Taint;
@@ -214,7 +214,8 @@ impl fmt::Display for Refusal {
             Refusal::NoPools => f.write_str("there is no NodePool"),
             Refusal::ForeignPools { pools, groups } => write!(
                 f,
-                "there is no NodePool with a node class of {NODE_CLASS_GROUP}: {} {} one of {}",
+                "there is no NodePool with a node class of {}: {} {} one of {}",
+                labels::AWS_GROUP,
                 pools.join(", "),
                 if pools.len() == 1 { "has" } else { "have" },
                 groups.join(" or ")
