@@ -6,6 +6,7 @@ mod consolidation;
 mod decided;
 mod enact;
 mod execution;
+mod matching;
 mod memory;
 mod plan;
 mod purse;

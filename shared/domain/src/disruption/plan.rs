@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::begun::Purpose;
 use super::candidate::{Entry, Field};
 use super::consolidation::{Move, cheaper, renew};
+use super::matching::all_find_one;
 use super::memory::{Origin, Rank, Resume, Turn};
 use super::purse::Purse;
 use super::sets::{Found, Search};
@@ -417,24 +418,21 @@ fn covers(needed: &[InFlightNode], planned: &[InFlightNode]) -> bool {
     if needed.len() != planned.len() {
         return false;
     }
-    let mut left: Vec<(&InFlightNode, BTreeSet<Arc<str>>)> =
-        needed.iter().map(|node| (node, node.instance_types().into_iter().collect())).collect();
-    planned.iter().all(|node| {
-        let types = node.instance_types();
-        let fits = left.iter().position(|(other, now)| {
-            other.pool == node.pool
-                && other.template() == node.template()
-                && types.iter().all(|t| now.contains(t))
-                && is_within(&node.requirements, &other.requirements)
-        });
-        fits.map(|at| left.swap_remove(at)).is_some()
+    let types = |nodes: &[InFlightNode]| -> Vec<BTreeSet<Arc<str>>> {
+        nodes.iter().map(|node| node.instance_types().into_iter().collect()).collect()
+    };
+    let (before, now) = (types(planned), types(needed));
+    all_find_one(planned.len(), |one, other| {
+        let (node, wanted) = (&planned[one], &needed[other]);
+        wanted.pool == node.pool
+            && wanted.template() == node.template()
+            && before[one].is_subset(&now[other])
+            && is_within(&node.requirements, &wanted.requirements)
     })
 }
 
 /// Says whether all that meets `narrow` meets `wide`, types aside, which are compared by what can be bought.
 fn is_within(narrow: &Requirements, wide: &Requirements) -> bool {
-    wide.iter().filter(|wanted| wanted.key() != labels::INSTANCE_TYPE).all(|wanted| {
-        let own = narrow.get(wanted.key());
-        own.is_some_and(|own| own.intersection(wanted).with_min_values(None) == own.clone().with_min_values(None))
-    })
+    let mut asked = wide.iter().filter(|wanted| wanted.key() != labels::INSTANCE_TYPE);
+    asked.all(|wanted| narrow.get(wanted.key()).is_some_and(|own| own.is_within(wanted)))
 }

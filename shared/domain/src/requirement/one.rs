@@ -227,6 +227,25 @@ impl Requirement {
         self.admits_absence() && other.admits_absence() || self.intersects(other)
     }
 
+    /// Returns whether whatever satisfies this satisfies the other too; both must be of one key. How many values must stay possible is not asked.
+    #[must_use]
+    pub fn is_within(&self, wider: &Self) -> bool {
+        if self.is_impossible() {
+            return true;
+        }
+        if self.admits_absence() && !wider.admits_absence() {
+            return false;
+        }
+        match (&self.values, &wider.values) {
+            (ValueSet::Only(own), _) => own.iter().all(|value| wider.admits(value)),
+            // of each number there are any spellings
+            (ValueSet::Except(_), ValueSet::Only(_)) => false,
+            (ValueSet::Except(_), ValueSet::Except(theirs)) => {
+                self.bounds.is_within(&wider.bounds) && !theirs.iter().any(|value| self.admits(value))
+            }
+        }
+    }
+
     /// Returns whether a value satisfies both, without building the intersection.
     #[must_use]
     pub fn intersects(&self, other: &Self) -> bool {

@@ -156,6 +156,14 @@ impl Bounds {
         self.gte.is_none_or(|low| number >= low) && self.lte.is_none_or(|high| number <= high)
     }
 
+    /// Returns whether all that lies within lies within the other, too.
+    #[must_use]
+    pub fn is_within(&self, wider: &Self) -> bool {
+        let (low, high) =
+            (|bounds: &Self| bounds.gte.unwrap_or(i64::MIN), |bounds: &Self| bounds.lte.unwrap_or(i64::MAX));
+        wider.is_none() || !self.is_none() && low(self) >= low(wider) && high(self) <= high(wider)
+    }
+
     /// Returns the tighter of both ends.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {

@@ -226,6 +226,20 @@ proptest! {
     }
 
     #[test]
+    fn one_is_within_another_where_each_label_that_satisfies_it_satisfies_both(all in expressions(), more in expressions()) {
+        let universe = universe();
+        let (one, other) = (read(&all), read(&more));
+        let holds = |all: &[&Expression], label: Option<&str>| all.iter().all(|expression| expression.holds(label));
+        for key in keys(&all).intersection(&keys(&more)) {
+            let (narrow, wide) = (on(&all, key), on(&more, key));
+            let mut witnesses = universe.iter().map(Option::as_deref).filter(|label| holds(&narrow, *label));
+            let expected = witnesses.all(|label| holds(&wide, label));
+            let (a, b) = (one.get(key).unwrap(), other.get(key).unwrap());
+            prop_assert_eq!(a.is_within(b), expected, "{} within {}", a, b);
+        }
+    }
+
+    #[test]
     fn compatible_is_what_a_node_of_these_requirements_can_become(pool in expressions(), pod in expressions()) {
         let universe = universe();
         let (offered, wanted) = (read(&pool), read(&pod));

@@ -3,6 +3,7 @@
 use karp_domain::api::labels;
 use karp_domain::catalogue::CapacityType;
 use karp_domain::disruption::{Cause, Command, Invalid, plan_disruption, validate, validate_each};
+use karp_domain::scheduling::InFlightNode;
 use serde_json::{Value, json};
 
 use crate::disrupt::{dear, on_demand, plan, two};
@@ -31,6 +32,37 @@ fn a_command_is_void_when_its_replacement_might_be_where_its_pods_cannot() {
     objects.push(late("late", "us-east-1a"));
     let now = validate(&plan.commands[0], &snapshot(&objects, catalogue(TYPES)));
     assert!(matches!(now, Err(Invalid::OtherReplacement { .. })), "{now:?}");
+}
+
+/// Of several replacements some are bound to a zone and one is not: each is found again, whichever is looked at first.
+#[test]
+fn a_command_whose_replacements_differ_in_what_binds_them_holds() {
+    let mut only = on_demand();
+    only.as_array_mut()
+        .unwrap()
+        .push(json!({"key": labels::INSTANCE_TYPE, "operator": "In", "values": ["m7i.xlarge"]}));
+    let mut objects = vec![class(), pool("default", only)];
+    objects.extend(node("n1", "default", "m7i.8xlarge", "us-east-1a", CapacityType::OnDemand));
+    let bound = json!({ (labels::ZONE): "us-east-1a" });
+    for name in ["data-0", "data-1"] {
+        objects.push(with(running(name, "n1", "3", "1Gi"), &[("spec.nodeSelector", bound.clone())]));
+    }
+    objects.push(running("web", "n1", "3", "1Gi"));
+    let drifted = json!({"type": "Drifted", "status": "True", "reason": "RequirementsDrifted", "lastTransitionTime": "2026-11-21T11:30:00Z"});
+    let claim = objects.iter_mut().find(|object| object["kind"] == "NodeClaim").unwrap();
+    claim["status"]["conditions"].as_array_mut().unwrap().push(drifted);
+    let (_, plan) = plan(&objects);
+    let command = &plan.commands[0];
+    assert_eq!((command.cause, command.replacements.len()), (Cause::Drifted, 3));
+    let zones = |node: &InFlightNode| node.requirements.get(labels::ZONE).and_then(|zone| zone.single().cloned());
+    let bound = command.replacements.iter().filter(|node| zones(node).is_some()).count();
+    assert_eq!(bound, 2, "{:?}", command.replacements);
+    // whoever planned them put them in any order
+    for turn in 0..3 {
+        let mut turned = command.clone();
+        turned.replacements.rotate_left(turn);
+        assert_eq!(validate(&turned, &snapshot(&objects, catalogue(TYPES))), Ok(()), "{turn}");
+    }
 }
 
 /// What goes by force is checked together, each by itself.
