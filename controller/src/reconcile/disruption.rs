@@ -1,5 +1,7 @@
 //! Disruption: plan, let the decision rest, check it on a fresh snapshot, launch what replaces the nodes, and let them go.
 
+mod forced;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +15,7 @@ use karp_domain::catalogue::Price;
 use karp_domain::cluster::{self, Pod, Snapshot};
 use karp_domain::disruption::{
     Act, Begun, Budgets, Candidate, Cause, Command, Decided, DisruptionPlan, Execution, Failure, Invalid, Memory,
-    Progress, approve, begun, origin, plan_with, validate_each, wishes,
+    Progress, approve, begun, origin, plan_with, wishes,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
@@ -71,11 +73,11 @@ impl Running {
         self.claims().contains_key(claim)
     }
 
-    /// Says whether one of a command's nodes goes already by another that waits for nothing: what is too old is found again until its claim goes.
+    /// Says whether one of a command's nodes goes already by the same force: what is too old or ill is found again until its claim goes.
     fn ends(&self, command: &Command) -> bool {
         let running = self.claims();
-        let goes = |candidate: &Candidate| running.get(&candidate.claim) == Some(&Cause::Expired);
-        command.cause == Cause::Expired && command.candidates.iter().any(goes)
+        let goes = |candidate: &Candidate| running.get(&candidate.claim) == Some(&command.cause);
+        command.cause.budget().is_none() && command.candidates.iter().any(goes)
     }
 }
 
@@ -173,7 +175,7 @@ async fn pass(context: &Arc<Context>, decided: &mut Decided, commands: &mut Join
     let due = decided.take(new, Timestamp::now());
     let (forced, others): (Vec<Command>, Vec<Command>) =
         due.into_iter().partition(|command| command.cause.budget().is_none());
-    begin_forced(context, forced, commands).await;
+    forced::begin(context, forced, commands).await;
     for command in others {
         begin(context, command, decided, commands).await;
     }
@@ -238,38 +240,6 @@ fn abandon(context: &Context, command: &Command, invalid: &Invalid) {
     tracing::debug!(reason = command.cause.word(), why = %invalid, "abandoning disruption, it no longer holds");
     if command.cause.rests() {
         disruption_events::rejected(context, command, invalid);
-    }
-}
-
-/// Checks commands that nothing holds back, with one look at the cluster however many they are, and taints their nodes; what is left to do runs by
-/// itself, each for itself.
-async fn begin_forced(context: &Arc<Context>, forced: Vec<Command>, commands: &mut JoinSet<()>) {
-    if forced.is_empty() {
-        return;
-    }
-    // no plan is made until all of the nodes are seen to leave: their pods are planned for together
-    let planning = context.planning.lock().await;
-    let snapshot = context.snapshot().await;
-    let mut each = Vec::new();
-    for (command, answer) in block_in_place(|| validate_each(&forced, &snapshot)) {
-        if let Err(invalid) = answer {
-            abandon(context, command, &invalid);
-            continue;
-        }
-        log(command);
-        count(context, command);
-        context.running.add(command);
-        each.push(async move { (command, taint(context, command).await) });
-    }
-    let tainted: Vec<(&Command, Result<(), Failure>)> = stream::iter(each).buffered(AT_ONCE).collect().await;
-    drop(planning);
-    for (command, tainted) in tainted {
-        if let Err(failure) = tainted {
-            roll_back(context, command, Replacements::Delete(&[]), &failure).await;
-            context.running.remove(command);
-            continue;
-        }
-        spawn_finish(context, command.clone(), Vec::new(), commands);
     }
 }
 
@@ -500,9 +470,17 @@ enum Replacements<'a> {
     Keep(&'a [Arc<str>]),
 }
 
+impl Replacements<'_> {
+    /// Answers Karpenter's word for the command; one that a process before this one began does not say any more what it plans to launch.
+    fn decision(&self, command: &Command) -> &'static str {
+        let (Self::Delete(names) | Self::Keep(names)) = self;
+        if names.is_empty() { command.decision() } else { "replace" }
+    }
+}
+
 /// Takes a command back: new pods may come again, and what was made for nothing goes.
 async fn roll_back(context: &Context, command: &Command, replacements: Replacements<'_>, why: &Failure) {
-    let labels = DecisionLabels::new(command.decision(), command.cause.word(), kind(command));
+    let labels = DecisionLabels::new(replacements.decision(command), command.cause.word(), kind(command));
     context.metrics.queue_failures.get_or_create(&labels).inc();
     context.running.memory().failed(command, Timestamp::now());
     tracing::warn!(reason = command.cause.word(), %why, "failed to disrupt node(s), rolling back");
@@ -603,26 +581,78 @@ fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
+    use super::super::testing::Server;
     use super::*;
 
-    #[test]
-    fn commands_are_remembered_while_they_run() {
+    fn command() -> Command {
         let candidate = Candidate { claim: "a".into(), uid: "u".into(), node: None, pool: "p".into(), price: None };
-        let command = Command {
+        Command {
             cause: Cause::Empty,
             candidates: vec![candidate],
             placements: Vec::new(),
             replacements: Vec::new(),
             origin: None,
-        };
+        }
+    }
+
+    #[test]
+    fn commands_are_remembered_while_they_run() {
+        let command = command();
         let running = Running::default();
         running.add(&command);
         assert!(running.contains("a") && !running.contains("b") && !running.ends(&command));
-        let expired = Command { cause: Cause::Expired, ..command.clone() };
-        assert!(!running.ends(&expired), "age does not wait for another command");
-        running.add(&expired);
-        assert!(running.ends(&expired), "once is enough");
+        for cause in [Cause::Expired, Cause::Unhealthy] {
+            let forced = Command { cause, ..command.clone() };
+            assert!(!running.ends(&forced), "force does not wait for another command");
+            running.add(&forced);
+            assert!(running.ends(&forced), "once is enough");
+        }
         running.remove(&command);
         assert!(!running.contains("a"));
+    }
+
+    #[tokio::test]
+    async fn a_command_that_panics_frees_its_nodes() {
+        let context = Server::default().context().await;
+        context.running.add(&command());
+        let run = Run(context.clone(), command());
+        let mut commands = JoinSet::new();
+        commands.spawn(async move {
+            let _run = run;
+            panic!("a fault");
+        });
+        assert!(commands.join_next().await.expect("one").expect_err("it panicked").is_panic());
+        assert!(!context.running.contains("a"));
+        assert!(context.disrupt.notified().now_or_never().is_some(), "a pass is asked for");
+    }
+
+    #[tokio::test]
+    async fn a_replacement_that_no_watch_has_shown_is_taken_back_by_its_name() {
+        let server = Server::default();
+        let context = server.context().await;
+        let made = |name: &str| {
+            let metadata = json!({ "name": name, "uid": name, "annotations": { (labels::REPLACES): "{}" } });
+            let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+            let spec = json!({ "requirements": [], "nodeClassRef": class });
+            json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": metadata, "spec": spec })
+        };
+        // made after the caches were filled; of the last one the creation was not answered, and it never came to be
+        server.put(made("b"));
+        server.put(made("c"));
+        let names: Vec<Arc<str>> = ["b", "never"].map(Arc::from).into();
+        roll_back(&context, &command(), Replacements::Delete(&names), &Failure::ReplacementGone).await;
+        assert_eq!(server.asked("GET nodeclaims/b"), 1);
+        assert_eq!(server.asked("DELETE nodeclaims/b"), 1);
+        assert_eq!(server.asked("GET nodeclaims/never"), 1);
+        assert_eq!(server.asked("DELETE nodeclaims/never"), 0);
+        take_back(&context, Replacements::Keep(&["c".into()])).await;
+        assert_eq!(server.asked("DELETE nodeclaims/c"), 0, "one that is under way stays");
+        assert_eq!(
+            server.get("nodeclaims/c")["metadata"]["annotations"],
+            json!({}),
+            "and is made for nothing any more"
+        );
     }
 }

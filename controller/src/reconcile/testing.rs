@@ -42,6 +42,8 @@ struct State {
     asked: Vec<String>,
     /// Answers to what is asked so, in turn; without a code, there is none.
     answers: Vec<(String, Option<u16>, Value)>,
+    /// What is never answered.
+    stalled: Vec<String>,
 }
 
 impl Server {
@@ -72,6 +74,11 @@ impl Server {
     /// Answers something that will be asked so, once; without a code, the connection breaks.
     pub fn answer(&self, asked: &str, code: Option<u16>, body: Value) {
         self.state(|state| state.answers.push((asked.to_owned(), code, body)));
+    }
+
+    /// Leaves whatever is asked so without an answer.
+    pub fn stall(&self, asked: &str) {
+        self.state(|state| state.stalled.push(asked.to_owned()));
     }
 
     /// Counts how often something was asked.
@@ -147,6 +154,9 @@ impl Server {
                 let field = query.split('&').find_map(|part| part.strip_prefix("fieldSelector="));
                 let field = field.map(|field| format!("?{}", field.replace("%3D", "="))).unwrap_or_default();
                 let asked = format!("{} {}{field}", parts.method, key(parts.uri.path()));
+                if server.state(|state| state.stalled.contains(&asked)) {
+                    std::future::pending::<()>().await;
+                }
                 let body = body.collect_bytes().await?;
                 let (code, answer) = server.respond(&asked, serde_json::from_slice(&body).unwrap_or_default())?;
                 let response = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));

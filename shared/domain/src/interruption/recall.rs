@@ -94,7 +94,8 @@ pub enum Next {
 
 impl Recall {
     /// Makes the recall that a message announces, received at `now`. A time that lies ahead is not believed: the own clock is slow then, and to
-    /// wait by it would be to wait beyond the instance's end.
+    /// wait by it would be to wait beyond the instance's end. One that lies behind is believed, though the own clock may be fast: how long a
+    /// message was on its way nobody tells, and a drain that begins too early loses less than one that begins too late.
     pub fn announced(cause: Cause, at: Option<Timestamp>, now: Timestamp) -> Self {
         Self { cause, at: at.map_or(now, |at| at.min(now)) }
     }
