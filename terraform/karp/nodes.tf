@@ -108,6 +108,7 @@ resource "karp_node_pool" "this" {
   weight           = each.value.weight
   replicas         = each.value.replicas
   annotations      = each.value.pool_annotations
+  labels           = each.value.pool_labels
   drain_on_destroy = each.value.drain_on_destroy
   teardown         = karp_teardown.this.id
   timeouts         = each.value.timeouts

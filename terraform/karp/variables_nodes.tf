@@ -85,9 +85,10 @@ variable "node_pools" {
       min_values = optional(number)
     })), [])
 
-    labels                   = optional(map(string))
+    labels                   = optional(map(string)) # of the nodes
     annotations              = optional(map(string)) # of the nodes
     pool_annotations         = optional(map(string)) # of the pool, such as karp.sh/consolidation-floor
+    pool_labels              = optional(map(string)) # of the pool, to select it by
     taints                   = optional(list(object({ key = string, effect = string, value = optional(string) })))
     startup_taints           = optional(list(object({ key = string, effect = string, value = optional(string) })))
     expire_after             = optional(string, "720h")

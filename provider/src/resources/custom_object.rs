@@ -3,6 +3,7 @@
 mod attributes;
 mod foresight;
 mod kind;
+mod metadata;
 mod reads;
 
 use std::future::Future;
@@ -15,10 +16,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, Schema, Value};
 
-pub use self::attributes::{adopt, annotations, bare, force_conflicts, named, teardown, wait_for_ready};
+pub use self::attributes::{adopt, bare, force_conflicts, named, teardown, wait_for_ready};
 pub use self::foresight::{name_of, seen};
 pub use self::kind::CustomKind;
 use self::kind::Met;
+pub use self::metadata::metadata;
 use super::departure::{Departure, End};
 use super::node_claims;
 use crate::aws::Origin;
@@ -81,7 +83,7 @@ impl CustomObject {
         let refused = refused.iter().filter_map(|one| Some(kind::diagnostic(self.kind.kind, one, place(&one.path)?)));
         let doubted = (self.kind.lint)(&object);
         let doubted = doubted.iter().filter_map(|one| Some(kind::doubt(self.kind.kind, one, place(&one.path)?)));
-        refused.chain(doubted).collect()
+        refused.chain(doubted).chain(metadata::check(config)).collect()
     }
 
     /// Reads attributes as the API's type; nothing while a part of them is not known.
@@ -182,7 +184,7 @@ impl CustomObject {
         L: Future<Output = Result<Look<()>, karp_kube::Error>>,
     {
         let session = self.session();
-        let connect = || async { session.kube().await.map(Some) };
+        let connect = || async { session.kube_of(ctx).await.map(Some) };
         let departure = Departure { doing, patience: Duration::MAX, grace: self.grace() };
         let end = departure.watch(ctx, connect, look).await?;
         if let End::Abandoned(_) = end {

@@ -10,8 +10,7 @@ use tfplugin::{
 };
 
 use super::custom_object::{
-    CustomKind, CustomObject, adopt, annotations, failure, force_conflicts, name_of, named, seen, teardown,
-    wait_for_ready,
+    CustomKind, CustomObject, adopt, failure, force_conflicts, metadata, name_of, named, seen, teardown, wait_for_ready,
 };
 use super::{custom_object, kubelet, moved, node_class_schema};
 use crate::manifests::spec::Attributes;
@@ -23,7 +22,6 @@ const KIND: CustomKind = CustomKind {
     kind: "EC2NodeClass",
     plural: "ec2nodeclasses",
     crd: "ec2nodeclasses.karpenter.k8s.aws",
-    annotated: true,
     defaults,
     validate: |object| rules::node_class(object),
     lint: lint::node_class,
@@ -68,14 +66,13 @@ impl NodeClass {
 }
 
 fn schema() -> Schema {
-    let schema = named(
+    let schema = metadata(named(
 Schema::new(
         "An EC2NodeClass: images, networks, disks and identity of instances. It is checked at plan by the API's own rules, without a \
          cluster. Destroying it waits until the controller has taken away what it made for it.",
     )
     .timeouts(Timeouts { delete: Duration::from_secs(30 * 60), ..Timeouts::default() }),
-"node class")
-    .attribute("annotations", annotations("those that a policy of your own looks at"))
+"node class"), "those that a policy of your own looks at")
     .attribute("wait_for_ready", wait_for_ready())
     .attribute("teardown", teardown())
     .attribute("adopt", adopt("EC2NodeClass"))

@@ -9,7 +9,7 @@ use tfplugin::{
     Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
 };
 
-use super::custom_object::{CustomKind, CustomObject, adopt, force_conflicts, named};
+use super::custom_object::{CustomKind, CustomObject, adopt, force_conflicts, metadata, named};
 use super::node_pool_schema::{same_amounts, selecting_requirements};
 use super::{custom_object, moved};
 use crate::provider::Handle;
@@ -19,7 +19,6 @@ const KIND: CustomKind = CustomKind {
     kind: "NodeOverlay",
     plural: "nodeoverlays",
     crd: "nodeoverlays.karpenter.sh",
-    annotated: false,
     defaults: || json!({}),
     validate: |object| rules::node_overlay(object),
     lint: lint::node_overlay,
@@ -41,14 +40,14 @@ impl NodeOverlay {
 
 fn schema() -> Schema {
     let text = |what: &str| Attribute::string().optional().describe(what);
-    named(
+    metadata(named(
 Schema::new(
         "A NodeOverlay: it corrects what the controller knows of instance types, their price and their extended resources. It is \
          checked at plan by the API's own rules, without a cluster. The API is alpha: the controller heeds overlays \
          where `feature_gates` of `karp_controller` turn `NodeOverlay` on.",
     )
     .timeouts(Timeouts::default()),
-"overlay")
+"overlay"), "`kubernetes.io/description`")
     .attribute("requirements", selecting_requirements().required().describe("Which instance types and offerings are corrected."))
     .attribute("price", text("The price per hour in place of the known one, such as `0.42`."))
     .attribute("price_adjustment", text("What is added to the price or taken off it: `+0.1`, `-0.05`, `+10%` or `-5%`."))

@@ -15,8 +15,7 @@ use tfplugin::{
 };
 
 use super::custom_object::{
-    CustomKind, CustomObject, adopt, annotations, failure, force_conflicts, name_of, named, seen, teardown,
-    wait_for_ready,
+    CustomKind, CustomObject, adopt, failure, force_conflicts, metadata, name_of, named, seen, teardown, wait_for_ready,
 };
 use super::departure::End;
 use super::node_claims::Ask;
@@ -32,7 +31,6 @@ const KIND: CustomKind = CustomKind {
     kind: "NodePool",
     plural: "nodepools",
     crd: "nodepools.karpenter.sh",
-    annotated: true,
     defaults,
     validate: |object| rules::node_pool(object),
     lint: lint::node_pool,
@@ -120,13 +118,13 @@ impl NodePool {
 
 fn schema() -> Schema {
     let hour = Duration::from_secs(60 * 60);
-    named(
+    metadata(named(
 Schema::new(
         "A NodePool: which nodes may be made, how many, and how they are disrupted. It is checked at plan by the API's own rules, \
          without a cluster. Destroying it drains its nodes first, as many at a time as its budgets allow.",
     )
     .timeouts(Timeouts { delete: hour, ..Timeouts::default() }),
-"NodePool")
+"NodePool"), "`karp.sh/consolidation-floor` and `karp.sh/expiration-grace`")
     .attribute("template", template().required().describe("What the nodes of this pool look like."))
     .attribute("disruption", disruption().optional().describe("When and how nodes of this pool may be disrupted."))
     .attribute(
@@ -141,7 +139,6 @@ Schema::new(
         Attribute::number().optional().validate(validate::between(1.0, 100.0)).describe("Pools with a higher weight are tried first."),
     )
     .attribute("replicas", Attribute::number().optional().describe("A fixed number of nodes; makes the pool static."))
-    .attribute("annotations", annotations("`karp.sh/consolidation-floor` and `karp.sh/expiration-grace`"))
     .attribute("wait_for_ready", wait_for_ready())
     .attribute("teardown", teardown())
     .attribute(
@@ -252,6 +249,8 @@ impl Resource for NodePool {
         }
         let drain = Drain::begin(&self.0, ctx, &prior, name).await?;
         drain.pace().await?;
+        // its token may be over by now
+        let client = self.0.session().kube_of(ctx).await?;
         // From here on the pool makes no node, whatever its limits are.
         let uid = KIND.delete(&client, name).await?;
         let end = drain.finish().await?;
@@ -480,17 +479,6 @@ mod tests {
     fn every_field_of_the_api_is_a_typed_attribute() {
         let schema = merged(coverage::spec_schema(KIND.crd));
         assert_eq!(coverage::differences(&schema, pool().0.spec()), Vec::<String>::new());
-    }
-
-    #[test]
-    fn annotations_reach_the_api_and_those_of_others_stay_out_of_state() {
-        let own = config().with("annotations", Value::object([("karp.sh/consolidation-floor", "30%")]));
-        let mut object = KIND.object(pool().0.spec(), &own, &mut Vec::new());
-        assert_eq!(object["metadata"]["annotations"]["karp.sh/consolidation-floor"], "30%");
-        object["metadata"]["annotations"]["theirs"] = json!("x");
-        let live: kube::core::DynamicObject = serde_json::from_value(object).expect("an object");
-        let state = KIND.state(pool().0.spec(), &own, &live, Scope::Known);
-        assert_eq!(state.get("annotations"), own.get("annotations"));
     }
 
     #[test]

@@ -223,7 +223,9 @@ pub(super) async fn configured(more: Json) -> Core {
 fn api_server(request: &str) -> String {
     assert!(request.starts_with("GET /apis/karpenter.sh/v1/nodepools/default"), "{request}");
     json!({
-        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default", "resourceVersion": "7", "annotations": {
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default", "resourceVersion": "7", "labels": {
+            "team": "platform", "app.kubernetes.io/managed-by": "Helm", "kustomize.toolkit.fluxcd.io/name": "pools",
+        }, "annotations": {
             "kubernetes.io/description": "general", "karp.sh/consolidation-floor": "30%", "karpenter.sh/nodepool-hash": "1",
             "kubectl.kubernetes.io/last-applied-configuration": "{}", "meta.helm.sh/release-name": "pools",
         } },
@@ -258,6 +260,7 @@ fn plain_pool() -> Json {
     json!({
         "name": "default", "weight": 5,
         "annotations": { "kubernetes.io/description": "general", "karp.sh/consolidation-floor": "30%" },
+        "labels": { "team": "platform" },
         "template": {
             "node_class_ref": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
             "requirements": [{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"] }]
@@ -292,9 +295,13 @@ async fn what_was_imported_and_the_configuration_leaves_out_is_planned_away() {
     let state = core.import("karp_node_pool", "default").await.expect_state();
     let mut config = plain_pool();
     config["annotations"] = json!({ "kubernetes.io/description": "general" });
+    config.as_object_mut().unwrap().remove("labels");
     let plan = core.plan("karp_node_pool", &state, &Value::from(config.clone())).await;
     assert!(plan.diagnostics.is_empty(), "{}", plan.diagnostics);
-    assert_eq!(plan.planned, state.with("annotations", Value::from(config["annotations"].clone())));
+    assert_eq!(
+        plan.planned,
+        state.with("annotations", Value::from(config["annotations"].clone())).with("labels", Value::Null)
+    );
 }
 
 fn iam(request: &str) -> String {

@@ -11,6 +11,7 @@ const FULL: &str = r##"
 resource "karp_node_class" "full" {
   name             = "NAME"
   annotations      = { team = "a" }
+  labels           = { team = "a" }
   instance_profile = "p"
   ami_family       = "AL2023"
   ami_selector_terms = [
@@ -84,6 +85,7 @@ resource "karp_node_class" "full" {
 resource "karp_node_pool" "full" {
   name        = "NAME"
   annotations = { team = "a" }
+  labels      = { team = "a" }
   weight      = 10
   limits      = { cpu = "1000", memory = "1000Gi", nodes = "10", "nvidia.com/gpu" = "4" }
   template = {
@@ -126,6 +128,8 @@ resource "karp_node_class" "other" {
 }
 resource "karp_node_overlay" "adjusted" {
   name             = "NAME-adjusted"
+  annotations      = { "kubernetes.io/description" = "of the contract" }
+  labels           = { team = "a" }
   requirements     = [{ key = "karpenter.k8s.aws/instance-family", operator = "NotIn", values = ["m7i"] }]
   price_adjustment = "-5%"
   capacity         = { "example.com/device" = "2" }

@@ -97,11 +97,6 @@ impl Kind {
         }
     }
 
-    /// Whether the resource has an attribute for the annotations of the object itself.
-    pub const fn has_annotations(self) -> bool {
-        matches!(self, Kind::Class | Kind::Pool)
-    }
-
     /// What the API server would refuse of an object.
     pub fn violations(self, object: &Json) -> Vec<Violation> {
         match self {
@@ -387,6 +382,8 @@ mod tests {
             "force_conflicts",
             "hash",
             "id",
+            "labels",
+            "labels.key",
             "node_count",
             "resources_in_use",
             "resources_in_use.key",

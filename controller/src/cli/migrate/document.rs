@@ -21,10 +21,10 @@ pub fn write(items: &[Item], cluster: Option<&str>) -> String {
         let mut resource = Block::new("resource", &[item.kind.resource(), label]);
         resource.comments.clone_from(&item.notes);
         resource.attributes = item.kind.attributes(&item.name, &item.spec, class);
-        if !item.annotations.is_empty() {
-            let texts = item.annotations.iter().map(|(key, value)| (key.clone(), Value::text(value)));
-            // behind the name
-            resource.attributes.insert(1, ("annotations".to_owned(), Value::Object(texts.collect())));
+        // behind the name
+        for (name, texts) in item.metadata.iter().rev().filter(|(_, texts)| !texts.is_empty()) {
+            let texts = texts.iter().map(|(key, value)| (key.clone(), Value::text(value)));
+            resource.attributes.insert(1, ((*name).to_owned(), Value::Object(texts.collect())));
         }
         blocks.push(resource);
         if item.exists {
@@ -105,8 +105,8 @@ mod tests {
 
     fn item(kind: Kind, name: &str) -> Item {
         let spec = json!({ "template": { "spec": { "requirements": [], "nodeClassRef": { "name": "a.b" } } } });
-        let (name, was, annotations) = (name.to_owned(), String::new(), BTreeMap::new());
-        Item { kind, name, was, spec, annotations, exists: true, notes: Vec::new() }
+        let (name, was, metadata) = (name.to_owned(), String::new(), BTreeMap::new());
+        Item { kind, name, was, spec, metadata, exists: true, notes: Vec::new() }
     }
 
     #[test]

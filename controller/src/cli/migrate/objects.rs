@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use karp_domain::api::annotations::is_users;
 use karp_domain::api::legacy::{self, ClassInputs, Converted, Refusal};
 use karp_domain::api::lint::Finding;
+use karp_domain::api::metadata::is_users;
 use karp_domain::api::validate::ViolationKind;
 use karp_domain::api::{KubeletConfiguration, labels};
 use serde::Serialize;
@@ -44,8 +44,8 @@ pub struct Item {
     /// What it was: `NodePool v1beta1`.
     pub was: String,
     pub spec: Json,
-    /// What the resource puts on the object itself.
-    pub annotations: BTreeMap<String, String>,
+    /// What the resource puts on the object itself: its annotations and labels.
+    pub metadata: BTreeMap<&'static str, BTreeMap<String, String>>,
     /// Whether a cluster has it, so that it is imported.
     pub exists: bool,
     /// What its owner should know.
@@ -113,16 +113,17 @@ impl Old<'_> {
     fn item(&self, spec: Json, source: Source) -> Item {
         let exists = self.is_current() && source != Source::NewFiles;
         let (kind, name, was) = (self.kind, self.name.to_owned(), self.was());
-        Item { kind, name, was, spec, annotations: self.annotations(), exists, notes: Vec::new() }
+        Item { kind, name, was, spec, metadata: self.metadata(), exists, notes: Vec::new() }
     }
 
-    /// The annotations of the object that an import would take over.
-    fn annotations(&self) -> BTreeMap<String, String> {
-        if !self.kind.has_annotations() {
-            return BTreeMap::new();
-        }
-        let own = own_annotations(&self.manifest.object["metadata"]);
-        own.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+    /// The annotations and labels of the object that an import would take over.
+    fn metadata(&self) -> BTreeMap<&'static str, BTreeMap<String, String>> {
+        let of = |field| {
+            let all = self.manifest.object["metadata"][field].as_object().into_iter().flatten();
+            let own = all.filter(|(key, _)| is_users(key));
+            (field, own.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect())
+        };
+        ["annotations", "labels"].map(of).into()
     }
 
     /// The class that a pool names, and whether it holds the class itself.
@@ -295,7 +296,7 @@ impl Conversion {
         item.notes =
             unknown.iter().map(|one| format!("{} is left out: the API has no such field.", one.path)).collect();
         item.notes.extend(doubts(old.kind, object));
-        item.notes.extend(remarks(&item, &object["metadata"]));
+        item.notes.extend(remarks(&object["metadata"]));
         self.items.push(item);
     }
 
@@ -313,7 +314,7 @@ impl Conversion {
                 let mut item = old.item(object["spec"].take(), source);
                 item.notes = notes;
                 item.notes.extend(doubted);
-                item.notes.extend(remarks(&item, &old.manifest.object["metadata"]));
+                item.notes.extend(remarks(&old.manifest.object["metadata"]));
                 self.items.push(item);
             }
             Err(refusals) => self.refused.extend(refusals.iter().map(|refusal| old.problem(advised(refusal)))),
@@ -367,14 +368,8 @@ fn doubts(kind: Kind, object: &Json) -> Vec<String> {
     kind.findings(object).into_iter().map(told).collect()
 }
 
-/// Gives the annotations of an object that people wrote.
-fn own_annotations(metadata: &Json) -> impl Iterator<Item = (&String, &Json)> {
-    let all = metadata["annotations"].as_object().into_iter().flatten();
-    all.filter(|(key, _)| is_users(key))
-}
-
-/// Says what an object's metadata have that the resource does not.
-fn remarks(item: &Item, metadata: &Json) -> Vec<String> {
+/// Says what an object's metadata tell of who looks after it.
+fn remarks(metadata: &Json) -> Vec<String> {
     let mut all = Vec::new();
     let has = |key: &str| ["labels", "annotations"].iter().any(|map| !metadata[*map][key].is_null());
     let keeper = KEEPERS.iter().find(|(key, _)| has(key));
@@ -385,10 +380,6 @@ fn remarks(item: &Item, metadata: &Json) -> Vec<String> {
         all.push(format!(
             "The annotation {KEPT_KUBELET} counts no more: see that the node class has its kubelet settings."
         ));
-    }
-    for (key, _) in own_annotations(metadata).filter(|(key, _)| !item.annotations.contains_key(*key)) {
-        let fate = if item.exists { "stays on the object" } else { "is not taken over" };
-        all.push(format!("The annotation {key} {fate}: the resource has no attribute for it."));
     }
     all
 }

@@ -1,20 +1,20 @@
 //! The attributes that resources of custom objects have beside their spec.
 
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Schema, Type, Value};
+use tfplugin::{Attribute, Schema, Value};
 
+use super::metadata;
 use crate::manifests::spec::Attributes;
 use crate::resources::identity;
 
 /// Attributes that are the resource's own and not of the object's spec.
-const OWN: [&str; 13] = [
+const OWN: [&str; 12] = [
     "hash",
     "id",
     "name",
     "node_count",
     "resources_in_use",
     "status",
-    "annotations",
     "adopt",
     "force_conflicts",
     "wait_for_ready",
@@ -25,7 +25,7 @@ const OWN: [&str; 13] = [
 
 /// Gives the attributes that belong to the spec.
 pub(super) fn spec_attributes(schema: &Schema) -> Attributes {
-    let is_spec = |name: &str| !OWN.contains(&name);
+    let is_spec = |name: &str| !OWN.contains(&name) && !metadata::ALL.contains(&name);
     schema.attributes.iter().filter(|(name, _)| is_spec(name)).map(|(n, a)| (n.clone(), a.clone())).collect()
 }
 
@@ -49,14 +49,6 @@ pub fn wait_for_ready() -> Attribute {
         "Wait, for at most two minutes and within `timeouts`, until the controller says that the object is ready. One that does not \
          become so is a warning: it is applied, and the controller goes on with it.",
     )
-}
-
-/// Declares the object's annotations.
-pub fn annotations(examples: &str) -> Attribute {
-    Attribute::map(Type::String).optional().describe(format!(
-        "Annotations of the object, such as {examples}. Those that others put there are left alone. An import takes over what is there, but not \
-         what tools note for themselves: kubectl, Helm, Argo CD, Flux, Rancher, kapp, Pulumi and Karpenter."
-    ))
 }
 
 /// Declares who ends what is left where no controller runs.

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use karp_domain::api::annotations::is_users;
-use karp_domain::api::labels::{DRAINING, UNFINISHED};
+use karp_domain::api::labels::UNFINISHED;
 use karp_domain::api::lint::{Finding, Weight};
 use karp_domain::api::validate::{Violation, ViolationKind};
 use karp_domain::api::words;
@@ -17,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Value};
 
-use super::{failure, waited, within};
+use super::{failure, metadata, waited, within};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
@@ -40,8 +39,6 @@ pub struct CustomKind {
     pub kind: &'static str,
     pub plural: &'static str,
     pub crd: &'static str,
-    /// Whether the resource has an attribute for the object's own annotations.
-    pub annotated: bool,
     /// The API's defaults of the spec, which an import leaves out (decision 0018).
     pub defaults: fn() -> Json,
     /// Says what the API server would refuse.
@@ -80,21 +77,10 @@ impl CustomKind {
     /// Writes the object that attributes describe; the paths of unknown attributes are noted.
     pub fn object(&self, attributes: &Attributes, value: &Value, unknown: &mut Vec<AttributePath>) -> Json {
         let fields = spec::fields(attributes, value, &AttributePath::root(), unknown);
-        let mut metadata = json!({ "name": value.get("name").as_str().unwrap_or_default() });
-        let annotations = value.get("annotations");
-        if !annotations.is_null() {
-            metadata["annotations"] = match tfplugin::from_value::<BTreeMap<String, String>>(annotations) {
-                Ok(annotations) => json!(annotations),
-                Err(_) => {
-                    unknown.push(AttributePath::root().attribute("annotations"));
-                    json!({})
-                }
-            };
-        }
         json!({
             "apiVersion": self.api_version,
             "kind": self.kind,
-            "metadata": metadata,
+            "metadata": metadata::written(value, unknown),
             "spec": (self.to_spec)(fields),
         })
     }
@@ -291,9 +277,9 @@ impl CustomKind {
         }
     }
 
-    /// Reads the object into state: the fields and annotations that state has, or all of them for an import.
+    /// Reads the object into state: the fields, labels and annotations that state has, or all of them for an import.
     pub fn state(&self, attributes: &Attributes, prior: &Value, live: &DynamicObject, scope: Scope) -> Value {
-        let theirs = live.annotations();
+        let metadata = metadata::read(prior, live, scope);
         let observed = (self.observed)(live.data.get("status").unwrap_or(&Json::Null));
         let live = live.data.get("spec").cloned().unwrap_or_default();
         let live = match scope {
@@ -306,18 +292,7 @@ impl CustomKind {
                 state.set(name, value);
             }
         }
-        let own = prior.get("annotations").as_map();
-        let is_own = |key: &str| match scope {
-            _ if key == DRAINING => true,
-            Scope::Known => own.is_some_and(|own| own.contains_key(key)),
-            Scope::All => self.annotated && is_users(key),
-        };
-        let kept: BTreeMap<_, _> =
-            theirs.iter().filter(|(key, _)| is_own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
-        if own.is_some() || !kept.is_empty() {
-            state.set("annotations", Value::object(kept));
-        }
-        for (name, value) in observed {
+        for (name, value) in metadata.into_iter().chain(observed) {
             state.set(name, value);
         }
         state

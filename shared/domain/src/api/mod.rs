@@ -1,6 +1,5 @@
 //! The Kubernetes API that karp speaks: Karpenter's kinds, labels, conditions and rules.
 
-pub mod annotations;
 mod capacity_buffer;
 mod cel;
 pub mod conditions;
@@ -13,6 +12,7 @@ pub mod label_syntax;
 pub mod labels;
 pub mod legacy;
 pub mod lint;
+pub mod metadata;
 mod node_claim;
 mod node_class;
 mod node_overlay;

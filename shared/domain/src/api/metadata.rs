@@ -1,9 +1,10 @@
-//! Annotations of objects: which of them people write.
+//! Labels and annotations of objects themselves: which of them people write.
 
 use super::labels::{DRAINING, UNFINISHED};
 
-/// Domains whose annotations tools and controllers write on objects that they look after.
-const TOOLS: [&str; 11] = [
+/// Domains whose labels and annotations tools and controllers write on objects that they look after.
+const TOOLS: [&str; 12] = [
+    "app.kubernetes.io",
     "argoproj.io",
     "cattle.io",
     "config.k8s.io",
@@ -17,12 +18,12 @@ const TOOLS: [&str; 11] = [
     "pulumi.com",
 ];
 
-/// Tells whether an annotation of an object is what people write: no tool's note on its own work, and no mark of the provider. Those are what an
+/// Tells whether a label or annotation of an object is what people write: no tool's note on its own work, and no mark of the provider. Those are what an
 /// import takes over, and `karp migrate` writes.
-pub fn is_users(annotation: &str) -> bool {
-    let domain = annotation.split_once('/').map_or("", |(domain, _)| domain);
+pub fn is_users(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     let within = |tool: &&str| domain.strip_suffix(*tool).is_some_and(|sub| sub.is_empty() || sub.ends_with('.'));
-    !TOOLS.iter().any(within) && annotation != UNFINISHED && annotation != DRAINING
+    !TOOLS.iter().any(within) && key != UNFINISHED && key != DRAINING
 }
 
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod tests {
             "kubectl.kubernetes.io/last-applied-configuration",
             "meta.helm.sh/release-name",
             "helm.sh/hook",
+            "app.kubernetes.io/managed-by",
             "argocd.argoproj.io/tracking-id",
             "kustomize.toolkit.fluxcd.io/checksum",
             "karpenter.sh/nodepool-hash",
