@@ -39,8 +39,9 @@ impl Controller {
         Self { handle: Arc::clone(handle) }
     }
 
-    /// Applies the controller's objects. What they were `before` and are planned to be no more goes, whoever wrote it (decision 0020).
-    async fn apply(&self, ctx: &Context, planned: Value, before: &[Object]) -> Result<Value, Diagnostics> {
+    /// Applies the controller's objects. What they were `before` and are planned to be no more goes, whoever wrote it (decision 0020); so do those
+    /// of them that are not planned. A change that fails leaves the state as it was: one that knew of the plan alone would forget what has yet to go.
+    async fn apply(&self, ctx: &Context, planned: Value, before: Option<&Settings>) -> Result<Value, Diagnostics> {
         let client = self.handle.session().kube_of(ctx).await?;
         let settings: Settings = tfplugin::from_value(&planned)?;
         let state = planned
@@ -51,21 +52,31 @@ impl Controller {
         let ready = planned.get("ready_replicas");
         let state = if ready.is_known() { state } else { state.with("ready_replicas", Value::Null) };
         let force = if planned.get("force_conflicts").as_bool() == Some(true) { Force::Yes } else { Force::No };
+        let manager = Manager { name: FIELD_MANAGER, force };
+        let is_new = before.is_none();
+        let (before, objects) = (before.map(Settings::objects).unwrap_or_default(), settings.objects());
+        let kept: Vec<String> = jsons(&settings).iter().map(called).collect();
         // A stop amid these few calls does not keep the rest: half a controller would be destroyed and made again, which is refused while
         // nodes live.
         let all = async {
-            if ensure_namespace(&client, &settings).await? == Origin::Made {
+            if ensure_namespace(&client, &settings).await? == Origin::Made && is_new {
                 ctx.save(state.clone());
             }
-            for object in settings.objects() {
-                let manager = Manager { name: FIELD_MANAGER, force };
-                let applied = async {
-                    apply::claim(&client, manager, object.plural, known(before, &object), &object.json).await?;
-                    apply::json(&client, manager, object.plural, &object.json).await
-                };
-                applied.await.map_err(|error| refused(&object, error))?;
-                ctx.save(state.clone());
+            for object in &objects {
+                let claimed = apply::claim(&client, manager, object.plural, known(&before, object), &object.json);
+                claimed.await.map_err(|error| refused(object, error))?;
             }
+            for object in &objects {
+                let applied = apply::json(&client, manager, object.plural, &object.json);
+                applied.await.map_err(|error| refused(object, error))?;
+                if is_new {
+                    ctx.save(state.clone());
+                }
+            }
+            for object in before.iter().filter(|object| !kept.contains(&called(&object.json))) {
+                remove(ctx, &client, object).await?;
+            }
+            ctx.save(state.clone());
             Ok::<(), Diagnostics>(())
         };
         ctx.carry_out(all).await??;
@@ -126,7 +137,7 @@ impl Resource for Controller {
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
-        self.apply(ctx, planned, &[]).await
+        self.apply(ctx, planned, None).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -173,15 +184,8 @@ impl Resource for Controller {
     }
 
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        let (before, after): (Settings, Settings) = (tfplugin::from_value(&prior)?, tfplugin::from_value(&planned)?);
-        let before = before.objects();
-        let state = self.apply(ctx, planned, &before).await?;
-        let kept: Vec<String> = jsons(&after).iter().map(called).collect();
-        let client = self.handle.session().kube().await?;
-        for object in before.iter().filter(|object| !kept.contains(&called(&object.json))) {
-            remove(ctx, &client, object).await?;
-        }
-        Ok(state)
+        let before: Settings = tfplugin::from_value(&prior)?;
+        self.apply(ctx, planned, Some(&before)).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {

@@ -1,6 +1,6 @@
 //! A controller that is applied over what a chart left: which fields change hands, on an API server that only records.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value as Json, json};
 use tfplugin::Value;
@@ -62,4 +62,53 @@ async fn what_a_chart_left_in_a_list_is_claimed_before_the_apply_and_by_force_al
     let [own] = claim["metadata"]["managedFields"].as_array().unwrap().as_slice() else { panic!("{claim}") };
     assert_eq!((&own["manager"], &own["operation"]), (&json!(FIELD_MANAGER), &json!("Apply")));
     assert_eq!(own["fieldsV1"], of_chart(&["THEIRS"]));
+}
+
+/// A pod annotation that somebody else owns, too, leaves the configuration.
+#[tokio::test]
+async fn what_is_refused_to_go_is_not_forgotten_and_goes_by_force() {
+    let asked: Arc<Mutex<Vec<(String, Json)>>> = Arc::default();
+    let seen = Arc::clone(&asked);
+    let host = serve(move |request| {
+        let (head, body) = request.split_once("\r\n\r\n").unwrap();
+        let line = head.lines().next().unwrap();
+        if line.starts_with("PATCH") {
+            seen.lock().unwrap().push((line.to_owned(), serde_json::from_str(body).unwrap()));
+        }
+        let metadata = json!({ "name": "karpenter", "resourceVersion": "7" });
+        let mut live = json!({ "apiVersion": "v1", "kind": "Any", "metadata": metadata });
+        if line.contains("/deployments/") {
+            live["spec"]["template"]["metadata"]["annotations"] = json!({ "own": "1" });
+            let owned =
+                json!({ "f:spec": { "f:template": { "f:metadata": { "f:annotations": { ".": {}, "f:own": {} } } } } });
+            let entry = |manager: &str, operation: &str| {
+                json!({ "manager": manager, "operation": operation, "apiVersion": "apps/v1", "fieldsType": "FieldsV1",
+                    "fieldsV1": owned })
+            };
+            live["metadata"]["managedFields"] = json!([entry(FIELD_MANAGER, "Apply"), entry("somebody", "Update")]);
+        }
+        live.to_string()
+    });
+    let core = configured(json!({ "kubernetes": { "host": host } })).await;
+    let config = |more: Json| {
+        let mut config = json!({ "image": "karp:1", "create_namespace": false, "wait": false });
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Value::from(config)
+    };
+    let with = config(json!({ "pod_annotations": { "own": "1" } }));
+    let state = core.apply("karp_controller", &Value::Null, &with).await.expect_state();
+
+    asked.lock().unwrap().clear();
+    let refused = core.apply("karp_controller", &state, &config(json!({}))).await;
+    let told = refused.diagnostics.to_string();
+    assert!(told.contains("spec.template.metadata.annotations.own (somebody)"), "{told}");
+    assert_eq!(refused.state.get("pod_annotations"), state.get("pod_annotations"), "the next plan shows it again");
+    assert_eq!(asked.lock().unwrap().len(), 0, "nothing is written before all is known to be granted");
+
+    let forced = core.apply("karp_controller", &refused.state, &config(json!({ "force_conflicts": true }))).await;
+    assert!(forced.expect_state().get("pod_annotations").is_null());
+    let asked = asked.lock().unwrap();
+    let (_, claim) = asked.iter().find(|(line, _)| line.contains("/deployments/")).unwrap();
+    let [own] = claim["metadata"]["managedFields"].as_array().unwrap().as_slice() else { panic!("{claim}") };
+    assert_eq!(own["manager"], FIELD_MANAGER, "the annotation is karp's alone, and not in what is applied");
 }

@@ -55,6 +55,9 @@ pub async fn claim(
     before: Option<&Json>,
     after: &Json,
 ) -> Result<(), Error> {
+    if manager.force == Force::No && before == Some(after) {
+        return Ok(());
+    }
     let api = dynamic(client, plural, after);
     let name = after["metadata"]["name"].as_str().unwrap_or_default();
     let version = after["apiVersion"].as_str().unwrap_or_default();

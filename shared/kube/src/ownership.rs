@@ -121,6 +121,11 @@ pub fn claim(
         return Claim::Refused(conflicts);
     }
     claimed.retain(|entry| entry.fields_v1.as_ref().is_none_or(|fields| fields.0 != Json::Object(Fields::new())));
+    if claimed.is_empty() && !entries.is_empty() && own.is_empty() {
+        // the API server takes an empty list for one of somebody who knows nothing of owners, and keeps its own
+        own = values(sent);
+        take(&mut own, &address());
+    }
     match claimed.iter_mut().find(|entry| is_applied(entry, manager)).and_then(|entry| entry.fields_v1.as_mut()) {
         _ if own.is_empty() => {}
         Some(FieldsV1(Json::Object(fields))) => join(fields, &own),
@@ -134,6 +139,13 @@ pub fn claim(
         }),
     }
     if claimed == entries { Claim::Settled } else { Claim::Entries(claimed) }
+}
+
+/// The fields by which an object is addressed, which nobody owns.
+fn address() -> Fields {
+    let fields =
+        serde_json::json!({ "f:apiVersion": {}, "f:kind": {}, "f:metadata": { "f:name": {}, "f:namespace": {} } });
+    fields.as_object().cloned().unwrap_or_default()
 }
 
 fn key(name: &str) -> String {
@@ -370,6 +382,14 @@ mod tests {
             assert_eq!(claimed(&own, force, &pool(), &without("limits")), Claim::Settled);
             assert_eq!(claimed(&own, force, &pool(), &pool()), Claim::Settled);
         }
+    }
+
+    #[test]
+    fn what_only_another_owned_and_is_sent_becomes_the_managers_own() {
+        let theirs = entry("kubectl-create", "Update", json!({ "f:spec": { "f:weight": {} } }));
+        let own = entry("karp", "Apply", json!({ "f:spec": { "f:limits": { "f:cpu": {} }, "f:weight": {} } }));
+        let Claim::Entries(entries) = claimed(&[theirs], Force::Yes, &pool(), &pool()) else { panic!("it is claimed") };
+        assert_eq!(entries, [own], "an empty list would change nothing");
     }
 
     #[test]
