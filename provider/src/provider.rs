@@ -237,8 +237,8 @@ impl Provider for Karp {
             Attribute::string().optional().validate(validate::one_of(["error", "forget"])).describe(
                 "What a refresh does where EKS says that the cluster does not exist, or another one answers than the one in which an object \
                  lives: `error` (the default), since a wrong name, region, account or context looks the same; or `forget`, for one run after \
-                 the cluster was deleted outside Terraform, or made anew: CRDs, node classes, node pools and the controller then count as \
-                 gone, with a warning each. A cluster that does not answer is never taken for one that is gone.",
+                 the cluster was deleted outside Terraform, or made anew: CRDs, node classes, node pools, overlays, entries of `aws-auth` \
+                 and the controller then count as gone, with a warning each, and where another cluster answers the teardown, too. A cluster that does not answer is never taken for one that is gone.",
             ),
         )
     }

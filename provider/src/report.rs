@@ -183,6 +183,11 @@ impl Failure {
         matches!(self.kind, Unreachable | Credentials | Elsewhere | NoCluster | OtherCluster)
     }
 
+    /// Tells whether the same may be answered a moment later.
+    pub fn passes(&self) -> bool {
+        matches!(self.kind, Kind::Unreachable | Kind::Throttled)
+    }
+
     /// Gives the short line of the diagnostic.
     pub fn summary(&self) -> String {
         let what = match self.kind {

@@ -274,11 +274,7 @@ async fn reached(ctx: &Context, session: &Session) -> Result<Client, Diagnostics
     let begin = Instant::now();
     loop {
         match ctx.run(session.kube_of(ctx)).await? {
-            Err(failure)
-                if matches!(failure.kind, Kind::Unreachable | Kind::Throttled) && begin.elapsed() <= PATIENCE =>
-            {
-                ctx.sleep(PAUSE).await?;
-            }
+            Err(failure) if failure.passes() && begin.elapsed() <= PATIENCE => ctx.sleep(PAUSE).await?,
             found => return Ok(found?),
         }
     }

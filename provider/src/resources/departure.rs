@@ -17,6 +17,10 @@ use crate::report::Failure;
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// What is kept of the time limit to report and to store state.
 const RESERVE: Duration = Duration::from_secs(5);
+/// An API server that does not answer is borne so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long to rest until it is asked again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// How a wait ended; what was seen last where something is left.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,8 +59,22 @@ impl Departure<'_> {
         let begin = Instant::now();
         let limit = within(ctx, RESERVE).at_most(self.patience);
         let mut leaders = Leaders::default();
+        let (mut failing_since, mut last) = (None, "nothing seen yet".to_owned());
         loop {
-            let Some(client) = connect().await? else { return Ok(End::Gone) };
+            let client = match ctx.run(connect()).await {
+                Ok(Ok(Some(client))) => client,
+                Ok(Ok(None)) => return Ok(End::Gone),
+                Err(_) => return Err(waited(self.doing, WaitError::Cancelled { seen: last })),
+                Ok(Err(failure)) => {
+                    let passes =
+                        failure.passes() && failing_since.get_or_insert_with(Instant::now).elapsed() <= PATIENCE;
+                    if !passes || ctx.sleep(PAUSE).await.is_err() {
+                        return Err(failure);
+                    }
+                    continue;
+                }
+            };
+            failing_since = None;
             // Who renews its lease meanwhile is seen after the round; a stop, in the round.
             let _ = ctx.run(leaders.at_work(&client, begin.elapsed())).await;
             let deadline = limit.deadline.min(Instant::now() + REPORT_EVERY);
@@ -74,6 +92,44 @@ impl Departure<'_> {
             if Instant::now() >= limit.deadline {
                 return Ok(End::Late(seen));
             }
+            last = seen;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::report::Kind;
+
+    /// Waits with an API server that answers the second time that it is asked which cluster it is; that is gone by then.
+    async fn ended(kind: Kind, stop: CancellationToken) -> (Result<End, Failure>, u32) {
+        let ctx = Context::new(stop, Duration::from_secs(600));
+        let departure = Departure { doing: "end it", patience: Duration::MAX, grace: Duration::ZERO };
+        let asked = Cell::new(0);
+        let connect = || async {
+            asked.set(asked.get() + 1);
+            if asked.get() < 2 { Err(Failure::new(kind, "look", "no answer")) } else { Ok(None) }
+        };
+        let look = |_| async { Ok(Look::Done(())) };
+        (departure.watch(&ctx, connect, look).await, asked.get())
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_is_away_for_a_moment_ends_no_wait() {
+        for kind in [Kind::Unreachable, Kind::Throttled] {
+            let (end, asked) = ended(kind, CancellationToken::new()).await;
+            assert_eq!((end.unwrap(), asked), (End::Gone, 2));
+        }
+        let (end, asked) = ended(Kind::Denied, CancellationToken::new()).await;
+        assert_eq!((end.unwrap_err().kind, asked), (Kind::Denied, 1), "what does not pass is not tried again");
+        let stopped = CancellationToken::new();
+        stopped.cancel();
+        let (end, asked) = ended(Kind::Unreachable, stopped).await;
+        assert_eq!((end.unwrap_err().kind, asked), (Kind::Interrupted, 0));
     }
 }

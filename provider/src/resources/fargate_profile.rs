@@ -207,7 +207,8 @@ impl Resource for FargateProfile {
 }
 
 fn profile_name() -> Attribute {
-    let valid = validate::length(1, LONGEST_FARGATE_PROFILE);
+    // EKS takes longer ones, which may exist
+    let valid = validate::length(1, 100);
     Attribute::string().optional().computed().requires_replace().validate(valid).describe(format!(
         "The name; `{PREFIX}` and the cluster's name when left out, shortened with a digest to {LONGEST_FARGATE_PROFILE} characters, as many \
          as the label may have that pods of the profile carry."

@@ -67,7 +67,7 @@ impl<'a> Drain<'a> {
         prior: &'a Value,
         name: &'a str,
     ) -> Result<Self, Failure> {
-        let client = object.session().kube().await?;
+        let client = object.session().kube_of(ctx).await?;
         let selector = format!("{}={name}", labels::NODE_POOL);
         let about = about(&client, name).await;
         let left =
@@ -104,12 +104,12 @@ impl<'a> Drain<'a> {
         };
         let doing = format!("drain the nodes of NodePool {:?} at the pace of its budgets", self.name);
         let departure = Departure { doing: &doing, patience: self.ctx.remaining() / 2, grace: self.object.grace() };
-        let end = departure.watch(self.ctx, || async { session.kube().await.map(Some) }, look).await?;
+        let end = departure.watch(self.ctx, || async { session.kube_of(self.ctx).await.map(Some) }, look).await?;
         if let End::Abandoned(_) = end {
             session.miss_controller();
         }
         if let End::Late(_) = end {
-            let client = session.kube().await?;
+            let client = session.kube_of(self.ctx).await?;
             let left = node_claims::left(&client, selector, Ask::Nobody).await.map_err(|e| failure(&doing, e))?;
             self.seen().hurried = left.staying();
             let note = format!(
@@ -123,7 +123,7 @@ impl<'a> Drain<'a> {
 
     /// Keeps the pool from making nodes in the place of those that leave, in a way that the next apply would take back.
     async fn stop_growth(&self) -> Result<(), Failure> {
-        let client = self.object.session().kube().await?;
+        let client = self.object.session().kube_of(self.ctx).await?;
         let mut object = self.object.object(self.prior);
         object["spec"]["limits"]["nodes"] = json!("0");
         object["metadata"]["annotations"][labels::DRAINING] = json!(Timestamp::now().strftime("%FT%TZ").to_string());
@@ -150,7 +150,10 @@ impl<'a> Drain<'a> {
         };
         if late.kind == Kind::TimedOut {
             // Looked for at the end only: it takes a list of all pods.
-            let holders = async { preview::held(&self.object.session().kube().await.ok()?, selector).await.ok() };
+            let holders = async {
+                let client = self.object.session().kube_of(self.ctx).await.ok()?;
+                preview::held(&client, selector).await.ok()
+            };
             let held = tokio::time::timeout(preview::PATIENCE, holders).await.ok().flatten().unwrap_or_default();
             if !held.is_empty() {
                 late.message = format!("{}; held by {held}", late.message);
@@ -166,7 +169,7 @@ impl<'a> Drain<'a> {
             (!seen.claims.is_empty()).then(|| seen.summary(self.begin.elapsed()))
         };
         let Some(said) = said else { return };
-        if let Ok(client) = self.object.session().kube().await {
+        if let Ok(client) = self.object.session().kube_of(self.ctx).await {
             self.tell(&client, Weight::Normal, "Drained", &said).await;
         }
         self.ctx.warn(Diagnostic::warning(format!("The nodes of NodePool {:?} are drained", self.name), said));

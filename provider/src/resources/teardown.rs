@@ -190,15 +190,21 @@ impl Resource for Teardown {
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let model: Model = tfplugin::from_value(&state)?;
-        if !model.is_dry() {
+        let session = self.handle.session();
+        if !model.is_dry() && !session.forgets() {
             return Ok(Some(state));
         }
         let look = async {
+            if !model.is_dry() {
+                // only whether it is the same cluster: one that is gone leaves its instances to this
+                self.cluster(ctx, model.name()).await?;
+                return Ok(Some(state.clone()));
+            }
             let would_end = self.rehearse(ctx, &model).await?.into_value();
             Ok(Some(state.clone().with("would_end", would_end)))
         };
         let needs = [Part::Aws, Part::Kubernetes, Part::ClusterName];
-        self.handle.session().refresh(ctx, &needs, &state, look).await
+        session.refresh(ctx, &needs, &state, look).await
     }
 
     async fn update(&self, ctx: &Context, _prior: Value, planned: Value) -> Result<Value, Diagnostics> {
@@ -207,9 +213,6 @@ impl Resource for Teardown {
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let model: Model = tfplugin::from_value(&prior)?;
-        if model.is_dry() {
-            return Ok(refuse(&model, &ctx.run(self.rehearse(ctx, &model)).await??)?);
-        }
         let name = model.name();
         let client = match self.cluster(ctx, name).await {
             Err(failure) if failure.kind == Kind::OtherCluster && self.handle.session().forgets() => {
@@ -224,6 +227,9 @@ impl Resource for Teardown {
             }
             found => found?,
         };
+        if model.is_dry() {
+            return Ok(refuse(&model, &ctx.run(self.rehearse(ctx, &model)).await??)?);
+        }
         if let Some(client) = &client {
             end_pools(client, name, model.force).await?;
         }

@@ -102,6 +102,7 @@ fn elsewhere(known: &str, uid: &str) -> Failure {
     );
     Failure::new(Kind::OtherCluster, "go on with what lives in the cluster", what).with_fix(
         "Check `cluster_name`, `region` or `kubernetes` of the provider block: state was left as it was. If the cluster was deleted and made \
-         anew, set `missing_cluster = \"forget\"` in the provider block for one run: what lived in the old one then leaves the state.",
+         anew, set `missing_cluster = \"forget\"` in the provider block for one run that refreshes (without `offline_plan` and `-refresh=false`): \
+         what lived in the old one then leaves the state.",
     )
 }

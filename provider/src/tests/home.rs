@@ -116,3 +116,71 @@ async fn whoever_may_not_ask_which_cluster_it_is_goes_without() {
     assert!(found.private.is_empty());
     assert_eq!(found.expect_state().get("name").as_str(), Some("default"));
 }
+
+#[tokio::test]
+async fn nothing_of_any_kind_is_read_or_ended_in_another_cluster() {
+    let pool =
+        json!({ "name": "default", "template": { "node_class_ref": { "name": "default" }, "requirements": [] } });
+    let class = json!({
+        "name": "default", "role": "nodes", "ami_selector_terms": [{ "alias": "al2023@latest" }],
+        "subnet_selector_terms": [{ "id": "subnet-1" }], "security_group_selector_terms": [{ "id": "sg-1" }],
+    });
+    let overlay = json!({ "name": "default", "requirements": [], "price_adjustment": "-5%" });
+    let of_kinds = [
+        ("karp_node_pool", pool),
+        ("karp_node_class", class),
+        ("karp_node_overlay", overlay),
+        ("karp_crds", json!({ "id": "karpenter.sh", "keep_on_destroy": false })),
+        ("karp_controller", json!({ "id": "karp/karpenter", "image": "karp:1" })),
+        (
+            "karp_aws_auth_entry",
+            json!({ "id": "a", "role_arn": "arn:aws:iam::111122223333:role/a", "username": "a", "groups": [] }),
+        ),
+        (
+            "karp_teardown",
+            json!({ "id": "prod", "cluster_name": "prod", "dry_run": false, "force": false, "drain_timeout": "1s" }),
+        ),
+    ];
+    let api = Cluster::of("two");
+    for (kind, state) in of_kinds {
+        let core = api.provider(json!({})).await;
+        core.keep(br#"{"cluster_uid":"one"}"#.to_vec());
+        let state = core.config(kind, &Value::from(state));
+        if kind != "karp_teardown" {
+            refused(&core.read(kind, &state).await);
+        }
+        refused(&core.destroy(kind, &state).await);
+        assert_eq!(*api.asked.lock().unwrap(), [] as [&str; 0], "{kind}: nothing was done there");
+    }
+}
+
+/// The teardown belongs to a cluster, too: once that is another, a later destroy would end what lives in this one, or nothing at all.
+#[tokio::test]
+async fn a_teardown_is_forgotten_with_its_cluster_and_made_anew_for_the_next() {
+    let api = Cluster::of("one");
+    let config = Value::from(json!({ "cluster_name": "prod" }));
+    let core = api.provider(json!({})).await;
+    let made = core.apply("karp_teardown", &Value::Null, &config).await;
+    let private = made.private.clone();
+    assert!(String::from_utf8_lossy(&private).contains("\"one\""), "it knows whose nodes it ends");
+    let state = made.expect_state();
+
+    *api.uid.lock().unwrap() = Some("two");
+    let core = api.provider(json!({ "missing_cluster": "forget" })).await;
+    core.keep(private.clone());
+    let forgotten = core.read("karp_teardown", &state).await;
+    let told = forgotten.diagnostics.to_string();
+    assert!(!forgotten.diagnostics.has_errors() && forgotten.state.is_null(), "{told}");
+    assert!(told.contains("warning: Forgotten with its cluster"), "{told}");
+    let core = api.provider(json!({ "missing_cluster": "forget" })).await;
+    let again = core.apply("karp_teardown", &Value::Null, &config).await;
+    assert!(String::from_utf8_lossy(&again.private).contains("\"two\""));
+    // one that is destroyed in the same run ends nothing, dry or not
+    for dry in [false, true] {
+        let core = api.provider(json!({ "missing_cluster": "forget" })).await;
+        core.keep(private.clone());
+        let gone = core.destroy("karp_teardown", &state.clone().with("dry_run", dry)).await;
+        let told = gone.diagnostics.to_string();
+        assert!(!gone.diagnostics.has_errors() && told.contains("nothing of it was ended"), "{told}");
+    }
+}

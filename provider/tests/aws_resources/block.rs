@@ -247,7 +247,9 @@ fn a_bundle_of_certificates_is_trusted() {
     assert!(told.contains("certificate"), "{told}");
     stand.write(&block(&format!("  custom_ca_bundle = {bundle:?}")));
     let told = stand.apply_failing().one_error();
-    assert!(!told.contains("certificate") && !told.contains("No answer"), "{told}");
+    // The API server closes a stranger's HTTP/2 connection with its answer; either may be read first, and both come through TLS.
+    let answered = !told.contains("No answer") || told.contains("http2 error: connection error received");
+    assert!(!told.contains("certificate") && answered, "{told}");
     std::fs::write(&bundle, "none").unwrap();
     let told = stand.apply_failing().one_error();
     assert!(told.contains("ca.pem") && told.contains("no certificate in PEM"), "{told}");
