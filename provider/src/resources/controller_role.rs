@@ -218,9 +218,11 @@ impl Resource for ControllerRole {
         let planned =
             scope::with_policy(planned, Some(&documents.policy)).with("association_id", before.association_id.clone());
         let owned = BTreeSet::from([POLICY.to_owned()]);
+        // Should what comes now fail, the state stays as it was, and the next plan shows the change again: what has to go is in no other.
         let state = iam_role::update(&session, ctx, &prior, planned, &purpose, owned).await?;
-        ctx.save(state.clone());
-        let dropped: BTreeSet<String> = own_policies(&before).difference(&purpose.attached).cloned().collect();
+        let mut dropped = own_policies(&before);
+        dropped.extend(left_of(aws, &session, &prior).await?);
+        dropped.retain(|arn| !purpose.attached.contains(arn));
         managed_policy::delete_all(aws.iam(), ctx, &dropped).await?;
         let moved = before.uses_pod_identity() && (!model.uses_pod_identity() || before.subject() != model.subject());
         if moved && let Some(id) = &before.association_id {
@@ -234,18 +236,7 @@ impl Resource for ControllerRole {
         let model: Model = tfplugin::from_value(&prior)?;
         let aws = session.aws().await?;
         let mut policies = own_policies(&model);
-        if let Some(documents) = documents(&session, &prior).await
-            && goes_apart(&prior, &documents.policy)
-        {
-            // A creation that failed may have written policies that it did not attach; one of that name may also be somebody else's.
-            let planned = planned_arns(&prior, &documents.policy);
-            let tags = managed_policy::for_role(model.name.as_deref().unwrap_or_default(), &session.owned(&prior));
-            for arn in planned.as_list().iter().filter_map(Value::as_str) {
-                if !policies.contains(arn) && managed_policy::is_of_role(aws.iam(), arn, &tags).await? {
-                    policies.insert(arn.to_owned());
-                }
-            }
-        }
+        policies.extend(left_of(aws, &session, &prior).await?);
         if let Some(id) = &model.association_id {
             pod_identity::delete(aws, &model.subject(), id).await?;
         }
@@ -394,6 +385,24 @@ fn planned_arns(planned: &Value, policy: &str) -> Value {
     let [_, partition, _, _, account, ..] = parts[..] else { return Value::Unknown };
     let names = managed_policy::parts(name, policy).into_keys();
     Value::canonical_set(names.map(|name| Value::from(format!("arn:{partition}:iam::{account}:policy{path}{name}"))))
+}
+
+/// Finds the policies that were made for a role of karp's, also those that a run which failed wrote and did not attach, or took off the role and
+/// did not delete. One of such a name may be somebody else's. Nothing where the caller may not list policies.
+async fn left_of(aws: &Aws, session: &Session, prior: &Value) -> Result<BTreeSet<String>, Failure> {
+    let role = prior.get("name").as_str().unwrap_or_default();
+    let named = match managed_policy::parts_of(aws.iam(), role).await {
+        Err(failure) if failure.kind == Kind::Denied => BTreeSet::new(),
+        named => named?,
+    };
+    let tags = managed_policy::for_role(role, &session.owned(prior));
+    let mut left = BTreeSet::new();
+    for arn in named {
+        if managed_policy::is_of_role(aws.iam(), &arn, &tags).await? {
+            left.insert(arn);
+        }
+    }
+    Ok(left)
 }
 
 /// Gives those of the role's policies that are made by karp; a role that was imported or moved here may have others.

@@ -127,6 +127,32 @@ fn a_controller_role_whose_policy_moves_out_of_it() {
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
+/// A policy that has left its role for good is in no state, whether deleting it failed or a creation was given up: the role's it is all the same.
+#[test]
+fn a_controller_role_whose_policy_moves_back_into_it() {
+    let Some(sandbox) = Sandbox::find("joined") else { return };
+    let (before, name) = (sandbox.what_exists(), unique("joined"));
+    let role = |mode: &str| {
+        let text = "resource \"karp_controller_role\" \"this\" {\n  name = \"NAME\"\n  auth = \"pod_identity\"\n  \
+                    service_account = \"NAME\"\n  policy_mode = \"MODE\"\n}\n";
+        config(&text.replace("MODE", mode), &name, &sandbox)
+    };
+    let stand = sandbox.stand(&role("managed"));
+    stand.apply();
+    stand.write(&role("inline"));
+    apply_denied(&stand, &sandbox, "DeletePolicy", 0, &name);
+    stand.apply();
+    stand.assert_empty_plan();
+    // nobody goes on with what was begun, and then the role goes
+    stand.write(&role("managed"));
+    apply_denied(&stand, &sandbox, "AttachRolePolicy", 0, &name);
+    stand.write(&role("inline"));
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
 #[test]
 fn an_instance_profile() {
     let text =
