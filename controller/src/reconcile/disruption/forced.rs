@@ -6,11 +6,13 @@ use std::time::Duration;
 use karp_domain::disruption::{Command, validate_each};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinSet, block_in_place};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{AT_ONCE, Context, Replacements, Run, abandon, count, finish, log, roll_back, taint};
 
-/// Plans wait no longer than this until the nodes are tainted: an API server that hangs over one of them holds up no other, and no pod.
+/// Plans, and nodes that are tainted, wait no longer than this until the others are: an API server that hangs over one of them holds up no other for
+/// longer, and no pod.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Checks commands with one look at the cluster, however many they are, and begins those that hold. Each runs by itself from then on.
@@ -23,6 +25,8 @@ pub(super) async fn begin(context: &Arc<Context>, forced: Vec<Command>, commands
     let snapshot = context.snapshot().await;
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     let (tainting, mut all_tainted) = mpsc::channel::<()>(1);
+    let go = CancellationToken::new();
+    let when_left = go.clone().drop_guard();
     for (command, answer) in block_in_place(|| validate_each(&forced, &snapshot)) {
         if let Err(invalid) = answer {
             abandon(context, command, &invalid);
@@ -31,14 +35,20 @@ pub(super) async fn begin(context: &Arc<Context>, forced: Vec<Command>, commands
         log(command);
         count(context, command);
         context.running.add(command);
+        // whoever plans while a taint is on its way reckons with it
+        command.candidates.iter().for_each(|candidate| context.assumed().tainted(&candidate.claim));
         let run = Run(context.clone(), command.clone());
-        let (turns, tainting) = (turns.clone(), tainting.clone());
+        let (turns, tainting, go) = (turns.clone(), tainting.clone(), go.clone());
         let carried_out = async move {
             let turn = turns.acquire().await;
             let tainted = taint(&run.0, &run.1).await;
             drop((turn, tainting));
             match tainted {
-                Ok(()) => finish(&run.0, &run.1, &[]).await,
+                Ok(()) => {
+                    // pods that leave now shall not come to a node that is about to leave
+                    go.cancelled().await;
+                    finish(&run.0, &run.1, &[]).await;
+                }
                 Err(failure) => roll_back(&run.0, &run.1, Replacements::Delete(&[]), &failure).await,
             }
         };
@@ -47,7 +57,7 @@ pub(super) async fn begin(context: &Arc<Context>, forced: Vec<Command>, commands
     drop(tainting);
     // nobody sends anything: it ends when the last of them lets go of its sender
     let _ = tokio::time::timeout(PATIENCE, all_tainted.recv()).await;
-    drop(planning);
+    drop((planning, when_left));
 }
 
 #[cfg(test)]
@@ -97,6 +107,12 @@ mod tests {
         begin(&context, forced, &mut commands).await;
         assert!(began.elapsed() < 2 * PATIENCE, "{:?}", began.elapsed());
         assert!(context.planning.try_lock().is_ok(), "plans are made");
+        let others = ["a", "c"].map(|name| format!("DELETE nodeclaims/{name}"));
+        let mut patience = 400;
+        while others.iter().any(|asked| server.asked(asked) == 0) && patience > 0 {
+            patience -= 1;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         assert_eq!(["a", "b", "c"].map(|name| server.asked(&format!("DELETE nodeclaims/{name}"))), [1, 0, 1]);
         assert!(context.running.ends(&asked[1]), "it is not begun again meanwhile");
         commands.abort_all();
