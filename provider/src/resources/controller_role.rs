@@ -218,10 +218,15 @@ impl Resource for ControllerRole {
         let planned =
             scope::with_policy(planned, Some(&documents.policy)).with("association_id", before.association_id.clone());
         let owned = BTreeSet::from([POLICY.to_owned()]);
-        // Should what comes now fail, the state stays as it was, and the next plan shows the change again: what has to go is in no other.
+        // Whatever was made for the role may be attached to it, and has to come off before it goes.
+        let left = left_of(aws, &session, &prior).await?;
+        let attached: BTreeSet<&String> = before.policy_arns.iter().flatten().chain(&left).collect();
+        let prior = prior.with("policy_arns", arns(attached));
         let state = iam_role::update(&session, ctx, &prior, planned, &purpose, owned).await?;
+        // Should what comes now fail, the next plan shows the change again, with all that is there.
+        ctx.save(prior.clone().with("tags_all", state.get("tags_all").clone()));
         let mut dropped = own_policies(&before);
-        dropped.extend(left_of(aws, &session, &prior).await?);
+        dropped.extend(left);
         dropped.retain(|arn| !purpose.attached.contains(arn));
         managed_policy::delete_all(aws.iam(), ctx, &dropped).await?;
         let moved = before.uses_pod_identity() && (!model.uses_pod_identity() || before.subject() != model.subject());
@@ -387,12 +392,21 @@ fn planned_arns(planned: &Value, policy: &str) -> Value {
     Value::canonical_set(names.map(|name| Value::from(format!("arn:{partition}:iam::{account}:policy{path}{name}"))))
 }
 
+fn arns<'a>(arns: impl IntoIterator<Item = &'a String>) -> Value {
+    Value::canonical_set(arns.into_iter().map(|arn| Value::from(arn.as_str())))
+}
+
 /// Finds the policies that were made for a role of karp's, also those that a run which failed wrote and did not attach, or took off the role and
-/// did not delete. One of such a name may be somebody else's. Nothing where the caller may not list policies.
+/// did not delete. One of such a name may be somebody else's. Where the caller may not list policies, those are looked at that the policy in
+/// state is split into.
 async fn left_of(aws: &Aws, session: &Session, prior: &Value) -> Result<BTreeSet<String>, Failure> {
     let role = prior.get("name").as_str().unwrap_or_default();
     let named = match managed_policy::parts_of(aws.iam(), role).await {
-        Err(failure) if failure.kind == Kind::Denied => BTreeSet::new(),
+        Err(failure) if failure.kind == Kind::Denied => {
+            let planned = documents(session, prior).await.map(|documents| planned_arns(prior, &documents.policy));
+            let planned = planned.unwrap_or(Value::Null);
+            planned.as_list().iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        }
         named => named?,
     };
     let tags = managed_policy::for_role(role, &session.owned(prior));

@@ -6,12 +6,12 @@ use std::time::Duration;
 use karp_kube::Error;
 use karp_kube::wait::{self, Look, Until, WaitError};
 use kube::Client;
-use tfplugin::Context;
+use tfplugin::{Context, Interrupted};
 use tokio::time::Instant;
 
 use super::custom_object::{waited, within};
 use super::node_claims::Leaders;
-use crate::report::Failure;
+use crate::report::{Failure, Kind};
 
 /// Progress is logged this often.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -61,14 +61,22 @@ impl Departure<'_> {
         let mut leaders = Leaders::default();
         let (mut failing_since, mut last) = (None, "nothing seen yet".to_owned());
         loop {
-            let client = match ctx.run(connect()).await {
-                Ok(Ok(Some(client))) => client,
-                Ok(Ok(None)) => return Ok(End::Gone),
-                Err(_) => return Err(waited(self.doing, WaitError::Cancelled { seen: last })),
-                Ok(Err(failure)) => {
-                    let passes =
-                        failure.passes() && failing_since.get_or_insert_with(Instant::now).elapsed() <= PATIENCE;
-                    if !passes || ctx.sleep(PAUSE).await.is_err() {
+            let connected = match tokio::time::timeout(PATIENCE, ctx.run(connect())).await {
+                Ok(Ok(Ok(Some(client)))) => Ok(client),
+                Ok(Ok(Ok(None))) => return Ok(End::Gone),
+                Ok(Ok(Err(failure))) => Err(failure),
+                Ok(Err(Interrupted::TimedOut { .. })) => return Ok(End::Late(last)),
+                Ok(Err(_)) => return Err(waited(self.doing, WaitError::Cancelled { seen: last })),
+                Err(_) => {
+                    Err(Failure::new(Kind::Unreachable, self.doing, "the API server takes calls and does not answer"))
+                }
+            };
+            let client = match connected {
+                Ok(client) => client,
+                Err(_) if Instant::now() >= limit.deadline => return Ok(End::Late(last)),
+                Err(failure) => {
+                    let since = *failing_since.get_or_insert_with(Instant::now);
+                    if !failure.passes() || since.elapsed() > PATIENCE || ctx.sleep(PAUSE).await.is_err() {
                         return Err(failure);
                     }
                     continue;
@@ -104,7 +112,6 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::report::Kind;
 
     /// Waits with an API server that answers the second time that it is asked which cluster it is; that is gone by then.
     async fn ended(kind: Kind, stop: CancellationToken) -> (Result<End, Failure>, u32) {

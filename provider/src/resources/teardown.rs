@@ -197,8 +197,10 @@ impl Resource for Teardown {
         let look = async {
             if !model.is_dry() {
                 // only whether it is the same cluster: one that is gone leaves its instances to this
-                self.cluster(ctx, model.name()).await?;
-                return Ok(Some(state.clone()));
+                return match self.cluster(ctx, model.name()).await {
+                    Err(failure) if failure.kind != Kind::Elsewhere => Err(failure),
+                    _ => Ok(Some(state.clone())),
+                };
             }
             let would_end = self.rehearse(ctx, &model).await?.into_value();
             Ok(Some(state.clone().with("would_end", would_end)))

@@ -35,28 +35,43 @@ pub(super) fn check(config: &Value) -> Diagnostics {
     let mut found = Diagnostics::new();
     for field in ALL {
         for (key, value) in config.get(field).as_map().into_iter().flatten() {
-            let value = value.as_str().filter(|_| field == LABELS);
-            let problems = key_problem(key).into_iter().chain(value.and_then(value_problem));
+            let problems: Vec<String> = match field {
+                LABELS => key_problem(key).into_iter().chain(value.as_str().and_then(value_problem)).collect(),
+                _ => annotation_problem(key).into_iter().collect(),
+            };
             let at = || AttributePath::root().attribute(field).key(key);
-            found.extend(
-                problems.map(|problem| Diagnostic::error("The API server would refuse this", problem).at(at())),
-            );
+            let refused = |problem| Diagnostic::error("The API server would refuse this", problem).at(at());
+            found.extend(problems.into_iter().map(refused));
         }
     }
     found
 }
 
-/// Writes an object's metadata; the paths of unknown attributes are noted.
+/// Says why no annotation can have a key. It is one of a label, where the domain may have capitals.
+fn annotation_problem(key: &str) -> Option<String> {
+    key_problem(&key.to_ascii_lowercase()).map(|_| {
+        format!("{key:?} is no key of an annotation: write a name such as note, or one with a domain before it, such as example.com/note")
+    })
+}
+
+/// Writes an object's metadata; the paths of unknown attributes are noted. A key without a value is not set.
 pub(super) fn written(value: &Value, unknown: &mut Vec<AttributePath>) -> Json {
     let mut metadata = json!({ "name": value.get("name").as_str().unwrap_or_default() });
     for field in ALL.into_iter().filter(|field| !value.get(field).is_null()) {
-        metadata[field] = match tfplugin::from_value::<BTreeMap<String, String>>(value.get(field)) {
-            Ok(texts) => json!(texts),
-            Err(_) => {
-                unknown.push(AttributePath::root().attribute(field));
-                json!({})
+        let at = AttributePath::root().attribute(field);
+        let mut texts = BTreeMap::new();
+        match value.get(field).as_map() {
+            None => unknown.push(at),
+            Some(map) => {
+                for (key, text) in map.iter().filter(|(_, text)| !text.is_null()) {
+                    match text.as_str() {
+                        Some(text) => drop(texts.insert(key, text)),
+                        None => unknown.push(at.clone().key(key)),
+                    }
+                }
             }
-        };
+        }
+        metadata[field] = json!(texts);
     }
     metadata
 }
@@ -71,8 +86,11 @@ pub(super) fn read(prior: &Value, live: &DynamicObject, scope: Scope) -> Vec<(&'
             Scope::Known => own.is_some_and(|own| own.contains_key(key)),
             Scope::All => is_users(key),
         };
-        let kept: BTreeMap<_, _> =
-            theirs.iter().filter(|(key, _)| is_own(key)).map(|(key, text)| (key.clone(), text.clone())).collect();
+        // what is set to nothing is known to be nothing
+        let unset = own.into_iter().flatten().filter(|(_, text)| text.is_null());
+        let mut kept: BTreeMap<String, Value> = unset.map(|(key, _)| (key.clone(), Value::Null)).collect();
+        let there = theirs.iter().filter(|(key, _)| is_own(key));
+        kept.extend(there.map(|(key, text)| (key.clone(), Value::from(text.as_str()))));
         if own.is_some() || !kept.is_empty() {
             all.push((field, Value::object(kept)));
         }
@@ -87,7 +105,8 @@ mod tests {
     #[test]
     fn what_the_api_server_would_refuse_is_shown_at_its_key() {
         let labels = Value::object([("team", "a b"), ("owner", "platform"), ("-x", "1")]);
-        let annotations = Value::object([("kubernetes.io/description", "what it is for"), ("a/b/c", "1")]);
+        let annotations =
+            Value::object([("kubernetes.io/description", "what it is for"), ("a/b/c", "1"), ("Example.com/note", "1")]);
         let found = check(&Value::object([("name", "a")]).with(LABELS, labels).with(ANNOTATIONS, annotations));
         let paths: Vec<String> = found.iter().map(|one| one.path.to_string()).collect();
         assert_eq!(paths, [r#"annotations["a/b/c"]"#, r#"labels["-x"]"#, r#"labels["team"]"#]);
@@ -114,6 +133,13 @@ mod tests {
         assert_eq!(read(&own, &live, Scope::Known), [(ANNOTATIONS, known(ANNOTATIONS)), (LABELS, known(LABELS))]);
         let bare = Value::object([("name", "a")]);
         assert!(read(&bare, &live, Scope::Known).is_empty());
+        // a value that a variable left out, and one that is not known yet
+        let open = bare.clone().with(LABELS, Value::object([("team", Value::from("x")), ("owner", Value::Null)]));
+        assert_eq!(written(&open, &mut Vec::new())["labels"], json!({ "team": "x" }));
+        assert_eq!(read(&open, &live, Scope::Known), [(LABELS, open.get(LABELS).clone())]);
+        let mut unknown = Vec::new();
+        written(&bare.clone().with(LABELS, Value::object([("owner", Value::Unknown)])), &mut unknown);
+        assert_eq!(unknown, [AttributePath::root().attribute(LABELS).key("owner")]);
         let labels = Value::object([("team", "x"), ("theirs", "x")]);
         assert_eq!(read(&bare, &live, Scope::All)[1], (LABELS, labels), "an import leaves out what tools note");
     }
