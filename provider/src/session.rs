@@ -8,7 +8,7 @@
 
 mod home;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -51,6 +51,8 @@ pub struct Session {
     /// What EKS says, by region and name.
     clusters: Mutex<BTreeMap<String, Arc<OnceCell<Arc<karp_aws::eks::Cluster>>>>>,
     kube: tokio::sync::Mutex<Option<Connected>>,
+    /// The instance profiles that a role was taken out of when it was deleted, by its name.
+    emptied: Mutex<BTreeMap<String, BTreeSet<String>>>,
     cluster_locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// The failure that concerns all resources, once it was shown.
     down: OnceLock<Failure>,
@@ -206,6 +208,16 @@ impl Session {
         let home = Arc::<Home>::default();
         *kept = Some(Connected { client: client.clone(), made: Instant::now(), home: Arc::clone(&home) });
         Ok((client, home))
+    }
+
+    /// Notes which instance profiles a role was taken out of, since it goes.
+    pub fn emptied(&self, role: &str, profiles: BTreeSet<String>) {
+        lock(&self.emptied).insert(role.to_owned(), profiles);
+    }
+
+    /// Gives the instance profiles that a role of this name was taken out of in this run: another of the name has taken its place.
+    pub fn take_emptied(&self, role: &str) -> BTreeSet<String> {
+        lock(&self.emptied).remove(role).unwrap_or_default()
     }
 
     /// Gives the lock under which a cluster's Fargate profiles are changed: EKS allows one such operation at a time.

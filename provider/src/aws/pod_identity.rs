@@ -150,8 +150,9 @@ pub async fn delete(aws: &Aws, subject: &Subject<'_>, id: &str) -> Result<(), Fa
     }
 }
 
-/// EKS checks the role's trust, which IAM may not show everywhere yet.
+/// EKS checks the role and its trust, which IAM may not show everywhere yet.
 fn new_role(failure: Failure) -> Failure {
     let message = failure.message.to_ascii_lowercase();
-    failure.unsettled_if(|f| f.kind == Kind::Invalid && (message.contains("trust") || message.contains("assume")))
+    let of_role = ["trust", "assume", "role provided in the request does not exist"];
+    failure.unsettled_if(|f| f.kind == Kind::Invalid && of_role.iter().any(|words| message.contains(words)))
 }

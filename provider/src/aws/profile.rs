@@ -1,11 +1,13 @@
 //! Instance profiles: which role is in one, and taking a role out of those that the cluster owns.
 
+use std::collections::BTreeSet;
+
 use aws_sdk_iam::Client;
 use aws_sdk_iam::types::InstanceProfile;
 use tfplugin::Context;
 
 use super::tags::{CLUSTER_KEY, Tags, from_iam_tags};
-use super::wait::in_time;
+use super::wait::{in_time, settle};
 use crate::report::{Failure, Kind};
 
 /// Controllers tag the instance profiles that they make with the node class; those end with the cluster's node role.
@@ -69,9 +71,14 @@ pub async fn delete(iam: &Client, profile: &str) -> Result<(), Failure> {
     }
 }
 
-/// Takes a role that is about to be deleted out of the cluster's instance profiles, and deletes those that a controller made. A
-/// profile of someone else is an error that names it.
-pub async fn unlink_role(iam: &Client, ctx: &Context, role: &str, cluster: Option<&str>) -> Result<(), Failure> {
+/// Takes a role that is about to be deleted out of the cluster's instance profiles, and deletes those that a controller made. Returns the names of the
+/// others. A profile of someone else is an error that names it.
+pub async fn unlink_role(
+    iam: &Client,
+    ctx: &Context,
+    role: &str,
+    cluster: Option<&str>,
+) -> Result<BTreeSet<String>, Failure> {
     let doing = format!("list the instance profiles of role {role:?}");
     let mut pages = iam.list_instance_profiles_for_role().role_name(role).into_paginator().items().send();
     let mut names = Vec::new();
@@ -79,11 +86,12 @@ pub async fn unlink_role(iam: &Client, ctx: &Context, role: &str, cluster: Optio
         match profile {
             Ok(profile) => names.push(profile.instance_profile_name().to_owned()),
             Err(e) => match Failure::aws(&doing, e) {
-                failure if failure.is_missing() => return Ok(()),
+                failure if failure.is_missing() => return Ok(BTreeSet::new()),
                 failure => return Err(failure),
             },
         }
     }
+    let mut emptied = BTreeSet::new();
     for name in names {
         in_time(ctx, &format!("take role {role:?} out of instance profile {name:?}"))?;
         // The list carries no tags.
@@ -99,9 +107,33 @@ pub async fn unlink_role(iam: &Client, ctx: &Context, role: &str, cluster: Optio
         remove_role(iam, &name, role).await?;
         if profile.tags.contains_key(NODE_CLASS_KEY) {
             delete(iam, &name).await?;
+        } else {
+            emptied.insert(name);
         }
     }
+    Ok(emptied)
+}
+
+/// Puts a role into profiles that it was taken out of when it was deleted to be made anew; those that are gone, or have another one by now, are left
+/// alone.
+pub async fn link_again(iam: &Client, ctx: &Context, role: &str, names: BTreeSet<String>) -> Result<(), Failure> {
+    for name in names {
+        if find(iam, &name).await?.is_none_or(|profile| profile.role.is_some()) {
+            continue;
+        }
+        settle(ctx, &format!("put role {role:?} back into instance profile {name:?}"), || async {
+            add_role(iam, &name, role).await.map_err(|failure| failure.unsettled_if(Failure::is_missing))
+        })
+        .await?;
+    }
     Ok(())
+}
+
+/// Puts a role into a profile.
+pub async fn add_role(iam: &Client, name: &str, role: &str) -> Result<(), Failure> {
+    let call = iam.add_role_to_instance_profile().instance_profile_name(name).role_name(role);
+    let doing = format!("put role {role:?} into instance profile {name:?}");
+    call.send().await.map(drop).map_err(|e| Failure::aws(doing, e))
 }
 
 /// Tells whether tags say that an object belongs to the cluster: karp's own tag, or the one that controllers use.

@@ -134,7 +134,10 @@ pub async fn find(aws: &Aws, url: &str) -> Result<Option<Queue>, Failure> {
     };
     let attributes = answer.attributes.unwrap_or_default();
     let text = |name: Attribute| attributes.get(&name).filter(|text| !text.is_empty()).cloned();
-    let tags = aws.sqs().list_queue_tags().queue_url(url).send().await.map_err(|e| Failure::aws(&doing, e))?;
+    let tags = match aws.sqs().list_queue_tags().queue_url(url).send().await.map_err(|e| Failure::aws(&doing, e)) {
+        Err(failure) if failure.is_missing() => return Ok(None),
+        tags => tags?,
+    };
     Ok(Some(Queue {
         url: url.to_owned(),
         arn: text(Attribute::QueueArn).unwrap_or_default(),
@@ -231,15 +234,25 @@ pub async fn delete_rule(aws: &Aws, event: Event, queue: &str) -> Result<(), Fai
     }
 }
 
-/// Deletes a queue; one that is gone already is fine.
-pub async fn delete(aws: &Aws, url: &str) -> Result<(), Failure> {
-    match aws.sqs().delete_queue().queue_url(url).send().await {
-        Ok(_) => Ok(()),
-        Err(e) => match Failure::aws(format!("delete queue {url}"), e) {
-            failure if failure.is_missing() => Ok(()),
-            failure => Err(failure),
-        },
+/// Deletes a queue; one that is gone already is fine. SQS may show it for up to a minute, which is waited for: whoever makes one of the same name next
+/// would take it for another's.
+pub async fn delete(aws: &Aws, ctx: &Context, url: &str) -> Result<(), Failure> {
+    let doing = format!("delete queue {url}");
+    if let Err(e) = aws.sqs().delete_queue().queue_url(url).send().await {
+        let failure = Failure::aws(&doing, e);
+        return if failure.is_missing() { Ok(()) } else { Err(failure) };
     }
+    let name = url.rsplit('/').next().unwrap_or_default();
+    let gone = settle(ctx, &doing, || async {
+        match url_of(aws, name).await? {
+            Some(_) => Err(Failure::new(Kind::Unsettled, &doing, "SQS still shows it")),
+            None => Ok(()),
+        }
+    });
+    if let Err(failure) = gone.await {
+        tracing::debug!(%url, failure.message, "deleted, and not seen to be gone");
+    }
+    Ok(())
 }
 
 fn settings(wanted: &Queue) -> std::collections::HashMap<Attribute, String> {

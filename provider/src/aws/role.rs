@@ -151,6 +151,11 @@ pub async fn shown(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failur
     .await
 }
 
+/// Says whether there is a role.
+pub async fn is_there(iam: &Client, name: &str) -> Result<bool, Failure> {
+    Ok(without_attachments(iam, name, &BTreeSet::new()).await?.is_some())
+}
+
 /// Reads a role with its attachments and the named inline policies.
 pub async fn find(iam: &Client, name: &str, inline: &BTreeSet<String>) -> Result<Option<Found>, Failure> {
     let Some(found) = without_attachments(iam, name, inline).await? else { return Ok(None) };
@@ -255,7 +260,8 @@ pub async fn converge(
         })
         .await?;
     }
-    for policy in owned.inline.iter().filter(|policy| !wanted.inline.contains_key(*policy)) {
+    let superfluous = |policy: &&String| !wanted.inline.contains_key(*policy) && found.inline.contains_key(*policy);
+    for policy in owned.inline.iter().filter(superfluous) {
         delete_inline(iam, name, policy).await?;
     }
     Ok(())
@@ -298,7 +304,8 @@ pub async fn remove(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failu
             Ok(_) => Ok(()),
             Err(e) => match Failure::aws(&doing, e) {
                 failure if failure.is_missing() => Ok(()),
-                failure => Err(failure),
+                // what was taken off a moment ago may count where this call lands
+                failure => Err(failure.unsettled_if(|f| f.kind == Kind::InUse)),
             },
         }
     })

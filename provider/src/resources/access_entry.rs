@@ -33,7 +33,7 @@ struct Model {
     principal_arn: Option<String>,
     r#type: Option<String>,
     adopt: Option<bool>,
-    tags: Option<BTreeMap<String, String>>,
+    tags: Option<BTreeMap<String, Option<String>>>,
     tags_all: Option<Tags>,
 }
 

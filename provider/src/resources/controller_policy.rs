@@ -104,6 +104,11 @@ impl Resource for ControllerPolicy {
         let arns = planned_arns(change, policy.as_deref());
         change.planned.set("arns", arns);
         inherit::reopen_on_replace(change, &["id", "arn"]);
+        let first = match change.planned.get("arns").as_map() {
+            Some(arns) => arns.values().next().cloned().unwrap_or(Value::Null),
+            None => Value::Unknown,
+        };
+        change.planned.set("arn", first);
         found
     }
 

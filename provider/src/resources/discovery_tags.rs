@@ -134,8 +134,13 @@ impl Resource for DiscoveryTags {
         let dropped: BTreeSet<String> = before.resource_ids.difference(&model.resource_ids).cloned().collect();
         // With the value changed, what karp tagged before is no conflict.
         let ours = if before.value == model.value { BTreeSet::new() } else { before.resource_ids.clone() };
+        let (same, all) =
+            (before.value == model.value, before.resource_ids.union(&model.resource_ids).cloned().collect());
         let state = self.converge(aws, ctx, model, Some(&ours)).await?;
-        ctx.save(state.clone());
+        if same {
+            // what has yet to be untagged is karp's until then
+            ctx.save(state.clone().with("resource_ids", super::iam_role::text_set(&all)));
+        }
         untag(aws, ctx, &before.key, &before.value, &dropped).await?;
         Ok(state)
     }

@@ -46,7 +46,7 @@ struct Model {
     subnet_ids: BTreeSet<String>,
     selectors: Vec<Selector>,
     adopt: Option<bool>,
-    tags: Option<BTreeMap<String, String>>,
+    tags: Option<BTreeMap<String, Option<String>>>,
     tags_all: Option<Tags>,
     timeouts: Option<BTreeMap<String, Option<String>>>,
 }

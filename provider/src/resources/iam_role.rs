@@ -246,6 +246,9 @@ pub async fn update(
     };
     let owned =
         Owned { tags: session.owned(prior), attached: before.policy_arns.unwrap_or_default(), inline: owned_inline };
+    // Should one of many policies be refused, those before it are attached, which a refresh sees only of those that state knows.
+    let known = owned.attached.union(&wanted.attached).cloned().collect();
+    ctx.save(prior.clone().with("policy_arns", text_set(&known)));
     role::converge(aws.iam(), ctx, &found, &wanted, &owned).await?;
     Ok(render(&planned, &converged(found, &wanted), &wanted.tags, &wanted.attached))
 }

@@ -12,7 +12,7 @@ use crate::aws::Origin;
 use crate::aws::marked::Marked;
 use crate::aws::names::LONGEST_PROFILE;
 use crate::aws::profile::{self, Found};
-use crate::aws::role::{check_adoptable, check_path};
+use crate::aws::role::{self, check_adoptable, check_path};
 use crate::aws::tags::{Change, IamObject, Tags, iam_tags};
 use crate::aws::wait::settle;
 use crate::marks::Mark;
@@ -39,7 +39,7 @@ struct Model {
     path: Option<String>,
     role_name: Option<String>,
     adopt: Option<bool>,
-    tags: Option<BTreeMap<String, String>>,
+    tags: Option<BTreeMap<String, Option<String>>>,
     tags_all: Option<Tags>,
 }
 
@@ -231,18 +231,27 @@ async fn converge(aws: &Aws, ctx: &Context, found: &Found, model: &Model, owned:
     let name = &found.name;
     let role = model.role_name.clone().unwrap_or_default();
     if found.role.as_ref() != Some(&role) {
+        let doing = format!("put role {role:?} into instance profile {name:?}");
         if let Some(old) = &found.role {
+            // nodes start with the old one until the new one is there
+            settle(ctx, &doing, || async {
+                let missing = || Failure::new(Kind::Unsettled, &doing, "there is no such role").at("role_name");
+                if role::is_there(iam, &role).await? { Ok(()) } else { Err(missing()) }
+            })
+            .await?;
             profile::remove_role(iam, name, old).await?;
         }
-        let doing = format!("put role {role:?} into instance profile {name:?}");
-        settle(ctx, &doing, || async {
-            let call = iam.add_role_to_instance_profile().instance_profile_name(name).role_name(&role);
-            call.send().await.map_err(|e| {
-                // A profile or role that was made a second ago may be unknown where this call lands.
-                Failure::aws(&doing, e).at("role_name").unsettled_if(|f| f.is_missing())
-            })
-        })
-        .await?;
+        let added = settle(ctx, &doing, || async {
+            // A profile or role that was made a second ago may be unknown where this call lands.
+            let added = profile::add_role(iam, name, &role).await;
+            added.map_err(|failure| failure.at("role_name").unsettled_if(Failure::is_missing))
+        });
+        if let Err(failure) = added.await {
+            if let Some(old) = &found.role {
+                profile::add_role(iam, name, old).await?;
+            }
+            return Err(failure);
+        }
     }
     let change = Change::between(model.tags_all.as_ref().unwrap_or(&Tags::new()), &found.tags, owned);
     IamObject::InstanceProfile(name.clone()).retag(iam, &change).await

@@ -18,7 +18,7 @@ use crate::aws::names::{self, LONGEST_QUEUE, is_region};
 use crate::aws::queue::{self, EVENTS, Event, Queue};
 use crate::aws::role::check_adoptable;
 use crate::aws::tags::Tags;
-use crate::aws::wait::in_time;
+use crate::aws::wait::{in_time, settle};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -49,7 +49,7 @@ struct Model {
     rules: Option<BTreeMap<String, String>>,
     policy: Option<String>,
     adopt: Option<bool>,
-    tags: Option<BTreeMap<String, String>>,
+    tags: Option<BTreeMap<String, Option<String>>>,
     tags_all: Option<Tags>,
 }
 
@@ -140,7 +140,11 @@ impl Resource for InterruptionQueue {
         let name = model.name.clone().unwrap_or_default();
         let mut answered = session.answered(aws);
         let (found, origin) = create_or_adopt(&session, aws, ctx, &name, &model, &mut answered).await?;
-        finish(aws, ctx, &name, model, found, &Before { model: Model::default(), origin }).await
+        // a creation that was killed may have made rules of events that are wanted no more
+        let every = EVENTS.iter().map(|event| event.name.to_owned()).collect();
+        let events = Some(every).filter(|_| origin == Start::Resumed);
+        let origin = if origin == Start::Adopted { Origin::Adopted } else { Origin::Made };
+        finish(aws, ctx, &name, model, found, &Before { model: Model { events, ..Model::default() }, origin }).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -207,7 +211,7 @@ impl Resource for InterruptionQueue {
             queue::delete_rule(aws, event, &name).await?;
         }
         in_time(ctx, &format!("delete queue {name:?}"))?;
-        Ok(queue::delete(aws, &model.url.unwrap_or_default()).await?)
+        Ok(queue::delete(aws, ctx, &model.url.unwrap_or_default()).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -310,7 +314,7 @@ async fn create_or_adopt(
     name: &str,
     model: &Model,
     answered: &mut Answered<'_>,
-) -> Result<(Queue, Origin), Diagnostics> {
+) -> Result<(Queue, Start), Diagnostics> {
     let doing = format!("create queue {name:?}");
     let wanted = wanted(model);
     let mark = Mark::new();
@@ -332,23 +336,37 @@ async fn create_or_adopt(
             Err(failure) => return Err(failure.into()),
         },
     };
-    let Some(found) = queue::find(aws, &url).await? else {
-        return Err(Failure::new(Kind::Unexpected, doing, "SQS has the queue but does not show it").into());
+    // one that was made a moment ago is not shown everywhere yet
+    let shown = || async {
+        let hidden = || Failure::new(Kind::Unsettled, &doing, "SQS has the queue but does not show it");
+        queue::find(aws, &url).await?.ok_or_else(hidden)
     };
+    let found = settle(ctx, &doing, shown).await?;
     if let Some(tags) = mark.resumed(&found.tags, &wanted.tags) {
         if !is_new {
             save(&url)?;
         }
-        return Ok((Queue { tags, ..found }, Origin::Made));
+        return Ok((Queue { tags, ..found }, if is_new { Start::New } else { Start::Resumed }));
     }
     if is_new {
-        return Ok((found, Origin::Made));
+        return Ok((found, Start::New));
     }
     if !model.adopt.unwrap_or(session.model().adopt_existing) {
         return Err(Failure::new(Kind::Exists, doing, format!("there is a queue {url}")).at("name").into());
     }
     check_adoptable(&doing, &found.tags, &wanted.tags).map_err(|f| f.at("name"))?;
-    Ok((found, Origin::Adopted))
+    Ok((found, Start::Adopted))
+}
+
+/// How a queue came to be this resource's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// It was made now.
+    New,
+    /// It was made by a run that did not come to its end.
+    Resumed,
+    /// Others made it.
+    Adopted,
 }
 
 /// What was known before queue and rules are brought to what is wanted.
@@ -372,6 +390,8 @@ async fn finish(
     queue::converge(aws, &found, &wanted, &owned).await?;
     let events = model.events.clone().unwrap_or_default();
     let mut state = Model { policy: Some(wanted.policy.clone()), ..partial(&model, &found) };
+    // until the rules of other events are gone, they are this queue's
+    state.events = Some(before.events.iter().flatten().chain(&events).cloned().collect());
     let save = |state: &Model| -> Result<(), Diagnostics> {
         if *origin == Origin::Made {
             ctx.save(tfplugin::to_value(state)?);
@@ -393,5 +413,6 @@ async fn finish(
         in_time(ctx, &doing)?;
         queue::delete_rule(aws, event, name).await?;
     }
+    state.events = model.events;
     Ok(tfplugin::to_value(&state)?)
 }

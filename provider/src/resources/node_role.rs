@@ -81,7 +81,11 @@ impl Resource for NodeRole {
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let purpose = known(&session, &planned).await?;
-        iam_role::create(&session, ctx, planned, &purpose).await
+        let state = iam_role::create(&session, ctx, planned, &purpose).await?;
+        let name = state.get("name").as_str().unwrap_or_default();
+        // where it takes the place of one of this name, a plan shows no change of the profiles that had that one
+        profile::link_again(session.aws().await?.iam(), ctx, name, session.take_emptied(name)).await?;
+        Ok(state)
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
@@ -106,8 +110,8 @@ impl Resource for NodeRole {
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let purpose = known(&session, &planned).await?;
-        let owned = prior.get("ip_family").as_str() != Some("ipv4");
-        let owned = owned.then(|| CNI_IPV6.to_owned()).into_iter().collect();
+        // also one that a change which failed has written
+        let owned = BTreeSet::from([CNI_IPV6.to_owned()]);
         iam_role::update(&session, ctx, &prior, planned, &purpose, owned).await
     }
 
@@ -115,7 +119,8 @@ impl Resource for NodeRole {
         let session = self.handle.session();
         let aws = session.aws().await?;
         let name = prior.get("name").as_str().unwrap_or_default();
-        profile::unlink_role(aws.iam(), ctx, name, prior.get("cluster_name").as_str()).await?;
+        let emptied = profile::unlink_role(aws.iam(), ctx, name, prior.get("cluster_name").as_str()).await?;
+        session.emptied(name, emptied);
         iam_role::delete(aws, ctx, &prior).await
     }
 

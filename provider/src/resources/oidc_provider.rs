@@ -37,7 +37,7 @@ struct Model {
     adopt: Option<bool>,
     adopted: Option<bool>,
     audiences: Option<BTreeSet<String>>,
-    tags: Option<BTreeMap<String, String>>,
+    tags: Option<BTreeMap<String, Option<String>>>,
     tags_all: Option<Tags>,
 }
 
@@ -131,6 +131,10 @@ impl Resource for OidcProvider {
         let state = Model { id: Some(arn.clone()), arn: Some(arn.clone()), url: Some(url), adopted, ..model };
         ctx.save(tfplugin::to_value(&state)?);
         answered.made(origin, Marked::Iam(IamObject::OidcProvider(arn.clone())));
+        if let Some(found) = found.as_ref().filter(|_| origin == Origin::Adopted) {
+            let theirs: Vec<&String> = found.tags.keys().collect();
+            ctx.set_private(serde_json::to_vec(&theirs).unwrap_or_default());
+        }
         if let Some(found) = found {
             converge(aws, &arn, &found, &state, &Tags::new()).await?;
         }
@@ -175,14 +179,17 @@ impl Resource for OidcProvider {
         Ok(tfplugin::to_value(&Model { id: Some(arn.clone()), arn: Some(arn), url, adopted, ..model })?)
     }
 
-    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let session = self.handle.session();
         let aws = session.aws().await?;
         let model: Model = tfplugin::from_value(&prior)?;
         let arn = model.arn.clone().unwrap_or_default();
         if model.adopted == Some(true) {
             if let Some(found) = find(aws, &arn).await? {
-                let owned = session.owned(&prior);
+                // what its owner had before is the owner's
+                let theirs: BTreeSet<String> = serde_json::from_slice(&ctx.private()).unwrap_or_default();
+                let mut owned = session.owned(&prior);
+                owned.retain(|key, _| !theirs.contains(key));
                 let change = Change::between(&Tags::new(), &found.tags, &owned);
                 IamObject::OidcProvider(arn).retag(aws.iam(), &change).await?;
             }

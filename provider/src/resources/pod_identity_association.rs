@@ -35,7 +35,7 @@ struct Model {
     service_account: Option<String>,
     role_arn: Option<String>,
     adopt: Option<bool>,
-    tags: Option<BTreeMap<String, String>>,
+    tags: Option<BTreeMap<String, Option<String>>>,
     tags_all: Option<Tags>,
 }
 

@@ -37,5 +37,6 @@ mod teardown;
 #[path = "../support/tofu.rs"]
 mod tofu;
 mod turn;
+mod undone;
 mod upgraded;
 mod vanished;

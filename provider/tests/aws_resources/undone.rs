@@ -1,0 +1,182 @@
+//! A change that fails in the middle: what it has done, and what it has yet to take away, is known to the state, so that the next apply goes on with it
+//! and a destroy leaves nothing.
+
+use serde_json::{Value, json};
+
+use crate::halfway::{apply_denied, config, unique};
+use crate::stand::{Sandbox, Stand};
+
+const UPDATE: &str = "update";
+
+/// Holds that one denied call of the change from one text to another leaves a change to plan; that going on ends on an empty plan; and that giving up,
+/// by the first text or by a destroy, leaves nothing.
+fn goes_on(test: &str, address: &str, (from, to): (&str, &str), (action, after): (&str, u32)) {
+    let Some(sandbox) = Sandbox::find(test) else { return };
+    let before = sandbox.what_exists();
+    for way in ["on", "back", "away"] {
+        let name = format!("{}-{way}", unique(test));
+        let (from, to) = (config(from, &name, &sandbox), config(to, &name, &sandbox));
+        let stand = sandbox.stand(&from);
+        stand.apply();
+        stand.assert_empty_plan();
+        stand.write(&to);
+        apply_denied(&stand, &sandbox, action, after, &name);
+        match way {
+            "on" => {
+                assert_eq!(stand.apply().changes(), [(UPDATE.to_owned(), address.to_owned())]);
+                stand.assert_empty_plan();
+            }
+            "back" => {
+                stand.write(&from);
+                stand.apply();
+                stand.assert_empty_plan();
+            }
+            _ => {}
+        }
+        stand.destroy();
+        assert_eq!(sandbox.what_exists(), before, "{way}: something is left");
+    }
+}
+
+#[test]
+fn events_of_a_queue_that_go() {
+    let queue = |events: &str| {
+        format!("resource \"karp_interruption_queue\" \"this\" {{\n  name = \"NAME\"\n  events = {events}\n}}\n")
+    };
+    let texts = (&*queue(r#"["health", "spot"]"#), &*queue(r#"["spot"]"#));
+    goes_on("dropped_event", "karp_interruption_queue.this", texts, ("DeleteRule", 0));
+}
+
+#[test]
+fn a_resource_that_loses_its_discovery_tag() {
+    let tags = |ids: &str| {
+        format!(
+            "resource \"karp_discovery_tags\" \"this\" {{\n  key = \"karp.test/NAME\"\n  value = \"x\"\n  resource_ids = {ids}\n}}\n"
+        )
+    };
+    let texts = (&*tags("SUBNETS"), &*tags("slice(SUBNETS, 0, 1)"));
+    goes_on("dropped_tag", "karp_discovery_tags.this", texts, ("DeleteTags", 0));
+}
+
+/// Of two further policies the second is refused: the first is on the role by then.
+#[test]
+fn policies_of_a_role_of_which_one_is_refused() {
+    let role = |further: &str| {
+        format!(
+            "resource \"karp_node_role\" \"this\" {{\n  name = \"NAME\"\n  additional_policy_arns = {further}\n}}\n"
+        )
+    };
+    let further =
+        r#"{ a = "arn:aws:iam::aws:policy/AmazonEC2ReadOnlyAccess", b = "arn:aws:iam::aws:policy/ReadOnlyAccess" }"#;
+    let (from, to) = (role("{}"), role(further));
+    goes_on("refused_policy", "karp_node_role.this", (&from, &to), ("AttachRolePolicy", 1));
+    let Some(sandbox) = Sandbox::find("reverted_policy") else { return };
+    let name = unique("reverted_policy");
+    let stand = sandbox.stand(&config(&from, &name, &sandbox));
+    stand.apply();
+    let own = stand.attribute("karp_node_role.this", "policy_arns");
+    stand.write(&config(&to, &name, &sandbox));
+    apply_denied(&stand, &sandbox, "AttachRolePolicy", 1, &name);
+    stand.write(&config(&from, &name, &sandbox));
+    assert_eq!(stand.apply().changes(), [(UPDATE.to_owned(), "karp_node_role.this".to_owned())], "it is taken off");
+    assert_eq!(stand.attribute("karp_node_role.this", "policy_arns"), own);
+    stand.destroy();
+}
+
+/// The policy's two homes: in the role, and beside it.
+fn in_two_ways() -> [String; 2] {
+    ["inline", "managed"].map(|mode| {
+        format!(
+            "resource \"karp_controller_role\" \"this\" {{\n  name = \"NAME\"\n  auth = \"pod_identity\"\n  service_account = \"NAME\"\n  \
+             policy_mode = {mode:?}\n}}\n"
+        )
+    })
+}
+
+#[test]
+fn a_policy_that_moves_out_of_its_role_and_stays_in_it() {
+    let [inline, managed] = in_two_ways();
+    goes_on("keptinline", "karp_controller_role.this", (&inline, &managed), ("DeleteRolePolicy", 0));
+}
+
+#[test]
+fn a_policy_that_moves_into_its_role_and_stays_beside_it() {
+    let [inline, managed] = in_two_ways();
+    goes_on("keptmanaged", "karp_controller_role.this", (&managed, &inline), ("DeletePolicy", 0));
+}
+
+#[tokio::test]
+async fn a_role_that_is_made_anew_is_in_its_instance_profile_again() {
+    let Some(sandbox) = Sandbox::find("renewed_role") else { return };
+    let (before, name) = (sandbox.what_exists(), unique("renewed_role"));
+    let text = "resource \"karp_node_role\" \"this\" {\n  name = \"NAME\"\n}\n\
+                resource \"karp_instance_profile\" \"this\" {\n  name = \"NAME\"\n  role_name = karp_node_role.this.name\n}\n";
+    let stand = sandbox.stand(&config(text, &name, &sandbox));
+    stand.apply();
+    let run = stand.tofu(&["apply", "-json", "-auto-approve", "-replace=karp_node_role.this"]);
+    assert_eq!(run.code, 0, "{}", run.text);
+    let found = sandbox.iam().await.get_instance_profile().instance_profile_name(&name).send().await.unwrap();
+    let roles: Vec<String> = found.instance_profile.unwrap().roles.into_iter().map(|role| role.role_name).collect();
+    assert_eq!(roles, [name], "nodes go on to start");
+    stand.assert_empty_plan();
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+/// A profile has one role at most: the old one stays until the new one is there, and comes back where that is refused.
+#[tokio::test]
+async fn an_instance_profile_keeps_its_role_where_the_new_one_is_refused() {
+    let Some(sandbox) = Sandbox::find("refused_role") else { return };
+    let name = unique("refused_role");
+    let config = |role: &str| {
+        let text = format!(
+            "resource \"karp_node_role\" \"a\" {{\n  name = \"NAME-a\"\n}}\nresource \"karp_node_role\" \"b\" {{\n  name = \"NAME-b\"\n}}\n\
+             resource \"karp_instance_profile\" \"this\" {{\n  name = \"NAME\"\n  role_name = karp_node_role.{role}.name\n}}\n"
+        );
+        config(&text, &name, &sandbox)
+    };
+    let stand: Stand<'_> = sandbox.stand(&config("a"));
+    stand.apply();
+    stand.write(&config("b"));
+    apply_denied(&stand, &sandbox, "AddRoleToInstanceProfile", 0, &name);
+    let found = sandbox.iam().await.get_instance_profile().instance_profile_name(&name).send().await.unwrap();
+    let roles: Vec<String> = found.instance_profile.unwrap().roles.into_iter().map(|role| role.role_name).collect();
+    assert_eq!(roles, [format!("{name}-a")]);
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.destroy();
+}
+
+#[test]
+fn a_role_that_pod_identity_does_not_know_yet_is_waited_for() {
+    let Some(sandbox) = Sandbox::find("newidentity") else { return };
+    let [inline, _] = in_two_ways();
+    let stand = sandbox.stand(&config(&inline, &unique("newidentity"), &sandbox));
+    let fault = json!([{ "action": "CreatePodIdentityAssociation", "code": "InvalidParameterException", "status": 400, "times": 2,
+        "message": "Role provided in the request does not exist." }]);
+    sandbox.door("POST", "/_karp/fail", &fault.to_string());
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.destroy();
+}
+
+/// A module passes on a tag that nobody set.
+#[test]
+fn a_tag_without_a_value_is_none() {
+    let Some(sandbox) = Sandbox::find("unset_tag") else { return };
+    let tags = "tags = { Owner = null, Team = \"a\" }";
+    let text = format!(
+        "resource \"karp_node_role\" \"this\" {{\n  name = \"NAME\"\n  {tags}\n}}\n\
+         resource \"karp_instance_profile\" \"this\" {{\n  name = \"NAME\"\n  role_name = karp_node_role.this.name\n  {tags}\n}}\n\
+         resource \"karp_interruption_queue\" \"this\" {{\n  name = \"NAME\"\n  {tags}\n}}\n\
+         resource \"karp_access_entry\" \"this\" {{\n  principal_arn = karp_node_role.this.arn\n  {tags}\n}}\n"
+    );
+    let stand = sandbox.stand(&config(&text, &unique("unset_tag"), &sandbox));
+    stand.apply();
+    stand.assert_empty_plan();
+    for kind in ["karp_node_role", "karp_instance_profile", "karp_interruption_queue", "karp_access_entry"] {
+        let all = stand.attribute(&format!("{kind}.this"), "tags_all");
+        assert_eq!((&all["Owner"], &all["Team"]), (&Value::Null, &json!("a")), "{kind}");
+    }
+    stand.destroy();
+}
