@@ -1,13 +1,12 @@
 //! Managed policies that karp makes: written in parts that fit, versions rotated, deleted with all versions.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use aws_sdk_iam::Client;
 use karp_domain::iam::MANAGED_POLICY_LIMIT;
 use tfplugin::Context;
 
-use super::role::{check_adoptable, check_path};
+use super::role::{DETACHED_LIMIT, check_adoptable, check_path, in_use, still_used};
 use super::tags::{CLUSTER_KEY, Change, IamObject, Tags, from_iam_tags, iam_tags};
 use super::wait::{in_time, settle, settle_within};
 use super::{Origin, document};
@@ -19,9 +18,6 @@ use crate::session::Aws;
 const MOST_VERSIONS: usize = 5;
 /// Names the role that a policy was made for, on those that belong to a role.
 const ROLE_KEY: &str = "karp.sh/controller-role";
-
-/// A policy that was taken off its role a moment ago may count as attached for some seconds.
-const DETACHED_LIMIT: Duration = Duration::from_secs(15);
 
 /// Splits a policy into parts by name: `ROLE-1`, `ROLE-2`, …
 pub fn parts(role: &str, policy: &str) -> BTreeMap<String, String> {
@@ -251,11 +247,12 @@ pub async fn delete_all(iam: &Client, ctx: &Context, arns: &BTreeSet<String>) ->
         let doing = format!("delete policy {arn}");
         settle_within(ctx, DETACHED_LIMIT, &doing, || async {
             match iam.delete_policy().policy_arn(arn).send().await.map_err(|e| Failure::aws(&doing, e)) {
-                Err(failure) if !failure.is_missing() => Err(failure.unsettled_if(|f| f.kind == Kind::InUse)),
+                Err(failure) if !failure.is_missing() => Err(still_used(failure)),
                 _ => Ok(()),
             }
         })
-        .await?;
+        .await
+        .map_err(in_use)?;
     }
     Ok(())
 }

@@ -1,13 +1,14 @@
 //! An IAM role with its trust, policies and tags: created or adopted, read, brought to what is wanted, deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use aws_sdk_iam::Client;
 use aws_sdk_iam::types::Role;
 use tfplugin::Context;
 
 use super::tags::{CLUSTER_KEY, Change, IamObject, Tags, from_iam_tags, iam_tags};
-use super::wait::{in_time, settle};
+use super::wait::{in_time, settle, settle_within};
 use super::{Origin, document};
 use crate::marks::Mark;
 use crate::report::{Failure, Kind};
@@ -296,20 +297,33 @@ pub async fn strip(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failur
     Ok(())
 }
 
+/// What was taken off something a moment ago may count as on it for some seconds.
+pub const DETACHED_LIMIT: Duration = Duration::from_secs(15);
+
+/// Reads the refusal to delete what is still in use as "not settled yet".
+pub fn still_used(failure: Failure) -> Failure {
+    failure.unsettled_if(|failure| failure.kind == Kind::InUse)
+}
+
+/// Gives the failure after the wait its own kind again.
+pub fn in_use(failure: Failure) -> Failure {
+    if failure.kind == Kind::Unsettled { failure.of_kind(Kind::InUse) } else { failure }
+}
+
 /// Deletes a role that has no policies any more. One that is gone already is fine.
 pub async fn remove(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failure> {
     let doing = format!("delete role {name:?}");
-    settle(ctx, &doing, || async {
+    settle_within(ctx, DETACHED_LIMIT, &doing, || async {
         match iam.delete_role().role_name(name).send().await {
             Ok(_) => Ok(()),
             Err(e) => match Failure::aws(&doing, e) {
                 failure if failure.is_missing() => Ok(()),
-                // what was taken off a moment ago may count where this call lands
-                failure => Err(failure.unsettled_if(|f| f.kind == Kind::InUse)),
+                failure => Err(still_used(failure)),
             },
         }
     })
     .await
+    .map_err(in_use)
 }
 
 async fn converge_boundary(iam: &Client, found: &Found, wanted: &Wanted) -> Result<(), Failure> {

@@ -104,11 +104,11 @@ impl Resource for ControllerPolicy {
         let arns = planned_arns(change, policy.as_deref());
         change.planned.set("arns", arns);
         inherit::reopen_on_replace(change, &["id", "arn"]);
-        let first = match change.planned.get("arns").as_map() {
-            Some(arns) => arns.values().next().cloned().unwrap_or(Value::Null),
-            None => Value::Unknown,
-        };
-        change.planned.set("arn", first);
+        // the first part may be another's as long as one is missing
+        let first = change.planned.get("arns").as_map().and_then(|arns| arns.values().next().cloned());
+        if let Some(first) = first {
+            change.planned.set("arn", first);
+        }
         found
     }
 

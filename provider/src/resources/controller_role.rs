@@ -224,7 +224,8 @@ impl Resource for ControllerRole {
         let prior = prior.with("policy_arns", arns(attached));
         let state = iam_role::update(&session, ctx, &prior, planned, &purpose, owned).await?;
         // Should what comes now fail, the next plan shows the change again, with all that is there.
-        ctx.save(prior.clone().with("tags_all", state.get("tags_all").clone()));
+        let known = before.policy_arns.iter().flatten().chain(&left).chain(&purpose.attached).collect::<BTreeSet<_>>();
+        ctx.save(prior.clone().with("policy_arns", arns(known)).with("tags_all", state.get("tags_all").clone()));
         let mut dropped = own_policies(&before);
         dropped.extend(left);
         dropped.retain(|arn| !purpose.attached.contains(arn));
@@ -412,8 +413,12 @@ async fn left_of(aws: &Aws, session: &Session, prior: &Value) -> Result<BTreeSet
     let tags = managed_policy::for_role(role, &session.owned(prior));
     let mut left = BTreeSet::new();
     for arn in named {
-        if managed_policy::is_of_role(aws.iam(), &arn, &tags).await? {
-            left.insert(arn);
+        match managed_policy::is_of_role(aws.iam(), &arn, &tags).await {
+            Ok(false) => {}
+            Ok(true) => drop(left.insert(arn)),
+            // of what may not be seen nobody can say that it is the role's
+            Err(failure) if failure.kind == Kind::Denied => {}
+            Err(failure) => return Err(failure),
         }
     }
     Ok(left)

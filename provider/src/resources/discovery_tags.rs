@@ -136,12 +136,18 @@ impl Resource for DiscoveryTags {
         let ours = if before.value == model.value { BTreeSet::new() } else { before.resource_ids.clone() };
         let (same, all) =
             (before.value == model.value, before.resource_ids.union(&model.resource_ids).cloned().collect());
+        if !same && !dropped.is_empty() {
+            // one state cannot tell of two values: those that go do so first
+            untag(aws, ctx, &before.key, &before.value, &dropped).await?;
+            let kept = before.resource_ids.intersection(&model.resource_ids).cloned().collect();
+            ctx.save(prior.with("resource_ids", super::iam_role::text_set(&kept)));
+        }
         let state = self.converge(aws, ctx, model, Some(&ours)).await?;
         if same {
             // what has yet to be untagged is karp's until then
             ctx.save(state.clone().with("resource_ids", super::iam_role::text_set(&all)));
+            untag(aws, ctx, &before.key, &before.value, &dropped).await?;
         }
-        untag(aws, ctx, &before.key, &before.value, &dropped).await?;
         Ok(state)
     }
 

@@ -236,7 +236,12 @@ async fn converge(aws: &Aws, ctx: &Context, found: &Found, model: &Model, owned:
             // nodes start with the old one until the new one is there
             settle(ctx, &doing, || async {
                 let missing = || Failure::new(Kind::Unsettled, &doing, "there is no such role").at("role_name");
-                if role::is_there(iam, &role).await? { Ok(()) } else { Err(missing()) }
+                match role::is_there(iam, &role).await {
+                    Ok(false) => Err(missing()),
+                    // who may not look finds out by the call itself
+                    Err(failure) if failure.kind != Kind::Denied => Err(failure),
+                    _ => Ok(()),
+                }
             })
             .await?;
             profile::remove_role(iam, name, old).await?;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 use tfplugin::schema::validate;
-use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait};
+use tfplugin::{
+    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait,
+};
 
 use super::iam_role::{self, Purpose};
 use crate::aws::policies;
@@ -84,7 +86,15 @@ impl Resource for NodeRole {
         let state = iam_role::create(&session, ctx, planned, &purpose).await?;
         let name = state.get("name").as_str().unwrap_or_default();
         // where it takes the place of one of this name, a plan shows no change of the profiles that had that one
-        profile::link_again(session.aws().await?.iam(), ctx, name, session.take_emptied(name)).await?;
+        let emptied = session.take_emptied(name);
+        let told = emptied.iter().cloned().collect::<Vec<_>>().join(", ");
+        // the role is made, and complete: an error would have it made anew
+        if let Err(failure) = profile::link_again(session.aws().await?.iam(), ctx, name, emptied).await {
+            ctx.warn(Diagnostic::warning(
+                format!("Instance profiles of role {name:?} may be empty"),
+                format!("{failure}\n\nNo node starts with these until the role is in them again: {told}."),
+            ));
+        }
         Ok(state)
     }
 
@@ -110,8 +120,11 @@ impl Resource for NodeRole {
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let purpose = known(&session, &planned).await?;
-        // also one that a change which failed has written
-        let owned = BTreeSet::from([CNI_IPV6.to_owned()]);
+        let owned = prior.get("ip_family").as_str() != Some("ipv4");
+        let owned = owned.then(|| CNI_IPV6.to_owned()).into_iter().collect();
+        // should the change fail, the next refresh looks which of the two it is
+        let changes = prior.get("ip_family") != planned.get("ip_family");
+        let prior = if changes { prior.with("ip_family", Value::Null) } else { prior };
         iam_role::update(&session, ctx, &prior, planned, &purpose, owned).await
     }
 

@@ -106,7 +106,7 @@ fn a_controller_role_with_managed_policies_and_an_association() {
     recovers("managed", "karp_controller_role.this", text, &denied);
 }
 
-/// A policy that moves out of its role is in neither state nor role when attaching it fails: it is the role's all the same.
+/// A policy that moves out of its role is not on it when attaching it fails: the state has it all the same, since it might be.
 #[test]
 fn a_controller_role_whose_policy_moves_out_of_it() {
     let Some(sandbox) = Sandbox::find("split") else { return };
@@ -120,7 +120,7 @@ fn a_controller_role_whose_policy_moves_out_of_it() {
     stand.apply();
     stand.write(&role("managed"));
     apply_denied(&stand, &sandbox, "AttachRolePolicy", 0, &name);
-    assert_eq!(stand.attribute("karp_controller_role.this", "policy_arns"), json!([]));
+    assert_eq!(stand.attribute("karp_controller_role.this", "policy_arns").as_array().map(Vec::len), Some(1));
     stand.apply();
     stand.assert_empty_plan();
     stand.destroy();

@@ -83,7 +83,7 @@ pub(super) fn read(prior: &Value, live: &DynamicObject, scope: Scope) -> Vec<(&'
         let own = prior.get(field).as_map();
         let is_own = |key: &str| match scope {
             _ if field == ANNOTATIONS && key == DRAINING => true,
-            Scope::Known => own.is_some_and(|own| own.contains_key(key)),
+            Scope::Known => own.is_some_and(|own| own.get(key).is_some_and(|text| !text.is_null())),
             Scope::All => is_users(key),
         };
         // what is set to nothing is known to be nothing
@@ -137,6 +137,8 @@ mod tests {
         let open = bare.clone().with(LABELS, Value::object([("team", Value::from("x")), ("owner", Value::Null)]));
         assert_eq!(written(&open, &mut Vec::new())["labels"], json!({ "team": "x" }));
         assert_eq!(read(&open, &live, Scope::Known), [(LABELS, open.get(LABELS).clone())]);
+        let theirs = bare.clone().with(LABELS, Value::object([("team", Value::from("x")), ("theirs", Value::Null)]));
+        assert_eq!(read(&theirs, &live, Scope::Known), [(LABELS, theirs.get(LABELS).clone())], "others may set it");
         let mut unknown = Vec::new();
         written(&bare.clone().with(LABELS, Value::object([("owner", Value::Unknown)])), &mut unknown);
         assert_eq!(unknown, [AttributePath::root().attribute(LABELS).key("owner")]);
