@@ -62,6 +62,13 @@ pub enum Answer {
     Failed(Arc<str>),
 }
 
+impl Refused {
+    /// Says whether it is too early to ask again. A clock that went back must not lengthen the pause.
+    fn rests(&self, now: Timestamp) -> bool {
+        now < self.again && self.again.duration_since(now) <= LONGEST_PAUSE
+    }
+}
+
 impl Answers {
     /// Notes an answer.
     pub fn note(&mut self, uid: &Arc<str>, answer: Answer, now: Timestamp) {
@@ -216,7 +223,7 @@ pub fn next(drain: &Drain<'_>, now: Timestamp) -> Step {
         } else if wave(pod) != current {
         } else if pod.is_protected(now) {
             blocked.push((pod.key.clone(), Block::Protected));
-        } else if let Some(refused) = drain.answers.0.get(&pod.uid).filter(|refused| now < refused.again) {
+        } else if let Some(refused) = drain.answers.0.get(&pod.uid).filter(|refused| refused.rests(now)) {
             blocked.push((pod.key.clone(), refused.why.clone()));
             look(refused.again);
         } else if evict.len() < MOST_AT_ONCE {

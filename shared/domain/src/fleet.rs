@@ -8,6 +8,10 @@ use crate::catalogue::CapacityType;
 pub const NO_SPOT_ROLE: &str = "AuthFailure.ServiceLinkedRoleCreationNotPermitted";
 /// A subnet is full: every type in its zone is affected.
 pub const NO_ADDRESSES: &str = "InsufficientFreeAddressesInSubnet";
+/// A subnet has no block left for a prefix, though it may have single addresses.
+const NO_PREFIXES: &str = "InsufficientCidrBlocks";
+/// What EC2 says of a subnet, under a general code, that has fewer addresses than the prefixes of an interface want.
+const TOO_FEW_ADDRESSES: &str = "sufficient free Ipv4 addresses or prefixes";
 
 /// A launch that EC2 refuses for a reason that stays is tried again after this long: somebody may have put it right.
 pub const REFUSED_WAIT: Duration = Duration::from_secs(60);
@@ -34,6 +38,12 @@ pub enum Extent {
     Market,
 }
 
+/// Returns the code that stands for what EC2 says: it has several ways to say that a subnet is full.
+pub fn known_as<'c>(code: &'c str, message: &str) -> &'c str {
+    let full = code == NO_PREFIXES || code == "InvalidParameterValue" && message.contains(TOO_FEW_ADDRESSES);
+    if full { NO_ADDRESSES } else { code }
+}
+
 /// Answers what a code of EC2 teaches. The codes are those of the EC2 API reference's "Error codes".
 pub fn lesson(code: &str) -> Lesson {
     match code {
@@ -50,6 +60,7 @@ pub fn lesson(code: &str) -> Lesson {
         | "SpotMaxPriceTooLow"
         | "UnfulfillableCapacity"
         | "Unsupported"
+        | "UnsupportedOperation"
         | "VcpuLimitExceeded" => Lesson::Missing(Extent::Offering),
         "RequestLimitExceeded"
         | "Client.RequestLimitExceeded"
@@ -131,6 +142,21 @@ mod tests {
         assert_eq!(learnt("InsufficientInstanceCapacity"), named("m7i.large", "a", Some("cr-1")));
         assert_eq!(learnt(NO_ADDRESSES), named("", "a", None));
         assert_eq!(learnt(NO_SPOT_ROLE), named("", "", None));
+        let no_ipv6 = "UnsupportedOperation";
+        assert_eq!(
+            learnt(no_ipv6),
+            named("m7i.large", "a", Some("cr-1")),
+            "the type cannot do what the template asks for"
+        );
+    }
+
+    #[test]
+    fn a_subnet_without_room_for_prefixes_is_full() {
+        let (odd, few) = ("InvalidParameterValue", "There aren't sufficient free Ipv4 addresses or prefixes");
+        assert_eq!(known_as("InsufficientCidrBlocks", "not enough free cidr blocks"), NO_ADDRESSES);
+        assert_eq!(known_as(odd, few), NO_ADDRESSES);
+        assert_eq!(known_as(odd, "Invalid IAM Instance Profile name"), odd);
+        assert_eq!(known_as("InsufficientInstanceCapacity", few), "InsufficientInstanceCapacity");
     }
 
     #[test]

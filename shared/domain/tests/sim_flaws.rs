@@ -182,7 +182,7 @@ fn s4_claims_whose_creation_was_not_answered() {
             false
         }
     }
-    let unanswered = Faults { unanswered_permille: 300, cut_permille: 30, ends_permille: 5, ..changing() };
+    let unanswered = Faults { unanswered_permille: 500, cut_permille: 60, ends_permille: 20, ..changing() };
     Case { pool: few_nodes(), ..case("S-4", 240, unanswered) }.catches_this(&Flaw);
 }
 

@@ -119,8 +119,9 @@ fn shared_key(key: &'static str) -> Arc<str> {
     keys.get(key).cloned().unwrap_or_else(|| key.into())
 }
 
-/// The region of a plain availability zone: `us-east-1` of `us-east-1a`. Local and wavelength zones have longer names.
+/// The region of an availability, local or wavelength zone: `us-west-2` of `us-west-2a` and of `us-west-2-lax-1a`.
 fn region_of(zone: &str) -> Option<&str> {
-    let region = zone.strip_suffix(|c: char| c.is_ascii_lowercase())?;
-    (region.ends_with(|c: char| c.is_ascii_digit()) && region.matches('-').count() <= 3).then_some(region)
+    let (number, _) = zone.char_indices().find(|(at, c)| c.is_ascii_digit() && zone[..*at].ends_with('-'))?;
+    let digits = zone[number..].find(|c: char| !c.is_ascii_digit())?;
+    Some(&zone[..number + digits])
 }

@@ -103,10 +103,14 @@ impl NodeSettings {
         }
     }
 
-    /// Says whether kubelets must be told how many pods they may take: images reckon with every interface and without prefixes.
+    /// Says whether kubelets must be told how many pods they may take: images reckon with every interface and without prefixes. Those of
+    /// Bottlerocket reckon by a list, in which types are missing that are newer than the image, and take 110 for these.
     pub fn tells_pods(&self) -> bool {
         let unusual = self.reserved_enis > 0 || self.ip_prefix_count > 0 || self.interfaces.is_some();
-        self.max_pods.is_none() && unusual && !self.is_windows() && self.family != AmiFamily::Custom
+        self.max_pods.is_none()
+            && (unusual || self.family == AmiFamily::Bottlerocket)
+            && !self.is_windows()
+            && self.family != AmiFamily::Custom
     }
 
     /// Says whether nodes run Windows.
@@ -376,7 +380,8 @@ pub fn guessed_memory(facts: &InstanceFacts, settings: &NodeSettings) -> u64 {
 }
 
 fn storage_bytes(facts: &InstanceFacts, settings: &NodeSettings) -> u64 {
-    match settings.raid0 && facts.nvme_gb > 0 {
+    // nothing tells Windows to mount its disks
+    match settings.raid0 && !settings.is_windows() && facts.nvme_gb > 0 {
         true => facts.nvme_gb * 1_000_000_000,
         false => settings.root_volume_bytes,
     }

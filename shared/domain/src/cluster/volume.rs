@@ -219,6 +219,8 @@ impl Volume {
                 .map_err(|e| e.of("PersistentVolume", &name))?,
             None => vec![Requirements::new()],
         };
+        let zones = labelled_zones(volume);
+        let alternatives = alternatives.iter().map(|own| own.and(&zones)).collect();
         let driver = spec.and_then(|s| match (&s.csi, &s.aws_elastic_block_store) {
             (Some(csi), _) => Some(Arc::from(csi.driver.as_str())),
             (None, Some(_)) => Some(Arc::from(EBS_DRIVER)),
@@ -226,6 +228,18 @@ impl Volume {
         });
         Ok((name, Volume { alternatives, local, driver }))
     }
+}
+
+/// Labels of a volume that say in which zones it is.
+const ZONE_LABELS: [&str; 2] = ["failure-domain.beta.kubernetes.io/zone", labels::ZONE];
+
+/// The zones that the labels of a volume leave. kube-scheduler minds them beside its node affinity (`VolumeZone`), which volumes made by hand may
+/// lack; of several zones two underscores stand between the names. A label in which a name is empty says nothing.
+fn labelled_zones(volume: &core::PersistentVolume) -> Requirements {
+    let said = ZONE_LABELS.into_iter().filter_map(|key| volume.metadata.labels.as_ref()?.get(key));
+    let zones = said.map(|value| value.split("__").map(str::trim).collect::<Vec<&str>>());
+    let sound = zones.filter(|zones| zones.iter().all(|zone| !zone.is_empty()));
+    sound.map(|zones| Requirement::only(labels::ZONE, zones)).collect()
 }
 
 /// The CSI driver of EBS.

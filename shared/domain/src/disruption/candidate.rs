@@ -312,15 +312,14 @@ impl Entry {
         if let Some(pod) = snapshot.unread.get(&node.name) {
             return Some(KeepReason::PodUnreadable { pod: pod.clone() });
         }
-        self.nominated.clone().map(|pod| KeepReason::Nominated { pod }).or_else(|| self.pod_obstacle(snapshot))
+        // a drifted node with a grace period goes in the end whatever its pods say; what goes for less asks them by itself
+        let heeds_pods = !(self.is_drifted() && self.claim.termination_grace.is_some());
+        let pod_obstacle = || if heeds_pods { self.pod_obstacle(snapshot) } else { None };
+        self.nominated.clone().map(|pod| KeepReason::Nominated { pod }).or_else(pod_obstacle)
     }
 
     /// Answers the pod that may not be moved now.
-    fn pod_obstacle(&self, snapshot: &Snapshot) -> Option<KeepReason> {
-        // a drifted node with a grace period goes in the end whatever its pods say
-        if self.is_drifted() && self.claim.termination_grace.is_some() {
-            return None;
-        }
+    pub(super) fn pod_obstacle(&self, snapshot: &Snapshot) -> Option<KeepReason> {
         let disrupted = labels::disrupted_taint();
         self.present.iter().find_map(|pod| {
             if pod.is_protected(snapshot.now) {

@@ -85,9 +85,11 @@ pub(super) fn cheaper(field: &Field<'_>, set: &[&Entry]) -> Result<Move, KeepRea
     if cost < price && cost > cap {
         return Err(KeepReason::TooLittleSaved { saving: price.saturating_sub(cost), least });
     }
+    // what may be spent is shared out as the cheapest offerings are priced; what is free has a part, too, to be below
+    let weight = |node: &InFlightNode| node.price.micro_dollars().max(1);
+    let whole: u64 = nodes.iter().map(weight).sum();
     let shares = nodes.into_iter().map(|node| {
-        // what may be spent is shared out as the cheapest offerings are priced
-        let share = cap.scaled(node.price.micro_dollars(), cost.micro_dollars().max(1));
+        let share = cap.scaled(weight(&node), whole);
         below(field, set, node, share, price)
     });
     let nodes = shares.collect::<Result<Vec<InFlightNode>, KeepReason>>()?;
@@ -125,19 +127,22 @@ fn below(
     if types.is_empty() {
         return Err(none);
     }
-    if spot_to_spot && set.len() == 1 {
-        if types.len() < SPOT_TYPES {
-            return Err(KeepReason::TooFewSpotTypes { found: types.len(), wanted: SPOT_TYPES });
-        }
-        // no more, so that the next look does not find yet cheaper ones and moves again
-        types.truncate(SPOT_TYPES);
-        Arc::make_mut(&mut node.offerings).retain(|o| types.contains(&o.instance_type));
+    // a reservation settles type, zone and price, whatever else its claim lists for `minValues`
+    if node.requirements.single(labels::CAPACITY_RESERVATION_ID).is_some() {
+        return Ok(node);
     }
-    let pool = field.problem.snapshot.pool(&node.pool);
-    for (key, wanted) in pool.iter().flat_map(|pool| &pool.min_values) {
-        if values(field, &node, &types, key) < *wanted {
-            return Err(none);
-        }
+    let is_narrowed = spot_to_spot && set.len() == 1;
+    if is_narrowed && types.len() < SPOT_TYPES {
+        return Err(KeepReason::TooFewSpotTypes { found: types.len(), wanted: SPOT_TYPES });
+    }
+    if !has_min_values(field, &node, &types) {
+        return Err(none);
+    }
+    if is_narrowed {
+        // no more than that and `minValues` ask for, so that the next look does not find yet cheaper ones and moves again
+        let fewest = (SPOT_TYPES..types.len()).find(|count| has_min_values(field, &node, &types[..*count]));
+        types.truncate(fewest.unwrap_or(types.len()));
+        Arc::make_mut(&mut node.offerings).retain(|o| types.contains(&o.instance_type));
     }
     node.requirements.add(Requirement::only(labels::INSTANCE_TYPE, types));
     node.requirements.add(Requirement::only(labels::CAPACITY_TYPE, [bought.as_str()]));
@@ -158,10 +163,26 @@ fn present<'e>(set: &[&'e Entry], bought: CapacityType) -> BTreeMap<&'e str, Pri
     cheapest
 }
 
-fn values(field: &Field<'_>, node: &InFlightNode, types: &[Arc<str>], key: &str) -> u32 {
-    let Some(catalogue) = field.problem.snapshot.catalogues.get(&node.class.name) else { return 0 };
-    let labels = types.iter().filter_map(|name| catalogue.get(name)?.labels.get(key)).flatten();
-    let distinct: BTreeSet<_> = labels.collect();
+/// Says whether some of a node's types bring all values that `minValues` of its claim ask for.
+fn has_min_values(field: &Field<'_>, node: &InFlightNode, types: &[Arc<str>]) -> bool {
+    let enough =
+        |asked: &Requirement| asked.min_values().is_none_or(|wanted| values(field, node, types, asked) >= wanted);
+    node.requirements.iter().all(enough)
+}
+
+/// Counts the values of a label that a node can have as one of these types.
+fn values(field: &Field<'_>, node: &InFlightNode, types: &[Arc<str>], asked: &Requirement) -> u32 {
+    let sold = || node.offerings.iter().filter(|o| types.contains(&o.instance_type));
+    let distinct: BTreeSet<&str> = match asked.key() {
+        labels::ZONE => sold().map(|o| &*o.zone.name).collect(),
+        labels::ZONE_ID => sold().map(|o| &*o.zone.id).collect(),
+        labels::CAPACITY_TYPE => sold().map(|o| o.capacity_type.as_str()).collect(),
+        key => {
+            let Some(catalogue) = field.problem.snapshot.catalogues.get(&node.class.name) else { return 0 };
+            let values = types.iter().filter_map(|name| catalogue.get(name)?.labels.get(key)).flatten();
+            values.filter(|value| asked.admits(value)).map(|value| &**value).collect()
+        }
+    };
     u32::try_from(distinct.len()).unwrap_or(u32::MAX)
 }
 

@@ -49,7 +49,7 @@ pub enum Act {
     },
     /// Delete the candidates.
     Delete,
-    /// Take every taint back. Replacements stay: pods may have come to them, and empty ones go by themselves.
+    /// Take every taint back. Replacements stay, but for those of [`Failure::ends`]: pods may have come to them, and empty ones go by themselves.
     RollBack(Failure),
 }
 
@@ -82,6 +82,15 @@ pub enum Failure {
     },
 }
 
+impl Failure {
+    /// Says whether a replacement that is so far goes with its command: a node that does not start takes no pods and never counts as empty, so it
+    /// would stay, and each try leave another.
+    #[must_use]
+    pub fn ends(&self, progress: Progress) -> bool {
+        *self == Failure::TooLate && progress == Progress::Starting
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -111,11 +120,11 @@ impl Execution {
         }
         let after = |wait: SignedDuration| self.tainted.saturating_add(wait).unwrap_or(Timestamp::MAX);
         let (settled, limit) = (after(SETTLE), after(REPLACEMENT_LIMIT));
-        if now < settled {
+        if self.lasts(now) < SETTLE {
             Act::Wait { until: settled }
         } else if replacements.iter().all(|progress| *progress == Progress::Initialized) {
             self.closed(pools, now).map_or(Act::Delete, |pool| Act::RollBack(Failure::BudgetClosed { pool }))
-        } else if now >= limit {
+        } else if self.is_late(now) {
             Act::RollBack(Failure::TooLate)
         } else {
             Act::Wait { until: now.saturating_add(PAUSE).unwrap_or(Timestamp::MAX).min(limit) }
@@ -124,7 +133,12 @@ impl Execution {
 
     /// Says whether it has taken longer than any command may: what the API server has not let go by now is looked at anew.
     pub fn is_late(&self, now: Timestamp) -> bool {
-        now.duration_since(self.tainted) >= REPLACEMENT_LIMIT
+        self.lasts(now) >= REPLACEMENT_LIMIT
+    }
+
+    /// How long it has lasted: a clock that went back must not lengthen a wait.
+    fn lasts(&self, now: Timestamp) -> SignedDuration {
+        now.duration_since(self.tainted).abs()
     }
 
     /// The first pool whose budgets let no node go now for the command's cause. Nodes that are going already do not count: they were counted when the

@@ -144,12 +144,15 @@ impl Resting {
     }
 }
 
-/// Answers until when something is left alone after it went wrong so many times, the last time at `at`: each time doubles the first wait.
+/// Answers until when something is left alone after it went wrong so many times, the last time at `at`: each time doubles the first wait. Not after
+/// `now` where that is over.
 fn backed_off(first: SignedDuration, longest: SignedDuration, times: u32, at: Timestamp, now: Timestamp) -> Timestamp {
     let wait = first.saturating_mul(1 << times.saturating_sub(1).min(16)).min(longest);
-    let after = |start: Timestamp| start.saturating_add(wait).unwrap_or(Timestamp::MAX);
     // a clock that went back must not lengthen the wait
-    after(at).min(after(now))
+    match now.duration_since(at).abs() >= wait {
+        true => now,
+        false => at.saturating_add(wait).unwrap_or(Timestamp::MAX),
+    }
 }
 
 impl Memory {

@@ -1,7 +1,7 @@
 //! The plan: expired nodes and those that are ill for too long go at once; then empty ones, then those that are not as their pool wants them,
 //! then those that could be cheaper, as budgets allow.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -52,10 +52,12 @@ pub enum Method {
 pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> DisruptionPlan {
     let field = Field::new(snapshot);
     let verdicts = field.entries.iter().map(|entry| first_verdict(&field, entry)).collect();
-    let mut planner = Planner { field: &field, memory, method, verdicts, resume: memory.resume.clone() };
+    let (held, resume) = (BTreeMap::new(), memory.resume.clone());
+    let mut planner = Planner { field: &field, memory, method, verdicts, held, resume };
     let mut commands = planner.by_force();
     let command = planner.emptiness().or_else(|| planner.drift()).or_else(|| planner.consolidate());
     commands.extend(command);
+    planner.tell_held();
     let next_look = planner.next_look();
     let Planner { verdicts, resume, .. } = planner;
     let settled = field.entries.iter().zip(verdicts).map(|(entry, verdict)| {
@@ -100,6 +102,8 @@ struct Planner<'p, 'a> {
     memory: &'p Memory,
     method: Method,
     verdicts: Vec<Option<Verdict>>,
+    /// What keeps nodes from being renewed, of those that may be given up all the same where that saves something.
+    held: BTreeMap<usize, KeepReason>,
     resume: Resume,
 }
 
@@ -153,10 +157,14 @@ impl Planner<'_, '_> {
             if !entry.pods.is_empty() || entry.static_pool().is_some() {
                 continue;
             }
-            let verdict = match entry.unsettled(self.now()) {
-                Some(_) if entry.outdated(self.now()).is_some() => continue,
+            let is_outdated = entry.outdated(self.now()).is_some();
+            let held = entry.unsettled(self.now()).or_else(|| entry.pod_obstacle(self.field.problem.snapshot));
+            let verdict = match held {
+                Some(_) if is_outdated => continue,
                 Some(reason) => Verdict::Keep(reason),
                 None => match purse.spend(entry) {
+                    // the budget for what is outdated may still let it go
+                    Err(_) if is_outdated => continue,
                     Err(reason) => Verdict::Keep(reason),
                     Ok(()) => {
                         members.push(at);
@@ -193,12 +201,18 @@ impl Planner<'_, '_> {
         outdated.sort_by(|(a, ..), (b, ..)| a.cmp(b));
         let last = self.resume.outdated.take();
         let mut looked = 0;
-        for (turn, at, cause) in outdated.into_iter().filter(|(turn, ..)| last.as_ref().is_none_or(|last| turn > last))
-        {
+        for (turn, at, cause) in outdated {
             let entry = &self.field.entries[at];
             let held = self.paused(entry, cause);
             let held = held.or_else(|| Purse::allows(self.field, cause, &[entry]).err());
+            let had_its_turn = last.as_ref().is_some_and(|last| turn <= *last);
             let answer = match held {
+                // a freeze of drift is none of consolidation, wherever the last plan ended
+                Some(reason) if !entry.pods.is_empty() && entry.static_pool().is_none() => {
+                    self.held.insert(at, reason);
+                    continue;
+                }
+                _ if had_its_turn => continue,
                 Some(reason) => Err(reason),
                 None if looked == DRIFTED_AT_ONCE => continue,
                 None => {
@@ -231,10 +245,13 @@ impl Planner<'_, '_> {
         let resting = self.memory.resting(self.field);
         for at in self.open() {
             let entry = &self.field.entries[at];
-            // one that is outdated has been looked at as such, and goes for that
+            // one that is outdated has been looked at as such, and goes for that, unless it is held
+            let outdated = || match self.held.contains_key(&at) {
+                true => entry.pod_obstacle(self.field.problem.snapshot),
+                false => entry.outdated(self.now()).map(|_| KeepReason::AfterAnother),
+            };
             let reason = underutilized(self.field, entry).or_else(|| self.paused(entry, Cause::Underutilized));
-            let reason = reason.or_else(|| entry.outdated(self.now()).map(|_| KeepReason::AfterAnother));
-            let reason = reason.or_else(|| resting.reason(entry));
+            let reason = reason.or_else(outdated).or_else(|| resting.reason(entry));
             self.verdicts[at] = reason.map(Verdict::Keep);
         }
         let rank = |at: &usize| Rank::of(&self.field.entries[*at]);
@@ -266,6 +283,15 @@ impl Planner<'_, '_> {
             self.verdicts[*at] = Some(outcome(Cause::Underutilized, &answer));
         }
         answer.ok().map(|change| self.command(Cause::Underutilized, &members, change))
+    }
+
+    /// Of a node that is outdated and stays, what keeps it from being renewed matters most.
+    fn tell_held(&mut self) {
+        for (at, reason) in std::mem::take(&mut self.held) {
+            if !matches!(self.verdicts[at], Some(Verdict::Delete(_) | Verdict::Replace(..))) {
+                self.verdicts[at] = Some(Verdict::Keep(reason));
+            }
+        }
     }
 
     fn next_look(&self) -> Option<Timestamp> {
@@ -405,9 +431,9 @@ fn speaks_against(field: &Field<'_>, entry: &Entry, cause: Cause) -> Option<Keep
     entry.obstacle(field.problem.snapshot).or_else(|| match cause {
         Cause::Expired | Cause::Unhealthy => None,
         Cause::Empty if !entry.pods.is_empty() => Some(KeepReason::NotEmpty),
-        Cause::Empty => entry.unsettled(now),
+        Cause::Empty => entry.unsettled(now).or_else(|| entry.pod_obstacle(field.problem.snapshot)),
         Cause::Drifted | Cause::Expiring => (entry.outdated(now) != Some(cause)).then_some(KeepReason::Fine),
-        Cause::Underutilized => underutilized(field, entry),
+        Cause::Underutilized => underutilized(field, entry).or_else(|| entry.pod_obstacle(field.problem.snapshot)),
     })
 }
 

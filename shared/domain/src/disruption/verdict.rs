@@ -295,7 +295,7 @@ pub enum KeepReason {
     },
     /// Spot nodes are not replaced by cheaper spot nodes: the gate `SpotToSpotConsolidation` is off.
     SpotToSpotOff,
-    /// Too few cheaper spot types: the replacement would soon be taken back.
+    /// Too few cheaper spot types, of those that the pool's price tolerance lists: the replacement would soon be taken back.
     TooFewSpotTypes {
         /// How many.
         found: usize,
@@ -374,7 +374,7 @@ impl fmt::Display for KeepReason {
             }
             KeepReason::SpotToSpotOff => f.write_str("SpotToSpotConsolidation is off"),
             KeepReason::TooFewSpotTypes { found, wanted } => {
-                write!(f, "only {found} cheaper spot types would do, {wanted} are wanted")
+                write!(f, "only {found} cheaper spot types within the price tolerance would do, {wanted} are wanted")
             }
             KeepReason::NotWorthIt { score_permille } => {
                 write!(f, "the saving is not worth the disruption (score {score_permille} of 500)")

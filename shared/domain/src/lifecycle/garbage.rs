@@ -161,7 +161,7 @@ impl Collector {
     /// The claims whose instance was missing in two listings, though not young, while their node is gone or not ready, and those whose node has been gone
     /// for as long as a node has to join.
     fn ghosts(&mut self, seen: &Witnesses<'_>, now: Timestamp) -> Vec<Arc<NodeClaim>> {
-        let present: BTreeSet<&str> = seen.listed.iter().map(|instance| instance.provider_id.as_str()).collect();
+        let present: BTreeSet<&str> = seen.listed.iter().map(|one| instance_id(&one.provider_id)).collect();
         let ours = |claim: &&Arc<NodeClaim>| {
             let metadata = &claim.metadata;
             let pooled = metadata.labels.as_ref().is_some_and(|all| all.contains_key(labels::NODE_POOL));
@@ -170,7 +170,7 @@ impl Collector {
                 && (pooled || metadata.owner_references.is_none())
         };
         let without_instance = |claim: &Arc<NodeClaim>| {
-            let missed = |id: &str| !present.contains(id) && !(seen.is_ready)(id);
+            let missed = |id: &str| !present.contains(instance_id(id)) && !(seen.is_ready)(id);
             provider_id(claim).is_some_and(missed) && !may_be_unlisted(claim, now)
         };
         let mut missing = BTreeSet::new();

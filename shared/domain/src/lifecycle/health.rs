@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::launch::{IN_DOUBT, TOKEN_REUSED};
 use super::step::{Timeout, begun, later};
 use crate::api::NodeClaim;
 use crate::api::conditions::{self, LAUNCHED};
@@ -35,7 +36,7 @@ impl Outcome {
     pub fn of(timeout: Timeout, claim: &NodeClaim) -> Option<Self> {
         let all = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let told = conditions::get(all, LAUNCHED).map(|condition| condition.reason.as_str());
-        let may_pass = matches!(told, None | Some("" | "TokenReused" | conditions::LAUNCH_FAILED));
+        let may_pass = matches!(told, None | Some("" | IN_DOUBT | TOKEN_REUSED | conditions::LAUNCH_FAILED));
         (timeout == Timeout::Registration || !may_pass).then_some(Outcome::Missing)
     }
 

@@ -15,6 +15,11 @@ pub const BATCH: &str = labels::LAUNCH_BATCH;
 /// Since when the instance of an attempt is looked for, whose answer nobody has. EC2's lists lag: it may still turn up.
 pub const SOUGHT_SINCE: &str = "karp.sh/launch-sought-since";
 
+/// The reason of the condition Launched while the instance of a batch is looked for whose answer nobody has.
+pub const IN_DOUBT: &str = "LaunchInDoubt";
+/// The same where a claim's own token stands for another request.
+pub const TOKEN_REUSED: &str = "TokenReused";
+
 fn said<'c>(claim: &'c NodeClaim, key: &str) -> Option<&'c str> {
     claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use self::cells::{Cell, Step};
 use self::universe::targets;
 use super::amounts::{Amounts, copies};
-use super::board::{Board, KeyId, NewNodes, ValueId};
+use super::board::{Board, KeyId, NO_VALUE, NewNodes, ValueId};
 use super::problem::{HostLabels, Problem, Way};
 use super::queue::{ByPool, Group, Kind, Ways, bears_all, may_be_placed};
 use super::reach::blame_volumes;
@@ -487,6 +487,9 @@ impl<'r> Assignment<'r> {
 
     /// Says whether a rule lets one more pod into a domain as counts stand.
     fn holds(&self, rule: &Rule, universe: &[ValueId], value: ValueId) -> bool {
+        if value == NO_VALUE {
+            return rule.asks == Asks::Apart;
+        }
         let count = self.board.in_domain(rule.counter, value);
         match rule.asks {
             Asks::Spread { skew, min_domains } => {

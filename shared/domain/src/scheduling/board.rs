@@ -6,12 +6,12 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::amounts::{Amounts, copies, take};
-use super::problem::{HostLabels, HostState};
+use super::problem::{HostLabels, HostState, PoolState};
 use super::queue::Kind;
 use super::terms::{Counter, CounterId, Filter, Terms};
 use super::wants::Rule;
 use crate::api::labels;
-use crate::requirement::Requirements;
+use crate::requirement::{Requirement, Requirements};
 use crate::taint::Taint;
 
 /// Place of a label in [`Domains`].
@@ -19,6 +19,11 @@ pub(crate) type KeyId = usize;
 
 /// Names a value of a label; small numbers, given in the order in which values are met.
 pub(crate) type ValueId = u32;
+
+/// Stands for the value of a label on nodes that do not have it: such nodes are in no domain, so that nobody is counted there.
+pub(crate) const NO_VALUE: ValueId = 0;
+/// Names that in words; no label has such a value.
+const NO_VALUE_NAME: &str = "(no label)";
 
 /// The labels whose values are domains (the host name apart), and the value that each host has.
 #[derive(Debug, Default)]
@@ -30,11 +35,15 @@ pub(crate) struct Domains {
     ids: FxHashMap<Arc<str>, ValueId>,
     /// By label and host.
     of_host: Vec<Vec<Option<ValueId>>>,
+    /// By label: some nodes may be without it.
+    gaps: Vec<bool>,
+    /// By label: new nodes of some pool may have it.
+    made: Vec<bool>,
 }
 
 impl Domains {
     pub(crate) fn of(terms: &Terms<'_>, hosts: &[HostState]) -> Self {
-        let mut domains = Domains::default();
+        let mut domains = Domains { values: vec![NO_VALUE_NAME.into()], ..Domains::default() };
         let shared = terms.counters.iter().enumerate().filter(|(id, _)| !terms.is_by_host(*id));
         domains.keys = shared.map(|(_, counter)| counter.key.clone()).collect();
         domains.keys.sort_unstable();
@@ -47,6 +56,30 @@ impl Domains {
             domains.of_host.push(values);
         }
         domains
+    }
+
+    /// Notes which labels nodes may be without, and which of them new nodes may have.
+    pub(crate) fn find_gaps(&mut self, hosts: &[HostState], pools: &[PoolState]) {
+        let keys = self.keys.iter().zip(&self.of_host);
+        let gap = |(key, of_host): (&Arc<str>, &Vec<Option<ValueId>>)| {
+            let mut nowhere = hosts.iter().zip(of_host).filter(|(_, value)| value.is_none());
+            pools.iter().any(|state| state.may_lack(key)) || nowhere.any(|(host, _)| host.lacks(key))
+        };
+        self.gaps = keys.map(gap).collect();
+        self.made = self.keys.iter().map(|key| !pools.iter().all(|state| state.is_silent_on(key))).collect();
+    }
+
+    /// Says whether nodes may be without a label.
+    pub(crate) fn has_gaps(&self, key: KeyId) -> bool {
+        self.gaps[key]
+    }
+
+    /// Answers what is asked of a node that is to be in a domain, or in none; nothing where no new node has the label anyway.
+    pub(crate) fn pin(&self, key: KeyId, value: ValueId) -> Option<Requirement> {
+        match value {
+            NO_VALUE => self.made[key].then(|| Requirement::absent(&self.keys[key])),
+            value => Some(Requirement::only(&self.keys[key], [self.name(value).clone()])),
+        }
     }
 
     pub(crate) fn id(&mut self, value: &str) -> ValueId {
@@ -192,7 +225,8 @@ impl Board {
             match domains.key(*id) {
                 None => self.total[*id] = add(self.total[*id], count),
                 Some(key) => {
-                    let Some((_, value)) = new.pins.iter().find(|(pinned, _)| *pinned == key) else { continue };
+                    let pin = new.pins.iter().find(|(pinned, value)| *pinned == key && *value != NO_VALUE);
+                    let Some((_, value)) = pin else { continue };
                     if terms.filter(*id).is_none_or(|filter| filter_admits_new(filter, new)) {
                         self.count_in(*id, *value, count, !new.doubtful.contains(id));
                     }

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::amounts::{Amounts, Dims, take};
 use super::attach::Attach;
-use super::board::{Board, Domains, ValueId};
+use super::board::{Board, Domains, KeyId, NO_VALUE, ValueId};
 use super::growth::{addable, pool_values};
 use super::room::{self, Presence, Rooms, presences};
 use super::sold::no_type;
@@ -125,7 +125,7 @@ impl<'a> Problem<'a> {
         let hosts: Vec<HostState> =
             hosts.map(|host| host_state(snapshot, (&dims, &attach), host, &pods_by_node)).collect();
         let catalogues = reservations::open(snapshot);
-        let terms = Terms::of(snapshot);
+        let terms = Terms::of(snapshot, &hosts);
         let mut pools = Vec::new();
         let mut closed = Vec::new();
         for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
@@ -137,6 +137,7 @@ impl<'a> Problem<'a> {
         closed.sort_by(|a, b| a.0.cmp(&b.0));
         pools.sort_by(|a, b| (b.pool.weight, &a.pool.name).cmp(&(a.pool.weight, &b.pool.name)));
         let mut domains = Domains::of(&terms, &hosts);
+        domains.find_gaps(&hosts, &pools);
         let addable: Vec<TypeSet> = pools.iter().map(|state| addable(state, snapshot.settings.min_values)).collect();
         let pool_values = pools.iter().zip(&addable).map(|(state, types)| values_of_pool(&mut domains, state, types));
         let pool_values = pool_values.collect();
@@ -219,6 +220,12 @@ impl<'a> Problem<'a> {
             all.any(|(at, state)| is_named(state, name) && hosts.keeps(self, at))
         };
         self.snapshot.volumes.places(pod, there)
+    }
+
+    /// Answers the domain of a host, or that it is in none; nothing where that is open.
+    pub(crate) fn domain_or_none(&self, key: KeyId, host: usize) -> Option<ValueId> {
+        let none = || self.hosts[host].lacks(&self.domains.keys[key]).then_some(NO_VALUE);
+        self.domains.host(key, host).or_else(none)
     }
 
     /// Says whether a pool can still add any node at all.
@@ -542,6 +549,20 @@ fn missing_daemons(dims: &Dims, belonging: &[&Arc<DaemonSet>], pods: &[Arc<Pod>]
     missing
 }
 
+impl HostState {
+    /// Says whether the host surely is without a label, whatever is launched for it.
+    pub(crate) fn lacks(&self, key: &str) -> bool {
+        let is_there = || self.host.node.is_some() || self.host.claim.as_ref().is_some_and(|claim| claim.is_launched());
+        match &self.labels {
+            HostLabels::Known(labels) => !labels.contains_key(key) && is_there(),
+            HostLabels::Asked { requirements, catalogue, .. } => match requirements.get(key) {
+                Some(asked) => asked.is_empty(),
+                None => !catalogue.defines(key),
+            },
+        }
+    }
+}
+
 impl HostLabels {
     /// Says whether the host surely satisfies requirements, whatever is launched for it.
     pub(crate) fn satisfies(&self, wanted: &Requirements) -> bool {
@@ -559,6 +580,18 @@ impl HostLabels {
             HostLabels::Known(labels) => wanted.match_labels(labels),
             HostLabels::Asked { requirements, .. } => requirements.is_compatible(wanted, Undefined::WellKnownAllowed),
         }
+    }
+}
+
+impl PoolState {
+    /// Says whether neither the pool nor its types say anything of a label: no new node has it.
+    pub(crate) fn is_silent_on(&self, key: &str) -> bool {
+        !self.pool.requirements.contains(key) && !self.catalogue.defines(key)
+    }
+
+    /// Says whether new nodes may be without a label that no type has.
+    pub(crate) fn may_lack(&self, key: &str) -> bool {
+        self.pool.requirements.get(key).is_none_or(Requirement::admits_absence) && !self.catalogue.defines(key)
     }
 }
 

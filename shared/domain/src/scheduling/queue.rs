@@ -18,7 +18,7 @@ use super::{Hosts, Misfit, Refusal, share, sole};
 use crate::api::labels;
 use crate::catalogue::{Market, TypeSet};
 use crate::cluster::{HostPort, Pod, PodKey, Shape, Snapshot, blocking};
-use crate::requirement::{Requirement, Requirements};
+use crate::requirement::Requirements;
 use crate::resources;
 use crate::taint::{Taint, TaintEffect, Toleration};
 
@@ -332,10 +332,8 @@ impl Ways {
             return alternatives.clone();
         }
         let crossed = || -> Arc<[Requirements]> {
-            let pin = |(key, value): &(KeyId, ValueId)| {
-                Requirement::only(&domains.keys[*key], [domains.name(*value).clone()])
-            };
-            crossed(alternatives, &[pins.iter().map(pin).collect()]).into()
+            let pin = |(key, value): &(KeyId, ValueId)| domains.pin(*key, *value);
+            crossed(alternatives, &[pins.iter().filter_map(pin).collect()]).into()
         };
         match is_plain(alternatives) {
             true => self.pinned.entry(pins.clone()).or_insert_with(crossed).clone(),

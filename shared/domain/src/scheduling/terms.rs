@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::hashed::Hashed;
+use super::problem::HostState;
 use super::wants::{Asks, Rule};
 use crate::api::labels;
 use crate::cluster::{DaemonSet, HostPort, Namespaces, Pod, PodKey, PodTerm, Shape, Snapshot, Spread};
-use crate::requirement::{Requirements, Selector};
+use crate::requirement::{Requirement, Requirements, Selector};
 use crate::taint::{Taint, Toleration};
 
 /// Place of a counter in [`Terms`].
@@ -76,6 +77,8 @@ pub(crate) struct Terms<'a> {
     others: Vec<CounterId>,
     classes: Vec<SmallVec<[CounterId; 4]>>,
     class_ids: FxHashMap<SmallVec<[CounterId; 4]>, ClassId>,
+    /// Labels that nodes may be without, of those over which pods must spread that must spread over several.
+    partial: FxHashSet<Arc<str>>,
     by_labels: FxHashMap<(&'a str, HashedLabels<'a>), ClassId>,
 }
 
@@ -90,7 +93,7 @@ struct Asked<'a> {
 
 impl<'a> Terms<'a> {
     /// Collects the terms of all pods that are or will be on nodes, and says which pods they count.
-    pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
+    pub(crate) fn of(snapshot: &'a Snapshot, hosts: &[HostState]) -> Self {
         let mut terms = Terms::default();
         terms.class(SmallVec::new());
         // counters are numbered by the first pod of each shape in the order of keys, so that the order of the input does not matter
@@ -105,6 +108,7 @@ impl<'a> Terms<'a> {
             first.into_iter().map(|((_, shape), key)| (false, key, shape.value)).collect();
         shapes.extend(apart.map(|daemon| (true, &daemon.key, &*daemon.shape)));
         shapes.sort_unstable_by_key(|(of_daemon, key, _)| (*of_daemon, *key));
+        terms.partial = partial_labels(shapes.iter().map(|(.., shape)| *shape), hosts);
         for (_, key, shape) in shapes {
             terms.intern(shape, &key.namespace);
         }
@@ -136,8 +140,10 @@ impl<'a> Terms<'a> {
     fn intern(&mut self, shape: &'a Shape, namespace: &'a str) {
         for spread in &shape.spread {
             if self.spread(shape, spread, namespace).is_none() {
-                let id = self.id(spread_counter(shape, spread, namespace));
-                if !looks_at_some_nodes(shape, spread) {
+                let filter = self.nodes_looked_at(shape, spread);
+                let looks_at_all = filter.is_none();
+                let id = self.id(spread_counter(spread, namespace, filter));
+                if looks_at_all {
                     self.asked.spreads.insert((namespace, spread), id);
                 }
             }
@@ -257,10 +263,28 @@ impl<'a> Terms<'a> {
 
     /// Answers the counter that a spread constraint looks at.
     pub(crate) fn spread(&self, shape: &Shape, spread: &Spread, namespace: &str) -> Option<CounterId> {
-        match looks_at_some_nodes(shape, spread) {
-            true => self.find(&spread_counter(shape, spread, namespace)),
-            false => self.asked.spreads.get(&(namespace, spread)).copied(),
+        match self.nodes_looked_at(shape, spread) {
+            Some(filter) => self.find(&spread_counter(spread, namespace, Some(filter))),
+            None => self.asked.spreads.get(&(namespace, spread)).copied(),
         }
+    }
+
+    /// The nodes that a spread constraint looks at, where those are not all. Which they are does not matter where each is a domain.
+    fn nodes_looked_at(&self, shape: &Shape, spread: &Spread) -> Option<Filter> {
+        if &*spread.key == labels::HOSTNAME {
+            return None;
+        }
+        let alternatives = labels_looked_at(shape, spread.honors_affinity, &self.labels_beside(shape, spread));
+        let tolerations = spread.honors_taints.then(|| shape.tolerations.clone());
+        (alternatives.is_some() || tolerations.is_some()).then_some(Filter { alternatives, tolerations })
+    }
+
+    /// The labels that a node must have beside its own to count for a spread that must hold: kube-scheduler leaves out nodes that lack the label
+    /// of any such constraint of the pod (`nodeLabelsMatchSpreadConstraints`). Labels that all nodes have are not named.
+    pub(crate) fn labels_beside(&self, shape: &Shape, spread: &Spread) -> Requirements {
+        let firm = |other: &&Spread| spread.required && other.required && other.key != spread.key;
+        let others = shape.spread.iter().filter(|_| !self.partial.is_empty()).filter(firm);
+        others.filter(|other| self.partial.contains(&other.key)).map(|other| Requirement::exists(&other.key)).collect()
     }
 
     /// Answers the counter of the pods that a term means.
@@ -337,17 +361,45 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Whether a spread constraint looks at some nodes only. Which nodes those are does not matter where each is a domain.
-fn looks_at_some_nodes(shape: &Shape, spread: &Spread) -> bool {
-    let plain = || shape.alternatives.iter().any(Requirements::is_empty);
-    &*spread.key != labels::HOSTNAME && (spread.honors_taints || spread.honors_affinity && !plain())
+/// Labels that every node has which is made.
+const ALWAYS_MADE: [&str; 7] = [
+    labels::ZONE,
+    labels::ZONE_ID,
+    labels::CAPACITY_TYPE,
+    labels::INSTANCE_TYPE,
+    labels::NODE_POOL,
+    labels::ARCH,
+    labels::OS,
+];
+
+/// The labels over which pods must spread that must spread over several, and which nodes may be without. Every node has its name.
+fn partial_labels<'s>(shapes: impl Iterator<Item = &'s Shape>, hosts: &[HostState]) -> FxHashSet<Arc<str>> {
+    let several = shapes.filter(|shape| shape.spread.len() > 1).flat_map(|shape| &shape.spread);
+    let keys: FxHashSet<&Arc<str>> = several.filter(|spread| spread.required).map(|spread| &spread.key).collect();
+    let partial = |key: &&Arc<str>| {
+        let key: &str = key;
+        let made = ALWAYS_MADE.contains(&key);
+        key != labels::HOSTNAME && (!made || hosts.iter().any(|host| host.lacks(key)))
+    };
+    keys.into_iter().filter(partial).cloned().collect()
 }
 
-fn spread_counter(shape: &Shape, spread: &Spread, namespace: &str) -> Counter {
-    let plain = shape.alternatives.iter().any(Requirements::is_empty);
-    let alternatives = (spread.honors_affinity && !plain).then(|| shape.alternatives.clone());
-    let tolerations = spread.honors_taints.then(|| shape.tolerations.clone());
-    let filter = looks_at_some_nodes(shape, spread).then_some(Filter { alternatives, tolerations });
+/// What a spread asks of the labels of nodes at which it looks; none where it looks at all. `beside` are labels that they must have as well.
+pub(crate) fn labels_looked_at(
+    shape: &Shape,
+    honors_affinity: bool,
+    beside: &Requirements,
+) -> Option<Vec<Requirements>> {
+    let plain = || shape.alternatives.iter().any(Requirements::is_empty);
+    match (honors_affinity && !plain(), beside.is_empty()) {
+        (true, true) => Some(shape.alternatives.clone()),
+        (true, false) => Some(shape.alternatives.iter().map(|own| own.and(beside)).collect()),
+        (false, true) => None,
+        (false, false) => Some(vec![beside.clone()]),
+    }
+}
+
+fn spread_counter(spread: &Spread, namespace: &str, filter: Option<Filter>) -> Counter {
     let namespaces = Namespaces::only(namespace);
     let selector = spread.selector.clone();
     Counter { key: spread.key.clone(), of: Counted::Selected { selector, namespaces, filter, others: Vec::new() } }

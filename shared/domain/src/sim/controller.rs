@@ -438,8 +438,12 @@ impl Controller<'_> {
         }
         let (command, replacements, late) = (command.clone(), replacements.clone(), execution.is_late(world.clock()));
         if act != Act::Delete {
+            let ends = |progress| matches!(&act, Act::RollBack(failure) if failure.ends(progress));
+            let stuck = replacements.iter().zip(progress).filter(|(name, at)| ends(*at) && !self.has_pods(name));
+            let stuck: Vec<String> = stuck.map(|(name, _)| name.clone()).collect();
             self.running.swap_remove(at);
-            return self.take_back(world, &command, &replacements, forget_purpose);
+            self.take_back(world, &command, &replacements, forget_purpose)?;
+            return stuck.iter().try_for_each(|name| survived(delete_claim(world, name)));
         }
         super::check::budgets_are_open(world, &command);
         let mut left = false;
@@ -457,6 +461,16 @@ impl Controller<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Says whether a claim's node has pods that would have to move.
+    fn has_pods(&self, claim: &str) -> bool {
+        let id = self.view.claims().get(claim).and_then(provider_id);
+        let is_its =
+            |node: &core::Node| id.is_some() && node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()) == id;
+        let node = self.view.nodes().iter().find(|(_, node)| is_its(node)).map(|(name, _)| name.as_str());
+        let on = |pod: &Pod| node.is_some() && pod.node.as_deref() == node && pod.is_reschedulable();
+        self.view.pods().values().any(on)
     }
 
     fn let_go(&mut self, world: &mut World, command: &Command, candidate: &Candidate) -> Result<(), Stop> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 use toml::{Table, Value};
 
+use super::kubelet::CLUSTER_DNS;
 use super::{Bootstrap, Error};
 
 /// Kubelet settings by their name in KubeletConfiguration, with Bottlerocket's name and form (Bottlerocket's settings reference,
@@ -45,6 +46,8 @@ const KUBELET: [(&str, &str, Form); 32] = [
 ];
 /// Where the local disks are mounted when they are striped.
 const INSTANCE_STORAGE_DIRS: [&str; 3] = ["/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods"];
+/// Where layers of images lie when the SOCI snapshotter unpacks them.
+const SOCI_DIR: &str = "/var/lib/soci-snapshotter";
 
 #[derive(Clone, Copy)]
 enum Form {
@@ -75,8 +78,8 @@ pub(super) fn render(bootstrap: &Bootstrap) -> Result<String, Error> {
             kubernetes.insert(name.to_owned(), value);
         }
     }
-    if let Some(dns) = bootstrap.dns() {
-        kubernetes.insert("cluster-dns-ip".to_owned(), Value::String(dns));
+    if let Some(dns) = resolvers(bootstrap) {
+        kubernetes.insert("cluster-dns-ip".to_owned(), dns);
     }
     let labels = table(kubernetes, "node-labels", "settings.kubernetes.node-labels")?;
     labels.extend(bootstrap.labels.iter().map(|(key, value)| (key.clone(), Value::String(value.clone()))));
@@ -89,8 +92,10 @@ pub(super) fn render(bootstrap: &Bootstrap) -> Result<String, Error> {
         *wait = Value::Boolean(false);
     }
     if bootstrap.raid0 {
+        let snapshotter = settings.get("container-runtime").and_then(|runtime| runtime.get("snapshotter"));
+        let soci = snapshotter.and_then(Value::as_str) == Some("soci");
         let commands = table(settings, "bootstrap-commands", "settings.bootstrap-commands")?;
-        commands.insert("000-mount-instance-storage".to_owned(), Value::Table(mount_instance_storage()));
+        commands.insert("000-mount-instance-storage".to_owned(), Value::Table(mount_instance_storage(soci)));
     }
     toml::to_string(&root).map_err(|error| Error::Write(error.to_string()))
 }
@@ -133,10 +138,19 @@ fn convert(value: &Json, form: Form) -> Option<Value> {
     }
 }
 
-fn mount_instance_storage() -> Table {
+/// Gives the address of the cluster's resolver, or all that the class lists.
+fn resolvers(bootstrap: &Bootstrap) -> Option<Value> {
+    let own = bootstrap.kubelet.get(CLUSTER_DNS);
+    let several = own.filter(|all| all.as_array().is_some_and(|all| all.len() > 1));
+    several.and_then(|all| convert(all, Form::Plain)).or_else(|| bootstrap.dns().map(Value::String))
+}
+
+fn mount_instance_storage(soci: bool) -> Table {
     let command = |words: &[&str]| Value::Array(words.iter().map(|word| Value::String((*word).to_owned())).collect());
     let mut bind = vec!["apiclient", "ephemeral-storage", "bind", "--dirs"];
     bind.extend(INSTANCE_STORAGE_DIRS);
+    // Older images know no such folder, and have no such snapshotter either.
+    bind.extend(soci.then_some(SOCI_DIR));
     let commands = vec![command(&["apiclient", "ephemeral-storage", "init"]), command(&bind)];
     Table::from_iter([
         ("commands".to_owned(), Value::Array(commands)),

@@ -48,7 +48,7 @@ pub fn unsupported(family: AmiFamily, settings: &Map<String, Value>) -> Vec<Stri
     let set = settings.iter().filter(|(_, value)| !value.is_null());
     let mut fields: Vec<String> = set.filter(|(key, _)| !known(key)).map(|(key, _)| key.clone()).collect();
     let resolvers = settings.get(CLUSTER_DNS).and_then(Value::as_array).map_or(0, Vec::len);
-    if resolvers > 1 && !matches!(family, AmiFamily::Al2023 | AmiFamily::Custom) {
+    if resolvers > 1 && !matches!(family, AmiFamily::Al2023 | AmiFamily::Bottlerocket | AmiFamily::Custom) {
         fields.push(format!("{CLUSTER_DNS} (more than one)"));
     }
     if family != AmiFamily::Custom {

@@ -147,6 +147,19 @@ fn selectors_become_terms() {
 }
 
 #[test]
+fn images_of_ubuntu_keep_the_disk_that_was_their_familys() {
+    let images = with(template(), "/spec/amiSelector", json!({ "aws-ids": "ami-1" }));
+    let ubuntu = with(images, "/spec/amiFamily", json!("Ubuntu"));
+    let class = spec(&node_class(&ubuntu, &profile()).unwrap().object);
+    assert_eq!(class["amiFamily"], "AL2");
+    let ebs = json!({ "encrypted": true, "volumeSize": "20Gi", "volumeType": "gp3" });
+    assert_eq!(class["blockDeviceMappings"], json!([{ "deviceName": "/dev/sda1", "rootVolume": true, "ebs": ebs }]));
+    let own = json!([{ "deviceName": "/dev/sda1", "ebs": { "volumeSize": "50Gi" } }]);
+    let sized = with(ubuntu, "/spec/blockDeviceMappings", own.clone());
+    assert_eq!(spec(&node_class(&sized, &profile()).unwrap().object)["blockDeviceMappings"], own);
+}
+
+#[test]
 fn what_has_no_counterpart_is_refused_at_its_path() {
     let launch = with(template(), "/spec/launchTemplate", json!("mine"));
     assert_eq!(paths(&node_class(&launch, &profile()).unwrap_err()), ["spec.launchTemplate"]);
@@ -201,7 +214,8 @@ fn v1beta1_is_read_too() {
                 "spec": {
                     "nodeClassRef": { "apiVersion": "karpenter.k8s.aws/v1beta1", "kind": "EC2NodeClass", "name": "beta" },
                     "requirements": [{ "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] }],
-                    "kubelet": { "maxPods": 40, "containerRuntime": "containerd" }
+                    "kubelet": { "maxPods": 40, "containerRuntime": "containerd" },
+                    "resources": {}
                 }
             },
             "disruption": { "consolidationPolicy": "WhenUnderutilized", "expireAfter": "240h", "budgets": [{ "nodes": "20%" }] },

@@ -265,6 +265,22 @@ fn bottlerocket() {
 }
 
 #[test]
+fn bottlerocket_takes_several_resolvers_and_keeps_layers_of_soci_on_the_disks() {
+    let kubelet = serde_json::from_str(r#"{"clusterDNS": ["169.254.20.10", "10.100.0.10"]}"#).unwrap();
+    let two = render(AmiFamily::Bottlerocket, &Bootstrap { kubelet, ..plain() }).unwrap();
+    let root: toml::Table = toml::from_str(&two).unwrap();
+    let addresses = root["settings"]["kubernetes"]["cluster-dns-ip"].as_array().unwrap();
+    assert_eq!(addresses.iter().filter_map(toml::Value::as_str).collect::<Vec<_>>(), ["169.254.20.10", "10.100.0.10"]);
+
+    let binds = |custom: &str| {
+        let with = Bootstrap { raid0: true, custom: Some(custom.into()), ..plain() };
+        render(AmiFamily::Bottlerocket, &with).unwrap().contains("/var/lib/soci-snapshotter")
+    };
+    assert!(binds("[settings.container-runtime]\nsnapshotter = \"soci\"\n"));
+    assert!(!binds("[settings.container-runtime]\nsnapshotter = \"overlayfs\"\n") && !binds(""));
+}
+
+#[test]
 fn what_is_no_toml_or_no_table_is_named() {
     let with = |custom: &str| render(AmiFamily::Bottlerocket, &Bootstrap { custom: Some(custom.into()), ..plain() });
     assert!(matches!(with("#!/bin/sh\necho"), Err(Error::NotToml(_))));

@@ -124,6 +124,16 @@ fn pods_follow_interfaces_prefixes_and_the_kubelet() {
 }
 
 #[test]
+fn kubelets_are_told_their_pods_where_images_may_reckon_otherwise() {
+    let tells = |family: &str, fields: Value| of(family, &fields).tells_pods();
+    let (plain, prefixes) = (|| json!({}), || json!({ "ipPrefixCount": 1 }));
+    assert!(!tells("AL2023", plain()) && tells("AL2023", prefixes()));
+    assert!(tells("Bottlerocket", plain()), "its list lacks types that are newer than the image");
+    assert!(!tells("Bottlerocket", json!({ "kubelet": { "maxPods": 58 } })), "the class says it");
+    assert!(!tells("Windows2022", prefixes()) && !tells("Custom", prefixes()));
+}
+
+#[test]
 fn pods_write_where_the_volumes_or_disks_say() {
     let mapping = |device: &str, size: Option<&str>, root: bool| {
         let ebs = size.map_or_else(|| json!({ "snapshotID": "snap-1" }), |size| json!({ "volumeSize": size }));
@@ -155,6 +165,7 @@ fn pods_write_where_the_volumes_or_disks_say() {
         ("m5d.large", with("AL2023", &[]), 20 << 30),
         ("m5d.large", raid0(), 75_000_000_000),
         ("m5.large", raid0(), 20 << 30),
+        ("m5d.large", of("Windows2022", &json!({ "instanceStorePolicy": "RAID0" })), 50 << 30),
     ] {
         let there = capacity(builtin_type(name).unwrap(), &settings, 0).get("ephemeral-storage").units();
         assert_eq!(there, bytes, "{name} {settings:?}");

@@ -61,6 +61,27 @@ fn had(catalogue: &Catalogue, requirements: &[Requirement]) -> Vec<String> {
 }
 
 #[test]
+fn a_type_is_of_its_region_whatever_zone_comes_first() {
+    let region = |zones: &[&str]| {
+        let zones: Vec<Zone> = zones.iter().map(|zone| Zone::new(zone, "")).collect();
+        let facts = builtin_type("m5.large").unwrap();
+        let kind = InstanceType::from_facts(facts, &NodeSettings::default(), offerings(facts, &zones, |_, _| None));
+        kind.labels.get(labels::REGION).map(|values| values.join(","))
+    };
+    let cases: [(&[&str], Option<&str>); 6] = [
+        (&["us-west-2a"], Some("us-west-2")),
+        (&["us-west-2-lax-1a", "us-west-2a"], Some("us-west-2")),
+        (&["us-west-2-lax-1a"], Some("us-west-2")),
+        (&["us-east-1-wl1-bos-wlz-1"], Some("us-east-1")),
+        (&["us-gov-west-1b"], Some("us-gov-west-1")),
+        (&["zone-1"], None),
+    ];
+    for (zones, expected) in cases {
+        assert_eq!(region(zones).as_deref(), expected, "{zones:?}");
+    }
+}
+
+#[test]
 fn reserved_capacity_is_next_to_free_and_comes_first() {
     let catalogue = reserved();
     let ranked = catalogue.ranked(&catalogue.all(), karp_domain::catalogue::Market::ANY);

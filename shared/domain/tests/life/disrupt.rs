@@ -598,6 +598,9 @@ fn nodes_go_only_when_what_replaces_them_is_initialized() {
     assert_eq!(run.next(&[Initialized, Initialized], &[], &open, after(60)), Act::Delete);
     assert_eq!(run.next(&[Initialized, Gone], &[], &open, after(60)), Act::RollBack(Failure::ReplacementGone));
     assert_eq!(run.next(&[Starting], &[], &open, after(1200)), Act::RollBack(Failure::TooLate));
+    let ends = [Starting, Initialized, Gone].map(|progress| Failure::TooLate.ends(progress));
+    assert_eq!(ends, [true, false, false], "what never starts is never empty either, and would stay");
+    assert!(!Failure::ReplacementGone.ends(Starting), "it may start yet");
     assert_eq!(run.next(&[], &[], &open, after(1)), Act::Delete);
 }
 

@@ -243,6 +243,32 @@ fn waiting_pods_get_nodes_and_expired_nodes_give_theirs_up() {
     assert_room(&path.end);
 }
 
+/// The node with room for the pod of another one goes by force in the same plan.
+#[test]
+fn no_pod_ends_on_a_node_that_has_expired() {
+    let mut objects = vec![class(), pool("default", on_demand())];
+    for name in ["old", "outdated"] {
+        objects.extend(node(name, "default", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand));
+        objects.push(running(&format!("p-{name}"), name, "1", "2Gi"));
+    }
+    for claim in objects.iter_mut().filter(|object| object["kind"] == "NodeClaim") {
+        if claim["metadata"]["name"] == "default-old" {
+            claim["spec"]["expireAfter"] = json!("30m");
+        } else {
+            let drift = json!({"type": "Drifted", "status": "True", "reason": "AMIDrift", "lastTransitionTime": "2026-11-21T11:30:00Z"});
+            claim["status"]["conditions"].as_array_mut().unwrap().push(drift);
+        }
+    }
+    let start = read(&objects);
+    assert_eq!(plan_disruption(&start).commands.len(), 2, "both are planned at once");
+    let path = until_stable(&start, Method::Sets);
+    assert!(path.is_stable);
+    assert_eq!(keys(&start), keys(&path.end));
+    assert!(path.end.nodes.iter().all(|node| !["old", "outdated"].contains(&&*node.name)));
+    assert!(path.end.pods.iter().all(|pod| pod.node.is_some()));
+    assert_room(&path.end);
+}
+
 fn a_cluster() -> impl Strategy<Value = Vec<Value>> {
     let kinds = prop::sample::select(vec!["m7i.large", "m7i.2xlarge", "c6g.2xlarge", "m7i.8xlarge", "c6g.large"]);
     let zone = prop::sample::select(vec!["us-east-1a", "us-east-1b"]);

@@ -278,7 +278,7 @@ fn only_launches_that_ec2_refuses_for_good_count_like_nodes_that_do_not_join() {
         }
         Outcome::of(timeout, &claim)
     };
-    for passing in [None, Some("LaunchFailed"), Some("TokenReused")] {
+    for passing in [None, Some("LaunchFailed"), Some("TokenReused"), Some("LaunchInDoubt")] {
         assert_eq!(outcome(Timeout::Launch, passing), None, "{passing:?}");
         assert_eq!(outcome(Timeout::Registration, passing), Some(Outcome::Missing));
     }
@@ -429,6 +429,19 @@ fn a_claim_is_collected_when_its_instance_is_missing_twice_and_its_node_agrees()
     assert!(pass(true).is_empty(), "the node is ready");
     assert!(pass(false).is_empty(), "counted anew");
     assert_eq!(pass(false), ["a"]);
+}
+
+#[test]
+fn an_instance_that_is_listed_without_its_zone_is_not_missing() {
+    let told = [("aws:///us-east-1a/i-1", "aws:////i-1"), ("aws:////i-1", "aws:///us-east-1a/i-1")];
+    for (known, shown) in told {
+        let (claims, instances) = ([wish("a", Some(known))], [listed(shown, Some("a"))]);
+        let mut collector = Collector::default();
+        for time in [0, 10, 20] {
+            let found = collector.pass(&witnesses(&instances, &claims, false), second(time));
+            assert!(found.claims.is_empty(), "{known} is {shown}");
+        }
+    }
 }
 
 #[test]

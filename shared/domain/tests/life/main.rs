@@ -5,6 +5,8 @@ mod world;
 
 mod approval;
 mod begun;
+mod cheaper;
+mod clock;
 mod decided;
 mod disrupt;
 mod disrupt_path;
@@ -12,6 +14,7 @@ mod evict;
 mod lifecycle;
 mod pace;
 mod protection;
+mod reasons;
 mod renewal;
 mod turns;
 mod validity;

@@ -11,6 +11,9 @@ use crate::world::{class, node, pending, pool, running, with};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const MARKET: &str = "karpenter.sh/capacity-type";
+const HOST: &str = "kubernetes.io/hostname";
+/// A label that nodes have only where it is said.
+const RACK: &str = "rack";
 
 pub fn labelled(name: &str, app: &str, more: &[(&str, Value)]) -> Value {
     with(with(pending(name, "500m", "512Mi"), &[("metadata.labels", json!({ "app": app }))]), more)
@@ -140,13 +143,121 @@ fn a_spread_reckons_with_domains_that_the_selector_leaves() {
         let objects: Vec<Value> = [class(), x, y].into_iter().chain((0..4).map(pod)).collect();
         let solution = judged(&objects);
         assert!(solution.unschedulable.is_empty(), "{selector}: {:?}", solution.unschedulable);
-        let mut zones: BTreeMap<String, usize> = BTreeMap::new();
-        for node in nodes_of(&solution, "p") {
-            let zone = node.requirements.single(ZONE).expect("a zone").to_string();
-            *zones.entry(zone).or_default() += node.pods.len();
-        }
-        assert_eq!(zones.into_values().collect::<Vec<_>>(), [2, 2], "{selector}");
+        assert_eq!(crowds(&solution, "p"), [2, 2], "{selector}");
     }
+}
+
+/// How many pods are planned on new nodes in each zone, the fewest first, where nodes hold none but those with a prefix.
+fn crowds(solution: &Solution, prefix: &str) -> Vec<usize> {
+    let mut zones: BTreeMap<String, usize> = BTreeMap::new();
+    for node in nodes_of(solution, prefix) {
+        let zone = node.requirements.single(ZONE).expect("a zone").to_string();
+        *zones.entry(zone).or_default() += node.pods.len();
+    }
+    let mut crowds: Vec<usize> = zones.into_values().collect();
+    crowds.sort_unstable();
+    crowds
+}
+
+fn spreading(name: &str, over: &[(&str, i64, &str)]) -> Value {
+    let one = |(key, skew, when): &(&str, i64, &str)| {
+        let selector = json!({"matchLabels": {"app": "p"}});
+        json!({"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": selector})
+    };
+    labelled(name, "p", &[("spec.topologySpreadConstraints", over.iter().map(one).collect())])
+}
+
+fn racked(name: &str, pool: &str) -> [Value; 2] {
+    let [mut host, claim] = node(name, pool, "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand);
+    host["metadata"]["labels"][RACK] = json!("r1");
+    [host, claim]
+}
+
+/// As kube-scheduler, which leaves out nodes that lack the label of any constraint that must hold.
+#[test]
+fn nodes_that_lack_the_label_of_one_constraint_count_for_none() {
+    for (when, expected) in [("DoNotSchedule", vec![1, 1, 1]), ("ScheduleAnyway", vec![1, 2])] {
+        let racks = json!([{"key": RACK, "operator": "In", "values": ["r1"]}]);
+        let mut objects = vec![class(), pool("racked", racks)];
+        objects.extend(node("n1", "racked", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand));
+        let of_p = [("metadata.labels", json!({"app": "p"}))];
+        objects.extend((0..3).map(|n| with(running(&format!("old{n}"), "n1", "100m", "64Mi"), &of_p)));
+        let over = [(ZONE, 1, "DoNotSchedule"), (RACK, 5, when)];
+        objects.extend((0..3).map(|n| spreading(&format!("p{n}"), &over)));
+        let solution = judged(&objects);
+        assert!(solution.unschedulable.is_empty(), "{when}: {:?}", solution.unschedulable);
+        assert_eq!(crowds(&solution, "p"), expected, "{when}");
+    }
+}
+
+/// The same over hosts, where none can be made: the one without the label is not the emptiest.
+#[test]
+fn hosts_that_lack_the_label_of_one_constraint_hold_nobody_back() {
+    let full = with(pool("full", json!([])), &[("spec.limits", json!({"nodes": 0}))]);
+    let mut objects = vec![class(), full];
+    objects.extend(["n1", "n2"].iter().flat_map(|name| racked(name, "full")));
+    objects.extend(node("n3", "full", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand));
+    let over = [(HOST, 1, "DoNotSchedule"), (RACK, 9, "DoNotSchedule")];
+    objects.extend((0..5).map(|n| spreading(&format!("p{n}"), &over)));
+    let solution = judged(&objects);
+    assert!(solution.unschedulable.is_empty(), "{:?}", solution.unschedulable);
+    let on = |name: &str| solution.placements.iter().filter(|p| p.target == Target::Node(name.into())).count();
+    assert_eq!([on("n1"), on("n2"), on("n3")], [3, 2, 0]);
+}
+
+/// To kube-scheduler a node without the label is in no domain: nobody is met there, and nobody is near.
+#[test]
+fn nobody_is_met_where_nodes_lack_the_label() {
+    let term = json!({"topologyKey": RACK, "labelSelector": {"matchLabels": {"app": "p"}}});
+    let rather = (
+        "spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution",
+        json!([{"weight": 1, "podAffinityTerm": term}]),
+    );
+    let near = ("spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution", json!([term]));
+    let plain = node("n1", "default", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand);
+    for (host, without) in [(plain, true), (racked("n1", "default"), false)] {
+        let aside = [("metadata.labels", json!({"app": "guard"})), apart_from("p", RACK)];
+        let guard = with(running("guard", "n1", "100m", "64Mi"), &aside);
+        let there: Vec<Value> = [class(), pool("default", json!([])), guard].into_iter().chain(host).collect();
+        for rule in [Vec::new(), vec![apart_from("p", RACK)], vec![rather.clone()]] {
+            let pods = (0..2).map(|n| labelled(&format!("p{n}"), "p", &rule));
+            let lonely = labelled("lonely", "q", std::slice::from_ref(&near));
+            let solution = judged(&there.iter().cloned().chain(pods).chain([lonely]).collect::<Vec<_>>());
+            let refused: Vec<&str> = solution.unschedulable.iter().map(|one| &*one.pod.name).collect();
+            assert_eq!(refused, ["lonely"], "{rule:?}: {:?}", solution.unschedulable);
+            assert_eq!(solution.nodes.is_empty(), without, "{rule:?}");
+        }
+        // who spreads needs the label
+        let spread = labelled("p", "p", &[spread_over("p", RACK)]);
+        assert_eq!(judged(&[there, vec![spread]].concat()).unschedulable.len(), 1);
+    }
+}
+
+/// Where one pool has the label and another does not, one pod is in the domain and all others are in none.
+#[test]
+fn pods_keep_apart_on_nodes_of_pools_without_the_label() {
+    let racks = json!([{"key": RACK, "operator": "In", "values": ["r1"]}]);
+    let mut objects = vec![class(), pool("default", json!([])), pool("racked", racks)];
+    objects.extend((0..3).map(|n| labelled(&format!("p{n}"), "p", &[apart_from("p", RACK)])));
+    let solution = judged(&objects);
+    assert!(solution.unschedulable.is_empty(), "{:?}", solution.unschedulable);
+    let racked = nodes_of(&solution, "p").into_iter().filter(|node| &*node.pool == "racked");
+    let in_rack: usize = racked.map(|node| node.pods.len()).sum();
+    assert!(in_rack <= 1, "{in_rack}");
+}
+
+/// Who asks for the label is in a domain: nodes that may be without it are none for such a pod.
+#[test]
+fn who_asks_for_a_label_is_told_of_its_domains_alone() {
+    let racks = json!([{"key": RACK, "operator": "In", "values": ["r1"]}]);
+    let of_p = [("metadata.labels", json!({"app": "p"}))];
+    let mut objects = vec![class(), pool("default", json!([])), pool("racked", racks)];
+    objects.extend(racked("n1", "racked"));
+    objects.push(with(running("old", "n1", "100m", "64Mi"), &of_p));
+    objects.push(labelled("p", "p", &[apart_from("p", RACK), ("spec.nodeSelector", json!({ (RACK): "r1" }))]));
+    let solution = judged(&objects);
+    let told = format!("{:?}", solution.unschedulable);
+    assert!(told.contains("Everywhere") && !told.contains("no label"), "{told}");
 }
 
 /// Where and how a type is sold is no label of the type, and counts for `minValues` all the same.

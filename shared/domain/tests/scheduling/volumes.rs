@@ -1,6 +1,6 @@
 //! Volumes that nodes attach: how many a type takes, and that no node is planned for more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::api::AmiFamily;
 use karp_domain::catalogue::{CapacityType, InstanceType, NodeSettings, builtin_type};
@@ -75,6 +75,34 @@ fn sizes(solution: &Solution) -> Vec<usize> {
     let mut sizes: Vec<usize> = solution.nodes.iter().map(|node| node.pods.len()).collect();
     sizes.sort_unstable();
     sizes
+}
+
+/// As kube-scheduler, which reads the zone labels of volumes too: those that were made by hand may have no node affinity.
+#[test]
+fn a_volume_is_where_its_labels_say() {
+    let zones = |labels: Value| -> BTreeSet<String> {
+        let claim = json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "default"},
+            "spec": {"volumeName": "v", "storageClassName": "gp3"}, "status": {"phase": "Bound"}});
+        let volume = json!({"kind": "PersistentVolume", "metadata": {"name": "v", "labels": labels},
+            "spec": {"csi": {"driver": DRIVER, "volumeHandle": "v"}}});
+        let using = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let mut objects = base(DRIVER);
+        objects.extend([claim, volume, with(pending("p", "10m", "16Mi"), &[("spec.volumes", using)])]);
+        let (_, solution) = answer(&objects, &["m5.large"]);
+        assert!(solution.unschedulable.is_empty());
+        let offerings = solution.nodes.iter().flat_map(|node| node.offerings.iter());
+        offerings.map(|offering| offering.zone.name.to_string()).collect()
+    };
+    let all = ["us-east-1a", "us-east-1b", "us-east-1c"];
+    let cases: [(Value, &[&str]); 4] = [
+        (json!({}), &all),
+        (json!({"topology.kubernetes.io/zone": "us-east-1b"}), &all[1..2]),
+        (json!({"failure-domain.beta.kubernetes.io/zone": "us-east-1b__us-east-1c"}), &all[1..]),
+        (json!({"topology.kubernetes.io/zone": "us-east-1b__"}), &all),
+    ];
+    for (labels, expected) in cases {
+        assert!(zones(labels.clone()).iter().eq(expected), "{labels}");
+    }
 }
 
 #[test]

@@ -98,7 +98,8 @@ fn possible(objects: &[Value], snapshot: &Snapshot) -> Vec<Place> {
         let taints = taints_of(objects, &pool.name);
         let types = snapshot.catalogues.get(&pool.class.name).into_iter().flat_map(|catalogue| catalogue.types());
         for (t, o) in types.flat_map(|t| t.offerings.iter().map(move |o| (t, o))) {
-            let labels = labels_of(pool, t, &o.zone.name, &o.zone.id, o.capacity_type);
+            let mut labels = labels_of(pool, t, &o.zone.name, &o.zone.id, o.capacity_type);
+            labels.insert("kubernetes.io/hostname".to_owned(), "possible".to_owned());
             if pool.requirements.iter().all(|r| labels.get(r.key()).is_none_or(|value| r.admits(value))) {
                 places.push(Place { labels, taints: taints.clone(), is_new: true, open: BTreeSet::new() });
             }
@@ -241,8 +242,13 @@ fn selects_all(selector: &Value) -> bool {
         && selector["matchLabels"].as_object().is_none_or(|all| all.is_empty())
 }
 
-/// Whether a spread looks at a node.
+/// Whether a spread looks at a node: one that has the labels of all constraints of the pod that must hold.
 fn counts_place(constraint: &Value, pod: &Value, place: &Place) -> bool {
+    let constraints = list(&pod["spec"]["topologySpreadConstraints"]).iter();
+    let mut firm = constraints.filter(|one| one["whenUnsatisfiable"] == "DoNotSchedule");
+    if !firm.all(|one| place.labels.contains_key(one["topologyKey"].as_str().unwrap_or_default())) {
+        return false;
+    }
     let affinity = constraint["nodeAffinityPolicy"] == "Ignore" || takes_node(pod, &place.labels);
     affinity && (constraint["nodeTaintsPolicy"] != "Honor" || tolerates(pod, &place.taints))
 }

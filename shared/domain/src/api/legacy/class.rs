@@ -6,8 +6,8 @@ use super::ClassInputs;
 use super::fields::Fields;
 use super::selector::{self, Selected};
 use crate::api::{
-    AmiFamily, AmiSelectorTerm, Ec2NodeClass, Ec2NodeClassSpec, MetadataOptions, SecurityGroupSelectorTerm, StringMap,
-    SubnetSelectorTerm,
+    AmiFamily, AmiSelectorTerm, BlockDevice, BlockDeviceMapping, Ec2NodeClass, Ec2NodeClassSpec, MetadataOptions,
+    OptionalList, SecurityGroupSelectorTerm, StringMap, SubnetSelectorTerm, VolumeType,
 };
 
 /// The hop limit that the older APIs gave by default; today's default is 1.
@@ -119,13 +119,31 @@ fn common(
         ami_selector_terms,
         user_data: fields.get("userData"),
         tags: fields.get("tags").unwrap_or_default(),
-        block_device_mappings: fields.get("blockDeviceMappings").unwrap_or_default(),
+        block_device_mappings: disks(fields, said.as_deref()),
         detailed_monitoring: fields.get("detailedMonitoring"),
         metadata_options: metadata(fields),
         context: fields.get("context"),
         kubelet: inputs.kubelet.clone(),
         ..Ec2NodeClassSpec::default()
     }
+}
+
+/// Reads the disks. Ubuntu's were those of its family, and the family that takes its place has others.
+fn disks(fields: &mut Fields, family: Option<&str>) -> OptionalList<BlockDeviceMapping> {
+    let said: OptionalList<BlockDeviceMapping> = fields.get("blockDeviceMappings").unwrap_or_default();
+    if family != Some("Ubuntu") || !said.is_empty() {
+        return said;
+    }
+    fields.note("Ubuntu's disk (/dev/sda1, 20Gi gp3, encrypted) was the family's default, and is written out.");
+    let ebs = BlockDevice {
+        encrypted: Some(true),
+        volume_size: Some("20Gi".to_owned()),
+        volume_type: Some(VolumeType::Gp3),
+        ..BlockDevice::default()
+    };
+    let root =
+        BlockDeviceMapping { device_name: Some("/dev/sda1".to_owned()), ebs: Some(ebs), root_volume: Some(true) };
+    vec![root].into()
 }
 
 /// Gives the family and the terms: without terms, an alias stands for the family's newest image, as it was before.
@@ -136,7 +154,12 @@ fn family(fields: &mut Fields, name: &str, images: Vec<AmiSelectorTerm>) -> (Opt
         "Bottlerocket" => (AmiFamily::Bottlerocket, Some("bottlerocket")),
         "Windows2019" => (AmiFamily::Windows2019, Some("windows2019")),
         "Windows2022" => (AmiFamily::Windows2022, Some("windows2022")),
-        "Custom" => (AmiFamily::Custom, None),
+        "Custom" => {
+            fields.note(
+                "User data of Custom must register the node with the taint karpenter.sh/unregistered:NoExecute now.",
+            );
+            (AmiFamily::Custom, None)
+        }
         "Ubuntu" if !images.is_empty() => {
             fields.note("Ubuntu is no family any more: the images boot as AL2's do (EKS bootstrap script), so `amiFamily` is AL2.");
             (AmiFamily::Al2, None)

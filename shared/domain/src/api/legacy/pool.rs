@@ -193,7 +193,8 @@ fn beta_template(fields: &mut Fields, expire_after: String) -> NodeClaimTemplate
         annotations: metadata.get("annotations").unwrap_or_default(),
     });
     let spec = fields.inside("spec", |spec| {
-        spec.ignore(&["kubelet"]);
+        // `resources` was let stand, and never used
+        spec.ignore(&["kubelet", "resources"]);
         let node_class_ref = spec.inside("nodeClassRef", |reference| {
             let group = reference.get::<String>("apiVersion").unwrap_or_default();
             let group =

@@ -83,8 +83,11 @@ impl Assignment<'_> {
         let near = wants.hosts.iter().any(|rule| rule.asks == Asks::Near);
         let sides = self.sides(kind, wants);
         let listed = near || !keys.is_empty() || sides.len() > 1;
-        let values: Vec<(KeyId, Arc<[ValueId]>)> =
-            keys.iter().map(|key| (*key, self.values(kind, wants, *key))).collect();
+        let of_key = |key: &KeyId| match loose.contains(key) {
+            true => (*key, self.values(kind, wants, *key)),
+            false => (*key, self.reachable(kind, wants, *key)),
+        };
+        let values: Vec<(KeyId, Arc<[ValueId]>)> = keys.iter().map(of_key).collect();
         let mut pins: Vec<Pins> = vec![Pins::new()];
         for (key, values) in &values {
             let longer = pins.iter().flat_map(|pins| {
@@ -108,10 +111,15 @@ impl Assignment<'_> {
         let known = cells.iter().enumerate().rev().filter(|_| !order.is_empty());
         let at: FxHashMap<Pins, usize> = known.map(|(at, cell)| (cell.pins.clone(), at)).collect();
         for host in order.iter().copied().filter(|host| self.suits(kind, step, *host)) {
-            // a host without a label that is only counted by is as good as any
-            let spare = |at: usize| values[at].1.first().filter(|_| loose.contains(&keys[at])).copied();
-            let value = |at: usize| domains.host(keys[at], host).or_else(|| spare(at)).map(|value| (keys[at], value));
-            let pins: Option<Pins> = (0..keys.len()).map(value).collect();
+            let value = |(key, values): &(KeyId, Arc<[ValueId]>)| {
+                let value = match loose.contains(key) {
+                    // a host without a label that is only counted by is as good as any
+                    true => domains.host(*key, host).or_else(|| values.first().copied()),
+                    false => self.problem.domain_or_none(*key, host),
+                };
+                Some((*key, value?))
+            };
+            let pins: Option<Pins> = values.iter().map(value).collect();
             if let Some(at) = pins.and_then(|pins| at.get(&pins)) {
                 cells[*at].hosts.push(host);
             }

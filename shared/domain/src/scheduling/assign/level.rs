@@ -3,10 +3,11 @@
 use super::super::board::KeyId;
 use super::super::problem::HostState;
 use super::super::queue::{Pins, bears_all};
+use super::super::terms::{Terms, labels_looked_at};
 use super::super::wants::{Asks, Rule};
 use super::{Assignment, least};
 use crate::api::labels;
-use crate::cluster::{Shape, Spread};
+use crate::cluster::Shape;
 use crate::requirement::Requirements;
 
 impl Assignment<'_> {
@@ -34,7 +35,7 @@ impl Assignment<'_> {
                 let room = |host: usize| self.board.room(host, &self.kinds[kind], &rules);
                 let valid = |host: usize| {
                     let keys = wants.domains.iter().filter_map(|rule| self.problem.domains.key(rule.counter));
-                    let value = |key: KeyId| self.problem.domains.host(key, host).map(|value| (key, value));
+                    let value = |key: KeyId| self.problem.domain_or_none(key, host).map(|value| (key, value));
                     self.valid(wants, &ready.universes, &keys.filter_map(value).collect::<Pins>())
                 };
                 let near = || wants.hosts.iter().filter(|rule| rule.asks == Asks::Near);
@@ -53,10 +54,10 @@ impl Assignment<'_> {
     /// Says whether spreads over hosts of a kind may look at new nodes of these pools.
     pub(super) fn counts_new_hosts(&mut self, kind: usize, pools: &[usize]) -> bool {
         let (problem, shape) = (self.problem, &self.kinds[kind].shape);
-        let (labelled, taints) = host_filters(shape);
+        let (labelled, taints) = host_filters(&problem.terms, shape);
         pools.iter().any(|pool| {
             let mut may_satisfy = |wanted: &Requirements| self.ways.labelled(problem, *pool, wanted).is_ok();
-            (!labelled || shape.alternatives.iter().any(&mut may_satisfy))
+            labelled.as_ref().is_none_or(|all| all.iter().any(&mut may_satisfy))
                 && (!taints || bears_all(shape, &problem.pools[*pool].pool.taints, false).is_ok())
         })
     }
@@ -64,18 +65,22 @@ impl Assignment<'_> {
     /// The hosts that spreads over hosts of a kind look at, whatever it prefers and wherever its volumes are; rather too many than too few.
     fn hosts_that_count(&self, kind: usize) -> Vec<usize> {
         let shape = &self.kinds[kind].shape;
-        let (labelled, taints) = host_filters(shape);
+        let (labelled, taints) = host_filters(&self.problem.terms, shape);
         let counts = |state: &HostState| {
-            (!labelled || shape.alternatives.iter().any(|wanted| state.labels.may_satisfy(wanted)))
+            labelled.as_ref().is_none_or(|all| all.iter().any(|wanted| state.labels.may_satisfy(wanted)))
                 && (!taints || bears_all(shape, &state.taints, false).is_ok())
         };
         (0..self.problem.hosts.len()).filter(|host| counts(&self.problem.hosts[*host])).collect()
     }
 }
 
-/// Whether all spreads over hosts of a shape look only at hosts whose labels it asks for, and only at those whose taints it bears.
-fn host_filters(shape: &Shape) -> (bool, bool) {
-    let all =
-        |honors: fn(&Spread) -> bool| shape.spread.iter().filter(|spread| &*spread.key == labels::HOSTNAME).all(honors);
-    (all(|spread| spread.honors_affinity), all(|spread| spread.honors_taints))
+/// What all spreads over hosts of a shape ask of the labels of hosts at which they look, if anything, and whether they look only at hosts whose
+/// taints it bears.
+fn host_filters(terms: &Terms<'_>, shape: &Shape) -> (Option<Vec<Requirements>>, bool) {
+    let over_hosts = || shape.spread.iter().filter(|spread| &*spread.key == labels::HOSTNAME);
+    // what must hold looks at fewer hosts than what is wished for
+    let firm = over_hosts().next().filter(|_| over_hosts().all(|spread| spread.required));
+    let beside = firm.map(|spread| terms.labels_beside(shape, spread)).unwrap_or_default();
+    let honors_affinity = over_hosts().all(|spread| spread.honors_affinity);
+    (labels_looked_at(shape, honors_affinity, &beside), over_hosts().all(|spread| spread.honors_taints))
 }

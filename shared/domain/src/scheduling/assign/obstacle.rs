@@ -54,13 +54,13 @@ impl Assignment<'_> {
         let problem = self.problem;
         let Some(key) = problem.domains.key(rule.counter) else { return Ok(Vec::new()) };
         let wants = self.wants(kind, self.kinds[kind].steps.len() - 1);
-        let possible = self.values(kind, wants, key);
+        let possible = self.reachable(kind, wants, key);
         let universe = self.universe(kind, wants, rule);
-        if rule.asks == Asks::Near && !rule.own && self.board.anywhere(rule.counter) == 0 {
-            return Err(none_there(problem, rule));
-        }
         if possible.is_empty() {
             return Err(Blocked::NoDomain { key: problem.domains.keys[key].clone() });
+        }
+        if rule.asks == Asks::Near && !rule.own && self.board.anywhere(rule.counter) == 0 {
+            return Err(none_there(problem, rule));
         }
         let valid = |value: &&ValueId| self.holds(rule, &universe, **value);
         let left: Vec<Arc<str>> = possible.iter().filter(valid).map(|id| problem.domains.name(*id).clone()).collect();

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::super::board::{KeyId, ValueId, filter_admits_host};
+use super::super::board::{KeyId, NO_VALUE, ValueId, filter_admits_host};
 use super::super::growth::pool_values;
 use super::super::problem::{HostState, Problem};
 use super::super::queue::{Kind, bears_all, is_plain};
 use super::super::wants::{Asks, Rule, Wants};
 use super::Assignment;
 use crate::catalogue::TypeSet;
-use crate::requirement::Requirements;
+use crate::requirement::{Requirement, Requirements};
 
 impl Assignment<'_> {
     /// The domains of a label that a kind may use: those of pools that it tolerates, and those of hosts.
@@ -20,6 +20,20 @@ impl Assignment<'_> {
         let may_use = |host: &HostState| wants.alternatives.iter().any(|wanted| host.labels.may_satisfy(wanted));
         let asked = Some(&*wants.alternatives);
         self.domains((kind, wants.shy), key, (asked, asked), may_use).into()
+    }
+
+    /// The domains of a label that a kind may use, with [`NO_VALUE`] where nodes may be without the label and the kind does not need it: who
+    /// spreads or must be near others needs a domain, who keeps apart or is only counted does not.
+    pub(super) fn reachable(&mut self, kind: usize, wants: &Wants, key: KeyId) -> Arc<[ValueId]> {
+        let values = self.values(kind, wants, key);
+        let domains = &self.problem.domains;
+        let needs = |rule: &Rule| rule.asks != Asks::Apart && domains.key(rule.counter) == Some(key);
+        let name = &*domains.keys[key];
+        let may_lack = |wanted: &Requirements| wanted.get(name).is_none_or(Requirement::admits_absence);
+        if !domains.has_gaps(key) || wants.domains.iter().any(needs) || !wants.alternatives.iter().any(may_lack) {
+            return values;
+        }
+        values.iter().copied().chain([NO_VALUE]).collect()
     }
 
     /// The domains of a label where neither labels nor taints keep any pod out of one.
