@@ -147,8 +147,8 @@ pub struct Options {
     /// Port of /healthz and /readyz; 0 takes a free one.
     #[arg(long, env = "HEALTH_PROBE_PORT", default_value_t = 8081)]
     pub health_probe_port: u16,
-    /// Address that both ports listen on.
-    #[arg(long, env = "KARP_LISTEN_ADDRESS", default_value = "0.0.0.0", hide = true)]
+    /// Address that both ports listen on; `::` is each of this machine, of both families.
+    #[arg(long, env = "KARP_LISTEN_ADDRESS", default_value = "::", hide = true)]
     pub listen_address: IpAddr,
     /// API requests a second (accepted for compatibility; requests are bounded by concurrency).
     #[arg(long, env = "KUBE_CLIENT_QPS", default_value_t = 200)]

@@ -120,42 +120,58 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     metrics.leader.get_or_create(&lease).set(1);
     tracing::info!("leading");
 
-    let namespace = lease_namespace(&client, &options);
-    let cloud = cloud(&client, &options, &namespace, &fence).await?;
-    let unavailable = Unavailable::new(Some(Store::new(client.clone(), &namespace)));
+    let set_up = async {
+        let namespace = lease_namespace(&client, &options);
+        let cloud = cloud(&client, &options, &namespace, &fence).await?;
+        let unavailable = Unavailable::new(Some(Store::new(client.clone(), &namespace)));
+        let instance = pod_name();
+        let context = Arc::new(Context {
+            events: Events::new(client.clone(), instance),
+            client,
+            evictor,
+            stores,
+            cloud,
+            unavailable,
+            metrics: metrics.clone(),
+            ca_bundle: ca_bundle(&options.cluster_ca_bundle),
+            overlays: Overlays::new(options.feature_gates.enabled("NodeOverlay")),
+            options,
+            provision: Notify::new(),
+            replan: Notify::new(),
+            rests: Default::default(),
+            batches: Default::default(),
+            disrupt: Notify::new(),
+            plans: Plans::default(),
+            planning: tokio::sync::Mutex::default(),
+            running: Running::default(),
+            health: reconcile::health::Health::default(),
+            buffers: std::sync::Mutex::default(),
+            unreadable: std::sync::Mutex::default(),
+            evictions: std::sync::Mutex::default(),
+            drained: std::sync::Mutex::default(),
+            written: Default::default(),
+            assumed: std::sync::Mutex::default(),
+            market: Arc::default(),
+        });
+        tell_state(&context);
+        context.take_over().await.context("cannot list nodeclaims")?;
+        context.unavailable.recall().await;
+        anyhow::Ok(context)
+    };
+    // the lease is kept meanwhile: another would take it else, and no replica would ever come to its work
+    let context = tokio::select! {
+        context = set_up => context?,
+        lost = hold(&mut election, &stop) => {
+            if lost {
+                end_at_once();
+            }
+            if let Some(election) = election {
+                election.release().await;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     let work = stop.child_token();
-    let instance = pod_name();
-    let context = Arc::new(Context {
-        events: Events::new(client.clone(), instance),
-        client,
-        evictor,
-        stores,
-        cloud,
-        unavailable,
-        metrics: metrics.clone(),
-        ca_bundle: ca_bundle(&options.cluster_ca_bundle),
-        overlays: Overlays::new(options.feature_gates.enabled("NodeOverlay")),
-        options,
-        provision: Notify::new(),
-        replan: Notify::new(),
-        rests: Default::default(),
-        batches: Default::default(),
-        disrupt: Notify::new(),
-        plans: Plans::default(),
-        planning: tokio::sync::Mutex::default(),
-        running: Running::default(),
-        health: reconcile::health::Health::default(),
-        buffers: std::sync::Mutex::default(),
-        unreadable: std::sync::Mutex::default(),
-        evictions: std::sync::Mutex::default(),
-        drained: std::sync::Mutex::default(),
-        written: Default::default(),
-        assumed: std::sync::Mutex::default(),
-        market: Arc::default(),
-    });
-    tell_state(&context);
-    context.take_over().await.context("cannot list nodeclaims")?;
-    context.unavailable.recall().await;
     let mut tasks = JoinSet::new();
     reconcile::spawn(&context, &work, &mut tasks);
     let ended = tokio::select! {
@@ -167,11 +183,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     metrics.leader.get_or_create(&lease).set(0);
     work.cancel();
     match ended {
-        Ended::LostLease => {
-            // Another may lead by now: nothing that has begun here may go on.
-            tracing::error!("leader election lost");
-            std::process::exit(1);
-        }
+        Ended::LostLease => end_at_once(),
         Ended::Task(done) => {
             stop.cancel();
             done.context("a controller failed")?;
@@ -199,6 +211,12 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Ends the process: another may lead by now, and nothing that has begun here may go on.
+fn end_at_once() -> ! {
+    tracing::error!("leader election lost");
+    std::process::exit(1);
 }
 
 enum Ended {

@@ -60,14 +60,19 @@ fn the_controller_names_its_cluster_and_what_it_goes_by() {
     assert!(text(&output.stdout).contains("cluster_name = \"prod\""), "{}", text(&output.stdout));
     let told = text(&output.stderr);
     let at = told.find("Deployment kube-system/karpenter").expect(&told);
-    let lines: Vec<&str> = told[at..].lines().take(4).collect();
+    let lines: Vec<&str> = told[at..].lines().take(8).collect();
     assert_eq!(
         lines,
         [
             "Deployment kube-system/karpenter: the controller of cluster prod, which is not written (docs/guides/moving-to-karp.md):",
             "  scale it to 0 before karp_controller is applied: two controllers would fight over the nodes",
             "  queue Karpenter-prod: import it as karp_interruption_queue, with that name",
-            "  role arn:aws:iam::111122223333:role/Karpenter-prod: import it as karp_controller_role, with its name and path",
+            "  role arn:aws:iam::111122223333:role/Karpenter-prod: import it as karp_controller_role, with its name and path, and as long as \
+             this runs",
+            "    with namespace = \"kube-system\" and service_account = \"karpenter\", or it loses the role",
+            "  set otherwise than by default, for karp_controller:",
+            "    settings.reserved_enis = 1",
+            "    feature_gates = { SpotToSpotConsolidation = true }",
         ]
     );
     assert!(!seen(&output).contains("hunter2"));

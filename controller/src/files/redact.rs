@@ -324,7 +324,9 @@ impl Redact for core::LimitRange {
 
 impl Redact for policy::PodDisruptionBudget {
     fn redacted(self) -> Self {
-        policy::PodDisruptionBudget { metadata: meta(self.metadata), ..self }
+        // its counts are decided on; conditions say why they are what they are
+        let status = self.status.map(|status| policy::PodDisruptionBudgetStatus { conditions: None, ..status });
+        policy::PodDisruptionBudget { metadata: meta(self.metadata), status, ..self }
     }
 }
 

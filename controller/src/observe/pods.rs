@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use karp_domain::cluster::{Phase, Pod, PodKey, Shapes, Watched};
+use karp_domain::cluster::{Owner, Phase, Pod, PodKey, Shapes, Watched};
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
@@ -111,6 +111,7 @@ pub fn start(feed: &Feed) -> PodCache {
     let cache = PodCache { known: known.clone(), ready: waiting };
     let changes = feed.changes.clone();
     let shapes = Shapes::default();
+    let mut held = Vec::new();
     feed.run("Pod", move |seen| {
         let mut live = known.write().unwrap_or_else(PoisonError::into_inner);
         let event = match seen {
@@ -134,26 +135,38 @@ pub fn start(feed: &Feed) -> PodCache {
         let touched = match &event {
             Event::Init => {
                 live.list();
+                held.clear();
                 None
             }
             Event::InitDone => {
                 let gone = live.done();
                 drop(live);
                 let _ = ready.send(true);
-                let gone = gone.into_iter().filter_map(|(key, pod)| Some((key, pod.ok()?.node.clone())));
-                gone.map(|(key, node)| Change::Pod { key, node, pending: false, moved: true, pod: None }).for_each(
-                    |change| {
-                        let _ = changes.send(change);
-                    },
-                );
+                let gone = gone.into_iter().filter_map(|(key, pod)| Some((key, pod.ok()?)));
+                let gone = gone.map(|(key, pod)| {
+                    let (node, moved) = (pod.node.clone(), stirs(&pod));
+                    Change::Pod { key, node, pending: false, moved, pod: None }
+                });
+                gone.chain(std::mem::take(&mut held)).for_each(|change| {
+                    let _ = changes.send(change);
+                });
                 return;
             }
-            Event::InitApply(pod) | Event::Apply(pod) => Some(put(&mut live, &shapes, pod)),
+            // told when the listing is whole: before, nobody would find the pod, nor hear of it again
+            Event::InitApply(pod) => {
+                let change = put(&mut live, &shapes, pod);
+                // who begins to listen in the middle of a later listing has read what was known before it
+                if (*ready.borrow() || changes.receiver_count() > 0) && is_news(&live, &change) {
+                    held.push(change);
+                }
+                None
+            }
+            Event::Apply(pod) => Some(put(&mut live, &shapes, pod)),
             Event::Delete(pod) => {
                 let key = key(&pod.metadata);
-                live.remove(&key);
+                let moved = live.remove(&key).and_then(Result::ok).is_none_or(|pod| stirs(&pod));
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).map(Arc::from);
-                Some(Change::Pod { key, node, pending: false, moved: true, pod: None })
+                Some(Change::Pod { key, node, pending: false, moved, pod: None })
             }
         };
         drop(live);
@@ -206,6 +219,18 @@ fn put(known: &mut Known, shapes: &Shapes, pod: &core::Pod) -> Change {
     }
 }
 
+/// Says whether a listing has a pod that was not known so before.
+fn is_news(known: &Known, change: &Change) -> bool {
+    let Change::Pod { key, pod, .. } = change else { return false };
+    let before = known.known().get(key).and_then(|before| before.as_ref().ok());
+    before.map(|before| &**before) != pod.as_deref()
+}
+
+/// Says whether a node is busier with a pod than without: daemon pods belong to it, and what has ended left it then.
+fn stirs(pod: &Pod) -> bool {
+    pod.owner != Owner::DaemonSet && pod.phase != Phase::Terminal
+}
+
 /// Returns what makes a pod's node busy or quiet: is it bound, has it ended, is it going.
 fn standing(pod: &Pod) -> (bool, bool, bool) {
     (pod.node.is_some(), pod.phase == Phase::Terminal, pod.deletes_at.is_some())
@@ -256,6 +281,32 @@ mod tests {
         assert!(seen[1].is_protected(jiff::Timestamp::UNIX_EPOCH), "its owner's wish was read");
         assert_eq!(names(cache.obscure_on("n")), ["obscure"]);
         assert_eq!(names(cache.unreadable_on("n")), ["obscure", "odd"], "disruption leaves both alone");
+    }
+
+    #[test]
+    fn a_listing_tells_of_pods_that_were_not_known_so() {
+        let mut known = Known::default();
+        put(&mut known, &Shapes::default(), &pod("same", "1", Some("n")));
+        put(&mut known, &Shapes::default(), &pod("bound", "1", None));
+        known.list();
+        let listed = [pod("same", "1", Some("n")), pod("bound", "1", Some("n")), pod("new", "1", None)];
+        let news = listed.map(|pod| {
+            let change = put(&mut known, &Shapes::default(), &pod);
+            is_news(&known, &change)
+        });
+        assert_eq!(news, [false, true, true]);
+    }
+
+    #[test]
+    fn daemons_and_pods_that_ended_long_ago_leave_no_node_quieter() {
+        let read = |pod: &core::Pod| Pod::sharing(&Shapes::default(), pod).expect("it can be read");
+        let (plain, mut daemon, mut ended) =
+            (pod("p", "1", Some("n")), pod("d", "1", Some("n")), pod("e", "1", Some("n")));
+        let owner =
+            json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true }]);
+        daemon.metadata.owner_references = serde_json::from_value(owner).expect("owners");
+        ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
+        assert_eq!([plain, daemon, ended].map(|pod| stirs(&read(&pod))), [true, false, false]);
     }
 
     #[test]

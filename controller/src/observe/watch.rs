@@ -1,12 +1,14 @@
 //! One watch a kind: relists by itself, leaves out what nobody reads, and goes on past objects that cannot be read.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{Lookup, ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::{self, Event, watcher};
@@ -53,31 +55,14 @@ impl Feed {
             + Sync
             + 'static,
     {
-        let mut writer = Writer::<K>::new(());
-        let reader = writer.as_reader();
-        let known = writer.as_reader();
+        let mut keeper = Keeper::<K>::new();
+        let reader = keeper.reader.clone();
         let changes = self.changes.clone();
         self.run::<K>(kind, move |seen| {
-            let name = match seen {
-                Seen::Event(event) => {
-                    writer.apply_watcher_event(&event);
-                    match &event {
-                        Event::Apply(object) | Event::Delete(object) | Event::InitApply(object) => object.name_any(),
-                        Event::Init | Event::InitDone => return,
-                    }
-                }
-                Seen::Unread(unread) | Seen::Gone(unread) => {
-                    // What it said before must not be acted upon any more.
-                    let mut which = ObjectRef::<K>::new(unread.metadata.name.as_deref().unwrap_or_default());
-                    which.namespace.clone_from(&unread.metadata.namespace);
-                    if let Some(before) = known.get(&which) {
-                        writer.apply_watcher_event(&Event::Delete((*before).clone()));
-                    }
-                    which.name
-                }
-            };
-            // Nobody listening is not an error: the watches run before the controllers do.
-            let _ = changes.send(change(name.into()));
+            for name in keeper.take(seen) {
+                // Nobody listening is not an error: the watches run before the controllers do.
+                let _ = changes.send(change(name.into()));
+            }
         });
         reader
     }
@@ -106,6 +91,68 @@ impl Feed {
             }
         });
     }
+}
+
+/// Keeps a store as a watch has seen it.
+struct Keeper<K: Lookup<DynamicType = ()> + Clone + 'static> {
+    writer: Writer<K>,
+    reader: Store<K>,
+}
+
+impl<K> Keeper<K>
+where
+    K: Resource<DynamicType = ()> + Lookup<DynamicType = ()> + Clone + 'static,
+{
+    fn new() -> Self {
+        let writer = Writer::<K>::new(());
+        let reader = writer.as_reader();
+        Self { writer, reader }
+    }
+
+    /// Takes what a watch has seen; answers the names of the objects that are others now, or gone. What a listing has is not in the store before
+    /// the listing is whole: told of earlier, nobody would find it there, nor hear of it again.
+    fn take(&mut self, seen: Seen<K>) -> Vec<String> {
+        match seen {
+            Seen::Event(Event::InitDone) => self.listed(),
+            Seen::Event(event) => {
+                self.writer.apply_watcher_event(&event);
+                match event {
+                    Event::Apply(object) | Event::Delete(object) => vec![object.name_any()],
+                    Event::Init | Event::InitApply(_) | Event::InitDone => Vec::new(),
+                }
+            }
+            Seen::Unread(unread) | Seen::Gone(unread) => {
+                // What it said before must not be acted upon any more.
+                let mut which = ObjectRef::<K>::new(unread.metadata.name.as_deref().unwrap_or_default());
+                which.namespace.clone_from(&unread.metadata.namespace);
+                if let Some(before) = self.reader.get(&which) {
+                    self.writer.apply_watcher_event(&Event::Delete((*before).clone()));
+                }
+                vec![which.name]
+            }
+        }
+    }
+
+    /// A listing is whole: answers what it has that was not known so, and what was known and is not in it.
+    fn listed(&mut self) -> Vec<String> {
+        let by_key = |object: Arc<K>| (ObjectRef::<K>::from(&*object), object);
+        let mut before: HashMap<ObjectRef<K>, Arc<K>> = self.reader.state().into_iter().map(by_key).collect();
+        self.writer.apply_watcher_event(&Event::InitDone);
+        let mut changed = Vec::new();
+        for object in self.reader.state() {
+            let known = before.remove(&ObjectRef::<K>::from(&*object));
+            if known.is_none_or(|known| !is_same(known.meta(), object.meta())) {
+                changed.push(object.name_any());
+            }
+        }
+        changed.extend(before.into_values().map(|gone| gone.name_any()));
+        changed
+    }
+}
+
+/// Says whether two readings are of one object in one version.
+fn is_same(one: &ObjectMeta, other: &ObjectMeta) -> bool {
+    one.uid == other.uid && one.resource_version == other.resource_version
 }
 
 /// Tells what can be read from what cannot.
@@ -175,4 +222,48 @@ fn stripped<K: Resource<DynamicType = ()> + 'static>(mut object: K) -> K {
         status.images = None;
     }
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, version: &str) -> Node {
+        let mut node = Node::default();
+        node.metadata.name = Some(name.to_owned());
+        node.metadata.uid = Some(name.to_owned());
+        node.metadata.resource_version = Some(version.to_owned());
+        node
+    }
+
+    /// Takes an event; answers what is told, each with the version that is found then.
+    fn take(keeper: &mut Keeper<Node>, event: Event<Node>) -> Vec<(String, Option<String>)> {
+        let mut told = keeper.take(Seen::Event(event));
+        told.sort();
+        let found = |name: &str| keeper.reader.get(&ObjectRef::new(name));
+        let version = |name: &str| found(name).and_then(|node| node.metadata.resource_version.clone());
+        told.into_iter().map(|name| (name.clone(), version(&name))).collect()
+    }
+
+    #[test]
+    fn what_a_listing_has_is_told_when_it_is_found_and_so_is_what_it_lacks() {
+        let mut keeper = Keeper::<Node>::new();
+        let found = |name: &str, version: &str| (name.to_owned(), Some(version.to_owned()));
+        take(&mut keeper, Event::Init);
+        for name in ["stays", "changes", "goes"] {
+            assert!(take(&mut keeper, Event::InitApply(node(name, "1"))).is_empty());
+        }
+        let first = take(&mut keeper, Event::InitDone);
+        assert_eq!(first, [found("changes", "1"), found("goes", "1"), found("stays", "1")]);
+        assert_eq!(take(&mut keeper, Event::Apply(node("stays", "2"))), [found("stays", "2")]);
+
+        // the watch was cut, and has missed what happened meanwhile
+        take(&mut keeper, Event::Init);
+        for (name, version) in [("stays", "2"), ("changes", "3"), ("comes", "4")] {
+            assert!(take(&mut keeper, Event::InitApply(node(name, version))).is_empty(), "nobody would find it yet");
+        }
+        let gone = ("goes".to_owned(), None);
+        assert_eq!(take(&mut keeper, Event::InitDone), [found("changes", "3"), found("comes", "4"), gone]);
+        assert_eq!(take(&mut keeper, Event::Delete(node("comes", "5"))), [("comes".to_owned(), None)]);
+    }
 }

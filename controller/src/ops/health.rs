@@ -1,6 +1,6 @@
 //! The HTTP endpoints: `/metrics` on one port, `/healthz` and `/readyz` on the other.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -70,6 +70,7 @@ pub async fn serve(
     health: Arc<Health>,
     stop: CancellationToken,
 ) -> std::io::Result<Listening> {
+    let address = of_this_machine(address);
     let metrics_listener = TcpListener::bind((address, metrics_port)).await?;
     let probe_listener = std::net::TcpListener::bind((address, probe_port))?;
     probe_listener.set_nonblocking(true)?;
@@ -113,6 +114,13 @@ pub async fn serve(
     Ok(listening)
 }
 
+/// Gives the address to listen on: `::` takes IPv4 as well, and where IPv6 is switched off there is only that. In an IPv6 cluster a pod has no other
+/// address, and is probed and scraped there.
+fn of_this_machine(address: IpAddr) -> IpAddr {
+    let has_ipv6 = || std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+    if address == Ipv6Addr::UNSPECIFIED && !has_ipv6() { Ipv4Addr::UNSPECIFIED.into() } else { address }
+}
+
 async fn answer(listener: TcpListener, routes: Router, stop: CancellationToken) {
     if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await {
         tracing::error!(%error, "HTTP server ended");
@@ -122,6 +130,15 @@ async fn answer(listener: TcpListener, routes: Router, stop: CancellationToken) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_families_are_listened_on_where_there_are_both() {
+        let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
+        assert_eq!(of_this_machine(loopback), loopback);
+        let all = of_this_machine(Ipv6Addr::UNSPECIFIED.into());
+        let has_ipv6 = std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
+        assert!(all.is_unspecified() && (all.is_ipv6() || !has_ipv6), "{all}");
+    }
 
     #[test]
     fn what_has_not_beaten_for_long_hangs() {

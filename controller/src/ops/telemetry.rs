@@ -36,12 +36,14 @@ pub fn start(level: &str) -> Result<(), String> {
     log.try_init().map_err(|error| error.to_string())
 }
 
-/// What is never logged, whatever `RUST_LOG` asks for: `aws_sigv4` traces what it signs, with the session token in it.
-const TELLTALE: &str = "aws_sigv4";
+/// What is never logged, whatever `RUST_LOG` asks for: `aws_sigv4` traces what it signs, with the session token in it, and `aws_smithy_runtime` traces
+/// calls with their bodies, where STS is told of identity tokens and tells credentials. Each with the level that it may have.
+const TELLTALE: [(&str, Level); 2] =
+    [("aws_sigv4", Level::INFO), ("aws_smithy_runtime::client::orchestrator", Level::DEBUG)];
 
 /// Keeps the log from what tells secrets. A directive of `RUST_LOG` cannot undo it, as it could another directive.
 fn discreet() -> FilterFn {
-    filter_fn(|about| *about.level() <= Level::INFO || !about.target().starts_with(TELLTALE))
+    filter_fn(|about| TELLTALE.iter().all(|(from, most)| about.level() <= most || !about.target().starts_with(from)))
 }
 
 struct JsonLines;

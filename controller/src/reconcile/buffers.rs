@@ -179,7 +179,8 @@ async fn tell(client: &Client, one: &Resolved, kept: &Reserve) -> kube::Result<(
         return Ok(());
     }
     let api: Api<CapacityBuffer> = Api::namespaced(client.clone(), &one.object.namespace().unwrap_or_default());
-    match effect::patch_status(&api, &one.object, &status).await {
+    let patch = effect::replacing(one.object.status.as_ref(), &status);
+    match effect::patch_status(&api, &one.object, &patch).await {
         // another version is looked at the next time
         Err(kube::Error::Api(refusal)) if matches!(refusal.code, 404 | 409) => Ok(()),
         written => written.map(drop),

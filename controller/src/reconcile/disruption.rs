@@ -1,5 +1,6 @@
 //! Disruption: plan, let the decision rest, check it on a fresh snapshot, launch what replaces the nodes, and let them go.
 
+mod back;
 mod forced;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use karp_domain::disruption::{
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::task::block_in_place;
@@ -27,13 +28,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::provisioning::Creation;
-use super::{Context, Error, disruption_events, interruption, node_claim, protection, provisioning};
+use super::{Context, Error, disruption_events, node_claim, protection, provisioning};
 use crate::effect::{self, Effect};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{
     ConsolidationLabels, DecisionLabels, EvaluationLabels, PoolDecisionLabels, PoolLabels, UnhealthyLabels,
 };
 use crate::ops::telemetry::pass_span;
+use back::{Replacements, has_pods, remove_stale_taints, roll_back, take_back};
 
 /// Plans are made no more often than this, whatever wakes.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
@@ -370,7 +372,12 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
                 tokio::time::sleep(ASK_AGAIN).await;
             }
             Act::RollBack(failure) => {
-                return roll_back(context, command, Replacements::Keep(replacements), &failure).await;
+                let one = |(name, progress): (&Arc<str>, &Progress)| {
+                    (failure.ends(*progress) && !has_pods(context, name)).then(|| name.clone())
+                };
+                let stuck: Vec<Arc<str>> = replacements.iter().zip(&progress).filter_map(one).collect();
+                roll_back(context, command, Replacements::Keep(replacements), &failure).await;
+                return take_back(context, Replacements::Delete(&stuck)).await;
             }
         }
     }
@@ -462,113 +469,6 @@ fn budgets(context: &Context, command: &Command) -> Budgets {
     pools.into_iter().filter_map(of).collect()
 }
 
-/// What becomes of the replacements of a command that is taken back.
-enum Replacements<'a> {
-    /// They are of no use yet.
-    Delete(&'a [Arc<str>]),
-    /// They live on as nodes of their pool, and replace nothing any more.
-    Keep(&'a [Arc<str>]),
-}
-
-impl Replacements<'_> {
-    /// Answers Karpenter's word for the command; one that a process before this one began does not say any more what it plans to launch.
-    fn decision(&self, command: &Command) -> &'static str {
-        let (Self::Delete(names) | Self::Keep(names)) = self;
-        if names.is_empty() { command.decision() } else { "replace" }
-    }
-}
-
-/// Takes a command back: new pods may come again, and what was made for nothing goes.
-async fn roll_back(context: &Context, command: &Command, replacements: Replacements<'_>, why: &Failure) {
-    let labels = DecisionLabels::new(replacements.decision(command), command.cause.word(), kind(command));
-    context.metrics.queue_failures.get_or_create(&labels).inc();
-    context.running.memory().failed(command, Timestamp::now());
-    tracing::warn!(reason = command.cause.word(), %why, "failed to disrupt node(s), rolling back");
-    for candidate in &command.candidates {
-        if let Err(error) = unmark(context, candidate.node.as_ref(), &candidate.claim).await {
-            // The next pass finds the taint and tries again.
-            tracing::warn!(NodeClaim.name = %candidate.claim, %error, "could not take a taint back");
-        }
-    }
-    take_back(context, replacements).await;
-}
-
-async fn take_back(context: &Context, replacements: Replacements<'_>) {
-    let (names, deletes) = match replacements {
-        Replacements::Delete(names) => (names, true),
-        Replacements::Keep(names) => (names, false),
-    };
-    for name in names {
-        // one that the watch has not shown yet is there all the same, or may be
-        let claim = match context.stores.claim(name) {
-            Some(claim) => Some(claim),
-            None => match Api::<NodeClaim>::all(context.client.clone()).get_opt(name).await {
-                Ok(found) => found.map(Arc::new),
-                Err(error) => {
-                    tracing::warn!(NodeClaim.name = %name, %error, "could not look for a replacement to take back");
-                    continue;
-                }
-            },
-        };
-        let Some(claim) = claim else { continue };
-        let done = if deletes {
-            node_claim::delete(&claim, context, "rolled_back").await.map(drop)
-        } else {
-            forget_purpose(context, &claim).await
-        };
-        if let Err(error) = done {
-            tracing::warn!(NodeClaim.name = %claim.name_any(), %error, "could not take a replacement back");
-        }
-    }
-}
-
-/// Takes from a replacement what it was made for, so that no later process goes on with it.
-async fn forget_purpose(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
-    if claim.annotations().contains_key(labels::REPLACES) {
-        node_claim::stamp(context, claim, json!({ "annotations": { (labels::REPLACES): null } })).await?;
-    }
-    Ok(())
-}
-
-async fn unmark(context: &Context, node: Option<&Arc<str>>, claim: &str) -> Result<(), Error> {
-    context.assumed().untainted(claim);
-    if let Some(node) = node {
-        effect::apply(&context.client, &Effect::Untaint { node: node.clone() }).await?;
-    }
-    if let Some(claim) = context.stores.claim(claim).filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
-        node_claim::write(context, &claim, |status, _| {
-            conditions::clear(&mut status.conditions, conditions::DISRUPTION_REASON);
-        })
-        .await?;
-    }
-    Ok(())
-}
-
-/// Takes back taints that no command stands behind: a process that was killed left them, on nodes of pools and of claims that no pool made.
-async fn remove_stale_taints(context: &Context) {
-    let tainted = context.stores.nodes.state_filter(|node| {
-        node.metadata.deletion_timestamp.is_none()
-            && node
-                .spec
-                .iter()
-                .flat_map(|spec| spec.taints.iter().flatten())
-                .any(|taint| taint.key == labels::DISRUPTED)
-    });
-    for node in tainted {
-        let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
-        let Some(claim) = context.stores.claim_of(&id) else { continue };
-        let leaving = claim.metadata.deletion_timestamp.is_some() || interruption::recalled(&claim).is_some();
-        if leaving || context.running.contains(&claim.name_any()) || context.assumed().leaves(&claim.name_any()) {
-            continue;
-        }
-        let name: Arc<str> = node.name_any().into();
-        tracing::info!(Node.name = %name, "taking back a disruption taint that nothing stands behind");
-        if let Err(error) = unmark(context, Some(&name), &claim.name_any()).await {
-            tracing::warn!(Node.name = %name, %error, "could not take a taint back");
-        }
-    }
-}
-
 /// Measures what each pool costs.
 fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
     for pool in snapshot.pools.iter().filter(|pool| pool.is_ours()) {
@@ -580,79 +480,4 @@ fn measure(context: &Context, snapshot: &Snapshot, plan: &DisruptionPlan) {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures::FutureExt as _;
-
-    use super::super::testing::Server;
-    use super::*;
-
-    fn command() -> Command {
-        let candidate = Candidate { claim: "a".into(), uid: "u".into(), node: None, pool: "p".into(), price: None };
-        Command {
-            cause: Cause::Empty,
-            candidates: vec![candidate],
-            placements: Vec::new(),
-            replacements: Vec::new(),
-            origin: None,
-        }
-    }
-
-    #[test]
-    fn commands_are_remembered_while_they_run() {
-        let command = command();
-        let running = Running::default();
-        running.add(&command);
-        assert!(running.contains("a") && !running.contains("b") && !running.ends(&command));
-        for cause in [Cause::Expired, Cause::Unhealthy] {
-            let forced = Command { cause, ..command.clone() };
-            assert!(!running.ends(&forced), "force does not wait for another command");
-            running.add(&forced);
-            assert!(running.ends(&forced), "once is enough");
-        }
-        running.remove(&command);
-        assert!(!running.contains("a"));
-    }
-
-    #[tokio::test]
-    async fn a_command_that_panics_frees_its_nodes() {
-        let context = Server::default().context().await;
-        context.running.add(&command());
-        let run = Run(context.clone(), command());
-        let mut commands = JoinSet::new();
-        commands.spawn(async move {
-            let _run = run;
-            panic!("a fault");
-        });
-        assert!(commands.join_next().await.expect("one").expect_err("it panicked").is_panic());
-        assert!(!context.running.contains("a"));
-        assert!(context.disrupt.notified().now_or_never().is_some(), "a pass is asked for");
-    }
-
-    #[tokio::test]
-    async fn a_replacement_that_no_watch_has_shown_is_taken_back_by_its_name() {
-        let server = Server::default();
-        let context = server.context().await;
-        let made = |name: &str| {
-            let metadata = json!({ "name": name, "uid": name, "annotations": { (labels::REPLACES): "{}" } });
-            let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
-            let spec = json!({ "requirements": [], "nodeClassRef": class });
-            json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": metadata, "spec": spec })
-        };
-        // made after the caches were filled; of the last one the creation was not answered, and it never came to be
-        server.put(made("b"));
-        server.put(made("c"));
-        let names: Vec<Arc<str>> = ["b", "never"].map(Arc::from).into();
-        roll_back(&context, &command(), Replacements::Delete(&names), &Failure::ReplacementGone).await;
-        assert_eq!(server.asked("GET nodeclaims/b"), 1);
-        assert_eq!(server.asked("DELETE nodeclaims/b"), 1);
-        assert_eq!(server.asked("GET nodeclaims/never"), 1);
-        assert_eq!(server.asked("DELETE nodeclaims/never"), 0);
-        take_back(&context, Replacements::Keep(&["c".into()])).await;
-        assert_eq!(server.asked("DELETE nodeclaims/c"), 0, "one that is under way stays");
-        assert_eq!(
-            server.get("nodeclaims/c")["metadata"]["annotations"],
-            json!({}),
-            "and is made for nothing any more"
-        );
-    }
-}
+mod tests;

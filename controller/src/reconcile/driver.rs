@@ -53,7 +53,7 @@ where
         let Self { name, store, pick, at_once } = self;
         let failures = Arc::new(Failures::default());
         let queue = triggers(context.clone(), store.clone(), pick).take_until(stop.cancelled_owned());
-        let counted = failures.clone();
+        let (counted, known) = (failures.clone(), failures.clone());
         let one = move |object: Arc<K>, context: Arc<Context>| {
             let span = tracing::info_span!(
                 "reconcile",
@@ -80,7 +80,14 @@ where
             Action::requeue(failures.pause(&ObjectRef::from(&*object).to_string(), first))
         };
         let config = controller::Config::default().concurrency(at_once);
-        applier(one, policy, context, store, queue, config).for_each(|_| futures::future::ready(())).await;
+        let forget = |outcome| {
+            // it failed, and is gone before it is tried again
+            if let Err(controller::Error::ObjectNotFound(gone)) = outcome {
+                known.forget(&gone.to_string());
+            }
+            futures::future::ready(())
+        };
+        applier(one, policy, context, store, queue, config).for_each(forget).await;
     }
 }
 
@@ -128,7 +135,19 @@ impl Failures {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Node;
+
     use super::*;
+
+    #[test]
+    fn nothing_is_remembered_of_what_is_gone() {
+        let failures = Failures::default();
+        let gone = ObjectRef::<Node>::new("n");
+        failures.pause(&gone.to_string(), RACE_PAUSE);
+        // as it comes from the queue
+        failures.forget(&gone.erase().to_string());
+        assert!(failures.0.lock().expect("free").is_empty());
+    }
 
     #[test]
     fn pauses_double_up_to_a_minute_and_start_anew_after_success() {

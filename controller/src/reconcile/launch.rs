@@ -12,7 +12,7 @@ use karp_domain::catalogue::{CapacityType, Catalogue, RESERVATION_LABELS, Ranked
 use karp_domain::cluster::Unreadable;
 use karp_domain::fleet::{REFUSED_WAIT, UnavailableOffering};
 use karp_domain::lifecycle::launch::{
-    ATTEMPT, BATCH, DIGEST, SOUGHT_SINCE, attempt, batch, listing_left, sought_since,
+    ATTEMPT, BATCH, DIGEST, IN_DOUBT, SOUGHT_SINCE, TOKEN_REUSED, attempt, batch, listing_left, sought_since,
 };
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
@@ -125,7 +125,7 @@ async fn seek(claim: &NodeClaim, context: &Context, message: &str) -> Result<Act
     let claim = node_claim::stamp(context, claim, stamp).await?;
     node_claim::write(context, &claim, |status, now| {
         let (unknown, reason) =
-            (ConditionStatus::Unknown, if batch(&claim).is_some() { "LaunchInDoubt" } else { "TokenReused" });
+            (ConditionStatus::Unknown, if batch(&claim).is_some() { IN_DOUBT } else { TOKEN_REUSED });
         conditions::set(&mut status.conditions, conditions::LAUNCHED, unknown, reason, message, now);
     })
     .await?;
@@ -402,7 +402,7 @@ async fn fail(claim: &NodeClaim, context: &Context, class: &Ec2NodeClass, error:
             tracing::warn!(NodeClaim.name = claim.name_any(), error = message, "launching nodeclaim elsewhere");
             return Ok(Action::requeue(Duration::ZERO));
         }
-        LaunchError::TokenReused(message) => ("TokenReused", message.clone()),
+        LaunchError::TokenReused(message) => (TOKEN_REUSED, message.clone()),
         LaunchError::InDoubt(CloudError::Retry { message, .. })
         | LaunchError::Cloud(CloudError::Retry { message, .. }) => (conditions::LAUNCH_FAILED, message.clone()),
         LaunchError::Denied { reason, message }

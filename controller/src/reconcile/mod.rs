@@ -179,12 +179,18 @@ impl Context {
 
     /// Asks that a claim ends, and reckons with it before the watch shows it; says whether it did not end already.
     async fn delete_claim(&self, name: &str, uid: &str) -> kube::Result<Outcome> {
+        // the API server says the same of one that was asked to end before
+        let leaves = self.assumed().leaves(name);
         let outcome =
             effect::apply(&self.client, &Effect::DeleteNodeClaim { name: name.into(), uid: uid.into() }).await?;
-        if outcome == Outcome::Done {
-            self.assumed().deleted(name);
+        if outcome == Outcome::Nothing {
+            return Ok(Outcome::Nothing);
         }
-        Ok(outcome)
+        let mut assumed = self.assumed();
+        // or of one that another asks to end in the same moment
+        let twice = leaves || assumed.leaves(name);
+        assumed.deleted(name);
+        Ok(if twice { Outcome::Nothing } else { Outcome::Done })
     }
 
     /// Asks for claims that the watch should have shown: one that went before it was seen would be reckoned with for ever.

@@ -1,7 +1,7 @@
 //! NodeClaim: from the wish to a node that pods run on, and the conditions that tell how far it is.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -56,8 +56,16 @@ impl Specs {
     /// Says whether a pool's spec is another than the one that was seen last.
     fn is_new(&self, pool: &NodePool) -> bool {
         let generation = pool.metadata.generation;
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.insert(pool.name_any(), generation) != Some(generation)
+        self.seen().insert(pool.name_any(), generation) != Some(generation)
+    }
+
+    /// Forgets a pool that is gone: another of its name begins anew.
+    fn forget(&self, pool: &str) {
+        self.seen().remove(pool);
+    }
+
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<String, Option<i64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,7 +92,11 @@ fn pick(specs: &Specs, context: &Context, change: &Change) -> Vec<ObjectRef<Node
         Change::Class(name) => all(&|claim| claim.spec.node_class_ref.name == **name),
         Change::Pool(name) => match context.stores.pool(name) {
             Some(pool) if specs.is_new(&pool) => all(&|claim| pool_of(claim) == **name),
-            _ => Vec::new(),
+            Some(_) => Vec::new(),
+            None => {
+                specs.forget(name);
+                Vec::new()
+            }
         },
         _ => Vec::new(),
     }
@@ -108,7 +120,8 @@ pub async fn write(
     if claim.status.as_ref() == Some(&status) {
         return Ok(claim.clone());
     }
-    let written = effect::write_status(&context.client, claim, &status).await?;
+    let patch = effect::replacing(claim.status.as_ref(), &status);
+    let written = effect::write_status(&context.client, claim, &patch).await?;
     context.written.note(&written);
     Ok(written)
 }
@@ -383,8 +396,41 @@ fn class_stamp(claim: &NodeClaim, class: &Ec2NodeClass, ca_bundle: &str) -> BTre
 #[cfg(test)]
 mod tests {
     use karp_domain::api::NodeClaimSpec;
+    use serde_json::json;
 
+    use super::super::testing::Server;
     use super::*;
+
+    #[test]
+    fn a_spec_is_new_once_and_with_each_pool() {
+        let pool = |generation: i64| -> NodePool {
+            let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+            let template = json!({ "spec": { "requirements": [], "nodeClassRef": class } });
+            let metadata = json!({ "name": "p", "generation": generation });
+            serde_json::from_value(json!({ "metadata": metadata, "spec": { "template": template } })).expect("a pool")
+        };
+        let specs = Specs::default();
+        assert!(specs.is_new(&pool(1)) && !specs.is_new(&pool(1)) && specs.is_new(&pool(2)));
+        specs.forget("p");
+        assert!(specs.is_new(&pool(2)), "another of that name");
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_is_deleted_twice_is_counted_once() {
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let server = Server::of([json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "c", "uid": "c" },
+            "spec": { "requirements": [], "nodeClassRef": class },
+        })]);
+        let context = server.context().await;
+        let claim = context.stores.claim("c").expect("a claim");
+        assert_eq!(delete(&claim, &context, "test").await.expect("answers"), effect::Outcome::Done);
+        // the watch does not show it yet, and something else has it looked at
+        assert_eq!(delete(&claim, &context, "test").await.expect("answers"), effect::Outcome::Nothing);
+        let text = context.metrics.encode();
+        let line = text.lines().find(|line| line.starts_with("karpenter_nodeclaims_disrupted_total{"));
+        assert!(line.is_some_and(|line| line.ends_with(" 1")), "{line:?}");
+    }
 
     #[test]
     fn words_are_those_of_karpenters_labels() {

@@ -61,20 +61,10 @@ async fn reconcile(class: Arc<Ec2NodeClass>, context: Arc<Context>) -> Result<Ac
         if ready(Some(&status)) != ready(class.status.as_ref()) {
             context.provision.notify_one();
         }
-        effect::write_status(&context.client, &class, &replacing(&status)).await?;
+        let patch = effect::replacing(class.status.as_ref(), &status);
+        effect::write_status(&context.client, &class, &patch).await?;
     }
     Ok(Action::requeue(again))
-}
-
-/// Serialises a status so that a merge patch replaces lists that became empty.
-fn replacing(status: &Ec2NodeClassStatus) -> serde_json::Value {
-    let mut value = json!(status);
-    for key in ["subnets", "securityGroups", "capacityReservations", "amis", "instanceProfile"] {
-        if value.get(key).is_none() {
-            value[key] = serde_json::Value::Null;
-        }
-    }
-    value
 }
 
 /// Makes the status from what was found; a condition that no problem names holds.

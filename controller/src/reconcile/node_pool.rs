@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::driver::{AT_ONCE, Driver};
 use super::{Context, Error, unreadable};
-use crate::effect::{self, Effect};
+use crate::effect;
 use crate::observe::Change;
 
 /// Counters are looked at this often although nothing changed (Karpenter: 5 s).
@@ -67,7 +67,8 @@ async fn reconcile(pool: Arc<NodePool>, context: Arc<Context>) -> Result<Action,
             status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY))
         };
         let became_ready = ready(Some(&status)) && !ready(pool.status.as_ref());
-        effect::write_status(&context.client, &pool, &status).await?;
+        let patch = effect::replacing(pool.status.as_ref(), &status);
+        effect::write_status(&context.client, &pool, &patch).await?;
         if became_ready {
             context.provision.notify_one();
         }
@@ -135,13 +136,14 @@ fn claims_of(pool: &NodePool, context: &Context) -> Vec<Arc<NodeClaim>> {
 /// Asks that the pool's claims end and lets the pool go after them.
 async fn finalize(pool: &NodePool, context: &Context) -> Result<Action, Error> {
     let claims = claims_of(pool, context);
+    let mut asked = Ok(());
     for claim in claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
-        let effect = Effect::DeleteNodeClaim {
-            name: claim.name_any().into(),
-            uid: claim.metadata.uid.clone().unwrap_or_default().into(),
-        };
-        effect::apply(&context.client, &effect).await?;
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        // one that the API server does not let go must not keep the others
+        let deleted = context.delete_claim(&claim.name_any(), uid).await.map(drop);
+        asked = asked.and(deleted);
     }
+    asked?;
     if !claims.is_empty() {
         return Ok(Action::requeue(WAITING));
     }
@@ -157,4 +159,57 @@ pub fn hash_annotations(pool: &NodePool) -> BTreeMap<String, String> {
         (labels::NODE_POOL_HASH.to_owned(), hash::node_pool(&pool.spec)),
         (labels::NODE_POOL_HASH_VERSION.to_owned(), hash::NODE_POOL_VERSION.to_owned()),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::testing::{Server, status as answer};
+    use super::*;
+
+    /// A pool with nothing but a status; `more` is merged into its metadata.
+    fn pool(more: &Value) -> Value {
+        let mut metadata = json!({ "name": "p", "uid": "p", "finalizers": [labels::TERMINATION_FINALIZER] });
+        let all = metadata.as_object_mut().expect("an object");
+        all.extend(more.as_object().expect("an object").clone());
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": metadata,
+            "spec": { "template": { "spec": { "requirements": [], "nodeClassRef": class } } },
+            "status": { "nodes": 1, "resources": { "cpu": "8", "nvidia.com/gpu": "1", "nodes": "1" } },
+        })
+    }
+
+    fn claim(name: &str) -> Value {
+        let metadata = json!({ "name": name, "uid": name, "labels": { (labels::NODE_POOL): "p" } });
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let spec = json!({ "requirements": [], "nodeClassRef": class });
+        json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": metadata, "spec": spec })
+    }
+
+    #[tokio::test]
+    async fn a_pool_tells_nothing_of_nodes_that_are_gone() {
+        let server = Server::of([pool(&json!({}))]);
+        let context = server.context().await;
+        let known = context.stores.pool("p").expect("a pool");
+        reconcile(known, context.clone()).await.expect("answers");
+        let told = server.get("nodepools/p");
+        assert_eq!(told["status"]["resources"], json!({ "nodes": "0" }));
+        assert_eq!(told["status"]["nodes"], json!(0));
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_cannot_be_deleted_keeps_no_other_of_its_pool() {
+        let names = ["a", "b", "c"];
+        let going = pool(&json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }));
+        let server = Server::of(names.map(claim).into_iter().chain([going]));
+        let context = server.context().await;
+        for name in names {
+            server.answer(&format!("DELETE nodeclaims/{name}"), Some(422), answer(422, "Invalid"));
+        }
+        let known = context.stores.pool("p").expect("a pool");
+        assert!(reconcile(known, context.clone()).await.is_err(), "it is tried again");
+        assert_eq!(names.map(|name| server.asked(&format!("DELETE nodeclaims/{name}"))), [1, 1, 1]);
+    }
 }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::batch::{Seat, seat};
 use super::driver::{AT_ONCE, Driver};
 use super::{Context, Error, node_claim, protection, registration};
-use crate::effect::{self, Effect, Eviction};
+use crate::effect::{self, Eviction};
 use crate::observe::{Change, Volumes};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{CodeLabels, PoolLabels, PoolZoneLabels, ReasonLabels, TerminatedLabels, ZoneLabels};
@@ -76,8 +76,7 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     if ready != Readiness::Ready && !exists(&id, launched, &context).await? {
         return leave(&node, &context, since).await;
     }
-    let retire = Effect::Retire { node: node.name_any().into() };
-    if effect::apply(&context.client, &retire).await? == effect::Outcome::Done {
+    if effect::retire(&context.client, &node).await? == effect::Outcome::Done {
         tracing::info!(
             Node.name = node.name_any(),
             "taint.Key" = labels::DISRUPTED,
@@ -161,10 +160,12 @@ fn tell_deadline<K: Resource<DynamicType = ()>>(about: &K, context: &Context, de
 async fn leave(node: &Node, context: &Context, since: Timestamp) -> Result<Action, Error> {
     let pool = node.labels().get(labels::NODE_POOL).cloned().unwrap_or_default();
     let zone = node.labels().get(labels::ZONE).cloned().unwrap_or_default();
-    if effect::remove_finalizer(&context.client, node, labels::TERMINATION_FINALIZER).await? == effect::Outcome::Done {
-        let uid = node.uid().unwrap_or_default();
-        context.drained.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
-        context.evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+    let left = effect::remove_finalizer(&context.client, node, labels::TERMINATION_FINALIZER).await?;
+    // also of one that somebody else let go
+    let uid = node.uid().unwrap_or_default();
+    context.drained.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+    context.evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+    if left == effect::Outcome::Done {
         let took = Timestamp::now().duration_since(since).as_secs_f64().max(0.0);
         context.metrics.nodes_terminated.get_or_create(&PoolZoneLabels::new(&pool, zone)).inc();
         context.metrics.nodes_termination_duration.get_or_create(&PoolLabels::new(&pool)).observe(took);

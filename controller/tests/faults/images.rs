@@ -7,7 +7,7 @@ use crate::scene::Scene;
 use crate::support::stand::Stand;
 use crate::support::until;
 
-/// Another account, whose images nobody means who does not name it.
+/// Another account, whose images nobody means by a name alone.
 const STRANGER: &str = "111122223333";
 
 /// Image ids of this run.
@@ -23,7 +23,8 @@ fn parameter(stand: &Stand) -> String {
     format!("/aws/service/{}/golden", stand.name)
 }
 
-/// Publishes the images of all scenes. Of the first five, two are retired by their owner.
+/// Publishes the images of all scenes. Of the first five, two are retired by their owner, and one is shared by another account: its tags are those that
+/// this account gave it, for nobody sees another's.
 pub fn publish(stand: &Stand) {
     let name = |what: &str| format!("{}-{what}", stand.name);
     let retired = "2026-01-01T00:00:00.000Z";
@@ -44,7 +45,8 @@ pub fn publish(stand: &Stand) {
     stand.aws.door("parameters", &json!({ parameter(stand): id(stand, 1) }));
 }
 
-/// Each kind of term selects the newest image for each architecture; what is retired comes last, and strangers' images are not meant.
+/// Each kind of term selects the newest image for each architecture; what is retired comes last. Strangers' images are not meant by a name, and shared
+/// ones are by tags.
 pub async fn selected(stand: &Stand) {
     let (golden, own) = (format!("{}-golden-*", stand.name), [("amd64", 2, false), ("arm64", 4, true)]);
     let tags = json!({ "karp-test": format!("{}-golden", stand.name) });
@@ -52,7 +54,7 @@ pub async fn selected(stand: &Stand) {
         ("by-name", json!({ "name": golden }), &own[..]),
         ("by-owner", json!({ "name": golden, "owner": STRANGER }), &[("amd64", 5, false)]),
         ("by-self", json!({ "name": golden, "owner": "self" }), &own),
-        ("by-tags", json!({ "tags": tags }), &own),
+        ("by-tags", json!({ "tags": tags }), &[("amd64", 5, false), ("arm64", 4, true)]),
         ("by-parameter", json!({ "ssmParameter": parameter(stand) }), &[("amd64", 1, false)]),
         ("by-id", json!({ "id": id(stand, 3) }), &[("amd64", 3, true)]),
     ] {

@@ -150,6 +150,11 @@ def check(world, ec2, pool, capacity_type):
         raise Refused("InvalidAMIID.NotFound", f"The image id '[{pool.data.get('ImageId')}]' does not exist")
     if image.architecture not in INSTANCE_TYPES[kind]["ProcessorInfo"]["SupportedArchitectures"]:
         raise Refused("InvalidParameterValue", f"The architecture of {kind} does not match the architecture '{image.architecture}' of the specified AMI.")
+    if capacity_type != "spot" and "spot-instances-request" in tags_of(pool.data.get("TagSpecifications")):
+        raise Refused("InvalidParameterValue", "You cannot specify tags for Spot instances requests if there are no Spot instances requests being created by the request.")
+    for nic in pool.data.get("NetworkInterfaces") or []:
+        if nic.get("Ipv6AddressCount") and nic.get("Ipv6PrefixCount"):
+            raise Refused("InvalidParameterValue", "You can and can only specify one of ipv6-addresses or ipv6-addresses-count  ipv6-prefix and ipv6-prefix-count.")
     for group in groups_of(pool.data):
         if ec2.get_security_group_from_id(group) is None:
             raise Refused("InvalidGroup.NotFound", f"The security group '{group}' does not exist")

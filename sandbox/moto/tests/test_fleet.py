@@ -123,6 +123,18 @@ class Fleet(FleetStand):
         self.iam.remove_role_from_instance_profile(InstanceProfileName=self.name, RoleName=self.name)
         self.assertEqual({e["ErrorCode"] for e in self.fleet(["m5.large", "m6g.large"])["Errors"]}, {"InvalidParameterValue"})
 
+    def test_tags_of_spot_requests_are_for_spot_instances_and_an_interface_has_an_ipv6_address_or_prefixes(self):
+        def codes(capacity_type, **more):
+            self.ec2.create_launch_template_version(LaunchTemplateName=self.name, LaunchTemplateData={**self.data, **more})
+            answer = self.fleet(["m5.large"], capacity_type=capacity_type)
+            return {e["ErrorCode"] for e in answer["Errors"]} if not answer["Instances"] else set()
+
+        tags = [{"ResourceType": "spot-instances-request", "Tags": [{"Key": "team", "Value": "ml"}]}]
+        self.assertEqual(codes("spot", TagSpecifications=tags), set())
+        self.assertEqual(codes("on-demand", TagSpecifications=tags), {"InvalidParameterValue"})
+        both = [{"DeviceIndex": 0, "Groups": self.seed["security_group_ids"], "Ipv6AddressCount": 1, "Ipv6PrefixCount": 1}]
+        self.assertEqual(codes("spot", NetworkInterfaces=both), {"InvalidParameterValue"})
+
     def test_a_client_token_repeats_the_answer_and_refuses_another_request(self):
         first, token = self.fleet(["m5.large"], ClientToken="uid-1"), "uid-1"
         self.assertEqual(self.fleet(["m5.large"], ClientToken=token)["Instances"], first["Instances"])

@@ -58,10 +58,11 @@ class Rights(Stand):
             self.assertEqual(one["context"].pop("aws:RequestedRegion"), ["us-east-1"])
         return {(one["action"], one["resource"]): one["context"] for one in last["requests"]}
 
-    def template(self, name, **more):
+    def template(self, name, spot=False, **more):
+        kinds = ["network-interface", *(["spot-instances-request"] if spot else [])]
         data = {"ImageId": self.image, "IamInstanceProfile": {"Name": "nodes"},
                 "NetworkInterfaces": [{"DeviceIndex": 0, "Groups": self.seed["security_group_ids"]}],
-                "TagSpecifications": specified(["network-interface", "spot-instances-request"], OWNED), **more}
+                "TagSpecifications": specified(kinds, OWNED), **more}
         made = self.session("ec2").create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data, TagSpecifications=specified(["launch-template"], OWNED))
         return made["LaunchTemplate"]["LaunchTemplateId"]
 
@@ -79,7 +80,7 @@ class Rights(Stand):
         self.assertEqual(self.asked("ec2:DescribeInstanceStatus"), {("ec2:DescribeInstanceStatus", "*"): {}})
 
     def test_a_launch_asks_for_what_it_makes_takes_and_passes_on(self):
-        template = self.template("launch")
+        template = self.template("launch", spot=True)
         made = self.asked("ec2:CreateLaunchTemplate")
         self.assertEqual(made, {("ec2:CreateLaunchTemplate", EC2 + "launch-template/*"): requested(),
                                 ("ec2:CreateTags", EC2 + "launch-template/*"): {**requested(), "ec2:CreateAction": ["CreateLaunchTemplate"]}})

@@ -5,8 +5,14 @@ use crate::credentials::{Assumed, Federated};
 use crate::error::Error;
 use crate::pace::Pace;
 use aws_config::BehaviorVersion;
+use aws_config::ecs::EcsCredentialsProvider;
+use aws_config::imds::credentials::ImdsCredentialsProvider;
+use aws_config::meta::credentials::CredentialsProviderChain;
+use aws_config::profile::ProfileFileCredentialsProvider;
+use aws_config::provider_config::ProviderConfig;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
+use aws_config::web_identity_token::WebIdentityTokenCredentialsProvider;
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_types::SdkConfig;
@@ -88,7 +94,7 @@ impl Service {
 pub struct Settings {
     /// The region; else `AWS_REGION`, `AWS_DEFAULT_REGION`, then the profile's. The instance metadata service is never asked.
     pub region: Option<String>,
-    /// The profile in the shared configuration files; else `AWS_PROFILE`, then `default`.
+    /// The profile in the shared configuration files, whose credentials then count before the environment's; else `AWS_PROFILE`, then `default`.
     pub profile: Option<String>,
     /// A key pair in place of the default chain (environment, profile, web identity, container, instance).
     pub access_keys: Option<AccessKeys>,
@@ -358,7 +364,33 @@ async fn base_config(settings: &Settings) -> Result<SdkConfig, Error> {
             "karp-settings",
         ));
     }
-    Ok(loader.load().await)
+    let config = loader.load().await;
+    let Some(profile) = settings.profile.as_ref().filter(|_| settings.access_keys.is_none()) else { return Ok(config) };
+    let provider = SharedCredentialsProvider::new(of_profile(profile, &config));
+    Ok(config.into_builder().credentials_provider(provider).build())
+}
+
+/// Gives the credentials of a profile that was named outright. The SDK's own chain would take the environment's keys first, which may be those of
+/// another account; AWS's tools and hashicorp/aws do not. What is called for them is called as all else is: where, how long and how often.
+fn of_profile(profile: &str, base: &SdkConfig) -> CredentialsProviderChain {
+    let mut config = ProviderConfig::without_region()
+        .with_region(base.region().cloned())
+        .with_use_fips(base.use_fips())
+        .with_use_dual_stack(base.use_dual_stack());
+    if let Some(client) = base.http_client() {
+        config = config.with_http_client(client);
+    }
+    if let Some(retry) = base.retry_config() {
+        config = config.with_retry_config(retry.clone());
+    }
+    if let Some(timeouts) = base.timeout_config() {
+        config = config.with_timeout_config(timeouts.clone());
+    }
+    let profile = ProfileFileCredentialsProvider::builder().configure(&config).profile_name(profile).build();
+    CredentialsProviderChain::first_try("Profile", profile)
+        .or_else("WebIdentityToken", WebIdentityTokenCredentialsProvider::builder().configure(&config).build())
+        .or_else("EcsContainer", EcsCredentialsProvider::builder().configure(&config).build())
+        .or_else("Ec2InstanceMetadata", ImdsCredentialsProvider::builder().configure(&config).build())
 }
 
 /// Region from settings, environment and profile: the SDK's own chain would end by asking the instance metadata service, which hangs where

@@ -59,7 +59,6 @@ pub async fn create_launch_template(clients: &Clients, spec: &Spec) -> Result<()
 /// [`Error::NotAuthorized`] when it may not; [`Error::InvalidRequest`] or [`Error::NotFound`] when a part of the content is not there or
 /// does not go with another; any other failure of the call.
 pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, subnet: &str) -> Result<(), Error> {
-    let (ipv4_prefixes, ipv6_prefixes) = spec.interface.prefix_counts();
     let interface = ec2::InstanceNetworkInterfaceSpecification::builder()
         .device_index(0)
         .subnet_id(subnet)
@@ -67,8 +66,7 @@ pub async fn run_instances(clients: &Clients, spec: &Spec, instance_type: &str, 
         .set_associate_public_ip_address(spec.associate_public_ip)
         .set_primary_ipv6(spec.interface.ipv6.then_some(true))
         .set_ipv6_address_count(spec.interface.ipv6_addresses())
-        .set_ipv4_prefix_count(ipv4_prefixes)
-        .set_ipv6_prefix_count(ipv6_prefixes)
+        .set_ipv4_prefix_count(spec.interface.prefixes)
         .set_connection_tracking_specification(spec.interface.tracking())
         .delete_on_termination(true)
         .build();
@@ -140,7 +138,7 @@ fn metadata(options: &MetadataOptions) -> ec2::InstanceMetadataOptionsRequest {
     };
     ec2::InstanceMetadataOptionsRequest::builder()
         .http_endpoint(if options.endpoint { Endpoint::Enabled } else { Endpoint::Disabled })
-        .http_protocol_ipv6(if options.ipv6 { Ipv6::Enabled } else { Ipv6::Disabled })
+        .set_http_protocol_ipv6(options.ipv6.map(|on| if on { Ipv6::Enabled } else { Ipv6::Disabled }))
         .http_put_response_hop_limit(options.hop_limit)
         .http_tokens(if options.tokens_required { Tokens::Required } else { Tokens::Optional })
         .instance_metadata_tags(ec2::InstanceMetadataTagsState::Disabled)

@@ -195,8 +195,8 @@ impl Error {
     /// Classifies an error code of AWS.
     #[must_use]
     pub fn from_code(action: &'static str, code: &str, message: String) -> Self {
-        let code = code.to_owned();
-        match Kind::of(&code) {
+        let code = fleet::known_as(code, &message).to_owned();
+        match Kind::of(&code, &message) {
             Kind::Capacity => Self::InsufficientCapacity { action, code, message },
             Kind::Throttle => Self::Throttled { action, code, message },
             Kind::Absent => Self::NotFound { action, code, message },
@@ -290,8 +290,10 @@ enum Kind {
 impl Kind {
     /// The codes are those of the EC2 API reference's "Error codes" and of the other services' models; EC2 builds many by a rule
     /// (`InvalidSubnetID.NotFound`), so suffixes decide after the exact names.
-    fn of(code: &str) -> Self {
+    fn of(code: &str, message: &str) -> Self {
         match code {
+            // the caller is known, the image is somebody else's and not shared
+            "AuthFailure" if message.contains("Not authorized for images") => Self::Policy,
             "NoSuchEntity"
             | "NoSuchEntityException"
             | "ResourceNotFoundException"
@@ -326,7 +328,14 @@ impl Kind {
             | "Client.UnauthorizedOperation"
             | "NotAuthorized"
             | fleet::NO_SPOT_ROLE
-            | "OptInRequired" => Self::Policy,
+            | "OptInRequired"
+            // of a queue whose key may not be used, or is off or gone: the queue itself is there
+            | "KMS.AccessDeniedException"
+            | "KmsAccessDenied"
+            | "KMS.DisabledException"
+            | "KmsDisabled"
+            | "KMS.NotFoundException"
+            | "KmsNotFound" => Self::Policy,
             "AuthFailure"
             | "InvalidClientTokenId"
             | "UnrecognizedClientException"
@@ -346,7 +355,6 @@ impl Kind {
             | "MissingParameter"
             | "UnknownParameter"
             | "UserDataLimitExceeded"
-            | "UnsupportedOperation"
             | "DryRunOperation" => Self::Request,
             other => match fleet::lesson(other) {
                 Lesson::Missing(_) => Self::Capacity,
@@ -413,6 +421,8 @@ mod tests {
             ("InsufficientInstanceCapacity", resolve),
             ("MaxSpotInstanceCountExceeded", resolve),
             ("InsufficientFreeAddressesInSubnet", resolve),
+            ("InsufficientCidrBlocks", resolve),
+            ("UnsupportedOperation", resolve),
             ("IdempotentParameterMismatch", resolve),
             ("InvalidInstanceID.NotFound", resolve),
             ("InvalidLaunchTemplateName.NotFoundException", resolve),
@@ -424,6 +434,8 @@ mod tests {
             ("ResourceInUseException", wait),
             ("UnauthorizedOperation", stop),
             ("AccessDeniedException", stop),
+            ("KMS.AccessDeniedException", stop),
+            ("KMS.NotFoundException", stop),
             ("ExpiredToken", stop),
             ("InvalidParameterValue", stop),
             ("InvalidAMIID.Malformed", stop),
@@ -433,6 +445,15 @@ mod tests {
             let error = Error::from_code("ec2:Test", code, "m".into());
             assert_eq!(error.retry(), expected, "{code}: {error:?}");
         }
+    }
+
+    #[test]
+    fn an_image_that_is_not_shared_is_no_fault_of_the_credentials() {
+        let told = |message: &str| Error::from_code("ec2:RunInstances", "AuthFailure", message.to_owned());
+        let image = told("Not authorized for images: [ami-1]");
+        assert!(matches!(&image, Error::NotAuthorized { code, .. } if code == "AuthFailure"), "{image:?}");
+        let caller = told("AWS was not able to validate the provided access credentials");
+        assert!(matches!(caller, Error::Credentials { .. }), "{caller:?}");
     }
 
     fn not_sent(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {

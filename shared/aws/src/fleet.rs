@@ -8,6 +8,7 @@ use crate::pace::Token;
 use crate::selector::write_tags;
 use aws_sdk_ec2::types as ec2;
 use karp_domain::catalogue::CapacityType;
+use karp_domain::fleet::known_as;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -15,6 +16,8 @@ use std::collections::BTreeMap;
 const CREATE: &str = "ec2:CreateFleet";
 /// EC2 takes this many launch-template overrides in one instant request.
 pub const MAX_OVERRIDES: usize = 300;
+/// EC2 takes this many launch templates in one request.
+pub const MAX_TEMPLATES: usize = 50;
 
 /// A request for `count` equal instances.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -247,13 +250,14 @@ fn read(answer: aws_sdk_ec2::operation::create_fleet::CreateFleetOutput, asked: 
     let refusal = |error: ec2::CreateFleetError| {
         let place = error.launch_template_and_overrides.and_then(|both| both.overrides);
         let (zone, subnet_id, instance_type) = read_override(place);
+        let message = error.error_message.unwrap_or_default();
         Refusal {
             instance_type,
             zone,
             subnet_id,
             capacity_type: bought(error.lifecycle),
-            code: error.error_code.unwrap_or_default(),
-            message: error.error_message.unwrap_or_default(),
+            code: known_as(&error.error_code.unwrap_or_default(), &message).to_owned(),
+            message,
         }
     };
     let refused = answer.errors.unwrap_or_default().into_iter().map(refusal).collect();
@@ -286,6 +290,22 @@ mod tests {
         let error = refusal("InsufficientInstanceCapacity").error();
         assert_eq!(error.retry(), Retry::Resolve);
         assert!(error.to_string().contains("m7i.large in us-east-1a"), "{error}");
+    }
+
+    #[test]
+    fn a_subnet_is_full_however_ec2_says_it() {
+        let few = "There aren't sufficient free Ipv4 addresses or prefixes";
+        let refused =
+            [("InsufficientCidrBlocks", "no block"), ("InvalidParameterValue", few), ("InvalidParameterValue", "m")];
+        let errors = refused
+            .map(|(code, message)| ec2::CreateFleetError::builder().error_code(code).error_message(message).build());
+        let answer = aws_sdk_ec2::operation::create_fleet::CreateFleetOutput::builder().set_errors(Some(errors.into()));
+        let read = read(answer.build(), CapacityType::Spot).refused;
+        let codes: Vec<&str> = read.iter().map(|one| one.code.as_str()).collect();
+        let full = karp_domain::fleet::NO_ADDRESSES;
+        assert_eq!(codes, [full, full, "InvalidParameterValue"]);
+        assert_eq!(read[1].message, few, "in EC2's own words");
+        assert!(matches!(read[1].error(), Error::InsufficientCapacity { .. }));
     }
 
     #[test]

@@ -15,6 +15,8 @@ const PARAMETER: &str = "ssm:GetParameter";
 const DESCRIBE: &str = "ec2:DescribeImages";
 /// The version of an alias that follows AWS's newest images.
 const LATEST: &str = "latest";
+/// Who makes Neuron devices, as nodes name it; accelerators of others have no image of their own.
+const NEURON_MAKER: &str = "aws";
 /// Whose images a name may mean when no owner is given: a stranger's image of the same name must not become a node.
 const DEFAULT_OWNERS: [&str; 2] = ["self", "amazon"];
 
@@ -26,7 +28,7 @@ const FIRST_WINDOWS_2025: (u32, u32) = (1, 35);
 /// Which hardware an image has drivers for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Variant {
-    /// No accelerator.
+    /// None: no GPU, and no Neuron device.
     Standard,
     /// NVIDIA GPUs.
     Nvidia,
@@ -67,10 +69,12 @@ impl Image {
             Variant::Any => {}
             Variant::Standard => {
                 all.push((labels::INSTANCE_GPU_COUNT, "DoesNotExist", Vec::new()));
-                all.push((labels::INSTANCE_ACCELERATOR_COUNT, "DoesNotExist", Vec::new()));
+                all.push((labels::INSTANCE_ACCELERATOR_MANUFACTURER, "NotIn", vec![NEURON_MAKER.to_owned()]));
             }
             Variant::Nvidia => all.push((labels::INSTANCE_GPU_COUNT, "Exists", Vec::new())),
-            Variant::Neuron => all.push((labels::INSTANCE_ACCELERATOR_COUNT, "Exists", Vec::new())),
+            Variant::Neuron => {
+                all.push((labels::INSTANCE_ACCELERATOR_MANUFACTURER, "In", vec![NEURON_MAKER.to_owned()]));
+            }
             Variant::Windows(build) => {
                 all.push((labels::OS, "In", vec!["windows".to_owned()]));
                 all.push((labels::WINDOWS_BUILD, "In", vec![build.to_owned()]));
@@ -199,12 +203,15 @@ impl Alias {
             }
             AmiFamily::Bottlerocket => {
                 let version = version.strip_prefix('v').unwrap_or(version);
+                let parameter = |suffix: &str, machine: &str| {
+                    format!("/aws/service/bottlerocket/aws-k8s-{kubernetes}{suffix}/{machine}/{version}/image_id")
+                };
                 for (machine, arch) in machines {
-                    for (suffix, variant) in [("", Variant::Standard), ("-nvidia", Variant::Nvidia)] {
-                        let root = format!("/aws/service/bottlerocket/aws-k8s-{kubernetes}{suffix}");
-                        all.push((format!("{root}/{machine}/{version}/image_id"), arch, variant));
-                    }
+                    all.push((parameter("", machine), arch, Variant::Standard));
+                    all.push((parameter("-nvidia", machine), arch, Variant::Nvidia));
                 }
+                // The plain image has Neuron's drivers, too; AWS publishes none for Neuron alone.
+                all.push((parameter("", "x86_64"), Arch::Amd64, Variant::Neuron));
             }
             AmiFamily::Windows2019 | AmiFamily::Windows2022 | AmiFamily::Windows2025 => {
                 if let Some((year, build)) = windows(self.family) {
@@ -289,14 +296,20 @@ pub async fn find(clients: &Clients, parameters: &Parameters, terms: &[Term]) ->
         if filters.is_empty() {
             continue;
         }
-        let owners = match &term.owner {
-            Some(owner) => vec![owner.clone()],
-            None => DEFAULT_OWNERS.map(str::to_owned).to_vec(),
-        };
-        let images = describe(clients, filters, owners).await?;
+        let images = describe(clients, filters, owners(term)).await?;
         found.extend(images.into_iter().map(|image| (image.id.clone(), image)));
     }
     Ok(best(found.into_values().collect()))
+}
+
+/// Gives the owners whose images a term without an id means; none stands for all. A name may be anybody's, and of tags an account sees only its own,
+/// also on images that others share with it.
+fn owners(term: &Term) -> Vec<String> {
+    match (&term.owner, &term.name) {
+        (Some(owner), _) => vec![owner.clone()],
+        (None, Some(_)) => DEFAULT_OWNERS.map(str::to_owned).to_vec(),
+        (None, None) => Vec::new(),
+    }
 }
 
 /// Keeps one image for each kind of node: a current one before a deprecated one, then the newest, then the lowest id.
@@ -377,8 +390,33 @@ mod tests {
     }
 
     #[test]
+    fn a_name_means_images_of_few_owners_and_tags_those_of_any() {
+        let term = |name: Option<&str>, owner: Option<&str>| Term {
+            name: name.map(str::to_owned),
+            owner: owner.map(str::to_owned),
+            tags: BTreeMap::from([("team".to_owned(), "a".to_owned())]),
+            ..Term::default()
+        };
+        assert_eq!(owners(&term(Some("mine-*"), None)), DEFAULT_OWNERS);
+        assert_eq!(owners(&term(Some("mine-*"), Some("111122223333"))), ["111122223333"]);
+        assert_eq!(owners(&term(None, Some("self"))), ["self"]);
+        assert!(owners(&term(None, None)).is_empty(), "also such as another account shares");
+    }
+
+    #[test]
     fn every_family_has_its_own_parameters() {
         for (alias, kubernetes, expected) in [
+            (
+                "bottlerocket@latest",
+                "1.33",
+                vec![
+                    "/aws/service/bottlerocket/aws-k8s-1.33/x86_64/latest/image_id",
+                    "/aws/service/bottlerocket/aws-k8s-1.33-nvidia/x86_64/latest/image_id",
+                    "/aws/service/bottlerocket/aws-k8s-1.33/arm64/latest/image_id",
+                    "/aws/service/bottlerocket/aws-k8s-1.33-nvidia/arm64/latest/image_id",
+                    "/aws/service/bottlerocket/aws-k8s-1.33/x86_64/latest/image_id",
+                ],
+            ),
             (
                 "al2@latest",
                 "1.32",

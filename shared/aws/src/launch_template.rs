@@ -57,9 +57,17 @@ pub struct Spec {
     /// Which capacity reservations the instances may take.
     #[serde(skip_serializing_if = "Reservations::is_any")]
     pub reservations: Reservations,
+    /// The instances are spot instances, whose requests are tagged. EC2 launches no others from a template with tags of such requests.
+    // It is part of the name where it does not hold: under the name without it, templates for the others had such tags, too.
+    #[serde(skip_serializing_if = "holds")]
+    pub spot: bool,
     /// Tags of the template, and of the network interfaces and spot requests that come of it. They must hold the cluster's ownership
     /// tag, since the controller's policy is scoped by it.
     pub tags: BTreeMap<String, String>,
+}
+
+fn holds(said: &bool) -> bool {
+    *said
 }
 
 /// A place in a placement group.
@@ -115,7 +123,7 @@ impl Reservations {
 pub struct Interface {
     /// It gets an IPv6 address, which is its first: the cluster's pods and services use IPv6.
     pub ipv6: bool,
-    /// Prefixes (/28, or /80 for IPv6) that it gets at launch; none when absent.
+    /// IPv4 prefixes (/28) that it gets at launch; none when absent.
     pub prefixes: Option<i32>,
     /// How long idle connections are tracked, where it is said.
     pub connection_tracking: Option<ConnectionTracking>,
@@ -173,11 +181,6 @@ impl Interface {
     /// How many IPv6 addresses it asks for.
     pub(crate) fn ipv6_addresses(&self) -> Option<i32> {
         self.ipv6.then_some(1)
-    }
-
-    /// How many prefixes of each family it asks for: IPv4, IPv6.
-    pub(crate) fn prefix_counts(&self) -> (Option<i32>, Option<i32>) {
-        if self.ipv6 { (None, self.prefixes) } else { (self.prefixes, None) }
     }
 
     pub(crate) fn tracking(&self) -> Option<ec2::ConnectionTrackingSpecificationRequest> {
@@ -256,8 +259,8 @@ impl BlockDevice {
 pub struct MetadataOptions {
     /// Whether the service answers at all.
     pub endpoint: bool,
-    /// Whether it answers over IPv6.
-    pub ipv6: bool,
+    /// Whether it answers over IPv6; absent where EC2 does not let it be said.
+    pub ipv6: Option<bool>,
     /// Network hops that an answer survives.
     pub hop_limit: i32,
     /// Whether a session token is required (IMDSv2).
@@ -266,7 +269,7 @@ pub struct MetadataOptions {
 
 impl Default for MetadataOptions {
     fn default() -> Self {
-        Self { endpoint: true, ipv6: false, hop_limit: 1, tokens_required: true }
+        Self { endpoint: true, ipv6: Some(false), hop_limit: 1, tokens_required: true }
     }
 }
 
@@ -416,15 +419,14 @@ fn read(template: ec2::LaunchTemplate) -> Option<Template> {
 }
 
 fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
-    let (ipv4_prefixes, ipv6_prefixes) = spec.interface.prefix_counts();
+    let prefixes = spec.interface.prefixes;
     let interface = ec2::LaunchTemplateInstanceNetworkInterfaceSpecificationRequest::builder()
         .device_index(0)
         .set_groups(Some(spec.security_group_ids.clone()))
         .set_associate_public_ip_address(spec.associate_public_ip)
         .set_primary_ipv6(spec.interface.ipv6.then_some(true))
         .set_ipv6_address_count(spec.interface.ipv6_addresses())
-        .set_ipv4_prefix_count(ipv4_prefixes)
-        .set_ipv6_prefix_count(ipv6_prefixes)
+        .set_ipv4_prefix_count(prefixes)
         .set_connection_tracking_specification(spec.interface.tracking())
         .set_interface_type(spec.interface.kind.word().map(str::to_owned))
         .delete_on_termination(true)
@@ -436,8 +438,7 @@ fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
             .device_index(one.device)
             .set_interface_type(one.kind.word().map(str::to_owned))
             .set_groups(Some(spec.security_group_ids.clone()))
-            .set_ipv4_prefix_count(ipv4_prefixes.filter(|_| carries_ip))
-            .set_ipv6_prefix_count(ipv6_prefixes.filter(|_| carries_ip))
+            .set_ipv4_prefix_count(prefixes.filter(|_| carries_ip))
             .set_connection_tracking_specification(spec.interface.tracking().filter(|_| carries_ip))
             .delete_on_termination(true)
             .build()
@@ -451,6 +452,8 @@ fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
             .set_tags(Some(write_tags(&spec.tags)))
             .build()
     };
+    let spot_request = spec.spot.then_some(ec2::ResourceType::SpotInstancesRequest);
+    let tagged = std::iter::once(ec2::ResourceType::NetworkInterface).chain(spot_request);
     let placement = || {
         let place = spec.placement.as_ref();
         ec2::LaunchTemplatePlacementRequest::builder()
@@ -472,8 +475,7 @@ fn data(spec: &Spec) -> ec2::RequestLaunchTemplateData {
         .set_capacity_reservation_specification(spec.reservations.request())
         .set_instance_market_options(spec.reservations.market())
         .monitoring(ec2::LaunchTemplatesMonitoringRequest::builder().enabled(spec.detailed_monitoring).build())
-        .tag_specifications(tags(ec2::ResourceType::NetworkInterface))
-        .tag_specifications(tags(ec2::ResourceType::SpotInstancesRequest))
+        .set_tag_specifications(Some(tagged.map(tags).collect()))
         .build()
 }
 
@@ -513,7 +515,7 @@ fn metadata(options: &MetadataOptions) -> ec2::LaunchTemplateInstanceMetadataOpt
     };
     ec2::LaunchTemplateInstanceMetadataOptionsRequest::builder()
         .http_endpoint(if options.endpoint { Endpoint::Enabled } else { Endpoint::Disabled })
-        .http_protocol_ipv6(if options.ipv6 { Ipv6::Enabled } else { Ipv6::Disabled })
+        .set_http_protocol_ipv6(options.ipv6.map(|on| if on { Ipv6::Enabled } else { Ipv6::Disabled }))
         .http_put_response_hop_limit(options.hop_limit)
         .http_tokens(if options.tokens_required { Tokens::Required } else { Tokens::Optional })
         .instance_metadata_tags(Tags::Disabled)
@@ -542,6 +544,7 @@ mod tests {
             nested_vms: None,
             enclaves: false,
             reservations: Reservations::default(),
+            spot: true,
             tags: BTreeMap::from([("kubernetes.io/cluster/c".into(), "owned".into())]),
         }
     }
@@ -550,6 +553,21 @@ mod tests {
     fn the_name_is_stable_across_releases() {
         // A changed name makes every running cluster build new templates: change it knowingly.
         assert_eq!(spec().name(), "karpenter.k8s.aws/9b48a05780057126383027b339f044df");
+    }
+
+    #[test]
+    fn spot_requests_are_tagged_where_there_are_any() {
+        let tagged = |spot| -> Vec<String> {
+            let sent = data(&Spec { spot, ..spec() });
+            let kinds = sent.tag_specifications().iter().filter_map(|one| one.resource_type());
+            kinds.map(|kind| kind.as_str().to_owned()).collect()
+        };
+        assert_eq!(tagged(true), ["network-interface", "spot-instances-request"]);
+        assert_eq!(
+            tagged(false),
+            ["network-interface"],
+            "EC2 refuses to launch other instances with tags of spot requests"
+        );
     }
 
     #[test]
@@ -577,11 +595,18 @@ mod tests {
         let open = MetadataOptions { tokens_required: false, ..MetadataOptions::default() };
         let open = data(&Spec { metadata: open, ..spec() }).metadata_options.expect("told");
         assert_eq!(open.http_tokens, Some(ec2::LaunchTemplateHttpTokensState::Optional));
+        let protocol = |ipv6| {
+            let metadata = MetadataOptions { ipv6, ..MetadataOptions::default() };
+            data(&Spec { metadata, ..spec() }).metadata_options.and_then(|told| told.http_protocol_ipv6)
+        };
+        let off = ec2::LaunchTemplateInstanceMetadataProtocolIpv6::Disabled;
+        assert_eq!((protocol(Some(false)), protocol(None)), (Some(off), None));
     }
 
     #[test]
     fn every_part_of_the_content_changes_the_name() {
-        let changes: [fn(&mut Spec); 23] = [
+        let changes: [fn(&mut Spec); 24] = [
+            |spec| spec.spot = false,
             |spec| spec.image_id.push('x'),
             |spec| spec.instance_profile.push('x'),
             |spec| spec.user_data.push('x'),
@@ -644,15 +669,15 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_of_the_clusters_family() {
-        let of = |ipv6: bool| {
-            let interface = Interface { ipv6, prefixes: Some(2), ..Interface::default() };
+    fn an_interface_has_an_ipv6_address_and_never_ipv6_prefixes() {
+        let of = |ipv6: bool, prefixes: Option<i32>| {
+            let interface = Interface { ipv6, prefixes, ..Interface::default() };
             let made = data(&Spec { interface, ..spec() });
             let [one] = made.network_interfaces() else { panic!("one interface") };
             (one.ipv4_prefix_count(), one.ipv6_prefix_count(), one.ipv6_address_count(), one.primary_ipv6())
         };
-        assert_eq!(of(false), (Some(2), None, None, None));
-        assert_eq!(of(true), (None, Some(2), Some(1), Some(true)));
+        assert_eq!(of(false, Some(2)), (Some(2), None, None, None));
+        assert_eq!(of(true, None), (None, None, Some(1), Some(true)));
     }
 
     #[test]

@@ -65,6 +65,7 @@ pub fn subnet(found: &subnets::Subnet) -> Subnet {
 pub fn ami(image: Image) -> Ami {
     let operator = |text: &str| match text {
         "In" => Operator::In,
+        "NotIn" => Operator::NotIn,
         "DoesNotExist" => Operator::DoesNotExist,
         _ => Operator::Exists,
     };

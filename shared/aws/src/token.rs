@@ -1,7 +1,6 @@
 //! EKS bearer tokens: a presigned `sts:GetCallerIdentity` that the API server's authenticator replays to learn who calls.
 
 use crate::config::Clients;
-use crate::config::Service;
 use crate::error::Error;
 use aws_credential_types::provider::ProvideCredentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SignatureLocation, SigningSettings, sign};
@@ -12,6 +11,15 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 const ACTION: &str = "eks:PresignToken";
+/// Where services are in the partitions other than `aws` and `aws-us-gov`, by how their regions begin; of the SDK's own table.
+const SUFFIXES: [(&str, &str); 6] = [
+    ("cn-", "amazonaws.com.cn"),
+    ("eusc-", "amazonaws.eu"),
+    ("us-iso-", "c2s.ic.gov"),
+    ("us-isob-", "sc2s.sgov.gov"),
+    ("eu-isoe-", "cloud.adc-e.uk"),
+    ("us-isof-", "csp.hci.ic.gov"),
+];
 /// The prefix by which the authenticator knows its tokens.
 const PREFIX: &str = "k8s-aws-v1.";
 /// The header that ties a token to one cluster.
@@ -39,22 +47,20 @@ impl fmt::Debug for Token {
 /// Makes a token for `cluster_name` with the clients' credentials; no request leaves the machine, except those of the credentials chain.
 ///
 /// # Errors
-/// [`Error::Credentials`] when there are none, [`Error::Configuration`] when the STS endpoint cannot be signed for.
+/// [`Error::Credentials`] when there are none, [`Error::Configuration`] when the call cannot be signed.
 pub async fn bearer(clients: &Clients, cluster_name: &str) -> Result<Token, Error> {
     let credentials = clients.credentials().provide_credentials().await.map_err(|error| Error::Credentials {
         action: ACTION,
         message: aws_smithy_types::error::display::DisplayErrorContext(&error).to_string(),
     })?;
-    let endpoint = clients
-        .config_for(Service::Sts)
-        .endpoint_url()
-        .map_or_else(|| regional_sts(clients.region()), |url| url.trim_end_matches('/').to_owned());
-    presign(&endpoint, clients.region(), cluster_name, &credentials, SystemTime::now())
+    presign(&regional_sts(clients.region()), clients.region(), cluster_name, &credentials, SystemTime::now())
 }
 
+/// Gives the public address of a region's STS, wherever the own calls go: the authenticator calls it, and refuses a token for any other host, such
+/// as that of a private endpoint.
 fn regional_sts(region: &str) -> String {
-    let suffix = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
-    format!("https://sts.{region}.{suffix}")
+    let other = SUFFIXES.iter().find(|(prefix, _)| region.starts_with(prefix));
+    format!("https://sts.{region}.{}", other.map_or("amazonaws.com", |(_, suffix)| *suffix))
 }
 
 fn presign(
@@ -96,6 +102,7 @@ fn presign(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{AccessKeys, Service, Settings};
     use aws_credential_types::Credentials;
     use std::collections::BTreeMap;
 
@@ -124,6 +131,36 @@ mod tests {
         assert_eq!(token.expires_at, now + Duration::from_secs(900));
         assert_ne!(token, sign("beta").expect("signs"), "another cluster, another signature");
         assert_eq!(token, sign("alpha").expect("signs"), "same input, same token");
+    }
+
+    #[tokio::test]
+    async fn a_private_endpoint_is_not_in_the_token() {
+        let keys = AccessKeys { access_key_id: "a".into(), secret_access_key: "s".into(), session_token: None };
+        let private = "https://vpce-0123-abcd.sts.eu-west-1.vpce.amazonaws.com".to_owned();
+        let settings = Settings {
+            region: Some("eu-west-1".into()),
+            access_keys: Some(keys),
+            endpoints: BTreeMap::from([(Service::Sts, private)]),
+            ..Settings::default()
+        };
+        let clients = Clients::load(&settings).await.expect("settings are complete");
+        let token = bearer(&clients, "alpha").await.expect("signs");
+        assert_eq!(decode(&token).0, "https://sts.eu-west-1.amazonaws.com");
+    }
+
+    #[test]
+    fn each_partition_has_its_own_sts() {
+        for (region, host) in [
+            ("us-gov-west-1", "sts.us-gov-west-1.amazonaws.com"),
+            ("cn-north-1", "sts.cn-north-1.amazonaws.com.cn"),
+            ("eusc-de-east-1", "sts.eusc-de-east-1.amazonaws.eu"),
+            ("us-iso-east-1", "sts.us-iso-east-1.c2s.ic.gov"),
+            ("us-isob-east-1", "sts.us-isob-east-1.sc2s.sgov.gov"),
+            ("eu-isoe-west-1", "sts.eu-isoe-west-1.cloud.adc-e.uk"),
+            ("us-isof-south-1", "sts.us-isof-south-1.csp.hci.ic.gov"),
+        ] {
+            assert_eq!(regional_sts(region), format!("https://{host}"));
+        }
     }
 
     #[test]

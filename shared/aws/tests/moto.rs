@@ -87,6 +87,7 @@ impl Aws {
             nested_vms: None,
             enclaves: false,
             reservations: Default::default(),
+            spot: true,
             tags: self.tags(),
         }
     }
@@ -108,7 +109,8 @@ impl Aws {
     /// A request for one instance of any of `types` in any seeded subnet.
     async fn request(&self, capacity_type: CapacityType, types: &[&str]) -> Request {
         static TOKENS: AtomicU32 = AtomicU32::new(0);
-        let template = launch_template::make(&self.clients, &self.spec().await).await.expect("a template");
+        let spec = Spec { spot: capacity_type == CapacityType::Spot, ..self.spec().await };
+        let template = launch_template::make(&self.clients, &spec).await.expect("a template");
         let terms: Vec<Term> = self.subnet_ids().into_iter().map(Term::id).collect();
         let subnets = subnets::find(&self.clients, &terms).await.expect("subnets");
         let overrides = types.iter().flat_map(|kind| {
@@ -193,7 +195,7 @@ async fn images_are_found_by_alias_id_and_name() {
     let Some(aws) = Aws::open("images").await else { return };
     for (text, kubernetes, count) in [
         ("al2023@latest", "1.33", 5),
-        ("bottlerocket@latest", "1.33", 4),
+        ("bottlerocket@latest", "1.33", 5),
         ("al2@latest", "1.32", 4),
         ("windows2022@latest", "1.33", 1),
     ] {

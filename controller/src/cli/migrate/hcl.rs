@@ -11,7 +11,7 @@ const END: &str = "EOT";
 const RESERVED: [&str; 4] = ["for", "null", "true", "false"];
 
 /// A value as it is written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A text; nothing in it is a template.
     Text(String),
@@ -46,7 +46,7 @@ impl Value {
     }
 
     /// Writes the value on one line.
-    fn inline(&self) -> String {
+    pub fn inline(&self) -> String {
         match self {
             Value::Text(text) => quoted(text),
             Value::Bare(bare) => bare.clone(),

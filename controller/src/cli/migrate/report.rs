@@ -37,7 +37,7 @@ pub fn tell(conversion: &Conversion, findings: &[Finding], installed: Option<&In
 }
 
 fn controller(out: &mut String, installed: &Installed) -> fmt::Result {
-    let Installed { deployment, cluster, queue, role } = installed;
+    let Installed { deployment, cluster, queue, role, namespace, account, settings } = installed;
     let cluster = cluster.as_ref().map(|name| format!(" of cluster {name}")).unwrap_or_default();
     writeln!(out, "Deployment {deployment}: the controller{cluster}, which is not written ({GUIDE}):")?;
     writeln!(out, "  scale it to 0 before karp_controller is applied: two controllers would fight over the nodes")?;
@@ -45,9 +45,16 @@ fn controller(out: &mut String, installed: &Installed) -> fmt::Result {
         writeln!(out, "  queue {queue}: import it as karp_interruption_queue, with that name")?;
     }
     if let Some(role) = role {
-        writeln!(out, "  role {role}: import it as karp_controller_role, with its name and path")?;
+        writeln!(
+            out,
+            "  role {role}: import it as karp_controller_role, with its name and path, and as long as this runs"
+        )?;
+        writeln!(out, "    with namespace = {namespace:?} and service_account = {account:?}, or it loses the role")?;
     }
-    Ok(())
+    if !settings.is_empty() {
+        writeln!(out, "  set otherwise than by default, for karp_controller:")?;
+    }
+    settings.iter().try_for_each(|(attribute, value)| writeln!(out, "    {attribute} = {}", value.inline()))
 }
 
 fn converted(out: &mut String, item: &Item) -> fmt::Result {

@@ -57,20 +57,28 @@ pub fn tags(cluster: &str, class: &Ec2NodeClass, pool: &str) -> BTreeMap<String,
     tags
 }
 
+/// Regions where EC2 refuses a launch that says whether the metadata service answers over IPv6, even that it does not (Karpenter's list).
+const SILENT_ON_IPV6: [&str; 6] =
+    ["us-iso-east-1", "us-iso-west-1", "us-isob-east-1", "us-isob-west-1", "us-isof-east-1", "us-isof-south-1"];
+
 /// Returns the instance metadata settings.
-pub fn metadata(spec: &Ec2NodeClassSpec) -> MetadataOptions {
+pub fn metadata(spec: &Ec2NodeClassSpec, region: &str) -> MetadataOptions {
     let options = &spec.metadata_options;
+    let ipv6 = options.http_protocol_ipv6 == Toggle::Enabled;
     MetadataOptions {
         endpoint: options.http_endpoint == Toggle::Enabled,
-        ipv6: options.http_protocol_ipv6 == Toggle::Enabled,
+        ipv6: (!SILENT_ON_IPV6.contains(&region)).then_some(ipv6),
         hop_limit: i32::try_from(options.http_put_response_hop_limit).unwrap_or(1),
         tokens_required: options.http_tokens == HttpTokens::Required,
     }
 }
 
-/// Says whether nodes get prefixes; instances on Xen take none.
-pub fn wants_prefixes(spec: &Ec2NodeClassSpec) -> bool {
-    spec.ip_prefix_count.is_some_and(|count| count > 0)
+/// Says whether nodes of a type get prefixes at launch. Instances on Xen take none, and with the IPv6 address of its node an interface takes
+/// none either: there the CNI asks for the prefix.
+pub fn takes_prefixes(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, kind: &InstanceType) -> bool {
+    let hypervisor = kind.labels.get(labels::INSTANCE_HYPERVISOR).and_then(|names| names.first());
+    let wanted = spec.ip_prefix_count.is_some_and(|count| count > 0);
+    wanted && !cluster.is_ipv6() && hypervisor.is_none_or(|name| &**name != "xen")
 }
 
 /// Returns what the network interfaces of a node have. `efa` is for how many EFA interfaces its pods ask, one on each card; interfaces
@@ -101,12 +109,12 @@ pub fn interface(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, prefixes: bool
     }
 }
 
-/// Returns what every launch template of a class says, whatever image, type and pool it is for.
-pub fn template(spec: &Ec2NodeClassSpec, family: AmiFamily, placement: Option<Placement>) -> Spec {
+/// Returns what every launch template of a class says in a region, whatever image, type and pool it is for.
+pub fn template(spec: &Ec2NodeClassSpec, family: AmiFamily, placement: Option<Placement>, region: &str) -> Spec {
     let Demands { nested_vms, enclaves, .. } = Demands::from_class(spec);
     Spec {
         block_devices: block_devices(spec, family),
-        metadata: metadata(spec),
+        metadata: metadata(spec, region),
         detailed_monitoring: spec.detailed_monitoring.unwrap_or(false),
         associate_public_ip: spec.associate_public_ip_address,
         placement,
@@ -217,6 +225,7 @@ pub fn boots(family: AmiFamily, facts: &InstanceFacts) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use karp_aws::images::Variant;
     use karp_domain::api::{AmiRequirement, AmiSelectorTerm};
     use karp_domain::catalogue::{NodeSettings, builtin_type};
     use karp_domain::requirement::Operator;
@@ -308,6 +317,37 @@ mod tests {
     }
 
     #[test]
+    fn images_with_neurons_drivers_are_for_neuron_devices_alone() {
+        let published = |id: &str, variant| images::Image {
+            id: id.to_owned(),
+            name: String::new(),
+            arch: Arch::Amd64,
+            variant,
+            created_at: None,
+            deprecated: false,
+        };
+        let variants = [("plain", Variant::Standard), ("gpu", Variant::Nvidia), ("neuron", Variant::Neuron)];
+        let images = variants.map(|(id, variant)| node_class::ami(published(id, variant)));
+        let types = [
+            ("m7i.large", "plain"),
+            ("g5.xlarge", "gpu"),
+            ("inf2.xlarge", "neuron"),
+            ("inf1.xlarge", "neuron"),
+            ("trn1.2xlarge", "neuron"),
+            ("vt1.3xlarge", "plain"),
+            ("dl2q.24xlarge", "plain"),
+        ];
+        for (name, expected) in types {
+            let facts = builtin_type(name).expect("a type");
+            let kind = InstanceType::measured(facts, &NodeSettings::default(), None, Vec::new());
+            assert_eq!(image_of(&images, &kind).map(|image| image.id.as_str()), Some(expected), "{name}");
+            let labels = facts.labels();
+            let booted = image_for(&images, |label| labels.get(label).cloned());
+            assert_eq!(booted.map(|image| image.id.as_str()), Some(expected), "{name}");
+        }
+    }
+
+    #[test]
     fn a_windows_image_is_for_windows_nodes() {
         let of = |key: &str, value: &str| AmiRequirement {
             key: key.to_owned(),
@@ -346,6 +386,30 @@ mod tests {
         let mut value = serde_json::to_value(spec("al2023@latest")).expect("JSON");
         value.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         serde_json::from_value(value).expect("a spec")
+    }
+
+    #[test]
+    fn some_regions_do_not_let_the_protocol_of_the_metadata_service_be_said() {
+        let on = with(&serde_json::json!({ "metadataOptions": { "httpProtocolIPv6": "enabled" } }));
+        let said = |spec: &Ec2NodeClassSpec, region: &str| metadata(spec, region).ipv6;
+        assert_eq!((said(&on, "eu-west-1"), said(&spec("al2023@latest"), "eu-west-1")), (Some(true), Some(false)));
+        assert_eq!((said(&on, "us-iso-east-1"), said(&spec("al2023@latest"), "us-isob-east-1")), (None, None));
+    }
+
+    #[test]
+    fn prefixes_are_for_nitro_and_for_interfaces_with_ipv4_addresses_alone() {
+        let kind = |name: &str| {
+            let facts = builtin_type(name).expect("a type");
+            InstanceType::measured(facts, &NodeSettings::of(AmiFamily::Al2023), None, Vec::new())
+        };
+        let cluster = |cidr: &str| ClusterFacts { service_cidr: Some(cidr.to_owned()), ..ClusterFacts::default() };
+        let (ipv4, ipv6) = (cluster("10.100.0.0/16"), cluster("fd30:1c53:5f8a::/108"));
+        let two = with(&serde_json::json!({ "ipPrefixCount": 2 }));
+        let takes = |spec: &Ec2NodeClassSpec, cluster, name: &str| takes_prefixes(spec, cluster, &kind(name));
+        assert!(takes(&two, &ipv4, "m7i.large"));
+        assert!(!takes(&two, &ipv4, "m4.large"), "on Xen");
+        assert!(!takes(&two, &ipv6, "m7i.large"), "EC2 gives an interface an IPv6 address or prefixes");
+        assert!(!takes(&with(&serde_json::json!({ "ipPrefixCount": 0 })), &ipv4, "m7i.large"));
     }
 
     #[test]

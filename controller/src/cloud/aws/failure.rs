@@ -8,6 +8,9 @@ use karp_domain::fleet::{Lesson, NO_ADDRESSES, NO_SPOT_ROLE, UnavailableOffering
 
 use crate::cloud::{CloudError, LaunchError};
 
+/// Karpenter's word for an image of another account that is not shared with this one.
+pub const IMAGE_NOT_SHARED: &str = "AMIAuthorizationFailure";
+
 impl From<Error> for CloudError {
     fn from(error: Error) -> Self {
         let message = error.to_string();
@@ -49,10 +52,8 @@ fn by_code(code: &str, message: &str) -> Option<&'static str> {
     let says = |words: &str| message.contains(words);
     Some(match code {
         NO_SPOT_ROLE => "SpotSLRCreationFailed",
-        "UnauthorizedOperation" | "AccessDenied" if says("image(s)") || says("ec2:*::image") => {
-            "AMIAuthorizationFailure"
-        }
-        "AuthFailure" if says("image") => "AMIAuthorizationFailure",
+        "UnauthorizedOperation" | "AccessDenied" if says("image(s)") || says("ec2:*::image") => IMAGE_NOT_SHARED,
+        "AuthFailure" if says("image") => IMAGE_NOT_SHARED,
         "InvalidParameterCombination" if says("Free Tier") => "FreeTierIneligible",
         _ if says("iamInstanceProfile.name is invalid") || says("IAM Instance Profile") => "InstanceProfileNameInvalid",
         // IAM's own word, when it is handed through.
@@ -206,6 +207,8 @@ mod tests {
             (NO_SPOT_ROLE, "", "SpotSLRCreationFailed"),
             ("UnauthorizedOperation", "You are not authorized", "Unauthorized"),
             ("UnauthorizedOperation", "Not authorized for images: image(s) [ami-1]", "AMIAuthorizationFailure"),
+            ("AuthFailure", "Not authorized for images: [ami-1]", "AMIAuthorizationFailure"),
+            ("InsufficientCidrBlocks", "", "InsufficientFreeAddressesInSubnet"),
             ("InvalidParameter", networks, "SecurityGroupSubnetVPCMismatch"),
             ("InvalidParameterValue", profile, "InstanceProfileNameInvalid"),
             ("NoSuchEntity", "Instance profile x not found", "InstanceProfileNameInvalid"),

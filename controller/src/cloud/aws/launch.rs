@@ -59,12 +59,12 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
         return Err(not_ready("its placement group is not there"));
     }
     let placement = placement.map(|group| place(group, order.claim));
-    let template = class::template(&order.class.spec, family, placement);
+    let template = class::template(&order.class.spec, family, placement, aws.clients.region());
     let common = Spec { dedicated: is_dedicated(order.claim), ..template };
     let mut choices = Vec::new();
     let mut templates = BTreeMap::new();
     let tells_pods = aws.settings(&order.class.spec).tells_pods();
-    let sorted = sorted(order, &status.amis, &subnets, tells_pods);
+    let sorted = sorted(order, &status.amis, &subnets, &cluster, tells_pods);
     for (Mould { image, reservation, max_pods, prefixes, efa }, overrides) in sorted {
         let user_data = render(family, order.class, order.claim, cluster.clone(), capacity_type, max_pods)
             .map_err(|error| not_ready(&error.to_string()))?;
@@ -79,6 +79,7 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
                 (None, Some(_)) => Reservations::None,
                 (None, None) => Reservations::Any,
             },
+            spot: capacity_type == CapacityType::Spot,
             tags: tags.clone(),
             ..common.clone()
         };
@@ -255,17 +256,18 @@ struct Mould<'a> {
     reservation: Option<Taken>,
     /// How many pods the kubelet is told to take, where it must be told.
     max_pods: Option<i64>,
-    /// Whether the interface may be given prefixes.
+    /// Whether the interface is given prefixes.
     prefixes: bool,
     /// EFA interfaces, where pods ask for any.
     efa: i32,
 }
 
-/// Sorts the offerings of the first one's capacity type by the template that they need; EC2's bound on overrides cuts the dearest.
+/// Sorts the offerings of the first one's capacity type by the template that they need; EC2's bounds on templates and overrides cut the dearest.
 fn sorted<'a>(
     order: &LaunchOrder<'_>,
     images: &'a [Ami],
     subnets: &BTreeMap<String, Subnet>,
+    cluster: &ClusterFacts,
     tells_pods: bool,
 ) -> BTreeMap<Mould<'a>, Vec<Override>> {
     let mut sorted: BTreeMap<Mould<'_>, Vec<Override>> = BTreeMap::new();
@@ -280,11 +282,13 @@ fn sorted<'a>(
         let Some(kind) = order.catalogue.get(&offering.instance_type) else { continue };
         let Some(image) = class::image_of(images, kind) else { continue };
         let pods = kind.capacity.get(resources::PODS).units();
-        let hypervisor = kind.labels.get(labels::INSTANCE_HYPERVISOR).and_then(|names| names.first());
-        let prefixes = class::wants_prefixes(&order.class.spec) && hypervisor.is_none_or(|name| &**name != "xen");
+        let prefixes = class::takes_prefixes(&order.class.spec, cluster, kind);
         let efa = if wants_efa { kind.capacity.get(resources::AWS_EFA).units() } else { 0 };
         let efa = i32::try_from(efa).unwrap_or(i32::MAX);
         let mould = Mould { image: &image.id, reservation, max_pods: tells_pods.then_some(pods), prefixes, efa };
+        if sorted.len() == fleet::MAX_TEMPLATES && !sorted.contains_key(&mould) {
+            continue;
+        }
         sorted.entry(mould).or_default().push(Override {
             instance_type: offering.instance_type.to_string(),
             subnet_id: subnet.id.clone(),
@@ -368,7 +372,8 @@ fn kubelet(class: &Ec2NodeClass) -> Map<String, Value> {
 mod tests {
     use karp_domain::api::{AmiRequirement, RequirementSpec};
     use karp_domain::catalogue::{
-        CapacityReservation, InstanceType, NodeSettings, Price, PriceSource, Zone, builtin_type, reserved_offerings,
+        CapacityReservation, InstanceFacts, InstanceType, NodeSettings, Price, PriceSource, Zone, builtin,
+        builtin_type, overhead, reserved_offerings,
     };
     use karp_domain::requirement::Operator;
 
@@ -422,7 +427,7 @@ mod tests {
         let facts = offerings.iter().filter_map(|o| builtin_type(&o.instance_type));
         let catalogue = Catalogue::estimated(facts, &[], settings);
         let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings, catalogue: &catalogue };
-        sorted(&order, images, subnets, settings.tells_pods())
+        sorted(&order, images, subnets, &ClusterFacts::default(), settings.tells_pods())
     }
 
     #[test]
@@ -486,6 +491,25 @@ mod tests {
         assert_eq!(request(&[&plain[..1], &blocks[1..]].concat()), ["cr-1"], "never of two kinds");
         let even = [held("cr-1", Plain, "a", 2), held("cr-2", Plain, "a", 2)];
         assert_eq!(request(&even), ["cr-1"]);
+    }
+
+    #[test]
+    fn a_request_names_no_more_templates_than_ec2_takes() {
+        let images = [image("ami-amd", "amd64"), image("ami-arm", "arm64")];
+        let subnet = Subnet { id: "subnet-a".to_owned(), zone: "a".to_owned(), zone_id: None };
+        let subnets = BTreeMap::from([("a".to_owned(), subnet)]);
+        let settings = NodeSettings { reserved_enis: 1, ..NodeSettings::default() };
+        let told = |facts: &'static InstanceFacts| ((facts.arch, overhead::max_pods(facts, &settings)), facts);
+        let kinds: BTreeMap<_, _> = builtin().iter().map(told).collect();
+        assert!(
+            kinds.len() > fleet::MAX_TEMPLATES,
+            "each of these is told another number of pods, or has another image"
+        );
+        let offerings: Vec<_> =
+            kinds.values().map(|facts| offering(&facts.name, "a", CapacityType::OnDemand)).collect();
+        let sorted = sorted_by(&offerings, &images, &subnets, &settings);
+        let first = sorted.values().flatten().any(|one| one.instance_type == *offerings[0].instance_type);
+        assert_eq!((sorted.len(), first), (fleet::MAX_TEMPLATES, true), "the best ones stay");
     }
 
     #[test]

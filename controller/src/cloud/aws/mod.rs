@@ -41,7 +41,7 @@ use karp_domain::api::{
     Ami, AmiSelectorTerm, CapacityReservation, Ec2NodeClass, Ec2NodeClassSpec, NodeClaim, PlacementGroupSelector,
     Subnet, labels,
 };
-use karp_domain::catalogue::{CapacityType, Catalogue, InstanceType, NodeSettings, Zone};
+use karp_domain::catalogue::{CapacityType, Catalogue, NodeSettings, Zone};
 use karp_domain::interruption::Health;
 use karp_domain::price_file::PriceFile;
 use karp_domain::user_data::ClusterFacts;
@@ -231,24 +231,6 @@ impl Aws {
             vm_memory_overhead_permille: self.memory_permille,
             ..NodeSettings::from_class(spec)
         }
-    }
-
-    /// Returns the cheapest type without accelerators that a class can launch: its image is the least likely to need a bigger disk.
-    async fn plain_type(&self, class: &Ec2NodeClass, resolved: &Resolved) -> Result<Option<Arc<InstanceType>>, Error> {
-        let reservations = resolved.capacity_reservations.as_deref().unwrap_or_default();
-        let key = self.key(class, &resolved.subnets, resolved.amis.clone(), reservations).await?;
-        let catalogue = self.market.catalogue(&class.name_any(), key).await?;
-        let accelerated = [labels::INSTANCE_GPU_COUNT, labels::INSTANCE_ACCELERATOR_COUNT];
-        // what is reserved comes and goes with each launch
-        let bought = |kind: &InstanceType| {
-            let open = kind.offerings.iter().filter(|one| one.available && one.reservation.is_none());
-            open.map(|one| one.price).min()
-        };
-        let rank = |kind: &&Arc<InstanceType>| {
-            (accelerated.iter().any(|label| kind.labels.contains_key(*label)), bought(kind), kind.name.clone())
-        };
-        let sold = catalogue.types().iter().filter(|kind| bought(kind).is_some());
-        Ok(sold.min_by_key(rank).cloned())
     }
 
     async fn queue(&self) -> Result<Option<&Queue>, Error> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karp_aws::prices::{self, Prices};
-use karp_aws::{Clients, Error};
+use karp_aws::{Clients, Error, Retry};
 use karp_domain::catalogue::CapacityType;
 
 use super::super::Store;
@@ -17,6 +17,8 @@ use super::fresh::Fresh;
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// After a renewal of which a part failed the next one waits this long.
 const RETRY: Duration = Duration::from_secs(60);
+/// The same where AWS refused that part: somebody must give the right first, or has a moment ago, and IAM has not spread it yet.
+const REFUSED: Duration = Duration::from_secs(15 * 60);
 /// How long the first look may take where nothing was kept, since all plans wait for it: a region's some 1,400 types are 15 pages of the price
 /// list and 9 of the spot history, at about a second each.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
@@ -90,6 +92,7 @@ impl Source {
         };
         let spot = prices::spot(&self.clients);
         let (on_demand, spot) = futures::join!(within(limit, on_demand), within(limit, spot));
+        let refused = (is_refused(&on_demand, spot.is_ok()), is_refused(&spot, false));
         let (on_demand, good) = newer("on-demand", on_demand, &previous.on_demand);
         let (spot, also_good) = newer("spot", spot, &previous.spot);
         let mut read = previous.read;
@@ -108,7 +111,12 @@ impl Source {
         {
             store.write(&found).await;
         }
-        let wait = if limit.is_some() { Duration::ZERO } else { RETRY };
+        let only_refused = (good || refused.0) && (also_good || refused.1);
+        let wait = match limit {
+            _ if only_refused => REFUSED,
+            Some(_) => Duration::ZERO,
+            None => RETRY,
+        };
         *self.locked() = Last { prices: Some(found.clone()), again: (!whole).then_some(wait) };
         found
     }
@@ -126,6 +134,16 @@ async fn within<T>(limit: Option<Duration>, answer: impl Future<Output = Result<
         let message = format!("no whole answer within {limit:?}");
         Err(Error::Unreachable { action: "reading prices", message })
     })
+}
+
+/// Says whether an answer stays as it is until somebody changes rights. Credentials that AWS does not take may be good in a moment, unless EC2
+/// takes them: those of another partition (GovCloud) are unknown where the price list is.
+fn is_refused<T>(answer: &Result<T, Error>, ec2_takes_them: bool) -> bool {
+    match answer {
+        Ok(_) => false,
+        Err(Error::Credentials { .. }) => ec2_takes_them,
+        Err(error) => error.retry() == Retry::OnSpecChange && !error.may_pass(),
+    }
 }
 
 /// Says whether prices are kept for the next start: new ones of one kind, too, but never beside none of the other that could not be read,
@@ -170,6 +188,23 @@ mod tests {
         assert!(!is_worth_keeping(&both, false, false), "nothing is new");
         assert!(!is_worth_keeping(&one, false, true), "what a former process kept may be better than nothing");
         assert!(is_worth_keeping(&one, true, true), "the price list has none, or there is no way to it");
+    }
+
+    #[test]
+    fn a_refusal_is_no_reason_to_ask_every_minute() {
+        let refused = |code: &str, ec2_takes_them| {
+            is_refused::<u8>(&Err(Error::from_code("pricing:GetProducts", code, String::new())), ec2_takes_them)
+        };
+        assert!(refused("AccessDeniedException", false), "no right to it");
+        assert!(
+            refused("UnrecognizedClientException", true),
+            "EC2 takes the credentials: they are of another partition"
+        );
+        assert!(!refused("ExpiredTokenException", false), "nobody takes them now");
+        assert!(!refused("ThrottlingException", true) && !refused("InternalServiceError", true));
+        let cut = |status| Err(Error::NotImplemented { action: "pricing:GetProducts", status });
+        assert!(!is_refused::<u8>(&cut(500), true) && is_refused::<u8>(&cut(403), true));
+        assert!(!is_refused(&Ok(1), true), "nothing is refused");
     }
 
     #[tokio::test]

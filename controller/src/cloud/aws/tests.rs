@@ -431,6 +431,10 @@ async fn each_thing_that_a_class_lacks_has_its_condition_and_reason() {
     let role = |name: &str| serde_json::json!({ "role": name, "instanceProfile": null });
     let group = serde_json::json!({ "placementGroupSelector": { "name": "reasons" } });
     let same = || serde_json::json!({});
+    refuse("RunInstances", "barred-family", denied).await;
+    let barred = Ec2NodeClass::new("barred-family", good.spec.clone());
+    let problems = aws.resolve(&barred).await.expect("resolved").problems;
+    assert!(problems.is_empty(), "a policy may bar one family of types and no other: {problems:?}");
     // the class, in which fields it is not like a good one, the call of it that fails, and what is said
     for (name, fields, call, condition, reason) in [
         ("no-fleet", same(), Some(("CreateFleet", denied)), VALIDATION_SUCCEEDED, "CreateFleetAuthCheckFailed"),
@@ -499,7 +503,10 @@ async fn each_thing_that_a_class_lacks_has_its_condition_and_reason() {
         let mut class = Ec2NodeClass::new(name, serde_json::from_value(spec).expect("a spec"));
         class.metadata.uid = Some(name.to_owned());
         if let Some((action, code)) = call {
-            refuse(action, name, code).await;
+            let times = if action == "RunInstances" { validation::FAMILIES } else { 1 };
+            for _ in 0..times {
+                refuse(action, name, code).await;
+            }
         }
         let problems = aws.resolve(&class).await.expect("resolved").problems;
         let said: BTreeMap<_, _> =
@@ -637,7 +644,10 @@ async fn nodes_of_an_ipv6_cluster_have_an_address_of_its_family_and_are_told_its
     let services = "fd30:1c53:5f8a::/108";
     let ipv6 = |cluster: &mut eks::Cluster| (cluster.ipv6, cluster.service_cidr) = (true, Some(services.to_owned()));
     let Some(aws) = provider_of("ipv6", ipv6).await else { return };
-    let class = class(&aws, "ipv6").await;
+    let mut class = class(&aws, "ipv6").await;
+    class.spec.ip_prefix_count = Some(1);
+    let problems = aws.resolve(&class).await.expect("resolved").problems;
+    assert!(problems.is_empty(), "{problems:?}");
     let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
     let catalogue = aws.catalogue(&class).await.expect("a catalogue");
     let claim = claim("default-ipv6");
@@ -645,6 +655,7 @@ async fn nodes_of_an_ipv6_cluster_have_an_address_of_its_family_and_are_told_its
     let prepared = aws.prepare(&order).await.expect("prepared");
     for said in templates_of(&aws, &prepared).await {
         assert_eq!((said.ipv6_addresses, said.primary_ipv6), (Some(1), Some(true)));
+        assert_eq!((said.ipv4_prefixes, said.ipv6_prefixes), (None, None), "EC2 gives an address or prefixes");
         assert!(said.user_data.contains(services), "{}", said.user_data);
     }
     let launched = aws.launch(&prepared, Token::free()).await.expect("launched").instance;

@@ -1,12 +1,15 @@
 //! Whether a node class can launch at all: user data that renders, and dry runs of the three calls.
 
-use std::sync::PoisonError;
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karp_aws::launch_template::{Placement, Spec};
 use karp_aws::{Error, dry_run};
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimSpec, conditions};
-use karp_domain::catalogue::CapacityType;
+use karp_domain::api::conditions::{self, ConditionStatus};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimSpec, labels};
+use karp_domain::catalogue::{CapacityType, InstanceType};
 use karp_domain::user_data::{ClusterFacts, Error as UserDataError};
 use kube::ResourceExt;
 
@@ -17,6 +20,14 @@ use crate::cloud::{CloudError, Problem, Resolved};
 pub const LIFETIME: Duration = Duration::from_secs(1800);
 /// A fresh instance profile takes some seconds until EC2 knows it.
 const PROPAGATION: Duration = Duration::from_secs(5);
+/// What a dry run did not find is looked for again so soon: it may have been made a moment ago, or be gone since it was looked up.
+const UNSEEN: Duration = Duration::from_secs(10);
+/// What is not found for long is looked for this seldom.
+const UNSEEN_FOR_LONG: Duration = Duration::from_secs(300);
+/// Families of types that are asked for before a missing right is held against a class: a policy may bar one and no other.
+pub(super) const FAMILIES: usize = 3;
+/// Karpenter's word for a missing right to run instances.
+const NO_RIGHT_TO_RUN: &str = "RunInstancesAuthCheckFailed";
 /// The pool that dry runs are tagged with: the controller's policy wants some.
 const NO_POOL: &str = "karp-validation";
 
@@ -85,21 +96,25 @@ async fn rights(
     else {
         return Ok(());
     };
-    let Some(kind) = aws.plain_type(class, resolved).await? else { return Ok(()) };
-    let instance_type = kind.name.to_string();
+    let kinds = plain_types(aws, class, resolved).await?;
     let family = class::family(&class.spec)?;
     let group = aws.placement_group(class).await?;
     let placement = group.map(|group| Placement { group: group.id, partition: None });
-    let image = class::image_of(&resolved.amis, &kind).unwrap_or(image);
-    let spec = Spec {
-        image_id: image.id.clone(),
+    let common = Spec {
         instance_profile: profile.clone(),
         user_data,
         security_group_ids: resolved.security_groups.iter().map(|group| group.id.clone()).collect(),
-        interface: class::interface(&class.spec, cluster, class::wants_prefixes(&class.spec), 0),
         tags: class::tags(&aws.cluster_name, class, NO_POOL),
-        ..class::template(&class.spec, family, placement)
+        ..class::template(&class.spec, family, placement, aws.clients.region())
     };
+    let launch = |kind: &Arc<InstanceType>| {
+        let image = class::image_of(&resolved.amis, kind).unwrap_or(image);
+        let prefixes = class::takes_prefixes(&class.spec, cluster, kind);
+        let interface = class::interface(&class.spec, cluster, prefixes, 0);
+        (Spec { image_id: image.id.clone(), interface, ..common.clone() }, kind.name.to_string())
+    };
+    let launches: Vec<(Spec, String)> = kinds.iter().map(launch).collect();
+    let Some((spec, instance_type)) = launches.first() else { return Ok(()) };
     let question = (spec.name(), instance_type.clone(), subnet.id.clone());
     let answer = aws
         .validated
@@ -108,7 +123,7 @@ async fn rights(
             &question,
             |_| true,
             || async {
-                match ask(aws, &spec, &instance_type, &subnet.id).await {
+                match ask(aws, &launches, &subnet.id).await {
                     Ok(()) => Ok(None),
                     Err(denial) => denial.lasting().map(Some),
                 }
@@ -123,9 +138,54 @@ async fn rights(
             resolved.problems.push(problem("InstanceProfileNotFound", error.to_string()));
             resolved.look_again = Some(PROPAGATION);
         }
+        Err(error) if error.is_not_found() => {
+            let name = class.name_any();
+            aws.subnets.forget(&name);
+            aws.groups.forget(&name);
+            aws.images.forget(&name);
+            aws.placements.forget(&name);
+            resolved.problems.push(problem(failure::reason(&error), error.to_string()));
+            resolved.look_again = Some(unseen_for(class, Timestamp::now()));
+        }
         Err(error) => return Err(error.into()),
     }
     Ok(())
+}
+
+/// How long until what was not found is looked for again: as long as the class has not been valid, within bounds.
+fn unseen_for(class: &Ec2NodeClass, now: Timestamp) -> Duration {
+    let conditions = class.status.iter().flat_map(|status| &status.conditions);
+    let failed =
+        conditions.filter(|one| one.kind == conditions::VALIDATION_SUCCEEDED && one.status == ConditionStatus::False);
+    let lasted = failed.map(|one| now.duration_since(one.last_transition_time)).next().unwrap_or_default();
+    Duration::try_from(lasted).unwrap_or_default().clamp(UNSEEN, UNSEEN_FOR_LONG)
+}
+
+/// Returns the cheapest types of some families that a class can launch, those without accelerators first: their images are the least likely
+/// to need a bigger disk.
+async fn plain_types(aws: &Aws, class: &Ec2NodeClass, resolved: &Resolved) -> Result<Vec<Arc<InstanceType>>, Error> {
+    let reservations = resolved.capacity_reservations.as_deref().unwrap_or_default();
+    let key = aws.key(class, &resolved.subnets, resolved.amis.clone(), reservations).await?;
+    let catalogue = aws.market.catalogue(&class.name_any(), key).await?;
+    Ok(cheapest_of_families(catalogue.types()))
+}
+
+fn cheapest_of_families(types: &[Arc<InstanceType>]) -> Vec<Arc<InstanceType>> {
+    let accelerated = [labels::INSTANCE_GPU_COUNT, labels::INSTANCE_ACCELERATOR_COUNT];
+    // what is reserved comes and goes with each launch
+    let bought = |kind: &InstanceType| {
+        let open = kind.offerings.iter().filter(|one| one.available && one.reservation.is_none());
+        open.map(|one| one.price).min()
+    };
+    let rank = |kind: &Arc<InstanceType>| {
+        (accelerated.iter().any(|label| kind.labels.contains_key(*label)), bought(kind), kind.name.clone())
+    };
+    let mut sold: Vec<Arc<InstanceType>> = types.iter().filter(|kind| bought(kind).is_some()).cloned().collect();
+    sold.sort_by_cached_key(rank);
+    let family = |kind: &Arc<InstanceType>| kind.name.split('.').next().map(str::to_owned);
+    let mut families = BTreeSet::new();
+    sold.retain(|kind| families.len() < FAMILIES && families.insert(family(kind)));
+    sold
 }
 
 /// A dry run that did not succeed.
@@ -135,16 +195,21 @@ struct Denial {
 }
 
 impl Denial {
-    /// Returns the problem that stands until the class or the rights change; else the error, worth another try.
+    /// Returns the problem that stands until the class or the rights change; else the error, worth another try. What is not found may be seen in
+    /// a moment.
     fn lasting(self) -> Result<Problem, Error> {
         if is_unknown_profile(&self.error) {
             return Err(self.error);
         }
         match &self.error {
+            // the call may be made, the image is somebody else's
+            Error::NotAuthorized { .. } if failure::reason(&self.error) == failure::IMAGE_NOT_SHARED => {
+                Ok(problem(failure::IMAGE_NOT_SHARED, self.error.to_string()))
+            }
             Error::NotAuthorized { action, .. } => {
                 Ok(problem(self.reason, format!("the controller may not call {action}: {}", self.error)))
             }
-            Error::InvalidRequest { .. } | Error::NotFound { .. } | Error::LimitExceeded { .. } => {
+            Error::InvalidRequest { .. } | Error::LimitExceeded { .. } => {
                 Ok(problem(failure::reason(&self.error), self.error.to_string()))
             }
             _ => Err(self.error),
@@ -152,15 +217,23 @@ impl Denial {
     }
 }
 
-async fn ask(aws: &Aws, spec: &Spec, instance_type: &str, subnet: &str) -> Result<(), Denial> {
+/// Asks whether the first of these could be launched, each a template with a type. Where only the right to run an instance of it is missing,
+/// any of the others will do.
+async fn ask(aws: &Aws, launches: &[(Spec, String)], subnet: &str) -> Result<(), Denial> {
     let denied = |reason| move |error| Denial { reason, error };
+    let Some((spec, _)) = launches.first() else { return Ok(()) };
     dry_run::create_fleet(&aws.clients, &spec.tags).await.map_err(denied("CreateFleetAuthCheckFailed"))?;
     dry_run::create_launch_template(&aws.clients, spec).await.map_err(denied("CreateLaunchTemplateAuthCheckFailed"))?;
-    match dry_run::run_instances(&aws.clients, spec, instance_type, subnet).await {
-        // Another type or zone would do: what this asks is whether the caller may.
-        Err(Error::InsufficientCapacity { .. }) => Ok(()),
-        answer => answer.map_err(denied("RunInstancesAuthCheckFailed")),
+    let mut denial = None;
+    for (spec, instance_type) in launches {
+        match dry_run::run_instances(&aws.clients, spec, instance_type, subnet).await {
+            // Another type or zone would do: what this asks is whether the caller may.
+            Err(Error::InsufficientCapacity { .. }) => return Ok(()),
+            Err(error @ Error::NotAuthorized { .. }) => denial = denial.or(Some(error)),
+            answer => return answer.map_err(denied(NO_RIGHT_TO_RUN)),
+        }
     }
+    denial.map_or(Ok(()), |error| Err(denied(NO_RIGHT_TO_RUN)(error)))
 }
 
 fn is_unknown_profile(error: &Error) -> bool {
@@ -169,13 +242,44 @@ fn is_unknown_profile(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use karp_domain::api::Ec2NodeClassSpec;
+    use karp_domain::catalogue::{NodeSettings, Zone, builtin_type, offerings};
+
     use super::*;
 
     fn denial(code: &str, message: &str) -> Denial {
-        Denial {
-            reason: "RunInstancesAuthCheckFailed",
-            error: Error::from_code("ec2:RunInstances", code, message.to_owned()),
-        }
+        Denial { reason: NO_RIGHT_TO_RUN, error: Error::from_code("ec2:RunInstances", code, message.to_owned()) }
+    }
+
+    #[test]
+    fn the_cheapest_of_three_families_are_asked_for() {
+        let zones = [Zone::new("a", "")];
+        let kinds = ["g5.xlarge", "m7i.large", "m7i.xlarge", "r7i.large", "t3.nano", "c7i.large"].map(|name| {
+            let facts = builtin_type(name).expect("a type");
+            let sold = offerings(facts, &zones, |_, _| None);
+            Arc::new(InstanceType::from_facts(facts, &NodeSettings::default(), sold))
+        });
+        let names = |kinds: &[Arc<InstanceType>]| -> Vec<String> {
+            cheapest_of_families(kinds).iter().map(|kind| kind.name.to_string()).collect()
+        };
+        assert_eq!(names(&kinds), ["t3.nano", "c7i.large", "m7i.large"]);
+        assert_eq!(names(&kinds[..3]), ["m7i.large", "g5.xlarge"], "with accelerators where there is nothing else");
+    }
+
+    #[test]
+    fn what_stays_away_is_looked_for_less_and_less_often() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let after = |seconds: i64, status: ConditionStatus| {
+            let mut class = Ec2NodeClass::new("c", Ec2NodeClassSpec::default());
+            let since = now - jiff::SignedDuration::from_secs(seconds);
+            let all = &mut class.status.get_or_insert_default().conditions;
+            conditions::set(all, conditions::VALIDATION_SUCCEEDED, status, "r", "m", since);
+            unseen_for(&class, now).as_secs()
+        };
+        assert_eq!(unseen_for(&Ec2NodeClass::new("c", Ec2NodeClassSpec::default()), now), UNSEEN);
+        assert_eq!([0, 25, 3600].map(|seconds| after(seconds, ConditionStatus::False)), [10, 25, 300]);
+        assert_eq!(after(3600, ConditionStatus::True), 10, "it was found until now");
+        assert_eq!(after(-60, ConditionStatus::False), 10, "a clock went back");
     }
 
     #[test]
@@ -183,7 +287,11 @@ mod tests {
         let reason = |code: &str, message: &str| denial(code, message).lasting().ok().map(|problem| problem.reason);
         assert_eq!(reason("UnauthorizedOperation", "").as_deref(), Some("RunInstancesAuthCheckFailed"));
         assert_eq!(reason("InvalidAMIID.Malformed", "").as_deref(), Some("InvalidAMIID"));
+        let foreign = denial("AuthFailure", "Not authorized for images: [ami-1]").lasting().expect("it lasts");
+        assert_eq!(foreign.reason, "AMIAuthorizationFailure");
+        assert!(!foreign.message.contains("may not call"), "{}", foreign.message);
         assert_eq!(reason("RequestLimitExceeded", ""), None);
+        assert_eq!(reason("InvalidGroup.NotFound", ""), None, "made a moment ago, or gone since it was looked up");
         let unknown = "Value (x) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name";
         assert_eq!(reason("InvalidParameterValue", unknown), None, "EC2 may learn of it in a moment");
     }

@@ -107,6 +107,14 @@ fn other_kinds_are_decided_on_as_before_and_tell_nothing_else() {
     let source = redacted.spec.source.persistent_volume_name;
     assert_eq!((redacted.spec.node_name.as_str(), source.as_deref()), ("n1", Some("pv")));
 
+    let conditions = status()["conditions"].clone();
+    let budget: policy::PodDisruptionBudget = typed(
+        json!({"metadata": meta(), "spec": {"selector": {"matchLabels": {"app": "x"}}},
+        "status": {"currentHealthy": 2, "desiredHealthy": 1, "disruptionsAllowed": 1, "expectedPods": 2, "conditions": conditions}}),
+    );
+    keeps_no_secret(&budget.clone().redacted());
+    assert_eq!(cluster::PodBudget::from_kube(&budget.clone().redacted()), cluster::PodBudget::from_kube(&budget));
+
     let class: storage::StorageClass = typed(json!({"metadata": meta(), "provisioner": "ebs.csi.aws.com",
         "parameters": {"key": SECRET}, "volumeBindingMode": "WaitForFirstConsumer"}));
     keeps_no_secret(&class.clone().redacted());

@@ -76,8 +76,9 @@ async fn handle(context: &Context, returning: &Mutex<Returning>, queued: QueueMe
             continue;
         };
         if let Err(error) = act(context, &message, notice, &claim).await {
+            // the others that it is about have no time to wait for this one
             tracing::warn!(NodeClaim.name = claim.name_any(), %error, "handling an interruption, it will come again");
-            return None;
+            kept = true;
         }
     }
     (!kept).then_some(queued.receipt)
@@ -275,4 +276,40 @@ fn rehoused(context: &Context, node: &str) -> bool {
     let pods = context.stores.pods.on_node(node);
     let is_ready = |claim: &str| context.stores.claim(claim).is_some_and(|claim| lifecycle::is_ready(&claim));
     context.plans.last().home(node, pods.iter().map(|pod| &pod.key), is_ready).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Server, status};
+    use super::*;
+
+    #[tokio::test]
+    async fn a_claim_that_cannot_be_written_keeps_no_other_of_its_message() {
+        let ids = ["i-0a", "i-0b"];
+        let server = Server::of(ids.map(|id| {
+            let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+            json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": id, "uid": id },
+                "spec": { "requirements": [], "nodeClassRef": class },
+                "status": { "providerID": format!("aws:///us-east-1a/{id}") },
+            })
+        }));
+        let context = server.context().await;
+        server.answer("PATCH nodeclaims/i-0a", Some(422), status(422, "Invalid"));
+        let detail = json!({
+            "service": "EC2", "eventTypeCategory": "scheduledChange",
+            "affectedEntities": ids.map(|id| json!({ "entityValue": id })),
+        });
+        let body = json!({ "source": "aws.health", "detail-type": "AWS Health Event", "detail": detail }).to_string();
+        let message = || QueueMessage { id: "m".to_owned(), receipt: "r".to_owned(), body: body.clone() };
+        let returning = Mutex::default();
+        assert_eq!(handle(&context, &returning, message()).await, None, "it comes again");
+        let recalled = |id: &str| {
+            let claim = server.get(&format!("nodeclaims/{id}"));
+            !claim["metadata"]["annotations"][labels::INTERRUPTED_AT].is_null()
+        };
+        assert_eq!(ids.map(recalled), [false, true]);
+        assert_eq!(handle(&context, &returning, message()).await.as_deref(), Some("r"));
+        assert_eq!(ids.map(recalled), [true, true]);
+    }
 }

@@ -65,6 +65,19 @@ async fn pods_are_listed_before_the_steps_to_the_end_and_not_while_volumes_are_w
 }
 
 #[tokio::test]
+async fn a_node_that_is_kept_off_is_not_asked_for_at_each_look() {
+    let mut node = leaving();
+    node["spec"]["taints"] = json!([effect::disrupted_taint()]);
+    node["metadata"]["labels"] = json!({ (labels::EXCLUDE_FROM_BALANCERS): "karpenter" });
+    let server = Server::of([node, pod()]);
+    let context = server.context().await;
+    look(&context).await;
+    look(&context).await;
+    assert_eq!(["GET nodes/n", "PATCH nodes/n"].map(|what| server.asked(what)), [0, 0]);
+    assert_eq!(server.asked("POST pods/web/eviction"), 2, "it drains");
+}
+
+#[tokio::test]
 async fn a_drain_that_a_budget_holds_up_names_it() {
     let budget = json!({
         "kind": "PodDisruptionBudget", "metadata": { "name": "held", "namespace": "shop" },

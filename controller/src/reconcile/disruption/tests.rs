@@ -1,0 +1,98 @@
+//! What a command remembers, and what is left when it is taken back.
+
+use futures::FutureExt as _;
+
+use super::super::testing::Server;
+use super::*;
+
+fn command() -> Command {
+    let candidate = Candidate { claim: "a".into(), uid: "u".into(), node: None, pool: "p".into(), price: None };
+    Command {
+        cause: Cause::Empty,
+        candidates: vec![candidate],
+        placements: Vec::new(),
+        replacements: Vec::new(),
+        origin: None,
+    }
+}
+
+#[test]
+fn commands_are_remembered_while_they_run() {
+    let command = command();
+    let running = Running::default();
+    running.add(&command);
+    assert!(running.contains("a") && !running.contains("b") && !running.ends(&command));
+    for cause in [Cause::Expired, Cause::Unhealthy] {
+        let forced = Command { cause, ..command.clone() };
+        assert!(!running.ends(&forced), "force does not wait for another command");
+        running.add(&forced);
+        assert!(running.ends(&forced), "once is enough");
+    }
+    running.remove(&command);
+    assert!(!running.contains("a"));
+}
+
+#[tokio::test]
+async fn a_command_that_panics_frees_its_nodes() {
+    let context = Server::default().context().await;
+    context.running.add(&command());
+    let run = Run(context.clone(), command());
+    let mut commands = JoinSet::new();
+    commands.spawn(async move {
+        let _run = run;
+        panic!("a fault");
+    });
+    assert!(commands.join_next().await.expect("one").expect_err("it panicked").is_panic());
+    assert!(!context.running.contains("a"));
+    assert!(context.disrupt.notified().now_or_never().is_some(), "a pass is asked for");
+}
+
+#[tokio::test]
+async fn a_replacement_that_waits_for_a_device_may_have_pods() {
+    let claim = |name: &str| {
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": name, "uid": name },
+            "spec": { "requirements": [], "nodeClassRef": class },
+            "status": { "providerID": format!("aws:///a/i-{name}") },
+        })
+    };
+    let node = |name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "uid": format!("node-{name}") },
+            "spec": { "providerID": format!("aws:///a/i-{name}") },
+        })
+    };
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web", "namespace": "default", "uid": "web" },
+        "spec": { "nodeName": "busy", "containers": [{ "name": "c", "image": "pause" }] },
+        "status": { "phase": "Running" },
+    });
+    let server = Server::of([claim("busy"), claim("idle"), claim("new"), node("busy"), node("idle"), pod]);
+    let context = server.context().await;
+    assert_eq!(["busy", "idle", "new", "never"].map(|name| has_pods(&context, name)), [true, false, false, false]);
+}
+
+#[tokio::test]
+async fn a_replacement_that_no_watch_has_shown_is_taken_back_by_its_name() {
+    let server = Server::default();
+    let context = server.context().await;
+    let made = |name: &str| {
+        let metadata = json!({ "name": name, "uid": name, "annotations": { (labels::REPLACES): "{}" } });
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let spec = json!({ "requirements": [], "nodeClassRef": class });
+        json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": metadata, "spec": spec })
+    };
+    // made after the caches were filled; of the last one the creation was not answered, and it never came to be
+    server.put(made("b"));
+    server.put(made("c"));
+    let names: Vec<Arc<str>> = ["b", "never"].map(Arc::from).into();
+    roll_back(&context, &command(), Replacements::Delete(&names), &Failure::ReplacementGone).await;
+    assert_eq!(server.asked("GET nodeclaims/b"), 1);
+    assert_eq!(server.asked("DELETE nodeclaims/b"), 1);
+    assert_eq!(server.asked("GET nodeclaims/never"), 1);
+    assert_eq!(server.asked("DELETE nodeclaims/never"), 0);
+    take_back(&context, Replacements::Keep(&["c".into()])).await;
+    assert_eq!(server.asked("DELETE nodeclaims/c"), 0, "one that is under way stays");
+    assert_eq!(server.get("nodeclaims/c")["metadata"]["annotations"], json!({}), "and is made for nothing any more");
+}
