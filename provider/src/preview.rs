@@ -63,7 +63,7 @@ pub struct Drifting {
     /// How sure it is.
     #[serde(skip)]
     pub certainty: Certainty,
-    /// It drifts, and nothing replaces it: its pool is static, or it has none.
+    /// It drifts, and nothing replaces it: it has no pool.
     #[serde(skip)]
     pub stays: bool,
     /// Its `terminationGracePeriod` ends its pods whatever they ask for.
@@ -92,6 +92,8 @@ pub struct Impact {
     pub changed: Vec<String>,
     /// What the nodes have more of than the pool's limits allow.
     pub over_limit: Vec<String>,
+    /// How many nodes a static pool is to have, and how many of its nodes stay, where the two differ.
+    pub resized: Option<(u64, u32)>,
     /// Why it is not known what blocks the nodes.
     pub unchecked: Option<String>,
 }

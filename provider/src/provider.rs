@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use karp_aws::config::Settings;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use tfplugin::schema::validate;
 use tfplugin::{
     Attribute, DataSource, Diagnostics, EphemeralResource, Function, Provider, Resource, Schema, Type, Value,
@@ -17,7 +17,7 @@ use tfplugin::{
 
 pub use self::aws::Accounts;
 pub use self::kubernetes::{Exec, Kubernetes};
-use crate::aws::tags::{CLUSTER_KEY, Ignored, Tags};
+use crate::aws::tags::{CLUSTER_KEY, Ignored, Tags, valid_tags};
 use crate::cluster_token::ClusterToken;
 use crate::session::Session;
 use crate::{data_sources, functions, resources};
@@ -93,7 +93,8 @@ struct Block {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct TagsBlock {
-    tags: Option<Tags>,
+    #[serde(deserialize_with = "without_nulls")]
+    tags: Tags,
 }
 
 impl Model {
@@ -115,7 +116,7 @@ impl Model {
         }
         let block: Block = tfplugin::from_value(&known)?;
         let aws: aws::Block = tfplugin::from_value(&known)?;
-        let cluster_name = block.cluster_name.filter(|name| !name.is_empty());
+        let cluster_name = given(block.cluster_name);
         let cluster_name = if unknown.contains_key(&Part::ClusterName) {
             None
         } else {
@@ -123,7 +124,7 @@ impl Model {
         };
         let nowhere = cluster_name.is_none() && !unknown.contains_key(&Part::ClusterName);
         let kubernetes = match block.kubernetes {
-            Some(given) => Some(given.with_environment(environment)),
+            Some(block) => Some(block.with_environment(environment)),
             None if nowhere => {
                 Some(Kubernetes::default().with_environment(environment)).filter(Kubernetes::has_address)
             }
@@ -134,7 +135,7 @@ impl Model {
             accounts: tfplugin::from_value(&known)?,
             cluster_name,
             kubernetes,
-            default_tags: block.default_tags.and_then(|block| block.tags).unwrap_or_default(),
+            default_tags: block.default_tags.unwrap_or_default().tags,
             ignore_tags: block.ignore_tags.unwrap_or_default(),
             offline_plan: block.offline_plan.unwrap_or_default(),
             adopt_existing: block.adopt_existing.unwrap_or_default(),
@@ -147,6 +148,27 @@ impl Model {
     pub fn unknown(&self, part: Part) -> Option<&'static str> {
         self.unknown.get(&part).copied()
     }
+}
+
+/// Reads a map of texts. An element that is null is left out: so comes a variable that nobody set.
+fn without_nulls<'de, D: Deserializer<'de>>(given: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let given = BTreeMap::<String, Option<String>>::deserialize(given)?;
+    Ok(given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
+}
+
+/// Takes a text that is empty for one that is left out, as hashicorp/aws and hashicorp/kubernetes do: modules hand such ones through.
+fn given(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+/// Says whether a text or an object is given, whatever the apply tells of what is unknown.
+fn says(value: &Value) -> bool {
+    value.is_known() && may_say(value)
+}
+
+/// Says whether a text or an object is given, or may be: what is unknown may turn out to be null.
+fn may_say(value: &Value) -> bool {
+    !value.is_null() && value.as_str() != Some("")
 }
 
 /// Answers from the environment of this process.
@@ -207,9 +229,12 @@ impl Provider for Karp {
         aws::reach(aws::identity(schema))
         .attribute(
             "default_tags",
-            Attribute::nested_single([("tags", Attribute::map(Type::String).optional().describe("The tags."))])
-                .optional()
-                .describe("Tags that every AWS object of this provider gets; a resource's own `tags` win."),
+            Attribute::nested_single([(
+                "tags",
+                Attribute::map(Type::String).optional().validate(valid_tags()).describe("The tags."),
+            )])
+            .optional()
+            .describe("Tags that every AWS object of this provider gets; a resource's own `tags` win."),
         )
         .attribute("ignore_tags", ignore_tags())
         .attribute(
@@ -385,6 +410,15 @@ mod tests {
         let tags = Value::object([("tags", Value::object([("cost", "1")]))]);
         let both = Karp::default().validate(&one.with("default_tags", tags));
         assert!(!both.has_errors() && both.to_string().contains("Default tags are ignored"), "{both}");
+    }
+
+    #[test]
+    fn a_tag_without_a_value_is_left_out() {
+        let tags = Value::object([("team", Value::from("a")), ("cost", Value::Null)]);
+        let model = Model::read(&Value::object([("default_tags", Value::object([("tags", tags)]))])).unwrap();
+        assert_eq!(model.default_tags, Tags::from([("team".to_owned(), "a".to_owned())]));
+        let none = Value::object([("default_tags", Value::object([("tags", Value::Null)]))]);
+        assert!(Model::read(&none).unwrap().default_tags.is_empty());
     }
 
     #[test]

@@ -19,6 +19,7 @@ use tfplugin::{Context, Diagnostic, Diagnostics, Value};
 use tokio::sync::OnceCell;
 
 use self::home::Home;
+pub use self::home::borne;
 pub use crate::aws::clients::Aws;
 use crate::aws::tags::{self, CLUSTER_KEY, Tags};
 use crate::cluster;

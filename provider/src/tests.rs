@@ -4,6 +4,7 @@ mod acceptance;
 mod articles;
 mod chart;
 mod home;
+mod left_behind;
 mod moved;
 mod names;
 mod policies;

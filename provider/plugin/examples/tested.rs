@@ -73,10 +73,16 @@ impl Resource for File {
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let model: Model = from_value(&planned)?;
-        let pause = model.pause_seconds.unwrap_or_default();
+        let (pause, path) = (model.pause_seconds.unwrap_or_default(), model.path.clone());
         let state = self.write(model)?;
         ctx.save(state.clone());
-        ctx.sleep(Duration::from_secs(pause.unsigned_abs())).await?;
+        if let Err(stopped) = ctx.sleep(Duration::from_secs(pause.unsigned_abs())).await {
+            // as an API's answer is awaited although the run was stopped
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            std::fs::write(path + ".stopped", "")
+                .map_err(|error| Diagnostic::error("Cannot end", error.to_string()))?;
+            return Err(stopped.into());
+        }
         Ok(state)
     }
 

@@ -65,6 +65,8 @@ async fn identities_of_other_versions_are_read_or_refused() {
     let old = core.upgrade_identity(NOTE, 0, &json!({ "folder": "/f", "title": "t", "gone": "x" })).await;
     assert_eq!(old.identity.get("title").as_str(), Some("t"));
     assert_eq!(old.identity.get("scheme"), &Value::Null);
+    let none = core.upgrade_identity(NOTE, 0, &serde_json::Value::Null).await;
+    assert!(none.diagnostics.is_empty() && none.identity.is_null(), "{}", none.diagnostics);
     let newer = core.upgrade_identity(NOTE, 7, &json!({ "folder": "/f" })).await;
     assert!(newer.diagnostics.to_string().contains("newer provider"), "{}", newer.diagnostics);
 }

@@ -163,6 +163,7 @@ fn the_process_ends_when_terraform_dies() {
             assert!(begin.elapsed() < Duration::from_secs(15), "the provider outlived OpenTofu");
             std::thread::sleep(Duration::from_millis(100));
         }
+        assert!(Path::new(&stand.path("a.stopped")).exists(), "what was being applied was cut off");
     }
 }
 

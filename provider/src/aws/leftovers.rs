@@ -8,13 +8,13 @@ use karp_aws::{instance_profiles, instances, launch_template};
 use karp_domain::orphans::{Left, What};
 use tfplugin::Context;
 
-use super::wait::{settle_within, until};
+use super::wait::{detached, detached_within, until};
 use crate::report::{Failure, Kind};
 use crate::session::Aws;
 
 /// So many names of one kind are shown.
 const SHOWN: usize = 5;
-/// An interface may stay attached for a while after its instance has ended.
+/// An interface or a volume may stay attached for a while after its instance has ended.
 const DETACH: Duration = Duration::from_secs(120);
 
 /// What is left, by kind.
@@ -70,7 +70,7 @@ pub async fn sweep(aws: &Aws, ctx: &Context, cluster: &str, kinds: &BTreeSet<Wha
         match what {
             What::Instances => end(aws, ctx, &ids).await?,
             What::NetworkInterfaces => each(&ids, |id| delete_interface(aws, ctx, id)).await?,
-            What::Volumes => each(&ids, |id| delete_volume(aws, id)).await?,
+            What::Volumes => each(&ids, |id| delete_volume(aws, ctx, id)).await?,
             What::LaunchTemplates => {
                 let gone = |id: String| async move {
                     let gone = launch_template::delete(aws.clients(), &id).await;
@@ -80,8 +80,12 @@ pub async fn sweep(aws: &Aws, ctx: &Context, cluster: &str, kinds: &BTreeSet<Wha
             }
             What::InstanceProfiles => {
                 let gone = |name: String| async move {
-                    let gone = instance_profiles::delete(aws.clients(), &name).await;
-                    gone.map_err(|e| Failure::from_aws(format!("delete instance profile {name:?}"), e))
+                    let doing = format!("delete instance profile {name:?}");
+                    detached(ctx, &doing, || async {
+                        let gone = Box::pin(instance_profiles::delete(aws.clients(), &name)).await;
+                        gone.map_err(|e| Failure::from_aws(&doing, e))
+                    })
+                    .await
                 };
                 each(&ids, gone).await?;
             }
@@ -123,31 +127,45 @@ async fn end(aws: &Aws, ctx: &Context, ids: &[String]) -> Result<(), Failure> {
 
 async fn delete_interface(aws: &Aws, ctx: &Context, id: String) -> Result<(), Failure> {
     let doing = format!("delete network interface {id}");
-    let call = || async {
-        match aws.ec2().delete_network_interface().network_interface_id(&id).send().await {
-            Ok(_) => Ok(()),
-            Err(e) => match Failure::aws(&doing, e) {
-                failure if failure.is_missing() => Ok(()),
-                failure => Err(failure.unsettled_if(|f| f.kind == Kind::InUse)),
-            },
-        }
-    };
-    settle_within(ctx, DETACH, &doing, call).await
+    detached_within(ctx, DETACH, &doing, || async {
+        let answer = aws.ec2().delete_network_interface().network_interface_id(&id).send().await;
+        answer.map(drop).map_err(|e| attached(Failure::aws(&doing, e)))
+    })
+    .await
 }
 
-async fn delete_volume(aws: &Aws, id: String) -> Result<(), Failure> {
-    match aws.ec2().delete_volume().volume_id(&id).send().await {
-        Ok(_) => Ok(()),
-        Err(e) => match Failure::aws(format!("delete volume {id}"), e) {
-            failure if failure.is_missing() => Ok(()),
-            failure => Err(failure),
-        },
-    }
+async fn delete_volume(aws: &Aws, ctx: &Context, id: String) -> Result<(), Failure> {
+    let doing = format!("delete volume {id}");
+    detached_within(ctx, DETACH, &doing, || async {
+        let answer = aws.ec2().delete_volume().volume_id(&id).send().await;
+        answer.map(drop).map_err(|e| attached(Failure::aws(&doing, e)))
+    })
+    .await
+}
+
+/// Reads EC2's words for what is still attached: it has several codes for it, of which one says no more than that a parameter is wrong.
+fn attached(failure: Failure) -> Failure {
+    let general = failure.kind == Kind::Invalid && failure.message.contains("currently in use");
+    if general || failure.code.as_deref() == Some("VolumeInUse") { failure.of_kind(Kind::InUse) } else { failure }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_still_attached_is_in_use() {
+        for (code, message, kind) in [
+            ("InvalidParameterValue", "Network interface 'eni-1' is currently in use.", Kind::InUse),
+            ("InvalidNetworkInterface.InUse", "m", Kind::InUse),
+            ("VolumeInUse", "Volume vol-1 is currently attached to i-1", Kind::InUse),
+            ("InvalidParameterValue", "m", Kind::Invalid),
+            ("InvalidVolume.NotFound", "m", Kind::Missing),
+        ] {
+            let failure = Failure::from_aws("x", karp_aws::Error::from_code("ec2:Test", code, message.to_owned()));
+            assert_eq!(attached(failure).kind, kind, "{code}: {message}");
+        }
+    }
 
     #[test]
     fn what_is_left_is_told_by_count_and_some_names() {

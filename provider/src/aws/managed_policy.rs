@@ -6,9 +6,9 @@ use aws_sdk_iam::Client;
 use karp_domain::iam::MANAGED_POLICY_LIMIT;
 use tfplugin::Context;
 
-use super::role::{DETACHED_LIMIT, check_adoptable, check_path, in_use, still_used};
+use super::role::{check_adoptable, check_path};
 use super::tags::{CLUSTER_KEY, Change, IamObject, Tags, from_iam_tags, iam_tags};
-use super::wait::{in_time, settle, settle_within};
+use super::wait::{detached, in_time, settle};
 use super::{Origin, document};
 use crate::marks::Mark;
 use crate::report::{Failure, Kind};
@@ -245,14 +245,10 @@ pub async fn delete_all(iam: &Client, ctx: &Context, arns: &BTreeSet<String>) ->
             return Err(failure);
         }
         let doing = format!("delete policy {arn}");
-        settle_within(ctx, DETACHED_LIMIT, &doing, || async {
-            match iam.delete_policy().policy_arn(arn).send().await.map_err(|e| Failure::aws(&doing, e)) {
-                Err(failure) if !failure.is_missing() => Err(still_used(failure)),
-                _ => Ok(()),
-            }
+        detached(ctx, &doing, || async {
+            iam.delete_policy().policy_arn(arn).send().await.map(drop).map_err(|e| Failure::aws(&doing, e))
         })
-        .await
-        .map_err(in_use)?;
+        .await?;
     }
     Ok(())
 }

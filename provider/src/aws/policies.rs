@@ -15,6 +15,8 @@ pub fn partition(region: &str) -> &'static str {
         r if r.starts_with("us-gov-") => "aws-us-gov",
         r if r.starts_with("us-iso-") => "aws-iso",
         r if r.starts_with("us-isob-") => "aws-iso-b",
+        r if r.starts_with("eu-isoe-") => "aws-iso-e",
+        r if r.starts_with("us-isof-") => "aws-iso-f",
         r if r.starts_with("eusc-") => "aws-eusc",
         _ => "aws",
     }
@@ -94,6 +96,7 @@ mod tests {
     fn partitions_follow_regions() {
         assert_eq!(partition("eu-west-1"), "aws");
         assert_eq!(partition("cn-north-1"), "aws-cn");
+        assert_eq!((partition("eu-isoe-west-1"), partition("us-isof-south-1")), ("aws-iso-e", "aws-iso-f"));
         assert!(node_trust("aws-cn").contains("ec2.amazonaws.com.cn"));
     }
 

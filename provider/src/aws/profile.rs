@@ -7,7 +7,7 @@ use aws_sdk_iam::types::InstanceProfile;
 use tfplugin::Context;
 
 use super::tags::{CLUSTER_KEY, Tags, from_iam_tags};
-use super::wait::{in_time, settle};
+use super::wait::{detached, in_time, settle};
 use crate::report::{Failure, Kind};
 
 /// Controllers tag the instance profiles that they make with the node class; those end with the cluster's node role.
@@ -60,15 +60,14 @@ pub async fn remove_role(iam: &Client, profile: &str, role: &str) -> Result<(), 
     }
 }
 
-/// Deletes an empty profile; one that is gone already is fine.
-pub async fn delete(iam: &Client, profile: &str) -> Result<(), Failure> {
-    match iam.delete_instance_profile().instance_profile_name(profile).send().await {
-        Ok(_) => Ok(()),
-        Err(e) => match Failure::aws(format!("delete instance profile {profile:?}"), e) {
-            failure if failure.is_missing() => Ok(()),
-            failure => Err(failure),
-        },
-    }
+/// Deletes a profile whose role was taken out; one that is gone already is fine.
+pub async fn delete(iam: &Client, ctx: &Context, profile: &str) -> Result<(), Failure> {
+    let doing = format!("delete instance profile {profile:?}");
+    detached(ctx, &doing, || async {
+        let answer = iam.delete_instance_profile().instance_profile_name(profile).send().await;
+        answer.map(drop).map_err(|e| Failure::aws(&doing, e))
+    })
+    .await
 }
 
 /// Takes a role that is about to be deleted out of the cluster's instance profiles, and deletes those that a controller made. Returns the names of the
@@ -106,7 +105,7 @@ pub async fn unlink_role(
         }
         remove_role(iam, &name, role).await?;
         if profile.tags.contains_key(NODE_CLASS_KEY) {
-            delete(iam, &name).await?;
+            delete(iam, ctx, &name).await?;
         } else {
             emptied.insert(name);
         }
@@ -121,16 +120,21 @@ pub async fn link_again(iam: &Client, ctx: &Context, role: &str, names: BTreeSet
         if find(iam, &name).await?.is_none_or(|profile| profile.role.is_some()) {
             continue;
         }
-        settle(ctx, &format!("put role {role:?} back into instance profile {name:?}"), || async {
-            add_role(iam, &name, role).await.map_err(|failure| failure.unsettled_if(Failure::is_missing))
-        })
-        .await?;
+        add_role(iam, ctx, &name, role).await?;
     }
     Ok(())
 }
 
-/// Puts a role into a profile.
-pub async fn add_role(iam: &Client, name: &str, role: &str) -> Result<(), Failure> {
+/// Puts a role into a profile, either of which may have been made a second ago and be unknown where this call lands.
+pub async fn add_role(iam: &Client, ctx: &Context, name: &str, role: &str) -> Result<(), Failure> {
+    settle(ctx, &format!("put role {role:?} into instance profile {name:?}"), || async {
+        put_role(iam, name, role).await.map_err(|failure| failure.unsettled_if(Failure::is_missing))
+    })
+    .await
+}
+
+/// Puts a role into a profile both of which have been there for long: this waits for nothing, so that it also goes when an operation's time is over.
+pub async fn put_role(iam: &Client, name: &str, role: &str) -> Result<(), Failure> {
     let call = iam.add_role_to_instance_profile().instance_profile_name(name).role_name(role);
     let doing = format!("put role {role:?} into instance profile {name:?}");
     call.send().await.map(drop).map_err(|e| Failure::aws(doing, e))

@@ -10,7 +10,7 @@ use tfplugin::Context;
 use super::document::{canonical, canonical_value};
 use super::names::{self, LONGEST_ROLE};
 use super::tags::{Change, Tags, retag_queue};
-use super::wait::settle;
+use super::wait::{SETTLE_LIMIT, detached_within, settle};
 use crate::marks::Mark;
 use crate::report::{Failure, Kind};
 use crate::session::Aws;
@@ -91,6 +91,19 @@ pub struct Queue {
     pub tags: Tags,
 }
 
+impl Queue {
+    /// Gives its name, which is the end of its URL.
+    pub fn name(&self) -> &str {
+        self.url.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Says whether its attributes are those of the other one.
+    fn is_set_as(&self, wanted: &Self) -> bool {
+        (self.retention_seconds, &self.kms_key, &self.policy)
+            == (wanted.retention_seconds, &wanted.kms_key, &wanted.policy)
+    }
+}
+
 /// Gives the queue's policy: rules of its account and region may send, and nobody without TLS; then the user's own statements.
 pub fn policy(queue_arn: &str, own: impl IntoIterator<Item = Json>) -> String {
     let mut policy = karp_domain::iam::queue_policy(queue_arn);
@@ -148,12 +161,9 @@ pub async fn find(aws: &Aws, url: &str) -> Result<Option<Queue>, Failure> {
     }))
 }
 
-/// Brings the queue to what is wanted.
-pub async fn converge(aws: &Aws, found: &Queue, wanted: &Queue, owned: &Tags) -> Result<(), Failure> {
-    let url = &found.url;
-    let differs = found.retention_seconds != wanted.retention_seconds
-        || found.kms_key != wanted.kms_key
-        || found.policy != wanted.policy;
+/// Brings the queue to what is wanted; says whether its attributes changed.
+pub async fn converge(aws: &Aws, ctx: &Context, found: &Queue, wanted: &Queue, owned: &Tags) -> Result<bool, Failure> {
+    let (url, differs) = (&found.url, !found.is_set_as(wanted));
     if differs {
         let mut attributes = settings(wanted);
         attributes.insert(Attribute::Policy, wanted.policy.clone());
@@ -162,9 +172,44 @@ pub async fn converge(aws: &Aws, found: &Queue, wanted: &Queue, owned: &Tags) ->
             attributes.insert(Attribute::KmsMasterKeyId, String::new());
         }
         let call = aws.sqs().set_queue_attributes().queue_url(url).set_attributes(Some(attributes));
-        call.send().await.map_err(|e| Failure::aws(format!("configure queue {url}"), e))?;
+        let doing = format!("configure queue {url}");
+        settle(ctx, &doing, || async {
+            let answer = call.clone().send().await;
+            answer.map(drop).map_err(|e| named_lately(Failure::aws(&doing, e), &wanted.policy))
+        })
+        .await?;
     }
-    retag_queue(aws, url, &Change::between(&wanted.tags, &found.tags, owned)).await
+    retag_queue(aws, url, &Change::between(&wanted.tags, &found.tags, owned)).await?;
+    Ok(differs)
+}
+
+/// Waits until SQS shows a queue as it was set, which may take a minute: a plan that comes sooner would show what is done already. That it does not
+/// come to it is no failure, for it was set.
+pub async fn shown_as(aws: &Aws, ctx: &Context, url: &str, wanted: &Queue) {
+    let doing = format!("read queue {url}");
+    let shown = settle(ctx, &doing, || async {
+        match find(aws, url).await? {
+            Some(found) if !found.is_set_as(wanted) => {
+                Err(Failure::new(Kind::Unsettled, &doing, "SQS does not show yet how it was set"))
+            }
+            _ => Ok(()),
+        }
+    });
+    if let Err(failure) = shown.await {
+        tracing::debug!(%url, failure.message, "set, and not seen to be");
+    }
+}
+
+/// Reads the refusal of a policy as "not settled yet" where it names roles or users: SQS takes none that IAM does not show everywhere, and says no
+/// more than that the policy is wrong.
+fn named_lately(failure: Failure, policy: &str) -> Failure {
+    if failure.kind != Kind::Invalid || !failure.message.contains("parameter Policy") {
+        return failure;
+    }
+    let failure = failure.at("extra_statements").with_fix(
+        "Check that the roles, users and accounts exist that `extra_statements` names, and that its actions are those of SQS.",
+    );
+    failure.unsettled_if(|_| policy.contains(r#""AWS":"#) && policy.contains(":iam::"))
 }
 
 /// Gives the rules that work: event to rule name, for each that is there, enabled, matching, and aimed at the queue.
@@ -188,49 +233,85 @@ pub async fn working_rules(
     Ok(working.map(|(event, rule)| (event.name.to_owned(), rule)).collect())
 }
 
-/// Writes a rule and its target; repeats make no difference.
+/// Writes a rule and its target; repeats make no difference, and come where EventBridge is still at another change.
 pub async fn put_rule(
     aws: &Aws,
+    ctx: &Context,
     event: Event,
-    queue: &str,
-    queue_arn: &str,
+    queue: &Queue,
     tags: &Tags,
     owned: &Tags,
 ) -> Result<(), Failure> {
-    let rule = event.rule_name(queue);
-    let doing = format!("write EventBridge rule {rule:?}");
+    let doing = format!("write EventBridge rule {:?}", event.rule_name(queue.name()));
+    settle(ctx, &doing, || write_rule(aws, &doing, event, queue, (tags, owned))).await
+}
+
+async fn write_rule(
+    aws: &Aws,
+    doing: &str,
+    event: Event,
+    queue: &Queue,
+    (tags, owned): (&Tags, &Tags),
+) -> Result<(), Failure> {
+    let (rule, queue_name) = (event.rule_name(queue.name()), queue.name());
     // Tags in PutRule count for new rules only; an existing one is tagged by its ARN.
     let call = aws.events().put_rule().name(&rule).event_pattern(event.pattern()).state(RuleState::Enabled);
-    let call = call.description(format!("Sends {:?} to queue {queue} for karp", event.detail_types.join(" and ")));
-    let answer = call.send().await.map_err(|e| Failure::aws(&doing, e))?;
+    let call = call.description(format!("Sends {:?} to queue {queue_name} for karp", event.detail_types.join(" and ")));
+    let answer = call.send().await.map_err(|e| Failure::aws(doing, e))?;
     let arn = answer.rule_arn().unwrap_or_default().to_owned();
-    retag_rule(aws, &arn, tags, owned).await.map_err(|f| f.at("tags"))?;
-    let target = Target::builder().id(TARGET).arn(queue_arn).build();
-    let target = target.map_err(|e| Failure::new(Kind::Unexpected, &doing, e.to_string()))?;
-    let answer =
-        aws.events().put_targets().rule(&rule).targets(target).send().await.map_err(|e| Failure::aws(&doing, e))?;
+    // the rule was written just now
+    let unseen = |failure: Failure| failure.unsettled_if(Failure::is_missing);
+    retag_rule(aws, &arn, tags, owned).await.map_err(|failure| unseen(failure.at("tags")))?;
+    let target = Target::builder().id(TARGET).arn(&queue.arn).build();
+    let target = target.map_err(|e| Failure::new(Kind::Unexpected, doing, e.to_string()))?;
+    let answer = aws.events().put_targets().rule(&rule).targets(target).send().await;
+    let answer = answer.map_err(|e| unseen(Failure::aws(doing, e)))?;
     match answer.failed_entries().first() {
-        Some(failed) => {
-            Err(Failure::new(Kind::Unexpected, &doing, failed.error_message().unwrap_or("the target was refused")))
-        }
+        Some(failed) => Err(unseen(of_entry(doing, failed.error_code(), failed.error_message()))),
         None => Ok(()),
     }
 }
 
+/// Reads why EventBridge refused one entry of a call that it answered well.
+fn of_entry(doing: &str, code: Option<&str>, message: Option<&str>) -> Failure {
+    let message = message.unwrap_or("EventBridge gives no reason").to_owned();
+    match code {
+        Some(code) => Failure::from_aws(doing, karp_aws::Error::from_code("events", code, message)),
+        None => Failure::new(Kind::Unexpected, doing, message),
+    }
+}
+
 /// Deletes a rule: its target first, as EventBridge wants it. One that is gone already is fine.
-pub async fn delete_rule(aws: &Aws, event: Event, queue: &str) -> Result<(), Failure> {
+pub async fn delete_rule(aws: &Aws, ctx: &Context, event: Event, queue: &str) -> Result<(), Failure> {
     let rule = event.rule_name(queue);
     let doing = format!("delete EventBridge rule {rule:?}");
-    if let Err(e) = aws.events().remove_targets().rule(&rule).ids(TARGET).send().await {
-        let failure = Failure::aws(&doing, e);
-        return if failure.is_missing() { Ok(()) } else { Err(failure) };
+    let untargeted = settle(ctx, &doing, || async {
+        let answer = aws.events().remove_targets().rule(&rule).ids(TARGET).send().await;
+        let answer = answer.map_err(|e| Failure::aws(&doing, e))?;
+        let refused = answer.failed_entries().first();
+        match refused.map(|failed| of_entry(&doing, failed.error_code(), failed.error_message())) {
+            Some(failure) if !failure.is_missing() => Err(failure),
+            _ => Ok(()),
+        }
+    });
+    match untargeted.await {
+        Err(failure) if failure.is_missing() => return Ok(()),
+        untargeted => untargeted?,
     }
-    match aws.events().delete_rule().name(&rule).send().await {
-        Ok(_) => Ok(()),
-        Err(e) => match Failure::aws(&doing, e) {
-            failure if failure.is_missing() => Ok(()),
-            failure => Err(failure),
-        },
+    detached_within(ctx, SETTLE_LIMIT, &doing, || async {
+        let answer = aws.events().delete_rule().name(&rule).send().await;
+        answer.map(drop).map_err(|e| still_aimed(Failure::aws(&doing, e)))
+    })
+    .await
+}
+
+/// Reads the refusal to delete a rule that has targets, for which EventBridge has no code of its own: the one that was taken off a moment ago may
+/// still count.
+fn still_aimed(failure: Failure) -> Failure {
+    if failure.message.contains("has targets") {
+        failure.of_kind(Kind::InUse).with_fix("Take off the rule what else it is aimed at, then run this again.")
+    } else {
+        failure
     }
 }
 
@@ -339,6 +420,26 @@ mod tests {
                 assert_eq!(read.notices().len(), 1, "{kind}: {read:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_passes_is_told_from_what_is_wrong() {
+        let failure = |code: &str, message: &str| of_entry("x", Some(code), Some(message));
+        let (role, service) = (
+            r#"{"Principal":{"AWS":"arn:aws:iam::111122223333:role/new"}}"#,
+            r#"{"Principal":{"Service":"sns.amazonaws.com"}}"#,
+        );
+        let refused = || failure("InvalidAttributeValue", "Invalid value for the parameter Policy.");
+        assert_eq!(named_lately(refused(), role).kind, Kind::Unsettled);
+        assert_eq!(named_lately(refused(), service).kind, Kind::Invalid, "nobody is new");
+        let other = failure("InvalidAttributeValue", "Invalid value for the parameter MessageRetentionPeriod.");
+        assert_eq!(named_lately(other, role).kind, Kind::Invalid);
+        let aimed = failure("ValidationException", "Rule can't be deleted since it has targets.");
+        assert_eq!(still_aimed(aimed).kind, Kind::InUse);
+        assert_eq!(still_aimed(failure("ValidationException", "m")).kind, Kind::Invalid);
+        assert_eq!(failure("ConcurrentModificationException", "m").kind, Kind::Unsettled);
+        assert_eq!(failure("ResourceNotFoundException", "m").kind, Kind::Missing);
+        assert_eq!(of_entry("x", None, None).kind, Kind::Unexpected);
     }
 
     #[test]

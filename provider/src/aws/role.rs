@@ -1,14 +1,13 @@
 //! An IAM role with its trust, policies and tags: created or adopted, read, brought to what is wanted, deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use aws_sdk_iam::Client;
 use aws_sdk_iam::types::Role;
 use tfplugin::Context;
 
 use super::tags::{CLUSTER_KEY, Change, IamObject, Tags, from_iam_tags, iam_tags};
-use super::wait::{in_time, settle, settle_within};
+use super::wait::{detached, in_time, settle};
 use super::{Origin, document};
 use crate::marks::Mark;
 use crate::report::{Failure, Kind};
@@ -42,6 +41,8 @@ pub struct Found {
     pub description: String,
     pub trust: String,
     pub permissions_boundary: Option<String>,
+    /// How many seconds a session may last, of which karp wants nothing: an update that leaves it out takes it back to an hour.
+    pub max_session: Option<i32>,
     pub tags: Tags,
     pub attached: BTreeSet<String>,
     pub inline: BTreeMap<String, String>,
@@ -93,10 +94,13 @@ pub async fn create(iam: &Client, ctx: &Context, wanted: &Wanted) -> Result<(Fou
             .send()
             .await
             .map_err(|e| {
-                // A trust policy may name a principal that was created a second ago.
-                Failure::aws(&doing, e).unsettled_if(|f| {
-                    f.code.as_deref() == Some("MalformedPolicyDocument") && f.message.contains("Invalid principal")
-                })
+                // A trust policy may name a principal that was created a second ago, and the boundary may have been, too.
+                let boundary = wanted.permissions_boundary.as_deref();
+                Failure::aws(&doing, e)
+                    .unsettled_if(|f| {
+                        f.code.as_deref() == Some("MalformedPolicyDocument") && f.message.contains("Invalid principal")
+                    })
+                    .unsettled_if(|f| f.is_missing() && boundary.is_some_and(|arn| may_be_new(arn, &f.message)))
             })
     };
     match settle(ctx, &doing, call).await {
@@ -134,6 +138,7 @@ fn bare(role: &Role, wanted: &Wanted) -> Found {
         description: wanted.description.clone(),
         trust: wanted.trust.clone(),
         permissions_boundary: wanted.permissions_boundary.clone(),
+        max_session: role.max_session_duration(),
         tags: wanted.tags.clone(),
         attached: BTreeSet::new(),
         inline: BTreeMap::new(),
@@ -208,6 +213,7 @@ async fn without_attachments(iam: &Client, name: &str, inline: &BTreeSet<String>
         description: role.description().unwrap_or_default().to_owned(),
         trust: role.assume_role_policy_document().map(document::from_iam).unwrap_or_default(),
         permissions_boundary: role.permissions_boundary().and_then(|b| b.permissions_boundary_arn()).map(str::to_owned),
+        max_session: role.max_session_duration(),
         tags: from_iam_tags(role.tags()),
         attached: BTreeSet::new(),
         inline: documents,
@@ -235,9 +241,10 @@ pub async fn converge(
     }
     if found.description != wanted.description {
         let call = iam.update_role().role_name(name).description(&wanted.description);
+        let call = call.set_max_session_duration(found.max_session);
         call.send().await.map_err(|e| Failure::aws(format!("set the description of role {name:?}"), e))?;
     }
-    converge_boundary(iam, found, wanted).await?;
+    converge_boundary(iam, ctx, found, wanted).await?;
     let change = Change::between(&wanted.tags, &found.tags, &owned.tags);
     IamObject::Role(name.clone()).retag(iam, &change).await?;
     for arn in wanted.attached.difference(&found.attached) {
@@ -245,6 +252,7 @@ pub async fn converge(
         settle(ctx, &doing, || async {
             iam.attach_role_policy().role_name(name).policy_arn(arn).send().await.map_err(|e| {
                 Failure::aws(&doing, e)
+                    .unsettled_if(|failure| failure.is_missing() && may_be_new(arn, &failure.message))
                     .with_fix("Check that the policy exists: its ARN is given in full, partition and path included.")
             })
         })
@@ -257,7 +265,7 @@ pub async fn converge(
         let doing = format!("write policy {policy:?} of role {name:?}");
         settle(ctx, &doing, || async {
             let call = iam.put_role_policy().role_name(name).policy_name(policy).policy_document(text);
-            call.send().await.map_err(|e| Failure::aws(&doing, e))
+            call.send().await.map_err(|e| Failure::aws(&doing, e).unsettled_if(Failure::is_missing))
         })
         .await?;
     }
@@ -266,6 +274,11 @@ pub async fn converge(
         delete_inline(iam, name, policy).await?;
     }
     Ok(())
+}
+
+/// Says whether what IAM does not know may have been made a moment ago: the role, or a policy of an account's own. AWS's own policies are there.
+fn may_be_new(policy_arn: &str, message: &str) -> bool {
+    !policy_arn.contains(":iam::aws:") || message.to_ascii_lowercase().contains("role with name")
 }
 
 /// Deletes a role with all that hangs on it except instance profiles. A role that is gone already is fine.
@@ -297,42 +310,26 @@ pub async fn strip(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failur
     Ok(())
 }
 
-/// What was taken off something a moment ago may count as on it for some seconds.
-pub const DETACHED_LIMIT: Duration = Duration::from_secs(15);
-
-/// Reads the refusal to delete what is still in use as "not settled yet".
-pub fn still_used(failure: Failure) -> Failure {
-    failure.unsettled_if(|failure| failure.kind == Kind::InUse)
-}
-
-/// Gives the failure after the wait its own kind again.
-pub fn in_use(failure: Failure) -> Failure {
-    if failure.kind == Kind::Unsettled { failure.of_kind(Kind::InUse) } else { failure }
-}
-
 /// Deletes a role that has no policies any more. One that is gone already is fine.
 pub async fn remove(iam: &Client, ctx: &Context, name: &str) -> Result<(), Failure> {
     let doing = format!("delete role {name:?}");
-    settle_within(ctx, DETACHED_LIMIT, &doing, || async {
-        match iam.delete_role().role_name(name).send().await {
-            Ok(_) => Ok(()),
-            Err(e) => match Failure::aws(&doing, e) {
-                failure if failure.is_missing() => Ok(()),
-                failure => Err(still_used(failure)),
-            },
-        }
+    detached(ctx, &doing, || async {
+        iam.delete_role().role_name(name).send().await.map(drop).map_err(|e| Failure::aws(&doing, e))
     })
     .await
-    .map_err(in_use)
 }
 
-async fn converge_boundary(iam: &Client, found: &Found, wanted: &Wanted) -> Result<(), Failure> {
+async fn converge_boundary(iam: &Client, ctx: &Context, found: &Found, wanted: &Wanted) -> Result<(), Failure> {
     let name = &wanted.name;
     let doing = format!("set the permissions boundary of role {name:?}");
     match (&found.permissions_boundary, &wanted.permissions_boundary) {
         (old, Some(new)) if old.as_ref() != Some(new) => {
-            let call = iam.put_role_permissions_boundary().role_name(name).permissions_boundary(new);
-            call.send().await.map_err(|e| Failure::aws(&doing, e).at("permissions_boundary"))?;
+            settle(ctx, &doing, || async {
+                let answer = iam.put_role_permissions_boundary().role_name(name).permissions_boundary(new).send().await;
+                let new_one = |failure: &Failure| failure.is_missing() && may_be_new(new, &failure.message);
+                answer.map(drop).map_err(|e| Failure::aws(&doing, e).unsettled_if(new_one).at("permissions_boundary"))
+            })
+            .await?;
         }
         (Some(_), None) => {
             let call = iam.delete_role_permissions_boundary().role_name(name);
@@ -372,5 +369,22 @@ async fn delete_inline(iam: &Client, name: &str, policy: &str) -> Result<(), Fai
             failure if failure.is_missing() => Ok(()),
             failure => Err(failure),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_be_new_is_waited_for() {
+        let (own, aws) = ("arn:aws:iam::111122223333:policy/a", "arn:aws-cn:iam::aws:policy/a");
+        let (no_policy, no_role) =
+            ("Policy … does not exist or is not attachable.", "The role with name r cannot be found.");
+        for (arn, message, waits) in
+            [(own, no_policy, true), (own, no_role, true), (aws, no_policy, false), (aws, no_role, true)]
+        {
+            assert_eq!(may_be_new(arn, message), waits, "{arn}: {message}");
+        }
     }
 }

@@ -8,12 +8,33 @@ use aws_sdk_iam::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_iam::types::Tag;
 use karp_domain::api::labels::UNFINISHED;
 use serde::Deserialize;
+use tfplugin::schema::validate::Validator;
 
 use crate::report::Failure;
 use crate::session::Aws;
 
 /// Tag key and value, ordered by key.
 pub type Tags = BTreeMap<String, String>;
+
+/// Tags as a configuration gives them, where a value may be null.
+pub type GivenTags = BTreeMap<String, Option<String>>;
+
+/// Checks tags by what every service refuses.
+pub fn valid_tags() -> Validator {
+    Validator::new(|tags| {
+        for (key, value) in tags.as_map().into_iter().flatten() {
+            if key.is_empty() || key.chars().count() > 128 || key.to_ascii_lowercase().starts_with("aws:") {
+                return Err(format!(
+                    "must have keys of 1 to 128 characters that do not begin with \"aws:\", not {key:?}"
+                ));
+            }
+            if value.as_str().is_some_and(|value| value.chars().count() > 256) {
+                return Err(format!("must have values of up to 256 characters, as that of {key:?} has not"));
+            }
+        }
+        Ok(())
+    })
+}
 
 /// Names the cluster that an object serves; also the proof of ownership that adoption looks at.
 pub const CLUSTER_KEY: &str = "karp.sh/cluster";
@@ -174,10 +195,22 @@ pub async fn retag_eks(aws: &Aws, arn: &str, change: &Change) -> Result<(), Fail
 
 #[cfg(test)]
 mod tests {
+    use tfplugin::Value;
+
     use super::*;
 
     fn tags(pairs: &[(&str, &str)]) -> Tags {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn tags_that_no_service_takes_are_refused() {
+        let check = |key: &str, value: &str| valid_tags().check(&Value::object([(key, value)]));
+        assert_eq!(check("team", &"a".repeat(256)), Ok(()));
+        for (key, value) in [("", "x"), ("AWS:x", "x"), (&*"k".repeat(129), "x"), ("k", &*"a".repeat(257))] {
+            assert!(check(key, value).is_err(), "{key:?}");
+        }
+        assert_eq!(valid_tags().check(&Value::object([("none", Value::Null)])), Ok(()));
     }
 
     #[test]

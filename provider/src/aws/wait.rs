@@ -11,6 +11,8 @@ use crate::report::{Failure, Kind};
 
 /// IAM says that changes reach all places "within seconds"; 60 s is also SQS's rule for the reuse of a queue's name.
 pub const SETTLE_LIMIT: Duration = Duration::from_secs(65);
+/// What was taken off something a moment ago may count as on it for some seconds.
+const DETACHED_LIMIT: Duration = Duration::from_secs(15);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -24,7 +26,8 @@ where
     settle_within(ctx, SETTLE_LIMIT, doing, call).await
 }
 
-/// Repeats `call` while it answers "not settled yet", for at most `limit`.
+/// Repeats `call` while it answers "not settled yet", for at most `limit`; where the operation's own limit comes first, that is what the error
+/// tells, with the last answer.
 pub async fn settle_within<T, F, Fut>(ctx: &Context, limit: Duration, doing: &str, mut call: F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
@@ -35,16 +38,46 @@ where
     let mut pause = FIRST_PAUSE;
     loop {
         match call().await {
-            Err(failure) if failure.kind == Kind::Unsettled && Instant::now() + pause < deadline => {
+            Err(failure) if failure.kind == Kind::Unsettled => {
                 tracing::debug!(doing, answer = failure.message, "not settled yet");
                 if ctx.remaining() <= pause {
                     return Err(late(ctx, doing, &format!("; the last answer was: {}", failure.message)));
+                }
+                if Instant::now() + pause >= deadline {
+                    return Err(failure);
                 }
                 rest(ctx.stop(), pause, doing).await?;
                 pause = (pause * 3 / 2).min(LONGEST_PAUSE);
             }
             answer => return answer,
         }
+    }
+}
+
+/// Deletes what something else was taken off a moment ago: repeats `call` while it answers that the object is still in use, which it says at last
+/// where that does not pass. An object that is gone already is fine.
+pub async fn detached<F, Fut>(ctx: &Context, doing: &str, call: F) -> Result<(), Failure>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<(), Failure>>,
+{
+    detached_within(ctx, DETACHED_LIMIT, doing, call).await
+}
+
+/// The same for at most `limit`.
+pub async fn detached_within<F, Fut>(ctx: &Context, limit: Duration, doing: &str, mut call: F) -> Result<(), Failure>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<(), Failure>>,
+{
+    let answer = settle_within(ctx, limit, doing, || {
+        let answer = call();
+        async move { answer.await.map_err(|failure| failure.unsettled_if(|failure| failure.kind == Kind::InUse)) }
+    });
+    match answer.await {
+        Err(failure) if failure.is_missing() => Ok(()),
+        Err(failure) if failure.kind == Kind::Unsettled => Err(failure.of_kind(Kind::InUse)),
+        answer => answer,
     }
 }
 
@@ -126,6 +159,24 @@ mod tests {
         let over = Context::new(CancellationToken::new(), Duration::ZERO);
         let unasked = || async { panic!("there is no time to ask") };
         assert_eq!(settle::<(), _, _>(&over, "x", unasked).await.unwrap_err().kind, Kind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn what_is_in_use_is_waited_for_and_told_in_the_end() {
+        let ctx = Context::new(CancellationToken::new(), Duration::from_secs(600));
+        let answers = |kinds: [Kind; 2]| {
+            let mut kinds = kinds.into_iter();
+            move || {
+                let kind = kinds.next().unwrap_or(Kind::Missing);
+                async move { Err::<(), _>(Failure::new(kind, "x", "no")) }
+            }
+        };
+        assert!(detached(&ctx, "x", answers([Kind::InUse, Kind::Unsettled])).await.is_ok(), "it is gone by then");
+        let refused = detached(&ctx, "x", answers([Kind::InUse, Kind::Denied])).await.unwrap_err();
+        assert_eq!(refused.kind, Kind::Denied);
+        let always = || async { Err::<(), _>(Failure::new(Kind::InUse, "x", "no")) };
+        let refused = detached_within(&ctx, Duration::from_millis(300), "x", always).await.unwrap_err();
+        assert_eq!(refused.kind, Kind::InUse);
     }
 
     #[tokio::test]

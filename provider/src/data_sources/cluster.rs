@@ -41,11 +41,20 @@ pub fn region_attribute() -> Attribute {
 
 /// Gives the cluster that a configuration means: its own name, else the provider block's.
 pub fn name_of(session: &Session, config: &Value) -> Result<String, Diagnostics> {
-    let own = config.get("name").as_str().or(session.cluster_name());
-    own.map(str::to_owned).ok_or_else(|| {
-        let detail = "Set `name` here, or `cluster_name` in the provider block.";
-        Diagnostic::error("The cluster's name is missing", detail).at("name").into()
-    })
+    let own = config.get("name").as_str().filter(|name| !name.is_empty());
+    if let Some(name) = own.or(session.cluster_name()) {
+        return Ok(name.to_owned());
+    }
+    let (summary, detail) = if session.planned_cluster_name().is_null() {
+        ("The cluster's name is missing", "Set `name` here, or `cluster_name` in the provider block.")
+    } else {
+        (
+            "The cluster's name is not known yet",
+            "`cluster_name` of the provider block will be known only after apply. Set `name` here to what it is set to there, or let this \
+             depend (`depends_on`) on what it comes from: then it is looked up in the apply.",
+        )
+    };
+    Err(Diagnostic::error(summary, detail).at("name").into())
 }
 
 /// Gives the CA certificates as PEM, as other providers want them.
@@ -133,6 +142,23 @@ fn provider_arn(cluster: &karp_aws::eks::Cluster) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::Model;
+
+    #[test]
+    fn a_name_is_the_configurations_else_the_providers() {
+        let name = |provider: Value, own: Value| {
+            let block = Value::object([("region", Value::from("eu-west-1")), ("cluster_name", provider)]);
+            let session = Session::new(Model::read(&block).unwrap());
+            name_of(&session, &Value::object([("name", own)])).map_err(|found| found.to_string())
+        };
+        let prod = || Value::from("prod");
+        assert_eq!(name(prod(), Value::from("other")).as_deref(), Ok("other"));
+        assert_eq!(name(prod(), Value::Null).as_deref(), Ok("prod"));
+        assert_eq!(name(prod(), Value::from("")).as_deref(), Ok("prod"));
+        assert_eq!(name(Value::Unknown, prod()).as_deref(), Ok("prod"));
+        let told = name(Value::Unknown, Value::Null).unwrap_err();
+        assert!(told.contains("not known yet") && told.contains("depends_on"), "{told}");
+    }
 
     #[test]
     fn the_providers_arn_follows_from_issuer_and_account() {

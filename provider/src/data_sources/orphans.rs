@@ -13,7 +13,7 @@ use tfplugin::{Attribute, Context, DataSource, Diagnostics, Schema, Type, Value,
 use super::cluster::name_of;
 use crate::aws::leftovers::{self, Leftovers};
 use crate::provider::Handle;
-use crate::report::Failure;
+use crate::report::{Failure, Kind};
 use crate::resources::{failure, listed};
 
 /// The orphans of a cluster.
@@ -29,6 +29,14 @@ impl Orphans {
 
     async fn find(&self, name: &str) -> Result<Leftovers, Failure> {
         let session = self.handle.session();
+        // By what another cluster knows, all that lives in this one would be an orphan.
+        if let Some(other) = session.cluster_name().filter(|other| *other != name) {
+            let what = format!("the provider block names another cluster: {other:?}");
+            let failure = Failure::new(Kind::Elsewhere, format!("find the orphans of cluster {name:?}"), what);
+            return Err(failure
+                .at("name")
+                .with_fix("Give that cluster a provider block of its own, with an `alias`, and choose it here."));
+        }
         let client = session.kube().await?;
         // AWS first: a node that is made in between is known to the cluster by then.
         let mut there = leftovers::find(session.aws().await?, name, &BTreeSet::from(What::ALL)).await?;
@@ -78,4 +86,21 @@ async fn known(client: &Client) -> Result<Known, Failure> {
     let classes = listed::<Ec2NodeClass>(client, &ListParams::default()).await.map_err(told)?;
     let nodes = listed::<Node>(client, &ListParams::default()).await.map_err(told)?;
     Ok(Known::new(&claims, &classes, nodes.into_iter().filter_map(|node| node.spec?.provider_id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tfplugin::testing::Core;
+
+    use super::*;
+    use crate::provider::Karp;
+
+    #[tokio::test]
+    async fn one_cluster_does_not_tell_of_anothers_orphans() {
+        let core = Core::new(Karp::default());
+        let block = [("region", "eu-west-1"), ("access_key", "a"), ("secret_key", "s"), ("cluster_name", "prod")];
+        assert!(core.configure(&Value::object(block)).await.is_empty());
+        let told = core.data("karp_orphans", &Value::object([("name", "other")])).await.unwrap_err().to_string();
+        assert!(told.contains("names another cluster: \"prod\"") && told.contains("`alias`"), "{told}");
+    }
 }

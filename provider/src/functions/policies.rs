@@ -5,6 +5,8 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use tfplugin::{Function, FunctionError, Signature, Type, Value};
 
+use crate::aws::policies;
+
 /// The policy of the controller's role.
 pub struct ControllerPolicy;
 
@@ -14,7 +16,7 @@ struct Scope {
     cluster_name: String,
     region: String,
     account_id: String,
-    #[serde(default = "default_partition")]
+    #[serde(default)]
     partition: Option<String>,
     #[serde(default)]
     node_role_arns: Vec<String>,
@@ -26,16 +28,6 @@ struct Scope {
     ami_ssm_parameter_arns: Vec<String>,
     #[serde(default)]
     extra_statements: Vec<Json>,
-}
-
-// serde's default has the field's type
-#[allow(clippy::unnecessary_wraps)]
-fn default_partition() -> Option<String> {
-    Some(partition(""))
-}
-
-fn partition(given: &str) -> String {
-    if given.is_empty() { "aws" } else { given }.to_owned()
 }
 
 impl Function for ControllerPolicy {
@@ -53,7 +45,7 @@ impl Function for ControllerPolicy {
             .parameter(
                 "scope",
                 Type::Dynamic,
-                "An object: `cluster_name`, `region`, `account_id`; and, where wanted, `partition` (`aws`), `node_role_arns` (the roles that \
+                "An object: `cluster_name`, `region`, `account_id`; and, where wanted, `partition` (the region's), `node_role_arns` (the roles that \
                  may be handed to instances), `interruption_queue_arn`, `instance_profiles` (`controller`, or `terraform`: no rights to make \
                  them), `ami_ssm_parameter_arns`, `extra_statements`.",
             )
@@ -67,8 +59,9 @@ impl Function for ControllerPolicy {
                 let words = InstanceProfiles::WORDS.join(" or ");
                 FunctionError::new(format!("instance_profiles is {words}.")).argument(0)
             })?;
+        let given = scope.partition.filter(|partition| !partition.is_empty());
         let policy = iam::controller_policy(&ControllerScope {
-            partition: partition(scope.partition.as_deref().unwrap_or_default()),
+            partition: given.unwrap_or_else(|| policies::partition(&scope.region).to_owned()),
             region: scope.region,
             account_id: scope.account_id,
             cluster_name: scope.cluster_name,
@@ -99,11 +92,42 @@ impl Function for NodeTrustPolicy {
     }
 
     fn call(&self, arguments: &[Value]) -> Result<Value, FunctionError> {
-        let partition = partition(super::text(arguments, 0));
+        let given = super::text(arguments, 0);
+        let partition = if given.is_empty() { "aws" } else { given };
         if partition != "aws" && !partition.starts_with("aws-") {
             let hint = format!("{partition:?} is no partition: aws, aws-cn, aws-us-gov.");
             return Err(FunctionError::new(hint).argument(0));
         }
-        Ok(Value::from(iam::node_trust(&partition).to_string()))
+        Ok(Value::from(iam::node_trust(partition).to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_follows_from_the_region_unless_it_is_given() {
+        let policy = |region: &str, partition: Value| {
+            let scope = [("cluster_name", "prod"), ("region", region), ("account_id", "111122223333")];
+            let scope = Value::object(scope).with("partition", partition);
+            let policy = ControllerPolicy.call(&[scope]).unwrap();
+            policy.as_str().unwrap().to_owned()
+        };
+        for (region, given, partition) in [
+            ("eu-west-1", Value::Null, "aws"),
+            ("us-gov-west-1", Value::Null, "aws-us-gov"),
+            ("cn-north-1", Value::from(""), "aws-cn"),
+            ("elsewhere-1", Value::from("aws-new"), "aws-new"),
+        ] {
+            let policy = policy(region, given);
+            let cluster = format!("arn:{partition}:eks:{region}:111122223333:cluster/prod");
+            assert!(policy.contains(&cluster), "{region}: {policy}");
+            assert_eq!(
+                policy.matches("arn:").count(),
+                policy.matches(&format!("arn:{partition}:")).count(),
+                "{region}"
+            );
+        }
     }
 }

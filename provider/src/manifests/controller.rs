@@ -15,6 +15,8 @@ use super::upkeep::{DisruptionBudget, HISTORY, UpdateStrategy};
 pub const NAME: &str = "karpenter";
 /// The label that tells the version of the Deployment and its pods, as in Karpenter's chart.
 pub const VERSION_LABEL: &str = "app.kubernetes.io/version";
+/// The label that tells what is karp's; a namespace that it made has it, too.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The port of metrics, where nothing else is said.
 pub const METRICS_PORT: i64 = 8080;
 /// The port of probes, where nothing else is said.
@@ -122,7 +124,7 @@ impl Settings {
         let mut labels = BTreeMap::from([
             ("app.kubernetes.io/name", NAME),
             ("app.kubernetes.io/instance", NAME),
-            ("app.kubernetes.io/managed-by", "karp"),
+            (MANAGED_BY, "karp"),
         ]);
         labels.extend(self.labels.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())));
         let mut metadata = json!({ "name": name, "labels": labels });

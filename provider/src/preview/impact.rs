@@ -50,9 +50,12 @@ pub fn impact(before: &NodePool, after: &NodePool, pool: &Pool, claims: &[NodeCl
         Some(drifting(claim, Some(pool), reason, because, already.map_or(Certainty::Sure, |_| Certainty::Already)))
     };
     let total = count(claims.len());
+    let leaving = count(claims.iter().filter(|claim| is_leaving(claim)).count());
+    let there = total - leaving;
     let mut impact = Impact {
         total,
-        leaving: count(claims.iter().filter(|claim| is_leaving(claim)).count()),
+        leaving,
+        resized: pool.replicas.filter(|wanted| *wanted != u64::from(there)).map(|wanted| (wanted, there)),
         drifting: claims.iter().filter(|claim| !is_leaving(claim)).filter_map(drifting).collect(),
         at_once: at_once(pool, total, now),
         at_once_before: Pool::from_kube(before).ok().map(|pool| at_once(&pool, total, now)),
@@ -97,7 +100,7 @@ pub fn class_impact(
     }
     let mut moving = Vec::new();
     for (name, (total, drifting)) in by_pool.iter().filter(|(_, (_, drifting))| *drifting > 0) {
-        let Some(pool) = pools.iter().find(|pool| *pool.name == **name && !pool.is_static()) else { continue };
+        let Some(pool) = pools.iter().find(|pool| *pool.name == **name) else { continue };
         let at_once = at_once(pool, *total, now);
         impact.at_once += at_once;
         // Pools go on side by side: the slowest counts.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use karp_domain::api::{NodeClaim, conditions, labels};
 use karp_domain::cluster::{Node, Owner, Pod, PodBudget, Pool, blocking};
+use karp_domain::quantity::Quantity;
+use karp_domain::resources::NODES;
 use kube::ResourceExt;
 
 use super::{Drifting, Impact};
@@ -25,19 +27,24 @@ pub struct Surroundings {
 pub fn look_at_claim(claim: &NodeClaim, pool: Option<&Pool>, node: &mut Drifting) {
     let status = claim.status.as_ref();
     let initialized = status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::INITIALIZED));
-    let why = match pool {
-        None => Some("it belongs to no NodePool".to_owned()),
-        Some(pool) if pool.is_static() => Some(format!("replicas of NodePool {}", pool.name)),
-        Some(_) => None,
-    };
+    let why = pool.is_none().then(|| "it belongs to no NodePool".to_owned());
     node.stays = why.is_some();
     node.forced = claim.spec.grace().is_some();
     node.blocked_by = why.or_else(|| match status.and_then(|status| status.node_name.as_ref()) {
         None => Some("it has no Node yet".to_owned()),
         Some(_) if !initialized => Some("its Node is not initialized yet".to_owned()),
         Some(_) if asks_for_peace(claim.annotations()) => Some(told_of("NodeClaim", &claim.name_any())),
-        Some(_) => None,
+        Some(_) => pool
+            .and_then(shut)
+            .map(|limit| format!("`limits.nodes` is {limit}, and it is there beside the one in its place for a while")),
     });
+}
+
+/// Answers the limit that leaves a static pool with all its replicas no room for one more: a node of it goes when another is there.
+fn shut(pool: &Pool) -> Option<Quantity> {
+    let replicas = i64::try_from(pool.replicas?).unwrap_or(i64::MAX);
+    let (_, limit) = pool.limits.iter().find(|(name, _)| *name == NODES)?;
+    (limit <= Quantity::from_units(replicas)).then_some(limit)
 }
 
 /// Finds what keeps pods on the nodes: pods that say so, and budgets without allowance.

@@ -27,12 +27,9 @@ fn as_text<S: Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Err
     serializer.collect_str(at)
 }
 
-/// Answers how many of a pool's nodes may be replaced at the same time at a moment. Nothing replaces those of a static pool.
+/// Answers how many of a pool's nodes may be replaced at the same time at a moment.
 pub fn at_once(pool: &Pool, total: u32, at: Timestamp) -> u32 {
-    match pool.is_static() {
-        true => 0,
-        false => allowed(&pool.budgets, BudgetReason::Drifted, total, at).min(total),
-    }
+    allowed(&pool.budgets, BudgetReason::Drifted, total, at).min(total)
 }
 
 /// Answers in how many rounds nodes are replaced; nothing where none may go now.

@@ -140,6 +140,7 @@ fn is_for(image: &Ami, claim: &NodeClaim) -> bool {
         let own = claim.labels().get(&wanted.key);
         match wanted.operator {
             Operator::In => own.is_some_and(|own| wanted.values.contains(own)),
+            Operator::NotIn => own.is_none_or(|own| !wanted.values.contains(own)),
             Operator::DoesNotExist => own.is_none(),
             _ => own.is_some(),
         }

@@ -117,16 +117,52 @@ fn all_that_blocks_a_node_is_named() {
 }
 
 #[test]
-fn what_nothing_replaces_is_not_counted() {
-    let fixed = pool(|pool| {
-        pool["spec"]["replicas"] = json!(40);
-        pool["spec"]["template"]["metadata"]["labels"]["team"] = json!("b");
-    });
-    let seen = forty().preview(&fixed);
-    let warning = seen.warning("default");
-    assert!(warning.summary.ends_with("0 of 40 nodes will be replaced"), "{}", warning.summary);
-    assert!(warning.detail.contains("node-00: replicas of NodePool default"), "{}", warning.detail);
-    assert_eq!(seen.impact.expect("nodes").waves, None);
+fn nodes_of_a_static_pool_are_renewed_as_others_are_while_there_is_room_for_one_more() {
+    let fixed = |replicas: usize, nodes: Option<&str>| {
+        pool(|pool| {
+            pool["spec"]["replicas"] = json!(replicas);
+            pool["spec"]["limits"] = nodes.map_or(json!({}), |nodes| json!({ "nodes": nodes }));
+            pool["spec"]["template"]["metadata"]["labels"]["team"] = json!("b");
+        })
+    };
+    for room in [None, Some("41")] {
+        let seen = forty().preview(&fixed(NODES, room));
+        let warning = seen.warning("default");
+        assert!(warning.summary.ends_with("40 of 40 nodes will be replaced"), "{}", warning.summary);
+        let impact = seen.impact.expect("nodes");
+        assert_eq!((impact.at_once, impact.waves, impact.resized), (4, Some(10), None));
+    }
+    let limited = |impact: &Impact, limit: &str| {
+        let of_limit = |why: &String| why.contains(&format!("`limits.nodes` is {limit}"));
+        impact.drifting.iter().filter(|node| node.blocked_by.as_ref().is_some_and(of_limit)).count()
+    };
+    let shut = fixed(NODES, Some("40"));
+    let impact = seen(&forty(), &shut);
+    assert!(impact.drifting.iter().all(|node| node.blocked_by.is_some()));
+    assert!(limited(&impact, "40") > 30, "{impact:?}");
+    // Those that are too many go first, and leave room.
+    assert_eq!(limited(&seen(&forty(), &fixed(30, Some("40"))), "40"), 0);
+    assert!(limited(&seen(&forty(), &fixed(45, Some("45"))), "45") > 30, "it has room until it has its replicas");
+
+    let data = class(|class| class["spec"]["userData"] = json!("x"));
+    let pools = [Pool::from_kube(&shut).expect("readable")];
+    let of_class = class_impact([&class(|_| {}), &data], &Selection::default(), &pools, &forty().claims, now());
+    assert!(limited(&of_class, "40") > 30, "a class is renewed in the same way: {of_class:?}");
+}
+
+#[test]
+fn what_another_number_of_replicas_comes_to_is_told() {
+    let of = |replicas: usize| {
+        let seen = forty().preview(&pool(|pool| pool["spec"]["replicas"] = json!(replicas)));
+        seen.warning("default").detail
+    };
+    for (replicas, told) in [
+        (30, "\n`replicas` is 30, and it has 40 that stay: 10 too many, which are given up at once"),
+        (45, "\n`replicas` is 45, and it has 40 that stay: 5 too few, which are made as its limits allow"),
+    ] {
+        assert!(of(replicas).contains(told), "{}", of(replicas));
+    }
+    assert!(!of(NODES).contains("`replicas` is"), "{}", of(NODES));
 }
 
 #[test]

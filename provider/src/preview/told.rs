@@ -211,6 +211,7 @@ fn of_nodes(impact: &Impact, can_launch: bool) -> Vec<String> {
     if impact.leaving > 0 {
         lines.push(format!("On their way out already: {}.", plural(impact.leaving as usize, "node")));
     }
+    lines.extend(resized(impact));
     if !impact.over_limit.is_empty() {
         let over = impact.over_limit.join(", ");
         lines.push(format!(
@@ -219,6 +220,17 @@ fn of_nodes(impact: &Impact, can_launch: bool) -> Vec<String> {
     }
     lines.extend(impact.unchecked.as_ref().map(|why| format!("What blocks them could not be looked at: {why}")));
     lines
+}
+
+/// Tells what comes and goes so that a static pool has as many nodes as it is to have.
+fn resized(impact: &Impact) -> Option<String> {
+    let (wanted, there) = impact.resized?;
+    let there = u64::from(there);
+    let (count, fate) = match wanted < there {
+        true => (there - wanted, "too many, which are given up at once, whatever its budgets say"),
+        false => (wanted - there, "too few, which are made as its limits allow"),
+    };
+    Some(format!("`replicas` is {wanted}, and it has {there} that stay: {count} {fate} (feature gate StaticCapacity)."))
 }
 
 /// Names nodes, and why they drift.

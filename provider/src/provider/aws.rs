@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tfplugin::schema::validate::{self, Validator};
 use tfplugin::{Attribute, Diagnostics, Schema, Type, Value};
 
-use super::{Environment, expand, is_url, text};
+use super::{Environment, expand, given, is_url, may_say, says, text, without_nulls};
 
 /// The arguments of this part.
 pub const ARGUMENTS: [&str; 17] = [
@@ -88,7 +88,8 @@ struct RoleBlock {
     policy: Option<String>,
     policy_arns: Option<BTreeSet<String>>,
     source_identity: Option<String>,
-    tags: Option<BTreeMap<String, String>>,
+    #[serde(deserialize_with = "without_nulls")]
+    tags: BTreeMap<String, String>,
     transitive_tag_keys: Option<BTreeSet<String>>,
     web_identity_token: Option<String>,
     web_identity_token_file: Option<String>,
@@ -100,13 +101,9 @@ impl Block {
         let attempts = |retries: u32| retries.saturating_add(1);
         let transport = self.transport(environment);
         Settings {
-            region: self.region,
-            profile: self.profile,
-            access_keys: self.access_key.zip(self.secret_key).map(|(id, secret)| AccessKeys {
-                access_key_id: id,
-                secret_access_key: secret,
-                session_token: self.token,
-            }),
+            region: given(self.region),
+            profile: given(self.profile),
+            access_keys: access_keys(given(self.access_key), given(self.secret_key), given(self.token)),
             web_identity: self.assume_role_with_web_identity.and_then(|role| role.into_web_identity(environment)),
             assume_roles: self.assume_role.unwrap_or_default().into_iter().map(RoleBlock::into_role).collect(),
             endpoints: endpoints(self.endpoints.unwrap_or_default()),
@@ -120,15 +117,14 @@ impl Block {
     }
 
     fn transport(&self, environment: Environment<'_>) -> Transport {
-        let given = |argument: &Option<String>, names: &[&str]| {
-            let argument = argument.clone().filter(|text| !text.is_empty());
-            argument.or_else(|| names.iter().copied().find_map(environment))
+        let found = |argument: &Option<String>, names: &[&str]| {
+            given(argument.clone()).or_else(|| names.iter().copied().find_map(environment))
         };
-        let bundle = given(&self.custom_ca_bundle, &["AWS_CA_BUNDLE"]);
+        let bundle = found(&self.custom_ca_bundle, &["AWS_CA_BUNDLE"]);
         Transport {
-            http_proxy: given(&self.http_proxy, &["HTTP_PROXY", "http_proxy"]),
-            https_proxy: given(&self.https_proxy, &["HTTPS_PROXY", "https_proxy"]),
-            no_proxy: given(&self.no_proxy, &["NO_PROXY", "no_proxy"]),
+            http_proxy: found(&self.http_proxy, &["HTTP_PROXY", "http_proxy"]),
+            https_proxy: found(&self.https_proxy, &["HTTPS_PROXY", "https_proxy"]),
+            no_proxy: found(&self.no_proxy, &["NO_PROXY", "no_proxy"]),
             ca_bundle: bundle.map(|path| expand(&path, environment)),
         }
     }
@@ -143,26 +139,26 @@ impl RoleBlock {
         AssumeRole {
             duration: self.duration(),
             role_arn: self.role_arn,
-            session_name: self.session_name,
-            external_id: self.external_id,
-            policy: self.policy,
+            session_name: given(self.session_name),
+            external_id: given(self.external_id),
+            policy: given(self.policy),
             policy_arns: self.policy_arns.unwrap_or_default(),
-            source_identity: self.source_identity,
-            tags: self.tags.unwrap_or_default(),
+            source_identity: given(self.source_identity),
+            tags: self.tags,
             transitive_tag_keys: self.transitive_tag_keys.unwrap_or_default(),
         }
     }
 
     fn into_web_identity(self, environment: Environment<'_>) -> Option<WebIdentity> {
         let file = |path: String| IdentityToken::File(expand(&path, environment));
-        let given = self.web_identity_token.clone().map(IdentityToken::Text);
-        let given = given.or_else(|| self.web_identity_token_file.clone().map(file));
+        let token = given(self.web_identity_token.clone()).map(IdentityToken::Text);
+        let token = token.or_else(|| given(self.web_identity_token_file.clone()).map(file));
         Some(WebIdentity {
             duration: self.duration(),
-            token: given.or_else(|| environment("AWS_WEB_IDENTITY_TOKEN_FILE").map(file))?,
+            token: token.or_else(|| environment("AWS_WEB_IDENTITY_TOKEN_FILE").map(file))?,
             role_arn: self.role_arn,
-            session_name: self.session_name,
-            policy: self.policy,
+            session_name: given(self.session_name),
+            policy: given(self.policy),
             policy_arns: self.policy_arns.unwrap_or_default(),
         })
     }
@@ -245,20 +241,35 @@ pub fn reach(schema: Schema) -> Schema {
         )
 }
 
+/// Gives the keys where one is given. One without the other is for AWS to refuse: the credentials of the environment may be another account's.
+fn access_keys(id: Option<String>, secret: Option<String>, session_token: Option<String>) -> Option<AccessKeys> {
+    (id.is_some() || secret.is_some()).then(|| AccessKeys {
+        access_key_id: id.unwrap_or_default(),
+        secret_access_key: secret.unwrap_or_default(),
+        session_token,
+    })
+}
+
 /// Checks what concerns several arguments of this part.
 pub fn validate(config: &Value, environment: Environment<'_>) -> Diagnostics {
     let mut found = Diagnostics::new();
+    for (one, other) in [("access_key", "secret_key"), ("secret_key", "access_key")] {
+        if says(config.get(one)) && config.get(other).as_str() == Some("") {
+            let detail = format!("`{one}` is set, and `{other}` is empty: set both, or neither.");
+            found.error(other, "Half of a key", detail);
+        }
+    }
     let role = config.get("assume_role_with_web_identity");
     if let Value::Map(_) = role {
         let (token, file) = (role.get("web_identity_token"), role.get("web_identity_token_file"));
-        if !token.is_null() && !file.is_null() {
+        if says(token) && says(file) {
             found.error(
                 "assume_role_with_web_identity.web_identity_token",
                 "Two tokens",
                 "Set `web_identity_token` or `web_identity_token_file`, not both.",
             );
         }
-        if token.is_null() && file.is_null() && environment("AWS_WEB_IDENTITY_TOKEN_FILE").is_none() {
+        if !may_say(token) && !may_say(file) && environment("AWS_WEB_IDENTITY_TOKEN_FILE").is_none() {
             found.error(
                 "assume_role_with_web_identity",
                 "The token is missing",
@@ -270,12 +281,19 @@ pub fn validate(config: &Value, environment: Environment<'_>) -> Diagnostics {
     found
 }
 
+/// Checks how long a session may live, as STS does; a role's own limit may be less.
+fn lifetime() -> Validator {
+    validate::text("must be a duration from \"15m\" to \"12h\"", |text| {
+        validate::parse_duration(text).is_some_and(|long| (900..=43_200).contains(&long.as_secs()))
+    })
+}
+
 /// Adds what narrows a session of either kind.
 fn session() -> [(&'static str, Attribute); 5] {
     [
         ("role_arn", Attribute::string().required().validate(validate::arn()).describe("The role.")),
         ("session_name", text("The session's name; `karp` when absent.")),
-        ("duration", text("How long the credentials live, such as `1h`.").validate(validate::duration())),
+        ("duration", text("How long the credentials live, such as `1h`.").validate(lifetime())),
         ("policy", text("A session policy (JSON) that narrows the role.")),
         (
             "policy_arns",
@@ -376,10 +394,41 @@ mod tests {
         assert!(validate(&block(&[token]), &none).is_empty() && validate(&block(&[file]), &none).is_empty());
         assert!(validate(&block(&[token, file]), &none).to_string().contains("Two tokens"));
         assert!(validate(&block(&[]), &none).to_string().contains("token is missing"));
+        assert!(validate(&block(&[("web_identity_token", "")]), &none).to_string().contains("token is missing"));
+        assert!(validate(&block(&[("web_identity_token", ""), file]), &none).is_empty());
         let there = |name: &str| (name == "AWS_WEB_IDENTITY_TOKEN_FILE").then(|| "/ci/token".to_owned());
         assert!(validate(&block(&[]), &there).is_empty());
         let told = settings(&block(&[]), &[("AWS_WEB_IDENTITY_TOKEN_FILE", "/ci/token")]).web_identity.unwrap();
         assert!(matches!(told.token, IdentityToken::File(path) if path.ends_with("token")));
+    }
+
+    #[test]
+    fn what_is_empty_is_left_out() {
+        let texts = ["region", "profile", "access_key", "secret_key", "token"].map(|name| (name, Value::from("")));
+        let role =
+            Value::object([("role_arn", "arn:aws:iam::111122223333:role/ci"), ("external_id", ""), ("policy", "")]);
+        let role = role.with("tags", Value::object([("team", Value::from("a")), ("cost", Value::Null)]));
+        let told = settings(&Value::object(texts).with("assume_role", vec![role]), &[]);
+        assert!(told.region.is_none() && told.profile.is_none() && told.access_keys.is_none(), "{told:?}");
+        let role = &told.assume_roles[0];
+        assert!(role.external_id.is_none() && role.policy.is_none(), "{role:?}");
+        assert_eq!(role.tags, BTreeMap::from([("team".to_owned(), "a".to_owned())]));
+    }
+
+    #[test]
+    fn half_of_a_key_is_not_left_out() {
+        let block = Value::object([("access_key", "AKIA"), ("secret_key", "")]);
+        assert!(settings(&block, &[]).access_keys.is_some(), "the environment's credentials may be another account's");
+        let told = validate(&block, &|_: &str| None).to_string();
+        assert!(told.contains("`secret_key` is empty"), "{told}");
+        assert!(validate(&block.with("secret_key", "s"), &|_: &str| None).is_empty());
+    }
+
+    #[test]
+    fn a_session_lives_as_long_as_sts_lets_it() {
+        let check = |text: &str| lifetime().check(&Value::from(text)).is_ok();
+        assert!(check("15m") && check("1h") && check("12h"));
+        assert!(!check("10m") && !check("13h") && !check("soon"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Diagnostics, Type, Value};
 
-use super::{Environment, is_url, text};
+use super::{Environment, given, is_url, may_say, says, text, without_nulls};
 
 /// How to reach the API server.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -35,6 +35,7 @@ pub struct Exec {
     pub api_version: String,
     pub command: String,
     pub args: Vec<String>,
+    #[serde(deserialize_with = "without_nulls")]
     pub env: BTreeMap<String, String>,
 }
 
@@ -43,6 +44,9 @@ impl Kubernetes {
     /// address.
     #[must_use]
     pub fn with_environment(mut self, environment: Environment<'_>) -> Self {
+        for text in self.texts() {
+            *text = given(text.take());
+        }
         if !self.has_address() {
             self.host = environment("KUBE_HOST");
         }
@@ -66,8 +70,7 @@ impl Kubernetes {
             fill(&mut self.client_certificate, "KUBE_CLIENT_CERT_DATA");
             fill(&mut self.client_key, "KUBE_CLIENT_KEY_DATA");
             fill(&mut self.tls_server_name, "KUBE_TLS_SERVER_NAME");
-            let insecure = environment("KUBE_INSECURE").and_then(|text| text.parse().ok());
-            self.insecure = self.insecure.or(insecure);
+            self.insecure = self.insecure.or_else(|| truth(&environment("KUBE_INSECURE")?));
         } else {
             fill(&mut self.config_context, "KUBE_CTX");
             fill(&mut self.config_context_cluster, "KUBE_CTX_CLUSTER");
@@ -76,9 +79,33 @@ impl Kubernetes {
         self
     }
 
+    fn texts(&mut self) -> [&mut Option<String>; 10] {
+        [
+            &mut self.host,
+            &mut self.cluster_ca_certificate,
+            &mut self.token,
+            &mut self.client_certificate,
+            &mut self.client_key,
+            &mut self.tls_server_name,
+            &mut self.config_path,
+            &mut self.config_context,
+            &mut self.config_context_cluster,
+            &mut self.config_context_auth_info,
+        ]
+    }
+
     /// Says whether it names an API server.
     pub fn has_address(&self) -> bool {
         self.host.is_some() || self.config_path.is_some() || self.config_paths.is_some()
+    }
+}
+
+/// Reads yes or no as Go's programs do, hashicorp/kubernetes among them.
+fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
 }
 
@@ -86,7 +113,7 @@ impl Kubernetes {
 pub fn attribute() -> Attribute {
     let address = validate::text(
         "must be a URL with http:// or https://, such as \"https://0123456789ABCDEF.gr7.eu-west-1.eks.amazonaws.com\"",
-        is_url,
+        |text| text.is_empty() || is_url(text),
     );
     let exec = Attribute::nested_single([
         ("api_version", text("The version of the exec protocol.").required()),
@@ -135,7 +162,7 @@ pub fn attribute() -> Attribute {
 pub fn validate(kubernetes: &Value, environment: Environment<'_>) -> Diagnostics {
     let mut found = Diagnostics::new();
     let Value::Map(_) = kubernetes else { return found };
-    let set = |name: &str| !kubernetes.get(name).is_null();
+    let set = |name: &str| says(kubernetes.get(name));
     if set("token") && set("exec") {
         found.error("kubernetes.exec", "Two sources of a token", "Set `token` or `exec`, not both.");
     }
@@ -144,7 +171,8 @@ pub fn validate(kubernetes: &Value, environment: Environment<'_>) -> Diagnostics
         let detail = format!("Set `{first}` or `{second}`, not both.");
         found.error(format!("kubernetes.{second}").as_str(), "Two addresses of one cluster", detail);
     }
-    if addresses.is_empty() && !Kubernetes::default().with_environment(environment).has_address() {
+    let may_be_set = ["host", "config_path", "config_paths"].into_iter().any(|name| may_say(kubernetes.get(name)));
+    if !may_be_set && !Kubernetes::default().with_environment(environment).has_address() {
         found.error(
             "kubernetes",
             "The cluster's address is missing",
@@ -196,6 +224,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_empty_is_left_out() {
+        let block = Value::object([("host", ""), ("config_path", ""), ("token", ""), ("config_context", "")]);
+        let read: Kubernetes = tfplugin::from_value(&block).unwrap();
+        let told = read.with_environment(&of(&[("KUBE_CONFIG_PATH", "/env"), ("KUBE_CTX", "prod")]));
+        assert_eq!((told.config_path.as_deref(), told.config_context.as_deref()), (Some("/env"), Some("prod")));
+        assert!(told.host.is_none() && told.token.is_none());
+        let found = |block: &Value| validate(block, &|_: &str| None).to_string();
+        assert!(found(&block).contains("address is missing"));
+        assert_eq!(found(&block.with("host", "https://a")), "", "empty texts choose nothing and exclude nothing");
+    }
+
+    #[test]
+    fn the_environments_yes_and_no_are_gos() {
+        for (text, insecure) in [("1", Some(true)), ("True", Some(true)), ("0", Some(false)), ("yes", None)] {
+            let told =
+                Kubernetes::default().with_environment(&of(&[("KUBE_HOST", "https://env"), ("KUBE_INSECURE", text)]));
+            assert_eq!(told.insecure, insecure, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_variable_without_a_value_is_not_set_for_the_command() {
+        let env = Value::object([("AWS_PROFILE", Value::Null), ("AWS_REGION", Value::from("eu-west-1"))]);
+        let exec: Exec = tfplugin::from_value(&Value::object([("command", Value::from("aws")), ("env", env)])).unwrap();
+        assert_eq!(exec.env, BTreeMap::from([("AWS_REGION".to_owned(), "eu-west-1".to_owned())]));
+    }
+
+    #[test]
     fn addresses_exclude_each_other() {
         let found = |pairs: &[(&'static str, &'static str)]| {
             validate(&Value::object(pairs.iter().copied()), &|_: &str| None).to_string()
@@ -206,5 +262,15 @@ mod tests {
         assert!(found(&[("host", "https://a"), ("config_context", "a")]).contains("kubernetes.config_context"));
         assert_eq!(found(&[("config_path", "/a"), ("config_context", "a")]), "");
         assert!(validate(&Value::Unknown, &|_: &str| None).is_empty());
+        // one of both may turn out to be null
+        let unknown = Value::object([("host", Value::Unknown), ("config_path", Value::Unknown)]);
+        assert!(validate(&unknown.clone().with("config_context", "a"), &|_: &str| None).is_empty());
+        assert!(
+            validate(
+                &unknown.with("token", Value::Unknown).with("exec", Value::object([("command", "a")])),
+                &|_: &str| None
+            )
+            .is_empty()
+        );
     }
 }

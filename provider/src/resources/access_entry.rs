@@ -1,6 +1,5 @@
 //! `karp_access_entry`: lets nodes with a role join the cluster.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use tfplugin::{
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::marked::Marked;
-use crate::aws::tags::{Change, Tags, retag_eks};
+use crate::aws::tags::{Change, GivenTags, Tags, retag_eks};
 use crate::aws::wait::settle;
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
@@ -33,7 +32,7 @@ struct Model {
     principal_arn: Option<String>,
     r#type: Option<String>,
     adopt: Option<bool>,
-    tags: Option<BTreeMap<String, Option<String>>>,
+    tags: Option<GivenTags>,
     tags_all: Option<Tags>,
 }
 

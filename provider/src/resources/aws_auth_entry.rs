@@ -23,7 +23,7 @@ use crate::manifests::aws_auth::{Entry, MapRoles};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
-use crate::session::Session;
+use crate::session::{Session, borne};
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "aws-auth";
@@ -271,13 +271,7 @@ fn parse(map: Option<&ConfigMap>) -> Result<MapRoles, Failure> {
 
 /// Gives a client of the cluster; an API server that does not answer is waited for as long as a change of the entries is.
 async fn reached(ctx: &Context, session: &Session) -> Result<Client, Diagnostics> {
-    let begin = Instant::now();
-    loop {
-        match ctx.run(session.kube_of(ctx)).await? {
-            Err(failure) if failure.passes() && begin.elapsed() <= PATIENCE => ctx.sleep(PAUSE).await?,
-            found => return Ok(found?),
-        }
-    }
+    Ok(borne(ctx, "reach the API server", || session.kube_of(ctx)).await??)
 }
 
 /// Changes the entries. The version that was read is sent along, so that a change of others in between is read again and not lost.

@@ -13,18 +13,19 @@ use serde_json::Value as Json;
 use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
 use super::controller_import::{self, Live};
-use super::custom_object::{failure, needs, waited, within};
+use super::custom_object::{failure, looked, needs, within};
 use super::{controller_schema, controller_wait, identity, inherit, node_claims};
 use crate::aws::Origin;
-use crate::manifests::controller::{NAME, Object, SERVICE_MONITORS, Settings, version};
-use crate::manifests::{FIELD_MANAGER, contains, digest};
+use crate::manifests::controller::{MANAGED_BY, NAME, Object, SERVICE_MONITORS, Settings, version};
+use crate::manifests::{FIELD_MANAGER, contains, digest, owned};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
+use crate::session::Session;
 
 /// Attributes that the objects do not depend on.
 const ASIDE: [&str; 7] = ["id", "manifest_digest", "ready_replicas", "timeouts", "force", "version", "wait"];
-/// Marks a namespace as made by karp.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// As whom the cluster's own controllers write, of a Deployment its revision.
+const CLUSTERS_OWN: &str = "kube-controller-manager";
 /// What is kept of the time limit to report and to store state.
 const RESERVE: Duration = Duration::from_secs(5);
 
@@ -42,7 +43,8 @@ impl Controller {
     /// Applies the controller's objects. What they were `before` and are planned to be no more goes, whoever wrote it (decision 0020); so do those
     /// of them that are not planned. A change that fails leaves the state as it was: one that knew of the plan alone would forget what has yet to go.
     async fn apply(&self, ctx: &Context, planned: Value, before: Option<&Settings>) -> Result<Value, Diagnostics> {
-        let client = self.handle.session().kube_of(ctx).await?;
+        let session = self.handle.session();
+        let client = session.kube_of(ctx).await?;
         let settings: Settings = tfplugin::from_value(&planned)?;
         let state = planned
             .clone()
@@ -53,13 +55,15 @@ impl Controller {
         let state = if ready.is_known() { state } else { state.with("ready_replicas", Value::Null) };
         let force = if planned.get("force_conflicts").as_bool() == Some(true) { Force::Yes } else { Force::No };
         let manager = Manager { name: FIELD_MANAGER, force };
-        let is_new = before.is_none();
-        let (before, objects) = (before.map(Settings::objects).unwrap_or_default(), settings.objects());
+        let objects = settings.objects();
+        // What core finds in the state of a failed creation it destroys next time: what others made must not go with it (decision 0005).
+        let is_made = before.is_none() && !ctx.run(has_others(&client, &objects)).await??;
+        let before = before.map(Settings::objects).unwrap_or_default();
         let kept: Vec<String> = jsons(&settings).iter().map(called).collect();
         // A stop amid these few calls does not keep the rest: half a controller would be destroyed and made again, which is refused while
         // nodes live.
         let all = async {
-            if ensure_namespace(&client, &settings).await? == Origin::Made && is_new {
+            if ensure_namespace(&client, &settings).await? == Origin::Made && is_made {
                 ctx.save(state.clone());
             }
             for object in &objects {
@@ -69,19 +73,19 @@ impl Controller {
             for object in &objects {
                 let applied = apply::json(&client, manager, object.plural, &object.json);
                 applied.await.map_err(|error| refused(object, error))?;
-                if is_new {
+                if is_made {
                     ctx.save(state.clone());
                 }
             }
             for object in before.iter().filter(|object| !kept.contains(&called(&object.json))) {
-                remove(ctx, &client, object).await?;
+                remove(ctx, &session, object).await?;
             }
             ctx.save(state.clone());
             Ok::<(), Diagnostics>(())
         };
         ctx.carry_out(all).await??;
         if planned.get("wait").as_bool() != Some(false) {
-            controller_wait::at_work(ctx, &client, &settings).await?;
+            controller_wait::at_work(ctx, &session, &settings).await;
         }
         Ok(state)
     }
@@ -189,7 +193,8 @@ impl Resource for Controller {
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
-        let client = self.handle.session().kube_of(ctx).await?;
+        let session = self.handle.session();
+        let client = session.kube_of(ctx).await?;
         let settings: Settings = tfplugin::from_value(&prior)?;
         if prior.get("force").as_bool() != Some(true) {
             let claims = node_claims::live(&client).await.map_err(|error| failure("list NodeClaims", error))?;
@@ -205,9 +210,9 @@ impl Resource for Controller {
         }
         let taken_over = serves_another(&client, &settings).await?;
         for object in settings.objects().iter().rev().filter(|object| !(taken_over && is_of_cluster(object))) {
-            remove(ctx, &client, object).await?;
+            remove(ctx, &session, object).await?;
         }
-        Ok(remove_namespace(ctx, &client, &settings).await?)
+        Ok(remove_namespace(ctx, &session, &settings).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -339,6 +344,26 @@ async fn find(client: &Client, object: &Object) -> Result<Option<Json>, Failure>
     Ok(live.and_then(|live| serde_json::to_value(live).ok()))
 }
 
+/// Says whether one of the objects is there that others made.
+async fn has_others(client: &Client, objects: &[Object]) -> Result<bool, Failure> {
+    for object in objects {
+        if find(client, object).await?.is_some_and(|live| is_of_others(&live)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Says whether an object is one that this provider never applied, or that somebody else wrote, too: what an earlier creation took over before
+/// it failed.
+fn is_of_others(live: &Json) -> bool {
+    let mut entries = live["metadata"]["managedFields"].as_array().into_iter().flatten();
+    let by_another = |entry: &Json| {
+        entry["manager"] != FIELD_MANAGER && entry["manager"] != CLUSTERS_OWN && !entry["subresource"].is_string()
+    };
+    owned::by(live, FIELD_MANAGER).is_none() || entries.any(by_another)
+}
+
 /// Makes the namespace where it is not there yet; one that others made is left as it is. Says whether it was made now.
 async fn ensure_namespace(client: &Client, settings: &Settings) -> Result<Origin, Failure> {
     if settings.create_namespace == Some(false) {
@@ -369,8 +394,8 @@ fn is_ours(namespace: &Namespace) -> bool {
     namespace.labels().get(MANAGED_BY).is_some_and(|by| by == "karp")
 }
 
-async fn remove(ctx: &Context, client: &Client, object: &Object) -> Result<(), Failure> {
-    let api = apply::dynamic(client, object.plural, &object.json);
+async fn remove(ctx: &Context, session: &Session, object: &Object) -> Result<(), Failure> {
+    let api = apply::dynamic(&session.kube_of(ctx).await?, object.plural, &object.json);
     let (name, doing) = (name_of(object), format!("delete {}", called(&object.json)));
     let Some(live) = there(&api, name, &doing).await? else { return Ok(()) };
     // Foreground, so that the pods are gone when the Deployment is: nothing acts any more, and the rest needs no waiting for.
@@ -384,12 +409,16 @@ async fn remove(ctx: &Context, client: &Client, object: &Object) -> Result<(), F
     if !deployment {
         return Ok(());
     }
-    let limit = within(ctx, RESERVE);
-    wait::gone(&api, name, live.uid().as_deref(), &limit).await.map_err(|error| waited(&doing, error))
+    let uid = live.uid();
+    let uid = uid.as_deref();
+    let look = |client: Client| async move {
+        wait::is_gone(&apply::dynamic(&client, object.plural, &object.json), name, uid).await
+    };
+    looked(ctx, &within(ctx, RESERVE), &doing, || session.kube_of(ctx), look).await
 }
 
-async fn remove_namespace(ctx: &Context, client: &Client, settings: &Settings) -> Result<(), Failure> {
-    let api = Api::<Namespace>::all(client.clone());
+async fn remove_namespace(ctx: &Context, session: &Session, settings: &Settings) -> Result<(), Failure> {
+    let api = Api::<Namespace>::all(session.kube_of(ctx).await?);
     let name = settings.namespace();
     let doing = format!("delete namespace {name:?}");
     let live = api.get_opt(name).await.map_err(|error| failure(&doing, error.into()))?;
@@ -398,8 +427,10 @@ async fn remove_namespace(ctx: &Context, client: &Client, settings: &Settings) -
         Ok(_) | Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::Stale { .. }) => {}
         Err(error) => return Err(failure(doing, error)),
     }
-    let limit = within(ctx, RESERVE);
-    wait::gone(&api, name, live.uid().as_deref(), &limit).await.map_err(|error| waited(&doing, error))
+    let uid = live.uid();
+    let uid = uid.as_deref();
+    let look = |client: Client| async move { wait::is_gone(&Api::<Namespace>::all(client), name, uid).await };
+    looked(ctx, &within(ctx, RESERVE), &doing, || session.kube_of(ctx), look).await
 }
 
 #[cfg(test)]
@@ -442,6 +473,21 @@ mod tests {
         }
         let both = core.validate("karp_controller", &config(&budget(half(), half()))).await;
         assert!(both.to_string().contains("min_available beside max_unavailable"), "{both}");
+    }
+
+    #[tokio::test]
+    async fn labels_that_karp_goes_by_are_its_own() {
+        let core = Core::new(Karp::default());
+        let refused = async |attribute: &str, label: &str| {
+            let given = Value::object([("cluster_name", "demo"), ("image", "karp:1")]);
+            let config = core.config("karp_controller", &given.with(attribute, Value::object([(label, "x")])));
+            core.validate("karp_controller", &config).await.to_string()
+        };
+        for attribute in ["labels", "pod_labels"] {
+            assert!(refused(attribute, "app.kubernetes.io/name").await.contains("karp's own"), "{attribute}");
+            assert!(!refused(attribute, "team").await.contains("karp's own"), "{attribute}");
+        }
+        assert!(refused("labels", MANAGED_BY).await.contains("karp's own"));
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait};
 
 use super::{controller_scope as scope, iam_role, identity, inherit};
@@ -66,16 +65,9 @@ impl Resource for ControllerPolicy {
         );
         let schema = inherit::adopt(inherit::tags(inherit::cluster_name(schema)));
         let schema = inherit::name(schema, PREFIX, LONGEST);
-        let schema = inherit::id_and_arn(schema, "The name.").identity(identity::of_account()).attribute(
-            "path",
-            Attribute::string()
-                .default("/")
-                .requires_replace()
-                .validate(validate::text("must begin and end with /", |path| {
-                    path.starts_with('/') && path.ends_with('/')
-                }))
-                .describe("The path of the policies."),
-        );
+        let schema = inherit::id_and_arn(schema, "The name.")
+            .identity(identity::of_account())
+            .attribute("path", inherit::path("The path of the policies."));
         scope::attributes(schema)
             .attribute(
                 "arns",

@@ -10,7 +10,7 @@ use tfplugin::{Attribute, AttributePath, Diagnostics, Schema, Type, Value};
 
 use super::custom_object::force_conflicts;
 use super::node_pool_schema::same_amounts;
-use crate::manifests::controller::{METRICS_PORT, NAME, PROBE_PORT, selector};
+use crate::manifests::controller::{MANAGED_BY, METRICS_PORT, NAME, PROBE_PORT, selector};
 use crate::manifests::controller_settings::{Form, SETTINGS};
 use crate::manifests::{placement, upkeep};
 
@@ -286,11 +286,17 @@ pub fn check(config: &Value) -> Diagnostics {
         }
     }
     let own = selector();
-    let given = config.get("pod_labels").as_map().into_iter().flatten().map(|(name, _)| name);
-    for name in given.filter(|name| own.contains_key(name.as_str())) {
-        let path = AttributePath::root().attribute("pod_labels").key(name);
-        let detail = format!("{path}: take it out; Deployment, Service and budget find the pods by this label.");
-        found.error(path, "The label is karp's own", detail);
+    for attribute in ["labels", "pod_labels"] {
+        for (name, _) in config.get(attribute).as_map().into_iter().flatten() {
+            let why = match name.as_str() {
+                name if own.contains_key(name) => "Deployment, Service and budget find the pods by this label",
+                MANAGED_BY if attribute == "labels" => "by this label a destroy knows the namespace that karp made",
+                _ => continue,
+            };
+            let path = AttributePath::root().attribute(attribute).key(name);
+            let detail = format!("{path}: take it out; {why}.");
+            found.error(path, "The label is karp's own", detail);
+        }
     }
     if ["max_unavailable", "min_available"]
         .iter()

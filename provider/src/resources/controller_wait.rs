@@ -2,23 +2,25 @@
 //! is applied, and an error would make Terraform destroy it and create it again, which is refused while nodes live that only it can end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::{Lease as Object, LeaseSpec};
 use karp_domain::lease::{LEASE_DURATION, Onlooker, Sight};
-use karp_kube::wait::{self, Look, Until, WaitError};
+use karp_kube::wait::{self, Look, Until};
 use karp_kube::{Error, pods};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use tfplugin::{Context, Diagnostic};
 use tokio::time::Instant;
 
-use super::custom_object::{failure, within};
+use super::custom_object::{looked, within};
 use crate::manifests::controller::{GRACE_SECONDS, NAME, Settings};
 use crate::manifests::election::{self, Lease};
-use crate::report::Failure;
+use crate::report::{Failure, Kind};
+use crate::session::Session;
 
 /// What is kept of the time limit to report and to store state.
 const RESERVE: Duration = Duration::from_secs(5);
@@ -29,31 +31,37 @@ const WORDS_PATIENCE: Duration = Duration::from_secs(3);
 const TAKEN_FOR: Duration = Duration::from_secs(GRACE_SECONDS.unsigned_abs() + LEASE_DURATION.as_secs());
 
 /// Waits until the controller is rolled out and one of its replicas leads, within the operation's limit.
-pub async fn at_work(ctx: &Context, client: &Client, settings: &Settings) -> Result<(), Failure> {
-    let limit = within(ctx, RESERVE);
-    match wait::available(client, settings.namespace(), NAME, &limit).await {
+pub async fn at_work(ctx: &Context, session: &Session, settings: &Settings) {
+    let (limit, namespace) = (within(ctx, RESERVE), settings.namespace());
+    let connect = || session.kube_of(ctx);
+    let look = |client: Client| async move { wait::is_available(&client, namespace, NAME).await };
+    match looked(ctx, &limit, "wait for the controller", connect, look).await {
         Ok(()) => {}
-        Err(WaitError::TimedOut { seen } | WaitError::Cancelled { seen }) => {
-            ctx.warn(not_ready(client, settings.namespace(), &seen).await);
-            return Ok(());
+        Err(end) if is_late(&end) => {
+            ctx.warn(not_ready(async { connect().await.ok() }, namespace, &end.message).await);
+            return;
         }
-        Err(WaitError::Api(error)) => return Err(failure("wait for the controller", error)),
+        Err(failure) => return ctx.warn(unlooked(namespace, &failure)),
     }
-    let Some(lease) = election::lease(settings).filter(|_| settings.replicas != Some(0)) else { return Ok(()) };
-    match leads(client, settings.namespace(), &lease, &limit).await {
+    let Some(lease) = election::lease(settings).filter(|_| settings.replicas != Some(0)) else { return };
+    match leads(ctx, connect, namespace, &lease, &limit).await {
         Ok(Lead::Own) => {}
         Ok(Lead::Taken(seen)) => ctx.warn(taken(&lease, &seen)),
-        Err(WaitError::TimedOut { seen } | WaitError::Cancelled { seen }) => ctx.warn(not_leading(&lease, &seen)),
-        Err(WaitError::Api(error @ Error::Forbidden { .. })) => ctx.warn(unseen(&lease, &error)),
-        Err(WaitError::Api(error)) => return Err(failure("wait until the controller leads", error)),
+        Err(end) if is_late(&end) => ctx.warn(not_leading(&lease, &end.message)),
+        Err(failure) if failure.kind == Kind::Denied => ctx.warn(unseen(&lease, &failure.message)),
+        Err(failure) => ctx.warn(unlooked(namespace, &failure)),
     }
-    Ok(())
+}
+
+/// Says whether a wait ended since its time was over or somebody stopped it: its message is what was seen last.
+fn is_late(failure: &Failure) -> bool {
+    matches!(failure.kind, Kind::TimedOut | Kind::Interrupted)
 }
 
 /// Warns at a refresh of a controller that does not serve.
 pub async fn look(ctx: &Context, client: &Client, namespace: &str) {
     if let Ok(Look::NotYet(seen)) = wait::is_available(client, namespace, NAME).await {
-        ctx.warn(not_ready(client, namespace, &seen).await);
+        ctx.warn(not_ready(std::future::ready(Some(client.clone())), namespace, &seen).await);
     }
 }
 
@@ -67,16 +75,25 @@ enum Lead {
 }
 
 /// Looks on at the leases until a replica of the Deployment leads, or somebody else does for long.
-async fn leads(client: &Client, namespace: &str, lease: &Lease, limit: &Until) -> Result<Lead, WaitError> {
+async fn leads<C>(
+    ctx: &Context,
+    connect: impl Fn() -> C,
+    namespace: &str,
+    lease: &Lease,
+    limit: &Until,
+) -> Result<Lead, Failure>
+where
+    C: Future<Output = Result<Client, Failure>>,
+{
     let begin = Instant::now();
-    let watch = Mutex::new(Watch::default());
-    let look = || async {
-        let leases = leases(client, lease).await?;
-        let replicas = pods::hosts(client, namespace, NAME).await?;
+    let watch = &Mutex::new(Watch::default());
+    let look = |client: Client| async move {
+        let leases = leases(&client, lease).await?;
+        let replicas = pods::hosts(&client, namespace, NAME).await?;
         let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(watch.look(lease, &leases, &replicas, begin.elapsed()))
     };
-    wait::until(limit, look).await
+    looked(ctx, limit, "wait until the controller leads", connect, look).await
 }
 
 /// Reads the leases of the name by their namespaces: a controller waits for those of all. Who may not list them sees the one alone.
@@ -169,7 +186,7 @@ fn not_leading(lease: &Lease, seen: &str) -> Diagnostic {
     )
 }
 
-fn unseen(lease: &Lease, error: &Error) -> Diagnostic {
+fn unseen(lease: &Lease, error: &str) -> Diagnostic {
     let Lease { namespace, name } = lease;
     Diagnostic::warning(
         "Whether the controller leads is not known",
@@ -181,11 +198,23 @@ fn unseen(lease: &Lease, error: &Error) -> Diagnostic {
     )
 }
 
-/// Tells that the controller does not serve, and what its pods say.
-async fn not_ready(client: &Client, namespace: &str, seen: &str) -> Diagnostic {
+/// Tells that the controller could not be looked at.
+fn unlooked(namespace: &str, failure: &Failure) -> Diagnostic {
+    Diagnostic::warning(
+        "Whether the controller is at work is not known",
+        format!(
+            "It is applied, and Kubernetes goes on with it. It could not be looked at: {failure}\n\nSee `kubectl -n {namespace} get deployment \
+             {NAME}`, or plan again. With `wait = false` nothing waits for it.",
+        ),
+    )
+}
+
+/// Tells that the controller does not serve, and what its pods say; they are asked by this client, where there is one.
+async fn not_ready(client: impl Future<Output = Option<Client>>, namespace: &str, seen: &str) -> Diagnostic {
     let ask = async {
+        let client = client.await?;
         let deployment = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(NAME).await.ok()??;
-        pods::troubles(client, namespace, &deployment).await.ok()
+        pods::troubles(&client, namespace, &deployment).await.ok()
     };
     let said = tokio::time::timeout(WORDS_PATIENCE, ask).await.ok().flatten().unwrap_or_default();
     // What the pods say themselves is more than the wait saw of them.

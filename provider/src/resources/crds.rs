@@ -1,6 +1,7 @@
 //! `karp_crds`: the definitions of NodePool, NodeClaim and EC2NodeClass.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -15,12 +16,13 @@ use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
 };
 
-use super::custom_object::{failure, needs, waited, within};
+use super::custom_object::{failure, looked, needs, waited, within};
 use super::node_claims;
 use crate::manifests::definition::{self, Leave, Owner, Refusal, Step, VERSION};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
+use crate::session::Session;
 
 const ID: &str = "crds";
 /// What is kept of the time limit to report and to store state.
@@ -198,6 +200,13 @@ struct Objects {
     leaving: String,
 }
 
+impl fmt::Display for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told = [self.staying.as_str(), self.leaving.as_str()].into_iter().filter(|told| !told.is_empty());
+        f.write_str(&told.collect::<Vec<_>>().join(", "))
+    }
+}
+
 /// Looks which objects there are of the definitions; nothing where there are none.
 async fn objects(client: &Client) -> Result<Option<Objects>, karp_kube::Error> {
     let (mut staying, mut leaving) = (Vec::new(), Vec::new());
@@ -224,9 +233,9 @@ async fn objects(client: &Client) -> Result<Option<Objects>, karp_kube::Error> {
 }
 
 /// Holds that no object is left that would go with its definition: refuses where one stays, waits for those that are on their way out.
-async fn await_empty(ctx: &Context, client: &Client) -> Result<(), Failure> {
+async fn await_empty(ctx: &Context, session: &Session) -> Result<(), Failure> {
     let doing = "delete the CRDs";
-    let there = objects(client).await.map_err(|error| failure(doing, error))?;
+    let there = objects(&session.kube_of(ctx).await?).await.map_err(|error| failure(doing, error))?;
     if let Some(there) = there.filter(|there| !there.staying.is_empty()) {
         let what = format!("every object would go with them, and the cluster has {}", there.staying);
         return Err(Failure::new(Kind::InUse, doing, what).with_fix(
@@ -234,14 +243,13 @@ async fn await_empty(ctx: &Context, client: &Client) -> Result<(), Failure> {
              apply, to leave the definitions.",
         ));
     }
-    let limit = within(ctx, RESERVE);
-    let look = || async {
-        let left = objects(client).await?;
-        Ok(left.map_or(Look::Done(()), |left| Look::NotYet(format!("{}{}", left.staying, left.leaving))))
+    let look = |client: Client| async move {
+        let left = objects(&client).await?;
+        Ok(left.map_or(Look::Done(()), |left| Look::NotYet(left.to_string())))
     };
-    let gone = wait::until(&limit, look).await;
-    gone.map_err(|error| {
-        waited(doing, error).with_fix(
+    let gone = looked(ctx, &within(ctx, RESERVE), doing, || session.kube_of(ctx), look).await;
+    gone.map_err(|late| {
+        late.with_fix(
             "They are deleted, and one with a finalizer waits for the controller: look at them with `kubectl get \
              nodepools,nodeclaims,ec2nodeclasses`, then run this again.",
         )
@@ -334,9 +342,9 @@ impl Resource for Crds {
         if prior.get("keep_on_destroy").as_bool() != Some(false) {
             return Ok(());
         }
-        let client = self.handle.session().kube_of(ctx).await?;
-        await_empty(ctx, &client).await?;
-        let api = Api::<CustomResourceDefinition>::all(client.clone());
+        let session = self.handle.session();
+        await_empty(ctx, &session).await?;
+        let api = Api::<CustomResourceDefinition>::all(session.kube_of(ctx).await?);
         let mut going = Vec::new();
         for name in names() {
             let doing = format!("delete CRD {name}");
@@ -347,11 +355,14 @@ impl Resource for Crds {
                 Err(error) => return Err(failure(doing, error).into()),
             }
         }
-        for (name, uid) in going {
-            let limit = within(ctx, RESERVE);
-            let gone = wait::gone(&api, &name, uid.as_deref(), &limit).await;
-            gone.map_err(|error| {
-                waited(&format!("delete CRD {name}"), error).with_fix(
+        for (name, uid) in &going {
+            let (doing, uid) = (format!("delete CRD {name}"), uid.as_deref());
+            let look = |client: Client| async move {
+                wait::is_gone(&Api::<CustomResourceDefinition>::all(client), name, uid).await
+            };
+            let gone = looked(ctx, &within(ctx, RESERVE), &doing, || session.kube_of(ctx), look).await;
+            gone.map_err(|late| {
+                late.with_fix(
                     "Its objects go first, and one with a finalizer waits for the controller: look at them with `kubectl get \
                      nodepools,nodeclaims,ec2nodeclasses`, then run this again.",
                 )

@@ -14,7 +14,8 @@ use karp_kube::wait::{self, Look, Until, WaitError};
 use kube::Client;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
-use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, Schema, Value};
+use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, Interrupted, Schema, Value};
+use tokio::time::Instant;
 
 pub use self::attributes::{adopt, bare, force_conflicts, named, teardown, wait_for_ready};
 pub use self::foresight::{name_of, seen};
@@ -28,10 +29,12 @@ use crate::manifests::spec::{self, Attributes, Scope};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
-use crate::session::Session;
+use crate::session::{Session, borne};
 
 /// What to do about an object that stays although nothing of karp's holds it.
 pub const STAYS: &str = "A finalizer keeps it that karp did not set: look who put it there, then run this again.";
+/// A wait goes on so long with one client: longer than failures are borne, and much less than a token lives.
+const ROUND: Duration = Duration::from_secs(60);
 
 /// Names the parts of the provider block that it takes to call the API server.
 pub fn needs(session: &Session) -> &'static [Part] {
@@ -111,16 +114,15 @@ impl CustomObject {
         } else if let Some(warning) = self.kind.beyond(&self.spec, &state, &live) {
             ctx.warn(warning);
         }
-        let settled = self.kind.settle(ctx, &client, &state).await;
+        self.kind.settle(ctx, &client, &state).await;
         if origin == Origin::Made {
-            // state has it however that ended
             let (kind, name) = (self.kind, state.get("name").as_str().unwrap_or_default().to_owned());
             self.session().finishing().after_answer(move || {
                 let (client, name) = (client.clone(), name.clone());
                 async move { kind.unmark(&client, &name).await }
             });
         }
-        settled.map(|()| state)
+        Ok(state)
     }
 
     /// Reads the object into state. State in which the required attribute `always` is null comes from an import: then all fields are read.
@@ -143,7 +145,7 @@ impl CustomObject {
         self.reads.forget();
         let client = self.session().kube_of(ctx).await?;
         self.kind.apply(ctx, &client, &self.spec, &planned, Met::Known(prior)).await?;
-        self.kind.settle(ctx, &client, &planned).await?;
+        self.kind.settle(ctx, &client, &planned).await;
         Ok(planned)
     }
 
@@ -152,7 +154,7 @@ impl CustomObject {
         self.reads.forget();
         let client = self.session().kube_of(ctx).await?;
         let name = prior.get("name").as_str().unwrap_or_default();
-        match self.kind.delete(&client, name).await? {
+        match self.kind.delete(ctx, &client, name).await? {
             Some(uid) => self.wait_gone(ctx, prior, &uid, fix).await,
             None => Ok(()),
         }
@@ -228,6 +230,61 @@ pub fn within(ctx: &Context, reserve: Duration) -> Until {
     Until::after(left - reserve.min(left / 2), ctx.stop())
 }
 
+/// Carries a change out to its answer, as [`Context::carry_out`] does; one that is cut off says what it was.
+///
+/// # Errors
+/// Those of the change, and what ended the operation before it was answered.
+pub async fn changed<T>(
+    ctx: &Context,
+    doing: &str,
+    change: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match ctx.carry_out(change).await {
+        Ok(answer) => answer,
+        Err(cut) => Err(ended(doing, cut, "the API server has not answered".to_owned())),
+    }
+}
+
+/// Looks until the aim is reached, as [`wait::until`] does, with a client for each minute: a token lives 15 minutes, and a wait may be longer.
+///
+/// # Errors
+/// What ended the wait: [`Kind::TimedOut`] and [`Kind::Interrupted`] have what was seen last for their message.
+pub async fn looked<T, C, L>(
+    ctx: &Context,
+    limit: &Until,
+    doing: &str,
+    connect: impl Fn() -> C,
+    look: impl Fn(Client) -> L,
+) -> Result<T, Failure>
+where
+    C: Future<Output = Result<Client, Failure>>,
+    L: Future<Output = Result<Look<T>, karp_kube::Error>>,
+{
+    let mut last = "nothing seen yet".to_owned();
+    loop {
+        let client = match borne(ctx, doing, &connect).await {
+            Ok(client) => client?,
+            Err(cut) => return Err(ended(doing, cut, last)),
+        };
+        let deadline = limit.deadline.min(Instant::now() + ROUND);
+        let round = Until { deadline, ..limit.clone() };
+        match wait::until(&round, || Box::pin(look(client.clone()))).await {
+            Err(WaitError::TimedOut { seen }) if deadline < limit.deadline => last = seen,
+            answer => return answer.map_err(|error| waited(doing, error)),
+        }
+    }
+}
+
+fn ended(doing: &str, cut: Interrupted, seen: String) -> Failure {
+    waited(
+        doing,
+        match cut {
+            Interrupted::Stopped => WaitError::Cancelled { seen },
+            Interrupted::TimedOut { .. } => WaitError::TimedOut { seen },
+        },
+    )
+}
+
 /// Translates the end of a wait.
 pub fn waited(doing: &str, error: WaitError) -> Failure {
     match error {
@@ -239,7 +296,6 @@ pub fn waited(doing: &str, error: WaitError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -252,5 +308,18 @@ mod tests {
             let left = within(&ctx, seconds(5)).deadline.saturating_duration_since(Instant::now());
             assert!(left <= seconds(waited) && left + seconds(1) >= seconds(waited), "{limit} s: {left:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_change_that_is_cut_off_says_what_it_was() {
+        let over = Context::new(CancellationToken::new(), Duration::ZERO);
+        let late = changed(&over, "delete NodePool \"a\"", async { Ok(()) }).await.unwrap_err();
+        assert_eq!((late.kind, late.doing.as_str()), (Kind::TimedOut, "delete NodePool \"a\""));
+        let stopped = Context::new(CancellationToken::new(), Duration::from_secs(600));
+        stopped.stop().cancel();
+        let never = || async { panic!("it was stopped before") };
+        let limit = within(&stopped, Duration::ZERO);
+        let cut = looked::<(), _, _>(&stopped, &limit, "wait", never, |_| async { Ok(Look::Done(())) }).await;
+        assert_eq!(cut.unwrap_err().kind, Kind::Interrupted);
     }
 }

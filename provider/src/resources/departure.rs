@@ -11,16 +11,13 @@ use tokio::time::Instant;
 
 use super::custom_object::{waited, within};
 use super::node_claims::Leaders;
-use crate::report::{Failure, Kind};
+use crate::report::Failure;
+use crate::session::borne;
 
 /// Progress is logged this often.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// What is kept of the time limit to report and to store state.
 const RESERVE: Duration = Duration::from_secs(5);
-/// An API server that does not answer is borne so long.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long to rest until it is asked again.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// How a wait ended; what was seen last where something is left.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,31 +56,17 @@ impl Departure<'_> {
         let begin = Instant::now();
         let limit = within(ctx, RESERVE).at_most(self.patience);
         let mut leaders = Leaders::default();
-        let (mut failing_since, mut last) = (None, "nothing seen yet".to_owned());
+        let mut last = "nothing seen yet".to_owned();
         loop {
-            let connected = match tokio::time::timeout(PATIENCE, ctx.run(connect())).await {
-                Ok(Ok(Ok(Some(client)))) => Ok(client),
-                Ok(Ok(Ok(None))) => return Ok(End::Gone),
-                Ok(Ok(Err(failure))) => Err(failure),
-                Ok(Err(Interrupted::TimedOut { .. })) => return Ok(End::Late(last)),
-                Ok(Err(_)) => return Err(waited(self.doing, WaitError::Cancelled { seen: last })),
-                Err(_) => {
-                    Err(Failure::new(Kind::Unreachable, self.doing, "the API server takes calls and does not answer"))
-                }
+            let client = match borne(ctx, self.doing, &connect).await {
+                Ok(Ok(Some(client))) => client,
+                Ok(Ok(None)) => return Ok(End::Gone),
+                Ok(Err(failure)) if failure.passes() && Instant::now() >= limit.deadline => return Ok(End::Late(last)),
+                Ok(Err(failure)) => return Err(failure),
+                Err(Interrupted::TimedOut { .. }) => return Ok(End::Late(last)),
+                Err(Interrupted::Stopped) => return Err(waited(self.doing, WaitError::Cancelled { seen: last })),
             };
-            let client = match connected {
-                Ok(client) => client,
-                Err(_) if Instant::now() >= limit.deadline => return Ok(End::Late(last)),
-                Err(failure) => {
-                    let since = *failing_since.get_or_insert_with(Instant::now);
-                    if !failure.passes() || since.elapsed() > PATIENCE || ctx.sleep(PAUSE).await.is_err() {
-                        return Err(failure);
-                    }
-                    continue;
-                }
-            };
-            failing_since = None;
-            // Who renews its lease meanwhile is seen after the round; a stop, in the round.
+            // Who renews its lease meanwhile is seen after the round; a stop, in the round or before the next one.
             let _ = ctx.run(leaders.at_work(&client, begin.elapsed())).await;
             let deadline = limit.deadline.min(Instant::now() + REPORT_EVERY);
             let round = Until { deadline, ..limit.clone() };
@@ -93,7 +76,7 @@ impl Departure<'_> {
                 Err(error) => return Err(waited(self.doing, error)),
             };
             tracing::info!(left = %seen, "waiting to {}", self.doing);
-            let at_work = leaders.at_work(&client, begin.elapsed()).await;
+            let at_work = ctx.run(leaders.at_work(&client, begin.elapsed())).await.unwrap_or(true);
             if begin.elapsed() >= self.grace && !at_work {
                 return Ok(End::Abandoned(seen));
             }
@@ -112,6 +95,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::report::Kind;
 
     /// Waits with an API server that answers the second time that it is asked which cluster it is; that is gone by then.
     async fn ended(kind: Kind, stop: CancellationToken) -> (Result<End, Failure>, u32) {

@@ -1,5 +1,7 @@
 //! `karp_discovery_tags`: the tag by which node classes find subnets and security groups.
 
+mod place;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,11 +13,12 @@ use tfplugin::{
     async_trait,
 };
 
+use self::place::{Finder, Place};
 use super::{inherit, moved};
 use crate::aws::wait::{in_time, settle};
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
-use crate::session::Aws;
+use crate::session::{Aws, Session};
 
 const DEFAULT_KEY: &str = "karpenter.sh/discovery";
 /// EC2 takes at most 200 values in one filter and 1000 resources in one tagging call; both stay well below.
@@ -24,6 +27,7 @@ const BATCH: usize = 100;
 /// The discovery tag of some subnets and security groups.
 pub struct DiscoveryTags {
     handle: Arc<Handle>,
+    finder: Finder,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -40,12 +44,38 @@ impl Model {
     fn overwrites(&self) -> bool {
         self.on_conflict.as_deref() == Some("overwrite")
     }
+
+    /// Says what is done to the tags, without the ids, of which there may be hundreds.
+    fn doing(&self, what: &str) -> String {
+        format!("{what} tag {} of subnets and security groups", self.key)
+    }
+}
+
+/// What of the tags is karp's before they are brought to what is wanted.
+enum Before<'a> {
+    /// None.
+    Nothing,
+    /// Those of these ids, with the value that is wanted.
+    Same(&'a BTreeSet<String>),
+    /// Those of these ids, with another value: one that is still there is no conflict.
+    Other(&'a BTreeSet<String>),
+}
+
+impl Before<'_> {
+    /// Gives the ids that a state with the wanted value may name from the start; nothing where it cannot tell of both values.
+    fn told(&self) -> Option<BTreeSet<String>> {
+        match self {
+            Self::Nothing => Some(BTreeSet::new()),
+            Self::Same(ids) => Some((*ids).clone()),
+            Self::Other(_) => None,
+        }
+    }
 }
 
 impl DiscoveryTags {
     /// Makes the kind on a handle.
     pub fn new(handle: &Arc<Handle>) -> Self {
-        Self { handle: Arc::clone(handle) }
+        Self { handle: Arc::clone(handle), finder: Finder::default() }
     }
 }
 
@@ -99,26 +129,33 @@ impl Resource for DiscoveryTags {
                 .map_or(Value::Unknown, |model| Value::from(id_of(&model)));
             change.planned.set("id", id);
         }
-        inherit::plan_region(&self.handle.session(), change).await;
+        self.plan_region(ctx, change).await;
         self.foresee(ctx, change).await.into_iter().collect()
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let model: Model = tfplugin::from_value(&planned)?;
         let session = self.handle.session();
-        self.converge(&session.aws_of(&planned).await?, ctx, model, None).await
+        let aws = &session.aws_of(&planned).await?;
+        // whatever becomes of it: what is in state then tells where it is
+        self.finder.note(ctx, &session, aws, Place::default()).await;
+        self.converge(aws, ctx, model, &Before::Nothing).await
     }
 
     async fn read(&self, ctx: &Context, state: Value) -> Result<Option<Value>, Diagnostics> {
         let model: Model = tfplugin::from_value(&state)?;
         let session = self.handle.session();
         let look = async {
-            let actual = session.aws_of(&state).await?.reads().tags(&model.resource_ids).await?;
+            let (aws, place, doing) = (session.aws_of(&state).await?, Place::of(ctx), model.doing("read"));
+            place.check_region(&state, aws.region(), &doing)?;
+            let actual = aws.reads().tags(&model.resource_ids).await?;
             let ours = actual.into_iter().filter(|(_, tags)| tags.get(&model.key) == Some(&model.value));
             let tagged: BTreeSet<String> = ours.map(|(id, _)| id).collect();
             if tagged.is_empty() {
+                place.check_account(&session, &doing).await?;
                 return Ok(None);
             }
+            self.finder.note(ctx, &session, &aws, place).await;
             let mut now = state.clone();
             now.set("resource_ids", super::iam_role::text_set(&tagged));
             Ok(Some(now))
@@ -130,19 +167,18 @@ impl Resource for DiscoveryTags {
         let before: Model = tfplugin::from_value(&prior)?;
         let model: Model = tfplugin::from_value(&planned)?;
         let session = self.handle.session();
-        let aws = &session.aws_of(&prior).await?;
+        let aws = &ctx.run(home(&session, ctx, &prior, &model.doing("change"))).await??;
         let dropped: BTreeSet<String> = before.resource_ids.difference(&model.resource_ids).cloned().collect();
-        // With the value changed, what karp tagged before is no conflict.
-        let ours = if before.value == model.value { BTreeSet::new() } else { before.resource_ids.clone() };
         let (same, all) =
             (before.value == model.value, before.resource_ids.union(&model.resource_ids).cloned().collect());
+        let own = if same { Before::Same(&before.resource_ids) } else { Before::Other(&before.resource_ids) };
         if !same && !dropped.is_empty() {
             // one state cannot tell of two values: those that go do so first
             untag(aws, ctx, &before.key, &before.value, &dropped).await?;
             let kept = before.resource_ids.intersection(&model.resource_ids).cloned().collect();
             ctx.save(prior.with("resource_ids", super::iam_role::text_set(&kept)));
         }
-        let state = self.converge(aws, ctx, model, Some(&ours)).await?;
+        let state = self.converge(aws, ctx, model, &own).await?;
         if same {
             // what has yet to be untagged is karp's until then
             ctx.save(state.clone().with("resource_ids", super::iam_role::text_set(&all)));
@@ -154,7 +190,8 @@ impl Resource for DiscoveryTags {
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let model: Model = tfplugin::from_value(&prior)?;
         let session = self.handle.session();
-        Ok(untag(&session.aws_of(&prior).await?, ctx, &model.key, &model.value, &model.resource_ids).await?)
+        let aws = ctx.run(home(&session, ctx, &prior, &model.doing("remove"))).await??;
+        Ok(untag(&aws, ctx, &model.key, &model.value, &model.resource_ids).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -187,6 +224,14 @@ impl Resource for DiscoveryTags {
     }
 }
 
+/// Gives the clients of where the tags of a state are, which may be another region than the provider block's by now; refuses those of another
+/// account, to whom they would seem to be gone.
+async fn home(session: &Session, ctx: &Context, prior: &Value, doing: &str) -> Result<Aws, Failure> {
+    let place = Place::of(ctx);
+    place.check_account(session, doing).await?;
+    session.aws_of(&place.shown_in(prior)).await
+}
+
 /// Gives the state with which an import begins: all of it.
 fn known(key: &str, value: &str, resource_ids: BTreeSet<String>) -> Result<Value, Diagnostics> {
     let (key, value) = (key.to_owned(), value.to_owned());
@@ -195,6 +240,16 @@ fn known(key: &str, value: &str, resource_ids: BTreeSet<String>) -> Result<Value
 }
 
 impl DiscoveryTags {
+    /// Plans `region` by where the tags are.
+    async fn plan_region(&self, ctx: &Context, change: &mut PlannedChange) {
+        if change.is_update() && change.changed("region") {
+            let placed = Place::of(ctx).shown_in(&change.prior);
+            let prior = std::mem::replace(&mut change.prior, placed);
+            inherit::plan_region(&self.handle.session(), change).await;
+            change.prior = prior;
+        }
+    }
+
     /// Says at plan which tags are another cluster's; nothing where that cannot be seen, and the apply finds out.
     async fn foresee(&self, ctx: &Context, change: &PlannedChange) -> Option<Diagnostic> {
         let session = self.handle.session();
@@ -230,16 +285,16 @@ impl DiscoveryTags {
         })
     }
 
-    /// Tags what lacks the tag. In an update, `ours` may hold another value without being a conflict; a creation puts what it has tagged
-    /// into state as it goes.
+    /// Tags what lacks the tag, and puts what it has tagged, or may have, into state as it goes.
     async fn converge(
         &self,
         aws: &Aws,
         ctx: &Context,
         model: Model,
-        ours: Option<&BTreeSet<String>>,
+        before: &Before<'_>,
     ) -> Result<Value, Diagnostics> {
         let actual = values(aws, &model.key, &model.resource_ids).await?;
+        let ours = if let Before::Other(ids) = before { Some(*ids) } else { None };
         if let Some(list) = foreign(&model, &actual, ours) {
             if !model.overwrites() {
                 return Err(Diagnostic::error(
@@ -260,11 +315,11 @@ impl DiscoveryTags {
         }
         let missing: Vec<String> =
             model.resource_ids.iter().filter(|id| actual.get(*id) != Some(&model.value)).cloned().collect();
-        let mut tagged = BTreeSet::new();
+        let mut told = before.told();
         for ids in missing.chunks(BATCH) {
             let tag = Tag::builder().key(&model.key).value(&model.value).build();
             let doing = format!("tag {} with {}", ids.join(", "), model.key);
-            settle(ctx, &doing, || async {
+            let answer = settle(ctx, &doing, || async {
                 aws.clients().pace().tag.take().await;
                 let call = aws.ec2().create_tags().set_resources(Some(ids.to_vec())).tags(tag.clone());
                 call.send().await.map_err(|e| {
@@ -272,16 +327,26 @@ impl DiscoveryTags {
                     Failure::aws(&doing, e).at("resource_ids").unsettled_if(|f| f.kind == Kind::Missing)
                 })
             })
-            .await?;
-            if ours.is_none() {
-                tagged.extend(ids.iter().cloned());
-                let so_far = Model { id: Some(id_of(&model)), resource_ids: tagged.clone(), ..model.clone() };
-                ctx.save(tfplugin::to_value(&so_far)?);
+            .await;
+            if let Some(told) = told.as_mut().filter(|_| may_be_done(answer.as_ref().err())) {
+                told.extend(ids.iter().cloned());
+                let so_far = Model { resource_ids: told.clone(), ..model.clone() };
+                ctx.save(tfplugin::to_value(&Model { id: Some(id_of(&so_far)), ..so_far })?);
             }
+            answer?;
         }
         let mut model = model;
         model.id = Some(id_of(&model));
         Ok(tfplugin::to_value(&model)?)
+    }
+}
+
+/// Says whether a call may have done its work: it did, or nobody said that it did not.
+fn may_be_done(failure: Option<&Failure>) -> bool {
+    let Some(failure) = failure else { return true };
+    match failure.code.as_deref() {
+        Some(code) => code.starts_with("Internal"),
+        None => matches!(failure.kind, Kind::Unreachable | Kind::Unexpected),
     }
 }
 
@@ -331,4 +396,31 @@ async fn untag(aws: &Aws, ctx: &Context, key: &str, value: &str, ids: &BTreeSet<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_refused_is_surely_not_done() {
+        let failed =
+            |code: &str| Failure::from_aws("tag it", karp_aws::Error::from_code("ec2:CreateTags", code, "m".into()));
+        for refused in ["UnauthorizedOperation", "InvalidSubnetID.NotFound", "TagLimitExceeded", "RequestLimitExceeded"]
+        {
+            assert!(!may_be_done(Some(&failed(refused))), "{refused}");
+        }
+        assert!(may_be_done(None) && may_be_done(Some(&failed("InternalError"))));
+        for (kind, may) in [(Kind::Unreachable, true), (Kind::Unexpected, true), (Kind::TimedOut, false)] {
+            assert_eq!(may_be_done(Some(&Failure::new(kind, "tag it", "m"))), may, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_tells_of_one_value() {
+        let ids = BTreeSet::from(["subnet-1".to_owned()]);
+        assert_eq!(Before::Nothing.told(), Some(BTreeSet::new()));
+        assert_eq!(Before::Same(&ids).told(), Some(ids.clone()));
+        assert_eq!(Before::Other(&ids).told(), None);
+    }
 }

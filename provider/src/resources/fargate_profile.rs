@@ -17,8 +17,8 @@ use crate::aws::Origin;
 use crate::aws::marked::Marked;
 use crate::aws::names::{LONGEST_FARGATE_PROFILE, longest_prefix};
 use crate::aws::role::check_adoptable;
-use crate::aws::tags::{Change, Tags, retag_eks};
-use crate::aws::wait::until;
+use crate::aws::tags::{Change, GivenTags, Tags, retag_eks};
+use crate::aws::wait::{settle, settle_within, until};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -46,7 +46,7 @@ struct Model {
     subnet_ids: BTreeSet<String>,
     selectors: Vec<Selector>,
     adopt: Option<bool>,
-    tags: Option<BTreeMap<String, Option<String>>>,
+    tags: Option<GivenTags>,
     tags_all: Option<Tags>,
     timeouts: Option<BTreeMap<String, Option<String>>>,
 }
@@ -314,24 +314,22 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
         .set_subnets(Some(model.subnet_ids.iter().cloned().collect()))
         .set_selectors(Some(selectors.collect()))
         .set_tags(Some(mark.on(&wanted).into_iter().collect()));
-    until(ctx.stop(), ctx.remaining(), &doing, || async {
+    let make = || async {
         let failure = match call.clone().send().await {
             Ok(answer) => {
                 let arn = answer.fargate_profile().and_then(|profile| profile.fargate_profile_arn());
-                return Ok(Some((arn.unwrap_or_default().to_owned(), Origin::Made)));
+                return Ok((arn.unwrap_or_default().to_owned(), Origin::Made));
             }
-            Err(e) => Failure::aws(&doing, e),
+            Err(e) => read_refusal(Failure::aws(&doing, e)),
         };
         match failure.kind {
             Kind::InUse => match find(aws, model).await? {
                 // one that goes makes room; none is another profile of the cluster that changes
-                None => Ok(None),
-                Some(found) if is_leaving(&found) => Ok(None),
+                None => Err(failure),
+                Some(found) if is_leaving(&found) => Err(failure),
                 Some(found) => match (mark.resumed(&tags_of(&found), &wanted), adopt) {
-                    (Some(tags), _) => Ok(Some((take(aws, model, &found, tags, &doing).await?, Origin::Made))),
-                    (None, true) => {
-                        Ok(Some((take(aws, model, &found, tags_of(&found), &doing).await?, Origin::Adopted)))
-                    }
+                    (Some(tags), _) => Ok((take(aws, model, &found, tags, &doing).await?, Origin::Made)),
+                    (None, true) => Ok((take(aws, model, &found, tags_of(&found), &doing).await?, Origin::Adopted)),
                     (None, false) => Err(failure.of_kind(Kind::Exists).at("name")),
                 },
             },
@@ -339,9 +337,19 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
                 "There is no such cluster in region {}: check `cluster_name` and `region`.",
                 aws.region()
             ))),
-            _ if is_passing(&failure) => Ok(None),
             _ => Err(failure),
         }
+    };
+    // The role is waited for as long as one may be new, and the cluster's other profiles as long as this may take.
+    settle_within(ctx, ctx.remaining(), &doing, || async {
+        settle(ctx, &doing, &make).await.map_err(|failure| match failure.kind {
+            Kind::InUse => failure.of_kind(Kind::Unsettled),
+            Kind::Unsettled => failure.of_kind(Kind::Invalid).at("pod_execution_role_arn").with_fix(
+                "EKS still answers so after a minute, which is too long for a role that is merely new: check that it exists, and that its trust \
+                 policy lets eks-fargate-pods.amazonaws.com assume it for profiles of this cluster.",
+            ),
+            _ => failure,
+        })
     })
     .await
 }
@@ -368,17 +376,15 @@ async fn delete(aws: &Aws, ctx: &Context, model: &Model) -> Result<(), Failure> 
         .delete_fargate_profile()
         .set_cluster_name(model.cluster_name.clone())
         .set_fargate_profile_name(model.name.clone());
-    until(ctx.stop(), ctx.remaining(), &doing, || async {
-        match call.clone().send().await {
-            Ok(_) => Ok(Some(())),
-            Err(e) => match Failure::aws(&doing, e) {
-                failure if failure.is_missing() => Ok(Some(())),
-                failure if is_passing(&failure) => Ok(None),
-                failure => Err(failure),
-            },
-        }
-    })
-    .await?;
+    let limit = ctx.remaining();
+    let begun = settle_within(ctx, limit, &doing, || async {
+        let answer = call.clone().send().await;
+        answer.map(drop).map_err(|e| read_refusal(Failure::aws(&doing, e)).unsettled_if(|it| it.kind == Kind::InUse))
+    });
+    match begun.await {
+        Err(failure) if failure.is_missing() => return Ok(()),
+        begun => begun?,
+    }
     let doing = format!("wait for Fargate profile {} to be gone", id_of(model));
     until(ctx.stop(), ctx.remaining(), &doing, || async {
         match find(aws, model).await? {
@@ -407,18 +413,16 @@ async fn find(aws: &Aws, model: &Model) -> Result<Option<SdkProfile>, Failure> {
     }
 }
 
-/// Tells whether the refusal will pass by itself: another profile of the cluster is changing, or the role is too new.
-fn is_passing(failure: &Failure) -> bool {
+/// Reads EKS's words for what passes by itself: another profile of the cluster is changing ([`Kind::InUse`]), or the role is too new
+/// ([`Kind::Unsettled`]).
+fn read_refusal(failure: Failure) -> Failure {
     let message = failure.message.to_ascii_lowercase();
+    let tells = |words: [&str; 2]| words.iter().any(|word| message.contains(word));
     match failure.kind {
-        Kind::InUse | Kind::Unsettled => true,
-        Kind::Invalid => {
-            message.contains("creating")
-                || message.contains("deleting")
-                || message.contains("trust")
-                || message.contains("assume")
-        }
-        _ => false,
+        Kind::Unsettled => failure.of_kind(Kind::InUse),
+        Kind::Invalid if tells(["creating", "deleting"]) => failure.of_kind(Kind::InUse),
+        Kind::Invalid if tells(["trust", "assume"]) => failure.of_kind(Kind::Unsettled),
+        _ => failure,
     }
 }
 
@@ -426,4 +430,24 @@ fn health(found: &SdkProfile) -> String {
     let issues = found.health().map(|health| health.issues()).unwrap_or_default();
     let texts: Vec<&str> = issues.iter().filter_map(|issue| issue.message()).collect();
     if texts.is_empty() { "EKS gives no reason".to_owned() } else { texts.join("; ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_role_is_told_from_a_busy_cluster() {
+        for (code, message, kind) in [
+            ("InvalidParameterException", "Misconfigured PodExecutionRole Trust Policy", Kind::Unsettled),
+            ("InvalidParameterException", "the role could not be assumed", Kind::Unsettled),
+            ("InvalidRequestException", "another profile is in status CREATING", Kind::InUse),
+            ("ResourceInUseException", "profile already exists", Kind::InUse),
+            ("InvalidParameterException", "Subnet subnet-1 is not a private subnet", Kind::Invalid),
+            ("ResourceNotFoundException", "no cluster found", Kind::Missing),
+        ] {
+            let failure = Failure::from_aws("x", karp_aws::Error::from_code("eks:Test", code, message.to_owned()));
+            assert_eq!(read_refusal(failure).kind, kind, "{message}");
+        }
+    }
 }

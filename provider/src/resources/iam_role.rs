@@ -50,17 +50,10 @@ pub fn schema(description: &str, prefix: &str, role_description: &str) -> Schema
     let schema = inherit::name(schema, prefix, LONGEST_ROLE);
     inherit::id_and_arn(schema, "The role's name.")
         .identity(identity::of_account())
-        .attribute(
-            "path",
-            Attribute::string()
-                .default("/")
-                .requires_replace()
-                .validate(validate::text("must begin and end with /", |path| path.starts_with('/') && path.ends_with('/')))
-                .describe("The path of the role."),
-        )
+        .attribute("path", inherit::path("The path of the role."))
         .attribute(
             "description",
-            Attribute::string().default(role_description).validate(validate::length(0, 1000)).describe("The role's description."),
+            Attribute::string().default(role_description).validate(inherit::iam_description()).describe("The role's description."),
         )
         .attribute(
             "permissions_boundary",

@@ -4,6 +4,7 @@ use tfplugin::schema::validate::{self, Validator};
 use tfplugin::{Attribute, Diagnostic, Diagnostics, PlannedChange, Schema, Type, Value};
 
 use crate::aws::names;
+use crate::aws::tags::valid_tags;
 use crate::session::{self, Session};
 
 /// Adds `cluster_name`, which the provider block gives when the resource does not.
@@ -23,7 +24,13 @@ pub fn cluster_name_attribute() -> Attribute {
 /// Adds `tags` and `tags_all`.
 pub fn tags(schema: Schema) -> Schema {
     schema
-        .attribute("tags", Attribute::map(Type::String).optional().describe("Tags of the object; they win over `default_tags`."))
+        .attribute(
+            "tags",
+            Attribute::map(Type::String)
+                .optional()
+                .validate(valid_tags())
+                .describe("Tags of the object; they win over `default_tags`."),
+        )
         .attribute(
             "tags_all",
             Attribute::map(Type::String).computed().describe(
@@ -105,6 +112,25 @@ pub fn aws_name(longest: usize) -> Validator {
                 && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.+=,@".contains(c))
         },
     )
+}
+
+/// Declares the path of an object of IAM, in the characters and the length that IAM takes.
+pub fn path(what: &str) -> Attribute {
+    let valid = validate::text("must begin and end with /, in up to 512 visible characters of ASCII", is_path);
+    Attribute::string().default("/").requires_replace().validate(valid).describe(what)
+}
+
+fn is_path(text: &str) -> bool {
+    let framed = text == "/" || (text.len() > 2 && text.starts_with('/') && text.ends_with('/'));
+    framed && text.len() <= 512 && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Checks a role's description as IAM allows it, which is in Latin-1.
+pub fn iam_description() -> Validator {
+    validate::text("must be up to 1000 characters of Latin-1, which has no dash but -", |text| {
+        let is_latin = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{a1}'..='\u{ff}');
+        text.chars().count() <= 1000 && text.chars().all(is_latin)
+    })
 }
 
 /// Checks a name of the characters that every service takes.
@@ -229,5 +255,24 @@ pub fn reopen_on_replace(change: &mut PlannedChange, computed: &[&str]) {
         for name in computed {
             change.planned.set(*name, Value::Unknown);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_iam_refuses_is_refused_at_plan() {
+        let long = format!("/{}/", "a".repeat(511));
+        for (path, is_fine) in
+            [("/", true), ("/karp/", true), ("/a/b-c/", true), ("//", false), ("/a b/", false), ("/é/", false)]
+        {
+            assert_eq!(is_path(path), is_fine, "{path}");
+        }
+        assert!(!is_path("karp") && !is_path("/karp") && !is_path(&long));
+        let description = |text: &str| iam_description().check(&Value::from(text)).is_ok();
+        assert!(description("") && description("Nodes of the cluster's\nown, in Zürich"));
+        assert!(!description("nodes — of karp") && !description(&"a".repeat(1001)));
     }
 }

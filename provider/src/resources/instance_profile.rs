@@ -1,10 +1,8 @@
 //! `karp_instance_profile`: the instance profile by which nodes get their role.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
 use super::{iam_role, identity, inherit, moved};
@@ -13,7 +11,7 @@ use crate::aws::marked::Marked;
 use crate::aws::names::LONGEST_PROFILE;
 use crate::aws::profile::{self, Found};
 use crate::aws::role::{self, check_adoptable, check_path};
-use crate::aws::tags::{Change, IamObject, Tags, iam_tags};
+use crate::aws::tags::{Change, GivenTags, IamObject, Tags, iam_tags};
 use crate::aws::wait::settle;
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
@@ -39,7 +37,7 @@ struct Model {
     path: Option<String>,
     role_name: Option<String>,
     adopt: Option<bool>,
-    tags: Option<BTreeMap<String, Option<String>>>,
+    tags: Option<GivenTags>,
     tags_all: Option<Tags>,
 }
 
@@ -65,16 +63,7 @@ impl Resource for InstanceProfile {
         let schema = inherit::name(schema, PREFIX, LONGEST_PROFILE);
         inherit::id_and_arn(schema, "The instance profile's name.")
             .identity(identity::of_account())
-            .attribute(
-                "path",
-                Attribute::string()
-                    .default("/")
-                    .requires_replace()
-                    .validate(validate::text("must begin and end with /", |path| {
-                        path.starts_with('/') && path.ends_with('/')
-                    }))
-                    .describe("The path of the instance profile."),
-            )
+            .attribute("path", inherit::path("The path of the instance profile."))
             .attribute(
                 "role_name",
                 Attribute::string()
@@ -150,7 +139,7 @@ impl Resource for InstanceProfile {
         Ok(tfplugin::to_value(&render(&model, &now))?)
     }
 
-    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let session = self.handle.session();
         let aws = session.aws().await?;
         let name = prior.get("name").as_str().unwrap_or_default();
@@ -158,7 +147,7 @@ impl Resource for InstanceProfile {
         if let Some(role) = &found.role {
             profile::remove_role(aws.iam(), name, role).await?;
         }
-        Ok(profile::delete(aws.iam(), name).await?)
+        Ok(profile::delete(aws.iam(), ctx, name).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -231,9 +220,9 @@ async fn converge(aws: &Aws, ctx: &Context, found: &Found, model: &Model, owned:
     let name = &found.name;
     let role = model.role_name.clone().unwrap_or_default();
     if found.role.as_ref() != Some(&role) {
-        let doing = format!("put role {role:?} into instance profile {name:?}");
         if let Some(old) = &found.role {
             // nodes start with the old one until the new one is there
+            let doing = format!("put role {role:?} into instance profile {name:?}");
             settle(ctx, &doing, || async {
                 let missing = || Failure::new(Kind::Unsettled, &doing, "there is no such role").at("role_name");
                 match role::is_there(iam, &role).await {
@@ -246,16 +235,11 @@ async fn converge(aws: &Aws, ctx: &Context, found: &Found, model: &Model, owned:
             .await?;
             profile::remove_role(iam, name, old).await?;
         }
-        let added = settle(ctx, &doing, || async {
-            // A profile or role that was made a second ago may be unknown where this call lands.
-            let added = profile::add_role(iam, name, &role).await;
-            added.map_err(|failure| failure.at("role_name").unsettled_if(Failure::is_missing))
-        });
-        if let Err(failure) = added.await {
+        if let Err(failure) = profile::add_role(iam, ctx, name, &role).await {
             if let Some(old) = &found.role {
-                profile::add_role(iam, name, old).await?;
+                profile::put_role(iam, name, old).await?;
             }
-            return Err(failure);
+            return Err(failure.at("role_name"));
         }
     }
     let change = Change::between(model.tags_all.as_ref().unwrap_or(&Tags::new()), &found.tags, owned);

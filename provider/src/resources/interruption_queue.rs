@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tfplugin::schema::validate;
+use tfplugin::schema::validate::{self, Validator};
 use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
     async_trait,
@@ -17,7 +17,7 @@ use crate::aws::marked::{Answered, Marked};
 use crate::aws::names::{self, LONGEST_QUEUE, is_region};
 use crate::aws::queue::{self, EVENTS, Event, Queue};
 use crate::aws::role::check_adoptable;
-use crate::aws::tags::Tags;
+use crate::aws::tags::{GivenTags, Tags};
 use crate::aws::wait::{in_time, settle};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
@@ -49,7 +49,7 @@ struct Model {
     rules: Option<BTreeMap<String, String>>,
     policy: Option<String>,
     adopt: Option<bool>,
-    tags: Option<BTreeMap<String, Option<String>>>,
+    tags: Option<GivenTags>,
     tags_all: Option<Tags>,
 }
 
@@ -88,8 +88,10 @@ impl Resource for InterruptionQueue {
             )
             .attribute(
                 "kms_master_key_id",
-                Attribute::string().optional().describe(
-                    "The KMS key that encrypts messages; with SQS's own key when left out. EventBridge must be allowed to use it.",
+                Attribute::string().optional().validate(own_key()).describe(
+                    "A KMS key of your own that encrypts messages; with SQS's own key when left out. Its policy must let `events.amazonaws.com` \
+                     use it (`kms:Decrypt`, `kms:GenerateDataKey`), and the controller needs `kms:Decrypt` on it, as by `extra_statements` of \
+                     its role: without these nobody hears of interruptions.",
                 ),
             )
             .attribute(
@@ -208,7 +210,7 @@ impl Resource for InterruptionQueue {
         // Also events without a working rule: a half-made or damaged one must not stay.
         for event in model.events.unwrap_or_default().iter().filter_map(|event| Event::named(event)) {
             in_time(ctx, &format!("delete the rules of queue {name:?}"))?;
-            queue::delete_rule(aws, event, &name).await?;
+            queue::delete_rule(aws, ctx, event, &name).await?;
         }
         in_time(ctx, &format!("delete queue {name:?}"))?;
         Ok(queue::delete(aws, ctx, &model.url.unwrap_or_default()).await?)
@@ -237,6 +239,12 @@ fn bare(url: &str, region: Option<&str>) -> Value {
     let host = url.split_once("://").and_then(|(_, rest)| rest.strip_prefix("sqs."));
     let told = host.and_then(|host| host.split('.').next()).filter(|region| is_region(region));
     Value::object([("id", url), ("url", url)]).with("region", region.or(told))
+}
+
+/// Refuses the key that AWS manages for SQS: its policy, which nobody can change, does not let EventBridge in, so that no message would ever come.
+fn own_key() -> Validator {
+    let must = "must be a key of your own, since EventBridge cannot use the one that AWS manages";
+    validate::text(must, |key| !key.is_empty() && !key.ends_with("alias/aws/sqs"))
 }
 
 fn queue_name() -> Attribute {
@@ -387,7 +395,7 @@ async fn finish(
     let Before { model: before, origin } = before;
     let owned = before.tags_all.clone().unwrap_or_default();
     let wanted = Queue { policy: policy(&found.arn, model.extra_statements.as_ref()), ..wanted(&model) };
-    queue::converge(aws, &found, &wanted, &owned).await?;
+    let changed = queue::converge(aws, ctx, &found, &wanted, &owned).await?;
     let events = model.events.clone().unwrap_or_default();
     let mut state = Model { policy: Some(wanted.policy.clone()), ..partial(&model, &found) };
     // until the rules of other events are gone, they are this queue's
@@ -402,7 +410,7 @@ async fn finish(
     let (mut rules, doing) = (BTreeMap::new(), format!("write the rules of queue {name:?}"));
     for event in events.iter().filter_map(|event| Event::named(event)) {
         in_time(ctx, &doing)?;
-        queue::put_rule(aws, event, name, &found.arn, &wanted.tags, &owned).await?;
+        queue::put_rule(aws, ctx, event, &found, &wanted.tags, &owned).await?;
         rules.insert(event.name.to_owned(), event.rule_name(name));
         state.rules = Some(rules.clone());
         save(&state)?;
@@ -411,7 +419,10 @@ async fn finish(
         before.events.iter().flatten().filter(|event| !events.contains(*event)).filter_map(|event| Event::named(event))
     {
         in_time(ctx, &doing)?;
-        queue::delete_rule(aws, event, name).await?;
+        queue::delete_rule(aws, ctx, event, name).await?;
+    }
+    if changed {
+        queue::shown_as(aws, ctx, &found.url, &wanted).await;
     }
     state.events = model.events;
     Ok(tfplugin::to_value(&state)?)

@@ -19,6 +19,10 @@ use serde_json::json;
 
 /// Nobody has renewed the lease for this long: no controller runs. One that is started again is at work within this time.
 pub const LEASE_PATIENCE: Duration = Duration::from_secs(90);
+/// Whether a controller is at work is looked at for no longer than this.
+const GLANCE: Duration = Duration::from_secs(10);
+/// Others may write an object at any time; one that they write more often than this is told of.
+const ATTEMPTS: usize = 8;
 /// So many names are shown; more would hide the point.
 const SHOWN: usize = 5;
 
@@ -205,14 +209,22 @@ where
         answer => answer,
     };
     told(api.delete(name, &DeleteParams::default()).await.map(drop))?;
-    let Some(live) = api.get_opt(name).await? else { return Ok(()) };
     let theirs = |finalizer: &&String| {
         ![labels::TERMINATION_FINALIZER, labels::AWS_TERMINATION_FINALIZER].contains(&finalizer.as_str())
     };
-    let kept: Vec<&String> = live.finalizers().iter().filter(theirs).collect();
-    let metadata = json!({ "finalizers": kept, "resourceVersion": live.resource_version() });
-    let patch = Patch::Merge(json!({ "metadata": metadata }));
-    told(api.patch(name, &PatchParams::default(), &patch).await.map(drop))
+    let mut answer = Ok(());
+    for _ in 0..ATTEMPTS {
+        let Some(live) = api.get_opt(name).await? else { return Ok(()) };
+        let kept: Vec<&String> = live.finalizers().iter().filter(theirs).collect();
+        let metadata = json!({ "finalizers": kept, "resourceVersion": live.resource_version() });
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        answer = told(api.patch(name, &PatchParams::default(), &patch).await.map(drop));
+        // A kubelet writes its Node's status at any time.
+        if !matches!(answer, Err(Error::Stale { .. })) {
+            break;
+        }
+    }
+    answer
 }
 
 /// Names the NodePools that the controller acts on and that nobody has deleted yet.
@@ -242,7 +254,8 @@ impl Leaders {
     /// its clock says, or lately by the clock. In doubt it is.
     pub async fn at_work(&mut self, client: &Client, now: Duration) -> bool {
         let params = ListParams::default().fields(&format!("metadata.name={LEASE}"));
-        let Ok(leases) = Api::<Lease>::all(client.clone()).list(&params).await else { return true };
+        let leases = Api::<Lease>::all(client.clone());
+        let Ok(Ok(leases)) = tokio::time::timeout(GLANCE, leases.list(&params)).await else { return true };
         self.look(&leases.items, now, Timestamp::now())
     }
 

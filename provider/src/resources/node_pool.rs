@@ -15,7 +15,8 @@ use tfplugin::{
 };
 
 use super::custom_object::{
-    CustomKind, CustomObject, adopt, failure, force_conflicts, metadata, name_of, named, seen, teardown, wait_for_ready,
+    CustomKind, CustomObject, adopt, changed, failure, force_conflicts, metadata, name_of, named, seen, teardown,
+    wait_for_ready,
 };
 use super::departure::End;
 use super::node_claims::Ask;
@@ -235,16 +236,20 @@ impl Resource for NodePool {
     }
 
     async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
-        self.0.update(ctx, &prior, self.with_hash(planned, Value::Null)).await
+        // One that is known was promised at plan: it may be that of an empty map or list that stays.
+        let planned = if planned.get("hash").is_known() { planned } else { self.with_hash(planned, Value::Null) };
+        self.0.update(ctx, &prior, planned).await
     }
 
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let client = self.0.session().kube_of(ctx).await?;
         let name = prior.get("name").as_str().unwrap_or_default();
         if prior.get("drain_on_destroy").as_bool() == Some(false) {
-            KIND.delete(&client, name).await?;
+            KIND.delete(ctx, &client, name).await?;
             let selector = format!("{}={name}", labels::NODE_POOL);
-            node_claims::left(&client, &selector, Ask::All).await.map_err(|e| failure("end its NodeClaims", e))?;
+            let doing = format!("end the NodeClaims of NodePool {name:?}");
+            let end = async { node_claims::left(&client, &selector, Ask::All).await.map_err(|e| failure(&doing, e)) };
+            changed(ctx, &doing, end).await?;
             return Ok(());
         }
         let drain = Drain::begin(&self.0, ctx, &prior, name).await?;
@@ -252,7 +257,7 @@ impl Resource for NodePool {
         // its token may be over by now
         let client = self.0.session().kube_of(ctx).await?;
         // From here on the pool makes no node, whatever its limits are.
-        let uid = KIND.delete(&client, name).await?;
+        let uid = KIND.delete(ctx, &client, name).await?;
         let end = drain.finish().await?;
         if let Some(uid) = uid {
             self.0.wait_gone(ctx, &prior, &uid, custom_object::STAYS).await?;

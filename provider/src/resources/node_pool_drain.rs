@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use karp_domain::api::{self, labels};
 use karp_domain::cluster::{Budget, Pool, Reason, allowed};
+use karp_kube::Error;
 use karp_kube::apply::{self, Force, Manager};
 use karp_kube::events::{self, Weight};
 use karp_kube::wait::Look;
@@ -20,7 +21,7 @@ use kube::api::Api;
 use serde_json::json;
 use tfplugin::{Context, Diagnostic, Value};
 
-use super::custom_object::{CustomObject, failure};
+use super::custom_object::{CustomObject, changed, failure};
 use super::departure::{Departure, End};
 use super::node_claims::{self, Ask, Left};
 use crate::manifests::FIELD_MANAGER;
@@ -69,9 +70,13 @@ impl<'a> Drain<'a> {
     ) -> Result<Self, Failure> {
         let client = object.session().kube_of(ctx).await?;
         let selector = format!("{}={name}", labels::NODE_POOL);
-        let about = about(&client, name).await;
-        let left =
-            node_claims::left(&client, &selector, Ask::Nobody).await.map_err(|e| failure("list its NodeClaims", e))?;
+        let doing = format!("look at NodePool {name:?} and its nodes");
+        let look = async {
+            let about = about(&client, name).await?;
+            Ok::<_, Error>((about, node_claims::left(&client, &selector, Ask::Nobody).await?))
+        };
+        let look = async { look.await.map_err(|error| failure(&doing, error)) };
+        let (about, left) = changed(ctx, &doing, look).await?;
         let seen = Mutex::default();
         let drain = Self { object, ctx, prior, name, selector, begin: Instant::now(), about, seen };
         drain.note(&left);
@@ -129,8 +134,12 @@ impl<'a> Drain<'a> {
         object["metadata"]["annotations"][labels::DRAINING] = json!(Timestamp::now().strftime("%FT%TZ").to_string());
         // The pool is about to go: whoever else set its limits has no more use for them.
         let manager = Manager { name: FIELD_MANAGER, force: Force::Yes };
-        let applied = apply::json(&client, manager, "nodepools", &object).await;
-        applied.map(drop).map_err(|error| failure(format!("keep NodePool {:?} from growing", self.name), error))
+        let doing = format!("keep NodePool {:?} from growing", self.name);
+        let apply = async {
+            let applied = apply::json(&client, manager, "nodepools", &object).await;
+            applied.map(drop).map_err(|error| failure(&doing, error))
+        };
+        changed(self.ctx, &doing, apply).await
     }
 
     /// Waits until no NodeClaim and no Node of the pool is left; all are asked to leave.
@@ -210,16 +219,20 @@ impl<'a> Drain<'a> {
     }
 }
 
-/// Names the live pool; nothing where it cannot be read, since it is for events only.
-async fn about(client: &Client, name: &str) -> Option<ObjectReference> {
-    let live = Api::<api::NodePool>::all(client.clone()).get_opt(name).await.ok()??;
-    Some(ObjectReference {
+/// Names the live pool; nothing where it or its CRD is gone.
+async fn about(client: &Client, name: &str) -> Result<Option<ObjectReference>, Error> {
+    let live = Api::<api::NodePool>::all(client.clone()).get_metadata_opt(name).await.map_err(Error::from);
+    let live = match live {
+        Err(Error::NotFound { .. } | Error::UnknownKind { .. }) => None,
+        live => live?,
+    };
+    Ok(live.map(|live| ObjectReference {
         api_version: Some("karpenter.sh/v1".to_owned()),
         kind: Some("NodePool".to_owned()),
         name: Some(name.to_owned()),
         uid: live.metadata.uid,
         ..ObjectReference::default()
-    })
+    }))
 }
 
 /// Says how many of so many nodes may be on their way at once: what the budgets allow for drift, which a change of the configuration is, too.

@@ -1,7 +1,7 @@
 //! `karp_oidc_provider`: lets service accounts of the cluster be IAM roles (IRSA). An account has one per cluster, so one that exists
 //! already is taken over rather than refused.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use tfplugin::{
 use super::{iam_role, identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::marked::Marked;
-use crate::aws::tags::{Change, IamObject, Tags, from_iam_tags, iam_tags};
+use crate::aws::tags::{Change, GivenTags, IamObject, Tags, from_iam_tags, iam_tags};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -37,7 +37,7 @@ struct Model {
     adopt: Option<bool>,
     adopted: Option<bool>,
     audiences: Option<BTreeSet<String>>,
-    tags: Option<BTreeMap<String, Option<String>>>,
+    tags: Option<GivenTags>,
     tags_all: Option<Tags>,
 }
 

@@ -1,6 +1,5 @@
 //! `karp_pod_identity_association`: which role the pods of a service account get, for a role that is made elsewhere.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::marked::Marked;
 use crate::aws::pod_identity::{self, Found, Subject, Wanted};
-use crate::aws::tags::Tags;
+use crate::aws::tags::{GivenTags, Tags};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -35,7 +34,7 @@ struct Model {
     service_account: Option<String>,
     role_arn: Option<String>,
     adopt: Option<bool>,
-    tags: Option<BTreeMap<String, Option<String>>>,
+    tags: Option<GivenTags>,
     tags_all: Option<Tags>,
 }
 

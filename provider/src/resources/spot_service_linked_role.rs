@@ -185,12 +185,12 @@ fn bare() -> Value {
     Value::object([("id", SERVICE)])
 }
 
-/// Finds the role by its path: that is the service's own, whatever the role is called.
+/// Finds the role by its path: that is the service's own, whatever the role is called. A page of IAM's may be empty before the one that has it.
 async fn find(aws: &Aws) -> Result<Option<Found>, Failure> {
-    let answer = aws.iam().list_roles().path_prefix(PATH).send().await;
-    let answer = answer.map_err(|e| Failure::aws(format!("look for the role of {SERVICE}"), e))?;
-    let role = answer.roles().first();
-    Ok(role.map(|role| Found { arn: role.arn().to_owned(), name: role.role_name().to_owned() }))
+    let mut roles = aws.iam().list_roles().path_prefix(PATH).into_paginator().items().send();
+    let Some(role) = roles.next().await else { return Ok(None) };
+    let role = role.map_err(|e| Failure::aws(format!("look for the role of {SERVICE}"), e))?;
+    Ok(Some(Found { arn: role.arn().to_owned(), name: role.role_name().to_owned() }))
 }
 
 /// Makes the role; says whether another was faster.

@@ -244,9 +244,20 @@ pub fn texts(value: &Json) -> Vec<String> {
 }
 
 impl Statement {
-    /// Makes it one on this resource.
+    /// Makes it one on this resource, with principals as AWS answers them: it knows an account by its id and tells it by its ARN.
     pub fn on(&self, resource: &str) -> Self {
-        Self { resources: BTreeSet::from([resource.to_owned()]), ..self.clone() }
+        let partition = resource.split(':').nth(1).unwrap_or("aws");
+        let in_full = |kind: &str, who: &String| match kind {
+            "AWS" if who.len() == 12 && who.bytes().all(|digit| digit.is_ascii_digit()) => {
+                format!("arn:{partition}:iam::{who}:root")
+            }
+            _ => who.clone(),
+        };
+        let principals = self.principals.iter().map(|one| Principal {
+            r#type: one.r#type.clone(),
+            identifiers: one.identifiers.iter().map(|who| in_full(&one.r#type, who)).collect(),
+        });
+        Self { principals: principals.collect(), resources: BTreeSet::from([resource.to_owned()]), ..self.clone() }
     }
 
     /// Writes it as a policy has it.
@@ -381,6 +392,21 @@ mod tests {
             let again: Statement = tfplugin::from_value(&value).expect("a statement");
             assert_eq!((again.on(arn).to_json(), again), (statement, open));
         }
+    }
+
+    #[test]
+    fn an_account_is_written_as_aws_answers_it() {
+        let of = |kind: &str, who: &str| {
+            let identifiers = BTreeSet::from([who.to_owned()]);
+            let principals = vec![Principal { r#type: kind.to_owned(), identifiers }];
+            let statement = Statement { principals, ..Statement::default() }.on("arn:aws-cn:sqs:cn-north-1:1:q");
+            statement.to_json()["Principal"].clone()
+        };
+        let root = "arn:aws-cn:iam::111122223333:root";
+        assert_eq!(of("AWS", "111122223333"), json!({ "AWS": [root] }));
+        assert_eq!(of("AWS", root), json!({ "AWS": [root] }));
+        assert_eq!(of("CanonicalUser", "111122223333"), json!({ "CanonicalUser": ["111122223333"] }));
+        assert_eq!(of("*", "*"), json!("*"));
     }
 
     /// Where and why a statement is refused.

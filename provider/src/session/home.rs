@@ -1,12 +1,13 @@
 //! In which cluster an object lives. A provider block may come to lead to another one: a cluster made anew under the same name, another context of
 //! the kubeconfig. An object of the same name there is another's, and that there is none says nothing of this one.
 
-use std::time::Instant;
+use std::future::Future;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
-use tfplugin::Context;
+use tfplugin::{Context, Interrupted};
 use tokio::sync::Mutex;
 
 use super::Session;
@@ -15,6 +16,10 @@ use crate::resources::custom_object::failure;
 
 /// Each cluster has it from its first minute to its last, so its UID is the cluster's.
 const OF_THE_CLUSTER: &str = "kube-system";
+/// An API server that does not answer is borne so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long to rest until it is asked again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The UID of the cluster that a client leads to; nothing where that may not be read.
 type Uid = Option<String>;
@@ -86,6 +91,25 @@ impl Session {
     }
 }
 
+/// Asks until there is an answer. Failures that pass are borne for a while, as silence is.
+///
+/// # Errors
+/// What ended the operation meanwhile; within, the failure that did not pass.
+pub async fn borne<T, A>(ctx: &Context, doing: &str, ask: impl Fn() -> A) -> Result<Result<T, Failure>, Interrupted>
+where
+    A: Future<Output = Result<T, Failure>>,
+{
+    let begin = Instant::now();
+    loop {
+        let answer = ctx.run(tokio::time::timeout(PATIENCE, Box::pin(ask()))).await?;
+        let silent = |_| Err(Failure::new(Kind::Unreachable, doing, "the API server takes calls and does not answer"));
+        match answer.unwrap_or_else(silent) {
+            Err(failure) if failure.passes() && begin.elapsed() <= PATIENCE => ctx.sleep(PAUSE).await?,
+            answer => return Ok(answer),
+        }
+    }
+}
+
 async fn ask(client: &Client) -> Result<Uid, Failure> {
     let found = Api::<Namespace>::all(client.clone()).get_metadata_opt(OF_THE_CLUSTER).await;
     match found.map_err(karp_kube::Error::from) {
@@ -105,4 +129,28 @@ fn elsewhere(known: &str, uid: &str) -> Failure {
          anew, set `missing_cluster = \"forget\"` in the provider block for one run that refreshes (without `offline_plan` and `-refresh=false`): \
          what lived in the old one then leaves the state.",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_passes_is_asked_again_and_what_does_not_is_told() {
+        let ctx = Context::new(CancellationToken::new(), Duration::from_secs(600));
+        for (kind, times) in [(Kind::Unreachable, 2), (Kind::Throttled, 2), (Kind::Denied, 1)] {
+            let asked = std::cell::Cell::new(0);
+            let answer = borne(&ctx, "look", || async {
+                asked.set(asked.get() + 1);
+                if asked.get() < 2 { Err(Failure::new(kind, "look", "no answer")) } else { Ok(()) }
+            });
+            let answer = answer.await.expect("nothing stopped it");
+            assert_eq!((answer.is_ok(), asked.get()), (times > 1, times), "{kind:?}");
+        }
+        let short = Context::new(CancellationToken::new(), Duration::from_millis(50));
+        let never = || async { Err(Failure::new(Kind::Unreachable, "look", "no answer")) };
+        assert!(matches!(borne::<(), _>(&short, "look", never).await, Err(Interrupted::TimedOut { .. })));
+    }
 }

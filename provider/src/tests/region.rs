@@ -1,10 +1,10 @@
 //! An object's own region: when it replaces, where it is looked for, how an import names it.
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tfplugin::Value;
-use tfplugin::testing::Core;
+use tfplugin::testing::{Core, Outcome};
 
-use super::moved::{configured, imported};
+use super::moved::{configured, imported, serve};
 use crate::provider::Karp;
 
 const OWN: &str = "eu-west-1";
@@ -50,7 +50,7 @@ async fn only_another_region_than_the_objects_replaces_it() {
 }
 
 #[tokio::test]
-async fn tags_without_an_arn_live_where_the_provider_looks() {
+async fn tags_of_which_nothing_is_known_live_where_the_provider_looks() {
     let core = configured(json!({})).await;
     let state = imported("karp_discovery_tags", "k,prod,subnet-1").await;
     let state = core.config("karp_discovery_tags", &state);
@@ -60,6 +60,82 @@ async fn tags_without_an_arn_live_where_the_provider_looks() {
         let plan = core.plan("karp_discovery_tags", &state, &config).await;
         assert_eq!(!plan.requires_replace.is_empty(), replaces, "{wanted}: {plan:?}");
     }
+}
+
+const TAGS: &str = "karp_discovery_tags";
+const ACCOUNT: &str = "111122223333";
+
+/// A provider block for a region of an account in which a subnet has the tag, or has not. A call that tags is answered by what is no answer.
+async fn account(id: &'static str, region: &str, tagged: bool) -> Core {
+    let host = serve(move |request| {
+        if request.contains("Action=GetCallerIdentity") {
+            return format!(
+                "<GetCallerIdentityResponse><GetCallerIdentityResult><Arn>arn:aws:iam::{id}:user/a</Arn><Account>{id}</Account>\
+                 </GetCallerIdentityResult></GetCallerIdentityResponse>"
+            );
+        }
+        if request.contains("Action=CreateTags") {
+            return "<ErrorResponse/>".to_owned();
+        }
+        assert!(request.contains("Action=DescribeTags"), "{request}");
+        let tag = "<item><resourceId>subnet-1</resourceId><resourceType>subnet</resourceType><key>k</key><value>prod</value></item>";
+        let tags = if tagged { tag } else { "" };
+        format!("<DescribeTagsResponse><tagSet>{tags}</tagSet></DescribeTagsResponse>")
+    });
+    configured(json!({ "region": region, "endpoints": { "ec2": host.clone(), "sts": host } })).await
+}
+
+fn place(outcome: &Outcome) -> Json {
+    serde_json::from_slice(&outcome.private).unwrap()
+}
+
+/// They have no ARN: where they are is kept beside the state.
+#[tokio::test]
+async fn tags_of_another_region_or_account_are_not_forgotten() {
+    let core = account(ACCOUNT, OWN, true).await;
+    let state = core.config(TAGS, &imported(TAGS, "k,prod,subnet-1").await);
+    let learnt = core.read(TAGS, &state).await;
+    assert_eq!(place(&learnt), json!({ "region": OWN, "account_id": ACCOUNT }), "also a state of an earlier version");
+    let private = learnt.private.clone();
+    assert_eq!(learnt.expect_state(), state);
+
+    let core = account("444455556666", OWN, false).await;
+    core.keep(private.clone());
+    for outcome in [core.read(TAGS, &state).await, core.destroy(TAGS, &state).await] {
+        let told = outcome.diagnostics.to_string();
+        assert!(outcome.diagnostics.has_errors() && outcome.state == state, "{told}");
+        assert!(told.contains("Wrong region or account"), "{told}");
+        assert!(told.contains(ACCOUNT) && told.contains("444455556666"), "{told}");
+    }
+
+    let core = account(ACCOUNT, OTHER, false).await;
+    core.keep(private.clone());
+    let refused = core.read(TAGS, &state).await;
+    let told = refused.diagnostics.to_string();
+    assert!(refused.diagnostics.has_errors() && refused.state == state, "{told}");
+    assert!(told.contains("Wrong region") && told.contains("set `region = \"eu-west-1\"` on the resource"), "{told}");
+    // a plan without a refresh goes by where they are, too
+    for (wanted, replaces) in [(OWN, false), (OTHER, true)] {
+        let config =
+            Value::from(json!({ "key": "k", "value": "prod", "resource_ids": ["subnet-1"], "region": wanted }));
+        let plan = core.plan(TAGS, &state, &config).await;
+        assert_eq!(!plan.requires_replace.is_empty(), replaces, "{wanted}: {plan:?}");
+    }
+
+    let core = account(ACCOUNT, OWN, false).await;
+    core.keep(private);
+    let gone = core.read(TAGS, &state).await;
+    assert!(gone.diagnostics.is_empty() && gone.state.is_null(), "{}", gone.diagnostics);
+}
+
+#[tokio::test]
+async fn tags_that_may_have_been_made_are_in_the_state() {
+    let core = account(ACCOUNT, OWN, false).await;
+    let config = Value::from(json!({ "key": "k", "value": "prod", "resource_ids": ["subnet-1"] }));
+    let failed = core.apply(TAGS, &Value::Null, &config).await;
+    assert!(failed.diagnostics.has_errors(), "{}", failed.diagnostics);
+    assert_eq!(failed.state.get("resource_ids"), &Value::from(vec!["subnet-1"]), "nobody said that it was not done");
+    assert_eq!(place(&failed), json!({ "region": OWN, "account_id": ACCOUNT }));
 }
 
 #[tokio::test]

@@ -112,3 +112,38 @@ async fn what_is_refused_to_go_is_not_forgotten_and_goes_by_force() {
     let [own] = claim["metadata"]["managedFields"].as_array().unwrap().as_slice() else { panic!("{claim}") };
     assert_eq!(own["manager"], FIELD_MANAGER, "the annotation is karp's alone, and not in what is applied");
 }
+
+/// The Deployment is refused when all before it is applied: the objects of others must not go with what core destroys of a failed creation.
+#[tokio::test]
+async fn a_creation_that_fails_is_kept_only_where_nothing_of_others_was_there() {
+    const OWN: (&str, &str) = (FIELD_MANAGER, "Apply");
+    const THEIRS: (&str, &str) = ("helm", "Update");
+    // The last is one that was taken over by a creation that failed before.
+    let cases =
+        [(vec![OWN, ("kube-controller-manager", "Update")], true), (vec![THEIRS], false), (vec![OWN, THEIRS], false)];
+    for (managers, is_kept) in cases {
+        let told_of = format!("{managers:?}");
+        let host = serve(move |request| {
+            let line = request.lines().next().unwrap();
+            if line.starts_with("PATCH") && line.contains("/deployments/") {
+                return json!({ "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Forbidden",
+                    "message": "no", "code": 403 })
+                .to_string();
+            }
+            let entry = |(manager, operation): &(&str, &str)| {
+                json!({ "manager": manager, "operation": operation, "apiVersion": "v1", "fieldsType": "FieldsV1",
+                    "fieldsV1": { "f:metadata": { "f:labels": {} } } })
+            };
+            let entries: Vec<Json> = managers.iter().map(entry).collect();
+            json!({ "apiVersion": "v1", "kind": "Any",
+                "metadata": { "name": "karpenter", "resourceVersion": "7", "managedFields": entries } })
+            .to_string()
+        });
+        let core = configured(json!({ "kubernetes": { "host": host } })).await;
+        let config = Value::from(json!({ "image": "karp:1", "create_namespace": false, "wait": false }));
+        let failed = core.apply("karp_controller", &Value::Null, &config).await;
+        let told = failed.diagnostics.to_string();
+        assert!(told.contains("apply Deployment karpenter/karpenter"), "{told}");
+        assert_eq!(!failed.state.is_null(), is_kept, "{told_of}: {told}");
+    }
+}

@@ -164,32 +164,45 @@ async fn discovery_tags() {
     let ec2 = aws_sdk_ec2::Client::new(&sandbox.clients().await.config_for(Service::Ec2));
     let (name, mut ids) = (unique("tags"), Vec::new());
     // More than one call tags.
-    for number in 0..101 {
+    for number in 0..102 {
         let call = ec2.create_security_group().group_name(format!("{name}-{number}")).description(&name);
         ids.push(call.send().await.unwrap().group_id.unwrap());
     }
-    let tags = format!(
-        "resource \"karp_discovery_tags\" \"this\" {{\n  key = \"karp.test/{name}\"\n  value = \"x\"\n  resource_ids = {ids:?}\n}}\n"
-    );
-    let stand = sandbox.stand(&config(&tags, &name, &sandbox));
+    let of = |ids: &[String]| {
+        let tags = format!(
+            "resource \"karp_discovery_tags\" \"this\" {{\n  key = \"karp.test/{name}\"\n  value = \"x\"\n  resource_ids = {ids:?}\n}}\n"
+        );
+        config(&tags, &name, &sandbox)
+    };
+    let stand = sandbox.stand(&of(&ids));
     let tagged = async || {
         let filter = aws_sdk_ec2::types::Filter::builder().name("key").values(format!("karp.test/{name}")).build();
         let pages = ec2.describe_tags().filters(filter).into_paginator().items().send();
         pages.collect::<Result<Vec<_>, _>>().await.unwrap().len()
     };
+    let known = || stand.attribute("karp_discovery_tags.this", "resource_ids").as_array().map(Vec::len);
     for gives_up in [true, false] {
         apply_denied(&stand, &sandbox, "CreateTags", 1, &name);
         assert_eq!(tagged().await, 100);
-        let known = stand.attribute("karp_discovery_tags.this", "resource_ids");
-        assert_eq!(known.as_array().map(Vec::len), Some(100), "what was tagged is in state");
+        assert_eq!(known(), Some(100), "what was tagged is in state");
         if !gives_up {
             stand.apply();
             stand.assert_empty_plan();
-            assert_eq!(tagged().await, 101);
+            assert_eq!(tagged().await, 102);
         }
         stand.destroy();
         assert_eq!(tagged().await, 0);
     }
+    // So it is where more are added to some.
+    stand.write(&of(&ids[..1]));
+    stand.apply();
+    stand.write(&of(&ids));
+    apply_denied(&stand, &sandbox, "CreateTags", 1, &name);
+    assert_eq!((tagged().await, known()), (101, Some(101)));
+    stand.write(&of(&ids[..1]));
+    stand.apply();
+    assert_eq!(tagged().await, 1, "what was added is taken back");
+    stand.destroy();
     for id in ids {
         ec2.delete_security_group().group_id(id).send().await.unwrap();
     }

@@ -184,7 +184,7 @@ async fn a_boundary_and_a_key_come_change_and_go() {
     let clients = sandbox.clients().await;
     let iam = aws_sdk_iam::Client::new(&clients.config_for(Service::Iam));
     let steps = [
-        (Some("PowerUserAccess"), Some("alias/aws/sqs")),
+        (Some("PowerUserAccess"), Some("alias/other")),
         (Some("ReadOnlyAccess"), Some("alias/karp")),
         (None, None),
         (Some("PowerUserAccess"), Some("alias/karp")),

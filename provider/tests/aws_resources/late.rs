@@ -126,6 +126,29 @@ fn a_fargate_profile_that_takes_longer_is_in_state() {
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
+/// A role is waited for while it may be new; one that EKS never takes is told with its answer.
+#[test]
+fn a_fargate_profile_whose_role_is_refused_says_why() {
+    let Some(sandbox) = Sandbox::alone("late_fargate_role") else { return };
+    let (before, name) = (sandbox.what_exists(), unique("late-role"));
+    let config = PROFILE.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
+    let stand = sandbox.stand(&config);
+    let refuse = |times: u32| {
+        let rule = json!([{ "action": "CreateFargateProfile", "code": "InvalidParameterException", "status": 400,
+            "message": "Misconfigured PodExecutionRole Trust Policy", "times": times }]);
+        sandbox.door("POST", "/_karp/fail", &rule.to_string());
+    };
+    refuse(1000);
+    let error = late(&stand, &["apply", "-json", "-auto-approve"]);
+    sandbox.door("POST", "/_karp/reset-faults", "{}");
+    assert!(error.contains("Misconfigured PodExecutionRole Trust Policy"), "{error}");
+    refuse(1);
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
 /// SQS refuses a name for a minute after its queue was deleted; and rules come one after the other.
 #[test]
 fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {

@@ -28,6 +28,7 @@ mod queue;
 #[path = "../support/rc.rs"]
 mod rc;
 mod region;
+mod rights;
 mod secrets;
 mod shared;
 mod stand;
@@ -38,5 +39,6 @@ mod teardown;
 mod tofu;
 mod turn;
 mod undone;
+mod unsettled;
 mod upgraded;
 mod vanished;

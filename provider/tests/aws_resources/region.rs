@@ -68,16 +68,33 @@ async fn discovery_tags_reach_subnets_of_another_region() {
     let subnet = ec2.create_subnet().vpc_id(&vpc).cidr_block("10.99.0.0/26").send().await.unwrap();
     let subnet = subnet.subnet.unwrap().subnet_id.unwrap();
     let key = format!("karp.test/{}", unique("region"));
+    let written = format!("  region = {other:?}\n");
     let tags = format!(
-        "resource \"karp_discovery_tags\" \"this\" {{\n  resource_ids = [{subnet:?}]\n  key = {key:?}\n  value = \"x\"\n  region = {other:?}\n}}\n"
+        "resource \"karp_discovery_tags\" \"this\" {{\n  resource_ids = [{subnet:?}]\n  key = {key:?}\n  value = \"x\"\n{written}}}\n"
     );
     let stand = sandbox.stand(&provider_block(&tags));
     stand.apply();
     stand.assert_empty_plan();
     let import = format!("import {{\n  to = karp_discovery_tags.this\n  id = \"{key},x,{subnet}@{other}\"\n}}\n");
-    let second = sandbox.stand(&provider_block(&(tags + &import)));
+    let second = sandbox.stand(&provider_block(&(tags.clone() + &import)));
     second.apply();
     second.assert_empty_plan();
+
+    // Without a region of their own they follow the provider block; where that looks elsewhere, they are neither forgotten nor made again.
+    let elsewhere = |own: &str| sandbox.provider(&format!("  region = {other:?}")) + &tags.replace(&written, own);
+    stand.write(&elsewhere(""));
+    let run = stand.apply();
+    assert_eq!(run.changes(), [("update".to_owned(), "karp_discovery_tags.this".to_owned())], "{}", run.text);
+    stand.assert_empty_plan();
+    stand.write(&provider_block(&tags.replace(&written, "")));
+    let state = stand.state();
+    let told = stand.plan().one_error();
+    assert!(
+        told.contains("Wrong region or account") && told.contains(other) && told.contains(&sandbox.region),
+        "{told}"
+    );
+    assert_eq!(stand.state(), state);
+    stand.write(&elsewhere(""));
     stand.destroy();
     let left = ec2.describe_subnets().subnet_ids(&subnet).send().await.unwrap().subnets.unwrap_or_default();
     assert!(left[0].tags().is_empty(), "{left:?}");

@@ -41,14 +41,14 @@ const KEPT: [(&str, &str, &str); 5] = [
 ];
 pub const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
 pub const DESTROY: [&str; 3] = ["destroy", "-json", "-auto-approve"];
-/// How soon OpenTofu ends after Ctrl-C when the provider waits for something.
-const SOON: Duration = Duration::from_secs(5);
+/// How soon OpenTofu ends after Ctrl-C when the provider waits for something, on a machine that other tests are busy on too.
+const SOON: Duration = Duration::from_secs(10);
 /// How long a call or a Fargate profile may take to be seen.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long an answer is held back after the run was stopped.
 const HELD: Duration = Duration::from_millis(500);
-/// Seconds that a Fargate profile takes to come or to go: long enough to be stopped in the middle.
-const LONG: f64 = 2.5;
+/// Seconds that a Fargate profile takes to come or to go: more than [`SOON`], so a run that waits for it to the end is told from one that stops.
+const LONG: f64 = 15.0;
 
 /// Whom Ctrl-C reaches.
 #[derive(Debug, Clone, Copy)]

@@ -12,6 +12,8 @@ use kube::{Client, Config};
 const NAME: &str = "karp";
 /// Long enough for a slow network, short enough that a wrong address is told soon.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// An answer comes by then: the API server gives up after a minute itself. One that goes away without a word would be waited for without end.
+const SILENCE: Duration = Duration::from_secs(65);
 
 /// Where the API server is, and as whom to call it. Nothing is ever taken from the environment unasked, and never localhost.
 #[derive(Clone, Debug)]
@@ -61,7 +63,7 @@ pub enum ConnectError {
 
 /// Makes a client. Contacts nothing but what an exec plugin does.
 pub async fn connect(connection: &Connection) -> Result<Client, ConnectError> {
-    let mut config = match connection {
+    let config = match connection {
         Connection::Server(server) => {
             Config::from_custom_kubeconfig(kubeconfig(server), &KubeConfigOptions::default()).await?
         }
@@ -75,8 +77,15 @@ pub async fn connect(connection: &Connection) -> Result<Client, ConnectError> {
         }
         Connection::InCluster => Config::incluster()?,
     };
+    Ok(Client::try_from(patient(config, SILENCE))?)
+}
+
+/// Returns a configuration whose calls end when no answer comes for so long.
+fn patient(mut config: Config, silence: Duration) -> Config {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    Ok(Client::try_from(config)?)
+    config.read_timeout = Some(silence);
+    config.reset_reader_on_write = true;
+    config
 }
 
 fn kubeconfig(server: &Server) -> Kubeconfig {
@@ -102,5 +111,23 @@ fn kubeconfig(server: &Server) -> Kubeconfig {
         contexts: vec![NamedContext { name: name.clone(), context: Some(context), ..Default::default() }],
         current_context: Some(name),
         ..Kubeconfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_api_server_that_takes_a_call_and_does_not_answer_is_not_waited_for_without_end() {
+        let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let host = format!("http://{}", mute.local_addr().expect("an address"));
+        let config = Config::new(host.parse().expect("a URL"));
+        let client = Client::try_from(patient(config, Duration::from_millis(200))).expect("a client");
+        let answer = tokio::time::timeout(Duration::from_secs(30), client.apiserver_version()).await;
+        let error = crate::Error::from(answer.expect("it ends").expect_err("nobody answers"));
+        assert!(error.is_transient(), "{error}");
     }
 }

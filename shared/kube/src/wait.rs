@@ -63,42 +63,52 @@ impl Until {
     }
 }
 
-/// Looks again and again until the aim is reached, and once at least. Failures that may pass are borne for a while.
+/// Looks again and again until the aim is reached, and once at least. Failures that may pass are borne for a while; a wait that ends amid them
+/// tells the last one.
 pub async fn until<T, F>(until: &Until, mut look: impl FnMut() -> F) -> Result<T, WaitError>
 where
     F: Future<Output = Result<Look<T>, Error>>,
 {
     let mut seen = String::from("nothing seen yet");
-    let mut failing_since: Option<Instant> = None;
+    let mut failed: Option<(Instant, String)> = None;
     let mut end = until.deadline.max(Instant::now() + FIRST_LOOK);
     loop {
         let looked = tokio::select! {
             biased;
-            () = until.cancelled.cancelled() => return Err(WaitError::Cancelled { seen }),
+            () = until.cancelled.cancelled() => return Err(WaitError::Cancelled { seen: told(seen, failed) }),
             looked = look() => looked,
-            () = tokio::time::sleep_until(end) => return Err(WaitError::TimedOut { seen }),
+            () = tokio::time::sleep_until(end) => return Err(WaitError::TimedOut { seen: told(seen, failed) }),
         };
         end = until.deadline;
         match looked {
             Ok(Look::Done(found)) => return Ok(found),
             Ok(Look::NotYet(text)) => {
-                failing_since = None;
+                failed = None;
                 seen = text;
             }
             Err(error) if error.is_transient() => {
-                let since = *failing_since.get_or_insert_with(Instant::now);
+                let since = failed.map_or_else(Instant::now, |(since, _)| since);
                 if since.elapsed() > PATIENCE {
                     return Err(error.into());
                 }
+                failed = Some((since, error.to_string()));
             }
             Err(error) => return Err(error.into()),
         }
         tokio::select! {
             biased;
-            () = until.cancelled.cancelled() => return Err(WaitError::Cancelled { seen }),
-            () = tokio::time::sleep_until(until.deadline) => return Err(WaitError::TimedOut { seen }),
+            () = until.cancelled.cancelled() => return Err(WaitError::Cancelled { seen: told(seen, failed) }),
+            () = tokio::time::sleep_until(until.deadline) => return Err(WaitError::TimedOut { seen: told(seen, failed) }),
             () = tokio::time::sleep(PAUSE) => {}
         }
+    }
+}
+
+/// Tells what was seen last, and why nothing was since.
+fn told(seen: String, failed: Option<(Instant, String)>) -> String {
+    match failed {
+        Some((_, why)) => format!("{seen}; asked again, {why}"),
+        None => seen,
     }
 }
 
@@ -121,15 +131,7 @@ pub async fn established(client: &Client, name: &str, limit: &Until) -> Result<(
     .await
 }
 
-/// Waits until an object is gone; an object of the same name but another uid does not count.
-pub async fn gone<K>(api: &Api<K>, name: &str, uid: Option<&str>, limit: &Until) -> Result<(), WaitError>
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    until(limit, || is_gone(api, name, uid)).await
-}
-
-/// Looks once whether an object is gone, as [`gone`] does.
+/// Looks once whether an object is gone; an object of the same name but another uid does not count.
 ///
 /// # Errors
 /// When the API server cannot be asked.
@@ -140,18 +142,14 @@ where
     Ok(match api.get_opt(name).await? {
         Some(object) if uid.is_none() || object.uid().as_deref() == uid => {
             let finalizers = object.finalizers().join(", ");
-            Look::NotYet(format!("{name} is still there (finalizers: {finalizers})"))
+            let kept = if finalizers.is_empty() { finalizers } else { format!(" (finalizers: {finalizers})") };
+            Look::NotYet(format!("{name} is still there{kept}"))
         }
         _ => Look::Done(()),
     })
 }
 
-/// Waits until a Deployment's newest version is rolled out and available.
-pub async fn available(client: &Client, namespace: &str, name: &str, limit: &Until) -> Result<(), WaitError> {
-    until(limit, || is_available(client, namespace, name)).await
-}
-
-/// Looks once whether a Deployment's newest version is rolled out, as [`available`] does.
+/// Looks once whether a Deployment's newest version is rolled out and available.
 ///
 /// # Errors
 /// When the API server cannot be asked.
@@ -237,6 +235,15 @@ mod tests {
         })
         .await;
         assert!(matches!(waited, Ok(3)));
+        let mut looks = 0;
+        let waited = until::<(), _>(&limit(700), || {
+            looks += 1;
+            let look = if looks < 2 { Ok(Look::NotYet("1 of 2".to_owned())) } else { Err(busy()) };
+            async { look }
+        })
+        .await;
+        let Err(WaitError::TimedOut { seen }) = waited else { panic!("nothing came of it") };
+        assert_eq!(seen, "1 of 2; asked again, the API server is busy: starting");
         let refused = || Error::Forbidden { message: "no".to_owned() };
         let waited = until::<(), _>(&limit(60_000), || async { Err(refused()) }).await;
         assert!(matches!(waited, Err(WaitError::Api(Error::Forbidden { .. }))));

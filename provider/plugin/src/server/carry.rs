@@ -74,7 +74,11 @@ impl Service {
             );
             return Err(Diagnostic::error("Identity is from a newer provider", detail).into());
         }
-        let json = stored(request.raw_identity.as_ref())?;
+        // Terraform asks this also of a state that has none, as one before 1.12 wrote it; the read that follows tells it
+        let json = match &request.raw_identity {
+            Some(raw) if !raw.json.is_empty() => stored(Some(raw))?,
+            _ => serde_json::Value::Null,
+        };
         wire::identity_value(identity, &from_json(&json, &identity.value_type())?)
     }
 

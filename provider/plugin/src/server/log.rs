@@ -22,12 +22,14 @@ pub(super) fn install() {
         tracing_subscriber::registry().with(filter(asked.as_deref())).with(Hclog.with_filter(discreet())).try_init();
 }
 
-/// What is never logged, whatever was asked for: of an EKS token, `aws_sigv4` traces the very URL that it signs, with the session token in it.
-const TELLTALE: &str = "aws_sigv4";
+/// What is never logged, whatever was asked for: of an EKS token, `aws_sigv4` traces the very URL that it signs, with the session token in it, and
+/// `aws_smithy_runtime` traces calls with their bodies, where STS is told of identity tokens and tells credentials. Each with the level that it may have.
+const TELLTALE: [(&str, Level); 2] =
+    [("aws_sigv4", Level::INFO), ("aws_smithy_runtime::client::orchestrator", Level::DEBUG)];
 
 /// Keeps the log from what tells secrets. A directive of `RUST_LOG` cannot undo it, as it could another directive.
 fn discreet() -> FilterFn {
-    filter_fn(|about| *about.level() <= Level::INFO || !about.target().starts_with(TELLTALE))
+    filter_fn(|about| TELLTALE.iter().all(|(from, most)| about.level() <= most || !about.target().starts_with(from)))
 }
 
 fn filter(asked: Option<&str>) -> EnvFilter {
@@ -130,6 +132,7 @@ mod tests {
             tracing::trace!(target: "aws_sigv4::http_request", "signed with a token");
             tracing::debug!(target: "aws_sigv4", "the same");
             tracing::info!(target: "aws_sigv4", "nothing secret");
+            tracing::trace!(target: "aws_smithy_runtime::client::orchestrator::http", "a body with credentials");
             tracing::trace!(target: "aws_config", "something else");
         });
         assert_eq!(*heard.0.lock().expect("no panic"), ["INFO aws_sigv4", "TRACE aws_config"]);

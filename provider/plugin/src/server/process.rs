@@ -103,7 +103,7 @@ async fn run(provider: impl Provider, mode: Mode) -> Result<(), ProcessError> {
     let end = CancellationToken::new();
     let service = Arc::new(Service::new(provider));
     // caught before Terraform knows of this process: from here on no signal can cut an operation in half
-    let signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
+    let signals = [signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?, signal(SignalKind::terminate())?];
     tokio::spawn(watch_signals(signals, mode, service.clone(), end.clone()));
 
     // the last thing ever written to standard output
@@ -136,16 +136,20 @@ async fn run(provider: impl Provider, mode: Mode) -> Result<(), ProcessError> {
     tokio::join!(serving, closing).0
 }
 
-/// Ctrl-C reaches the whole process group; Terraform then asks for a stop by itself, so the signal is eaten here. SIGTERM and
-/// the death of Terraform stop operations in flight and end the process.
-async fn watch_signals(signals: [Signal; 2], mode: Mode, service: Arc<Service>, end: CancellationToken) {
-    let [mut interrupt, mut terminate] = signals;
+/// Ctrl-C reaches the whole process group; Terraform then asks for a stop by itself, so the signal is eaten here. So is that of a terminal that
+/// closes: Terraform dies of it, or goes on (`nohup`). SIGTERM and the death of Terraform stop operations in flight and end the process.
+async fn watch_signals(signals: [Signal; 3], mode: Mode, service: Arc<Service>, end: CancellationToken) {
+    let [mut interrupt, mut hangup, mut terminate] = signals;
     let parent = std::os::unix::process::parent_id();
     let mut look = tokio::time::interval(PARENT_LOOK);
     loop {
         tokio::select! {
             _ = interrupt.recv() => match mode {
                 Mode::Managed => tracing::info!("interrupt left to Terraform"),
+                Mode::Debug => break end.cancel(),
+            },
+            _ = hangup.recv() => match mode {
+                Mode::Managed => tracing::info!("hangup left to Terraform"),
                 Mode::Debug => break end.cancel(),
             },
             _ = terminate.recv() => break tracing::info!("terminating"),

@@ -262,7 +262,6 @@ impl tf::provider_server::Provider for Arc<Service> {
         &self,
         request: Request<tf::apply_resource_change::Request>,
     ) -> Answer<tf::apply_resource_change::Response> {
-        let _applying = self.applying.acquire().await;
         let request = request.into_inner();
         let (prior, private) = (request.prior_state.clone(), request.planned_private.clone());
         let identity = request.planned_identity.clone();

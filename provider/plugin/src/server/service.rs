@@ -86,7 +86,7 @@ pub(crate) struct Service {
     functions: OnceLock<BTreeMap<&'static str, FunctionKind>>,
     pub(super) stop: Mutex<CancellationToken>,
     /// One permit for each change that is being applied.
-    pub(super) applying: Semaphore,
+    applying: Arc<Semaphore>,
 }
 
 impl Service {
@@ -111,7 +111,7 @@ impl Service {
             provider: Box::new(provider),
             shape: Shape::default(),
             stop: Mutex::default(),
-            applying: Semaphore::new(MOST_APPLIES as usize),
+            applying: Arc::new(Semaphore::new(MOST_APPLIES as usize)),
         }
     }
 
@@ -215,13 +215,17 @@ impl Service {
 
         let (task_kind, task_ctx, task_prior, task_planned) =
             (kind.clone(), ctx.clone(), prior.clone(), planned.clone());
+        // the task holds it and not the call, which is dropped when Terraform dies, while the task goes on
+        let applying = self.applying.clone().acquire_owned().await;
         let outcome = guard(async move {
             let (resource, ctx) = (&task_kind.resource, &*task_ctx);
-            match (task_prior.is_null(), task_planned.is_null()) {
+            let done = match (task_prior.is_null(), task_planned.is_null()) {
                 (_, true) => resource.delete(ctx, task_prior).await.map(|()| Value::Null),
                 (true, false) => resource.create(ctx, task_planned).await,
                 (false, false) => resource.update(ctx, task_prior, task_planned).await,
-            }
+            };
+            drop(applying);
+            done
         })
         .await;
 

@@ -27,7 +27,7 @@ use tokio_stream::wrappers::ReceiverStream;
 /// Connections that wait to be served; Terraform opens one.
 const BACKLOG: usize = 16;
 /// A peer that opens a connection and says nothing holds a task no longer than this.
-const TLS_PATIENCE: Duration = Duration::from_secs(10);
+const TLS_PATIENCE: Duration = Duration::from_secs(60);
 /// The longest path of a unix socket that every supported system takes.
 const MAX_SOCKET_PATH: usize = 100;
 

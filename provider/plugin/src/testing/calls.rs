@@ -41,11 +41,11 @@ impl Core {
         }
     }
 
-    /// Upgrades a stored identity, given as JSON.
+    /// Upgrades a stored identity, given as JSON; with null, that of a state that has none.
     pub async fn upgrade_identity(&self, type_name: &str, version: i64, stored: &serde_json::Value) -> Outcome {
-        let raw = tf::RawState { json: stored.to_string().into_bytes(), ..Default::default() };
-        let request =
-            tf::upgrade_resource_identity::Request { type_name: type_name.into(), version, raw_identity: Some(raw) };
+        let raw = || tf::RawState { json: stored.to_string().into_bytes(), ..Default::default() };
+        let raw_identity = (!stored.is_null()).then(raw);
+        let request = tf::upgrade_resource_identity::Request { type_name: type_name.into(), version, raw_identity };
         let upgraded = answer(self.service.upgrade_resource_identity(Request::new(request)).await);
         Outcome {
             state: Value::Null,

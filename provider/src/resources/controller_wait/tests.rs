@@ -141,9 +141,10 @@ fn listed(items: &[Json]) -> (u16, Json) {
     (200, json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "LeaseList", "metadata": {}, "items": items }))
 }
 
-async fn waited(client: &Client, milliseconds: u64) -> Result<Lead, WaitError> {
-    let limit = Until::after(Duration::from_millis(milliseconds), &CancellationToken::new());
-    leads(client, "karp", &lease(), &limit).await
+async fn waited(client: &Client, milliseconds: u64) -> Result<Lead, Failure> {
+    let ctx = Context::new(CancellationToken::new(), s(600));
+    let limit = Until::after(Duration::from_millis(milliseconds), ctx.stop());
+    leads(&ctx, || std::future::ready(Ok(client.clone())), "karp", &lease(), &limit).await
 }
 
 #[tokio::test]
@@ -155,10 +156,11 @@ async fn a_wait_ends_when_a_replica_renews_and_names_who_else_does() {
     assert_eq!(waited(&client, 30_000).await.expect("it leads"), Lead::Own);
 
     let client = cluster(|look| listed(&[object("kube-system", "karpenter-a_1", look)]), |_| refused(404));
-    let Err(WaitError::TimedOut { seen }) = waited(&client, 1_500).await else { panic!("it cannot lead") };
-    assert_eq!(seen, "Lease kube-system/l is held by karpenter-a_1");
+    let late = waited(&client, 1_500).await.expect_err("it cannot lead");
+    assert!(is_late(&late), "{late}");
+    assert_eq!(late.message, "Lease kube-system/l is held by karpenter-a_1");
     let client = cluster(|_| refused(403), |_| refused(403));
-    assert!(matches!(waited(&client, 30_000).await, Err(WaitError::Api(Error::Forbidden { .. }))));
+    assert_eq!(waited(&client, 30_000).await.expect_err("it may not look").kind, Kind::Denied);
 }
 
 #[test]
@@ -167,9 +169,10 @@ fn each_end_says_what_to_do() {
     for (diagnostic, words) in [
         (taken(&lease(), seen), &[seen, "Scale it to zero", "kubectl get leases -A"][..]),
         (not_leading(&lease(), seen), &[seen, "Lease karp/l", "kubectl -n karp logs"]),
+        (unseen(&lease(), "not allowed: no"), &["Lease karp/l", "not allowed: no", "`get` leases", "wait = false"]),
         (
-            unseen(&lease(), &Error::Forbidden { message: "no".to_owned() }),
-            &["Lease karp/l", "`get` leases", "wait = false"],
+            unlooked("karp", &Failure::new(Kind::Unreachable, "wait for the controller", "no route")),
+            &["It is applied", "no route", "kubectl -n karp get deployment karpenter", "wait = false"],
         ),
     ] {
         for word in words {

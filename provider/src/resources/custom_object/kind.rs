@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Value};
 
-use super::{failure, metadata, waited, within};
+use super::{changed, failure, metadata, waited, within};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
 use crate::manifests::spec::{self, Attributes, Scope};
@@ -94,11 +94,10 @@ impl CustomKind {
         inherit::check_read(change)
     }
 
-    pub(super) async fn settle(&self, ctx: &Context, client: &Client, state: &Value) -> Result<(), Diagnostics> {
+    pub(super) async fn settle(&self, ctx: &Context, client: &Client, state: &Value) {
         if state.get("wait_for_ready").as_bool() == Some(true) {
-            self.wait_ready(ctx, client, state.get("name").as_str().unwrap_or_default()).await?;
+            self.wait_ready(ctx, client, state.get("name").as_str().unwrap_or_default()).await;
         }
-        Ok(())
     }
 
     pub(super) fn api(&self, client: &Client, name: &str) -> Api<DynamicObject> {
@@ -253,7 +252,7 @@ impl CustomKind {
 
     /// Waits until the controller says that the object is ready. One that does not become so is a warning: the object exists, and an error
     /// would make Terraform destroy and create it again.
-    async fn wait_ready(&self, ctx: &Context, client: &Client, name: &str) -> Result<(), Diagnostics> {
+    async fn wait_ready(&self, ctx: &Context, client: &Client, name: &str) {
         let limit = within(ctx, RESERVE).at_most(READY_PATIENCE);
         let api = self.api(client, name);
         let waited_for = wait::until(&limit, || async {
@@ -261,7 +260,7 @@ impl CustomKind {
             Ok(readiness(&object.data, object.metadata.generation))
         });
         match waited_for.await {
-            Ok(()) => Ok(()),
+            Ok(()) => {}
             Err(WaitError::TimedOut { seen } | WaitError::Cancelled { seen }) => {
                 ctx.warn(Diagnostic::warning(
                     format!("{} {name:?} is not ready yet", self.kind),
@@ -271,14 +270,30 @@ impl CustomKind {
                         self.plural
                     ),
                 ));
-                Ok(())
             }
-            Err(WaitError::Api(error)) => Err(failure(format!("wait for {} {name:?}", self.kind), error).into()),
+            Err(WaitError::Api(error)) => ctx.warn(self.unseen(name, &error)),
         }
     }
 
-    /// Reads the object into state: the fields, labels and annotations that state has, or all of them for an import.
+    /// Tells that nobody could look whether an object that is applied is ready.
+    fn unseen(&self, name: &str, error: &karp_kube::Error) -> Diagnostic {
+        Diagnostic::warning(
+            format!("Whether {} {name:?} is ready is not known", self.kind),
+            format!(
+                "It is applied, and the controller goes on with it. It could not be looked at: {error}\n\nLook at the conditions with `kubectl \
+                 describe {} {name}`, or set `wait_for_ready = false`.",
+                self.plural
+            ),
+        )
+    }
+
+    /// Reads the object into state: the fields, labels and annotations that state has, or all of them for an import. Of a pool whose drain was
+    /// broken off the limits are read, too: they keep it from growing, also where `ignore_changes` hides the annotation that says so.
     pub fn state(&self, attributes: &Attributes, prior: &Value, live: &DynamicObject, scope: Scope) -> Value {
+        let asked = match metadata::drains(live) && prior.get("limits").is_null() {
+            true => prior.clone().with("limits", Value::object::<&str, Value>([])),
+            false => prior.clone(),
+        };
         let metadata = metadata::read(prior, live, scope);
         let observed = (self.observed)(live.data.get("status").unwrap_or(&Json::Null));
         let live = live.data.get("spec").cloned().unwrap_or_default();
@@ -287,7 +302,7 @@ impl CustomKind {
             Scope::All => spec::without_defaults(&live, &(self.defaults)()),
         };
         let mut state = prior.clone();
-        if let Value::Map(read) = spec::attributes(attributes, prior, &(self.from_spec)(&live, prior), scope) {
+        if let Value::Map(read) = spec::attributes(attributes, &asked, &(self.from_spec)(&live, prior), scope) {
             for (name, value) in read {
                 state.set(name, value);
             }
@@ -298,15 +313,19 @@ impl CustomKind {
         state
     }
 
-    /// Deletes the object if it still is the one that is known.
-    pub async fn delete(&self, client: &Client, name: &str) -> Result<Option<String>, Failure> {
-        let Some(live) = self.find(client, name).await? else { return Ok(None) };
-        let preconditions = Some(Preconditions { uid: live.uid(), resource_version: None });
-        let params = DeleteParams { preconditions, ..DeleteParams::background() };
-        match self.api(client, name).delete(name, &params).await.map_err(karp_kube::Error::from) {
-            Ok(_) | Err(karp_kube::Error::NotFound { .. }) => Ok(live.uid()),
-            Err(error) => Err(failure(format!("delete {} {name:?}", self.kind), error)),
-        }
+    /// Deletes the object if it still is the one that is known; gives its UID.
+    pub async fn delete(&self, ctx: &Context, client: &Client, name: &str) -> Result<Option<String>, Failure> {
+        let doing = format!("delete {} {name:?}", self.kind);
+        let delete = async {
+            let Some(live) = self.find(client, name).await? else { return Ok(None) };
+            let preconditions = Some(Preconditions { uid: live.uid(), resource_version: None });
+            let params = DeleteParams { preconditions, ..DeleteParams::background() };
+            match self.api(client, name).delete(name, &params).await.map_err(karp_kube::Error::from) {
+                Ok(_) | Err(karp_kube::Error::NotFound { .. }) => Ok(live.uid()),
+                Err(error) => Err(failure(&doing, error)),
+            }
+        };
+        changed(ctx, &doing, delete).await
     }
 
     /// Tells of an object that is deleted and not gone.

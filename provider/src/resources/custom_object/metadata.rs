@@ -54,7 +54,13 @@ fn annotation_problem(key: &str) -> Option<String> {
     })
 }
 
-/// Writes an object's metadata; the paths of unknown attributes are noted. A key without a value is not set.
+/// Says whether an object is a pool whose drain is under way, or was broken off.
+pub(super) fn drains(live: &DynamicObject) -> bool {
+    live.annotations().contains_key(DRAINING)
+}
+
+/// Writes an object's metadata; the paths of unknown attributes are noted. A key without a value is not set, and a drain's note is only read:
+/// state has it for as long as `ignore_changes` keeps it there.
 pub(super) fn written(value: &Value, unknown: &mut Vec<AttributePath>) -> Json {
     let mut metadata = json!({ "name": value.get("name").as_str().unwrap_or_default() });
     for field in ALL.into_iter().filter(|field| !value.get(field).is_null()) {
@@ -63,7 +69,8 @@ pub(super) fn written(value: &Value, unknown: &mut Vec<AttributePath>) -> Json {
         match value.get(field).as_map() {
             None => unknown.push(at),
             Some(map) => {
-                for (key, text) in map.iter().filter(|(_, text)| !text.is_null()) {
+                let is_set = |(key, text): &(&String, &Value)| !text.is_null() && *key != DRAINING;
+                for (key, text) in map.iter().filter(is_set) {
                     match text.as_str() {
                         Some(text) => drop(texts.insert(key, text)),
                         None => unknown.push(at.clone().key(key)),

@@ -1,0 +1,4 @@
+# expect: tags | do not begin with "aws:"
+resource "karp_interruption_queue" "it" {
+  tags = { "aws:team" = "a" }
+}
