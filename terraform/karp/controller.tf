@@ -47,6 +47,7 @@ resource "karp_controller" "this" {
   service_monitor             = var.controller.service_monitor
   more_container_json         = var.controller.more_container_json
   more_pod_spec_json          = var.controller.more_pod_spec_json
+  force                       = var.controller.force
   force_conflicts             = var.controller.force_conflicts
   timeouts                    = var.controller.timeouts
   wait                        = var.controller.wait
@@ -68,6 +69,7 @@ resource "karp_controller" "this" {
 resource "karp_teardown" "this" {
   cluster_name  = var.cluster_name
   drain_timeout = var.teardown.drain_timeout
+  dry_run       = var.teardown.dry_run
   force         = var.teardown.force
   sweep         = var.teardown.sweep
   timeouts      = var.teardown.timeouts

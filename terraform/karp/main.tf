@@ -35,6 +35,7 @@ resource "karp_node_role" "this" {
   name                   = var.node_iam_role_name
   path                   = var.iam_role_path
   permissions_boundary   = var.iam_role_permissions_boundary_arn
+  ip_family              = var.cluster_ip_family
   attach_cni_policy      = var.node_iam_role_attach_cni_policy
   attach_ssm_policy      = var.node_iam_role_attach_ssm_policy
   additional_policy_arns = var.node_iam_role_additional_policies
@@ -104,7 +105,8 @@ resource "karp_controller_role" "this" {
   oidc_provider_arn      = local.irsa ? local.oidc_provider_arn : null
   namespace              = var.namespace
   service_account        = var.service_account
-  node_role_arns         = [local.node_iam_role_arn]
+  node_role_arns         = concat([local.node_iam_role_arn], var.additional_node_iam_role_arns)
+  ami_ssm_parameter_arns = var.ami_id_ssm_parameter_arns
   interruption_queue_arn = local.queue_arn
   instance_profiles      = var.instance_profiles
   tags                   = var.tags

@@ -62,7 +62,8 @@ resource "karp_node_class" "this" {
   for_each = var.node_classes
 
   name             = each.key
-  instance_profile = karp_instance_profile.this.name
+  role             = each.value.role
+  instance_profile = each.value.role == null ? coalesce(each.value.instance_profile, karp_instance_profile.this.name) : null
 
   ami_family                    = each.value.ami_family
   ami_selector_terms            = coalesce(each.value.ami_selector_terms, local.aliases[each.key])
@@ -72,14 +73,27 @@ resource "karp_node_class" "this" {
   associate_public_ip_address         = each.value.associate_public_ip_address
   block_device_mappings               = each.value.block_device_mappings
   capacity_reservation_selector_terms = each.value.capacity_reservation_selector_terms
+  connection_tracking                 = each.value.connection_tracking
+  context                             = each.value.context
+  cpu_options                         = each.value.cpu_options
   detailed_monitoring                 = each.value.detailed_monitoring
+  enclave_options                     = each.value.enclave_options
   instance_store_policy               = each.value.instance_store_policy
+  ip_prefix_count                     = each.value.ip_prefix_count
   kubelet                             = each.value.kubelet
   metadata_options                    = each.value.metadata_options
+  network_interfaces                  = each.value.network_interfaces
+  placement_group_selector            = each.value.placement_group_selector
   user_data                           = each.value.user_data
   tags                                = merge(var.tags, each.value.tags)
 
-  teardown = karp_teardown.this.id
+  annotations     = each.value.annotations
+  labels          = each.value.labels
+  adopt           = each.value.adopt
+  force_conflicts = each.value.force_conflicts
+  wait_for_ready  = each.value.wait_for_ready
+  teardown        = karp_teardown.this.id
+  timeouts        = each.value.timeouts
 }
 
 resource "karp_node_pool" "this" {
@@ -110,6 +124,9 @@ resource "karp_node_pool" "this" {
   annotations      = each.value.pool_annotations
   labels           = each.value.pool_labels
   drain_on_destroy = each.value.drain_on_destroy
+  adopt            = each.value.adopt
+  force_conflicts  = each.value.force_conflicts
+  wait_for_ready   = each.value.wait_for_ready
   teardown         = karp_teardown.this.id
   timeouts         = each.value.timeouts
 }

@@ -161,6 +161,19 @@ variable "policy_mode" {
   }
 }
 
+variable "ami_id_ssm_parameter_arns" {
+  description = "SSM parameters of your own that node classes name images by (ssm_parameter), for the controller to read; those of AWS it may read anyway."
+  type        = set(string)
+  default     = null
+}
+
+variable "additional_node_iam_role_arns" {
+  description = "Further roles that the controller may give to instances: those of node classes with a role or an instance profile of their own."
+  type        = list(string)
+  default     = []
+  nullable    = false
+}
+
 variable "instance_profiles" {
   description = "Who makes the instance profiles of nodes: \"terraform\" (this module; the controller has no right to make any), or the \"controller\", for node classes with a role."
   type        = string
@@ -204,8 +217,20 @@ variable "node_iam_role_name" {
   }
 }
 
+variable "cluster_ip_family" {
+  description = "The addresses that pods of the cluster have, \"ipv4\" or \"ipv6\": it decides what the nodes' role lets the VPC CNI do."
+  type        = string
+  default     = "ipv4"
+  nullable    = false
+
+  validation {
+    condition     = contains(["ipv4", "ipv6"], var.cluster_ip_family)
+    error_message = "cluster_ip_family is \"ipv4\" or \"ipv6\"."
+  }
+}
+
 variable "node_iam_role_attach_cni_policy" {
-  description = "Attach AmazonEKS_CNI_Policy to the nodes' role; false where the VPC CNI has a role of its own, or in an IPv6 cluster."
+  description = "Let the VPC CNI on the nodes give addresses to pods, by their role; false where it has a role of its own."
   type        = bool
   default     = true
   nullable    = false
@@ -291,7 +316,7 @@ variable "queue_name" {
 }
 
 variable "queue_kms_master_key_id" {
-  description = "The KMS key that encrypts the queue; SQS's own when null. EventBridge must be allowed to use it."
+  description = "A KMS key of your own that encrypts the queue; SQS's own when null. Its policy must let events.amazonaws.com use it, and the controller needs kms:Decrypt on it."
   type        = string
   default     = null
 }

@@ -133,6 +133,7 @@ variable "controller" {
     create_namespace            = optional(bool)
     extra_args                  = optional(list(string))
     extra_env                   = optional(map(string))
+    force                       = optional(bool)
     force_conflicts             = optional(bool)
     health_probe_port           = optional(number)
     host_network                = optional(bool)
@@ -176,7 +177,12 @@ variable "controller" {
         target_label  = optional(string)
       })))
     }))
-    timeouts = optional(object({ create = optional(string), update = optional(string), delete = optional(string) }))
+    timeouts = optional(object({
+      create = optional(string)
+      read   = optional(string)
+      update = optional(string)
+      delete = optional(string)
+    }))
     tolerations = optional(list(object({
       effect             = optional(string)
       key                = optional(string)
@@ -224,12 +230,18 @@ variable "allow_crd_downgrade" {
 }
 
 variable "teardown" {
-  description = "How destroy clears up: how long nodes may drain, whether NodePools made elsewhere go too, what is ended in AWS."
+  description = "How destroy clears up: how long nodes may drain, whether NodePools made elsewhere go too, what is ended in AWS; dry_run only tells."
   type = object({
     drain_timeout = optional(string)
+    dry_run       = optional(bool)
     force         = optional(bool)
     sweep         = optional(set(string))
-    timeouts      = optional(object({ delete = optional(string) }))
+    timeouts = optional(object({
+      create = optional(string)
+      read   = optional(string)
+      update = optional(string)
+      delete = optional(string)
+    }))
   })
   default  = {}
   nullable = false

@@ -19,31 +19,48 @@ variable "node_classes" {
       owner_id                = optional(string)
       tags                    = optional(map(string))
     })))
+    placement_group_selector    = optional(object({ id = optional(string), name = optional(string) }))
     associate_public_ip_address = optional(bool)
     block_device_mappings = optional(list(object({
       device_name = optional(string)
       root_volume = optional(bool)
       ebs = optional(object({
-        delete_on_termination = optional(bool)
-        encrypted             = optional(bool)
-        iops                  = optional(number)
-        kms_key_id            = optional(string)
-        snapshot_id           = optional(string)
-        throughput            = optional(number)
-        volume_size           = optional(string)
-        volume_type           = optional(string)
+        delete_on_termination      = optional(bool)
+        encrypted                  = optional(bool)
+        iops                       = optional(number)
+        kms_key_id                 = optional(string)
+        snapshot_id                = optional(string)
+        throughput                 = optional(number)
+        volume_initialization_rate = optional(number)
+        volume_size                = optional(string)
+        volume_type                = optional(string)
       }))
     })))
+    connection_tracking = optional(object({
+      tcp_established_timeout = optional(number)
+      udp_stream_timeout      = optional(number)
+      udp_timeout             = optional(number)
+    }))
+    context               = optional(string)
+    cpu_options           = optional(object({ nested_virtualization = optional(string) }))
     detailed_monitoring   = optional(bool)
+    enclave_options       = optional(object({ enabled = bool }))
     instance_store_policy = optional(string)
+    ip_prefix_count       = optional(number)
     kubelet = optional(object({
-      cluster_dns     = optional(list(string))
-      eviction_hard   = optional(map(string))
-      kube_reserved   = optional(map(string))
-      max_pods        = optional(number)
-      more_json       = optional(string)
-      pods_per_core   = optional(number)
-      system_reserved = optional(map(string))
+      cluster_dns                     = optional(list(string))
+      cpu_cfs_quota                   = optional(bool)
+      eviction_hard                   = optional(map(string))
+      eviction_max_pod_grace_period   = optional(number)
+      eviction_soft                   = optional(map(string))
+      eviction_soft_grace_period      = optional(map(string))
+      image_gc_high_threshold_percent = optional(number)
+      image_gc_low_threshold_percent  = optional(number)
+      kube_reserved                   = optional(map(string))
+      max_pods                        = optional(number)
+      more_json                       = optional(string)
+      pods_per_core                   = optional(number)
+      system_reserved                 = optional(map(string))
     }))
     metadata_options = optional(object({
       http_endpoint               = optional(string)
@@ -51,8 +68,25 @@ variable "node_classes" {
       http_put_response_hop_limit = optional(number)
       http_tokens                 = optional(string)
     }))
-    tags      = optional(map(string), {})
-    user_data = optional(string)
+    network_interfaces = optional(list(object({ device_index = number, interface_type = string, network_card_index = number })))
+    tags               = optional(map(string), {}) # of instances, volumes and launch templates
+    user_data          = optional(string)
+
+    # Whose identity instances have: this module's instance profile, or one of these.
+    instance_profile = optional(string)
+    role             = optional(string)
+
+    annotations     = optional(map(string)) # of the class
+    labels          = optional(map(string)) # of the class, to select it by
+    adopt           = optional(bool)
+    force_conflicts = optional(bool)
+    wait_for_ready  = optional(bool)
+    timeouts = optional(object({
+      create = optional(string)
+      read   = optional(string)
+      update = optional(string)
+      delete = optional(string)
+    }))
   }))
   default  = { default = {} }
   nullable = false
@@ -60,6 +94,16 @@ variable "node_classes" {
   validation {
     condition     = alltrue([for name in keys(var.node_classes) : can(regex("^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$", name))])
     error_message = "The keys of node_classes name objects of the cluster: up to 63 lower-case letters, digits, hyphens and dots."
+  }
+
+  validation {
+    condition     = alltrue([for class in values(var.node_classes) : class.role == null || class.instance_profile == null])
+    error_message = "A node class has a role or an instance_profile, not both."
+  }
+
+  validation {
+    condition     = alltrue([for class in values(var.node_classes) : class.role == null || var.instance_profiles == "controller"])
+    error_message = "The controller makes the instance profile of a node class with a role: that takes instance_profiles = \"controller\"."
   }
 }
 
@@ -89,10 +133,20 @@ variable "node_pools" {
     annotations              = optional(map(string)) # of the nodes
     pool_annotations         = optional(map(string)) # of the pool, such as karp.sh/consolidation-floor
     pool_labels              = optional(map(string)) # of the pool, to select it by
-    taints                   = optional(list(object({ key = string, effect = string, value = optional(string) })))
-    startup_taints           = optional(list(object({ key = string, effect = string, value = optional(string) })))
     expire_after             = optional(string, "720h")
     termination_grace_period = optional(string)
+    taints = optional(list(object({
+      key        = string
+      effect     = string
+      time_added = optional(string)
+      value      = optional(string)
+    })))
+    startup_taints = optional(list(object({
+      key        = string
+      effect     = string
+      time_added = optional(string)
+      value      = optional(string)
+    })))
 
     consolidation_policy = optional(string, "WhenEmptyOrUnderutilized")
     consolidate_after    = optional(string, "30s")
@@ -107,7 +161,15 @@ variable "node_pools" {
     weight           = optional(number)
     replicas         = optional(number)
     drain_on_destroy = optional(bool)
-    timeouts         = optional(object({ create = optional(string), update = optional(string), delete = optional(string) }))
+    adopt            = optional(bool)
+    force_conflicts  = optional(bool)
+    wait_for_ready   = optional(bool)
+    timeouts = optional(object({
+      create = optional(string)
+      read   = optional(string)
+      update = optional(string)
+      delete = optional(string)
+    }))
   }))
   default  = { default = {} }
   nullable = false

@@ -25,7 +25,8 @@ use self::{calls::Calls, cluster::Cluster, inventory::Inventory, memory::Watch, 
 
 /// The most memory that the controller may keep resident while it is played, in MiB: more than this is a leak or a blunder. The aim is 60,
 /// which the development build missed by 3 when it began to watch volumes and namespaces, and by 6 when it launched several claims at once.
-const CONTROLLER_MEMORY: f64 = 69.0;
+/// Some 50 of it are pages of the program's own file.
+const CONTROLLER_MEMORY: f64 = 73.0;
 
 /// Where the demo leaves what the controller was granted and did, in the checkout.
 pub const RIGHTS: &str = "target/demo/rights.json";

@@ -157,6 +157,14 @@ run "what_others_made" {
     security_group_ids              = null
     enable_spot_termination         = false
     create_spot_service_linked_role = false
+    additional_node_iam_role_arns   = ["arn:aws:iam::111122223333:role/batch"]
+  }
+
+  assert {
+    condition = karp_controller_role.this.node_role_arns == toset([
+      "arn:aws:iam::111122223333:role/teams/nodes", "arn:aws:iam::111122223333:role/batch",
+    ])
+    error_message = "The controller may give instances the nodes' role, and those that are named besides."
   }
 
   assert {

@@ -105,3 +105,91 @@ run "each_field_is_taken" {
     error_message = "Settings reach the controller."
   }
 }
+
+# What an object type does not list, Terraform drops without a word: a class of the module takes all that karp_node_class takes.
+run "a_class_is_handed_on_whole" {
+  command = plan
+
+  variables {
+    ami_id_ssm_parameter_arns     = ["arn:aws:ssm:eu-west-1:111122223333:parameter/images/*"]
+    additional_node_iam_role_arns = ["arn:aws:iam::111122223333:role/batch"]
+    cluster_ip_family             = "ipv6"
+    instance_profiles             = "controller"
+    node_classes = {
+      default = {
+        annotations              = { "example.com/owner" = "platform" }
+        labels                   = { team = "platform" }
+        connection_tracking      = { tcp_established_timeout = 3600 }
+        cpu_options              = { nested_virtualization = "disabled" }
+        enclave_options          = { enabled = false }
+        ip_prefix_count          = 2
+        network_interfaces       = [{ network_card_index = 0, device_index = 0, interface_type = "interface" }]
+        placement_group_selector = { name = "together" }
+        kubelet = {
+          cpu_cfs_quota                   = false
+          eviction_soft                   = { "memory.available" = "500Mi" }
+          eviction_soft_grace_period      = { "memory.available" = "1m" }
+          eviction_max_pod_grace_period   = 60
+          image_gc_high_threshold_percent = 80
+          image_gc_low_threshold_percent  = 70
+        }
+        block_device_mappings = [
+          { device_name = "/dev/xvda", ebs = { snapshot_id = "snap-0123456789abcdef0", volume_initialization_rate = 100 } },
+        ]
+        force_conflicts = true
+        wait_for_ready  = false
+        timeouts        = { delete = "45m" }
+      }
+      batch = { instance_profile = "batch" }
+      made  = { role = "batch" }
+    }
+    node_pools = { default = { force_conflicts = true, wait_for_ready = false } }
+    teardown   = { dry_run = true }
+  }
+
+  assert {
+    condition = alltrue([
+      karp_node_class.this["default"].annotations == tomap({ "example.com/owner" = "platform" }),
+      karp_node_class.this["default"].labels == tomap({ team = "platform" }),
+      karp_node_class.this["default"].connection_tracking.tcp_established_timeout == 3600,
+      karp_node_class.this["default"].cpu_options.nested_virtualization == "disabled",
+      karp_node_class.this["default"].enclave_options.enabled == false,
+      karp_node_class.this["default"].ip_prefix_count == 2,
+      karp_node_class.this["default"].network_interfaces[0].interface_type == "interface",
+      karp_node_class.this["default"].placement_group_selector.name == "together",
+      karp_node_class.this["default"].block_device_mappings[0].ebs.volume_initialization_rate == 100,
+      karp_node_class.this["default"].force_conflicts == true,
+      karp_node_class.this["default"].wait_for_ready == false,
+      karp_node_class.this["default"].timeouts.delete == "45m",
+    ])
+    error_message = "All that karp_node_class takes reaches it."
+  }
+
+  assert {
+    condition = alltrue([
+      karp_node_class.this["default"].kubelet.cpu_cfs_quota == false,
+      karp_node_class.this["default"].kubelet.eviction_soft == tomap({ "memory.available" = "500Mi" }),
+      karp_node_class.this["default"].kubelet.eviction_soft_grace_period == tomap({ "memory.available" = "1m" }),
+      karp_node_class.this["default"].kubelet.eviction_max_pod_grace_period == 60,
+      karp_node_class.this["default"].kubelet.image_gc_high_threshold_percent == 80,
+      karp_node_class.this["default"].kubelet.image_gc_low_threshold_percent == 70,
+    ])
+    error_message = "All settings of the kubelet reach the class."
+  }
+
+  assert {
+    condition = alltrue([
+      karp_node_class.this["default"].instance_profile == karp_instance_profile.this.name,
+      karp_node_class.this["batch"].instance_profile == "batch",
+      karp_node_class.this["made"].role == "batch" && karp_node_class.this["made"].instance_profile == null,
+      contains(karp_controller_role.this.ami_ssm_parameter_arns, "arn:aws:ssm:eu-west-1:111122223333:parameter/images/*"),
+      karp_node_role.this[0].ip_family == "ipv6",
+    ])
+    error_message = "A class may have an identity of its own, and the controller the rights that classes need."
+  }
+
+  assert {
+    condition     = karp_teardown.this.dry_run && karp_node_pool.this["default"].force_conflicts && !karp_node_pool.this["default"].wait_for_ready
+    error_message = "A rehearsal of the destroy is one, and pools take all that karp_node_pool takes."
+  }
+}

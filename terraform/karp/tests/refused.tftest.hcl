@@ -109,8 +109,28 @@ run "unknown_words" {
     policy_mode       = "auto"
     instance_profiles = "nobody"
     controller_on     = "ec2"
+    cluster_ip_family = "dual"
   }
-  expect_failures = [var.discovery, var.node_access, var.policy_mode, var.instance_profiles, var.controller_on]
+  expect_failures = [
+    var.discovery, var.node_access, var.policy_mode, var.instance_profiles, var.controller_on, var.cluster_ip_family,
+  ]
+}
+
+run "a_class_whose_profile_nobody_makes" {
+  command = plan
+  variables {
+    node_classes = { default = { role = "nodes" } }
+  }
+  expect_failures = [var.node_classes]
+}
+
+run "a_class_with_two_identities" {
+  command = plan
+  variables {
+    instance_profiles = "controller"
+    node_classes      = { default = { role = "nodes", instance_profile = "nodes" } }
+  }
+  expect_failures = [var.node_classes]
 }
 
 run "a_pool_without_its_class" {
