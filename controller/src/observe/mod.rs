@@ -39,6 +39,7 @@ pub enum Change {
         key: PodKey,
         node: Option<Arc<str>>,
         pending: bool,
+        /// Its node is busier or quieter for it; never for a daemon's pod.
         moved: bool,
         /// The pod as it is; none when it is gone or cannot be read.
         pod: Option<Arc<Pod>>,

@@ -190,12 +190,13 @@ fn put(known: &mut Known, shapes: &Shapes, pod: &core::Pod) -> Change {
             let (pending, after, read) = (read.is_provisionable(), standing(&read), Arc::new(read));
             let first = known.known().is_empty();
             let stood = |before: &Result<Arc<Pod>, Unread>| before.as_ref().ok().map(|pod| standing(pod));
-            let moved = if known.is_listing() {
+            let changed = if known.is_listing() {
                 let before = known.listed(key.clone(), Ok(read.clone())).and_then(stood);
                 !first && before != Some(after)
             } else {
                 known.put(key.clone(), Ok(read.clone())).as_ref().and_then(stood) != Some(after)
             };
+            let moved = changed && !is_daemons(&read);
             Change::Pod { key, node, pending, moved, pod: Some(read) }
         }
         Err(why) => {
@@ -226,9 +227,14 @@ fn is_news(known: &Known, change: &Change) -> bool {
     before.map(|before| &**before) != pod.as_deref()
 }
 
-/// Says whether a node is busier with a pod than without: daemon pods belong to it, and what has ended left it then.
+/// Says whether a pod comes and goes with its node, and makes it neither busy nor quiet.
+fn is_daemons(pod: &Pod) -> bool {
+    pod.owner == Owner::DaemonSet
+}
+
+/// Says whether a node is busier with a pod than without: what has ended left it then.
 fn stirs(pod: &Pod) -> bool {
-    pod.owner != Owner::DaemonSet && pod.phase != Phase::Terminal
+    !is_daemons(pod) && pod.phase != Phase::Terminal
 }
 
 /// Returns what makes a pod's node busy or quiet: is it bound, has it ended, is it going.
@@ -306,6 +312,9 @@ mod tests {
             json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true }]);
         daemon.metadata.owner_references = serde_json::from_value(owner).expect("owners");
         ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
+        let came = |pod: &core::Pod| put(&mut Known::default(), &Shapes::default(), pod);
+        let moved = [&plain, &daemon].map(|pod| matches!(came(pod), Change::Pod { moved: true, .. }));
+        assert_eq!(moved, [true, false], "nor busier when they come");
         assert_eq!([plain, daemon, ended].map(|pod| stirs(&read(&pod))), [true, false, false]);
     }
 

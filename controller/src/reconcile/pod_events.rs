@@ -44,13 +44,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             change = changes.recv() => match change {
-                Ok(Change::Pod { key, node: Some(node), moved: true, .. }) => {
-                    // Daemon pods come and go with their node: they make it neither busy nor quiet.
-                    let daemon = context.stores.pods.get(&key).is_some_and(|pod| pod.owner == Owner::DaemonSet);
-                    if !daemon {
-                        note(&mut stamps, node, Timestamp::now());
-                    }
-                }
+                Ok(Change::Pod { node: Some(node), moved: true, .. }) => note(&mut stamps, node, Timestamp::now()),
                 Ok(_) => {}
                 // nobody knows which nodes pods came to, or left: each may be one of them
                 Err(RecvError::Lagged(_)) => {

@@ -112,11 +112,8 @@ impl Source {
             store.write(&found).await;
         }
         let only_refused = (good || refused.0) && (also_good || refused.1);
-        let wait = match limit {
-            _ if only_refused => REFUSED,
-            Some(_) => Duration::ZERO,
-            None => RETRY,
-        };
+        let failed = if limit.is_some() { Duration::ZERO } else { RETRY };
+        let wait = if only_refused { REFUSED } else { failed };
         *self.locked() = Last { prices: Some(found.clone()), again: (!whole).then_some(wait) };
         found
     }
