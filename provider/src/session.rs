@@ -7,6 +7,7 @@
 //! refuses futures of more than 128 layers.
 
 mod home;
+mod place;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -20,6 +21,7 @@ use tokio::sync::OnceCell;
 
 use self::home::Home;
 pub use self::home::borne;
+pub use self::place::{same_account, same_region};
 pub use crate::aws::clients::Aws;
 use crate::aws::tags::{self, CLUSTER_KEY, Tags};
 use crate::cluster;
@@ -372,35 +374,18 @@ impl Session {
     /// Refuses to believe in a provider block of another region than that of an object which names none of its own.
     async fn check_region(&self, prior: &Value) -> Result<(), Failure> {
         let Some(region) = part_of_arn(prior, 3) else { return Ok(()) };
-        if !prior.get("region").is_null() || region == self.aws().await?.region() {
+        if !prior.get("region").is_null() {
             return Ok(());
         }
-        let actual = self.aws().await?.region();
-        let what = format!("it lives in region {region:?}, and the provider is configured for {actual:?}");
-        let fix = format!(
-            "Check `region` of the provider block: state was left as it was. To keep the object there under a provider block of another \
-             region, set `region = {region:?}` on the resource and apply that before the provider block changes. To move it, destroy it there \
-             first."
-        );
-        Err(Self::wrong_place(prior, what, fix))
+        same_region(region, self.aws().await?.region(), &reading(prior))
     }
 
     /// Refuses to believe that an object is gone when it belongs to another account.
     async fn check_account(&self, prior: &Value) -> Result<(), Failure> {
-        let Some(account) = part_of_arn(prior, 4) else { return Ok(()) };
-        let actual = &self.identity().await?.account_id;
-        if account == actual {
-            return Ok(());
+        match part_of_arn(prior, 4) {
+            Some(account) => same_account(account, &self.identity().await?.account_id, &reading(prior)),
+            None => Ok(()),
         }
-        let what = format!("it lives in account {account}, and the credentials are those of account {actual}");
-        let fix =
-            "Check `profile` of the provider block: state was left as it was. To move on purpose, destroy there first.";
-        Err(Self::wrong_place(prior, what, fix))
-    }
-
-    fn wrong_place(prior: &Value, what: String, fix: impl Into<String>) -> Failure {
-        let arn = prior.get("arn").as_str().unwrap_or_default();
-        Failure::new(Kind::Elsewhere, format!("read {arn}"), what).with_fix(fix)
     }
 
     fn warn_unknown(&self, ctx: &Context, argument: &str) {
@@ -457,6 +442,11 @@ fn unread(prior: &Value) -> Diagnostic {
         "It was imported or moved here, and nothing is known of it to plan from. Plan and apply once without `offline_plan` in the \
          provider block; then it can be planned offline too.",
     )
+}
+
+/// Says what is done to an object of which a state tells.
+fn reading(prior: &Value) -> String {
+    format!("read {}", prior.get("arn").as_str().unwrap_or_default())
 }
 
 /// Gives the part of the ARN in state at a position, where it is not empty: 3 is the region, 4 the account.

@@ -138,15 +138,15 @@ async fn delete_volume(aws: &Aws, ctx: &Context, id: String) -> Result<(), Failu
     let doing = format!("delete volume {id}");
     detached_within(ctx, DETACH, &doing, || async {
         let answer = aws.ec2().delete_volume().volume_id(&id).send().await;
-        answer.map(drop).map_err(|e| attached(Failure::aws(&doing, e)))
+        answer.map(drop).map_err(|e| Failure::aws(&doing, e))
     })
     .await
 }
 
-/// Reads EC2's words for what is still attached: it has several codes for it, of which one says no more than that a parameter is wrong.
+/// Reads what EC2 says of an interface that is still attached under a code that says no more than that a parameter is wrong.
 fn attached(failure: Failure) -> Failure {
-    let general = failure.kind == Kind::Invalid && failure.message.contains("currently in use");
-    if general || failure.code.as_deref() == Some("VolumeInUse") { failure.of_kind(Kind::InUse) } else { failure }
+    let in_use = failure.kind == Kind::Invalid && failure.message.contains("currently in use");
+    if in_use { failure.of_kind(Kind::InUse) } else { failure }
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use karp_kube::apply::{self, Force, Manager};
-use karp_kube::wait;
 use kube::api::{Api, DeleteParams};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
@@ -13,7 +12,7 @@ use serde_json::Value as Json;
 use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
 use super::controller_import::{self, Live};
-use super::custom_object::{failure, looked, needs, within};
+use super::custom_object::{failure, gone, needs, within};
 use super::{controller_schema, controller_wait, identity, inherit, node_claims};
 use crate::aws::Origin;
 use crate::manifests::controller::{MANAGED_BY, NAME, Object, SERVICE_MONITORS, Settings, version};
@@ -409,12 +408,9 @@ async fn remove(ctx: &Context, session: &Session, object: &Object) -> Result<(),
     if !deployment {
         return Ok(());
     }
-    let uid = live.uid();
-    let uid = uid.as_deref();
-    let look = |client: Client| async move {
-        wait::is_gone(&apply::dynamic(&client, object.plural, &object.json), name, uid).await
-    };
-    looked(ctx, &within(ctx, RESERVE), &doing, || session.kube_of(ctx), look).await
+    let known = (name, live.metadata.uid.as_deref());
+    let api = |client: Client| apply::dynamic(&client, object.plural, &object.json);
+    gone(ctx, session, &within(ctx, RESERVE), &doing, known, api).await
 }
 
 async fn remove_namespace(ctx: &Context, session: &Session, settings: &Settings) -> Result<(), Failure> {
@@ -427,10 +423,8 @@ async fn remove_namespace(ctx: &Context, session: &Session, settings: &Settings)
         Ok(_) | Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::Stale { .. }) => {}
         Err(error) => return Err(failure(doing, error)),
     }
-    let uid = live.uid();
-    let uid = uid.as_deref();
-    let look = |client: Client| async move { wait::is_gone(&Api::<Namespace>::all(client), name, uid).await };
-    looked(ctx, &within(ctx, RESERVE), &doing, || session.kube_of(ctx), look).await
+    let known = (name, live.metadata.uid.as_deref());
+    gone(ctx, session, &within(ctx, RESERVE), &doing, known, Api::<Namespace>::all).await
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
 };
 
-use super::custom_object::{failure, looked, needs, waited, within};
+use super::custom_object::{failure, gone, looked, needs, waited, within};
 use super::node_claims;
 use crate::manifests::definition::{self, Leave, Owner, Refusal, Step, VERSION};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
@@ -356,12 +356,10 @@ impl Resource for Crds {
             }
         }
         for (name, uid) in &going {
-            let (doing, uid) = (format!("delete CRD {name}"), uid.as_deref());
-            let look = |client: Client| async move {
-                wait::is_gone(&Api::<CustomResourceDefinition>::all(client), name, uid).await
-            };
-            let gone = looked(ctx, &within(ctx, RESERVE), &doing, || session.kube_of(ctx), look).await;
-            gone.map_err(|late| {
+            let (limit, doing, known) =
+                (within(ctx, RESERVE), format!("delete CRD {name}"), (name.as_str(), uid.as_deref()));
+            let end = gone(ctx, &session, &limit, &doing, known, Api::<CustomResourceDefinition>::all).await;
+            end.map_err(|late| {
                 late.with_fix(
                     "Its objects go first, and one with a finalizer waits for the controller: look at them with `kubectl get \
                      nodepools,nodeclaims,ec2nodeclasses`, then run this again.",

@@ -6,12 +6,13 @@ mod kind;
 mod metadata;
 mod reads;
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use karp_kube::wait::{self, Look, Until, WaitError};
-use kube::Client;
+use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, Interrupted, Schema, Value};
@@ -273,6 +274,26 @@ where
             answer => return answer.map_err(|error| waited(doing, error)),
         }
     }
+}
+
+/// Waits, as [`looked`] does, until an object is gone; one of the same name with another UID does not count.
+///
+/// # Errors
+/// As of [`looked`].
+pub async fn gone<K>(
+    ctx: &Context,
+    session: &Session,
+    limit: &Until,
+    doing: &str,
+    (name, uid): (&str, Option<&str>),
+    api: impl Fn(Client) -> Api<K>,
+) -> Result<(), Failure>
+where
+    K: kube::Resource + Clone + DeserializeOwned + Debug,
+{
+    let api = &api;
+    let look = |client: Client| async move { wait::is_gone(&api(client), name, uid).await };
+    looked(ctx, limit, doing, || session.kube_of(ctx), look).await
 }
 
 fn ended(doing: &str, cut: Interrupted, seen: String) -> Failure {

@@ -9,6 +9,14 @@ use crate::stand::Sandbox;
 type Refusal = (&'static str, &'static str, &'static str, usize);
 
 impl Sandbox {
+    /// Does something while AWS refuses calls that name something, and holds that each refusal was met.
+    fn through(&self, name: &str, refusals: &[Refusal], run: impl FnOnce()) {
+        let since = self.last_call();
+        self.refuse_for_a_moment(name, refusals);
+        run();
+        self.assert_refused(since, refusals);
+    }
+
     /// Refuses the next calls that name something.
     fn refuse_for_a_moment(&self, name: &str, refusals: &[Refusal]) {
         let rule = |(action, code, message, times): &Refusal| json!({ "action": action, "code": code, "message": message, "status": 400, "times": times, "where": name });
@@ -45,19 +53,13 @@ fn a_queue_waits_for_its_policy_and_for_its_rules() {
          principals = [{{ type = \"AWS\", identifiers = [\"arn:aws:iam::{account}:role/{name}\", \"{account}\"] }}]\n    \
          actions    = [\"sqs:SendMessage\"]\n  }}]\n}}\n"
     ));
-    let since = sandbox.last_call();
-    sandbox.refuse_for_a_moment(&name, &COMING);
-    stand.apply();
-    sandbox.assert_refused(since, &COMING);
+    sandbox.through(&name, &COMING, || drop(stand.apply()));
     stand.assert_empty_plan();
     // as AWS answers it
     let policy = stand.attribute("karp_interruption_queue.this", "policy");
     assert!(policy.as_str().unwrap().contains(&format!("arn:aws:iam::{account}:root")), "{policy}");
 
-    let since = sandbox.last_call();
-    sandbox.refuse_for_a_moment(&name, &GOING);
-    stand.destroy();
-    sandbox.assert_refused(since, &GOING);
+    sandbox.through(&name, &GOING, || stand.destroy());
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
@@ -78,10 +80,7 @@ async fn a_role_waits_for_policies_that_are_new() {
         "PROVIDER\nresource \"karp_node_role\" \"this\" {{\n  name = {name:?}\n  ip_family = \"ipv6\"\n  permissions_boundary = {own:?}\n  \
          additional_policy_arns = {{ own = {own:?} }}\n}}\n"
     ));
-    let since = sandbox.last_call();
-    sandbox.refuse_for_a_moment(&name, &COMING);
-    stand.apply();
-    sandbox.assert_refused(since, &COMING);
+    sandbox.through(&name, &COMING, || drop(stand.apply()));
     stand.assert_empty_plan();
     stand.destroy();
     iam.delete_policy().policy_arn(own).send().await.unwrap();
@@ -99,10 +98,7 @@ fn an_instance_profile_goes_though_its_role_still_counts() {
          name      = {name:?}\n  role_name = karp_node_role.this.name\n}}\n"
     ));
     stand.apply();
-    let since = sandbox.last_call();
-    sandbox.refuse_for_a_moment(&name, &GOING);
-    stand.destroy();
-    sandbox.assert_refused(since, &GOING);
+    sandbox.through(&name, &GOING, || stand.destroy());
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 

@@ -314,7 +314,8 @@ impl Kind {
             | "IncorrectState"
             | "IncorrectInstanceState"
             | "AWS.SimpleQueueService.QueueDeletedRecently"
-            | "QueueDeletedRecently" => Self::InUse,
+            | "QueueDeletedRecently"
+            | "VolumeInUse" => Self::InUse,
             "IdempotentParameterMismatch" | "IdempotencyTokenMismatch" => Self::Token,
             "InstanceLimitExceeded"
             | "LimitExceeded"

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use tfplugin::{Context, Value};
 use tokio::sync::Mutex;
 
-use crate::report::{Failure, Kind};
-use crate::session::{Aws, Session};
+use crate::report::Failure;
+use crate::session::{Aws, Session, same_account, same_region};
 
 /// STS answers soon or not at all, as in a network that has no way to it: whose tags they are need not be known to make them.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -41,14 +41,7 @@ impl Place {
     /// Refuses to look in another region than that of tags which name none of their own.
     pub fn check_region(&self, state: &Value, actual: &str, doing: &str) -> Result<(), Failure> {
         match &self.region {
-            Some(region) if state.get("region").is_null() && region != actual => {
-                let what = format!("it lives in region {region:?}, and the provider is configured for {actual:?}");
-                Err(Failure::new(Kind::Elsewhere, doing, what).with_fix(format!(
-                    "Check `region` of the provider block: state was left as it was. To keep the tags there under a provider block of another \
-                     region, set `region = {region:?}` on the resource and apply that before the provider block changes. To move them, destroy \
-                     them there first."
-                )))
-            }
+            Some(region) if state.get("region").is_null() => same_region(region, actual, doing),
             _ => Ok(()),
         }
     }
@@ -60,16 +53,6 @@ impl Place {
             None => Ok(()),
         }
     }
-}
-
-fn same_account(account: &str, actual: &str, doing: &str) -> Result<(), Failure> {
-    if account == actual {
-        return Ok(());
-    }
-    let what = format!("it lives in account {account}, and the credentials are those of account {actual}");
-    Err(Failure::new(Kind::Elsewhere, doing, what).with_fix(
-        "Check `profile` of the provider block: state was left as it was. To move on purpose, destroy there first.",
-    ))
 }
 
 /// Finds out where tags are. Where STS does not answer the first that asks, all others of the process do without.
@@ -111,6 +94,7 @@ impl Finder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Kind;
 
     const DOING: &str = "read the tags";
 
