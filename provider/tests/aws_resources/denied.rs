@@ -44,6 +44,7 @@ impl Sandbox {
     /// Plans one resource at a time, so that whoever comes later may profit from who came before; gives the exit code, what changes, and how
     /// often each action was called and was not refused.
     fn planned(&self, stand: &Stand<'_>) -> (i32, Vec<(String, String)>, BTreeMap<String, usize>) {
+        self.settle();
         let since = self.last_call();
         let run = stand.tofu(&["plan", "-json", "-detailed-exitcode"]);
         assert_ne!(run.code, 1, "{}", run.text);

@@ -108,6 +108,7 @@ async fn all_resources_come_from_nothing_change_and_go() {
     let stand = sandbox.stand(&format!("{cluster_later}{}", sandbox.everything(&name, "first")));
     let since = sandbox.last_call();
     stand.apply();
+    sandbox.settle();
     let marks = sandbox.calls(since).into_iter().filter(|call| call["params"].to_string().contains("unfinished"));
     let actions = marks.map(|call| call["action"].as_str().unwrap().to_owned());
     let (taken, put): (Vec<_>, Vec<_>) = actions.partition(|action| action.starts_with("Untag"));

@@ -80,11 +80,13 @@ impl Sandbox {
 
     /// Runs OpenTofu under throttling; it must succeed. Gives how often each action was answered well.
     fn under_throttling(&self, stand: &Stand<'_>, arguments: &[&str]) -> BTreeMap<String, usize> {
+        self.settle();
         let since = self.last_call();
         self.throttle();
         let run = stand.tofu(arguments);
         self.door("POST", "/_karp/reset-faults", "{}");
         assert_eq!(run.code, 0, "{}", run.text);
+        self.settle();
         let calls = self.calls(since);
         let of_throttling = |call: &&Value| {
             THROTTLED.iter().any(|(action, code, _)| call["action"] == *action && call["error"] == *code)

@@ -85,6 +85,7 @@ const MOST_LISTS: usize = 20;
 impl Sandbox {
     /// Runs OpenTofu, and gives its exit code and how often each action was called meanwhile.
     fn counted(&self, stand: &Stand<'_>, arguments: &[&str]) -> (i32, BTreeMap<String, usize>) {
+        self.settle();
         let since = self.last_call();
         let run = stand.tofu(arguments);
         let mut calls = BTreeMap::new();

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use karp_aws::config::{AccessKeys, Clients, Service, Settings};
 use serde_json::{Value, json};
@@ -19,6 +20,8 @@ use crate::turn::{Need, Turn};
 pub const FARGATE_SECONDS: f64 = 0.2;
 /// Emulators that a sandbox may have.
 const MOST: usize = 4;
+/// An emulator that has answered nothing for so long has nothing left to answer.
+const QUIET: Duration = Duration::from_secs(1);
 /// Of each emulator's log a call that was seen already.
 static LAST_CALL: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 
@@ -94,6 +97,19 @@ impl Sandbox {
         let last = self.calls(known).last().and_then(|call| call["number"].as_u64()).unwrap_or(known);
         seen.fetch_max(last, Ordering::Relaxed);
         last
+    }
+
+    /// Waits until nothing is answered any more: a provider that ends with OpenTofu has asked for what the emulator does a moment later.
+    pub fn settle(&self) {
+        let mut seen = self.last_call();
+        loop {
+            std::thread::sleep(QUIET);
+            let now = self.last_call();
+            if now == seen {
+                return;
+            }
+            seen = now;
+        }
     }
 
     /// Makes clients of the emulator, to look and to meddle.
