@@ -21,6 +21,8 @@ const QUIET_UNCONSOLIDATABLE: Duration = Duration::from_secs(900);
 const NOMINATIONS: Rate = Rate { every: Duration::from_millis(200), burst: 10 };
 /// Why nodes stay is told of so many at once, and then so often: after a burst it is news of hundreds of nodes, and of their claims.
 const STAYS: Rate = Rate { every: Duration::from_millis(200), burst: 60 };
+/// A recorder takes what is said again within this for the same event (as kube has it), and counts it up.
+const COUNTED: Duration = Duration::from_secs(360);
 /// Most events remembered for repetition; beyond it the oldest may be said again.
 const REMEMBERED: u64 = 20_000;
 /// Events on their way to the API server at a time: a thousand interruptions tell three thousand, and what is recorded comes first.
@@ -118,8 +120,11 @@ type Key = (Reason, String, String, String);
 /// Publishes events, without making anybody wait.
 #[derive(Clone)]
 pub struct Events {
-    recorder: Recorder,
-    said: Cache<Key, std::time::Instant>,
+    client: Client,
+    reporter: Reporter,
+    /// When each was said last, and by which recorder: one that is used for all takes what has the same reason and object for the same, and repeats the
+    /// first note. A recorder takes kilobytes, and is kept only where it can count up.
+    said: Cache<Key, (std::time::Instant, Option<Recorder>)>,
     turns: Arc<Semaphore>,
     room: Arc<Semaphore>,
     nominations: Arc<Mutex<Bucket>>,
@@ -130,19 +135,20 @@ pub struct Events {
 impl Events {
     /// Makes the publisher for this process.
     pub fn new(client: Client, instance: Option<String>) -> Self {
-        let recorder = Recorder::new(client, Reporter { controller: "karpenter".to_owned(), instance });
+        let reporter = Reporter { controller: "karpenter".to_owned(), instance };
         let said = Cache::builder().max_capacity(REMEMBERED).time_to_live(QUIET_UNCONSOLIDATABLE).build();
         let (turns, room) = (Semaphore::new(PUBLISHED_AT_ONCE), Semaphore::new(WAITING));
         let [nominations, stays] = [NOMINATIONS, STAYS].map(|rate| Arc::new(Mutex::new(Bucket::new(rate))));
         let begun = std::time::Instant::now();
-        Self { recorder, said, turns: Arc::new(turns), room: Arc::new(room), nominations, stays, begun }
+        Self { client, reporter, said, turns: Arc::new(turns), room: Arc::new(room), nominations, stays, begun }
     }
 
     /// Publishes an event about an object unless the same was said a short while ago.
     pub fn publish(&self, about: &ObjectReference, reason: Reason, note: impl Into<String>) {
         let note = shorten(note.into());
         let key = (reason, about.kind.clone().unwrap_or_default(), about.uid.clone().unwrap_or_default(), note.clone());
-        if self.said.get(&key).is_some_and(|at| at.elapsed() < reason.quiet()) {
+        let known = self.said.get(&key);
+        if known.as_ref().is_some_and(|(at, _)| at.elapsed() < reason.quiet()) {
             return;
         }
         // what is left out now is told when it is found again
@@ -153,7 +159,10 @@ impl Events {
             tracing::warn!(reason = format!("{reason:?}"), "too many events wait to be told, leaving one out");
             return;
         };
-        self.said.insert(key, std::time::Instant::now());
+        let new = || Recorder::new(self.client.clone(), self.reporter.clone());
+        let recorder = known.and_then(|(_, recorder)| recorder).unwrap_or_else(new);
+        let kept = (reason.quiet() < COUNTED).then(|| recorder.clone());
+        self.said.insert(key, (std::time::Instant::now(), kept));
         let event = Event {
             type_: reason.severity(),
             reason: format!("{reason:?}"),
@@ -161,7 +170,7 @@ impl Events {
             action: format!("{reason:?}"),
             secondary: None,
         };
-        let (recorder, about, turns) = (self.recorder.clone(), about.clone(), self.turns.clone());
+        let (about, turns) = (about.clone(), self.turns.clone());
         tokio::spawn(async move {
             let turn = turns.acquire().await;
             if let Err(error) = recorder.publish(&event, &about).await {
@@ -236,6 +245,37 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(20), told).await.expect("all are told");
         assert_eq!(most.load(Ordering::SeqCst), PUBLISHED_AT_ONCE);
+    }
+
+    /// A pod whose reason to wait changes is described with today's, not with the first one said again.
+    #[tokio::test]
+    async fn each_note_is_told_in_an_event_of_its_own() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let shared = told.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let told = shared.clone();
+            async move {
+                let method = request.method().clone();
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let event: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+                told.lock().expect("free").push((method, event["note"].as_str().map(str::to_owned)));
+                Ok::<_, Infallible>(Response::new(Body::from(body)))
+            }
+        });
+        let events = Events::new(Client::new(service, "default"), None);
+        let about: ObjectReference =
+            serde_json::from_value(json!({ "kind": "Pod", "name": "p", "uid": "u" })).expect("a reference");
+        for (at, note) in ["no room", "no type", "no room"].into_iter().enumerate() {
+            events.publish(&about, Reason::FailedScheduling, note);
+            let all = async {
+                while told.lock().expect("free").len() < (at + 1).min(2) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(20), all).await.expect("it is told");
+        }
+        let post = |note: &str| (http::Method::POST, Some(note.to_owned()));
+        assert_eq!(*told.lock().expect("free"), [post("no room"), post("no type")], "the third was said a moment ago");
     }
 
     #[test]

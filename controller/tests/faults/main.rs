@@ -8,6 +8,7 @@ mod capacity;
 mod classes;
 mod doubt;
 mod images;
+mod lasting;
 mod prices;
 mod scene;
 mod steps;
@@ -56,6 +57,7 @@ async fn faults_of_aws_end_well() {
         ("an instance ends before it is seen", Box::pin(doubt::ended_unseen(&stand))),
         ("connections are cut", Box::pin(doubt::cut(&stand))),
         ("nothing is launched and no reason given", Box::pin(doubt::silent(&stand))),
+        ("a drain is blocked for long", Box::pin(lasting::blocked(&stand))),
     ];
     play(scenes).await;
     scene::clear(&stand).await;
