@@ -1,13 +1,29 @@
-//! A provider that uses what `minimal` does not: identity, an upgraded schema, a take-over from another provider, a write-only
-//! attribute, promises on unknown values, a function and an ephemeral resource. The tests run it under real OpenTofu.
+//! A provider that uses what `minimal` does not: identity, an upgraded schema, a take-over from another provider, a write-only and a
+//! deprecated attribute, promises on unknown values, a word on destroys, a function and an ephemeral resource that is renewed. The tests run
+//! it under real OpenTofu.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::process::ExitCode;
 
+use jiff::{SignedDuration, Timestamp};
 use tfplugin::schema::Identity;
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, EphemeralResource, Function, FunctionError, Moved, Opened, Provider,
-    Resource, Schema, Signature, Type, Value, async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, EphemeralResource, Function, FunctionError, Moved, Opened,
+    PlannedChange, Provider, Renewed, Resource, Schema, Signature, Type, Value, async_trait,
 };
+
+/// Names a file that tells what core asks of the provider's processes.
+const CALLS: &str = "SHOWCASE_CALLS";
+
+/// Adds a line to that file, where there is one.
+fn called(what: &str) {
+    let file = std::env::var_os(CALLS).and_then(|path| OpenOptions::new().create(true).append(true).open(path).ok());
+    if let Some(mut file) = file {
+        // whoever counts finds a line missing
+        let _ = file.write_all(format!("{what}\n").as_bytes());
+    }
+}
 
 pub struct Showcase;
 
@@ -36,7 +52,9 @@ impl Provider for Showcase {
         vec![Box::new(Ticket)]
     }
 
+    /// The signatures are a part of the schemas, and a process that is not asked for these makes none.
     fn functions(&self) -> Vec<Box<dyn Function>> {
+        called("schemas");
         vec![Box::new(Join), Box::new(Double)]
     }
 }
@@ -66,18 +84,28 @@ impl Resource for Note {
             .attribute("folder", text().required().requires_replace().describe("Where."))
             .attribute("title", text().required().requires_replace().describe("Its name."))
             .attribute("content", text().required().describe("What it says."))
+            .attribute("author", text().optional().deprecated("Write it into `content`.").describe("Who wrote it."))
             .attribute("secret", text().optional().sensitive().write_only().describe("Counted, never kept."))
             .attribute("secret_version", Attribute::number().optional().describe("Change it to send `secret` again."))
             .attribute("id", text().computed().use_state_for_unknown())
             .attribute("url", text().computed().begins_with("file://").describe("Where a browser finds it."))
             .identity(
                 Identity::new("{folder}/{title}")
+                    .version(1)
                     .required("folder", "The folder.")
                     .required("title", "The title.")
                     .optional("scheme", "The scheme of its URL.", |state| {
                         state.get("url").as_str().and_then(|url| url.split(':').next()).map_or(Value::Null, Value::from)
                     }),
             )
+    }
+
+    async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let mut found = Diagnostics::new();
+        if change.is_destroy() {
+            found.warning("", "The note is thrown away", "Nobody can read it any more.");
+        }
+        found
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
@@ -117,7 +145,7 @@ impl Resource for Note {
         Ok(Some(Value::object([("id", path), ("folder", folder), ("title", title)])))
     }
 
-    /// Version 0 called the title `name`.
+    /// Version 0 called the title `name`, as that of the identity did.
     fn upgrade(&self, _version: i64, mut state: serde_json::Value) -> Result<serde_json::Value, Diagnostics> {
         state["title"] = state["name"].take();
         Ok(state)
@@ -142,12 +170,27 @@ impl EphemeralResource for Ticket {
     async fn open(&self, _ctx: &Context, config: Value) -> Result<Opened, Diagnostics> {
         let log = config.get("log").as_str().unwrap_or_default().to_owned();
         tell(&log, "opened")?;
-        Ok(Opened { result: config.with("value", "s3cret-ticket"), renew_at: None, private: log.into_bytes() })
+        let result = config.with("value", "s3cret-ticket");
+        Ok(Opened { result, renew_at: Some(soon()), private: log.into_bytes() })
+    }
+
+    /// Each renewal adds a mark to what the next call gets.
+    async fn renew(&self, _ctx: &Context, mut private: Vec<u8>) -> Result<Renewed, Diagnostics> {
+        let kept = String::from_utf8_lossy(&private).into_owned();
+        tell(kept.trim_end_matches('+'), "renewed")?;
+        private.push(b'+');
+        Ok(Renewed { renew_at: Some(soon()), private })
     }
 
     async fn close(&self, _ctx: &Context, private: Vec<u8>) -> Result<(), Diagnostics> {
-        tell(&String::from_utf8_lossy(&private), "closed")
+        let kept = String::from_utf8_lossy(&private);
+        let log = kept.trim_end_matches('+');
+        tell(log, &format!("closed{}", &kept[log.len()..]))
     }
+}
+
+fn soon() -> Timestamp {
+    Timestamp::now() + SignedDuration::from_secs(1)
 }
 
 fn tell(log: &str, what: &str) -> Result<(), Diagnostics> {
@@ -199,5 +242,6 @@ impl Function for Double {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    called("started");
     tfplugin::serve(Showcase).await
 }

@@ -44,7 +44,9 @@ impl Number {
             return Some(Self::Int(int));
         }
         let float = text.parse::<f64>().ok().filter(|float| float.is_finite())?;
-        let exact = float.to_string() == text.trim_end_matches('0').trim_end_matches('.') || float.to_string() == text;
+        let exact = float.to_string() == text.trim_end_matches('0').trim_end_matches('.')
+            || float.to_string() == text
+            || format!("{float:e}") == text;
         Some(if exact { Self::from(float) } else { Self::Text(text.to_string()) })
     }
 }

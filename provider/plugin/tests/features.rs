@@ -95,6 +95,16 @@ async fn a_write_only_value_is_used_and_never_kept() {
 }
 
 #[tokio::test]
+async fn a_deprecated_attribute_says_what_to_use_instead() {
+    let desk = Desk::new();
+    assert!(desk.core.validate(NOTE, &desk.config("one")).await.is_empty());
+    let found = desk.core.validate(NOTE, &desk.config("one").with("author", "me")).await;
+    assert!(!found.has_errors(), "{found}");
+    let told: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["warning: Deprecated attribute (at author): author: Write it into `content`."]);
+}
+
+#[tokio::test]
 async fn another_providers_state_is_taken_over() {
     let core = Core::new(Showcase);
     let mut source = Moved {
@@ -142,9 +152,11 @@ async fn an_ephemeral_value_is_opened_and_closed() {
     let log = desk.dir.path().join("log").display().to_string();
     let mut open = desk.core.open("showcase_ticket", &Value::object([("log", log.as_str())])).await.unwrap();
     assert_eq!(open.result.get("value").as_str(), Some("s3cret-ticket"));
+    let renew_at = open.renew_at.unwrap();
     assert!(desk.core.renew(&mut open).await.is_empty());
+    assert!(open.renew_at.is_some_and(|at| at >= renew_at));
     assert!(desk.core.close(open).await.is_empty());
-    assert_eq!(std::fs::read_to_string(&log).unwrap(), "opened\nclosed\n");
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "opened\nrenewed\nclosed+\n");
     let nowhere = desk.core.open("showcase_ticket", &Value::object([("log", "/nowhere/at/all")])).await.unwrap_err();
     assert!(nowhere.to_string().contains("Cannot write the log"), "{nowhere}");
 }

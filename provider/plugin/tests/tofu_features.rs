@@ -84,6 +84,42 @@ fn an_ephemeral_value_feeds_a_write_only_attribute() {
 }
 
 #[test]
+fn an_ephemeral_value_is_renewed_while_something_slow_is_made() {
+    let ticket = "ephemeral \"showcase_ticket\" \"t\" {\n  log = \"DIR/log\"\n}\n";
+    let slow =
+        "resource \"tested_file\" \"slow\" {\n  path = \"DIR/slow\"\n  content = \"x\"\n  pause_seconds = 3\n}\n";
+    let note = NOTE.replace(
+        "}\n",
+        "  secret = ephemeral.showcase_ticket.t.value\n  secret_version = 1\n  depends_on = [tested_file.slow]\n}\n",
+    );
+    for stand in Stand::of_each(&format!("{ticket}{slow}{note}")) {
+        stand.run(&["apply", "-auto-approve"]);
+        // It is opened again for the apply, and each renewal's mark reaches the call that closes it.
+        let log = read(&stand, "log");
+        let (_, of_apply) = log.rsplit_once("opened\n").unwrap();
+        let renewed = of_apply.matches("renewed\n").count();
+        assert!(renewed >= 2, "{log}");
+        assert_eq!(of_apply, format!("{}closed{}\n", "renewed\n".repeat(renewed), "+".repeat(renewed)));
+    }
+}
+
+#[test]
+fn core_asks_for_the_schemas_once_and_shows_what_the_provider_warns_of() {
+    for stand in Stand::of_each(&NOTE.replace("}\n", "  author = \"me\"\n}\n")) {
+        let planned = stand.command(&["plan"]).env("SHOWCASE_CALLS", stand.path("calls")).output().unwrap();
+        assert!(planned.status.success() && text(&planned).contains("Write it into `content`."), "{}", text(&planned));
+        let calls = read(&stand, "calls");
+        let count = |what: &str| calls.lines().filter(|line| *line == what).count();
+        assert!(count("started") > 1, "one process alone would be asked in any case: {calls}");
+        assert_eq!(count("schemas"), 1, "{calls}");
+
+        stand.run(&["apply", "-auto-approve"]);
+        let plan = stand.run(&["plan", "-destroy"]);
+        assert!(plan.contains("1 to destroy") && plan.contains("The note is thrown away"), "{plan}");
+    }
+}
+
+#[test]
 fn another_providers_resource_moves_in_without_being_destroyed() {
     let old = "resource \"tested_file\" \"f\" {\n  path = \"DIR/a\"\n  content = \"one\"\n}\n";
     for stand in Stand::of_each(old) {
@@ -110,10 +146,33 @@ fn a_state_of_an_older_schema_is_upgraded() {
         let mut old: serde_json::Value = serde_json::from_str(&state).unwrap();
         let instance = &mut old["resources"][0]["instances"][0];
         instance["schema_version"] = 0.into();
-        let attributes = instance["attributes"].as_object_mut().unwrap();
-        let title = attributes.remove("title").unwrap();
-        attributes.insert("name".into(), title);
+        renamed(&mut instance["attributes"]);
+        // Terraform keeps identities since 1.12.
+        let has_identity = instance["identity"].is_object();
+        if has_identity {
+            assert_eq!(instance["identity_schema_version"], 1);
+            instance["identity_schema_version"] = 0.into();
+            renamed(&mut instance["identity"]);
+        }
         std::fs::write(stand.path("terraform.tfstate"), old.to_string()).unwrap();
         stand.assert_plan_is_empty();
+
+        stand.write(&NOTE.replace("one", "two"));
+        stand.run(&["apply", "-auto-approve"]);
+        let new: serde_json::Value = serde_json::from_str(&read(&stand, "terraform.tfstate")).unwrap();
+        let instance = &new["resources"][0]["instances"][0];
+        assert_eq!(instance["schema_version"], 1);
+        assert_eq!(instance["attributes"]["title"], "a");
+        if has_identity {
+            assert_eq!(instance["identity_schema_version"], 1);
+            assert_eq!(instance["identity"]["title"], "a");
+        }
     }
+}
+
+/// Calls the title as version 0 did.
+fn renamed(object: &mut serde_json::Value) {
+    let fields = object.as_object_mut().unwrap();
+    let title = fields.remove("title").unwrap();
+    fields.insert("name".into(), title);
 }

@@ -19,6 +19,8 @@ const PREFIX: u8 = 2;
 
 /// Values nest no deeper than this: bytes that do are broken or hostile.
 const MAX_DEPTH: usize = 128;
+/// The exact decimal of a float has at most so many digits behind the point.
+const FRACTION_DIGITS: usize = 1074;
 
 /// Tells what is promised of the unknown value at a path.
 type Promises<'a> = dyn Fn(&AttributePath) -> Option<&'a Promise> + 'a;
@@ -111,7 +113,8 @@ fn write_refined(out: &mut Vec<u8>, promise: &Promise) -> Result<(), ()> {
 fn write_number(out: &mut Vec<u8>, number: &Number) -> Result<(), ()> {
     match number {
         Number::Int(int) => wr::write_sint(out, *int).map(drop).map_err(drop),
-        Number::Float(float) => wr::write_f64(out, *float).map_err(drop),
+        // Of text core reads this very decimal; of a float it would read a large whole number as the nearest that a float holds.
+        Number::Float(float) => wr::write_str(out, &float.to_string()).map_err(drop),
         Number::Text(text) => wr::write_str(out, text).map_err(drop),
     }
 }
@@ -305,12 +308,13 @@ impl Input<'_> {
     }
 }
 
+/// Reads a float as the decimal that it is exactly: the shortest one that names it is not always that number, and would return as another.
 fn finite(float: f64, path: &AttributePath) -> Result<Value, CodecError> {
-    if float.is_finite() {
-        Ok(Value::from(float))
-    } else {
-        Err(CodecError::new(path, "infinite numbers are not supported"))
+    if !float.is_finite() {
+        return Err(CodecError::new(path, "infinite numbers are not supported"));
     }
+    let decimal = format!("{float:.FRACTION_DIGITS$}");
+    number_of_text(path, decimal.trim_end_matches('0').trim_end_matches('.'))
 }
 
 fn mismatch(path: &AttributePath, kind: &Type) -> CodecError {

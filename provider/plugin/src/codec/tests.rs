@@ -121,6 +121,49 @@ fn numbers_arrive_in_every_spelling() {
 }
 
 #[test]
+fn fractions_and_large_numbers_return_as_the_decimals_that_they_were() {
+    let large = ["0.1", "0.30000000000000004", "2.5", "12345678901234567000", "100000000000000000000000"];
+    for text in large {
+        let number = Value::Number(Number::parse(text).unwrap());
+        let mut as_text = vec![0xa0 | u8::try_from(text.len()).unwrap()];
+        as_text.extend(text.as_bytes());
+        assert_eq!(encode(&number, &Type::Number).unwrap(), as_text, "{text}");
+        assert_eq!(decode(&as_text, &Type::Number).unwrap(), number, "{text}");
+    }
+}
+
+#[test]
+fn floats_return_as_the_very_numbers_that_they_were() {
+    // Core sends a float where one holds the number exactly, be it shorter by a decimal that is near it.
+    for (float, text) in [
+        (2.0_f64.powi(64), "18446744073709551616"),
+        (-2.0_f64.powi(64), "-18446744073709551616"),
+        (2.0_f64.powi(-24), "0.000000059604644775390625"),
+        (0.375, "0.375"),
+    ] {
+        let bytes = [&[0xcb][..], &f64::to_be_bytes(float)].concat();
+        let number = decode(&bytes, &Type::Number).unwrap();
+        let as_text = [&[0xa0 | u8::try_from(text.len()).unwrap()][..], text.as_bytes()].concat();
+        assert_eq!(encode(&number, &Type::Number).unwrap(), as_text, "{text}");
+        assert_eq!(from_json(&json!(text), &Type::Number).unwrap(), number, "state says it so: {text}");
+    }
+    assert_eq!(decode(&[0xcb, 0x80, 0, 0, 0, 0, 0, 0, 0], &Type::Number).unwrap(), Value::from(0));
+    assert!(decode(&[&[0xcb][..], &f64::INFINITY.to_be_bytes()].concat(), &Type::Number).is_err());
+}
+
+#[test]
+fn a_number_is_the_same_with_an_exponent() {
+    for (short, long) in [("1e-7", "0.0000001"), ("2.5e-9", "0.0000000025"), ("1e21", "1000000000000000000000")] {
+        assert_eq!(Number::parse(short), Number::parse(long));
+        assert_eq!(from_json(&serde_json::from_str(short).unwrap(), &Type::Number), decode_text(long));
+    }
+}
+
+fn decode_text(text: &str) -> Result<Value, super::CodecError> {
+    decode(&[&[0xa0 | u8::try_from(text.len()).unwrap()][..], text.as_bytes()].concat(), &Type::Number)
+}
+
+#[test]
 fn sets_are_equal_in_any_order() {
     let kind = Type::set(Type::String);
     let bytes = encode(&Value::from(vec!["b", "a"]), &kind).unwrap();

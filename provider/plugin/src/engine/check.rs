@@ -27,6 +27,9 @@ fn check_attributes(
             continue;
         }
         let path = path.clone().attribute(name);
+        if let Some(instead) = &attribute.deprecated {
+            found.warning(path.clone(), "Deprecated attribute", format!("{name}: {instead}"));
+        }
         if value.whole_known() {
             for validator in &attribute.validators {
                 if let Err(must) = validator.check(value) {

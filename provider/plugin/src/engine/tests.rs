@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::{check, plan, replacements, settle};
 use crate::schema::validate::{count, duration, each, length, one_of};
-use crate::schema::{Attribute, Schema, Type};
+use crate::schema::{Attribute, Schema, Timeouts, Type};
 use crate::{Diagnostics, Value};
 
 fn v(json: Json) -> Value {
@@ -207,6 +207,18 @@ fn rules_over_attributes_wait_for_unknowns() {
     for (good, bad) in [("90s", "90"), ("1h30m", "1 h"), ("0s", ""), ("1.5h", "h")] {
         assert!(found(&schema, json!({ "t": good })).is_empty(), "{good}");
         assert_eq!(found(&schema, json!({ "t": bad })).len(), 1, "{bad:?}");
+    }
+}
+
+#[test]
+fn an_operation_that_may_take_no_time_is_refused() {
+    let schema = Schema::new("").timeouts(Timeouts::default());
+    let told = |limit: &str| found(&schema, json!({ "timeouts": { "create": limit } }));
+    assert!(["1ms", "0.5s", "0h1m", "20m"].iter().all(|limit| told(limit).is_empty()));
+    for limit in ["0s", "0m0s", "0.0h", "-5s", ""] {
+        let words = ["timeouts.create: create: must be a duration", "longer than none"];
+        let told = told(limit);
+        assert!(told.len() == 1 && words.iter().all(|word| told[0].contains(word)), "{limit:?}: {told:?}");
     }
 }
 

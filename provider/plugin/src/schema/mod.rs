@@ -122,7 +122,7 @@ impl Schema {
         self.timeouts = defaults;
         let limit = |(operation, default): (&'static str, Duration)| {
             let default = humane(default);
-            let attribute = Attribute::string().optional().validate(validate::duration());
+            let attribute = Attribute::string().optional().validate(validate::limit());
             let text = format!("How long {operation} may take, such as `90s` or `20m`; `{default}` when left out.");
             (operation, attribute.describe(text))
         };

@@ -96,6 +96,14 @@ pub fn duration() -> Validator {
     text("must be a duration such as \"90s\", \"20m\" or \"1h30m\"", |text| parse_duration(text).is_some())
 }
 
+/// A duration that is longer than none, as the limit of an operation is.
+#[must_use]
+pub fn limit() -> Validator {
+    text("must be a duration such as \"90s\", \"20m\" or \"1h30m\", longer than none", |text| {
+        parse_duration(text).is_some_and(|limit| !limit.is_zero())
+    })
+}
+
 /// A number from `least` to `most`.
 #[must_use]
 pub fn between(least: f64, most: f64) -> Validator {
