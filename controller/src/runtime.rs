@@ -93,6 +93,8 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     config.default_retry = false;
     let evictor = calls::client(config, &fence).context(reach)?;
     let metrics = Arc::new(Metrics::new());
+    let lease = LeaseLabels::new(&options.leader_election_name);
+    metrics.leader.get_or_create(&lease).set(0);
     let health = Arc::new(Health::default());
     let ports = (options.metrics_port, options.health_probe_port);
     let listening = health::serve(options.listen_address, ports, metrics.clone(), health.clone(), stop.clone())
@@ -116,7 +118,6 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     health.mark_synced();
 
     let Some(mut election) = lead(&keeper, &options, &fence, &stop).await else { return Ok(ExitCode::SUCCESS) };
-    let lease = LeaseLabels::new(&options.leader_election_name);
     metrics.leader.get_or_create(&lease).set(1);
     tracing::info!("leading");
 
@@ -139,6 +140,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
             provision: Notify::new(),
             replan: Notify::new(),
             rests: Default::default(),
+            settled: Default::default(),
             batches: Default::default(),
             disrupt: Notify::new(),
             plans: Plans::default(),

@@ -96,8 +96,8 @@ const SELDOM: [(&str, u64, u64); 10] = [
 #[tokio::test]
 async fn an_idle_controller_asks_aws_as_seldom_as_karpenter() {
     let Some(mut stand) = Stand::open("idle").await else { return };
-    // the first 200 s after a start instances are listed every 10 s, then every 2 min, and each is looked at every 5 min
-    let (settled, watched, listed) = if std::env::var("KARP_DEEP").is_ok() { (220, 900, 60) } else { (25, 40, 10) };
+    // the first 200 s after a start instances are listed every 10 s, then every minute, and each is looked at every 5 min
+    let (settled, watched, listed) = if std::env::var("KARP_DEEP").is_ok() { (220, 900, 45) } else { (25, 40, 10) };
     // a class by which much is asked for: a profile is made for its role, and it selects reservations
     let classes: Api<Ec2NodeClass> = Api::all(stand.client.clone());
     let mut spec = serde_json::to_value(classes.get(&stand.name).await.expect("the class").spec).expect("plain data");
@@ -241,6 +241,8 @@ async fn a_running_karpenter_is_never_doubled_and_an_end_gives_the_lease_back() 
     let pool = pools.get(&stand.name).await.expect("the pool");
     assert!(pool.status.is_none() && pool.finalizers().is_empty(), "the pool was touched: {pool:?}");
     assert!(stand.mine::<NodeClaim>().await.is_empty(), "it acted beside another");
+    let follows = format!("leader_election_master_status{{name=\"{LEASE}\"}} 0");
+    assert!(stand.metrics().contains(&follows), "a replica that waits says so");
     let begin = Instant::now();
     let code = stand.terminate();
     assert!(code.success() && begin.elapsed() < END, "while waiting: {code} after {:?}", begin.elapsed());

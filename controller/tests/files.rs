@@ -516,6 +516,76 @@ fn people_read_what_would_be_taken_away() {
     assert_eq!(simulate(&[&fleet], &["--until-stable"]).status.code(), Some(1), "it needs --disrupt");
 }
 
+/// Prices of nodes and replacements are marked, not those of types that nothing is made of.
+#[test]
+fn only_estimates_that_are_told_are_marked() {
+    let dir = Dir::new("estimates");
+    let fleet = fixture("fleet.yaml");
+    let told = |name: &str, types: &[Value], more: &[&str]| {
+        let types = dir.put(name, json!(types).to_string());
+        let (fleet, types) = (fleet.to_str().unwrap(), types.to_str().unwrap());
+        let args = ["simulate", "--disrupt", "-f", fleet, "--now", "2026-11-21T12:00:00Z", "--instance-types", types];
+        let output = karp(args.iter().chain(more));
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut types: Vec<Value> = serde_json::from_slice(&std::fs::read(fixture("types.json")).unwrap()).unwrap();
+    let mut other = types[0].clone();
+    other["name"] = json!("m7i.8xlarge");
+    for offering in other["offerings"].as_array_mut().unwrap() {
+        offering["price"] = json!(9.9);
+        offering["estimated"] = json!(true);
+    }
+    types.push(other);
+    assert!(!told("other.json", &types, &[]).contains('~'));
+    for offering in types[0]["offerings"].as_array_mut().unwrap() {
+        offering["estimated"] = json!(true);
+    }
+    assert!(told("own.json", &types, &[]).contains("~$1.2096 an hour now"));
+    let answer: Value = serde_json::from_str(&told("json.json", &types, &["--until-stable", "-o", "json"])).unwrap();
+    assert_eq!(answer["commands"][1]["replacements"][0]["estimated"], true);
+    assert_eq!((&answer["commands"][1]["estimated"], &answer["estimated"]), (&json!(true), &json!(true)));
+}
+
+/// Nodes may come and go by no command: pods that wait, or that leave a node which drains.
+#[test]
+fn a_way_without_a_command_is_told() {
+    let dir = Dir::new("draining");
+    let labels = json!({"karpenter.sh/nodepool": "general", "karpenter.sh/capacity-type": "on-demand",
+        "node.kubernetes.io/instance-type": "m7i.xlarge", "topology.kubernetes.io/zone": "us-east-1b"});
+    let room = json!({"cpu": "3920m", "memory": "14Gi", "pods": "58"});
+    let going = json!({"apiVersion": "v1", "kind": "Node", "status": {"allocatable": room, "capacity": room},
+        "metadata": {"name": "going", "labels": labels, "deletionTimestamp": "2026-11-21T11:58:00Z",
+            "finalizers": ["karpenter.sh/termination"]}});
+    let on_demand = json!({"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]});
+    let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+    let pool = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "general"},
+        "spec": {"template": {"spec": {"nodeClassRef": class, "requirements": [on_demand]}}}});
+    let mut moved = pod("moved", "3");
+    moved["spec"]["nodeName"] = json!("going");
+    moved["status"] = json!({"phase": "Running"});
+    let file = dir.put("going.json", json!([pool, going, moved]).to_string());
+    let told = |more: &[&str]| {
+        let output = simulate(&[&file], &[&["--disrupt", "--until-stable"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let table = told(&[]);
+    assert!(!table.contains("Nothing to do"), "{table}");
+    assert!(table.contains("1 node taken away, 1 launched."), "{table}");
+    let answer: Value = serde_json::from_str(&told(&["-o", "json"])).unwrap();
+    let first = &answer["path"][0];
+    assert_eq!((&first["change"], &first["launched"], &first["removed"]), (&json!("provision"), &json!(1), &json!(1)));
+}
+
+#[test]
+fn a_gate_that_there_is_not_is_told() {
+    let output = simulate(&[&fixture("fleet.yaml")], &["--disrupt", "--feature-gates", "NodeRepear=true"]);
+    assert_eq!(output.status.code(), Some(0));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("there is no feature gate \"NodeRepear\""), "{told}");
+}
+
 #[test]
 fn a_node_is_explained() {
     let (file, types) = (fixture("fleet.yaml"), fixture("types.json"));

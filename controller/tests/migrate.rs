@@ -118,6 +118,46 @@ fn input_that_cannot_be_used_is_told_by_file_and_line() {
     }
 }
 
+/// A cluster whose pools are all Auto Mode's is told so before it is told that nothing is left to do.
+#[test]
+fn what_is_passed_over_is_told_where_it_is_all_that_there_is() {
+    let path = std::env::temp_dir().join(format!("karp-migrate-passed-{}.yaml", std::process::id()));
+    std::fs::write(&path, PASSED).unwrap();
+    let output = migrate(&[path.to_str().unwrap()], &[]);
+    std::fs::remove_file(&path).unwrap();
+    let told = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""), "{told}");
+    let pool =
+        "NodePool general-purpose: left out, since spec.template.spec.nodeClassRef.group is \"eks.amazonaws.com\"";
+    let cluster = "ClusterConfig prod: passed over, since it is eksctl's";
+    let end = told.find("nothing to migrate").expect(&told);
+    for note in [pool, cluster] {
+        assert!(told.find(note).is_some_and(|at| at < end), "{told}");
+    }
+}
+
+const PASSED: &str = "apiVersion: eksctl.io/v1alpha5
+kind: ClusterConfig
+metadata: {name: prod, region: eu-west-1}
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: general-purpose}
+spec:
+  template:
+    spec:
+      nodeClassRef: {group: eks.amazonaws.com, kind: NodeClass, name: default}
+      requirements: []
+";
+
+/// Standard output is called - as standard input is: no file of that name is made.
+#[test]
+fn a_dash_is_standard_output() {
+    let output = migrate(&["today.yaml"], &["-o", "-"]);
+    assert_eq!(text(&output.stdout), text(&migrate(&["today.yaml"], &[]).stdout));
+    assert!(!Path::new("-").exists());
+}
+
 /// What is written needs no `tofu fmt`; skipped where `KARP_TEST_TOOLS` names no folder with `tofu`.
 #[test]
 fn what_is_written_is_laid_out_as_tofu_would() {

@@ -1,4 +1,4 @@
-//! `karp crds`: the definitions as one YAML stream, for `kubectl apply -f -`.
+//! `karp crds`: the definitions as one YAML stream, for `kubectl apply --server-side -f -`.
 
 use super::text::to_stdout;
 

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cloud::KEPT;
 use crate::files::{Found, Objects, Origin, Redact, has_ended};
+use crate::observe::unread::Guarded;
 
 /// Objects asked for at once, as kubectl does.
 const PAGE: u32 = 500;
@@ -65,11 +66,11 @@ pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 async fn objects(client: &Client) -> anyhow::Result<Objects> {
     let mut objects = Objects {
         nodes: list::<Node>(client).await?,
-        claims: list::<NodeClaim>(client).await?,
-        pools: list::<NodePool>(client).await?,
-        classes: list::<Ec2NodeClass>(client).await?,
-        overlays: list::<NodeOverlay>(client).await?,
-        buffers: permitted::<CapacityBuffer>(client).await?,
+        claims: named(guarded::<NodeClaim>(client).await)?,
+        pools: named(guarded::<NodePool>(client).await)?,
+        classes: named(guarded::<Ec2NodeClass>(client).await)?,
+        overlays: named(guarded::<NodeOverlay>(client).await)?,
+        buffers: permitted(guarded::<CapacityBuffer>(client).await)?,
         daemons: list::<DaemonSet>(client).await?,
         limit_ranges: list::<LimitRange>(client).await?,
         budgets: list::<PodDisruptionBudget>(client).await?,
@@ -78,7 +79,7 @@ async fn objects(client: &Client) -> anyhow::Result<Objects> {
         volume_claims: list::<PersistentVolumeClaim>(client).await?,
         storage_classes: list::<StorageClass>(client).await?,
         csi_nodes: list::<CSINode>(client).await?,
-        attachments: permitted::<VolumeAttachment>(client).await?,
+        attachments: permitted(pages::<VolumeAttachment>(client).await)?,
         priority_classes: list::<PriorityClass>(client).await?,
         config_maps: kept(client).await,
         pods: list::<Pod>(client).await?,
@@ -133,12 +134,9 @@ pub fn heeded(objects: &mut Objects) {
     });
 }
 
-/// Lists a kind; without the right to, none is reckoned with.
-async fn permitted<K>(client: &Client) -> anyhow::Result<Vec<Found<K>>>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Redact,
-{
-    match pages::<K>(client).await {
+/// Takes a listing; without the right to it, none of the kind is reckoned with.
+fn permitted<K: Resource<DynamicType = ()>>(listed: kube::Result<Vec<Found<K>>>) -> anyhow::Result<Vec<Found<K>>> {
+    match listed {
         Err(kube::Error::Api(status)) if status.code == 403 => {
             let kind = K::kind(&());
             anstream::eprintln!("note: reckoning without {kind}s, they cannot be listed: {}", status.message);
@@ -209,7 +207,27 @@ async fn pages<K>(client: &Client) -> kube::Result<Vec<Found<K>>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Redact,
 {
-    match every(client, found).await {
+    known(every(client, found).await)
+}
+
+/// Lists a kind of which the API server admits what cannot be read. Such an object is told; nothing is reckoned with but what the
+/// controller looks after, too: the rest of one that has an instance, or is on its way out.
+async fn guarded<K>(client: &Client) -> kube::Result<Vec<Found<K>>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Redact,
+{
+    let keep: fn(Guarded<K>) -> Option<Found<K>> = |one| {
+        if let Some(broken) = one.0.as_ref().err().filter(|broken| !broken.unread.foreign) {
+            let what = if broken.stand_in.is_some() { "read without a field" } else { "left out" };
+            anstream::eprintln!("warning: {what}: the cluster: {}", broken.unread.why);
+        }
+        one.or_stand_in().map(found)
+    };
+    Ok(known(every(client, keep).await)?.into_iter().flatten().collect())
+}
+
+fn known<T>(listed: kube::Result<Vec<T>>) -> kube::Result<Vec<T>> {
+    match listed {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         listed => listed,
     }
@@ -320,7 +338,7 @@ mod tests {
             "/api/v1/configmaps?&fieldSelector=metadata.name%3Dkarp-prices",
             list(
                 &[json!({"metadata": {"name": "karp-prices", "namespace": "karp"},
-            "binaryData": {"prices.v2.json.gz": packed(r#"{"on_demand": {"m7i.large": 42000000}, "spot": {}}"#)}})],
+            "binaryData": {"prices.v2.json.gz": packed(r#"{"on_demand": {"m7i.large": 42000000}, "spot": {"m7i.xlarge": {"us-east-1b": 21000000}}}"#)}})],
                 "",
             ),
         );
@@ -339,6 +357,7 @@ mod tests {
             };
             assert_eq!(price("m7i.large"), Some((0.042, karp_domain::catalogue::PriceSource::Published)));
             assert_eq!(price("m7i.xlarge").expect("a price").1, karp_domain::catalogue::PriceSource::Estimated);
+            assert!(catalogue.get("m7i.2xlarge").is_none(), "the region's price list does not have it");
         }
     }
 
@@ -396,6 +415,33 @@ mod tests {
         let (client, _) = server(vec![forbidden("/api/v1/nodes")]);
         let error = objects(&client).await.err().expect("no right").to_string();
         assert!(error.contains("nodes cannot be listed"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn one_object_that_cannot_be_read_stops_nobody() {
+        let mut odd = pool("True");
+        odd["metadata"]["name"] = json!("odd");
+        odd["spec"]["limits"] = json!({"cpu": "1e60"});
+        let mut sick = pod("sick", "Running");
+        sick["spec"]["nodeName"] = json!("n1");
+        sick["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("one");
+        let (client, _) = server(vec![
+            ("/apis/karpenter.sh/v1/nodepools", list(&[odd, pool("True")], "")),
+            ("/api/v1/pods", list(&[sick, pod("well", "Pending")], "")),
+        ]);
+        let objects = objects(&client).await.expect("objects");
+        let pools: Vec<_> = objects.pools.iter().map(|found| found.object.name_any()).collect();
+        assert_eq!(pools, ["general"]);
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let (snapshot, problems) = files::readable(&objects, Catalogues::default(), Settings::default(), now);
+        let pods: Vec<_> = snapshot.pods.iter().map(|pod| pod.key.to_string()).collect();
+        assert_eq!(pods, ["shop/well"]);
+        let unread: Vec<_> = snapshot.unread.iter().map(|(node, pod)| format!("{node} {pod}")).collect();
+        assert_eq!(unread, ["n1 shop/sick"]);
+        let [problem] = &*problems else { panic!("{problems:?}") };
+        assert!(problem.to_string().starts_with("the cluster: Pod shop/sick: "), "{problem}");
+        let strict = files::snapshot(&objects, Catalogues::default(), Settings::default(), now);
+        assert!(strict.is_err(), "files can be put right");
     }
 
     fn buffer(name: &str, spec: &Value, conditions: &Value) -> Value {

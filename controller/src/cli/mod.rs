@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod crds;
+mod estimates;
 mod explain;
 mod instance_types;
 mod live;

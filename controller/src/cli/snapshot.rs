@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use flate2::Compression;
@@ -16,7 +16,7 @@ use crate::files::{Found, Objects};
 /// Holds the options of `karp snapshot`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// File to write, packed when its name ends with .gz; standard output without it.
+    /// File to write, packed when its name ends with .gz; standard output without it, or with -.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct Options {
 /// When the cluster does not answer, or the file cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let objects = options.cluster.objects()?;
-    let Some(path) = &options.output else {
+    let Some(path) = options.output.as_deref().filter(|path| *path != Path::new("-")) else {
         return to_stdout(|mut out| write(&objects, &mut out));
     };
     let failed = |error: io::Error| anyhow::anyhow!("{}: {error}", path.display());
@@ -117,8 +117,6 @@ impl<W: Write> Items<'_, W> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use karp_domain::cluster::{Catalogues, Settings, Snapshot};
     use karp_domain::scheduling::{Purpose, outlook};
 

@@ -73,9 +73,19 @@ pub fn zone(name: &str) -> Result<String, String> {
 /// Objects ready to be made snapshots of.
 pub struct Question {
     objects: Objects,
+    source: Source,
     catalogues: Catalogues,
     settings: Settings,
     now: Timestamp,
+}
+
+/// Where objects come from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// Files, which can be put right.
+    Files,
+    /// A live cluster, where others may have made what cannot be understood.
+    Cluster,
 }
 
 /// A volume that is attached to a node.
@@ -111,14 +121,24 @@ impl World {
             };
             anstream::eprintln!("note: there {verb} {count} and no pod; --expand makes the pods");
         }
-        self.question(objects)
+        self.question(objects, Source::Files)
     }
 
-    /// Makes a question of objects.
+    /// Makes a question of a live cluster's objects.
     ///
     /// # Errors
     /// [`BadInput`] when the file of instance types cannot be read.
-    pub fn question(&self, mut objects: Objects) -> Result<Question, BadInput> {
+    pub fn of_cluster(&self, objects: Objects) -> Result<Question, BadInput> {
+        if self.expand {
+            anstream::eprintln!("note: --expand is for files: the cluster's controllers make the pods");
+        }
+        self.question(objects, Source::Cluster)
+    }
+
+    fn question(&self, mut objects: Objects, source: Source) -> Result<Question, BadInput> {
+        for gate in self.feature_gates.unknown() {
+            anstream::eprintln!("warning: --feature-gates: there is no feature gate {gate:?}; it is passed over");
+        }
         files::admit(&mut objects);
         let offered = Offered::new(self.instance_types.as_deref(), &self.zones, self.price_file.as_deref())?;
         let now = self.now.unwrap_or_else(Timestamp::now);
@@ -135,15 +155,16 @@ impl World {
             consolidation_floor: self.consolidation_floor,
             ..Settings::default()
         };
-        Ok(Question { objects, catalogues, settings, now })
+        Ok(Question { objects, source, catalogues, settings, now })
     }
 }
 
 impl Question {
     /// Makes a snapshot: the way from API objects to what the engine reads. Nodes of static pools count as replicas, also without NodeClaims.
+    /// What cannot be understood of a live cluster is told and left out.
     ///
     /// # Errors
-    /// [`BadInput`] with every object that cannot be understood.
+    /// [`BadInput`] with every object of files that cannot be understood.
     pub fn snapshot(&self) -> Result<Snapshot, BadInput> {
         let mut snapshot = self.read()?;
         files::adopt(&mut snapshot, Pool::is_static);
@@ -154,7 +175,7 @@ impl Question {
     /// buffers is taken, as it is for the controller.
     ///
     /// # Errors
-    /// [`BadInput`] with every object that cannot be understood.
+    /// [`BadInput`] with every object of files that cannot be understood.
     pub fn cluster(&self) -> Result<Snapshot, BadInput> {
         let mut snapshot = self.read()?;
         match files::adopt(&mut snapshot, |_| true) {
@@ -190,6 +211,16 @@ impl Question {
     }
 
     fn read(&self) -> Result<Snapshot, BadInput> {
-        files::snapshot(&self.objects, self.catalogues.clone(), self.settings.clone(), self.now)
+        let (catalogues, settings) = (self.catalogues.clone(), self.settings.clone());
+        match self.source {
+            Source::Files => files::snapshot(&self.objects, catalogues, settings, self.now),
+            Source::Cluster => {
+                let (snapshot, problems) = files::readable(&self.objects, catalogues, settings, self.now);
+                for line in BadInput(problems).to_string().lines() {
+                    anstream::eprintln!("warning: left out: {line}");
+                }
+                Ok(snapshot)
+            }
+        }
     }
 }

@@ -93,6 +93,11 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// Looks up what a node class selects.
     async fn resolve(&self, class: &Ec2NodeClass) -> Result<Resolved, CloudError>;
 
+    /// Returns annotations by which a node class is known later to be one for which something was made: they are written before its status changes.
+    fn marks(&self, _class: &Ec2NodeClass) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
     /// Takes away what was made for a node class (launch templates).
     async fn release(&self, class: &Ec2NodeClass) -> Result<(), CloudError>;
 
@@ -335,6 +340,8 @@ pub struct Resolved {
     pub remark: Option<Problem>,
     /// Look again so soon: something that was just made is not yet seen everywhere.
     pub look_again: Option<Duration>,
+    /// Annotations of the class that tell of what is gone.
+    pub outdated: Vec<&'static str>,
 }
 
 /// Says which condition of a node class does not hold, and why; or what is to be known of one that holds.

@@ -224,6 +224,7 @@ impl CloudProvider for Simulated {
             problems: Vec::new(),
             remark: None,
             look_again: None,
+            outdated: Vec::new(),
         })
     }
 

@@ -1,5 +1,5 @@
 //! What can be bought: a list of instance types from a file, or the built-in table at prices that a controller kept, else at estimates, and
-//! without what a controller could not have a short while ago.
+//! without what its region does not sell, or a controller could not have a short while ago.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -54,6 +54,16 @@ impl Known {
             memory: maps().find_map(SeenMemory::from_map).unwrap_or_default(),
             capacity: maps().find_map(Capacity::from_map).unwrap_or_default(),
         }
+    }
+
+    /// Says whether the region has a type, as far as prices tell: the price list names what is sold on demand there, and some are sold
+    /// as spot or reserved only. Without a price list nothing is known, and every type may be there.
+    fn has(&self, instance_type: &str, reservations: &[CapacityReservation]) -> bool {
+        let Prices { on_demand, spot, .. } = &self.prices;
+        on_demand.is_empty()
+            || on_demand.contains_key(instance_type)
+            || spot.contains_key(instance_type)
+            || reservations.iter().any(|held| *held.instance_type == *instance_type)
     }
 }
 
@@ -141,8 +151,9 @@ impl Offered {
             Types::Builtin(own) => own,
         };
         let selling = Selling { prices: &known.prices, file: &self.file, reservations };
+        let there = builtin().iter().filter(|facts| known.has(&facts.name, reservations));
         let made = |facts| hardware.of(facts, &known.memory, || sold(facts, zones, selling));
-        Arc::new(Catalogue::new(builtin().iter().filter_map(made).collect()))
+        Arc::new(Catalogue::new(there.filter_map(made).collect()))
     }
 }
 

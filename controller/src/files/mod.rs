@@ -34,7 +34,7 @@ pub use catalogue::{Known, Offered, zones_for};
 pub use expand::{admit, ensure_pool, expand, has_ended, workloads};
 pub use manifest::{Manifest, manifests};
 pub use redact::Redact;
-pub use world::snapshot;
+pub use world::{readable, snapshot};
 
 /// Problems told at once; a broken generator breaks every object in the same way.
 const PROBLEMS_TOLD: usize = 10;

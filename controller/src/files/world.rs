@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
 use karp_domain::api::{NodeOverlay, conditions};
 use karp_domain::catalogue::Overlay;
 use karp_domain::cluster::{
-    Catalogues, Claim, DaemonSet, LimitRange, Node, Phase, Pod, PodBudget, Pool, Settings, Shapes, Snapshot,
+    Catalogues, Claim, DaemonSet, LimitRange, Node, Phase, Pod, PodBudget, PodKey, Pool, Settings, Shapes, Snapshot,
     StorageClass, Unreadable, Volume, VolumeClaim, Volumes,
 };
 use kube::ResourceExt;
@@ -25,10 +26,26 @@ pub fn snapshot(
     settings: Settings,
     now: Timestamp,
 ) -> Result<Snapshot, BadInput> {
+    let (snapshot, problems) = readable(objects, catalogues, settings, now);
+    if problems.is_empty() { Ok(snapshot) } else { Err(BadInput(problems)) }
+}
+
+/// Makes the same of a cluster, in which one object that cannot be understood stops nobody else: with the field to blame of each that is
+/// left out. Nodes with such a pod are known, as they are to the controller.
+pub fn readable(
+    objects: &Objects,
+    catalogues: Catalogues,
+    settings: Settings,
+    now: Timestamp,
+) -> (Snapshot, Vec<Problem>) {
     let mut problems = Vec::new();
     let mut snapshot = Snapshot::empty(now);
     let shapes = Shapes::default();
     snapshot.pods = read(&objects.pods, |pod| Pod::sharing(&shapes, pod).map(waiting), &mut problems);
+    if !problems.is_empty() {
+        let unread = objects.pods.iter().filter(|found| Pod::sharing(&shapes, &found.object).is_err());
+        snapshot.unread = unread.filter_map(|found| bound(&found.object)).collect();
+    }
     snapshot.nodes = read(&objects.nodes, Node::from_kube, &mut problems);
     snapshot.claims = read(&objects.claims, Claim::from_kube, &mut problems);
     snapshot.pools = read(&objects.pools, Pool::from_kube, &mut problems);
@@ -46,7 +63,13 @@ pub fn snapshot(
     snapshot.catalogues = catalogues;
     snapshot.settings = settings;
     apply_overlays(objects, &mut snapshot, &mut problems);
-    if problems.is_empty() { Ok(snapshot) } else { Err(BadInput(problems)) }
+    (snapshot, problems)
+}
+
+/// The node that a pod is on, and the pod.
+fn bound(pod: &core::Pod) -> Option<(Arc<str>, PodKey)> {
+    let node = pod.spec.as_ref()?.node_name.as_deref()?;
+    Some((node.into(), PodKey::new(&pod.namespace().unwrap_or_default(), &pod.name_any())))
 }
 
 /// Answers the limit ranges that can be read; the others are told when the snapshot is made.

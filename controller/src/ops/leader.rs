@@ -11,6 +11,7 @@ use http::{Method, Request};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use karp_aws::change::Permit;
 use karp_domain::lease::{Elector, Move, RENEW_DEADLINE, RETRY_PERIOD};
+use karp_kube::rbac::LEASE;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -125,7 +126,7 @@ impl Election {
                         said = Some(obstacle);
                     }
                 }
-                Err(error) => tracing::error!(%error, "cannot use the lease, trying again"),
+                Err(error) => tracing::error!(%error, "{}", trouble(&error, &self.name)),
             }
             tokio::select! {
                 () = stop.cancelled() => return false,
@@ -245,9 +246,31 @@ impl Election {
     }
 }
 
+/// Says what it means that the lease of this name cannot be used.
+fn trouble(error: &kube::Error, name: &str) -> &'static str {
+    match error {
+        kube::Error::Api(status) if status.code == 403 && name != LEASE => {
+            "cannot use the lease, trying again: the roles of the controller allow karpenter-leader-election, and no other \
+             --leader-election-name (LEADER_ELECTION_NAME) without rights that are given beside them"
+        }
+        _ => "cannot use the lease, trying again",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_of_another_name_needs_rights_of_its_own() {
+        let answer = |code: u16| {
+            let status = serde_json::json!({ "code": code, "message": "no", "reason": "" });
+            kube::Error::Api(serde_json::from_value(status).expect("a status"))
+        };
+        let plain = "cannot use the lease, trying again";
+        assert_eq!([trouble(&answer(403), LEASE), trouble(&answer(500), "own")], [plain; 2]);
+        assert!(trouble(&answer(403), "own").contains(LEASE), "what may be done is named");
+    }
 
     #[test]
     fn writes_pass_while_the_lease_is_sure_and_reads_always() {

@@ -372,6 +372,7 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
@@ -437,16 +438,36 @@ mod tests {
         m
     }
 
-    /// What dashboards and alerts are written against.
-    #[test]
-    fn the_exposition_is_as_it_was() {
+    /// All that there is, encoded.
+    fn exposition() -> String {
         let m = counted();
         m.ongoing.synced();
         // one that has not begun yet has taken no time, whenever it is looked at
         let later = Instant::now() + Duration::from_secs(3600);
         let _solving = m.ongoing.solving_since("provisioner", "an-id".to_owned(), later);
         m.state.observe(super::super::state::sample);
-        let text = m.encode();
+        m.encode()
+    }
+
+    /// Karpenter's names, and of those that are left out the words of the documentation for them.
+    #[test]
+    fn each_of_karpenters_metrics_is_there_or_said_to_be_left_out() {
+        let text = exposition();
+        let series = text.lines().filter(|line| !line.starts_with('#'));
+        let names: BTreeSet<&str> = series.filter_map(|line| line.split(['{', ' ']).next()).collect();
+        let (_, left_out) = include_str!("../../../docs/metrics.md").split_once("\nNot exported").expect("a table");
+        for line in include_str!("karpenters.tsv").lines() {
+            let (name, said) = line.split_once('\t').map_or((line, None), |(name, said)| (name, Some(said)));
+            let is_there = names.contains(name) || names.contains(&*format!("{name}_sum"));
+            assert_eq!(is_there, said.is_none(), "{name}");
+            assert!(said.is_none_or(|said| left_out.contains(&format!("`{said}`"))), "{name}");
+        }
+    }
+
+    /// What dashboards and alerts are written against.
+    #[test]
+    fn the_exposition_is_as_it_was() {
+        let text = exposition();
         let mut lines: Vec<&str> =
             text.lines().filter(|line| !line.contains("_bucket{") && !line.contains("karpenter_build")).collect();
         lines.sort_unstable();

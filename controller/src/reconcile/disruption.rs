@@ -16,7 +16,7 @@ use karp_domain::catalogue::Price;
 use karp_domain::cluster::{self, Pod, Snapshot};
 use karp_domain::disruption::{
     Act, Begun, Budgets, Candidate, Cause, Command, Decided, DisruptionPlan, Execution, Failure, Invalid, Memory,
-    Progress, approve, begun, origin, plan_with, wishes,
+    Progress, begun, origin, plan_with, uphold, wishes,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
@@ -198,6 +198,9 @@ fn is_unreadable(context: &Context, candidate: &Candidate) -> bool {
 /// are those that rest and that it was planned beside.
 async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, commands: &mut JoinSet<()>) {
     let reason = command.cause.word();
+    if command.cause == Cause::Empty {
+        command.candidates.retain(|candidate| !is_unreadable(context, candidate));
+    }
     if command.candidates.iter().any(|candidate| is_unreadable(context, candidate)) {
         return;
     }
@@ -206,10 +209,12 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
     let mut snapshot = context.snapshot().await;
     beside.apply(&mut snapshot);
     let snapshot = with_room_taken(snapshot);
-    match block_in_place(|| approve(&command, &snapshot)) {
-        Ok(approvals) => disruption_events::approved(context, &command, &approvals),
-        Err(invalid) => return abandon(context, &command, &invalid),
+    let upheld = block_in_place(|| uphold(command, &snapshot));
+    for (command, invalid) in &upheld.void {
+        abandon(context, command, invalid);
     }
+    let Some(mut command) = upheld.command else { return };
+    disruption_events::approved(context, &command, &upheld.approvals);
     command.origin = block_in_place(|| origin(&command, &snapshot));
     log(&command);
     count(context, &command);
@@ -233,7 +238,9 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
     }
     drop(planning);
     tell_waiting(context, &command, &replacements);
-    spawn_finish(context, command, replacements, commands);
+    for part in command.apart() {
+        spawn_finish(context, part, replacements.clone(), commands);
+    }
 }
 
 /// Tells of a command that no longer holds.

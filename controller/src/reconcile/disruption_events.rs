@@ -104,7 +104,9 @@ pub fn tell(context: &Context, candidate: &Candidate, event: Reason, note: &str)
 fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
     match reason {
         KeepReason::TooManyUnhealthy { .. } => Some((Reason::NodeRepairBlocked, reason.to_string())),
-        KeepReason::NodeProtected
+        KeepReason::NoPool
+        | KeepReason::PoolPaused { .. }
+        | KeepReason::NodeProtected
         | KeepReason::PodUnreadable { .. }
         | KeepReason::PodProtected { .. }
         | KeepReason::PodBudget { .. }
@@ -112,7 +114,9 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
         | KeepReason::BudgetExhausted { .. } => {
             Some((Reason::DisruptionBlocked, format!("Cannot disrupt Node: {reason}")))
         }
-        KeepReason::UnknownPrice
+        KeepReason::ConsolidationOff
+        | KeepReason::NotEmpty
+        | KeepReason::UnknownPrice
         | KeepReason::PodWouldNotFit { .. }
         | KeepReason::SeveralNodesNeeded { .. }
         | KeepReason::NoCheaperOffering { .. }
@@ -124,15 +128,12 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
         | KeepReason::NotWorthIt { .. } => {
             Some((Reason::Unconsolidatable, format!("Cannot consolidate Node: {reason}")))
         }
+        // what a node that is not initialized waits for is told on its claim
         KeepReason::Leaving
         | KeepReason::NotInitialized
-        | KeepReason::NoPool
         | KeepReason::Static
         | KeepReason::Nominated { .. }
-        | KeepReason::ConsolidationOff
         | KeepReason::Settling { .. }
-        | KeepReason::PoolPaused { .. }
-        | KeepReason::NotEmpty
         | KeepReason::PodsArriving { .. }
         | KeepReason::AfterAnother
         | KeepReason::Fine => None,
@@ -142,8 +143,11 @@ fn telling(reason: &KeepReason) -> Option<(Reason, String)> {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use karp_domain::api::labels;
     use karp_domain::catalogue::Price;
+    use serde_json::json;
 
+    use super::super::testing::Server;
     use super::*;
 
     #[test]
@@ -153,8 +157,65 @@ mod tests {
         let (event, note) = telling(&dear).expect("told");
         assert_eq!(event, Reason::Unconsolidatable);
         assert!(note.starts_with("Cannot consolidate Node: no cheaper node would do"), "{note}");
-        assert_eq!(telling(&KeepReason::Settling { until: Timestamp::UNIX_EPOCH }), None);
-        assert_eq!(telling(&KeepReason::NodeProtected).map(|told| told.0), Some(Reason::DisruptionBlocked));
+        let until = Timestamp::UNIX_EPOCH;
+        let settling = KeepReason::Settling { until };
+        for passes in [settling, KeepReason::NotInitialized, KeepReason::Static, KeepReason::Fine] {
+            assert_eq!(telling(&passes), None, "{passes}");
+        }
+        let paused = KeepReason::PoolPaused { pool: "p".into(), until };
+        for (lasts, told) in [
+            (KeepReason::NodeProtected, Reason::DisruptionBlocked),
+            (KeepReason::NoPool, Reason::DisruptionBlocked),
+            (paused, Reason::DisruptionBlocked),
+            (KeepReason::ConsolidationOff, Reason::Unconsolidatable),
+            (KeepReason::NotEmpty, Reason::Unconsolidatable),
+        ] {
+            assert_eq!(telling(&lasts).map(|told| told.0), Some(told), "{lasts}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_becomes_of_a_move_is_told_on_its_claims_and_nodes() {
+        let id = "aws:///us-east-1a/i-1";
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let server = Server::of([
+            json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "c", "uid": "c" },
+                "spec": { "requirements": [], "nodeClassRef": class }, "status": { "providerID": id, "nodeName": "n" },
+            }),
+            json!({ "kind": "Node", "metadata": { "name": "n", "uid": "n" }, "spec": { "providerID": id } }),
+        ]);
+        let context = server.context().await;
+        let price = Some(Price::from_micro_dollars(100_000));
+        let candidate =
+            Candidate { claim: "c".into(), uid: "c".into(), node: Some("n".into()), pool: "p".into(), price };
+        let command = Command {
+            cause: Cause::Underutilized,
+            candidates: vec![candidate],
+            placements: Vec::new(),
+            replacements: Vec::new(),
+            origin: None,
+        };
+        found(&context, &command);
+        let reason = KeepReason::NotWorthIt { score_permille: 250 };
+        rejected(&context, &command, &Invalid::Kept { claim: "c".into(), reason });
+        approved(&context, &command, &[Approval { pool: "p".into(), score_permille: 750 }]);
+        let what = "delete 1 node(s) (Underutilized, saves $0.1000/h)";
+        for (event, note) in [
+            ("ConsolidationCandidate", format!("Consolidation candidate: {what}")),
+            (
+                "ConsolidationRejected",
+                format!("Consolidation rejected: {what}, c: the saving is not worth the disruption (score 250 of 500)"),
+            ),
+            (
+                "ConsolidationApproved",
+                format!("Consolidation approved: {what}, the saving is worth the disruption (score 750 of 500)"),
+            ),
+        ] {
+            for about in ["c", "n"] {
+                assert_eq!(server.told(event, about).await, note);
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Collection: instances that no claim stands for, and claims whose instance is gone. Never much at once, never in the dark.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -12,30 +11,25 @@ use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::Context;
+use super::{Context, node_claim};
 use crate::effect::{self, Outcome};
 use crate::observe::unread::Guarded;
 use crate::ops::events::Reason;
 use crate::ops::metrics::KindLabels;
 use crate::ops::telemetry::pass_span;
 
-/// First passes come quickly, to clean up after a crash (Karpenter: 20 passes, 10 s apart).
-const FIRST_PASSES: u32 = 20;
-const FIRST_INTERVAL: Duration = Duration::from_secs(10);
-/// Later passes (Karpenter: 2 min).
-const INTERVAL: Duration = Duration::from_secs(120);
+/// Why a claim is deleted whose instance or node is gone, in Karpenter's word.
+const COLLECTED: &str = "garbage_collected";
 
 /// Collects until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut collector = Collector::default();
-    let mut passes = 0_u32;
     loop {
-        let pause = if passes < FIRST_PASSES { FIRST_INTERVAL } else { INTERVAL };
+        let pause = collector.next_pause();
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
         }
-        passes = passes.saturating_add(1);
         let span = pass_span!("instance.garbagecollection");
         pass(&context, &mut collector).instrument(span).await;
     }
@@ -91,7 +85,7 @@ async fn pass(context: &Context, collector: &mut Collector) {
                 continue;
             }
         }
-        match context.delete_claim(&claim.name_any(), claim.metadata.uid.as_deref().unwrap_or_default()).await {
+        match node_claim::delete(&claim, context, COLLECTED).await {
             Ok(Outcome::Nothing) => {}
             Ok(Outcome::Done) => {
                 tracing::info!(
@@ -179,6 +173,7 @@ fn is_ready(node: &Node) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use karp_domain::api::labels;
     use serde_json::json;
 
     use super::super::testing::Server;
@@ -186,6 +181,33 @@ mod tests {
 
     fn listed(id: &str) -> Listed {
         Listed { provider_id: format!("aws:///us-east-1a/{id}"), claim: None, batch: None, ending: false }
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_is_collected_is_counted() {
+        let long_ago = "2026-01-01T00:00:00Z";
+        let condition = |kind: &str| json!({ "type": kind, "status": "True", "lastTransitionTime": long_ago });
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let of_pool = json!({ (labels::NODE_POOL): "p", (labels::CAPACITY_TYPE): "spot" });
+        let server = Server::of([json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": { "name": "c", "uid": "c", "creationTimestamp": long_ago, "labels": of_pool },
+            "spec": { "requirements": [], "nodeClassRef": class },
+            "status": {
+                "providerID": listed("i-1").provider_id, "nodeName": "n",
+                "conditions": [condition("Launched"), condition("Registered")],
+            },
+        })]);
+        let context = server.context().await;
+        let mut collector = Collector::default();
+        for deleted in [0, 1] {
+            pass(&context, &mut collector).await;
+            assert_eq!(server.asked("DELETE nodeclaims/c"), deleted, "when it is missing for the second time");
+        }
+        let text = context.metrics.encode();
+        let line = text.lines().find(|line| line.starts_with("karpenter_nodeclaims_disrupted_total{"));
+        let of = r#"reason="garbage_collected",nodepool="p",capacity_type="spot""#;
+        assert!(line.is_some_and(|line| line.contains(of) && line.ends_with(" 1")), "{line:?}");
     }
 
     #[tokio::test]

@@ -95,3 +95,113 @@ impl Health {
         admitted.collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use karp_domain::api::labels;
+    use karp_domain::catalogue::Price;
+    use karp_domain::cluster::{Claim, Pool};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn class() -> Value {
+        json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" })
+    }
+
+    fn pool(name: &str) -> NodePool {
+        let template = json!({ "spec": { "requirements": [], "nodeClassRef": class() } });
+        serde_json::from_value(json!({ "metadata": { "name": name }, "spec": { "template": template } }))
+            .expect("a pool")
+    }
+
+    /// A claim of pool `p` that was just made.
+    fn claim() -> NodeClaim {
+        let metadata = json!({ "name": "c", "uid": "c", "labels": { (labels::NODE_POOL): "p" } });
+        let spec = json!({ "requirements": [], "nodeClassRef": class() });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).expect("a claim")
+    }
+
+    /// A cluster with pools `p` and `q`, and these claims.
+    fn cluster(claims: &[NodeClaim], now: Timestamp) -> Snapshot {
+        let mut snapshot = Snapshot::empty(now);
+        let read = |name| Arc::new(Pool::from_kube(&pool(name)).expect("readable"));
+        snapshot.pools.extend(["p", "q"].map(read));
+        snapshot.claims.extend(claims.iter().map(|claim| Arc::new(Claim::from_kube(claim).expect("readable"))));
+        snapshot
+    }
+
+    /// The pools that pods may be planned for.
+    fn open(health: &Health, claims: &[NodeClaim], now: Timestamp) -> Vec<String> {
+        let mut snapshot = cluster(claims, now);
+        health.hold(&mut snapshot);
+        snapshot.pools.iter().filter(|pool| pool.ready).map(|pool| pool.name.to_string()).collect()
+    }
+
+    /// The pools of the nodes that may be launched of three planned for `p` and two for `q`.
+    fn admitted(health: &Health, claims: &[NodeClaim], now: Timestamp) -> Vec<String> {
+        let snapshot = cluster(claims, now);
+        let nodes = ["p", "q", "p", "p", "q"].map(|pool| InFlightNode {
+            pool: pool.into(),
+            class: snapshot.pools[0].class.clone(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            requirements: Default::default(),
+            taints: Vec::new(),
+            startup_taints: Vec::new(),
+            expire_after: None,
+            termination_grace: None,
+            requests: Default::default(),
+            pods: Vec::new(),
+            offerings: Arc::default(),
+            price: Price::ZERO,
+        });
+        health.admit(&snapshot, &nodes).into_iter().map(|node| node.pool.to_string()).collect()
+    }
+
+    #[test]
+    fn a_pool_whose_nodes_do_not_join_is_held_and_tried_by_one_node() {
+        let (health, told_at) = (Health::default(), Timestamp::UNIX_EPOCH);
+        let after = |seconds| told_at + SignedDuration::from_secs(seconds);
+        health.note(&claim(), Outcome::Missing, told_at);
+        assert_eq!(open(&health, &[], told_at), ["p", "q"], "one may be chance");
+        health.note(&claim(), Outcome::Missing, told_at);
+        assert_eq!(open(&health, &[], after(59)), ["q"]);
+        assert_eq!(admitted(&health, &[], after(59)), ["q", "q"]);
+        assert_eq!(open(&health, &[], after(60)), ["p", "q"]);
+        assert_eq!(admitted(&health, &[], after(60)), ["p", "q", "q"], "one of three");
+        let trial = [claim()];
+        assert_eq!(open(&health, &trial, after(61)), ["q"], "until it is known what came of it");
+        assert_eq!(admitted(&health, &trial, after(61)), ["q", "q"]);
+        health.note(&claim(), Outcome::Joined, after(90));
+        assert_eq!(admitted(&health, &[], after(90)), ["p", "q", "p", "p", "q"]);
+    }
+
+    #[test]
+    fn what_a_pool_was_told_holds_it_in_the_next_process() {
+        let (health, told_at) = (Health::default(), Timestamp::UNIX_EPOCH);
+        let after = |seconds| told_at + SignedDuration::from_secs(seconds);
+        let mut told = Vec::new();
+        let said = |told: &[Condition]| {
+            let one = conditions::get(told, conditions::NODE_REGISTRATION_HEALTHY).expect("told");
+            (one.status, one.reason.clone(), one.message.clone(), one.last_transition_time)
+        };
+        health.tell(&pool("p"), 1, &mut told, told_at);
+        assert_eq!(said(&told).0, ConditionStatus::Unknown);
+        (0..2).for_each(|_| health.note(&claim(), Outcome::Missing, told_at));
+        health.tell(&pool("p"), 1, &mut told, told_at);
+        let (reason, message) = ("RegistrationFailed", "2 of the last 2 launches gave no node that joined");
+        let failed = (ConditionStatus::False, reason.to_owned(), message.to_owned(), told_at);
+        assert_eq!(said(&told), failed);
+        let next = Health::default();
+        next.tell(&pool("p"), 1, &mut told, after(30));
+        assert_eq!(said(&told), failed, "and since then");
+        assert_eq!(open(&next, &[], after(59)), ["q"]);
+        assert_eq!(admitted(&next, &[], after(60)), ["p", "q", "q"]);
+        // another class may have put it right
+        next.tell(&pool("p"), 2, &mut told, after(61));
+        assert_eq!(said(&told).0, ConditionStatus::Unknown);
+        assert_eq!(open(&next, &[], after(61)), ["p", "q"]);
+    }
+}

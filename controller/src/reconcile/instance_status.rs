@@ -137,6 +137,7 @@ mod tests {
     use karp_domain::api::{NodeClaimSpec, labels};
     use karp_domain::interruption::Check;
 
+    use super::super::testing::Server;
     use super::*;
 
     #[test]
@@ -155,5 +156,22 @@ mod tests {
         let expected = [("", 1, 1), ("p", 2, 1), ("q", 1, 0)];
         let expected = expected.map(|(pool, nodes, ill)| (pool.to_owned(), Ward { nodes, ill }));
         assert_eq!(wards, BTreeMap::from(expected));
+    }
+
+    #[tokio::test]
+    async fn where_too_many_are_impaired_none_is_ended_and_that_is_told() {
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let server = Server::of([json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "c", "uid": "c" },
+            "spec": { "requirements": [], "nodeClassRef": class },
+        })]);
+        let context = server.context().await;
+        let claim = context.stores.claim("c").expect("a claim");
+        let failed = vec![(Check::System, Timestamp::UNIX_EPOCH)];
+        let health = Health { instance_id: "i-1".into(), failed, events: Vec::new() };
+        treat(&context, &claim, &health, Ward { nodes: 3, ill: 2 }).await.expect("answers");
+        let note = "2 of 3 nodes of the pool fail EC2's status checks: not ending one whose system_status fails";
+        assert_eq!(server.told("NodeRepairBlocked", "c").await, note);
+        assert_eq!(server.asked("DELETE nodeclaims/c"), 0);
     }
 }

@@ -26,8 +26,8 @@ use crate::effect;
 use crate::ops::events::Reason;
 use crate::ops::metrics::{CloudErrorLabels, CloudLabels, LaunchFailureLabels};
 
-/// Pause between looks for it.
-const LISTING_PAUSE: Duration = Duration::from_secs(5);
+/// Pause between looks for what was launched.
+pub const LISTING_PAUSE: Duration = Duration::from_secs(5);
 /// What the log says of a launch.
 const LAUNCHED: &str = "launched nodeclaim";
 const ADOPTED: &str = "adopted the instance of nodeclaim";
@@ -75,6 +75,7 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     // should this process not live to see the answer; of an attempt that was begun before, EC2 may have taken the earlier request
     let began = claim.annotations().contains_key(DIGEST);
     let launched_by = if began { BTreeMap::new() } else { launched_by(&class, context) };
+    let open = context.settled.reopen(claim);
     let turn = match batch::take_turn(context, &prepared, claim, &launched_by).await {
         Turn::Own(turn) => turn,
         Turn::Shared(outcome) => return launched_together(outcome, context, &class, &catalogue).await,
@@ -91,7 +92,12 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
             Some(instance) => adopt(claim, context, &instance, &catalogue, LAUNCHED, None).await,
             None => seek(claim, context, &message).await,
         },
-        Err(error) => fail(claim, context, &class, error).await,
+        Err(error) => {
+            if !open {
+                context.settled.note(claim, &error);
+            }
+            fail(claim, context, &class, error).await
+        }
     }
 }
 
@@ -108,6 +114,8 @@ async fn launched_together(
             adopt(&claim, context, &instance, catalogue, LAUNCHED, Some(class)).await
         }
         Some(Outcome::Failed { claim, error, taught }) => {
+            // only claims that are in no doubt are launched together
+            context.settled.note(&claim, &error);
             let action = fail(&claim, context, class, error).await;
             if taught {
                 context.replan.notify_one();

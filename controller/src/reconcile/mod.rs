@@ -5,6 +5,7 @@ mod buffers;
 mod capacity;
 pub mod disruption;
 mod disruption_events;
+pub mod doubt;
 mod driver;
 mod garbage;
 pub mod health;
@@ -76,6 +77,8 @@ pub struct Context {
     pub replan: Notify,
     /// Claims whose launch rests.
     pub rests: rest::Rests,
+    /// Claims of whose launch nothing can come.
+    pub settled: doubt::Settled,
     /// Launches for several claims at once.
     pub batches: batch::Batches,
     /// Wakes disruption: look again at once.

@@ -189,7 +189,9 @@ async fn reconcile(claim: Arc<NodeClaim>, context: Arc<Context>) -> Result<Actio
     let pool = context.stores.pool(&pool_of(&claim));
     let quiet = pool.and_then(|pool| pool.spec.disruption.quiet_period());
     let Next { step, look } = lifecycle::next(&claim, read.as_ref(), quiet, Timestamp::now());
-    if let Some(recall) = interruption::recalled(&claim).filter(|_| !matches!(step, Step::Leave | Step::End)) {
+    // guarded first: else it would be gone before its node is drained and its instance ended
+    let recalled = interruption::recalled(&claim).filter(|_| !matches!(step, Step::Leave | Step::End | Step::Guard));
+    if let Some(recall) = recalled {
         return interruption::replace(&claim, recall, &context).await;
     }
     let claim = match step {
@@ -416,6 +418,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_claim_that_is_called_back_is_guarded_before_it_goes() {
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let server = Server::of([json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": { "name": "c", "uid": "c", "annotations": { (labels::INTERRUPTED_AT): "2026-01-01T00:00:00Z" } },
+            "spec": { "requirements": [], "nodeClassRef": class },
+        })]);
+        let context = server.context().await;
+        let claim = context.stores.claim("c").expect("a claim");
+        reconcile(claim, context.clone()).await.expect("answers");
+        assert_eq!(server.asked("DELETE nodeclaims/c"), 0, "nothing would hold it until its instance is gone");
+        assert_eq!(server.get("nodeclaims/c")["metadata"]["finalizers"], json!([labels::TERMINATION_FINALIZER]));
+    }
+
+    #[tokio::test]
     async fn a_claim_that_is_deleted_twice_is_counted_once() {
         let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
         let server = Server::of([json!({
@@ -442,5 +459,60 @@ mod tests {
             termination_mode(&NodeClaim::new("a", spec))
         };
         assert_eq!([mode(None), mode(Some("0s")), mode(Some("1h"))], ["graceful", "forceful", "eventual"]);
+    }
+
+    /// A class is compared in the version that its claims were stamped with, so that an upgrade of karp drifts none of them.
+    #[test]
+    fn a_class_is_hashed_as_the_claim_was_stamped() {
+        let mut class = Ec2NodeClass::new("default", Default::default());
+        class.spec.kubelet = serde_json::from_value(json!({ "maxPods": 50 })).expect("settings");
+        let used = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let template = json!({ "spec": { "requirements": [], "nodeClassRef": used } });
+        let pool = json!({ "metadata": { "name": "p" }, "spec": { "template": template } });
+        let pool: NodePool = serde_json::from_value(pool).expect("a pool");
+        let pool = Pool::from_kube(&pool).expect("readable");
+        let stamped = |class: &Ec2NodeClass, text: &str, version: NodeClassVersion| {
+            BTreeMap::from([
+                (labels::EC2_NODE_CLASS_HASH.to_owned(), hash::node_class(&class.spec, version, "")),
+                (labels::EC2_NODE_CLASS_HASH_VERSION.to_owned(), text.to_owned()),
+            ])
+        };
+        let claim = |annotations: BTreeMap<String, String>| {
+            let mut claim = NodeClaim::new("c", NodeClaimSpec::default());
+            claim.metadata.annotations = Some(annotations);
+            claim
+        };
+        let drift = |claim: &NodeClaim, class: &Ec2NodeClass| {
+            let (none, now) = (BTreeMap::new(), Timestamp::UNIX_EPOCH);
+            lifecycle::drift(claim, &pool, &none, &class_stamp(claim, class, ""), None, now)
+        };
+        let mut other = class.clone();
+        other.spec.user_data = Some("#!/bin/sh".to_owned());
+        let mut hashes = Vec::new();
+        for (text, version) in [("v5", NodeClassVersion::V5), ("v6", NodeClassVersion::V6)] {
+            let made = claim(stamped(&class, text, version));
+            assert_eq!(class_stamp(&made, &class, ""), stamped(&class, text, version));
+            assert_eq!((drift(&made, &class), drift(&made, &other)), (None, Some(Drift::NodeClass)), "{text}");
+            hashes.push(hash::node_class(&class.spec, version, ""));
+        }
+        assert_ne!(hashes[0], hashes[1]);
+        let unknown = claim(stamped(&class, "v4", NodeClassVersion::V5));
+        assert_eq!((class_stamp(&unknown, &class, ""), drift(&unknown, &other)), (BTreeMap::new(), None));
+        assert_eq!(class_stamp(&claim(BTreeMap::new()), &class, ""), BTreeMap::new());
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_not_what_was_promised_is_told_of() {
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let server = Server::of([json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "c", "uid": "c" },
+            "spec": { "requirements": [], "nodeClassRef": class },
+        })]);
+        let context = server.context().await;
+        let claim = context.stores.claim("c").expect("a claim");
+        let why = "expected 8 of resource cpu, but found 4";
+        let found = Live { consolidatable: false, inconsistency: Some(why.to_owned()) };
+        live(&claim, &context, &found).await.expect("answers");
+        assert_eq!(server.told("FailedConsistencyCheck", "c").await, why);
     }
 }

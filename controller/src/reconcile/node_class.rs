@@ -11,7 +11,7 @@ use karp_domain::api::{Ec2NodeClass, Ec2NodeClassStatus, labels};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::driver::{AT_ONCE, Driver};
@@ -46,11 +46,16 @@ async fn reconcile(class: Arc<Ec2NodeClass>, context: Arc<Context>) -> Result<Ac
         return finalize(&class, &context).await;
     }
     let mut class = effect::add_finalizer(&context.client, &*class, labels::AWS_TERMINATION_FINALIZER).await?;
-    let hashes = hash_annotations(&class, &context.ca_bundle);
-    if hashes.iter().any(|(key, value)| class.annotations().get(key) != Some(value)) {
-        class = effect::write_metadata(&context.client, &class, json!({ "annotations": hashes })).await?;
+    let mut annotations = hash_annotations(&class, &context.ca_bundle);
+    annotations.extend(context.cloud.marks(&class));
+    if annotations.iter().any(|(key, value)| class.annotations().get(key) != Some(value)) {
+        class = effect::write_metadata(&context.client, &class, json!({ "annotations": annotations })).await?;
     }
     let resolved = context.cloud.resolve(&class).await?;
+    let outdated = without(&class, &resolved.outdated);
+    if !outdated.is_empty() {
+        class = effect::write_metadata(&context.client, &class, json!({ "annotations": outdated })).await?;
+    }
     let interval = context.options.subnet_refresh_interval;
     let again = resolved.look_again.map_or(interval, |soon| soon.min(interval));
     let status = status(&class, resolved, Timestamp::now());
@@ -65,6 +70,12 @@ async fn reconcile(class: Arc<Ec2NodeClass>, context: Arc<Context>) -> Result<Ac
         effect::write_status(&context.client, &class, &patch).await?;
     }
     Ok(Action::requeue(again))
+}
+
+/// Returns the patch that takes annotations away, of those that a class has.
+fn without(class: &Ec2NodeClass, outdated: &[&'static str]) -> BTreeMap<&'static str, Value> {
+    let known = outdated.iter().filter(|key| class.annotations().contains_key(**key));
+    known.map(|key| (*key, Value::Null)).collect()
 }
 
 /// Makes the status from what was found; a condition that no problem names holds.
@@ -145,6 +156,7 @@ pub fn hash_annotations(class: &Ec2NodeClass, ca_bundle: &str) -> BTreeMap<Strin
 mod tests {
     use karp_domain::api::{Ec2NodeClassSpec, SubnetSelectorTerm};
 
+    use super::super::testing::Server;
     use super::*;
     use crate::cloud::Problem;
 
@@ -160,6 +172,14 @@ mod tests {
         assert_eq!(hash_annotations(&other, ""), before);
         other.spec.user_data = Some("#!/bin/sh".into());
         assert_ne!(hash_annotations(&other, ""), before);
+    }
+
+    #[test]
+    fn only_annotations_that_are_there_are_taken_away() {
+        let mut class = class();
+        assert!(without(&class, &["a"]).is_empty(), "nothing is written");
+        class.metadata.annotations = Some([("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())].into());
+        assert_eq!(json!(without(&class, &["a", "c"])), json!({ "a": null }));
     }
 
     #[test]
@@ -188,5 +208,21 @@ mod tests {
         healed.status = Some(status);
         let status = super::status(&healed, Resolved::default(), Timestamp::UNIX_EPOCH);
         assert!(conditions::is_true(&status.conditions, conditions::READY));
+    }
+
+    #[tokio::test]
+    async fn a_class_that_is_used_tells_what_it_waits_for() {
+        let used = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let claim = |name: &str| {
+            json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": name, "uid": name },
+                "spec": { "requirements": [], "nodeClassRef": used },
+            })
+        };
+        let server = Server::of([claim("a")]);
+        let context = server.context().await;
+        assert_eq!(finalize(&class(), &context).await.expect("answers"), Action::requeue(WAITING));
+        let note = server.told("WaitingOnNodeClaimTermination", "default").await;
+        assert_eq!(note, "Waiting on NodeClaim termination for a");
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use jiff::Timestamp;
-use karp_domain::api::NodeClaim;
+use jiff::{SignedDuration, Timestamp};
+use karp_domain::api::{NodeClaim, conditions};
 use karp_domain::cluster::{Owner, Phase, Pod, PodKey};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -28,6 +28,8 @@ const UNHURRIED: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 16;
 /// How often waiting stamps are looked at.
 const TICK: Duration = Duration::from_secs(1);
+/// A pod starts on its node by so much later than it was bound, which its claim tells.
+const STARTS: SignedDuration = SignedDuration::from_secs(5);
 
 /// Stamps claims until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
@@ -40,6 +42,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let note = |stamps: &mut Stamps, node: Arc<str>, at: Timestamp| {
         stamps.note(node, at, Instant::now(), |node| pause(&context, node));
     };
+    missed(&context, Timestamp::now()).into_iter().for_each(|(node, at)| note(&mut stamps, node, at));
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -97,6 +100,32 @@ pub async fn measure(context: Arc<Context>, stop: CancellationToken) {
             Err(RecvError::Closed) => return,
         }
     }
+}
+
+/// Returns the nodes to which pods came while nobody stamped their claims, as between two leaders, and when. Nobody knows what left them.
+fn missed(context: &Context, now: Timestamp) -> Vec<(Arc<str>, Timestamp)> {
+    let mut came: HashMap<Arc<str>, Timestamp> = HashMap::new();
+    let stays = |pod: &Pod| pod.owner != Owner::DaemonSet && pod.phase != Phase::Terminal;
+    for pod in context.stores.pods.all().into_iter().filter(|pod| stays(pod)) {
+        let Some(node) = pod.node.clone() else { continue };
+        // one that has not started was bound a moment ago
+        let at = pod.started.map_or(now, |started| started.min(now));
+        let last = came.entry(node).or_insert(at);
+        *last = at.max(*last);
+    }
+    let claims = context.stores.claims.state();
+    let unstamped = claims.iter().filter(|claim| claim.spec.node_class_ref.is_ours()).filter_map(|claim| {
+        let (node, at) = came.get_key_value(claim.status.as_ref()?.node_name.as_deref()?)?;
+        (!tells(claim, *at) && pause(context, node) == QUIET).then(|| (node.clone(), *at))
+    });
+    unstamped.collect()
+}
+
+/// Says whether a claim tells of a pod that started on its node, or need not: a node that is not initialized is left alone anyway.
+fn tells(claim: &NodeClaim, started: Timestamp) -> bool {
+    let Some(initialized) = node_claim::since(claim, conditions::INITIALIZED) else { return true };
+    let last = claim.status.as_ref().and_then(|status| status.last_pod_event_time);
+    started.duration_since(last.map_or(initialized, |last| last.max(initialized))) <= STARTS
 }
 
 /// Returns the claim of a node.
@@ -208,6 +237,8 @@ impl Stamps {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::super::testing::{Server, status};
     use super::*;
 
@@ -273,6 +304,64 @@ mod tests {
         let told: Timestamp = told.and_then(|told| told.parse().ok()).expect("a time");
         let late = told.duration_since(began).as_secs();
         assert!((-1..=2).contains(&late), "it tells when the pod came, not when it was written: {late} s");
+    }
+
+    /// An API server with the node and its claim, whose last event was at noon, and pods on it.
+    fn with_pods(pods: impl IntoIterator<Item = Value>) -> Server {
+        let server = server();
+        let mut claim = server.get("nodeclaims/c");
+        let initialized =
+            json!({ "type": "Initialized", "status": "True", "lastTransitionTime": "2026-01-01T11:00:00Z" });
+        claim["status"]["nodeName"] = json!("n");
+        claim["status"]["conditions"] = json!([initialized]);
+        claim["status"]["lastPodEventTime"] = json!("2026-01-01T12:00:00Z");
+        server.put(claim);
+        pods.into_iter().for_each(|pod| server.put(pod));
+        server
+    }
+
+    fn started(name: &str, at: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "default", "uid": name },
+            "spec": { "nodeName": "n", "containers": [{ "name": "c" }] },
+            "status": { "phase": "Running", "startTime": at },
+        })
+    }
+
+    #[tokio::test]
+    async fn pods_that_came_while_nobody_stamped_claims_are_told_of() {
+        let at = |text: &str| text.parse::<Timestamp>().expect("a time");
+        let now = at("2026-01-01T13:00:00Z");
+        let of = async |pods: Vec<Value>| missed(with_pods(pods).context().await.as_ref(), now);
+        let (before, later) = (started("before", "2026-01-01T12:00:03Z"), started("later", "2026-01-01T12:30:00Z"));
+        assert!(of(vec![before.clone()]).await.is_empty(), "it was bound at noon");
+        assert_eq!(of(vec![before, later.clone()]).await, [("n".into(), at("2026-01-01T12:30:00Z"))]);
+        let mut bound = later.clone();
+        bound["status"] = json!({ "phase": "Pending" });
+        assert_eq!(of(vec![bound]).await, [("n".into(), now)], "it was bound a moment ago");
+        let (mut daemons, mut ended) = (later.clone(), later);
+        let owner =
+            json!({ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true });
+        daemons["metadata"]["ownerReferences"] = json!([owner]);
+        ended["status"]["phase"] = json!("Succeeded");
+        assert!(of(vec![daemons]).await.is_empty() && of(vec![ended]).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_claim_is_stamped_when_somebody_begins_to() {
+        let server = with_pods([started("later", "2026-01-01T12:30:00Z")]);
+        let context = server.context().await;
+        let stop = CancellationToken::new();
+        let test = async {
+            let limit = Instant::now() + 3 * QUIET;
+            while server.asked(PATCH) == 0 {
+                assert!(Instant::now() < limit, "it is not written");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            stop.cancel();
+        };
+        tokio::join!(run(context.clone(), stop.clone()), test);
+        assert_eq!(server.get("nodeclaims/c")["status"]["lastPodEventTime"], json!("2026-01-01T12:30:00Z"));
     }
 
     #[test]

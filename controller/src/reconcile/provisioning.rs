@@ -10,6 +10,7 @@ use karp_domain::api::{NodeClaim, labels};
 use karp_domain::batch::{Batcher, Window};
 use karp_domain::cluster::{Pod, PodKey, Snapshot};
 use karp_domain::scheduling::{InFlightNode, LastPlan, Solution, Target, barren, solve};
+use kube::Api;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
@@ -227,9 +228,19 @@ async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Creatio
     let now = Timestamp::now();
     let mut assumed = claim.clone();
     assumed.metadata.creation_timestamp = Some(Time(now));
+    let taken = context.stores.claim(&name).is_some();
     match effect::apply(&context.client, &Effect::CreateNodeClaim(Box::new(claim))).await {
         Ok(Outcome::Done) => context.assumed().created(&assumed, now),
-        Ok(Outcome::Nothing) => return Creation::Refused,
+        Ok(Outcome::Nothing) if taken => return Creation::Refused,
+        Ok(Outcome::Nothing) => match is_made(context, &assumed.metadata).await {
+            Ok(true) => context.assumed().created(&assumed, now),
+            Ok(false) => return Creation::Refused,
+            Err(error) => {
+                tracing::error!(NodeClaim.name = %name, %error, "asking for a nodeclaim that may have been created");
+                context.assumed().created(&assumed, now);
+                return Creation::Doubtful(name);
+            }
+        },
         Err(error) => {
             tracing::error!(NodePool.name = %node.pool, %error, "creating nodeclaim");
             if effect::may_be_done(&error) {
@@ -251,6 +262,26 @@ async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Creatio
         "created nodeclaim"
     );
     Creation::Done(name)
+}
+
+/// Says whether a claim of a name that nobody had is the one that was to be made: a request whose answer was lost on its way is made again, and what
+/// the first one made is in the way of the second.
+async fn is_made(context: &Context, wanted: &ObjectMeta) -> kube::Result<bool> {
+    let claims = Api::<NodeClaim>::all(context.client.clone());
+    let found = claims.get_metadata_opt(wanted.name.as_deref().unwrap_or_default()).await?;
+    Ok(found.is_some_and(|found| is_same(wanted, &found.metadata)))
+}
+
+/// Says whether an object is the one that was asked for, whatever was written on it since.
+fn is_same(wanted: &ObjectMeta, found: &ObjectMeta) -> bool {
+    let has = |found: &Option<BTreeMap<String, String>>, wanted: &Option<BTreeMap<String, String>>| {
+        let own = |key: &String| found.as_ref().and_then(|found| found.get(key));
+        wanted.iter().flatten().all(|(key, value)| own(key) == Some(value))
+    };
+    found.deletion_timestamp.is_none()
+        && found.owner_references == wanted.owner_references
+        && has(&found.labels, &wanted.labels)
+        && has(&found.annotations, &wanted.annotations)
 }
 
 /// The same for who goes on with the claim: waits until the watch has seen it.
@@ -360,9 +391,41 @@ pub fn listing<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> Stri
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
+    use super::super::testing::Server;
     use super::*;
+
+    #[tokio::test]
+    async fn a_claim_that_was_made_though_nobody_heard_so_is_known_again() {
+        let claim = |change: &dyn Fn(&mut Value)| {
+            let mut metadata = json!({
+                "name": "c", "labels": { "a": "1" }, "annotations": { "b": "2" },
+                "ownerReferences": [{ "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "p", "uid": "u" }],
+            });
+            change(&mut metadata);
+            let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+            let spec = json!({ "requirements": [], "nodeClassRef": class });
+            json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": metadata, "spec": spec })
+        };
+        let wanted: NodeClaim = serde_json::from_value(claim(&|_| {})).expect("a claim");
+        let server = Server::default();
+        let context = server.context().await;
+        let is_made = async || is_made(&context, &wanted.metadata).await.expect("an answer");
+        assert!(!is_made().await, "there is none");
+        server.put(claim(&|made| made["labels"]["zone"] = json!("us-east-1a")));
+        assert!(is_made().await, "it has got a label since");
+        let others: [&dyn Fn(&mut Value); 4] = [
+            &|other| other["labels"]["a"] = json!("2"),
+            &|other| other["annotations"] = json!({}),
+            &|other| other["ownerReferences"][0]["uid"] = json!("another"),
+            &|other| other["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
+        ];
+        for other in others {
+            server.put(claim(other));
+            assert!(!is_made().await, "{}", server.get("nodeclaims/c"));
+        }
+    }
 
     #[test]
     fn long_lists_are_counted() {

@@ -191,3 +191,30 @@ pub async fn initialize(
 pub fn node(claim: &NodeClaim, context: &Context) -> Option<Arc<Node>> {
     node_claim::provider_id(claim).and_then(|id| context.stores.node_of(id))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Server;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_node_that_pods_were_not_kept_off_is_told_of() {
+        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+        let server = Server::of([
+            json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "c", "uid": "c" },
+                "spec": { "requirements": [], "nodeClassRef": class },
+            }),
+            json!({ "kind": "Node", "metadata": { "name": "n", "uid": "n" } }),
+        ]);
+        let context = server.context().await;
+        let (claim, node) = (context.stores.claim("c").expect("a claim"), context.stores.node("n").expect("a node"));
+        refuse(&claim, Some(&node), &context, "it lacks a taint").await.expect("answers");
+        assert_eq!(server.told("UnregisteredTaintMissing", "n").await, "it lacks a taint");
+        let claim = server.get("nodeclaims/c");
+        let told = claim["status"]["conditions"].as_array().expect("conditions");
+        let registered = told.iter().find(|one| one["type"] == "Registered").expect("the condition");
+        assert_eq!(registered["status"], "Unknown");
+        assert_eq!(registered["reason"], "UnregisteredTaintMissing");
+    }
+}

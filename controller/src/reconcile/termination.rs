@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::batch::{Seat, seat};
 use super::driver::{AT_ONCE, Driver};
-use super::{Context, Error, node_claim, protection, registration};
+use super::{Context, Error, doubt, node_claim, protection, registration};
 use crate::effect::{self, Eviction};
 use crate::observe::{Change, Volumes};
 use crate::ops::events::Reason;
@@ -451,6 +451,11 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
         }
         None => Vec::new(),
     };
+    if instances.is_empty()
+        && let Some(pause) = doubt::look_again(claim, context).await?
+    {
+        return Ok(Action::requeue(pause));
+    }
     let launched = lifecycle::since(claim, conditions::LAUNCHED);
     let mut gone = true;
     let mut told = None;

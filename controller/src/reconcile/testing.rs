@@ -125,6 +125,7 @@ impl Server {
             provision: Default::default(),
             replan: Default::default(),
             rests: Default::default(),
+            settled: Default::default(),
             batches: Default::default(),
             disrupt: Default::default(),
             plans: Default::default(),

@@ -453,6 +453,12 @@ async fn the_tool_asks_a_live_cluster() {
     let answer: Value = serde_json::from_str(&text).expect("an answer");
     let refused = answer["unschedulable"].as_array().expect("a list");
     assert!(code == 2 && refused.iter().any(|one| one["pod"] == json!(key)), "{code}: {text}");
+    let (code, text) = karp(&["simulate", "--disrupt", "-f", path, "-o", "json"]);
+    let answer: Value = serde_json::from_str(&text).expect("an answer");
+    let mut kept = answer["kept"].as_array().expect("a list").iter();
+    let stays =
+        |kept: &Value| kept["node"] == json!(node) && kept["reason"].as_str().is_some_and(|why| !why.is_empty());
+    assert!(code == 0 && kept.any(stays), "a pool that never consolidates keeps its node, {code}: {text}");
     let packed = std::fs::read(&file).expect("the snapshot");
     std::fs::remove_file(&file).expect("the snapshot goes");
     let mut text = String::new();

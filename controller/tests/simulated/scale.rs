@@ -39,6 +39,8 @@ const PROBE_LIMIT: Duration = Duration::from_millis(100);
 const MEMORY_LIMITS: (u64, u64) = (150, 250);
 /// All run within so many times of what kube-scheduler and kwok take alone: what Karpenter takes. The aim of 1.3 is not met (decision 0012).
 const OUT_LIMIT: f64 = 2.7;
+/// The nodes of the second step are left within this time: what Karpenter takes. The aim of 60 s is met by some runs only (docs/figures.md).
+const IN_LIMIT: Duration = Duration::from_secs(91);
 /// Requests in flight at once where the test makes or ends many objects.
 const WRITERS: usize = 16;
 
@@ -357,6 +359,7 @@ async fn thousands_of_pods_come_and_go() {
     let (_, most) = stand.memory();
     assert!(nodes <= OUT.1 && most <= MEMORY_LIMITS.0, "{nodes} nodes, {most} MiB");
     assert!(shares.0 < OUT_LIMIT, "{:.2} of alone", shares.0);
+    assert!(back < IN_LIMIT, "{} pods left after {back:.1?}", IN.0);
 
     stand.scale(0).await;
     stand.until_nodes(0).await;

@@ -23,7 +23,7 @@ COLUMNS = (
     "name arch vcpu memory_mib enis ipv4_per_eni network_cards efa gpus gpu_name gpu_maker gpu_mib "
     "accelerators accelerator_name accelerator_maker neuron_cores nvme_gb hypervisor metal clock_mhz maker "
     "ebs_mbps network_mbps encrypted on_demand spot branch_enis further_enis enclaves nested_vms "
-    "ebs_attachments attachments_shared cluster_groups"
+    "ebs_attachments attachments_shared cluster_groups efa_cards"
 ).split()
 
 
@@ -47,6 +47,17 @@ def network_mbps(cards, performance):
     if "Gigabit" not in performance:
         return 0
     return round(sum(c.get("BaselineBandwidthInGbps", 0) for c in cards.values()) * 1000)
+
+
+def ranges(numbers):
+    """Writes ascending numbers as 0-3,7; a dash for none."""
+    runs = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs) or "-"
 
 
 def ebs_mbps(ebs):
@@ -104,6 +115,7 @@ def row(t, branches):
         t["EbsInfo"].get("MaximumEbsAttachments", 0),
         flag(t["EbsInfo"].get("AttachmentLimitType") != "dedicated"),
         flag("cluster" in t.get("PlacementGroupInfo", {}).get("SupportedStrategies", [])),
+        ranges(sorted(index for index, c in cards.items() if "efa" in c.get("InterfaceTypes", []))),
     ]
 
 

@@ -98,6 +98,7 @@ fn read(info: &ec2::InstanceTypeInfo) -> Option<InstanceFacts> {
         network_cards: u32::try_from(cards.len()).unwrap_or(u32::MAX),
         efa: unsigned(network.efa_info.as_ref().and_then(|efa| efa.maximum_efa_interfaces)),
         further_enis: unsigned(further.min()),
+        efa_cards: efa_cards(network),
         enclaves: info.nitro_enclaves_support == Some(ec2::NitroEnclavesSupport::Supported),
         nested_vms: processor
             .supported_features()
@@ -132,6 +133,15 @@ fn arch(supported: &[ec2::ArchitectureType]) -> Option<Arch> {
     } else {
         None
     }
+}
+
+/// The network cards that take EFA interfaces, where EC2 tells.
+fn efa_cards(network: &ec2::NetworkInfo) -> Vec<u32> {
+    let takes = |card: &&ec2::NetworkCardInfo| card.interface_types().contains(&ec2::NetworkCardInterfaceType::Efa);
+    let indices = network.network_cards().iter().filter(takes).filter_map(|card| card.network_card_index);
+    let mut indices: Vec<u32> = indices.filter_map(|index| u32::try_from(index).ok()).collect();
+    indices.sort_unstable();
+    indices
 }
 
 fn gpu(info: &ec2::InstanceTypeInfo) -> Option<Gpu> {
@@ -250,15 +260,15 @@ mod tests {
                 .network_card_index(index)
                 .maximum_network_interfaces(most)
                 .baseline_bandwidth_in_gbps(gigabits)
-                .build()
+                .interface_types(ec2::NetworkCardInterfaceType::Interface)
         };
         let network = ec2::NetworkInfo::builder()
             .network_performance("Up to 25 Gigabit")
             .maximum_network_interfaces(12)
             .ipv4_addresses_per_interface(30)
             .default_network_card_index(1)
-            .network_cards(card(0, 4, 5.0))
-            .network_cards(card(1, 8, 7.5))
+            .network_cards(card(0, 4, 5.0).build())
+            .network_cards(card(1, 8, 7.5).interface_types(ec2::NetworkCardInterfaceType::Efa).build())
             .efa_info(ec2::EfaInfo::builder().maximum_efa_interfaces(2).build())
             .encryption_in_transit_supported(true);
         let ebs = ec2::EbsInfo::builder()
@@ -301,6 +311,7 @@ mod tests {
             network_cards: 2,
             efa: 2,
             further_enis: 4,
+            efa_cards: vec![1],
             enclaves: true,
             nested_vms: false,
             ebs_attachments: 32,

@@ -8,6 +8,8 @@ use crate::catalogue::{CapacityType, Price};
 const WHOLE: u64 = 1_000_000;
 /// The largest multiplier: no currency's unit is worth so little (a dollar was some 100,000 Lebanese pounds in 2025).
 const MAX_MULTIPLIER: f64 = 1e6;
+/// Prices stay below this ([`Price::from_dollars`]).
+const MOST_DOLLARS: f64 = 1e9;
 
 /// Says how published prices become the account's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,7 +111,7 @@ impl WrittenRule {
             }
             (None, Some(price)) => {
                 let field = format!("rules[{index}].pricePerHour");
-                let range = || Error::Range { field, value: price, from: 0.0, to: 1e12 };
+                let range = || Error::Range { field, value: price, from: 0.0, to: MOST_DOLLARS };
                 Effect::Price(Price::from_dollars(price).ok_or_else(range)?)
             }
             _ => return Err(Error::Effect(index)),
@@ -215,6 +217,7 @@ rules:
             ("rules: [{discountPercent: 1, pricePerHour: 2}]", "rules[0]"),
             ("rules: [{discountPercent: 101}]", "rules[0].discountPercent"),
             ("rules: [{pricePerHour: -1}]", "rules[0].pricePerHour"),
+            ("rules: [{pricePerHour: 2000000000}]", "2000000000 is not from 0 to 1000000000"),
             ("rules: [{discount: 1}]", "discount"),
             ("rules: [{capacityTypes: [cheap], discountPercent: 1}]", "cheap"),
         ] {

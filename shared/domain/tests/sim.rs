@@ -508,6 +508,23 @@ fn nodes_end_by_their_deadline_whatever_holds_their_pods() {
     }
 }
 
+/// Users change a pool's template while claims of it are made: what a node was planned by tells whether it drifted, and none does that is as its
+/// pool asks for.
+#[test]
+fn templates_that_change_under_way_are_told_from_those_that_nodes_were_planned_by() {
+    let mut edits = 0;
+    for seed in 0..4 {
+        let faults = Faults {
+            edits_permille: 60,
+            scales_permille: 4,
+            watch_lag_seconds: if seed % 2 == 0 { 0 } else { 4 },
+            ..Faults::default()
+        };
+        edits += play(seed, 60, faults, &[budget()]).edits;
+    }
+    assert!(edits > 3, "{edits}");
+}
+
 /// Nodes that come of age are replaced, at once or, where their pool gives grace, when budgets let them: with their replacements first.
 #[test]
 fn nodes_come_of_age() {

@@ -56,7 +56,7 @@ impl Source {
             [] => {
                 let mut objects = self.cluster.objects()?;
                 live::heeded(&mut objects);
-                self.world.question(objects)?
+                self.world.of_cluster(objects)?
             }
             files => self.world.of_files(files)?,
         })

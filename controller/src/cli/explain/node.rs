@@ -9,7 +9,8 @@ use karp_domain::disruption::{Candidate, Command, DisruptionPlan, KeepReason, Ve
 use serde::Serialize;
 
 use super::drain::Draining;
-use crate::cli::simulate::disruption::{Done, NOT_OURS, is_estimated};
+use crate::cli::estimates::Estimates;
+use crate::cli::simulate::disruption::{Done, NOT_OURS};
 use crate::cli::text::{BOLD, DIM, counted, written};
 use crate::cli::world::Attached;
 use crate::ops::kept::word;
@@ -28,7 +29,7 @@ pub struct NodeReport {
     /// Pods that would have to run elsewhere if it went.
     pods: usize,
     outcome: Outcome,
-    /// Some prices are estimates; left out when none is.
+    /// The price is an estimate; left out when it is not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     estimated: bool,
 }
@@ -63,7 +64,7 @@ impl NodeReport {
         attached: impl Fn(&str) -> Vec<Attached>,
     ) -> Option<Self> {
         let named = |candidate: &Candidate| candidate.node.as_deref() == Some(name) || &*candidate.claim == name;
-        let estimated = is_estimated(snapshot);
+        let guessed = Estimates::of(snapshot);
         let Some((candidate, verdict)) = plan.verdicts.iter().find(|(candidate, _)| named(candidate)) else {
             let node = snapshot.nodes.iter().find(|node| &*node.name == name)?;
             return Some(NodeReport {
@@ -73,10 +74,10 @@ impl NodeReport {
                 price_per_hour: None,
                 pods: pods_on(snapshot, &node.name),
                 outcome: Outcome::Kept { reason: NOT_OURS.to_owned(), code: None, after: None },
-                estimated,
+                estimated: false,
             });
         };
-        let done = |command: &Command| Done::new(snapshot, command, command.evictions(snapshot));
+        let done = |command: &Command| Done::new(snapshot, command, command.evictions(snapshot), &guessed);
         let own = plan.commands.iter().find(|command| command.candidates.contains(candidate));
         let outcome = match (Draining::of(snapshot, candidate, attached), verdict, own) {
             (Some(draining), ..) => Outcome::Draining(draining),
@@ -97,7 +98,7 @@ impl NodeReport {
             price_per_hour: candidate.price.map(|price| price.dollars()),
             pods: candidate.node.as_ref().map_or(0, |node| pods_on(snapshot, node)),
             outcome,
-            estimated,
+            estimated: guessed.has(&candidate.claim),
         })
     }
 
@@ -137,13 +138,61 @@ fn write_command(out: &mut String, word: &str, command: &Done) -> fmt::Result {
             1 => " or one more type".to_owned(),
             more => format!(" or {more} more types"),
         };
-        writeln!(out, "    replaced by {kinds}{more} at ${:.4} an hour", node.price)?;
+        let bought = node.capacity_type.as_ref().map(|kind| format!("{kind} ")).unwrap_or_default();
+        let mark = if node.estimated { "~" } else { "" };
+        writeln!(out, "    replaced by {bought}{kinds}{more} at {mark}${:.4} an hour", node.price)?;
     }
-    let saved = command.savings_per_hour;
-    writeln!(out, "    saves ${saved:.4} an hour, {} to move", counted(command.evictions, "pod"))
+    let (saved, mark) = (command.savings_per_hour, if command.estimated { "~" } else { "" });
+    let moved = counted(command.evictions, "pod");
+    // what is shown with four digits
+    if saved <= -0.000_05 {
+        writeln!(out, "    costs {mark}${:.4} more an hour, {moved} to move", -saved)
+    } else {
+        writeln!(out, "    saves {mark}${:.4} an hour, {moved} to move", saved.max(0.0))
+    }
 }
 
 fn pods_on(snapshot: &Snapshot, node: &str) -> usize {
     let on_it = snapshot.pods.iter().filter(|pod| pod.node.as_deref() == Some(node));
     on_it.filter(|pod| pod.is_reschedulable() && !snapshot.is_virtual(&pod.key)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::simulate::disruption::Replacement;
+
+    fn told(savings_per_hour: f64, estimated: bool) -> String {
+        let replacement = Replacement {
+            instance_types: vec!["m7i.large".into(), "m7a.large".into()],
+            capacity_type: Some("on-demand".to_owned()),
+            zone: None,
+            price: 0.1008,
+            estimated,
+        };
+        let command = Done {
+            method: "drift",
+            reason: "Drifted",
+            candidates: vec!["n1".into()],
+            replacements: vec![replacement],
+            savings_per_hour,
+            evictions: 1,
+            estimated,
+        };
+        written(|out| write_command(out, "by", &command))
+    }
+
+    #[test]
+    fn a_dearer_replacement_costs_and_guesses_are_marked() {
+        let lines = |told: String| told.lines().skip(1).map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            lines(told(-0.05, true)),
+            [
+                "replaced by on-demand m7i.large, m7a.large at ~$0.1008 an hour",
+                "costs ~$0.0500 more an hour, 1 pod to move"
+            ]
+        );
+        assert_eq!(lines(told(0.05, false))[1], "saves $0.0500 an hour, 1 pod to move");
+        assert_eq!(lines(told(-1e-17, false))[1], "saves $0.0000 an hour, 1 pod to move");
+    }
 }

@@ -9,7 +9,7 @@ mod objects;
 mod report;
 mod workloads;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -30,7 +30,7 @@ pub struct Options {
     files: Vec<PathBuf>,
     #[command(flatten)]
     cluster: Cluster,
-    /// File to write the HCL to; standard output without it.
+    /// File to write the HCL to; standard output without it, or with -.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
     /// The EKS cluster for the provider block; without it the one that Karpenter's Deployment names, or else a variable.
@@ -66,22 +66,29 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         return Err(BadInput(conversion.refused).into());
     }
     let findings = workloads::find(&manifests);
-    if conversion.items.is_empty() && findings.is_empty() {
-        let kinds = "NodePool, EC2NodeClass, NodeOverlay, Provisioner or AWSNodeTemplate";
-        anyhow::bail!("there is no {kinds}, and no workload uses an old key: nothing to migrate");
-    }
     let installed = installed::find(&manifests);
+    let told = report::tell(&conversion, &findings, installed.as_ref());
+    if conversion.items.is_empty() && findings.is_empty() {
+        // what was passed over may be all that there is
+        anstream::eprint!("{told}");
+        let kinds = "NodePool, EC2NodeClass, NodeOverlay, Provisioner or AWSNodeTemplate";
+        anyhow::bail!("there is no {kinds} for karp, and no workload uses an old key: nothing to migrate");
+    }
     let named = installed.as_ref().and_then(|installed| installed.cluster.as_deref());
     let hcl = document::write(&conversion.items, options.cluster_name.as_deref().or(named));
-    if let Some(path) = &options.output {
+    let output = options.output.as_deref().filter(|path| *path != Path::new("-"));
+    if let Some(path) = output {
         std::fs::write(path, &hcl).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
     }
-    let shown = match (options.patch, &options.output) {
+    let shown = match (options.patch, output) {
         (true, _) => report::patches(&findings),
         (false, None) => hcl,
         (false, Some(_)) => String::new(),
     };
-    anstream::eprint!("{}", report::tell(&conversion, &findings, installed.as_ref()));
+    anstream::eprint!("{told}");
+    if options.patch && output.is_none() && !conversion.items.is_empty() {
+        anstream::eprintln!("note: no HCL is written: --patch takes its place on standard output; -o FILE writes it");
+    }
     to_stdout(|out| out.write_all(shown.as_bytes()))?;
     Ok(if conversion.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL_CONVERTED) })
 }

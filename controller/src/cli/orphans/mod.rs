@@ -112,7 +112,7 @@ fn listed<K: Resource<DynamicType = ()>>(listed: kube::Result<Vec<K>>) -> anyhow
     listed.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 404 => anyhow::anyhow!(
             "the cluster does not know {kind}, so nothing is known of orphans: choose its --context, or install karp's definitions \
-             (karp crds | kubectl apply -f -)"
+             (karp crds | kubectl apply --server-side -f -)"
         ),
         error => anyhow::anyhow!("{kind} cannot be listed, so nothing is known of orphans: {error}"),
     })

@@ -81,9 +81,12 @@ pub fn takes_prefixes(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, kind: &In
     wanted && !cluster.is_ipv6() && hypervisor.is_none_or(|name| &**name != "xen")
 }
 
-/// Returns what the network interfaces of a node have. `efa` is for how many EFA interfaces its pods ask, one on each card; interfaces
-/// that the class lists itself are all that a node gets.
-pub fn interface(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, prefixes: bool, efa: i32) -> Interface {
+/// The network card of a node's first interface, and its place on the card.
+const FIRST: (u32, u32) = (0, 0);
+
+/// Returns what the network interfaces of a node have. `efa` is where EFA interfaces go, if its pods ask for any; interfaces that the
+/// class lists itself are all that a node gets.
+pub fn interface(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, prefixes: bool, efa: &[(u32, u32)]) -> Interface {
     let tracking = spec.connection_tracking.as_ref().map(|tracking| ConnectionTracking {
         tcp_established: tracking.tcp_established_timeout,
         udp_stream: tracking.udp_stream_timeout,
@@ -98,13 +101,17 @@ pub fn interface(spec: &Ec2NodeClassSpec, cluster: &ClusterFacts, prefixes: bool
             InterfaceType::EfaOnly => InterfaceKind::EfaOnly,
         },
     });
-    let efa = if spec.network_interfaces.is_empty() { efa } else { 0 };
-    let further = (1..efa).map(|card| MoreInterface { card, device: 1, kind: InterfaceKind::Efa });
+    let efa = if spec.network_interfaces.is_empty() { efa } else { &[] };
+    let further = efa.iter().filter(|place| **place != FIRST).map(|(card, device)| MoreInterface {
+        card: *card as i32,
+        device: *device as i32,
+        kind: InterfaceKind::Efa,
+    });
     Interface {
         ipv6: cluster.is_ipv6(),
         prefixes: spec.ip_prefix_count.filter(|_| prefixes),
         connection_tracking: tracking,
-        kind: if efa > 0 { InterfaceKind::Efa } else { InterfaceKind::Plain },
+        kind: if efa.contains(&FIRST) { InterfaceKind::Efa } else { InterfaceKind::Plain },
         more: listed.chain(further).collect(),
     }
 }
@@ -413,20 +420,21 @@ mod tests {
     }
 
     #[test]
-    fn efa_is_on_each_card_unless_the_class_lists_interfaces() {
-        let places = |spec: &Ec2NodeClassSpec, efa: i32| {
+    fn efa_is_where_the_type_takes_it_unless_the_class_lists_interfaces() {
+        let places = |spec: &Ec2NodeClassSpec, efa: &[(u32, u32)]| {
             let interface = interface(spec, &ClusterFacts::default(), false, efa);
             let more = interface.more.iter().map(|one| (one.card, one.device, one.kind)).collect::<Vec<_>>();
             (interface.kind, more)
         };
         use InterfaceKind::{Efa, EfaOnly, Plain};
         let plain = spec("al2023@latest");
-        assert_eq!(places(&plain, 0), (Plain, vec![]));
-        assert_eq!(places(&plain, 1), (Efa, vec![]));
-        assert_eq!(places(&plain, 3), (Efa, vec![(1, 1, Efa), (2, 1, Efa)]));
+        assert_eq!(places(&plain, &[]), (Plain, vec![]));
+        assert_eq!(places(&plain, &[(0, 0)]), (Efa, vec![]));
+        assert_eq!(places(&plain, &[(0, 0), (1, 1), (2, 0)]), (Efa, vec![(1, 1, Efa), (2, 0, Efa)]));
+        assert_eq!(places(&plain, &[(1, 1), (2, 1)]), (Plain, vec![(1, 1, Efa), (2, 1, Efa)]));
         let listed = with(&serde_json::json!({"networkInterfaces": [
             {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"},
             {"networkCardIndex": 1, "deviceIndex": 1, "interfaceType": "efa-only"}]}));
-        assert_eq!(places(&listed, 3), (Plain, vec![(1, 1, EfaOnly)]));
+        assert_eq!(places(&listed, &[(0, 0), (1, 1)]), (Plain, vec![(1, 1, EfaOnly)]));
     }
 }

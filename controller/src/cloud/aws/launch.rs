@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use karp_aws::capacity_reservations::Taken;
 use karp_aws::change::Failed;
 use karp_aws::fleet::{self, Answer, Choice, Override, Refusal};
 use karp_aws::instances;
 use karp_aws::launch_template::{Placement, Reservations, Spec};
 use karp_aws::placement_groups::PlacementGroup;
-use karp_domain::api::{Ami, AmiFamily, Ec2NodeClass, NodeClaim, Subnet, conditions, labels, requirements};
-use karp_domain::catalogue::{
-    CapacityType, Catalogue, Price, PriceSource, RankedOffering, Reservation, ReservationKind,
-};
+use karp_domain::api::{AmiFamily, Ec2NodeClass, NodeClaim, Subnet, conditions, labels, requirements};
+use karp_domain::catalogue::CapacityType;
 use karp_domain::fleet::NO_ADDRESSES;
 use karp_domain::resources;
 use karp_domain::taint::Taint;
@@ -20,6 +17,7 @@ use karp_domain::user_data::{self, Bootstrap, ClusterFacts};
 use kube::ResourceExt;
 use serde_json::{Map, Value};
 
+use super::moulds::{self, Mould};
 use super::{Aws, BATCH_TAG, CLAIM_TAG, class, failure};
 use crate::cloud::{
     CloudError, Instance, LaunchError, LaunchOrder, Launched, Prepared, RESERVATION_FULL, Request, Shared, Template,
@@ -28,6 +26,9 @@ use crate::cloud::{
 
 /// The tag that AWS' console shows as a name.
 const NAME_TAG: &str = "Name";
+
+/// EC2 takes this many tags on one thing.
+const MOST_TAGS: usize = 50;
 
 /// When a launch looks again whether its node class is resolved.
 const RESOLVES: Duration = Duration::from_secs(1);
@@ -64,7 +65,7 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
     let mut choices = Vec::new();
     let mut templates = BTreeMap::new();
     let tells_pods = aws.settings(&order.class.spec).tells_pods();
-    let sorted = sorted(order, &status.amis, &subnets, &cluster, tells_pods);
+    let sorted = moulds::sorted(order, &status.amis, &subnets, &cluster, tells_pods);
     for (Mould { image, reservation, max_pods, prefixes, efa }, overrides) in sorted {
         let user_data = render(family, order.class, order.claim, cluster.clone(), capacity_type, max_pods)
             .map_err(|error| not_ready(&error.to_string()))?;
@@ -73,7 +74,7 @@ pub async fn prepare(aws: &Aws, order: &LaunchOrder<'_>) -> Result<Prepared, Lau
             instance_profile: profile.to_owned(),
             user_data,
             security_group_ids: status.security_groups.iter().map(|group| group.id.clone()).collect(),
-            interface: class::interface(&order.class.spec, &cluster, prefixes, efa),
+            interface: class::interface(&order.class.spec, &cluster, prefixes, &efa),
             reservations: match (&reservation, &aws.reservations) {
                 (Some(taken), _) => Reservations::Only(taken.clone()),
                 (None, Some(_)) => Reservations::None,
@@ -115,6 +116,17 @@ pub fn claim_tags(class: &Ec2NodeClass, claim: &str) -> BTreeMap<String, String>
     let own_name = class.spec.tags.to_map().contains_key(NAME_TAG);
     let name = (!own_name).then(|| (NAME_TAG.to_owned(), claim.to_owned()));
     name.into_iter().chain([(CLAIM_TAG.to_owned(), claim.to_owned())]).collect()
+}
+
+/// Says that a class has more tags than fit on an instance beside karp's own: of the class, of the claim, and of the call that launched
+/// it together with others.
+pub fn excess_of_tags(cluster: &str, class: &Ec2NodeClass) -> Option<String> {
+    let listed = class.spec.tags.to_map().len();
+    let all = class::tags(cluster, class, "").len() + claim_tags(class, "").len() + 1;
+    let room = MOST_TAGS.saturating_sub(all.saturating_sub(listed));
+    (listed > room).then(|| {
+        format!("spec.tags has {listed} tags: EC2 takes {MOST_TAGS} on an instance, and {room} of them are the class's")
+    })
 }
 
 /// Reckons how many addresses of its subnet an instance of each type may come to use, as Karpenter does: one for each pod that it takes. Where
@@ -248,88 +260,6 @@ fn origin<'t>(
     fitting.all(same).then_some(first)
 }
 
-/// What instances must have in common to come of one launch template.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Mould<'a> {
-    image: &'a str,
-    /// The capacity reservation that they take.
-    reservation: Option<Taken>,
-    /// How many pods the kubelet is told to take, where it must be told.
-    max_pods: Option<i64>,
-    /// Whether the interface is given prefixes.
-    prefixes: bool,
-    /// EFA interfaces, where pods ask for any.
-    efa: i32,
-}
-
-/// Sorts the offerings of the first one's capacity type by the template that they need; EC2's bounds on templates and overrides cut the dearest.
-fn sorted<'a>(
-    order: &LaunchOrder<'_>,
-    images: &'a [Ami],
-    subnets: &BTreeMap<String, Subnet>,
-    cluster: &ClusterFacts,
-    tells_pods: bool,
-) -> BTreeMap<Mould<'a>, Vec<Override>> {
-    let mut sorted: BTreeMap<Mould<'_>, Vec<Override>> = BTreeMap::new();
-    let wants_efa = order.claim.spec.resources.requests.contains(resources::AWS_EFA);
-    let alike = bought_alike(order);
-    // EC2 knows nothing of prices that are the operator's own
-    let own_prices = alike.iter().any(|(offering, _)| offering.source == PriceSource::Overlaid);
-    let mut prices: Vec<Price> = alike.iter().map(|(offering, _)| offering.price).collect();
-    prices.dedup();
-    for (offering, reservation) in alike.into_iter().take(fleet::MAX_OVERRIDES) {
-        let Some(subnet) = subnets.get(&*offering.zone.name) else { continue };
-        let Some(kind) = order.catalogue.get(&offering.instance_type) else { continue };
-        let Some(image) = class::image_of(images, kind) else { continue };
-        let pods = kind.capacity.get(resources::PODS).units();
-        let prefixes = class::takes_prefixes(&order.class.spec, cluster, kind);
-        let efa = if wants_efa { kind.capacity.get(resources::AWS_EFA).units() } else { 0 };
-        let efa = i32::try_from(efa).unwrap_or(i32::MAX);
-        let mould = Mould { image: &image.id, reservation, max_pods: tells_pods.then_some(pods), prefixes, efa };
-        if sorted.len() == fleet::MAX_TEMPLATES && !sorted.contains_key(&mould) {
-            continue;
-        }
-        sorted.entry(mould).or_default().push(Override {
-            instance_type: offering.instance_type.to_string(),
-            subnet_id: subnet.id.clone(),
-            zone: subnet.zone.clone(),
-            priority: own_prices.then(|| prices.partition_point(|price| *price < offering.price) as u32),
-        });
-    }
-    sorted
-}
-
-/// Returns the offerings that one request can ask for together with the first: bought the same way and, where that is by reservation, of
-/// its kind, for each type and zone the one with the most room; of blocks the first alone (EC2's bound).
-fn bought_alike<'o>(order: &LaunchOrder<'o>) -> Vec<(&'o RankedOffering, Option<Taken>)> {
-    let Some(first) = order.offerings.first() else { return Vec::new() };
-    let alike = order.offerings.iter().filter(|one| one.capacity_type == first.capacity_type);
-    if first.capacity_type != CapacityType::Reserved {
-        return alike.map(|offering| (offering, None)).collect();
-    }
-    let mut held: Vec<(&RankedOffering, &Reservation)> =
-        alike.filter_map(|one| Some((one, reservation(order.catalogue, one)?))).collect();
-    let Some((_, Reservation { kind, interruptible, .. })) = held.first().copied() else { return Vec::new() };
-    held.retain(|(_, other)| (other.kind, other.interruptible) == (*kind, *interruptible));
-    if *kind == ReservationKind::CapacityBlock {
-        held.truncate(1);
-    }
-    let place = |one: &RankedOffering| (one.instance_type.clone(), one.zone.clone());
-    let roomier = |(one, reservation): &(&RankedOffering, &Reservation)| {
-        let mut others = held.iter().filter(|(other, _)| place(other) == place(one));
-        others.all(|(_, other)| (other.remaining, &reservation.id) <= (reservation.remaining, &other.id))
-    };
-    let best = held.iter().filter(|one| roomier(one));
-    let taken =
-        |held: &Reservation| Taken { id: held.id.to_string(), kind: held.kind, interruptible: held.interruptible };
-    best.map(|(offering, reservation)| (*offering, Some(taken(reservation)))).collect()
-}
-
-/// The capacity reservation behind an offering.
-fn reservation<'c>(catalogue: &'c Catalogue, offering: &RankedOffering) -> Option<&'c Reservation> {
-    catalogue.reservation(offering.reservation.as_ref()?)?.reservation.as_ref()
-}
-
 /// Renders the user data; `max_pods` is what the kubelet is told beside the class's own settings. Launch templates are shared by claims that
 /// are labelled alike, so nothing of a single claim goes in.
 pub fn render(
@@ -370,64 +300,25 @@ fn kubelet(class: &Ec2NodeClass) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
-    use karp_domain::api::{AmiRequirement, RequirementSpec};
-    use karp_domain::catalogue::{
-        CapacityReservation, InstanceFacts, InstanceType, NodeSettings, Price, PriceSource, Zone, builtin,
-        builtin_type, overhead, reserved_offerings,
-    };
+    use karp_domain::api::RequirementSpec;
     use karp_domain::requirement::Operator;
 
     use super::*;
 
-    fn image(id: &str, arch: &str) -> Ami {
-        let requirement =
-            AmiRequirement { key: labels::ARCH.to_owned(), operator: Operator::In, values: vec![arch.to_owned()] };
-        Ami { id: id.to_owned(), requirements: vec![requirement], ..Ami::default() }
-    }
-
-    fn offering(kind: &str, zone: &str, capacity_type: CapacityType) -> RankedOffering {
-        RankedOffering {
-            instance_type: kind.into(),
-            zone: Zone::new(zone, ""),
-            capacity_type,
-            price: Price::from_micro_dollars(1),
-            source: PriceSource::Published,
-            reservation: None,
-        }
-    }
-
     #[test]
-    fn each_architecture_gets_its_own_template_and_one_subnet_a_zone() {
-        let images = [image("ami-amd", "amd64"), image("ami-arm", "arm64")];
-        let subnet = |id: &str, zone: &str| Subnet { id: id.to_owned(), zone: zone.to_owned(), zone_id: None };
-        let subnets = BTreeMap::from([("a".to_owned(), subnet("subnet-a", "a"))]);
-        let spot = CapacityType::Spot;
-        let offerings = [
-            offering("m7g.large", "a", spot),
-            offering("m7i.large", "a", spot),
-            offering("m7i.large", "b", spot),
-            offering("m7i.large", "a", CapacityType::OnDemand),
-        ];
-        let sorted = sorted_by(&offerings, &images, &subnets, &NodeSettings::default());
-        assert_eq!(sorted.keys().map(|mould| mould.image).collect::<Vec<_>>(), ["ami-amd", "ami-arm"]);
-        let [amd, _] = sorted.values().collect::<Vec<_>>()[..] else { panic!("two templates") };
-        assert_eq!(amd.len(), 1, "no subnet in zone b, and one capacity type a request");
-        assert_eq!(amd[0].subnet_id, "subnet-a");
-    }
-
-    fn sorted_by<'a>(
-        offerings: &[RankedOffering],
-        images: &'a [Ami],
-        subnets: &BTreeMap<String, Subnet>,
-        settings: &NodeSettings,
-    ) -> BTreeMap<Mould<'a>, Vec<Override>> {
-        let claim = NodeClaim::new("c", karp_domain::api::NodeClaimSpec::default());
-        let mut class = Ec2NodeClass::new("c", karp_domain::api::Ec2NodeClassSpec::default());
-        class.spec.ip_prefix_count = i32::try_from(settings.ip_prefix_count).ok();
-        let facts = offerings.iter().filter_map(|o| builtin_type(&o.instance_type));
-        let catalogue = Catalogue::estimated(facts, &[], settings);
-        let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings, catalogue: &catalogue };
-        sorted(&order, images, subnets, &ClusterFacts::default(), settings.tells_pods())
+    fn a_class_has_no_more_tags_than_fit_beside_those_of_a_launch() {
+        let excess = |count: usize, named: bool| {
+            let numbered = (0..count).map(|number| (format!("team-{number}"), "a".to_owned()));
+            let own_name = named.then(|| (NAME_TAG.to_owned(), "a".to_owned()));
+            let tags: BTreeMap<String, String> = numbered.chain(own_name).collect();
+            let spec = serde_json::json!({ "tags": tags, "amiSelectorTerms": [], "subnetSelectorTerms": [],
+                "securityGroupSelectorTerms": [] });
+            let class = Ec2NodeClass::new("c", serde_json::from_value(spec).expect("a spec"));
+            excess_of_tags("alpha", &class)
+        };
+        assert_eq!((excess(43, false), excess(43, true)), (None, None), "a name of its own takes the place of karp's");
+        let message = excess(44, false).expect("one too many");
+        assert_eq!(message, "spec.tags has 44 tags: EC2 takes 50 on an instance, and 43 of them are the class's");
     }
 
     #[test]
@@ -453,81 +344,5 @@ mod tests {
         assert_eq!(partition(Operator::Exists, &[]), None, "EC2 chooses");
         assert_eq!(partition(Operator::In, &["3"]), Some(3));
         assert_eq!(partition(Operator::NotIn, &["1"]), Some(2));
-    }
-
-    #[test]
-    fn a_request_takes_reservations_of_one_kind_and_one_for_each_place() {
-        let zones = [Zone::new("a", ""), Zone::new("b", "")];
-        let held = |id: &str, kind, zone: &str, remaining| CapacityReservation {
-            instance_type: "m7i.large".into(),
-            zone: zone.into(),
-            reservation: Reservation {
-                id: id.into(),
-                kind,
-                interruptible: false,
-                tenancy: Default::default(),
-                remaining,
-            },
-            expiring: false,
-        };
-        let request = |reservations: &[CapacityReservation]| {
-            let facts = builtin_type("m7i.large").expect("a type");
-            let sold = reserved_offerings("m7i.large", &zones, reservations, Price::from_micro_dollars(100_800));
-            let catalogue = Catalogue::new(vec![InstanceType::from_facts(facts, &NodeSettings::default(), sold)]);
-            let (types, market) = catalogue.select(&Default::default());
-            let offerings = catalogue.ranked(&types, market);
-            let claim = NodeClaim::new("c", karp_domain::api::NodeClaimSpec::default());
-            let class = Ec2NodeClass::new("c", karp_domain::api::Ec2NodeClassSpec::default());
-            let order =
-                LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
-            let ids = bought_alike(&order).into_iter().filter_map(|(_, taken)| taken).map(|taken| taken.id);
-            ids.collect::<Vec<_>>()
-        };
-        use ReservationKind::{CapacityBlock, Default as Plain};
-        let plain = [held("cr-1", Plain, "a", 1), held("cr-2", Plain, "a", 5), held("cr-3", Plain, "b", 2)];
-        assert_eq!(request(&plain), ["cr-2", "cr-3"], "the roomiest of each zone");
-        let blocks = [held("cr-1", CapacityBlock, "a", 1), held("cr-2", CapacityBlock, "b", 3)];
-        assert_eq!(request(&blocks), ["cr-1"]);
-        assert_eq!(request(&[&plain[..1], &blocks[1..]].concat()), ["cr-1"], "never of two kinds");
-        let even = [held("cr-1", Plain, "a", 2), held("cr-2", Plain, "a", 2)];
-        assert_eq!(request(&even), ["cr-1"]);
-    }
-
-    #[test]
-    fn a_request_names_no_more_templates_than_ec2_takes() {
-        let images = [image("ami-amd", "amd64"), image("ami-arm", "arm64")];
-        let subnet = Subnet { id: "subnet-a".to_owned(), zone: "a".to_owned(), zone_id: None };
-        let subnets = BTreeMap::from([("a".to_owned(), subnet)]);
-        let settings = NodeSettings { reserved_enis: 1, ..NodeSettings::default() };
-        let told = |facts: &'static InstanceFacts| ((facts.arch, overhead::max_pods(facts, &settings)), facts);
-        let kinds: BTreeMap<_, _> = builtin().iter().map(told).collect();
-        assert!(
-            kinds.len() > fleet::MAX_TEMPLATES,
-            "each of these is told another number of pods, or has another image"
-        );
-        let offerings: Vec<_> =
-            kinds.values().map(|facts| offering(&facts.name, "a", CapacityType::OnDemand)).collect();
-        let sorted = sorted_by(&offerings, &images, &subnets, &settings);
-        let first = sorted.values().flatten().any(|one| one.instance_type == *offerings[0].instance_type);
-        assert_eq!((sorted.len(), first), (fleet::MAX_TEMPLATES, true), "the best ones stay");
-    }
-
-    #[test]
-    fn kubelets_are_told_their_pods_where_images_reckon_otherwise() {
-        let images = [image("ami-amd", "amd64")];
-        let subnet = Subnet { id: "subnet-a".to_owned(), zone: "a".to_owned(), zone_id: None };
-        let subnets = BTreeMap::from([("a".to_owned(), subnet)]);
-        let offerings = ["m7i.large", "m7i.xlarge", "m7i.16xlarge", "m4.large"]
-            .map(|kind| offering(kind, "a", CapacityType::OnDemand));
-        let pods = |settings: NodeSettings| {
-            let sorted = sorted_by(&offerings, &images, &subnets, &settings);
-            sorted.into_keys().map(|mould| (mould.max_pods, mould.prefixes)).collect::<Vec<_>>()
-        };
-        assert_eq!(pods(NodeSettings::default()), [(None, false)]);
-        let prefixes = NodeSettings { ip_prefix_count: 1, ..NodeSettings::default() };
-        assert_eq!(pods(prefixes.clone()), [(Some(20), false), (Some(110), true), (Some(250), true)]);
-        assert_eq!(pods(NodeSettings { max_pods: Some(58), ..prefixes }), [(None, false), (None, true)]);
-        let reserved = NodeSettings { reserved_enis: 1, ..NodeSettings::default() };
-        assert_eq!(pods(reserved)[0], (Some(11), false), "m4.large: one interface of ten addresses");
     }
 }

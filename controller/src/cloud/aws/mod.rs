@@ -10,6 +10,7 @@ mod launch;
 mod lookups;
 mod market;
 mod memory;
+mod moulds;
 mod price_list;
 mod profile;
 mod reservations;
@@ -407,11 +408,19 @@ impl CloudProvider for Aws {
     async fn resolve(&self, class: &Ec2NodeClass) -> Result<Resolved, CloudError> {
         let name = class.name_any();
         self.templates.collect(&self.clients, &name, &class::ownership(&self.cluster_name, &name)).await;
-        let resolved = resolve::resolve(self, class).await?;
-        if let (Some(_), Some(profile)) = (&class.spec.role, &resolved.instance_profile) {
-            self.profiles.collect(&self.clients, &self.cluster_name, class, profile, Timestamp::now()).await;
+        let mut resolved = resolve::resolve(self, class).await?;
+        if let Some(current) = resolved.instance_profile.as_deref().filter(|_| profile::may_have(class)) {
+            let now = Timestamp::now();
+            if self.profiles.collect(&self.clients, &self.cluster_name, class, current, now).await {
+                resolved.outdated.push(labels::FORMER_INSTANCE_PROFILE);
+            }
         }
         Ok(resolved)
+    }
+
+    fn marks(&self, class: &Ec2NodeClass) -> BTreeMap<String, String> {
+        let former = profile::former(&self.cluster_name, class);
+        former.map(|name| (labels::FORMER_INSTANCE_PROFILE.to_owned(), name.to_owned())).into_iter().collect()
     }
 
     async fn release(&self, class: &Ec2NodeClass) -> Result<(), CloudError> {

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use karp_aws::error::both;
 use karp_aws::instance_profiles::{self, Profile, Wanted};
 use karp_aws::{Clients, Error, instances};
-use karp_domain::api::{Ec2NodeClass, conditions};
+use karp_domain::api::{Ec2NodeClass, conditions, labels};
 use kube::ResourceExt;
 use moka::sync::Cache;
 use sha2::{Digest, Sha256};
@@ -74,22 +74,35 @@ impl Profiles {
     }
 
     /// Deletes profiles that were made for a class, are not its current one, and that no instance uses; most calls only see that it is
-    /// too early to look.
-    pub async fn collect(&self, clients: &Clients, cluster: &str, class: &Ec2NodeClass, current: &str, now: Timestamp) {
+    /// too early to look. Says whether it has seen that there are no such profiles.
+    pub async fn collect(
+        &self,
+        clients: &Clients,
+        cluster: &str,
+        class: &Ec2NodeClass,
+        current: &str,
+        now: Timestamp,
+    ) -> bool {
         let uid = class.uid().unwrap_or_default();
         if uid.is_empty() || !self.is_time(&uid, Instant::now()) {
-            return;
+            return false;
         }
         let found = match instance_profiles::list(clients, &path(cluster, clients.region(), &uid)).await {
             Ok(found) => found,
-            Err(error) => return tracing::warn!(%error, "instance profiles could not be listed"),
+            Err(error) => {
+                tracing::warn!(%error, "instance profiles could not be listed");
+                return false;
+            }
         };
         if superseded(&found, current, &BTreeSet::new(), now).next().is_none() {
-            return;
+            return found.iter().all(|profile| profile.name == current);
         }
         let used = match instances::list(clients, &class::ownership(cluster, &class.name_any())).await {
             Ok(listed) => listed.into_iter().filter_map(|instance| instance.instance_profile).collect(),
-            Err(error) => return tracing::warn!(%error, "instances could not be listed: no profile is deleted"),
+            Err(error) => {
+                tracing::warn!(%error, "instances could not be listed: no profile is deleted");
+                return false;
+            }
         };
         for profile in superseded(&found, current, &used, now) {
             match instance_profiles::delete(clients, &profile.name).await {
@@ -97,14 +110,16 @@ impl Profiles {
                 Err(error) => tracing::warn!(%error, name = profile.name, "instance profile could not be deleted"),
             }
         }
+        // the next look tells
+        false
     }
 
     /// Deletes all profiles that were made for a class that goes; returns how many.
     pub async fn release(&self, clients: &Clients, cluster: &str, class: &Ec2NodeClass) -> Result<usize, Error> {
         let uid = class.uid().unwrap_or_default();
         // A class that never had a role needs no right to look for what it never made.
-        let made = class.status.as_ref().and_then(|status| status.instance_profile.as_ref());
-        if uid.is_empty() || (class.spec.role.is_none() && made == class.spec.instance_profile.as_ref()) {
+        let named = class.spec.role.is_none() && last(class) == class.spec.instance_profile.as_deref();
+        if uid.is_empty() || named && !may_have(class) {
             return Ok(0);
         }
         let found = instance_profiles::list(clients, &path(cluster, clients.region(), &uid)).await?;
@@ -127,6 +142,25 @@ impl Profiles {
         }
         !early
     }
+}
+
+/// Returns the profile that the status of a class names.
+fn last(class: &Ec2NodeClass) -> Option<&str> {
+    class.status.as_ref()?.instance_profile.as_deref()
+}
+
+/// Says whether there may be profiles that were made for a class: it has a role, or had one.
+pub fn may_have(class: &Ec2NodeClass) -> bool {
+    class.spec.role.is_some() || class.annotations().contains_key(labels::FORMER_INSTANCE_PROFILE)
+}
+
+/// Returns the profile that was made for the role of a class which names one itself now, as long as its status tells. Whoever may make no profiles
+/// may not look for any either, so that only a name as it is made here, or by Karpenter, is taken for one.
+pub fn former<'c>(cluster: &str, class: &'c Ec2NodeClass) -> Option<&'c str> {
+    let last = last(class).filter(|_| class.spec.role.is_none())?;
+    let digest = last.strip_prefix(cluster)?.strip_prefix('_')?;
+    let made = !digest.is_empty() && digest.chars().all(|digit| digit.is_ascii_hexdigit());
+    (made && class.spec.instance_profile.as_deref() != Some(last)).then_some(last)
 }
 
 /// Keeps the class's profile if it holds the role (it may be one that Karpenter made), else makes the one that is wanted.
@@ -200,6 +234,7 @@ fn wanted(cluster: &str, region: &str, class: &Ec2NodeClass, role: &str) -> Want
 #[cfg(test)]
 mod tests {
     use karp_domain::api::Ec2NodeClassSpec;
+    use serde_json::json;
 
     use super::*;
 
@@ -226,6 +261,30 @@ mod tests {
         assert_eq!(tag("karpenter.k8s.aws/ec2nodeclass"), Some("default"));
         assert_eq!(tag("topology.kubernetes.io/region"), Some("us-east-1"));
         assert_eq!(tag("team"), Some("a"));
+    }
+
+    #[test]
+    fn a_class_that_names_a_profile_instead_of_a_role_is_known_to_have_had_one_made() {
+        let made = wanted("alpha", "us-east-1", &class("u"), "nodes").name;
+        let of = |role: Option<&str>, named: Option<&str>, last: &str| {
+            let mut class = class("u");
+            class.spec.role = role.map(str::to_owned);
+            class.spec.instance_profile = named.map(str::to_owned);
+            let status = json!({ "instanceProfile": last });
+            class.status = Some(serde_json::from_value(status).expect("a status"));
+            former("alpha", &class).map(str::to_owned)
+        };
+        assert_eq!(of(None, Some("own"), &made), Some(made.clone()));
+        assert_eq!(of(None, Some("own"), "alpha_12345678901234567890").as_deref(), Some("alpha_12345678901234567890"));
+        assert_eq!(of(Some("nodes"), None, &made), None, "it is in use");
+        assert_eq!(of(None, Some(&made), &made), None, "it stays in use");
+        for own in ["other", "alpha_nodes", "alpha_", "alpha-12", "beta_12"] {
+            assert_eq!(of(None, Some("own"), own), None, "{own} was the user's");
+        }
+        let mut told = class("u");
+        assert!(!may_have(&told), "no right is needed to look");
+        told.metadata.annotations = Some([(labels::FORMER_INSTANCE_PROFILE.to_owned(), made)].into());
+        assert!(may_have(&told));
     }
 
     #[test]

@@ -375,6 +375,11 @@ async fn a_role_gets_a_profile_of_its_own_until_the_class_goes() {
     ];
     assert_eq!(reasons, expected);
 
+    // it names a profile itself by now, which its status says: what was made for it goes with it all the same
+    class.spec.role = None;
+    class.spec.instance_profile = Some(other.clone());
+    class.metadata.annotations = Some(aws.marks(&class));
+    class.status.as_mut().expect("a status").instance_profile = Some(other);
     aws.release(&class).await.expect("released");
     let left = karp_aws::instance_profiles::list(&aws.clients, &path).await.expect("listed");
     assert!(left.is_empty(), "{left:?}");

@@ -53,6 +53,10 @@ pub async fn validate(
             error => return Err(error),
         },
     };
+    if let Some(message) = launch::excess_of_tags(&aws.cluster_name, class) {
+        resolved.problems.push(problem("TagValidationFailed", message));
+        return Ok(());
+    }
     let claim = NodeClaim::new("example", NodeClaimSpec::default());
     let user_data = match launch::render(family, class, &claim, cluster.clone(), CapacityType::OnDemand, None) {
         Ok(text) => {
@@ -110,12 +114,13 @@ async fn rights(
     let launch = |kind: &Arc<InstanceType>| {
         let image = class::image_of(&resolved.amis, kind).unwrap_or(image);
         let prefixes = class::takes_prefixes(&class.spec, cluster, kind);
-        let interface = class::interface(&class.spec, cluster, prefixes, 0);
+        let interface = class::interface(&class.spec, cluster, prefixes, &[]);
         (Spec { image_id: image.id.clone(), interface, ..common.clone() }, kind.name.to_string())
     };
     let launches: Vec<(Spec, String)> = kinds.iter().map(launch).collect();
-    let Some((spec, instance_type)) = launches.first() else { return Ok(()) };
-    let question = (spec.name(), instance_type.clone(), subnet.id.clone());
+    let Some((_, instance_type)) = launches.first() else { return Ok(()) };
+    let asked: Vec<String> = launches.iter().map(|(spec, kind)| format!("{} {kind}", spec.name())).collect();
+    let question = (asked.join(","), instance_type.clone(), subnet.id.clone());
     let answer = aws
         .validated
         .get(

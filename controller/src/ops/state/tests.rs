@@ -175,6 +175,14 @@ fn nodes_that_leave_or_are_not_ready_use_up_budgets() {
         value(&gauges(observed), &format!("karpenter_nodepools_{what}"), &of)
     };
     let mut observed = sample();
+    let claim = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": {"name": "default-1", "uid": "u1", "labels": {"karpenter.sh/nodepool": "default"}},
+        "spec": {"requirements": [], "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}},
+        "status": {"providerID": "aws:///us-east-1a/i-1"},
+    });
+    let claim: karp_domain::api::NodeClaim = serde_json::from_value(claim).expect("a claim");
+    observed.snapshot.claims.push(Arc::new(karp_domain::cluster::Claim::from_kube(&claim).expect("a readable claim")));
     assert_eq!(budget(&observed, "nodes_consuming_budgets"), Some(0.0), "it never was ready for pods");
     let mut node = (*observed.snapshot.nodes[0]).clone();
     node.labels.insert(labels::INITIALIZED.to_owned(), "true".to_owned());

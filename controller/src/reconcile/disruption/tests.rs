@@ -96,3 +96,87 @@ async fn a_replacement_that_no_watch_has_shown_is_taken_back_by_its_name() {
     assert_eq!(server.asked("DELETE nodeclaims/c"), 0, "one that is under way stays");
     assert_eq!(server.get("nodeclaims/c")["metadata"]["annotations"], json!({}), "and is made for nothing any more");
 }
+
+#[tokio::test]
+async fn what_a_command_does_is_told_on_its_replacements_and_nodes() {
+    let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+    let claim = |name: &str, uid: &str| {
+        json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": name, "uid": uid },
+            "spec": { "requirements": [], "nodeClassRef": class },
+        })
+    };
+    let node =
+        json!({ "kind": "Node", "metadata": { "name": "n", "uid": "n" }, "spec": { "providerID": "aws:///a/i-1" } });
+    let server = Server::of([claim("a", "u"), claim("new", "new"), node]);
+    let context = server.context().await;
+    let mut command = command();
+    command.candidates[0].node = Some("n".into());
+    tell_waiting(&context, &command, &["new".into()]);
+    assert_eq!(server.told("DisruptionLaunching", "new").await, "Launching NodeClaim: Empty");
+    let waiting = "Waiting on readiness to continue disruption: Empty";
+    assert_eq!(server.told("DisruptionWaitingReadiness", "new").await, waiting);
+    assert!(let_all_go(&context, &command).await);
+    for about in ["a", "n"] {
+        assert_eq!(server.told("DisruptionTerminating", about).await, "Disrupting NodeClaim: Empty");
+    }
+    assert_eq!(server.asked("DELETE nodeclaims/a"), 1);
+}
+
+/// A claim that no pool made, and its node, which has said for long whether it is ready.
+fn alone(name: &str, expire_after: &str, ready: &str) -> [serde_json::Value; 2] {
+    let (id, since) = (format!("aws:///us-east-1a/i-{name}"), "2025-01-01T00:00:00Z");
+    let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+    let claim = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": { "name": name, "uid": name, "creationTimestamp": since },
+        "spec": { "requirements": [], "nodeClassRef": class, "expireAfter": expire_after },
+        "status": { "providerID": id, "nodeName": name },
+    });
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": { "name": name, "uid": format!("node-{name}"), "labels": { (labels::INITIALIZED): "true" } },
+        "spec": { "providerID": id },
+        "status": { "conditions": [{ "type": "Ready", "status": ready, "lastTransitionTime": since }] },
+    });
+    [claim, node]
+}
+
+/// What a process with node repair has whose API server this is.
+async fn repairing(server: &Server) -> Arc<Context> {
+    let mut context = server.context().await;
+    let own = Arc::get_mut(&mut context).expect("nobody else has it");
+    own.options.feature_gates = "NodeRepair=true".parse().expect("a gate");
+    context
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_no_pool_made_goes_when_it_is_too_old_or_ill() {
+    let all = [alone("old", "1h", "True"), alone("ill", "Never", "False"), alone("well", "Never", "True")];
+    let server = Server::of(all.into_iter().flatten());
+    let context = repairing(&server).await;
+    let mut commands = JoinSet::new();
+    pass(&context, &mut Decided::default(), &mut commands).await;
+    for (name, cause) in [("old", "Expired"), ("ill", "Unhealthy")] {
+        assert_eq!(server.told("DisruptionTerminating", name).await, format!("Disrupting NodeClaim: {cause}"));
+    }
+    while commands.join_next().await.is_some() {}
+    assert_eq!(["old", "ill", "well"].map(|name| server.asked(&format!("DELETE nodeclaims/{name}"))), [1, 1, 0]);
+    let note = server.told("DisruptionBlocked", "well").await;
+    assert_eq!(note, "Cannot disrupt Node: its NodePool is gone or foreign");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_no_pool_made_are_not_repaired_where_too_many_of_the_cluster_are_ill() {
+    let all = [alone("ill", "Never", "False"), alone("sick", "Never", "Unknown"), alone("well", "Never", "True")];
+    let server = Server::of(all.into_iter().flatten());
+    let context = repairing(&server).await;
+    let mut commands = JoinSet::new();
+    pass(&context, &mut Decided::default(), &mut commands).await;
+    assert!(commands.is_empty());
+    for name in ["ill", "sick"] {
+        let note = server.told("NodeRepairBlocked", name).await;
+        assert_eq!(note, "more than 20% nodes are unhealthy in the cluster (2 of 3)");
+        assert_eq!(server.asked(&format!("DELETE nodeclaims/{name}")), 0);
+    }
+}

@@ -96,3 +96,24 @@ async fn a_drain_that_a_budget_holds_up_names_it() {
     let why = "PodDisruptionBudget shop/held allows no eviction: 1 of its pods are healthy, 1 have to be";
     assert_eq!(note, format!("Failed to drain node, waiting for shop/web ({why})"));
 }
+
+#[tokio::test]
+async fn a_node_tells_that_it_waits_for_its_volumes_and_that_its_instance_cannot_be_ended() {
+    let attached = json!({
+        "kind": "VolumeAttachment", "metadata": { "name": "a" },
+        "spec": { "attacher": "test", "nodeName": "n", "source": { "persistentVolumeName": "v" } },
+    });
+    let server = Server::of([leaving(), attached]);
+    let context = server.context().await;
+    look(&context).await;
+    assert_eq!(server.told("AwaitingVolumeDetachment", "n").await, "Awaiting volume detachment");
+    server.remove("volumeattachments/a");
+    server.answer("DELETE nodes/n", Some(403), status(403, "Forbidden"));
+    let node = context.stores.node("n").expect("a node");
+    assert!(reconcile(node, context.clone()).await.is_err(), "it is tried again");
+    let note = server.told("FailedTermination", "n").await;
+    assert!(note.starts_with("Failed to terminate instance: ") && note.contains("Forbidden"), "{note}");
+    let text = context.metrics.encode();
+    let line = "karpenter_cloudprovider_instance_termination_failures_total{";
+    assert!(text.lines().any(|told| told.starts_with(line) && told.ends_with(" 1")), "{text}");
+}

@@ -81,6 +81,8 @@ pub const REPLACES: &str = "karp.sh/replaces";
 pub const LAUNCH_BATCH: &str = "karp.sh/launch-batch";
 /// When the capacity block ends that the instance runs in, in RFC 3339; on its NodeClaim.
 pub const CAPACITY_BLOCK_ENDS_AT: &str = "karp.sh/capacity-block-ends-at";
+/// The instance profile that was made for the role of a class which names one itself by now; on its EC2NodeClass, until it is gone.
+pub const FORMER_INSTANCE_PROFILE: &str = "karp.sh/former-instance-profile";
 /// Since when the provider drains a pool that lives; on the NodePool, until it is drained.
 pub const DRAINING: &str = "karp.sh/draining";
 /// What an apply has begun and no state may know of yet; an annotation or a tag, until it is done.

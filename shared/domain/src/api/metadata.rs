@@ -1,6 +1,6 @@
 //! Labels and annotations of objects themselves: which of them people write.
 
-use super::labels::{DRAINING, UNFINISHED};
+use super::labels::{DRAINING, FORMER_INSTANCE_PROFILE, UNFINISHED};
 
 /// Domains whose labels and annotations tools and controllers write on objects that they look after.
 const TOOLS: [&str; 12] = [
@@ -18,12 +18,12 @@ const TOOLS: [&str; 12] = [
     "pulumi.com",
 ];
 
-/// Tells whether a label or annotation of an object is what people write: no tool's note on its own work, and no mark of the provider. Those are what an
-/// import takes over, and `karp migrate` writes.
+/// Tells whether a label or annotation of an object is what people write: no tool's note on its own work, and no mark of the provider or the
+/// controller. Those are what an import takes over, and `karp migrate` writes.
 pub fn is_users(key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     let within = |tool: &&str| domain.strip_suffix(*tool).is_some_and(|sub| sub.is_empty() || sub.ends_with('.'));
-    !TOOLS.iter().any(within) && key != UNFINISHED && key != DRAINING
+    !TOOLS.iter().any(within) && ![UNFINISHED, DRAINING, FORMER_INSTANCE_PROFILE].contains(&key)
 }
 
 #[cfg(test)]
@@ -43,6 +43,7 @@ mod tests {
             "karpenter.k8s.aws/ec2nodeclass-hash-version",
             "compatibility.karpenter.sh/v1beta1-kubelet-conversion",
             DRAINING,
+            FORMER_INSTANCE_PROFILE,
             UNFINISHED,
         ] {
             assert!(!is_users(noted), "{noted}");

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::{Accelerator, Arch, Gpu, InstanceFacts};
 
 const TABLE: &str = include_str!("builtin.tsv");
-const COLUMNS: usize = 33;
+const COLUMNS: usize = 34;
 
 /// Answers the built-in facts of every known type, ordered by name; parsed once.
 pub fn builtin() -> &'static [InstanceFacts] {
@@ -62,6 +62,7 @@ fn parse(line: &str) -> Option<InstanceFacts> {
         spot: flag(25),
         branch_enis: small(26)?,
         further_enis: small(27)?,
+        efa_cards: ranges(cells[33]),
         enclaves: flag(28),
         nested_vms: flag(29),
         ebs_attachments: small(30)?,
@@ -70,9 +71,26 @@ fn parse(line: &str) -> Option<InstanceFacts> {
     })
 }
 
+/// Reads numbers that are written as `0-3,7`; there are none in a dash.
+fn ranges(cell: &str) -> Vec<u32> {
+    let ends = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
+    };
+    cell.split(',').filter_map(ends).flatten().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_read_from_their_ranges() {
+        assert_eq!(ranges("0-3,7"), [0, 1, 2, 3, 7]);
+        assert_eq!((ranges("5"), ranges("-")), (vec![5], vec![]));
+        let enough = |facts: &InstanceFacts| facts.efa_cards.len() >= facts.efa as usize;
+        assert!(builtin().iter().all(enough), "each EFA interface has a card of its own");
+    }
 
     #[test]
     fn every_row_of_the_table_is_read() {

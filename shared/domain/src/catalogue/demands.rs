@@ -34,16 +34,17 @@ impl Demands {
         }
     }
 
-    /// Says whether a type has all that: cards and places for the interfaces, EFA for as many as are for EFA only.
+    /// Says whether a type has all that: cards and places for the interfaces, and EFA where interfaces are for EFA only.
     pub fn are_met_by(&self, facts: &InstanceFacts) -> bool {
         let at = |index: i32| u32::try_from(index).unwrap_or(u32::MAX);
         let placed = |one: &NetworkInterface| {
             let room = if one.network_card_index == 0 { facts.enis } else { facts.further_enis };
             at(one.network_card_index) < facts.network_cards && at(one.device_index) < room
         };
-        let efa_only = self.interfaces.iter().filter(|one| one.interface_type == InterfaceType::EfaOnly).count();
+        let efa_only = self.interfaces.iter().filter(|one| one.interface_type == InterfaceType::EfaOnly);
         self.interfaces.iter().all(placed)
-            && efa_only <= facts.efa as usize
+            && efa_only.clone().all(|one| facts.takes_efa(at(one.network_card_index)))
+            && efa_only.count() <= facts.efa as usize
             && (facts.enclaves || !self.enclaves)
             && (facts.nested_vms || self.nested_vms != Some(true))
             && (facts.hypervisor != "xen" || !self.connection_tracking)
@@ -82,6 +83,21 @@ mod tests {
         assert_eq!(at(3, 1, "interface"), ["p4d.24xlarge"], "four cards");
         assert_eq!(at(0, 1, "efa-only"), ["p4d.24xlarge"]);
         assert!(at(4, 1, "efa-only").is_empty());
+    }
+
+    #[test]
+    fn interfaces_for_efa_alone_need_a_card_that_takes_them() {
+        let b300 = builtin_type("p6-b300.48xlarge").unwrap();
+        let efa_only = |card| Demands {
+            interfaces: vec![NetworkInterface {
+                network_card_index: card,
+                device_index: 1,
+                interface_type: InterfaceType::EfaOnly,
+            }],
+            ..Demands::default()
+        };
+        assert!(!efa_only(0).are_met_by(b300), "its first card is for IP alone");
+        assert!(efa_only(16).are_met_by(b300) && !efa_only(17).are_met_by(b300));
     }
 
     #[test]

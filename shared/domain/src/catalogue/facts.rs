@@ -77,6 +77,9 @@ pub struct InstanceFacts {
     /// Network interfaces on each card but the default one, at least; 0 where there is one card.
     #[serde(default)]
     pub further_enis: u32,
+    /// Network cards that take EFA interfaces, by index and in order; any does when there are none here.
+    #[serde(default)]
+    pub efa_cards: Vec<u32>,
     /// Can run Nitro Enclaves.
     #[serde(default)]
     pub enclaves: bool,
@@ -134,6 +137,19 @@ impl InstanceFacts {
         }
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         NameParts { category, generation: &rest[..digits], family, size }
+    }
+
+    /// Says whether EFA interfaces go on the network card of that index.
+    pub fn takes_efa(&self, card: u32) -> bool {
+        let told = self.efa_cards.is_empty() || self.efa_cards.contains(&card);
+        self.efa > 0 && card < self.network_cards && told
+    }
+
+    /// Answers where as many EFA interfaces go as it can have, by card and place on it: one a card, as the first interface of card 0 and the
+    /// second of any other. A card that has room for one interface alone takes it at 0.
+    pub fn efa_places(&self) -> Vec<(u32, u32)> {
+        let cards = (0..self.network_cards).filter(|card| self.takes_efa(*card)).take(self.efa as usize);
+        cards.map(|card| (card, u32::from(card > 0 && self.further_enis != 1))).collect()
     }
 
     /// Computes the labels that a node of this type carries, apart from zone, capacity type, region and pool.
@@ -197,4 +213,24 @@ pub struct NameParts<'a> {
     pub family: &'a str,
     /// All after the dot.
     pub size: &'a str,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::catalogue::builtin_type;
+
+    #[test]
+    fn efa_interfaces_go_on_cards_that_take_them() {
+        let places = |name: &str| builtin_type(name).unwrap().efa_places();
+        assert!(places("m5.large").is_empty());
+        assert_eq!(places("c7gn.16xlarge"), [(0, 0)]);
+        assert_eq!(places("p4d.24xlarge"), [(0, 0), (1, 1), (2, 1), (3, 1)]);
+        assert_eq!(places("i7ie.48xlarge"), [(0, 0)], "either of two cards takes one, and one is all");
+        assert_eq!(places("hpc6id.32xlarge"), [(0, 0), (1, 0)], "each card has room for one interface");
+        let b300 = places("p6-b300.48xlarge");
+        assert_eq!((b300.len(), b300[0], b300[15]), (16, (1, 1), (16, 1)), "the first card is for IP alone");
+        let mut untold = builtin_type("p4d.24xlarge").unwrap().clone();
+        untold.efa_cards.clear();
+        assert_eq!(untold.efa_places(), places("p4d.24xlarge"), "EC2 may leave out which cards they are");
+    }
 }

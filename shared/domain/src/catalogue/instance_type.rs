@@ -23,6 +23,9 @@ pub struct InstanceType {
     pub overhead: Resources,
     /// EBS volumes of pods that such a node can attach, if that is known.
     pub attachable: Option<u32>,
+    /// Where its EFA interfaces go, by network card and place on it, if that is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub efa_places: Vec<(u32, u32)>,
     /// Ways to buy it.
     pub offerings: Vec<Offering>,
 }
@@ -58,6 +61,7 @@ impl InstanceType {
             capacity: overhead::capacity(facts, settings, memory),
             overhead: overhead::overhead(facts, settings, memory),
             attachable: overhead::attachable(facts, settings),
+            efa_places: facts.efa_places(),
             offerings,
         }
     }

@@ -127,6 +127,7 @@ impl TryFrom<&Listing> for InstanceType {
             overhead: capacity.minus(&allocatable),
             capacity,
             attachable: listing.attachable_volumes,
+            efa_places: Vec::new(),
             offerings: listing.offerings.iter().enumerate().map(offering).collect::<Result<_, _>>()?,
         })
     }

@@ -106,7 +106,27 @@ impl<'a> Field<'a> {
         let wards = wards(snapshot);
         let burst = burst(snapshot, &solution);
         let successors = successors(&problem, &entries);
-        Field { problem, entries, counts, weights, wards, successors, burst }
+        let mut field = Field { problem, entries, counts, weights, wards, successors, burst };
+        field.close_what_goes();
+        field
+    }
+
+    /// No pod moves to a node that goes by force.
+    fn close_what_goes(&mut self) {
+        let gone = self.entries.iter().filter(|entry| self.by_force(entry).is_some());
+        let gone: Vec<usize> = gone.map(|entry| entry.host).collect();
+        gone.into_iter().for_each(|at| self.problem.hosts[at].open = false);
+    }
+
+    /// Answers why a node goes now whatever budgets and pods say, if it does.
+    pub(super) fn by_force(&self, entry: &Entry) -> Option<Cause> {
+        // also one whose replacement is waited for: that may take long, and age waits for nobody
+        let goes = entry.claim.deleting.is_some();
+        if !goes && entry.expires_at().is_some_and(|at| at <= self.problem.snapshot.now) {
+            return Some(Cause::Expired);
+        }
+        let is_due = !entry.is_leaving() && matches!(self.repair(entry), Some(Verdict::Delete(_)));
+        is_due.then_some(Cause::Unhealthy)
     }
 
     /// Answers what takes the place of a node of a static pool.
@@ -222,17 +242,17 @@ fn left(counts: &BTreeMap<Arc<str>, Counts>, pool: &Pool, reason: Reason, now: T
     allowed(&pool.budgets, reason, counts.total, now).saturating_sub(counts.disrupting)
 }
 
-/// The base of a budget: initialized nodes. Those that are going or not ready use it up; so does one that is going and was not seen to be
-/// initialized, since it may have been a moment ago.
+/// The base of a budget: initialized nodes that have a claim, as in Karpenter. Those that are going or not ready use it up; so does one that is going
+/// and was not seen to be initialized or has lost its claim, since it may have been one of them a moment ago.
 fn count(counts: &mut BTreeMap<Arc<str>, Counts>, host: &Host) {
     let (Some(pool), Some(node)) = (host.pool(), &host.node) else { return };
     let ends = host.claim.as_ref().is_some_and(|claim| claim.since(conditions::INSTANCE_TERMINATING).is_some());
-    let (initialized, leaving) = (node.is_initialized(), host.is_leaving());
-    if ends || !(initialized || leaving) {
+    let (stands, leaving) = (host.claim.is_some() && node.is_initialized(), host.is_leaving());
+    if ends || !(stands || leaving) {
         return;
     }
     let counts = counts.entry(pool.into()).or_default();
-    counts.total += u32::from(initialized);
+    counts.total += u32::from(stands);
     counts.disrupting += u32::from(leaving || node.ready != Readiness::Ready);
 }
 
@@ -294,9 +314,7 @@ pub(super) fn price_of(snapshot: &Snapshot) -> Price {
 impl Entry {
     /// Answers what forbids disrupting the node by karp's own will, whatever the method.
     pub(super) fn obstacle(&self, snapshot: &Snapshot) -> Option<KeepReason> {
-        let leaving = self.claim.deleting.is_some()
-            || self.node.as_ref().is_some_and(|node| node.deleting.is_some() || node.is_disrupted());
-        if leaving {
+        if self.is_leaving() {
             return Some(KeepReason::Leaving);
         }
         let Some(pool) = &self.pool else { return Some(KeepReason::NoPool) };
@@ -316,6 +334,11 @@ impl Entry {
         let heeds_pods = !(self.is_drifted() && self.claim.termination_grace.is_some());
         let pod_obstacle = || if heeds_pods { self.pod_obstacle(snapshot) } else { None };
         self.nominated.clone().map(|pod| KeepReason::Nominated { pod }).or_else(pod_obstacle)
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.claim.deleting.is_some()
+            || self.node.as_ref().is_some_and(|node| node.deleting.is_some() || node.is_disrupted())
     }
 
     /// Answers the pod that may not be moved now.

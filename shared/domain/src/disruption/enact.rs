@@ -48,8 +48,10 @@ impl World {
         };
         let evictions = self.snapshot.pods.iter().filter(moved).count();
         self.bind(&places);
-        self.remove(&self.drained(&leaving));
-        Some((Change::Provisioned { nodes: solution.nodes, pods: places.len() }, evictions))
+        let drained = self.drained(&leaving);
+        self.remove(&drained);
+        let (pods, removed) = (places.len(), drained.len());
+        Some((Change::Provisioned { nodes: solution.nodes, pods, removed }, evictions))
     }
 
     /// Carries a command out; answers how many pods had to leave their nodes. Pods without a place wait.

@@ -159,12 +159,13 @@ impl Memory {
     /// Notes that a command was taken back after it had begun.
     pub fn failed(&mut self, command: &Command, now: Timestamp) {
         for candidate in &command.candidates {
+            // what fails while its pool is left alone had begun before, as the other nodes of one command: that counts once
+            if self.pause(&candidate.pool, command.cause, now).is_some() {
+                continue;
+            }
             let key = (candidate.pool.clone(), command.cause);
             let failed = self.failures.entry(key).or_insert(Failed { times: 0, at: now });
-            // one command counts once for each pool in it
-            if failed.times == 0 || failed.at != now {
-                *failed = Failed { times: failed.times.saturating_add(1), at: now };
-            }
+            *failed = Failed { times: failed.times.saturating_add(1), at: now };
         }
     }
 

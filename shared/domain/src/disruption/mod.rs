@@ -12,6 +12,7 @@ mod plan;
 mod purse;
 mod sets;
 mod stable;
+mod validity;
 mod verdict;
 mod wishes;
 
@@ -20,7 +21,8 @@ pub use candidate::{AllowedDisruptions, allowed_disruptions};
 pub use decided::Decided;
 pub use execution::{Act, Budgets, Execution, Failure, Progress};
 pub use memory::{Memory, Origin, Resume};
-pub use plan::{Invalid, Method, approve, origin, plan_by, plan_disruption, plan_with, validate, validate_each};
+pub use plan::{Method, plan_by, plan_disruption, plan_with};
 pub use stable::{Change, Path, Step, until_stable};
+pub use validity::{Invalid, Upheld, approve, origin, uphold, validate, validate_each};
 pub use verdict::{Approval, Candidate, Cause, Command, DisruptionPlan, KeepReason, Verdict};
 pub use wishes::wishes;

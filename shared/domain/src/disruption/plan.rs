@@ -1,23 +1,18 @@
 //! The plan: expired nodes and those that are ill for too long go at once; then empty ones, then those that are not as their pool wants them,
 //! then those that could be cheaper, as budgets allow.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::begun::Purpose;
 use super::candidate::{Entry, Field};
-use super::consolidation::{Move, cheaper, renew};
-use super::matching::all_find_one;
+use super::consolidation::{Move, renew};
 use super::memory::{Origin, Rank, Resume, Turn};
 use super::purse::Purse;
 use super::sets::{Found, Search};
-use super::{Approval, Candidate, Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
-use crate::api::labels;
+use super::{Candidate, Cause, Command, DisruptionPlan, KeepReason, Memory, Verdict};
 use crate::cluster::{ConsolidationPolicy, Snapshot};
-use crate::requirement::Requirements;
-use crate::scheduling::InFlightNode;
 
 /// A plan is made anew this often at least while there are candidates (Karpenter's polling period).
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -58,7 +53,8 @@ pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> Disrupti
     let command = planner.emptiness().or_else(|| planner.drift()).or_else(|| planner.consolidate());
     commands.extend(command);
     planner.tell_held();
-    let next_look = planner.next_look();
+    let settles = planner.settles();
+    let next_look = planner.next_look().into_iter().chain(settles).min();
     let Planner { verdicts, resume, .. } = planner;
     let settled = field.entries.iter().zip(verdicts).map(|(entry, verdict)| {
         let verdict = match (verdict.unwrap_or(Verdict::Keep(KeepReason::AfterAnother)), field.repair(entry)) {
@@ -69,25 +65,13 @@ pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> Disrupti
         (entry.candidate.clone(), verdict)
     });
     let verdicts = settled.collect();
-    DisruptionPlan { verdicts, commands, hurried: hurried(&field), next_look, resume }
+    DisruptionPlan { verdicts, commands, hurried: hurried(&field), next_look, settles, resume }
 }
 
 /// Expiry and repair come before everything, then what forbids a disruption.
 fn first_verdict(field: &Field<'_>, entry: &Entry) -> Option<Verdict> {
-    let snapshot = field.problem.snapshot;
-    let obstacle = entry.obstacle(snapshot);
-    // also one whose replacement is waited for: that may take long, and age waits for nobody
-    let goes = entry.claim.deleting.is_some();
-    if !goes && entry.expires_at().is_some_and(|at| at <= snapshot.now) {
-        return Some(Verdict::Delete(Cause::Expired));
-    }
-    if obstacle == Some(KeepReason::Leaving) {
-        return obstacle.map(Verdict::Keep);
-    }
-    match field.repair(entry) {
-        Some(gone @ Verdict::Delete(_)) => Some(gone),
-        _ => obstacle.map(Verdict::Keep),
-    }
+    let obstacle = || entry.obstacle(field.problem.snapshot).map(Verdict::Keep);
+    field.by_force(entry).map(Verdict::Delete).or_else(obstacle)
 }
 
 /// What falls ill on its way out waits for nobody any more, as what is repaired.
@@ -294,12 +278,29 @@ impl Planner<'_, '_> {
         }
     }
 
+    /// When the first node has settled. Of one that is outdated, what keeps it from being renewed is told meanwhile, and it may go for less then.
+    fn settles(&self) -> Option<Timestamp> {
+        let entries = self.field.entries.iter().zip(&self.verdicts);
+        let waiting = entries.filter(|(entry, verdict)| {
+            let waits = matches!(
+                verdict,
+                Some(Verdict::Keep(
+                    KeepReason::Settling { .. } | KeepReason::BudgetExhausted { .. } | KeepReason::PoolPaused { .. }
+                ))
+            );
+            waits && entry.static_pool().is_none()
+        });
+        let until = waiting.filter_map(|(entry, _)| match entry.unsettled(self.now())? {
+            KeepReason::Settling { until } => Some(until),
+            _ => None,
+        });
+        until.min()
+    }
+
     fn next_look(&self) -> Option<Timestamp> {
         let now = self.now();
         let passing = self.verdicts.iter().filter_map(|verdict| match verdict {
-            Some(Verdict::Keep(
-                KeepReason::Settling { until } | KeepReason::PoolPaused { until, .. } | KeepReason::CameBack { until },
-            )) => Some(*until),
+            Some(Verdict::Keep(KeepReason::PoolPaused { until, .. } | KeepReason::CameBack { until })) => Some(*until),
             _ => None,
         });
         let repair = self.field.problem.snapshot.settings.repair;
@@ -314,7 +315,7 @@ impl Planner<'_, '_> {
 }
 
 /// Answers why a node is not even looked at for consolidation.
-fn underutilized(field: &Field<'_>, entry: &Entry) -> Option<KeepReason> {
+pub(super) fn underutilized(field: &Field<'_>, entry: &Entry) -> Option<KeepReason> {
     if let Some(reason) = entry.unsettled(field.problem.snapshot.now) {
         return Some(reason);
     }
@@ -333,132 +334,4 @@ fn outcome(cause: Cause, answer: &Result<Move, KeepReason>) -> Verdict {
         Ok(change) if change.nodes.is_empty() => Verdict::Delete(cause),
         Ok(change) => Verdict::Replace(cause, change.nodes.clone()),
     }
-}
-
-/// Says why a command no longer holds on a fresh snapshot.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Invalid {
-    /// A candidate is gone.
-    #[error("{claim} is gone")]
-    Gone {
-        /// Its claim.
-        claim: Arc<str>,
-    },
-    /// Something speaks against disrupting a candidate now.
-    #[error("{claim}: {reason}")]
-    Kept {
-        /// Its claim.
-        claim: Arc<str>,
-        /// What.
-        reason: KeepReason,
-    },
-    /// Other replacements would be needed than were planned.
-    #[error("other replacements would be needed for {claim} now")]
-    OtherReplacement {
-        /// The first candidate's claim.
-        claim: Arc<str>,
-    },
-}
-
-/// Checks a command against a fresh snapshot before it is carried out: the candidates are still there and may still be disrupted for the
-/// same cause, within budgets, and each type that was planned for a replacement would do now.
-pub fn validate(command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
-    approve(command, snapshot).map(drop)
-}
-
-/// Checks a command as [`validate`] does, and answers what the pools with policy Balanced say of it.
-pub fn approve(command: &Command, snapshot: &Snapshot) -> Result<Vec<Approval>, Invalid> {
-    judge(&Field::new(snapshot), command)
-}
-
-/// Checks many commands as [`validate`] does, each by itself, with one look at the cluster: those that go by force ask for no places, and none
-/// of them depends on another.
-pub fn validate_each<'c>(commands: &'c [Command], snapshot: &Snapshot) -> Vec<(&'c Command, Result<(), Invalid>)> {
-    let field = Field::new(snapshot);
-    commands.iter().map(|command| (command, judge(&field, command).map(drop))).collect()
-}
-
-fn judge(field: &Field<'_>, command: &Command) -> Result<Vec<Approval>, Invalid> {
-    let mut set: Vec<&Entry> = Vec::new();
-    for candidate in &command.candidates {
-        let same = |entry: &&Entry| entry.candidate.claim == candidate.claim && entry.candidate.uid == candidate.uid;
-        let entry = field.entries.iter().find(same);
-        let entry = entry.ok_or_else(|| Invalid::Gone { claim: candidate.claim.clone() })?;
-        if let Some(reason) = speaks_against(field, entry, command.cause) {
-            return Err(Invalid::Kept { claim: candidate.claim.clone(), reason });
-        }
-        set.push(entry);
-    }
-    let Some(first) = command.candidates.first().map(|candidate| candidate.claim.clone()) else {
-        return Ok(Vec::new());
-    };
-    let kept = |reason| Invalid::Kept { claim: first.clone(), reason };
-    if let (Cause::Underutilized, Some(pods)) = (command.cause, field.burst) {
-        return Err(kept(KeepReason::PodsArriving { pods }));
-    }
-    Purse::allows(field, command.cause, &set).map_err(kept)?;
-    let needed = match command.cause {
-        Cause::Expired | Cause::Unhealthy | Cause::Empty => Move::default(),
-        Cause::Drifted | Cause::Expiring => renew(field, &set).map_err(kept)?,
-        Cause::Underutilized => cheaper(field, &set).map_err(kept)?,
-    };
-    if covers(&needed.nodes, &command.replacements) {
-        Ok(needed.approvals)
-    } else {
-        Err(Invalid::OtherReplacement { claim: first })
-    }
-}
-
-/// Answers what a command begins from on a fresh snapshot: what was decided beside it may have come to nothing.
-pub fn origin(command: &Command, snapshot: &Snapshot) -> Option<Origin> {
-    command.origin.as_ref()?;
-    let field = Field::new(snapshot);
-    let is_member =
-        |entry: &&Entry| command.candidates.iter().any(|candidate| candidate.claim == entry.candidate.claim);
-    Some(Origin::of(&field, field.entries.iter().filter(is_member)))
-}
-
-fn speaks_against(field: &Field<'_>, entry: &Entry, cause: Cause) -> Option<KeepReason> {
-    let now = field.problem.snapshot.now;
-    match cause {
-        Cause::Expired => return entry.expires_at().is_none_or(|at| at > now).then_some(KeepReason::Fine),
-        Cause::Unhealthy => match field.repair(entry) {
-            Some(Verdict::Keep(reason)) => return Some(reason),
-            found => return found.is_none().then_some(KeepReason::Fine),
-        },
-        Cause::Expiring | Cause::Empty | Cause::Drifted | Cause::Underutilized => {}
-    }
-    entry.obstacle(field.problem.snapshot).or_else(|| match cause {
-        Cause::Expired | Cause::Unhealthy => None,
-        Cause::Empty if !entry.pods.is_empty() => Some(KeepReason::NotEmpty),
-        Cause::Empty => entry.unsettled(now).or_else(|| entry.pod_obstacle(field.problem.snapshot)),
-        Cause::Drifted | Cause::Expiring => (entry.outdated(now) != Some(cause)).then_some(KeepReason::Fine),
-        Cause::Underutilized => underutilized(field, entry).or_else(|| entry.pod_obstacle(field.problem.snapshot)),
-    })
-}
-
-/// Says whether each planned node is one of those needed now, whatever is launched of what it may: the type, the zone, the way it is bought, and
-/// what else pods have come to ask for meanwhile. One of a template that its pool no longer has is none of them: it would drift as soon as it is
-/// there.
-fn covers(needed: &[InFlightNode], planned: &[InFlightNode]) -> bool {
-    if needed.len() != planned.len() {
-        return false;
-    }
-    let types = |nodes: &[InFlightNode]| -> Vec<BTreeSet<Arc<str>>> {
-        nodes.iter().map(|node| node.instance_types().into_iter().collect()).collect()
-    };
-    let (before, now) = (types(planned), types(needed));
-    all_find_one(planned.len(), |one, other| {
-        let (node, wanted) = (&planned[one], &needed[other]);
-        wanted.pool == node.pool
-            && wanted.template() == node.template()
-            && before[one].is_subset(&now[other])
-            && is_within(&node.requirements, &wanted.requirements)
-    })
-}
-
-/// Says whether all that meets `narrow` meets `wide`, types aside, which are compared by what can be bought.
-fn is_within(narrow: &Requirements, wide: &Requirements) -> bool {
-    let mut asked = wide.iter().filter(|wanted| wanted.key() != labels::INSTANCE_TYPE);
-    asked.all(|wanted| narrow.get(wanted.key()).is_some_and(|own| own.is_within(wanted)))
 }

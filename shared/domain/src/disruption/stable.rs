@@ -53,6 +53,8 @@ pub enum Change {
         nodes: Vec<InFlightNode>,
         /// How many pods got a place.
         pods: usize,
+        /// How many nodes went that were on their way out, with nothing left to move.
+        removed: usize,
     },
     /// A command was carried out.
     Disrupted(Command),
@@ -105,11 +107,8 @@ pub fn until_stable(snapshot: &Snapshot, method: Method) -> Path {
         memory.examined(path.last.resume.clone());
         let known = kept.len();
         kept.extend(looked_at(&path.last));
-        let until = path.last.verdicts.iter().filter_map(|(_, verdict)| match verdict {
-            Verdict::Keep(KeepReason::Settling { until }) => Some(*until),
-            _ => None,
-        });
-        match until.min() {
+        let settles = path.last.settles;
+        match settles {
             _ if !path.last.commands.is_empty() => {
                 // the places of pods were planned beside nodes that go by force, which are not there afterwards
                 let by_force = |command: &Command| command.cause.budget().is_none();

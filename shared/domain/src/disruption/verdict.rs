@@ -24,6 +24,8 @@ pub struct DisruptionPlan {
     pub hurried: Vec<Candidate>,
     /// When the plan may change although nothing in the cluster does.
     pub next_look: Option<Timestamp>,
+    /// When `consolidateAfter` is over for the first node that waits for it, whatever else is told of that node.
+    pub settles: Option<Timestamp>,
     /// Where the next plan goes on; for [`super::Memory::examined`].
     pub resume: Resume,
 }
@@ -159,6 +161,26 @@ impl Command {
         let on_it = |pod: &&Arc<Pod>| pod.node.as_deref().is_some_and(|node| nodes.contains(node));
         let moves = |pod: &&Arc<Pod>| pod.is_reschedulable() && !snapshot.is_virtual(&pod.key);
         snapshot.pods.iter().filter(on_it).filter(moves).count()
+    }
+
+    /// Answers what of it is carried out by itself: each of several empty nodes, so that a pod that comes to one of them keeps no other. All that
+    /// asks for places or replacements is one.
+    pub fn apart(self) -> Vec<Command> {
+        match self.cause {
+            Cause::Empty => self.candidates.iter().map(|candidate| self.of(candidate)).collect(),
+            _ => vec![self],
+        }
+    }
+
+    /// Answers the command for one of its candidates alone.
+    pub(super) fn of(&self, candidate: &Candidate) -> Command {
+        Command {
+            cause: self.cause,
+            candidates: vec![candidate.clone()],
+            placements: self.placements.clone(),
+            replacements: self.replacements.clone(),
+            origin: self.origin.clone(),
+        }
     }
 
     /// Answers Karpenter's word for the command in logs and metrics.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -18,6 +19,12 @@ const INSTANCE_AGE: SignedDuration = SignedDuration::from_secs(30);
 const ALWAYS: usize = 5;
 /// Beyond that, one in this many.
 const SHARE: usize = 10;
+/// So many passes come quickly, as after a crash much may be left over (Karpenter: 20 passes, 10 s apart).
+const QUICK_PASSES: u32 = 20;
+const QUICK_PAUSE: Duration = Duration::from_secs(10);
+/// Other passes (Karpenter: 2 min). What is left over is found by the first of them and is gone 30 s later, also where a listing or a watch is
+/// behind: nothing is to run for 3 min without a claim.
+const PAUSE: Duration = Duration::from_secs(60);
 
 /// Describes an instance of this cluster as a listing shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +60,8 @@ pub struct Collector {
     unclaimed: BTreeMap<String, Sighting>,
     /// UIDs of claims whose instance was missing in the last listing.
     missing: BTreeSet<String>,
+    /// Passes since the start, or since something last looked left over that had not before.
+    calm: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,12 +119,26 @@ pub(super) fn instance_id(provider_id: &str) -> &str {
 }
 
 impl Collector {
+    /// Answers how long the next pass is waited for, once for each: it comes soon after a start, and where something newly looks left over.
+    pub fn next_pause(&mut self) -> Duration {
+        if self.calm >= QUICK_PASSES {
+            return PAUSE;
+        }
+        self.calm += 1;
+        QUICK_PAUSE
+    }
+
     /// Answers what to collect.
     pub fn pass(&mut self, seen: &Witnesses<'_>, now: Timestamp) -> Collection {
         let Witnesses { listed, claims, .. } = *seen;
         self.claims_seen |= !claims.is_empty();
+        let (unclaimed, missing) = (self.unclaimed.clone(), self.missing.clone());
         let instances = self.orphans(listed, claims, now);
         let ghosts = self.ghosts(seen, now);
+        let is_news = self.unclaimed.keys().any(|id| !unclaimed.contains_key(id));
+        if is_news || !self.missing.is_subset(&missing) {
+            self.calm = 0;
+        }
         let fleet = listed.iter().filter(|instance| !instance.ending).count().max(claims.len());
         let bound = ALWAYS.max(fleet / SHARE);
         if instances.len() > bound || ghosts.len() > bound {

@@ -327,8 +327,14 @@ fn pool_state(
     let (types, market) = catalogue.select(&pool.requirements);
     let presences = presences(snapshot, &pool.taints, &pool.requirements, (&catalogue, &types, market));
     let (mut daemon_ports, mut daemon_counters) = (Vec::new(), Vec::new());
+    // who keeps apart by a label that no node of the pool has meets nobody there
+    let met = |id: &CounterId| {
+        let key = &terms.counters[*id].key;
+        terms.is_by_host(*id) || pool.requirements.contains(key) || catalogue.defines(key)
+    };
     for Presence { daemon, ways } in &presences {
-        let counting = terms.counting_daemon(snapshot, daemon);
+        let mut counting = terms.counting_daemon(snapshot, daemon);
+        counting.retain(|id| met(id));
         for way in ways {
             daemon_counters.extend(counting.iter().map(|id| (*id, daemon.key.clone(), way.clone())));
             daemon_ports.extend(daemon.shape.ports.iter().map(|port| (port.clone(), way.clone())));

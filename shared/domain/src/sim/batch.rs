@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::account::{Action, Throttled};
 use super::cloud::{Instance, NO_CAPACITY, Refusal};
 use super::controller::Controller;
@@ -80,8 +82,14 @@ impl Controller<'_> {
         if members.is_empty() {
             return Ok(());
         }
+        let uid = |claim: &NodeClaim| claim.metadata.uid.clone().unwrap_or_default();
+        self.settled.retain(|settled| members.iter().all(|claim| uid(claim) != *settled));
         let answer = world.launch_batch(&id, &members, offering);
         effect(world)?;
+        if !matches!(answer, Err(Refusal::LostReply)) {
+            // whoever gets nothing of it is given up: nothing of theirs can turn up
+            self.settled.extend(members.iter().map(uid));
+        }
         let name = |claim: &NodeClaim| claim.metadata.name.clone().unwrap_or_default();
         match answer {
             Ok(launched) => {
@@ -118,11 +126,8 @@ impl Controller<'_> {
             Seat::Unknown => Ok(()),
             Seat::Empty => match launch::sought_since(claim) {
                 None => seek(world, name),
-                Some(since) => {
-                    let listed = Duration::from_secs(APPEARS_WITHIN.as_secs().unsigned_abs());
-                    let left = since.and_then(|since| launch::listing_left(since, world.clock(), listed));
-                    if left.is_some() { Ok(()) } else { advance(world, name) }
-                }
+                Some(since) if may_turn_up(world, since) => Ok(()),
+                Some(_) => advance(world, name),
             },
         }
     }
@@ -171,8 +176,14 @@ fn join(world: &mut World, claim: &NodeClaim, id: &str) -> Result<(), Stop> {
     })
 }
 
+/// Says whether what is looked for since then may still be listed.
+pub(super) fn may_turn_up(world: &World, since: Option<Timestamp>) -> bool {
+    let listed = Duration::from_secs(APPEARS_WITHIN.as_secs().unsigned_abs());
+    since.and_then(|since| launch::listing_left(since, world.clock(), listed)).is_some()
+}
+
 /// Notes that a claim's instance is looked for from now on.
-fn seek(world: &mut World, name: &str) -> Result<(), Stop> {
+pub(super) fn seek(world: &mut World, name: &str) -> Result<(), Stop> {
     let now = world.clock();
     annotate(world, name, |all| {
         all.insert(SOUGHT_SINCE.to_owned(), now.to_string());

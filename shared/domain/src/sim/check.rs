@@ -1,5 +1,7 @@
 //! What must hold after every second, and at the end.
 
+pub(super) mod budgets;
+mod drift;
 pub(super) mod promises;
 pub(super) mod warnings;
 
@@ -21,7 +23,7 @@ use crate::cluster::{Budget, Node, Pod, PodKey, Readiness, Share, Window, blocki
 use crate::disruption::{Begun, Candidate, Cause, Command, begun};
 use crate::fleet::REFUSED_WAIT;
 use crate::lifecycle::launch::batch;
-use crate::lifecycle::{REGISTRATION_TIMEOUT, provider_id};
+use crate::lifecycle::{LAUNCH_TIMEOUT, REGISTRATION_TIMEOUT, Timeout, provider_id};
 use crate::scheduling::InFlightNode;
 use warnings::Warned;
 
@@ -62,6 +64,8 @@ pub(super) struct Watch {
     /// S-12 was told of.
     vain: bool,
     warned: Warned,
+    /// Claims of nodes that drifted and do not say so, and since when.
+    untold: BTreeMap<String, Timestamp>,
     /// Static pools that have too many nodes, and since when.
     surplus: BTreeMap<Arc<str>, Timestamp>,
 }
@@ -105,14 +109,15 @@ pub(super) fn budgets_allow(world: &mut World, command: &Command) {
     let mut broken = Vec::new();
     for pool in &world.pools {
         let taken = command.candidates.iter().filter(|candidate| candidate.pool == pool.name).count();
-        let own = || hosts.iter().filter(|host| host.pool() == Some(&pool.name)).filter_map(|host| host.node.as_ref());
-        // as in Karpenter: a node that never was initialized is no part of a budget
-        let nodes = || own().filter(|node| node.is_initialized());
-        let total = nodes().count();
-        // what happens to a node by itself may be seen too late
+        // what happens to a node or claim by itself may be seen too late
         let late = world.faults.watch_lag_seconds > 0 || world.faults.cut_permille > 0;
-        let lost = |node: &Node| !late && node.ready != Readiness::Ready;
-        let busy = nodes().filter(|node| node.is_disrupted() || lost(node)).count();
+        let own = hosts.iter().filter(|host| host.pool() == Some(&pool.name));
+        let nodes = own.filter_map(|host| Some((host.node.as_ref()?, host.claim.is_some())));
+        // as in Karpenter: a node that never was initialized is no part of a budget, nor is one without a claim
+        let nodes: Vec<(&Arc<Node>, bool)> = nodes.filter(|(node, _)| node.is_initialized()).collect();
+        let total = nodes.iter().filter(|(_, claimed)| late || *claimed).count();
+        let lost = |node: &Node, claimed: bool| !late && claimed && node.ready != Readiness::Ready;
+        let busy = nodes.iter().filter(|(node, claimed)| node.is_disrupted() || lost(node, *claimed)).count();
         let open = |window: &Window| world.skew == 0 && window.is_open(world.now) == Ok(true);
         for budget in pool.budgets.iter().filter(|budget| budget.window.as_ref().is_none_or(open)) {
             let applies = budget.reasons.as_ref().is_none_or(|all| all.contains(&reason));
@@ -210,10 +215,17 @@ pub(super) fn a_throttle_teaches_nothing(world: &mut World, code: &str, before: 
     }
 }
 
-/// S-6: a claim is the last to know of its instance.
+/// S-6: a claim is the last to know of its instance, and of one that was launched for it though nobody heard of it. Where clocks step, nobody can
+/// tell how long that was waited for.
 pub(super) fn ends_before_its_claim(world: &mut World, claim: &str, id: Option<&str>) {
     if let Some(id) = id.filter(|id| world.is_alive(id)) {
         world.violate("S-6", format!("{claim} went before its instance {id}"));
+    }
+    let uid = world.claims.get(claim).and_then(|claim| claim.metadata.uid.as_deref()).unwrap_or_default();
+    let own = |one: &&Instance| one.ends.is_none() && one.claim_uid == uid && !uid.is_empty();
+    let unheard = world.instances.values().find(own).map(|one| one.id.clone());
+    if let Some(unheard) = unheard.filter(|unheard| world.faults.clock.is_none() && id != Some(unheard.as_str())) {
+        world.violate("S-6", format!("{claim} went before {unheard}, which was launched for it"));
     }
 }
 
@@ -223,6 +235,21 @@ pub(super) fn is_not_asked_at_once(world: &mut World, claim: &str, uid: &str) {
     let passed = last.map(|last| world.uptime().saturating_sub(last));
     if let Some(passed) = passed.filter(|passed| *passed + Duration::from_secs(1) < REFUSED_WAIT) {
         world.violate("S-12", format!("EC2 refused {claim} for good and is asked again after {passed:?}"));
+    }
+}
+
+/// S-17: a claim is given up when its time is over, and sooner only by as much as the controller's clock may be wrong.
+pub(super) fn is_given_up_in_time(world: &mut World, claim: &NodeClaim, timeout: Timeout) {
+    let limit = match timeout {
+        Timeout::Launch => LAUNCH_TIMEOUT,
+        Timeout::Registration => REGISTRATION_TIMEOUT,
+    };
+    let wrong = world.faults.clock.map_or(0, |clock| clock.to.max(0) - clock.from.min(0));
+    let created = claim.metadata.creation_timestamp.as_ref().map_or(world.now, |time| time.0);
+    let age = world.now.duration_since(created);
+    if age < limit - SignedDuration::from_secs(i64::from(wrong)) {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        world.violate("S-17", format!("{name} is given up {age:#} after it was made, for {}", timeout.as_str()));
     }
 }
 
@@ -251,6 +278,7 @@ impl Watch {
         self.deadlines(world);
         self.expires(world);
         self.settled(world);
+        self.drift_is_told(world);
         self.pods_are_answered(world);
         self.launches_in_vain(world);
         self.calls_keep_the_rates(world);

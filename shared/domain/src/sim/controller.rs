@@ -55,6 +55,8 @@ pub(super) struct Controller<'d> {
     found: Option<BTreeSet<Arc<str>>>,
     pub(super) answers: BTreeMap<String, Answers>,
     pub(super) batches: BTreeMap<String, Known>,
+    /// UIDs of claims for which nothing more can turn up: EC2 refused all that was asked for them, or what it launched was found.
+    pub(super) settled: BTreeSet<String>,
 }
 
 impl<'d> Controller<'d> {
@@ -79,6 +81,7 @@ impl<'d> Controller<'d> {
             found: None,
             answers: BTreeMap::new(),
             batches: BTreeMap::new(),
+            settled: BTreeSet::new(),
         }
     }
 }
@@ -166,6 +169,7 @@ impl Controller<'_> {
                 conditions::set(&mut status.conditions, conditions::REGISTERED, unknown, "NodeNotFound", "", now);
             }),
             Step::GiveUp(timeout) => {
+                super::check::is_given_up_in_time(world, &claim, timeout);
                 let ends = world.claims.get(name).is_some_and(|one| one.metadata.deletion_timestamp.is_none());
                 delete_claim(world, name)?;
                 if let Some(outcome) = Outcome::of(timeout, &claim).filter(|_| ends) {
@@ -177,12 +181,8 @@ impl Controller<'_> {
                 }
                 Ok(())
             }
-            Step::Leave
-            | Step::Guard
-            | Step::AwaitNode
-            | Step::AwaitTaint { .. }
-            | Step::AwaitReady(_)
-            | Step::Live(_) => Ok(()),
+            Step::Leave | Step::Guard | Step::AwaitNode | Step::AwaitTaint { .. } | Step::AwaitReady(_) => Ok(()),
+            Step::Live(_) => self.tell_drift(world, &claim, &pool),
         }
     }
 
@@ -253,7 +253,13 @@ impl Controller<'_> {
             return Ok(());
         }
         let snapshot = self.snapshot(world);
-        let plan = self.decisions.replicas(&snapshot, &disruption::replaced(&snapshot));
+        let replaced = disruption::replaced(&snapshot);
+        let plan = self.decisions.replicas(&snapshot, &replaced);
+        if let Some(other) = reordered(world, &snapshot)
+            && self.decisions.replicas(&other, &replaced) != plan
+        {
+            world.violate("S-16", "another order of the same lists gives other static nodes".to_owned());
+        }
         let mut tried = BTreeSet::new();
         for node in &plan.create {
             let trial = self.allowance(world, &node.pool) != Allowance::All;
@@ -327,6 +333,7 @@ impl Controller<'_> {
             }
             world.resumed += 1;
             let replacements: Vec<String> = replacements.iter().map(ToString::to_string).collect();
+            super::check::budgets::goes_on(world, &command, &replacements);
             match self.taint(world, &command) {
                 Ok(()) => {
                     let execution = Execution::new(command.cause, world.clock());
@@ -349,11 +356,9 @@ impl Controller<'_> {
         Ok(())
     }
 
-    fn begin(&mut self, world: &mut World, mut command: Command, snapshot: &Snapshot) -> Result<(), Stop> {
+    fn begin(&mut self, world: &mut World, command: Command, snapshot: &Snapshot) -> Result<(), Stop> {
+        let Some(mut command) = self.decisions.uphold(command, snapshot) else { return Ok(()) };
         if self.is_busy(&command) {
-            return Ok(());
-        }
-        if self.decisions.validate(&command, snapshot).is_err() {
             return Ok(());
         }
         command.origin = disruption::origin(&command, snapshot);
@@ -362,13 +367,15 @@ impl Controller<'_> {
         super::check::is_cheaper(world, &command);
         super::check::repairs_are_due(world, &command);
         super::check::is_replaced_once(world, &command, self.found.as_ref());
+        super::check::budgets::begins(world, &command);
         world.commands += 1;
         world.repairs += u32::from(command.cause == Cause::Unhealthy);
         let mut replacements = Vec::new();
         match self.make_way(world, &command, &mut replacements) {
             Ok(()) => {
                 let execution = Execution::new(command.cause, world.clock());
-                self.running.push((command, replacements, execution));
+                let parts = command.apart().into_iter();
+                self.running.extend(parts.map(|part| (part, replacements.clone(), execution)));
                 Ok(())
             }
             Err(Stop::Unanswered) => self.take_back(world, &command, &replacements, delete_claim),
@@ -405,8 +412,11 @@ impl Controller<'_> {
 
     /// Creates the claim of a planned node. One of which nobody knows whether it is there is reckoned with until somebody has looked.
     fn create(&mut self, world: &mut World, node: &InFlightNode) -> Result<String, Stop> {
-        let claim = new_claim(world, node);
+        world.edit_template(&node.pool);
+        let mut claim = new_claim(world, node);
+        claim.metadata.annotations = world.pool(&node.pool).map(|pool| self.decisions.annotations(node, pool));
         let name = claim.metadata.name.clone().unwrap_or_default();
+        world.templates.insert(name.clone(), node.template().to_owned());
         let made = ask(world).and_then(|()| {
             world.claims.insert(name.clone(), claim.clone());
             wrote(world)
@@ -510,13 +520,16 @@ impl Controller<'_> {
         if world.now < self.collects || !self.turns.comes(self.decisions, Action::Describe, all, world.uptime()) {
             return Ok(());
         }
-        self.collects = world.now + LOOK_AGAIN;
-        let Ok(listed) = world.list() else { return Ok(()) };
+        let Ok(listed) = world.list() else {
+            self.collects = world.now + self.decisions.collects_after(&mut self.collector);
+            return Ok(());
+        };
         let claims: Vec<Arc<NodeClaim>> = self.view.claims().values().cloned().map(Arc::new).collect();
         let now = world.clock();
         let nodes = self.view.nodes();
         let seen = Witnesses { listed: &listed, claims: &claims, is_ready: &|id| ready(nodes, id) };
         let collection = self.decisions.collect(&mut self.collector, &seen, now);
+        self.collects = world.now + self.decisions.collects_after(&mut self.collector);
         for id in collection.instances {
             // the watch may be late: the claim is asked for
             ask(world)?;
@@ -562,6 +575,9 @@ fn reordered(world: &mut World, snapshot: &Snapshot) -> Option<Snapshot> {
     random.shuffle(&mut other.claims);
     random.shuffle(&mut other.pools);
     random.shuffle(&mut other.budgets);
+    random.shuffle(&mut other.daemons);
+    other.pools.iter_mut().for_each(|pool| random.shuffle(&mut Arc::make_mut(pool).budgets));
+    other.nodes.iter_mut().for_each(|node| random.shuffle(&mut Arc::make_mut(node).taints));
     Some(other)
 }
 
@@ -573,6 +589,5 @@ fn new_claim(world: &mut World, node: &InFlightNode) -> NodeClaim {
     claim.metadata.creation_timestamp = Some(Time(world.now));
     claim.metadata.finalizers = Some(vec![labels::TERMINATION_FINALIZER.to_owned()]);
     claim.metadata.labels = Some(node.claim_labels());
-    claim.metadata.annotations = Some(node.annotations.clone());
     claim
 }

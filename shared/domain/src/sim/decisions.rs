@@ -1,28 +1,38 @@
 //! The seam between a controller and its decisions: production's by default, so that a test can put a broken one in the place of each and
 //! see whether the checks notice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::NodeClaim;
-use crate::cluster::{Assumed, Node, Pod, Snapshot};
-use crate::disruption::{self, Act, Begun, Budgets, Command, DisruptionPlan, Execution, Invalid, Memory, Progress};
+use crate::api::{NodeClaim, hash, labels};
+use crate::catalogue::Catalogue;
+use crate::cluster::{Assumed, Node, Pod, Pool, Snapshot};
+use crate::disruption::{self, Act, Begun, Budgets, Command, DisruptionPlan, Execution, Memory, Progress};
 use crate::eviction::{self, Drain};
 use crate::fleet::{self, Lesson};
 use crate::interruption::{self, Message, Notice, Recall, Vacating};
 use crate::lease::Elector;
-use crate::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Seats, Witnesses, launch};
+use crate::lifecycle::{self, Allowance, Collection, Collector, Drift, Next, Registrations, Seats, Witnesses, launch};
 use crate::pace::Bucket;
-use crate::scheduling::{self, ReplicaPlan, Solution};
+use crate::scheduling::{self, InFlightNode, ReplicaPlan, Solution};
 
 /// Makes the decisions of a simulated controller. Every method is production's own unless it is replaced.
 pub trait Decisions {
     /// Answers the next step of a claim: [`lifecycle::next`].
     fn step(&self, claim: &NodeClaim, node: Option<&Node>, quiet: Option<SignedDuration>, now: Timestamp) -> Next {
         lifecycle::next(claim, node, quiet, now)
+    }
+
+    /// Says why a claim's node is not what its pool asks for: [`lifecycle::drift()`].
+    fn drift(&self, claim: &NodeClaim, pool: &Pool, catalogue: &Catalogue, now: Timestamp) -> Option<Drift> {
+        let stamp = BTreeMap::from([
+            (labels::NODE_POOL_HASH.to_owned(), pool.hash.to_string()),
+            (labels::NODE_POOL_HASH_VERSION.to_owned(), hash::NODE_POOL_VERSION.to_owned()),
+        ]);
+        lifecycle::drift(claim, pool, &stamp, &BTreeMap::new(), Some(catalogue), now)
     }
 
     /// Answers the next step of a drain: [`eviction::next`].
@@ -45,13 +55,9 @@ pub trait Decisions {
         disruption::plan_with(snapshot, memory)
     }
 
-    /// Checks a command after its rest: [`disruption::validate`].
-    ///
-    /// # Errors
-    ///
-    /// When the command no longer holds.
-    fn validate(&self, command: &Command, snapshot: &Snapshot) -> Result<(), Invalid> {
-        disruption::validate(command, snapshot)
+    /// Answers what of a command holds after its rest: [`disruption::uphold`].
+    fn uphold(&self, command: Command, snapshot: &Snapshot) -> Option<Command> {
+        disruption::uphold(command, snapshot).command
     }
 
     /// Finds the commands that an earlier process began: [`disruption::begun`].
@@ -84,6 +90,11 @@ pub trait Decisions {
     /// Answers what to collect: [`Collector::pass`].
     fn collect(&self, collector: &mut Collector, seen: &Witnesses<'_>, now: Timestamp) -> Collection {
         collector.pass(seen, now)
+    }
+
+    /// Answers how long the next look at what to collect is waited for: [`Collector::next_pause`].
+    fn collects_after(&self, collector: &mut Collector) -> Duration {
+        collector.next_pause()
     }
 
     /// Says whether an instance that EC2 does not know is gone: [`lifecycle::is_gone_if_unknown`].
@@ -169,6 +180,23 @@ pub trait Decisions {
     /// this crate: this repeats its rule.
     fn asks_for_the_node(&self) -> bool {
         true
+    }
+
+    /// Says whether a claim that goes waits for what may have been launched for it and is not listed yet. The controller's end of claims is not in
+    /// this crate: this repeats its rule.
+    fn awaits_the_listing(&self) -> bool {
+        true
+    }
+
+    /// Answers the annotations of a new claim, among them by which template its node was planned; the pool may have another by now. The
+    /// controller's provisioning is not in this crate: this repeats its rule.
+    fn annotations(&self, node: &InFlightNode, _pool: &Pool) -> BTreeMap<String, String> {
+        node.annotations.clone()
+    }
+
+    /// Answers the UID that an eviction is bound to. The controller's drain is not in this crate: this repeats its rule.
+    fn precondition<'u>(&self, uid: &'u str) -> Option<&'u str> {
+        Some(uid)
     }
 
     /// Answers the client token of a launch, from the claim's UID and the attempt that is written on it. The controller's launch is not in

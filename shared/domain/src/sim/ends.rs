@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::account::{Action, Throttled};
-use super::batch::Seat;
+use super::batch::{Seat, may_turn_up, seek};
 use super::check;
 use super::cloud::Instance;
 use super::controller::Controller;
@@ -17,7 +17,7 @@ use super::writes::{Stop, ask, call, taint, wrote};
 use crate::api::{NodeClaim, conditions};
 use crate::cluster::Pod;
 use crate::eviction::{self, Answer, Drain};
-use crate::lifecycle::launch::{batch, was_tried};
+use crate::lifecycle::launch::{batch, is_in_doubt, sought_since, was_tried};
 use crate::lifecycle::{self, provider_id};
 use crate::pace::THROTTLED_WAIT;
 
@@ -55,6 +55,13 @@ impl Controller<'_> {
             },
             None => None,
         };
+        if id.is_none() && self.awaits_the_listing(world, claim)? {
+            return Ok(());
+        }
+        if id.is_some() {
+            // that is all that came of its launch
+            self.settled.extend(claim.metadata.uid.clone());
+        }
         let launched = lifecycle::since(claim, conditions::LAUNCHED);
         let gone = id.as_ref().is_none_or(|id| self.end_instance(world, id, launched));
         if gone && world.is_current(claim) {
@@ -64,6 +71,21 @@ impl Controller<'_> {
             return wrote(world);
         }
         Ok(())
+    }
+
+    /// Says whether a claim waits for what may have been launched for it and is not listed yet, as `controller/src/reconcile/doubt.rs` does it.
+    fn awaits_the_listing(&mut self, world: &mut World, claim: &NodeClaim) -> Result<bool, Stop> {
+        let settled = claim.metadata.uid.as_ref().is_some_and(|uid| self.settled.contains(uid));
+        if settled || !is_in_doubt(claim) || !self.decisions.awaits_the_listing() {
+            return Ok(false);
+        }
+        match sought_since(claim) {
+            Some(since) => Ok(may_turn_up(world, since)),
+            None if world.is_current(claim) => {
+                seek(world, claim.metadata.name.as_deref().unwrap_or_default()).map(|()| true)
+            }
+            None => Ok(true),
+        }
     }
 
     /// Looks for the instance of a claim by its tag; as long as that must wait it counts as throttled.
@@ -140,7 +162,7 @@ impl Controller<'_> {
             if let eviction::Step::Wait(wait) = step {
                 for target in &wait.evict {
                     ask(world)?;
-                    let answer = world.evict(&target.pod, &target.uid);
+                    let answer = world.evict(&target.pod, self.decisions.precondition(&target.uid));
                     let done = answer == Answer::Done;
                     answers.note(&target.uid, answer, world.clock());
                     if done { wrote(world)? } else { call(world)? }

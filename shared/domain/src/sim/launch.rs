@@ -58,6 +58,9 @@ impl Controller<'_> {
             let all = std::iter::once(claim.clone()).chain(mates).collect();
             return self.launch_together(world, all, &offering);
         }
+        // whether something may come of what was asked before
+        let known = self.settled.remove(&uid);
+        let open = is_in_doubt(claim) && !known;
         if !is_in_doubt(claim) {
             begin(world, &name, attempt(claim))?;
         }
@@ -67,7 +70,12 @@ impl Controller<'_> {
         match answer {
             Ok(instance) => adopt(world, &name, instance),
             Err(Refusal::LostReply) => failed(world, &name, conditions::LAUNCH_FAILED),
-            Err(Refusal::Code(code)) => self.refused(world, claim, &offering, code),
+            Err(Refusal::Code(code)) => {
+                if !open {
+                    self.settled.insert(uid);
+                }
+                self.refused(world, claim, &offering, code)
+            }
         }
     }
 

@@ -8,6 +8,7 @@ mod check;
 mod cloud;
 mod controller;
 mod decisions;
+mod drift;
 mod ends;
 mod interruption;
 mod launch;
@@ -75,6 +76,8 @@ pub struct Faults {
     pub scales_permille: u32,
     /// A node is no longer what its pool asks for, in a second.
     pub drifts_permille: u32,
+    /// A user changes a pool's template when a node was planned by it and its claim is about to be made, each time.
+    pub edits_permille: u32,
     /// A user deletes a claim, in a second.
     pub deletes_permille: u32,
     /// Somebody takes a claim's finalizers away, so that it goes at once, in a second.
@@ -185,6 +188,8 @@ pub struct Report {
     pub recalls: u32,
     /// Recalls that were taken back, since nothing replaced the node in time.
     pub stays: u32,
+    /// Times that a pool's template was changed.
+    pub edits: u32,
     /// Messages that were deleted from the queue.
     pub messages: u32,
     /// Nodes at the end.
@@ -259,6 +264,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         if !world.served || report.crashes != crashes {
             world.unserved = world.now;
         }
+        check::budgets::hold_at_every_instant(&mut world);
         watch.every_second(&world);
         renewal.note(&world);
     }
@@ -271,7 +277,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     (report.conflicts, report.takeovers, report.unanswered) = (world.conflicts, world.takeovers, world.unanswered);
     (report.warnings, report.recalls, report.messages) = (world.warnings, world.recalls, world.queue.deleted);
     (report.repriced, report.stays) = (world.repriced, world.stays);
-    report.batches = world.batches;
+    (report.batches, report.edits) = (world.batches, world.edits);
     (report.throttled, report.refused) = (world.account.throttled, world.refused.count);
     report
 }

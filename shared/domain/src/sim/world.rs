@@ -11,17 +11,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::account::Account;
 use super::check::MOST_VIOLATIONS;
+use super::check::budgets::Disrupting;
 use super::cloud::Instance;
+use super::drift::stamp;
 use super::queue::Queue;
 use super::random::Random;
 use super::refusal::Refused;
 use super::watch::Past;
 use super::{Faults, Skew, Violation};
 use crate::api::NodeClaim;
-use crate::api::conditions::{self, ConditionStatus};
 use crate::api::labels;
 use crate::catalogue::Catalogue;
-use crate::cluster::{Claim, Node, Phase, Pod, PodBudget, PodKey, Pool, Readiness, Settings, Snapshot};
+use crate::cluster::{Claim, DaemonSet, Node, Phase, Pod, PodBudget, PodKey, Pool, Readiness, Settings, Snapshot};
 use crate::eviction::Answer;
 use crate::resources::{CPU, Resources};
 
@@ -108,6 +109,15 @@ pub struct World {
     pub(super) stays: u32,
     /// For how long nothing may be written at the end.
     pub(super) rest: Option<SignedDuration>,
+    /// The hash of the template that each claim's node was planned by, whatever the claim says; times that a template was changed.
+    pub(super) templates: BTreeMap<String, String>,
+    pub(super) edits: u32,
+    /// What goes of karp's own will, and replacements of commands that another one began beside.
+    pub(super) disrupting: Disrupting,
+    pub(super) overtaken: BTreeSet<String>,
+    /// New pods take the names of those that are gone.
+    lasting_names: bool,
+    daemons: Vec<Arc<DaemonSet>>,
     /// When it began.
     start: Timestamp,
 }
@@ -139,6 +149,18 @@ impl World {
         World { follows_advice: true, ..self }
     }
 
+    /// Lets new pods take the names of those that are gone, as a StatefulSet's do.
+    #[must_use]
+    pub fn with_lasting_names(self) -> Self {
+        World { lasting_names: true, ..self }
+    }
+
+    /// Adds daemons, which are planned with and never run.
+    #[must_use]
+    pub fn with_daemons(self, daemons: Vec<DaemonSet>) -> Self {
+        World { daemons: daemons.into_iter().map(Arc::new).collect(), ..self }
+    }
+
     /// Returns the pool of a name.
     pub(super) fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
         self.pools.iter().find(|pool| &*pool.name == name)
@@ -153,9 +175,16 @@ impl World {
     /// Faults are over: what is launched from now on gets old, so that there is an end to what goes on by itself.
     pub(super) fn calm_down(&mut self) {
         for pool in self.pools.iter_mut().filter(|pool| pool.expire_after.is_some_and(|age| age < LASTING)) {
-            let hash = format!("{} that lasts", pool.hash).into();
+            let (before, hash) = (pool.hash.clone(), format!("{} that lasts", pool.hash));
             let pool = Arc::make_mut(pool);
-            (pool.expire_after, pool.hash) = (None, hash);
+            (pool.expire_after, pool.hash) = (None, hash.as_str().into());
+            // those that are there come of age, and drift no more than before
+            for (name, template) in self.templates.iter_mut().filter(|(_, template)| **template == *before) {
+                template.clone_from(&hash);
+                if let Some(claim) = self.claims.get_mut(name) {
+                    stamp(claim, &hash);
+                }
+            }
         }
     }
 
@@ -231,13 +260,7 @@ impl World {
         }
         if !names.is_empty() && self.random.happens(self.faults.drifts_permille) {
             let drifted = &names[self.random.below(names.len())];
-            let status = self.claims.get_mut(drifted).and_then(|claim| claim.status.as_mut());
-            if let Some(status) =
-                status.filter(|status| conditions::is_true(&status.conditions, conditions::INITIALIZED))
-            {
-                let yes = ConditionStatus::True;
-                conditions::set(&mut status.conditions, conditions::DRIFTED, yes, "NodePoolDrifted", "", now);
-            }
+            self.outdate(drifted);
         }
         if !names.is_empty() && self.random.happens(self.faults.forgets_permille) {
             let unlucky = &names[self.random.below(names.len())];
@@ -289,12 +312,27 @@ impl World {
             }
             for _ in present.len()..wanted {
                 self.count += 1;
-                let name = format!("{}-{}", template.key.name, self.count);
-                let key = PodKey::new(&template.key.namespace, &name);
+                let uid = format!("{}-{}", template.key.name, self.count);
+                let key = self.new_key(&template.key, &uid);
                 let pod =
-                    Pod { key: key.clone(), uid: name.as_str().into(), created: Some(self.now), ..template.clone() };
+                    Pod { key: key.clone(), uid: uid.as_str().into(), created: Some(self.now), ..template.clone() };
                 self.pods.insert(key, pod);
             }
+        }
+    }
+
+    /// The key of a workload's new pod: one that no pod ever had, or the first that is free.
+    fn new_key(&self, workload: &PodKey, uid: &str) -> PodKey {
+        if !self.lasting_names {
+            return PodKey::new(&workload.namespace, uid);
+        }
+        let mut at = 0;
+        loop {
+            let key = PodKey::new(&workload.namespace, &format!("{}-{at}", workload.name));
+            if !self.pods.contains_key(&key) {
+                return key;
+            }
+            at += 1;
         }
     }
 
@@ -368,11 +406,12 @@ impl World {
         self.workloads.iter().filter_map(one).collect()
     }
 
-    /// The Eviction API.
-    pub(super) fn evict(&mut self, key: &PodKey, uid: &str) -> Answer {
+    /// The Eviction API: one that is bound to a UID takes no other pod of that name.
+    pub(super) fn evict(&mut self, key: &PodKey, uid: Option<&str>) -> Answer {
         let budgets = self.budgets();
         let now = self.now;
-        let Some(pod) = self.pods.get_mut(key).filter(|pod| &*pod.uid == uid) else { return Answer::Done };
+        let is_meant = |pod: &&mut Pod| uid.is_none_or(|uid| &*pod.uid == uid);
+        let Some(pod) = self.pods.get_mut(key).filter(is_meant) else { return Answer::Done };
         if pod.is_protected(now) {
             self.violate("S-2", format!("{key} was evicted although it has do-not-disrupt"));
             return Answer::Done;
@@ -384,6 +423,7 @@ impl World {
             pod.deletes_at = Some(now + SignedDuration::from_secs(pod.grace_seconds.min(5)));
             pod.ready = false;
             self.evictions += 1;
+            super::check::budgets::is_evicted_rightly(self, key);
         }
         Answer::Done
     }
@@ -414,6 +454,7 @@ impl World {
         let class = self.pools.first().map_or_else(|| "default".into(), |pool| pool.class.name.clone());
         Snapshot {
             pools: self.pools.clone(),
+            daemons: self.daemons.clone(),
             budgets: self.budgets(),
             catalogues: [(class, catalogue)].into_iter().collect(),
             settings: self.settings.clone(),

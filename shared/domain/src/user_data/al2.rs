@@ -4,7 +4,7 @@ use super::archive::{self, Part, SHELL};
 use super::{Bootstrap, Error, kubelet};
 
 pub(super) fn render(bootstrap: &Bootstrap) -> Result<String, Error> {
-    let mut parts = archive::parts(bootstrap.custom.as_deref().unwrap_or_default(), |_| SHELL)?;
+    let mut parts = archive::parts(bootstrap.custom.as_deref().unwrap_or_default(), |_| None)?;
     parts.push(Part::text(SHELL, &script(bootstrap)?));
     archive::write(parts)
 }
@@ -17,10 +17,10 @@ fn script(bootstrap: &Bootstrap) -> Result<String, Error> {
         format!("--apiserver-endpoint {}", quoted("the cluster's endpoint", &cluster.endpoint)?),
         format!("--b64-cluster-ca {}", quoted("the cluster's CA", &cluster.certificate_authority)?),
     ];
+    if bootstrap.is_ipv6() {
+        words.push("--ip-family ipv6".to_owned());
+    }
     if let Some(dns) = bootstrap.dns() {
-        if dns.contains(':') {
-            words.push("--ip-family ipv6".to_owned());
-        }
         words.push(format!("--dns-cluster-ip {}", quoted("spec.kubelet.clusterDNS", &dns)?));
     }
     if bootstrap.kubelet.contains_key("maxPods") {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::archive::{self, Part, SHELL};
+use super::archive::{self, Part};
 use super::{Bootstrap, Error};
 use crate::taint::Taint;
 
@@ -10,7 +10,7 @@ const NODE_CONFIG: &str = "application/node.eks.aws";
 const NODE_CONFIG_API: &str = "node.eks.aws/";
 
 pub(super) fn render(bootstrap: &Bootstrap) -> Result<String, Error> {
-    let kind = |custom: &str| if is_node_config(custom) { NODE_CONFIG } else { SHELL };
+    let kind = |custom: &str| is_node_config(custom).then_some(NODE_CONFIG);
     let mut parts = archive::parts(bootstrap.custom.as_deref().unwrap_or_default(), kind)?;
     let config = serde_saphyr::to_string(&node_config(bootstrap)?).map_err(|error| Error::Write(error.to_string()))?;
     parts.push(Part::text(NODE_CONFIG, &config));

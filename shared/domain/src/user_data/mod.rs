@@ -161,6 +161,14 @@ fn checked(family: AmiFamily, bootstrap: &Bootstrap) -> Result<Bootstrap, Error>
 }
 
 impl Bootstrap {
+    /// Says whether nodes use IPv6: as the cluster does, or, where its range is not known, as the address of cluster DNS does.
+    fn is_ipv6(&self) -> bool {
+        match &self.cluster.service_cidr {
+            Some(_) => self.cluster.is_ipv6(),
+            None => self.dns().is_some_and(|dns| dns.contains(':')),
+        }
+    }
+
     /// Returns the address of cluster DNS: the class's own first, else the cluster's.
     fn dns(&self) -> Option<String> {
         let own = self.kubelet.get(kubelet::CLUSTER_DNS).and_then(Value::as_array).and_then(|all| all.first());

@@ -211,6 +211,7 @@ fn scripts_node_configs_and_archives_come_before_ours() {
         ("  \n", vec![]),
         ("#!/bin/sh\ncat <<E\n--//\nE\necho kept\n", vec![(SHELL, "echo kept")]),
         ("#!/bin/sh\necho grüße\n", vec![(SHELL, "grüße")]),
+        ("#cloud-config\npackages: [htop]\n", vec![("text/cloud-config", "packages: [htop]")]),
     ] {
         let bootstrap = Bootstrap { custom: Some(custom.into()), ..plain() };
         let read = parts(&render(AmiFamily::Al2023, &bootstrap).unwrap());
@@ -223,6 +224,42 @@ fn scripts_node_configs_and_archives_come_before_ours() {
     }
     let broken = Bootstrap { custom: Some("MIME-Version: 1.0\n\nno archive".into()), ..plain() };
     assert!(matches!(render(AmiFamily::Al2023, &broken), Err(Error::NotMime)));
+}
+
+#[test]
+fn what_cloud_init_knows_by_its_beginning_is_no_script() {
+    for (custom, expected) in [
+        ("echo hello\n", SHELL),
+        ("\n#cloud-config\npackages: [htop]\n", "text/cloud-config"),
+        ("#cloud-config-archive\n- content: x\n", "text/cloud-config-archive"),
+        ("#Cloud-Config\npackages: [htop]\n", "text/cloud-config"),
+        ("#cloud-boothook\necho hello\n", "text/cloud-boothook"),
+        ("#include-once https://alpha.example/x\n", "text/x-include-once-url"),
+        ("## template: jinja\n#cloud-config\n", "text/jinja2"),
+    ] {
+        for family in [AmiFamily::Al2, AmiFamily::Al2023] {
+            let with = Bootstrap { custom: Some(custom.into()), ..plain() };
+            assert_eq!(parts(&render(family, &with).unwrap())[0].0, expected, "{family:?}: {custom:?}");
+        }
+    }
+}
+
+#[test]
+fn parts_of_an_archive_keep_their_headers() {
+    let archive = "Content-Type: multipart/mixed; boundary=\"B\"\nMIME-Version: 1.0\n\n--B\n\
+                   Content-Type: text/cloud-config; charset=\"us-ascii\"; name=\"one\"\nMIME-Version: 1.0\n\
+                   Content-Transfer-Encoding: base64\nContent-Disposition: attachment;\n filename=\"10-swap.cfg\"\n\
+                   Merge-Type: list(append)+dict(recurse_list)+str()\n\nI2Nsb3VkLWNvbmZpZwo=\n\n--B\n\
+                   Content-Type: application/gzip\nContent-Transfer-Encoding: base64\n\n/wD/\n\n--B--\n";
+    for family in [AmiFamily::Al2, AmiFamily::Al2023] {
+        let text = render(family, &Bootstrap { custom: Some(archive.into()), ..plain() }).unwrap();
+        let first = "--//\nContent-Type: text/cloud-config; name=\"one\"\nContent-Transfer-Encoding: 7bit\n\
+                     Content-Disposition: attachment; filename=\"10-swap.cfg\"\n\
+                     Merge-Type: list(append)+dict(recurse_list)+str()\n\n#cloud-config\n";
+        assert!(text.contains(first), "{family:?}: {text}");
+        let second = "--//\nContent-Type: application/gzip\nContent-Transfer-Encoding: base64\n\n/wD/";
+        assert!(text.contains(second), "what is no text stays in base64: {family:?}: {text}");
+    }
 }
 
 #[test]
@@ -320,6 +357,11 @@ fn an_ipv6_cluster_gives_ipv6_addresses() {
     let words = bootstrap_words(&parts(&render(AmiFamily::Al2, &bootstrap).unwrap()));
     assert_eq!(value_of(&words, "--ip-family"), Some("ipv6"));
     assert_eq!(value_of(&words, "--dns-cluster-ip"), Some("fd30:1c53:5f8a::a"));
+    let kubelet = serde_json::from_str(r#"{"clusterDNS": ["169.254.20.10"]}"#).unwrap();
+    let cached = Bootstrap { kubelet, ..bootstrap.clone() };
+    let words = bootstrap_words(&parts(&render(AmiFamily::Al2, &cached).unwrap()));
+    assert_eq!(value_of(&words, "--ip-family"), Some("ipv6"), "whatever the address of its resolver");
+    assert_eq!(value_of(&words, "--dns-cluster-ip"), Some("169.254.20.10"));
     let config = node_config(&parts(&render(AmiFamily::Al2023, &bootstrap).unwrap()));
     assert_eq!(config["spec"]["cluster"]["cidr"], "fd30:1c53:5f8a::/108");
 }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use karp_domain::cluster::{ConsolidationFloor, Pod, Pool, Settings, Snapshot};
-use karp_domain::disruption::{
-    Act, Budgets, Cause, Command, DisruptionPlan, Execution, Invalid, Memory, Progress, plan_with,
-};
+use karp_domain::disruption::{Act, Budgets, Cause, Command, DisruptionPlan, Execution, Memory, Progress, plan_with};
 use karp_domain::eviction::{self, Drain};
 use karp_domain::scheduling::{ReplicaPlan, replicas};
 use karp_domain::sim::{Decisions, Faults, Production, Scenario, World, run_with};
@@ -61,8 +59,8 @@ fn s7_static_pools_whose_nodes_go_before_others_come() {
             plan
         }
 
-        fn validate(&self, _: &Command, _: &Snapshot) -> Result<(), Invalid> {
-            Ok(())
+        fn uphold(&self, command: Command, _: &Snapshot) -> Option<Command> {
+            Some(command)
         }
     }
     catches(&Flaw, "S-7");

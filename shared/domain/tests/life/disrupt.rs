@@ -548,6 +548,8 @@ fn one_pool_that_fails_does_not_starve_the_others() {
     let one = first(&snapshot, &memory).unwrap();
     assert_eq!(&*one.candidates[0].pool, "a", "the longest drifted first");
     memory.failed(&one, snapshot.now);
+    // of several nodes each may fail at a time of its own
+    memory.failed(&one, snapshot.now + jiff::SignedDuration::from_millis(1));
     let other = first(&snapshot, &memory).unwrap();
     assert_eq!(&*other.candidates[0].pool, "b");
     let plan = plan_with(&snapshot, &memory);

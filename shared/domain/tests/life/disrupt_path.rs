@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use karp_domain::catalogue::{CapacityType, Price};
 use karp_domain::cluster::{ConsolidationFloor, Phase, Pod, PodKey, Snapshot};
-use karp_domain::disruption::{Change, Method, Path, plan_disruption, until_stable};
+use karp_domain::disruption::{Cause, Change, Method, Path, plan_disruption, until_stable};
 use karp_domain::quantity::Quantity;
 use karp_domain::resources::{CPU, MEMORY};
 use karp_domain::scheduling::solve;
@@ -260,7 +260,13 @@ fn no_pod_ends_on_a_node_that_has_expired() {
         }
     }
     let start = read(&objects);
-    assert_eq!(plan_disruption(&start).commands.len(), 2, "both are planned at once");
+    let both = plan_disruption(&start).commands;
+    let [expired, drifted] = &both[..] else { panic!("both are planned at once: {both:?}") };
+    assert_eq!((expired.cause, drifted.cause), (Cause::Expired, Cause::Drifted));
+    assert!(
+        drifted.placements.is_empty() && drifted.replacements.len() == 1,
+        "no pod goes to the old one: {drifted:?}"
+    );
     let path = until_stable(&start, Method::Sets);
     assert!(path.is_stable);
     assert_eq!(keys(&start), keys(&path.end));

@@ -399,6 +399,40 @@ fn an_unclaimed_instance_is_collected_after_two_listings_and_its_age() {
     }
 }
 
+/// However late it comes up, and however a pass falls: 3 min are given to an instance without a claim, and a watch may be a minute behind.
+#[test]
+fn what_is_left_over_late_is_collected_soon_and_what_stays_is_not_looked_at_for_ever() {
+    let claims = [wish("a", None)];
+    let mut collector = Collector::default();
+    let mut pass = |time: i64, seen: &[Listed]| {
+        let found = collector.pass(&witnesses(seen, &claims, true), second(time)).instances;
+        (found.len(), i64::try_from(collector.next_pause().as_secs()).unwrap())
+    };
+    let (mut time, mut quick) = (0, 0);
+    while time < 7200 {
+        let (found, pause) = pass(time, &[]);
+        assert_eq!(found, 0);
+        (time, quick) = (time + pause, quick + i64::from(pause == 10));
+    }
+    assert_eq!(quick, 20, "after the start");
+    // it came up right behind the last pass
+    let left = [listed("i-1", None)];
+    let (since, mut pauses) = (time - 60, Vec::new());
+    let collected = loop {
+        let (found, pause) = pass(time, &left);
+        if found > 0 {
+            break time;
+        }
+        pauses.push(pause);
+        time += pause;
+    };
+    assert!(collected - since <= 120, "after {} s", collected - since);
+    assert_eq!(pauses, [10, 10, 10]);
+    // EC2 refuses to end it
+    let later: Vec<i64> = (0..40).map(|n| pass(collected + n, &left).1).collect();
+    assert_eq!((later[0], later[39]), (10, 60));
+}
+
 #[test]
 fn a_second_instance_of_a_claim_is_collected_and_the_one_it_goes_by_never() {
     let mut collector = Collector::default();

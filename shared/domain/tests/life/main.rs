@@ -1,5 +1,7 @@
 //! What becomes of nodes: how they join, when they are given up, and how they are emptied.
 
+#[path = "../deep/mod.rs"]
+mod deep;
 #[path = "../world/mod.rs"]
 mod world;
 
@@ -10,6 +12,7 @@ mod clock;
 mod decided;
 mod disrupt;
 mod disrupt_path;
+mod drift;
 mod evict;
 mod lifecycle;
 mod pace;

@@ -1,8 +1,10 @@
 //! What may not be done with a node for one reason may be done for another: budgets by reason, and pods whose wishes only drift passes over.
 
 use karp_domain::catalogue::CapacityType;
+use karp_domain::cluster::Reason;
 use karp_domain::disruption::{
-    Cause, Command, DisruptionPlan, Invalid, KeepReason, Memory, Verdict, plan_with, validate,
+    Cause, Command, DisruptionPlan, Invalid, KeepReason, Memory, Method, Verdict, allowed_disruptions, plan_with,
+    until_stable, validate,
 };
 use serde_json::{Value, json};
 
@@ -89,6 +91,21 @@ fn a_freeze_of_drift_is_none_of_consolidation() {
     assert_eq!((goes(&full), kept(&full).as_str()), (None, HELD));
 }
 
+/// Pods come and go on many nodes all the time: a freeze of drift is told all the same, and that the node settles is waited for.
+#[test]
+fn a_freeze_of_drift_is_told_while_the_node_settles() {
+    let mut objects = budgets(drifted(two("m7i.8xlarge", &[("p", "3")]), None), &none_for("Drifted"));
+    objects[1]["spec"]["disruption"]["consolidateAfter"] = json!("2h");
+    let (world, frozen) = plan(&objects);
+    assert_eq!((goes(&frozen), kept(&frozen).as_str()), (None, HELD));
+    assert_eq!(frozen.settles, Some("2026-11-21T13:00:00Z".parse().unwrap()));
+    let path = until_stable(&world, Method::Sets);
+    let takes_it = |command: &Command| command.candidates.iter().any(|candidate| &*candidate.claim == CLAIM);
+    let causes: Vec<Cause> =
+        path.commands().filter(|(command, _)| takes_it(command)).map(|(one, _)| one.cause).collect();
+    assert_eq!(causes, [Cause::Underutilized]);
+}
+
 /// Nor does it matter that another pool's node had its turn after it, whose command comes to nothing.
 #[test]
 fn a_freeze_of_drift_is_none_of_consolidation_wherever_the_last_plan_ended() {
@@ -121,4 +138,27 @@ fn pods_are_passed_over_for_drift_alone() {
     let later = protected(drifted(busy(), Some("1h")), "p");
     let now = validate(command, &snapshot(&later, catalogue(TYPES)));
     assert!(matches!(now, Err(Invalid::Kept { reason: KeepReason::PodProtected { .. }, .. })), "{now:?}");
+}
+
+/// As in Karpenter: a node whose claim is lost is nobody's to disrupt. It makes no budget larger and, as long as it stays, none smaller.
+#[test]
+fn nodes_without_a_claim_are_no_part_of_a_budget() {
+    let host = |name: &str| node(name, "default", "m7i.large", "us-east-1a", CapacityType::OnDemand);
+    let [ready, _] = host("n3");
+    let [ill, _] = host("n4");
+    let ill = with(ill, &[("status.conditions", json!([{"type": "Ready", "status": "False"}]))]);
+    let [gone, _] = host("n5");
+    let gone = with(gone, &[("metadata.deletionTimestamp", json!(crate::world::NOW))]);
+    let mut objects = budgets(vec![class(), pool("default", on_demand())], &json!([{"nodes": "50%"}]));
+    objects.extend(["n1", "n2"].iter().flat_map(|name| host(name)));
+    let left = |objects: &[Value]| {
+        let all = allowed_disruptions(&snapshot(objects, catalogue(TYPES)));
+        let empty = all.into_iter().find(|of| of.reason == Reason::Empty).unwrap();
+        (empty.left, empty.consuming)
+    };
+    assert_eq!(left(&objects), (1, 0));
+    objects.extend([ready, ill]);
+    assert_eq!(left(&objects), (1, 0));
+    objects.push(gone);
+    assert_eq!(left(&objects), (0, 1), "it may have been one of them a moment ago");
 }

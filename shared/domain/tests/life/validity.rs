@@ -2,7 +2,7 @@
 
 use karp_domain::api::labels;
 use karp_domain::catalogue::CapacityType;
-use karp_domain::disruption::{Cause, Command, Invalid, plan_disruption, validate, validate_each};
+use karp_domain::disruption::{Cause, Command, Invalid, KeepReason, plan_disruption, uphold, validate, validate_each};
 use karp_domain::scheduling::InFlightNode;
 use serde_json::{Value, json};
 
@@ -85,6 +85,58 @@ fn commands_that_go_by_force_are_checked_with_one_look() {
         .map(|(command, answer)| (&*command.candidates[0].claim, answer.is_ok()))
         .collect();
     assert_eq!(answers, [("default-n1", false), ("default-n2", true)]);
+}
+
+/// While empty nodes rest, a pod comes to one of them and another is lost: that keeps none of the others.
+#[test]
+fn of_empty_nodes_those_go_that_still_may() {
+    let mut objects = vec![class(), pool("default", on_demand())];
+    for name in ["n1", "n2", "n3", "n4"] {
+        objects.extend(node(name, "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
+    }
+    let (before, plan) = plan(&objects);
+    let [command] = &plan.commands[..] else { panic!("{:?}", plan.commands) };
+    assert_eq!((command.cause, command.candidates.len()), (Cause::Empty, 4));
+    let whole = uphold(command.clone(), &before);
+    assert_eq!((whole.command.as_ref(), whole.void.len()), (Some(command), 0));
+    assert_eq!(command.clone().apart().len(), 4, "nor does one wait for another when they go");
+    objects.push(running("late", "n2", "1", "1Gi"));
+    objects.retain(|object| object["metadata"]["name"] != "default-n4");
+    assert!(validate(command, &snapshot(&objects, catalogue(TYPES))).is_err());
+    for (budget, left) in [("100%", vec!["default-n1", "default-n3"]), ("1", vec!["default-n1"]), ("0", vec![])] {
+        objects[1] = with(objects[1].clone(), &[("spec.disruption.budgets", json!([{ "nodes": budget }]))]);
+        let now = snapshot(&objects, catalogue(TYPES));
+        let upheld = uphold(command.clone(), &now);
+        let candidates = upheld.command.iter().flat_map(|command| &command.candidates);
+        assert_eq!(candidates.map(|candidate| &*candidate.claim).collect::<Vec<_>>(), left, "{budget}");
+        assert_eq!(upheld.void.len() + left.len(), 4, "{budget}");
+        assert!(upheld.void.iter().all(|(command, _)| command.candidates.len() == 1), "each with its own reason");
+        let why = |name: &str| {
+            let of = |(command, _): &&(Command, Invalid)| &*command.candidates[0].claim == name;
+            upheld.void.iter().find(of).map(|(_, invalid)| invalid.clone())
+        };
+        assert_eq!(why("default-n4"), Some(Invalid::Gone { claim: "default-n4".into() }));
+        let busy = Invalid::Kept { claim: "default-n2".into(), reason: KeepReason::NotEmpty };
+        assert_eq!(why("default-n2"), Some(busy));
+        if let Some(command) = &upheld.command {
+            assert_eq!(validate(command, &now), Ok(()));
+        }
+    }
+}
+
+/// What moves pods holds as a whole or not at all.
+#[test]
+fn of_a_command_that_moves_pods_nothing_is_left_out() {
+    let objects = two("m7i.2xlarge", &[("p", "1")]);
+    let (snapshot, plan) = plan(&objects);
+    let command = &plan.commands[0];
+    assert_eq!(command.cause, Cause::Underutilized);
+    assert_eq!(uphold(command.clone(), &snapshot).command.as_ref(), Some(command));
+    assert_eq!(command.clone().apart(), std::slice::from_ref(command));
+    let mut gone = snapshot;
+    gone.claims.clear();
+    let upheld = uphold(command.clone(), &gone);
+    assert!(upheld.command.is_none() && upheld.void.len() == 1 && upheld.void[0].0 == *command, "{upheld:?}");
 }
 
 #[test]

@@ -233,6 +233,20 @@ fn nobody_is_met_where_nodes_lack_the_label() {
     }
 }
 
+/// Nor is a daemon, which runs on each node, met on nodes without the label.
+#[test]
+fn no_daemon_is_met_where_nodes_lack_the_label() {
+    let racks = json!([{"key": RACK, "operator": "In", "values": ["r1"]}]);
+    let template = json!({"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [{"name": "c"}]}});
+    let daemon = json!({"kind": "DaemonSet", "metadata": {"name": "agent", "namespace": "default"},
+        "spec": {"selector": {}, "template": template}});
+    for (requirements, refused) in [(json!([]), 0), (racks, 1)] {
+        let pod = labelled("p", "p", &[apart_from("agent", RACK)]);
+        let solution = judged(&[class(), pool("default", requirements), daemon.clone(), pod]);
+        assert_eq!(solution.unschedulable.len(), refused, "{:?}", solution.unschedulable);
+    }
+}
+
 /// Where one pool has the label and another does not, one pod is in the domain and all others are in none.
 #[test]
 fn pods_keep_apart_on_nodes_of_pools_without_the_label() {

@@ -67,10 +67,11 @@ fn daemons_on(snapshot: &Snapshot, pool: &Pool, labels: &BTreeMap<String, String
     total
 }
 
-/// Whether a pod keeps away from the pods of a daemon set, or those from it.
-fn apart(snapshot: &Snapshot, pod: &Pod, daemon: &DaemonSet) -> bool {
+/// Whether a pod keeps away from the pods of a daemon set, or those from it, by a label that counts.
+fn apart(snapshot: &Snapshot, pod: &Pod, daemon: &DaemonSet, counts: impl Fn(&str) -> bool) -> bool {
     let means = |term: &PodTerm, labels: &BTreeMap<String, String>, namespace: &str| {
-        term.selector.as_ref().is_some_and(|selector| selector.matches(labels))
+        counts(&term.key)
+            && term.selector.as_ref().is_some_and(|selector| selector.matches(labels))
             && term.namespaces.contain(namespace, &snapshot.namespaces)
     };
     pod.shape.anti_affinity.iter().any(|term| means(term, &daemon.labels, &daemon.key.namespace))
@@ -78,8 +79,10 @@ fn apart(snapshot: &Snapshot, pod: &Pod, daemon: &DaemonSet) -> bool {
 }
 
 /// Whether a daemon that keeps a pod away will run on a node with these labels.
-fn is_repelled(snapshot: &Snapshot, pod: &Pod, pool: &Pool, labels: &BTreeMap<String, String>) -> bool {
-    running_on(snapshot, pool, labels).any(|daemon| apart(snapshot, pod, daemon))
+fn is_repelled(snapshot: &Snapshot, pod: &Pod, pool: &Pool, node: &BTreeMap<String, String>) -> bool {
+    // a node without the label is in no domain; each will have its name
+    let has = |key: &str| key == labels::HOSTNAME || node.contains_key(key);
+    running_on(snapshot, pool, node).any(|daemon| apart(snapshot, pod, daemon, has))
 }
 
 fn enough(wanted: &Resources, there: &Resources) -> bool {
@@ -398,7 +401,7 @@ fn judge_refusal(snapshot: &Snapshot, solution: &Solution, pod: &Pod, reasons: &
             }
             Misfit::Daemon { daemon, .. } => {
                 let known = snapshot.daemons.iter().find(|known| known.key == *daemon).expect("a daemon set");
-                assert!(apart(snapshot, pod, known), "{} may be near {daemon}", pod.key);
+                assert!(apart(snapshot, pod, known, |_| true), "{} may be near {daemon}", pod.key);
                 // volumes narrow where a pod may be
                 let nowhere = smallest.is_empty() || !pod.claims.is_empty();
                 assert!(nowhere, "{}: {daemon} is not on all nodes of {}", pod.key, pool.name);

@@ -253,6 +253,11 @@ fn counts_place(constraint: &Value, pod: &Value, place: &Place) -> bool {
     affinity && (constraint["nodeTaintsPolicy"] != "Honor" || tolerates(pod, &place.taints))
 }
 
+/// The label by whose values a term tells domains.
+fn key_of(term: &Value) -> &str {
+    term["topologyKey"].as_str().unwrap_or_default()
+}
+
 fn required_terms<'p>(pod: &'p Value, kind: &str) -> &'p [Value] {
     list(&pod["spec"]["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"])
 }
@@ -362,7 +367,9 @@ impl<'o> Outcome<'o> {
         };
         let near = required_terms(pod, "podAffinity");
         let all_select = |other: &Value| near.iter().all(|term| self.term_selects(pod, term, other));
-        let like: Vec<&Seated<'_>> = self.pods.iter().filter(|other| all_select(other.pod)).collect();
+        // pods on nodes that have none of the labels are not counted
+        let counted = |other: &&Seated<'_>| near.iter().any(|term| self.domain(other, key_of(term)).is_some());
+        let like: Vec<&Seated<'_>> = self.pods.iter().filter(|other| all_select(other.pod)).filter(counted).collect();
         let starts =
             like.is_empty() && all_select(pod) && near.iter().all(|term| there(&term["topologyKey"]).is_some());
         let meets = |term: &Value| like.iter().any(|other| in_domain(other, &term["topologyKey"]));
@@ -469,7 +476,9 @@ impl<'o> Outcome<'o> {
                     self.pods.iter().filter(|third| !std::ptr::eq(third.pod, other.pod) && selected(third.pod));
                 !met.any(|third| self.domain(third, key) == self.domain(other, key))
             };
-            let apart = others().filter(alike).filter(alone).find(|other| self.domain(other, key) != mine);
+            // one that runs on a node without the label started nothing
+            let elsewhere = |other: &&Seated<'_>| self.domain(other, key).is_some_and(|domain| Some(domain) != mine);
+            let apart = others().filter(alike).filter(alone).find(elsewhere);
             ensure!(apart.is_none(), "{} and {} start twice by {key}", name(seated.pod), name(apart.unwrap().pod));
         }
         Ok(())
@@ -493,7 +502,7 @@ impl<'o> Outcome<'o> {
             for daemon in self.daemons_on(&self.places[one.node]) {
                 let keeps = |owner: &Value, other: &Value| {
                     let mut terms = required_terms(owner, "podAntiAffinity").iter();
-                    terms.any(|term| self.term_selects(owner, term, other))
+                    terms.any(|term| self.domain(one, key_of(term)).is_some() && self.term_selects(owner, term, other))
                 };
                 let free = !keeps(one.pod, &daemon) && !keeps(&daemon, one.pod);
                 ensure!(free, "{} must not meet the pods of daemon {}", name(one.pod), name(&daemon));

@@ -10,6 +10,8 @@ use karp_domain::cluster::EBS_DRIVER;
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const MARKET: &str = "karpenter.sh/capacity-type";
+/// A label that only some nodes have.
+const RACK: &str = "rack";
 const APPS: &[&str] = &["red", "blue", "green"];
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -26,7 +28,11 @@ fn one_of(choices: Vec<Value>) -> impl Strategy<Value = Value> {
 }
 
 fn keys() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec![ZONE, ZONE, HOSTNAME, HOSTNAME, MARKET])
+    prop::sample::select(vec![ZONE, ZONE, HOSTNAME, HOSTNAME, MARKET, RACK])
+}
+
+fn rack() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["r1", "r2"])
 }
 
 fn app() -> impl Strategy<Value = &'static str> {
@@ -271,8 +277,10 @@ pub fn a_pool() -> impl Strategy<Value = Value> {
     ]);
     let limits =
         one_of(vec![json!({}), json!({}), json!({"cpu": "12"}), json!({"nodes": 2}), json!({"memory": "40Gi"})]);
-    (requirements, limits, 0_i32..3, 0_u8..8).prop_map(|(requirements, limits, weight, taint)| {
+    let rack = prop::option::weighted(0.3, rack());
+    (requirements, limits, 0_i32..3, 0_u8..8, rack).prop_map(|(requirements, limits, weight, taint, rack)| {
         let mut more = vec![("spec.limits", limits)];
+        more.extend(rack.map(|rack| ("spec.template.metadata.labels", json!({RACK: rack}))));
         let mark = |effect: &str| json!([{"key": "dedicated", "value": "x", "effect": effect}]);
         if weight > 0 {
             more.push(("spec.weight", json!(weight)));
@@ -385,14 +393,20 @@ fn a_cluster_of(pods: impl Strategy<Value = Vec<(Value, usize)>>) -> impl Strate
     let types = prop::sample::select(vec!["m7i.large", "m7i.2xlarge", "c6g.2xlarge"]);
     let zone = prop::sample::select(vec!["us-east-1a", "us-east-1b", "us-east-1c"]);
     let attaches = prop::option::of(0_i32..4);
-    let nodes = prop::collection::vec((types, zone, prop::option::of(a_pod()), attaches), 0..4);
+    let racks = prop::option::weighted(0.4, rack());
+    let nodes = prop::collection::vec((types, zone, prop::option::of(a_pod()), attaches, racks), 0..4);
     let daemon = prop::option::of(a_daemon());
     (pods, prop::collection::vec(a_pool(), 0..4), nodes, daemon).prop_map(|(pods, pools, nodes, daemon)| {
         let mut objects = named(pods, pools);
         objects.extend(storage());
-        for (at, (kind, zone, busy, attaches)) in nodes.into_iter().enumerate() {
+        for (at, (kind, zone, busy, attaches, rack)) in nodes.into_iter().enumerate() {
             let name = format!("n{at}");
-            objects.extend(node(&name, "pool0", kind, zone, CapacityType::OnDemand));
+            let labelled = |mut object: Value| {
+                let labels = object["metadata"]["labels"].as_object_mut().unwrap();
+                labels.extend(rack.map(|rack| (RACK.to_owned(), json!(rack))));
+                object
+            };
+            objects.extend(node(&name, "pool0", kind, zone, CapacityType::OnDemand).map(labelled));
             objects.extend(attaches.map(|count| csi_node(&name, EBS_DRIVER, count)));
             if let Some(pod) = busy {
                 let runs = running(&format!("busy{at}"), &name, "1", "1Gi");

@@ -4,16 +4,17 @@ mod table;
 
 use std::sync::Arc;
 
-use karp_domain::catalogue::{Price, PriceSource};
+use karp_domain::catalogue::Price;
 use karp_domain::cluster::Snapshot;
 use karp_domain::disruption::{
-    Cause, Change, Command, DisruptionPlan, Method, Path, Verdict, plan_disruption, until_stable,
+    Cause, Change, Command, DisruptionPlan, Method, Path, Step, Verdict, plan_disruption, until_stable,
 };
 use karp_domain::scheduling::InFlightNode;
 use serde::Serialize;
 
 pub use self::table::render;
-use super::answer::NewNode;
+use super::answer::{NewNode, is_estimated};
+use crate::cli::estimates::Estimates;
 
 /// Says why a node stays that has no NodeClaim.
 pub const NOT_OURS: &str = "it has no NodeClaim of karp's node classes: karp did not make it";
@@ -45,6 +46,9 @@ pub struct Done {
     /// Below zero when the replacements are dearer.
     pub savings_per_hour: f64,
     pub evictions: usize,
+    /// An estimate is in what it saves; left out when none is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 /// A node to launch in place of others.
@@ -57,6 +61,9 @@ pub struct Replacement {
     /// None while it may be any that the pool allows.
     pub zone: Option<Arc<str>>,
     pub price: f64,
+    /// The price is an estimate; left out when it is not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 /// A node that stays.
@@ -99,25 +106,35 @@ impl Disruption {
         let before = plan.price();
         let less: Price = plan.commands.iter().map(Command::price).sum();
         let more: Price = plan.commands.iter().map(Command::cost).sum();
+        let guessed = Estimates::of(snapshot);
+        let done = |command: &Command| Done::new(snapshot, command, command.evictions(snapshot), &guessed);
+        let commands: Vec<Done> = plan.commands.iter().map(done).collect();
         Disruption {
-            commands: plan.commands.iter().map(|c| Done::new(snapshot, c, c.evictions(snapshot))).collect(),
+            estimated: guessed.any() || commands.iter().any(|command| command.estimated),
+            commands,
             kept: kept(snapshot, &plan),
             price_per_hour_before: before.dollars(),
             price_per_hour_after: before.saturating_sub(less).dollars() + more.dollars(),
             way: None,
-            estimated: is_estimated(snapshot),
         }
     }
 
     /// Answers what would be done until nothing is left to do.
     pub fn until_stable(snapshot: &Snapshot) -> Self {
         let path = until_stable(snapshot, Method::Sets);
+        let guessed = Estimates::of(snapshot);
+        // nodes that were launched on the way may be candidates later
+        let more_guesses = path.steps.iter().flat_map(launched).any(is_estimated);
+        let done = |(command, evictions): (&Command, usize)| {
+            let done = Done::new(snapshot, command, evictions, &guessed);
+            Done { estimated: done.estimated || more_guesses, ..done }
+        };
         Disruption {
-            commands: path.commands().map(|(command, evictions)| Done::new(snapshot, command, evictions)).collect(),
+            commands: path.commands().map(done).collect(),
             kept: kept(&path.end, &path.last),
             price_per_hour_before: path.before.dollars(),
             price_per_hour_after: path.after.dollars(),
-            estimated: is_estimated(snapshot),
+            estimated: guessed.any() || more_guesses,
             way: Some(Way::new(&path)),
         }
     }
@@ -131,13 +148,13 @@ impl Disruption {
 
 impl Way {
     fn new(path: &Path) -> Self {
-        let step = |step: &karp_domain::disruption::Step| {
-            let (change, launched, removed) = match &step.change {
-                Change::Provisioned { nodes, .. } => ("provision", nodes.len(), 0),
-                Change::Disrupted(command) => (method(command), command.replacements.len(), command.candidates.len()),
+        let step = |step: &Step| {
+            let (change, removed) = match &step.change {
+                Change::Provisioned { removed, .. } => ("provision", *removed),
+                Change::Disrupted(command) => (method(command), command.candidates.len()),
             };
-            let (evictions, price_per_hour) = (step.evictions, step.price.dollars());
-            PathStep { pass: step.pass, change, launched, removed, evictions, price_per_hour }
+            let (launched, evictions) = (launched(step).len(), step.evictions);
+            PathStep { pass: step.pass, change, launched, removed, evictions, price_per_hour: step.price.dollars() }
         };
         Way {
             path: path.steps.iter().map(step).collect(),
@@ -150,7 +167,7 @@ impl Way {
 
 impl Done {
     /// Says a command in words and figures.
-    pub fn new(snapshot: &Snapshot, command: &Command, evictions: usize) -> Self {
+    pub fn new(snapshot: &Snapshot, command: &Command, evictions: usize, guessed: &Estimates) -> Self {
         Done {
             method: method(command),
             reason: command.cause.as_str(),
@@ -158,6 +175,7 @@ impl Done {
             replacements: command.replacements.iter().map(|node| Replacement::new(snapshot, node)).collect(),
             savings_per_hour: command.price().dollars() - command.cost().dollars(),
             evictions,
+            estimated: guessed.decide(command),
         }
     }
 }
@@ -165,8 +183,8 @@ impl Done {
 impl Replacement {
     /// Says a node to launch in words and figures.
     pub fn new(snapshot: &Snapshot, node: &InFlightNode) -> Self {
-        let NewNode { instance_types, capacity_type, zone, price, .. } = NewNode::new(snapshot, node);
-        Replacement { instance_types, capacity_type, zone, price }
+        let NewNode { instance_types, capacity_type, zone, price, estimated, .. } = NewNode::new(snapshot, node);
+        Replacement { instance_types, capacity_type, zone, price, estimated }
     }
 }
 
@@ -199,8 +217,10 @@ fn kept(snapshot: &Snapshot, plan: &DisruptionPlan) -> Vec<Kept> {
     kept
 }
 
-/// Says whether prices are guesses.
-pub fn is_estimated(snapshot: &Snapshot) -> bool {
-    let types = snapshot.catalogues.values().flat_map(|catalogue| catalogue.types());
-    types.flat_map(|t| &t.offerings).any(|offering| offering.source == PriceSource::Estimated)
+/// Nodes that are launched in a step.
+fn launched(step: &Step) -> &[InFlightNode] {
+    match &step.change {
+        Change::Provisioned { nodes, .. } => nodes,
+        Change::Disrupted(command) => &command.replacements,
+    }
 }

@@ -26,7 +26,6 @@ fn commands(out: &mut String, answer: &Disruption) -> fmt::Result {
     if answer.commands.is_empty() {
         return Ok(());
     }
-    let mark = if answer.estimated { "~" } else { "" };
     let mut table = table(&["method", "reason", "nodes", "replaced by", "saves $/h", "evictions"]);
     for command in answer.commands.iter().take(ROWS) {
         table.add_row([
@@ -34,7 +33,7 @@ fn commands(out: &mut String, answer: &Disruption) -> fmt::Result {
             command.reason.to_owned(),
             names(&command.candidates),
             replacements(command),
-            format!("{mark}{:.4}", command.savings_per_hour),
+            format!("{}{:.4}", if command.estimated { "~" } else { "" }, command.savings_per_hour),
             command.evictions.to_string(),
         ]);
     }
@@ -54,12 +53,12 @@ fn names(nodes: &[Arc<str>]) -> String {
 }
 
 fn replacements(command: &Done) -> String {
-    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
-    for Replacement { instance_types, .. } in &command.replacements {
-        *kinds.entry(instance_types.first().map_or("", |kind| kind)).or_default() += 1;
+    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+    for Replacement { instance_types, capacity_type, .. } in &command.replacements {
+        let words = [instance_types.first().map(|kind| &**kind), capacity_type.as_deref()];
+        *kinds.entry(words.into_iter().flatten().collect::<Vec<_>>().join(" ")).or_default() += 1;
     }
-    let listed =
-        kinds.iter().map(|(kind, count)| if *count == 1 { (*kind).to_owned() } else { format!("{count} {kind}") });
+    let listed = kinds.iter().map(|(kind, count)| if *count == 1 { kind.clone() } else { format!("{count} {kind}") });
     if kinds.is_empty() { "nothing".to_owned() } else { listed.collect::<Vec<_>>().join(", ") }
 }
 
@@ -84,7 +83,8 @@ fn totals(out: &mut String, answer: &Disruption) -> fmt::Result {
     let (before, after) = (answer.price_per_hour_before, answer.price_per_hour_after);
     let evictions = counted(answer.evictions(), "eviction");
     let then = if answer.way.is_some() { "at the end" } else { "afterwards" };
-    match answer.commands.is_empty() {
+    let idle = answer.commands.is_empty() && answer.way.as_ref().is_none_or(|way| way.path.is_empty());
+    match idle {
         true => writeln!(out, "{BOLD}Nothing to do: {mark}${before:.4} an hour.{BOLD:#}")?,
         false => {
             writeln!(out, "{BOLD}{mark}${before:.4} an hour now, {mark}${after:.4} {then}, for {evictions}.{BOLD:#}")?;
