@@ -27,6 +27,7 @@ resource "karp_interruption_queue" "this" {}
 resource "karp_node_role" "this" {}
 resource "karp_instance_profile" "this" { role_name = karp_node_role.this.name }
 resource "karp_access_entry" "nodes" { principal_arn = karp_node_role.this.arn }
+resource "karp_spot_service_linked_role" "this" {} # one for the account, which starts no spot instance without it; it stays at destroy
 
 resource "karp_controller_role" "this" {
   oidc_provider_arn      = karp_oidc_provider.this.arn
@@ -54,7 +55,9 @@ resource "karp_controller" "this" {
   controller_role_arn = karp_controller_role.this.arn
   interruption_queue  = karp_interruption_queue.this.name
   feature_gates       = { SpotToSpotConsolidation = true }
-  depends_on          = [karp_crds.this, karp_fargate_profile.controller, karp_access_entry.nodes]
+  depends_on = [
+    karp_crds.this, karp_fargate_profile.controller, karp_access_entry.nodes, karp_spot_service_linked_role.this,
+  ]
 }
 
 # Destroyed after class and pool and before the controller: it ends what is left of the nodes, also where no controller runs any more.

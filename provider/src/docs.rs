@@ -22,14 +22,14 @@ impl Arguments {
         let mut parsed = Self { out: PathBuf::from("docs"), examples: PathBuf::from("examples") };
         let mut rest = arguments.iter();
         while let Some(flag) = rest.next() {
-            let value = rest.next().ok_or_else(|| format!("{flag} wants a folder"))?;
-            match flag.as_str() {
-                "--out" => parsed.out = value.into(),
-                "--examples" => parsed.examples = value.into(),
+            let folder = match flag.as_str() {
+                "--out" => &mut parsed.out,
+                "--examples" => &mut parsed.examples,
                 other => {
                     return Err(format!("unknown argument {other}; usage: docs [--out docs] [--examples examples]"));
                 }
-            }
+            };
+            *folder = rest.next().ok_or_else(|| format!("{flag} wants a folder"))?.into();
         }
         Ok(parsed)
     }
@@ -296,5 +296,6 @@ mod tests {
         let parse = |text: &[&str]| Arguments::parse(&text.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>());
         assert_eq!(parse(&["--out", "x"]).unwrap().out, PathBuf::from("x"));
         assert!(parse(&["--out"]).is_err() && parse(&["--nope", "x"]).is_err());
+        assert!(parse(&["--help"]).unwrap_err().contains("usage: docs"));
     }
 }

@@ -80,11 +80,13 @@ pub struct Impact {
     pub leaving: u32,
     /// Those that drift, with the ones that may.
     pub drifting: Vec<Drifting>,
-    /// How many may be replaced at the same time, under the budgets that hold now.
+    /// How many may be replaced at the same time, under the budgets that hold now and the limits of static pools.
     pub at_once: u32,
-    /// The same under the budgets before the change, where the change can be one of budgets.
+    /// The same before the change, where the change can be one of budgets or limits.
     pub at_once_before: Option<u32>,
-    /// How many rounds it takes to replace all; nothing where a pool's budgets allow none now.
+    /// The limits of a static pool allow fewer at a time than its budgets do.
+    pub is_narrow: bool,
+    /// How many rounds it takes to replace all; nothing where a pool allows none now.
     pub waves: Option<u32>,
     /// How many may be replaced at a time later, at each change that the budgets' schedules bring within seven days.
     pub timeline: Vec<Turn>,
@@ -118,6 +120,8 @@ pub struct Preview {
     pub impact: Option<Impact>,
     /// Why the nodes could not be looked at.
     pub unseen: Option<String>,
+    /// It has a fixed number of nodes.
+    pub is_static: bool,
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! What `karp migrate` writes of a live cluster is imported by real OpenTofu without a difference: against a running sandbox.
+//! What `karp migrate` writes of a live cluster is imported by real OpenTofu without a difference, and what it writes of manifests of older APIs is
+//! planned as new, with workloads that its script moves along: against a running sandbox.
 //!
 //! `cargo verify` names it in `KARP_TEST_*`; by hand: `cargo sandbox up`, then `eval "$(cargo sandbox env)"`.
 
@@ -58,12 +59,35 @@ fn stand() -> Option<Stand> {
 }
 
 impl Stand {
-    fn kubectl(&self, arguments: &[&str], input: &Value) {
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.tools.join("kubectl"));
         command.args(["--kubeconfig", &self.kubeconfig]).args(arguments);
-        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input.to_string().as_bytes()).unwrap();
+        command
+    }
+
+    fn kubectl(&self, arguments: &[&str], input: &str) {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         assert!(child.wait().unwrap().success(), "kubectl {arguments:?}");
+    }
+
+    /// What the Deployments of a namespace ask of their nodes' labels, by name.
+    fn node_selectors(&self, namespace: &str) -> BTreeMap<String, Value> {
+        let output = self.command(&["-n", namespace, "get", "deployments", "-o", "json"]).output().unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of = |one: &Value| {
+            let selector = one["spec"]["template"]["spec"]["nodeSelector"].clone();
+            (one["metadata"]["name"].as_str().unwrap().to_owned(), selector)
+        };
+        found["items"].as_array().unwrap().iter().map(of).collect()
+    }
+
+    /// Runs a script in a shell that finds the sandbox's kubectl and cluster.
+    fn run(&self, script: &str) {
+        let path = format!("{}:{}", self.tools.display(), std::env::var("PATH").unwrap());
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", script]).env("PATH", path).env("KUBECONFIG", &self.kubeconfig);
+        assert!(shell.status().unwrap().success(), "{script}");
     }
 
     /// Makes a working folder with one file of configuration, and installs the provider in it.
@@ -77,10 +101,10 @@ impl Stand {
         workspace
     }
 
-    /// Writes HCL of all that the cluster has.
-    fn migrate(&self) -> String {
+    /// Writes HCL of all that the cluster has, or what further arguments ask for.
+    fn migrate(&self, more: &[&str]) -> String {
         let mut command = Command::new(&self.karp);
-        command.args(["migrate", "--cluster-name", &self.cluster]).env("KUBECONFIG", &self.kubeconfig);
+        command.args(["migrate", "--cluster-name", &self.cluster]).args(more).env("KUBECONFIG", &self.kubeconfig);
         let output = command.output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{told}");
@@ -140,9 +164,10 @@ async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
         "spec": { "template": { "spec": { "requirements": [], "nodeClassRef":
             { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": plain } } } } });
     let all = json!({ "apiVersion": "v1", "kind": "List", "items": [objects[0], objects[1], objects[2], defaults] });
+    let all = all.to_string();
     stand.kubectl(&["create", "-f", "-"], &all);
 
-    let written = stand.migrate();
+    let written = stand.migrate(&[]);
     let label = plain.replace('-', "_");
     assert!(written.contains(&format!("node_class_ref = {{ name = karp_node_class.{label}.name }}")), "{written}");
     let imports = written.matches("import {\n").count();
@@ -159,4 +184,62 @@ async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
     assert_eq!(laid_out.code, 0, "{}", laid_out.output);
     applied.success().unwrap();
     assert_eq!(second.code, 0, "{}\n{written}", second.output);
+}
+
+/// Articles with manifests of older APIs, and what the chart's settings have to say besides.
+const OLDER: [(&str, &[&str]); 4] = [("000", &[]), ("002", &[]), ("003", &PROFILE), ("004", &PROFILE)];
+const PROFILE: [&str; 2] = ["--instance-profile", "KarpenterNodeInstanceProfile-prod"];
+
+fn article(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/domain/tests/articles").join(format!("{name}.yaml"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_of_older_manifests_is_planned_as_new() {
+    let Some(stand) = stand() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let written = OLDER.map(|(name, more)| {
+        let file = article(name);
+        stand.migrate(&[&["-f", file.to_str().unwrap()], more].concat())
+    });
+    let workspace = stand.workspace(folder.path(), &written[0]).await;
+    for ((name, _), written) in OLDER.iter().zip(&written) {
+        std::fs::write(workspace.folder().join("main.tf"), written).unwrap();
+        let new = written.matches("resource \"").count();
+        assert!(new > 0 && !written.contains("import {"), "{name}: {written}");
+        assert!(written.contains(&format!("0 to import, {new} to add,")), "{name}: {written}");
+        let laid_out = workspace.run(&["fmt", "-check", "-diff", "-no-color"]).await.unwrap();
+        assert_eq!(laid_out.code, 0, "{name}: {}", laid_out.output);
+        // It is validated on the way.
+        let plan = workspace.run(&["plan", "-no-color"]).await.unwrap();
+        let only_new = format!("Plan: {new} to add, 0 to change, 0 to destroy.");
+        assert!(plan.code == 0 && plan.output.contains(&only_new), "{name}: {}\n{written}", plan.output);
+    }
+}
+
+#[test]
+fn workloads_that_name_a_provisioner_name_its_pool_once_the_script_has_run() {
+    let Some(stand) = stand() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let shop = format!("migrate-shop-{}", std::process::id());
+    let text = std::fs::read_to_string(article("000")).unwrap();
+    // Without pods: nobody here has nodes for them.
+    let text = text.replace("namespace: shop", &format!("namespace: {shop}"));
+    let text = text.replace("spec:\n  selector:", "spec:\n  replicas: 0\n  selector:");
+    let file = folder.path().join("000.yaml");
+    std::fs::write(&file, &text).unwrap();
+    let workloads: Vec<&str> = text.split("\n---\n").filter(|object| object.contains("kind: Deployment")).collect();
+    stand.kubectl(&["create", "namespace", &shop], "");
+    stand.kubectl(&["create", "-f", "-"], &workloads.join("\n---\n"));
+    let selecting = |key: &str| {
+        let pools = [("one-off", "default"), ("steady", "on-demand")];
+        BTreeMap::from(pools.map(|(name, pool)| (name.to_owned(), json!({ key: pool }))))
+    };
+    let before = stand.node_selectors(&shop);
+    let script = stand.migrate(&["-f", file.to_str().unwrap(), "--patch"]);
+    stand.run(&script);
+    let after = stand.node_selectors(&shop);
+    stand.kubectl(&["delete", "namespace", &shop, "--wait=false"], "");
+    assert_eq!(before, selecting("karpenter.sh/provisioner-name"));
+    assert_eq!(after, selecting("karpenter.sh/nodepool"), "{script}");
 }

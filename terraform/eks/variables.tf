@@ -36,8 +36,8 @@ variable "vpc_cidr" {
   default     = "10.0.0.0/16"
 
   validation {
-    condition     = can(cidrsubnet(var.vpc_cidr, 8, 255))
-    error_message = "vpc_cidr is a range such as 10.0.0.0/16, of at least a /20."
+    condition     = can(regex("/(1[6-9]|20)$", var.vpc_cidr)) && can(cidrsubnet(var.vpc_cidr, 8, 255))
+    error_message = "vpc_cidr is a range such as 10.0.0.0/16, from a /16, the largest VPC, to a /20."
   }
 }
 

@@ -56,7 +56,8 @@ module "karp" {
       limits       = { cpu = "1000", memory = "1000Gi" }
     }
 
-    # Cluster DNS and other add-ons tolerate this taint; they get small nodes that spot does not take away.
+    # Small nodes that spot does not take away, for add-ons that tolerate this taint, as cluster DNS does, and that select the pool
+    # (karpenter.sh/nodepool: system): one that only tolerates it goes wherever it is cheapest.
     system = {
       capacity_types = ["on-demand"]
       architectures  = ["amd64", "arm64"]

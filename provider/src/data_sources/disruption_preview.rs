@@ -34,7 +34,7 @@ impl DisruptionPreview {
         let client = self.handle.session().kube().await?;
         let name = after.metadata.name.as_deref().unwrap_or_default();
         let Some(before) = find::<NodePool>(&client, name).await? else { return Ok((None, Impact::default())) };
-        let impact = preview::look(&client, &before, after).await;
+        let impact = preview::look(&client, &before, &as_large(after, &before)).await;
         Ok((Some(before), impact.map_err(|error| failure(format!("look at the nodes of NodePool {name:?}"), error))?))
     }
 
@@ -78,7 +78,9 @@ impl DataSource for DisruptionPreview {
         let text = |what: &str| Attribute::string().computed().describe(what);
         Schema::new(
             "What would become of the nodes of a pool or a node class if it were as it is written here: the warning that a plan shows for a \
-             changed `karp_node_pool` or `karp_node_class`, as data. Prices are karp's estimates for us-east-1.",
+             changed `karp_node_pool` or `karp_node_class`, as data. A pool keeps the `limits` and `replicas` that it has in the cluster. Nodes of \
+             static pools are renewed only while the controller's feature gate StaticCapacity is on. Prices are karp's estimates for us-east-1, \
+             without NodeOverlays.",
         )
         .attribute(
             "name",
@@ -105,8 +107,8 @@ impl DataSource for DisruptionPreview {
         .attribute("cheapest_price", number("The price per hour of the cheapest of them, in dollars."))
         .attribute("typical_price", number("The price per hour of the middle one, when they are ordered by price."))
         .attribute("nodes", number("How many nodes there are."))
-        .attribute("at_once", number("How many may be replaced at the same time, under the budgets that hold now."))
-        .attribute("waves", number("How many rounds it takes to replace all that drift; null where the budgets allow none now."))
+        .attribute("at_once", number("How many may be replaced at the same time, under the budgets that hold now, and the `limits.nodes` of static pools."))
+        .attribute("waves", number("How many rounds it takes to replace all that drift; null where these allow none now."))
         .attribute(
             "drifting",
             Attribute::nested_list([
@@ -162,6 +164,14 @@ fn class_spec() -> Attributes {
     node_class_attributes().into_iter().map(|(name, attribute)| (name.to_owned(), attribute)).collect()
 }
 
+/// Gives a pool the limits and the number of replicas that it has in the cluster: what is previewed does not say them.
+fn as_large(after: &NodePool, live: &NodePool) -> NodePool {
+    let mut after = after.clone();
+    after.spec.limits = live.spec.limits.clone();
+    after.spec.replicas = live.spec.replicas;
+    after
+}
+
 async fn find<K>(client: &Client, name: &str) -> Result<Option<K>, Failure>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -186,4 +196,31 @@ fn answer(config: Value, before: Option<Offer>, after: &Offer, impact: &Impact) 
         .with("waves", impact.waves.map_or(Value::Null, |waves| Value::from(i64::from(waves))))
         .with("drifting", tfplugin::to_value(&impact.drifting)?)
         .with("timeline", tfplugin::to_value(&impact.timeline)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pool_is_as_large_as_it_is_in_the_cluster() {
+        let pool = |team: &str, size: (Option<u32>, Option<&str>)| -> NodePool {
+            let (replicas, nodes) = size;
+            serde_json::from_value(json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "a" },
+                "spec": {
+                    "template": { "metadata": { "labels": { "team": team } }, "spec": {
+                        "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "a" }, "requirements": [],
+                    } },
+                    "replicas": replicas, "limits": nodes.map(|nodes| json!({ "nodes": nodes })),
+                },
+            }))
+            .expect("a pool")
+        };
+        let (fixed, free) = ((Some(3), Some("3")), (None, None));
+        assert_eq!(as_large(&pool("b", free), &pool("a", fixed)), pool("b", fixed));
+        assert_eq!(as_large(&pool("b", free), &pool("a", free)), pool("b", free));
+    }
 }

@@ -65,7 +65,13 @@ impl Cluster {
         let mut impact = impact(&before, after, &read(after), &self.claims, now());
         block(&mut impact, &self.around, now());
         let offer_of = |pool: &NodePool| offer(&read(pool).requirements);
-        Preview { before: Some(offer_of(&before)), after: offer_of(after), impact: Some(impact), unseen: None }
+        Preview {
+            before: Some(offer_of(&before)),
+            after: offer_of(after),
+            impact: Some(impact),
+            unseen: None,
+            is_static: after.spec.replicas.is_some(),
+        }
     }
 
     /// Previews a change of the class.

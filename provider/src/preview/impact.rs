@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::obstacle::look_at_claim;
-use super::pace::{at_once, timeline, waves};
+use super::pace::{at_once, is_narrow, timeline, waves};
 use super::selection::{IMAGES, RESERVATIONS, SECURITY_GROUPS, SUBNETS, Selection, reason_of};
 use super::{Certainty, Drifting, Impact};
 use crate::manifests::spec::attribute_of;
@@ -58,6 +58,7 @@ pub fn impact(before: &NodePool, after: &NodePool, pool: &Pool, claims: &[NodeCl
         resized: pool.replicas.filter(|wanted| *wanted != u64::from(there)).map(|wanted| (wanted, there)),
         drifting: claims.iter().filter(|claim| !is_leaving(claim)).filter_map(drifting).collect(),
         at_once: at_once(pool, total, now),
+        is_narrow: is_narrow(pool, total, now),
         at_once_before: Pool::from_kube(before).ok().map(|pool| at_once(&pool, total, now)),
         over_limit: over_limit(pool, claims),
         timeline: timeline(&[(pool, total)], now),
@@ -103,6 +104,7 @@ pub fn class_impact(
         let Some(pool) = pools.iter().find(|pool| *pool.name == **name) else { continue };
         let at_once = at_once(pool, *total, now);
         impact.at_once += at_once;
+        impact.is_narrow |= is_narrow(pool, *total, now);
         // Pools go on side by side: the slowest counts.
         impact.waves = impact.waves.zip(waves(count(*drifting), at_once)).map(|(one, other)| one.max(other));
         moving.push((pool, *total));

@@ -43,6 +43,8 @@ pub struct ClassPreview {
     pub impact: Impact,
     /// What its changed selectors find, where that was looked up.
     pub finds: Vec<Finds>,
+    /// The static pools of it.
+    pub statics: Vec<String>,
 }
 
 /// Looks at the pool's nodes, and at what blocks those that drift, however long it takes.
@@ -158,6 +160,7 @@ impl ClassPreview {
             after: class_offer(own(), &after.spec),
             impact: class_impact(change, selection, pools, claims, now),
             finds: selection.finds(),
+            statics: own().filter(|pool| pool.is_static()).map(|pool| pool.name.to_string()).collect(),
         }
     }
 }

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use karp_domain::api::{NodeClaim, conditions, labels};
 use karp_domain::cluster::{Node, Owner, Pod, PodBudget, Pool, blocking};
 use karp_domain::quantity::Quantity;
-use karp_domain::resources::NODES;
 use kube::ResourceExt;
 
+use super::pace::room;
 use super::{Drifting, Impact};
 
 /// What is around the drifting nodes and may forbid to disrupt them.
@@ -42,9 +42,7 @@ pub fn look_at_claim(claim: &NodeClaim, pool: Option<&Pool>, node: &mut Drifting
 
 /// Answers the limit that leaves a static pool with all its replicas no room for one more: a node of it goes when another is there.
 fn shut(pool: &Pool) -> Option<Quantity> {
-    let replicas = i64::try_from(pool.replicas?).unwrap_or(i64::MAX);
-    let (_, limit) = pool.limits.iter().find(|(name, _)| *name == NODES)?;
-    (limit <= Quantity::from_units(replicas)).then_some(limit)
+    room(pool).filter(|(_, room)| *room == 0).map(|(limit, _)| limit)
 }
 
 /// Finds what keeps pods on the nodes: pods that say so, and budgets without allowance.

@@ -6,6 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::BudgetReason;
 use karp_domain::cluster::{Pool, Window, allowed};
 use karp_domain::cron::Cron;
+use karp_domain::quantity::Quantity;
+use karp_domain::resources::NODES;
 use serde::{Serialize, Serializer};
 
 /// So far ahead is looked: the schedules of budgets mostly come again by the week.
@@ -27,9 +29,27 @@ fn as_text<S: Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Err
     serializer.collect_str(at)
 }
 
-/// Answers how many of a pool's nodes may be replaced at the same time at a moment.
+/// Answers how many of a pool's nodes may be replaced at the same time at a moment: as its budgets let go, and in a static pool no more than its
+/// limits have room for.
 pub fn at_once(pool: &Pool, total: u32, at: Timestamp) -> u32 {
+    by_budgets(pool, total, at).min(room(pool).map_or(u32::MAX, |(_, room)| room))
+}
+
+/// Says whether the limits of a static pool allow fewer at the same time than its budgets do.
+pub fn is_narrow(pool: &Pool, total: u32, at: Timestamp) -> bool {
+    at_once(pool, total, at) < by_budgets(pool, total, at)
+}
+
+fn by_budgets(pool: &Pool, total: u32, at: Timestamp) -> u32 {
     allowed(&pool.budgets, BudgetReason::Drifted, total, at).min(total)
+}
+
+/// Answers `limits.nodes` of a static pool, and how many nodes that has room for beside its replicas: one of them goes when another is there.
+pub fn room(pool: &Pool) -> Option<(Quantity, u32)> {
+    let replicas = i128::from(pool.replicas?);
+    let (_, limit) = pool.limits.iter().find(|(name, _)| *name == NODES)?;
+    let room = limit.nanos().div_euclid(Quantity::from_units(1).nanos()) - replicas;
+    Some((limit, u32::try_from(room.max(0)).unwrap_or(u32::MAX)))
 }
 
 /// Answers in how many rounds nodes are replaced; nothing where none may go now.

@@ -125,12 +125,20 @@ fn nodes_of_a_static_pool_are_renewed_as_others_are_while_there_is_room_for_one_
             pool["spec"]["template"]["metadata"]["labels"]["team"] = json!("b");
         })
     };
-    for room in [None, Some("41")] {
+    for (room, at_once, waves, told) in [
+        (None, 4, 10, "At most 4 may be replaced at a time under the budgets that hold now: 10 waves."),
+        (Some("50"), 4, 10, "At most 4 may be replaced at a time under the budgets that hold now: 10 waves."),
+        // As many as there is room for beside the replicas.
+        (Some("42500m"), 2, 20, "under the budgets that hold now and `limits.nodes` (before, 4): 20 waves."),
+        (Some("41"), 1, 40, "under the budgets that hold now and `limits.nodes` (before, 4): 40 waves."),
+    ] {
         let seen = forty().preview(&fixed(NODES, room));
         let warning = seen.warning("default");
         assert!(warning.summary.ends_with("40 of 40 nodes will be replaced"), "{}", warning.summary);
+        assert!(warning.detail.contains(told), "{}", warning.detail);
+        assert!(warning.detail.contains("\nIt is static: its nodes are made, renewed"), "{}", warning.detail);
         let impact = seen.impact.expect("nodes");
-        assert_eq!((impact.at_once, impact.waves, impact.resized), (4, Some(10), None));
+        assert_eq!((impact.at_once, impact.waves, impact.resized), (at_once, Some(waves), None));
     }
     let limited = |impact: &Impact, limit: &str| {
         let of_limit = |why: &String| why.contains(&format!("`limits.nodes` is {limit}"));
@@ -140,6 +148,9 @@ fn nodes_of_a_static_pool_are_renewed_as_others_are_while_there_is_room_for_one_
     let impact = seen(&forty(), &shut);
     assert!(impact.drifting.iter().all(|node| node.blocked_by.is_some()));
     assert!(limited(&impact, "40") > 30, "{impact:?}");
+    assert_eq!((impact.at_once, impact.waves), (0, None));
+    let told = forty().preview(&shut).warning("default").detail;
+    assert!(told.contains("The budgets that hold now and `limits.nodes` let none go (before, 4)."), "{told}");
     // Those that are too many go first, and leave room.
     assert_eq!(limited(&seen(&forty(), &fixed(30, Some("40"))), "40"), 0);
     assert!(limited(&seen(&forty(), &fixed(45, Some("45"))), "45") > 30, "it has room until it has its replicas");
@@ -148,6 +159,10 @@ fn nodes_of_a_static_pool_are_renewed_as_others_are_while_there_is_room_for_one_
     let pools = [Pool::from_kube(&shut).expect("readable")];
     let of_class = class_impact([&class(|_| {}), &data], &Selection::default(), &pools, &forty().claims, now());
     assert!(limited(&of_class, "40") > 30, "a class is renewed in the same way: {of_class:?}");
+    let seen = ClassPreview::of([&class(|_| {}), &data], &Selection::default(), &pools, &forty().claims, now());
+    let told = class_warning("default", Ok(seen)).detail;
+    assert!(told.contains("The budgets that hold now and `limits.nodes` let none go."), "{told}");
+    assert!(told.contains("\nNodes of static pools (default) are renewed only while"), "{told}");
 }
 
 #[test]

@@ -11,7 +11,9 @@ use super::{Certainty, ClassPreview, Ending, Impact, Nodes, Offer, Preview, Repl
 /// So many names of one kind are shown.
 const SHOWN: usize = 5;
 const NO_NODE: &str = "No node can be made, so that one that drifts stays unless its pods fit on others";
-const PRICES: &str = "Prices are karp's estimates for us-east-1.";
+const PRICES: &str = "Prices are karp's estimates for us-east-1, without NodeOverlays.";
+/// What the controller does only with its feature gate, which nobody sees at plan.
+const GATED: &str = "only while the controller's feature gate StaticCapacity is on";
 /// Attributes by which nodes are consolidated.
 const CONSOLIDATION: [&str; 2] = ["disruption.consolidate_after", "disruption.consolidation_policy"];
 
@@ -22,6 +24,9 @@ impl Preview {
         let summary =
             format!("NodePool {pool:?}: {}{}", types(self.before.as_ref(), &self.after), fate.unwrap_or_default());
         let mut lines = vec![format!("It may launch {}. {PRICES}", launches(self.before.as_ref(), &self.after))];
+        if self.is_static {
+            lines.push(format!("It is static: its nodes are made, renewed and given up {GATED}."));
+        }
         if self.after.types == 0 {
             lines.push(format!("{NO_NODE}: loosen `template.requirements`."));
         }
@@ -59,6 +64,10 @@ pub fn class_warning(class: &str, looked: Result<ClassPreview, String>) -> Diagn
     }
     lines.extend(seen.finds.iter().map(found));
     lines.extend(of_nodes(&seen.impact, can_launch_any));
+    if !(seen.statics.is_empty() || seen.impact.drifting.is_empty()) {
+        let pools = some(seen.statics.iter().map(String::as_str), ", ");
+        lines.push(format!("Nodes of static pools ({pools}) are renewed {GATED}."));
+    }
     Diagnostic::warning(summary, lines.join("\n"))
 }
 
@@ -230,7 +239,7 @@ fn resized(impact: &Impact) -> Option<String> {
         true => (there - wanted, "too many, which are given up at once, whatever its budgets say"),
         false => (wanted - there, "too few, which are made as its limits allow"),
     };
-    Some(format!("`replicas` is {wanted}, and it has {there} that stay: {count} {fate} (feature gate StaticCapacity)."))
+    Some(format!("`replicas` is {wanted}, and it has {there} that stay: {count} {fate}."))
 }
 
 /// Names nodes, and why they drift.
@@ -272,11 +281,13 @@ fn budgets(impact: &Impact, drifts: bool) -> Option<String> {
         return None;
     }
     let before = before.map_or_else(String::new, |before| format!(" (before, {before})"));
-    let most = format!("At most {} may be replaced at a time under the budgets that hold now{before}", impact.at_once);
+    let limits = if impact.is_narrow { " and `limits.nodes`" } else { "" };
+    let most =
+        format!("At most {} may be replaced at a time under the budgets that hold now{limits}{before}", impact.at_once);
     let opens = impact.timeline.iter().find(|turn| turn.at_once > 0);
     let opens = opens.map_or_else(String::new, |turn| format!("; from {} on, {} at a time", turn.at, turn.at_once));
     Some(match impact.waves {
-        _ if impact.at_once == 0 => format!("The budgets that hold now let none go{before}{opens}."),
+        _ if impact.at_once == 0 => format!("The budgets that hold now{limits} let none go{before}{opens}."),
         Some(0) => format!("{most}."),
         Some(waves) => format!("{most}: {}.", plural(waves as usize, "wave")),
         None => format!("{most}; those of one pool let none go."),

@@ -223,8 +223,19 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
         Err(failure) if failure.is_missing() => Err(failure.of_kind(Kind::NoCluster).at("cluster_name").with_fix(
             format!("There is no such cluster in region {}: check `cluster_name` and `region`.", aws.region()),
         )),
-        Err(failure) => Err(failure),
+        Err(failure) => Err(advised(failure)),
     }
+}
+
+/// Says what to do where the cluster has no access entries at all: EKS says no more than that its authentication mode must be another.
+fn advised(failure: Failure) -> Failure {
+    if failure.kind != Kind::Invalid || !failure.message.contains("authentication mode") {
+        return failure;
+    }
+    failure.at("cluster_name").with_fix(
+        "The cluster knows its nodes by the ConfigMap `aws-auth` alone: use `karp_aws_auth_entry` instead, or set its authentication mode to \
+         `API_AND_CONFIG_MAP` first, which reads both and cannot be taken back.",
+    )
 }
 
 async fn find(aws: &Aws, model: &Model) -> Result<Option<Found>, Failure> {
@@ -237,7 +248,27 @@ async fn find(aws: &Aws, model: &Model) -> Result<Option<Found>, Failure> {
         })),
         Err(e) => match Failure::aws(format!("read access entry {}", id_of(model)), e) {
             failure if failure.is_missing() => Ok(None),
-            failure => Err(failure),
+            failure => Err(advised(failure)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_without_access_entries_is_told_what_it_has() {
+        let refused = |message: &str| {
+            let error = karp_aws::Error::from_code("eks:Test", "InvalidRequestException", message.to_owned());
+            advised(Failure::from_aws("create access entry", error))
+        };
+        let told = refused(
+            "The cluster's authentication mode must be set to one of [API, API_AND_CONFIG_MAP] to perform this operation.",
+        );
+        assert!(told.detail().contains("use `karp_aws_auth_entry` instead"), "{}", told.detail());
+        assert_eq!(told.attribute, Some("cluster_name"));
+        let other = refused("You can not specify kubernetesGroups or a username for access entries of type EC2_LINUX");
+        assert_eq!((other.fix, other.attribute), (None, None));
     }
 }

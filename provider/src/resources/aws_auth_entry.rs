@@ -118,7 +118,7 @@ impl AwsAuthEntry {
 
     async fn put(&self, ctx: &Context, planned: &Value, adopt: bool, mark: Option<Mark>) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
-        check_mode(&session).await?;
+        check_mode(ctx, &session).await?;
         let model: Model = tfplugin::from_value(planned)?;
         let entry = model.entry();
         let doing = format!("enter {} in {NAMESPACE}/{NAME}", model.role_arn);
@@ -238,13 +238,20 @@ impl Resource for AwsAuthEntry {
     }
 }
 
-/// Refuses a cluster that does not read the ConfigMap; where EKS is not asked for the cluster, nothing is known.
-async fn check_mode(session: &Session) -> Result<(), Failure> {
-    let Some(name) = session.cluster_name().filter(|_| session.model().kubernetes.is_none()) else { return Ok(()) };
+/// Refuses a cluster that does not read the ConfigMap. Where `kubernetes` says how to reach it, EKS may have nothing to say of it, or not to
+/// whoever runs this: then nothing is known.
+async fn check_mode(ctx: &Context, session: &Session) -> Result<(), Failure> {
+    let Some(name) = session.cluster_name() else { return Ok(()) };
     if session.model().unknown(Part::Aws).is_some() {
         return Ok(());
     }
-    let cluster = session.cluster(name).await?;
+    let cluster = if session.model().kubernetes.is_some() {
+        let seen = session.foresee(ctx, async { session.cluster(name).await.ok() }).await;
+        let Some(cluster) = seen else { return Ok(()) };
+        cluster
+    } else {
+        session.cluster(name).await?
+    };
     if cluster.authentication_mode.as_deref() != Some("API") {
         return Ok(());
     }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use karp_kube::apply::{self, Force, Manager};
-use kube::api::{Api, DeleteParams};
+use kube::api::{Api, DeleteParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde_json::Value as Json;
 use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
 use super::controller_import::{self, Live};
-use super::custom_object::{failure, gone, needs, within};
+use super::custom_object::{changed, failure, gone, needs, within};
 use super::{controller_schema, controller_wait, identity, inherit, node_claims};
 use crate::aws::Origin;
 use crate::manifests::controller::{MANAGED_BY, NAME, Object, SERVICE_MONITORS, Settings, version};
@@ -77,7 +77,7 @@ impl Controller {
                 }
             }
             for object in before.iter().filter(|object| !kept.contains(&called(&object.json))) {
-                remove(ctx, &session, object).await?;
+                delete(&client, object).await?;
             }
             ctx.save(state.clone());
             Ok::<(), Diagnostics>(())
@@ -393,36 +393,54 @@ fn is_ours(namespace: &Namespace) -> bool {
     namespace.labels().get(MANAGED_BY).is_some_and(|by| by == "karp")
 }
 
+/// Deletes an object and, of the Deployment, waits until it is gone: nothing acts any more then, and the rest needs no waiting for.
 async fn remove(ctx: &Context, session: &Session, object: &Object) -> Result<(), Failure> {
-    let api = apply::dynamic(&session.kube_of(ctx).await?, object.plural, &object.json);
-    let (name, doing) = (name_of(object), format!("delete {}", called(&object.json)));
-    let Some(live) = there(&api, name, &doing).await? else { return Ok(()) };
-    // Foreground, so that the pods are gone when the Deployment is: nothing acts any more, and the rest needs no waiting for.
-    let deployment = object.plural == "deployments";
-    let params = if deployment { DeleteParams::foreground() } else { DeleteParams::background() };
-    match api.delete(name, &params).await.map_err(karp_kube::Error::from) {
-        Ok(_) => {}
-        Err(karp_kube::Error::NotFound { .. }) => return Ok(()),
-        Err(error) => return Err(failure(doing, error)),
-    }
-    if !deployment {
-        return Ok(());
-    }
-    let known = (name, live.metadata.uid.as_deref());
+    let client = session.kube_of(ctx).await?;
+    let doing = format!("delete {}", called(&object.json));
+    let deleted = changed(ctx, &doing, Box::pin(delete(&client, object))).await?;
+    let Some(live) = deleted.filter(|_| is_deployment(object)) else { return Ok(()) };
+    let known = (name_of(object), live.metadata.uid.as_deref());
     let api = |client: Client| apply::dynamic(&client, object.plural, &object.json);
     gone(ctx, session, &within(ctx, RESERVE), &doing, known, api).await
 }
 
+/// Deletes an object where it is there; gives it as it was.
+async fn delete(client: &Client, object: &Object) -> Result<Option<DynamicObject>, Failure> {
+    let api = apply::dynamic(client, object.plural, &object.json);
+    let (name, doing) = (name_of(object), format!("delete {}", called(&object.json)));
+    let Some(live) = there(&api, name, &doing).await? else { return Ok(None) };
+    // Foreground, so that the pods are gone when the Deployment is.
+    let params = if is_deployment(object) { DeleteParams::foreground() } else { DeleteParams::background() };
+    let preconditions = Some(Preconditions { uid: live.metadata.uid.clone(), resource_version: None });
+    match api.delete(name, &DeleteParams { preconditions, ..params }).await.map_err(karp_kube::Error::from) {
+        Ok(_) => Ok(Some(live)),
+        Err(karp_kube::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(failure(doing, error)),
+    }
+}
+
+fn is_deployment(object: &Object) -> bool {
+    object.plural == "deployments"
+}
+
 async fn remove_namespace(ctx: &Context, session: &Session, settings: &Settings) -> Result<(), Failure> {
+    if settings.create_namespace == Some(false) {
+        return Ok(());
+    }
     let api = Api::<Namespace>::all(session.kube_of(ctx).await?);
     let name = settings.namespace();
     let doing = format!("delete namespace {name:?}");
-    let live = api.get_opt(name).await.map_err(|error| failure(&doing, error.into()))?;
-    let Some(live) = live.filter(is_ours).filter(|_| settings.create_namespace != Some(false)) else { return Ok(()) };
-    match api.delete(name, &DeleteParams::default()).await.map_err(karp_kube::Error::from) {
-        Ok(_) | Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::Stale { .. }) => {}
-        Err(error) => return Err(failure(doing, error)),
-    }
+    let delete = async {
+        let live = api.get_opt(name).await.map_err(|error| failure(&doing, error.into()))?;
+        let Some(live) = live.filter(is_ours) else { return Ok(None) };
+        let preconditions = Some(Preconditions { uid: live.metadata.uid.clone(), resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        match api.delete(name, &params).await.map_err(karp_kube::Error::from) {
+            Ok(_) | Err(karp_kube::Error::NotFound { .. } | karp_kube::Error::Stale { .. }) => Ok(Some(live)),
+            Err(error) => Err(failure(&doing, error)),
+        }
+    };
+    let Some(live) = changed(ctx, &doing, Box::pin(delete)).await? else { return Ok(()) };
     let known = (name, live.metadata.uid.as_deref());
     gone(ctx, session, &within(ctx, RESERVE), &doing, known, Api::<Namespace>::all).await
 }

@@ -9,14 +9,14 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use karp_domain::api;
 use karp_kube::apply::{self, Force, Manager};
 use karp_kube::wait::{self, Look};
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use kube::{Client, ResourceExt};
 use serde_json::{Value as Json, json};
 use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
 };
 
-use super::custom_object::{failure, gone, looked, needs, waited, within};
+use super::custom_object::{changed, failure, gone, looked, needs, waited, within};
 use super::node_claims;
 use crate::manifests::definition::{self, Leave, Owner, Refusal, Step, VERSION};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
@@ -256,6 +256,23 @@ async fn await_empty(ctx: &Context, session: &Session) -> Result<(), Failure> {
     })
 }
 
+/// Deletes a definition where it is there; gives it as it was.
+async fn delete(
+    api: &Api<CustomResourceDefinition>,
+    name: &str,
+    doing: &str,
+) -> Result<Option<CustomResourceDefinition>, Failure> {
+    let live = api.get_opt(name).await.map_err(|error| failure(doing, error.into()))?;
+    let Some(live) = live else { return Ok(None) };
+    let preconditions = Some(Preconditions { uid: live.uid(), resource_version: None });
+    let params = DeleteParams { preconditions, ..DeleteParams::default() };
+    match api.delete(name, &params).await.map_err(karp_kube::Error::from) {
+        Ok(_) => Ok(Some(live)),
+        Err(karp_kube::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(failure(doing, error)),
+    }
+}
+
 #[async_trait]
 impl Resource for Crds {
     fn type_name(&self) -> &'static str {
@@ -348,12 +365,8 @@ impl Resource for Crds {
         let mut going = Vec::new();
         for name in names() {
             let doing = format!("delete CRD {name}");
-            let Some(live) = api.get_opt(&name).await.map_err(|error| failure(&doing, error.into()))? else { continue };
-            match api.delete(&name, &DeleteParams::default()).await.map_err(karp_kube::Error::from) {
-                Ok(_) => going.push((name, live.uid())),
-                Err(karp_kube::Error::NotFound { .. }) => {}
-                Err(error) => return Err(failure(doing, error).into()),
-            }
+            let deleted = changed(ctx, &doing, Box::pin(delete(&api, &name, &doing))).await?;
+            going.extend(deleted.map(|live| (name, live.uid())));
         }
         for (name, uid) in &going {
             let (limit, doing, known) =

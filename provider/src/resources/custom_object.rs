@@ -36,6 +36,8 @@ use crate::session::{Session, borne};
 pub const STAYS: &str = "A finalizer keeps it that karp did not set: look who put it there, then run this again.";
 /// A wait goes on so long with one client: longer than failures are borne, and much less than a token lives.
 const ROUND: Duration = Duration::from_secs(60);
+/// What a wait tells that saw nothing.
+pub const NOTHING_SEEN: &str = "nothing seen yet";
 
 /// Names the parts of the provider block that it takes to call the API server.
 pub fn needs(session: &Session) -> &'static [Part] {
@@ -261,7 +263,7 @@ where
     C: Future<Output = Result<Client, Failure>>,
     L: Future<Output = Result<Look<T>, karp_kube::Error>>,
 {
-    let mut last = "nothing seen yet".to_owned();
+    let mut last = NOTHING_SEEN.to_owned();
     loop {
         let client = match borne(ctx, doing, &connect).await {
             Ok(client) => client?,
@@ -270,9 +272,27 @@ where
         let deadline = limit.deadline.min(Instant::now() + ROUND);
         let round = Until { deadline, ..limit.clone() };
         match wait::until(&round, || Box::pin(look(client.clone()))).await {
-            Err(WaitError::TimedOut { seen }) if deadline < limit.deadline => last = seen,
-            answer => return answer.map_err(|error| waited(doing, error)),
+            Err(WaitError::TimedOut { seen }) if deadline < limit.deadline => last = latest(last, seen),
+            answer => return answer.map_err(|error| waited(doing, seeing(last, error))),
         }
+    }
+}
+
+/// Gives what was seen last: where a client's round saw nothing, what those before it saw, and why nothing was seen since.
+pub fn latest(before: String, seen: String) -> String {
+    match seen.strip_prefix(NOTHING_SEEN) {
+        Some(why) if before.ends_with(why) => before,
+        Some(why) => before + why,
+        None => seen,
+    }
+}
+
+/// Lets the end of a wait tell what was seen before its last round, where that saw nothing.
+pub fn seeing(before: String, error: WaitError) -> WaitError {
+    match error {
+        WaitError::Cancelled { seen } => WaitError::Cancelled { seen: latest(before, seen) },
+        WaitError::TimedOut { seen } => WaitError::TimedOut { seen: latest(before, seen) },
+        error @ WaitError::Api(_) => error,
     }
 }
 
@@ -342,5 +362,21 @@ mod tests {
         let limit = within(&stopped, Duration::ZERO);
         let cut = looked::<(), _, _>(&stopped, &limit, "wait", never, |_| async { Ok(Look::Done(())) }).await;
         assert_eq!(cut.unwrap_err().kind, Kind::Interrupted);
+    }
+
+    #[tokio::test]
+    async fn what_was_seen_is_told_though_the_last_round_saw_nothing() {
+        let stopped = Until::after(Duration::from_secs(600), &CancellationToken::new());
+        stopped.cancelled.cancel();
+        let unseen = wait::until::<(), _>(&stopped, || async { panic!("it was stopped before") }).await.unwrap_err();
+        assert!(matches!(&unseen, WaitError::Cancelled { seen } if seen == NOTHING_SEEN), "{unseen}");
+        let told = |before: &str, error: WaitError| waited("wait", seeing(before.to_owned(), error)).message;
+        assert_eq!(told("1 of 2", unseen), "1 of 2");
+        let late = |seen: &str| WaitError::TimedOut { seen: seen.to_owned() };
+        assert_eq!(told("1 of 2", late("nothing seen yet; asked again, busy")), "1 of 2; asked again, busy");
+        let known = "1 of 2; asked again, busy";
+        assert_eq!(told(known, late("nothing seen yet; asked again, busy")), known);
+        assert_eq!(told("1 of 2", late("2 of 2")), "2 of 2");
+        assert_eq!(told(NOTHING_SEEN, late(NOTHING_SEEN)), NOTHING_SEEN);
     }
 }

@@ -9,7 +9,7 @@ use kube::Client;
 use tfplugin::{Context, Interrupted};
 use tokio::time::Instant;
 
-use super::custom_object::{waited, within};
+use super::custom_object::{NOTHING_SEEN, latest, seeing, waited, within};
 use super::node_claims::Leaders;
 use crate::report::Failure;
 use crate::session::borne;
@@ -56,7 +56,7 @@ impl Departure<'_> {
         let begin = Instant::now();
         let limit = within(ctx, RESERVE).at_most(self.patience);
         let mut leaders = Leaders::default();
-        let mut last = "nothing seen yet".to_owned();
+        let mut last = NOTHING_SEEN.to_owned();
         loop {
             let client = match borne(ctx, self.doing, &connect).await {
                 Ok(Ok(Some(client))) => client,
@@ -72,8 +72,8 @@ impl Departure<'_> {
             let round = Until { deadline, ..limit.clone() };
             let seen = match wait::until(&round, || look(client.clone())).await {
                 Ok(()) => return Ok(End::Gone),
-                Err(WaitError::TimedOut { seen }) => seen,
-                Err(error) => return Err(waited(self.doing, error)),
+                Err(WaitError::TimedOut { seen }) => latest(last, seen),
+                Err(error) => return Err(waited(self.doing, seeing(last, error))),
             };
             tracing::info!(left = %seen, "waiting to {}", self.doing);
             let at_work = ctx.run(leaders.at_work(&client, begin.elapsed())).await.unwrap_or(true);

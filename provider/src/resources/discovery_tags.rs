@@ -345,7 +345,14 @@ impl DiscoveryTags {
 fn may_be_done(failure: Option<&Failure>) -> bool {
     let Some(failure) = failure else { return true };
     match failure.code.as_deref() {
-        Some(code) => code.starts_with("Internal"),
+        // What EC2 answers with HTTP 500 and 503, but for the calls that were too many.
+        Some(code) => {
+            code.starts_with("Internal")
+                || matches!(
+                    code,
+                    "ServerException" | "ServiceUnavailable" | "ServiceUnavailableException" | "Unavailable"
+                )
+        }
         None => matches!(failure.kind, Kind::Unreachable | Kind::Unexpected),
     }
 }
@@ -410,7 +417,10 @@ mod tests {
         {
             assert!(!may_be_done(Some(&failed(refused))), "{refused}");
         }
-        assert!(may_be_done(None) && may_be_done(Some(&failed("InternalError"))));
+        for unsure in ["InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable"] {
+            assert!(may_be_done(Some(&failed(unsure))), "{unsure}");
+        }
+        assert!(may_be_done(None));
         for (kind, may) in [(Kind::Unreachable, true), (Kind::Unexpected, true), (Kind::TimedOut, false)] {
             assert_eq!(may_be_done(Some(&Failure::new(kind, "tag it", "m"))), may, "{kind:?}");
         }

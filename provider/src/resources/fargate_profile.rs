@@ -8,9 +8,10 @@ use aws_sdk_eks::types::{FargateProfile as SdkProfile, FargateProfileSelector, F
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
 use tfplugin::{
-    Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
-    async_trait,
+    Attribute, Context, Diagnostic, Diagnostics, Interrupted, Moved, PlannedChange, Resource, Schema, Timeouts, Type,
+    Value, async_trait,
 };
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::{identity, inherit, moved};
 use crate::aws::Origin;
@@ -24,7 +25,7 @@ use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
 
-/// EKS says that making and deleting a profile takes minutes; a queue of five in one cluster fits in.
+/// EKS says that making and deleting a profile takes minutes; some that another run changes before it fit in.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 const PREFIX: &str = "Karp-";
 const COMPUTED: [&str; 2] = ["id", "arn"];
@@ -81,7 +82,7 @@ impl Resource for FargateProfile {
         ];
         let schema = Schema::new(
             "A Fargate profile: pods that match run on Fargate, so that the controller has a place before there are nodes. EKS changes \
-             one profile of a cluster at a time; karp queues them.",
+             one profile of a cluster at a time; karp queues them, and the limits in `timeouts` begin with a profile's own turn.",
         );
         let schema = inherit::with_prefix(schema, PREFIX, inherit::plain_name(longest_prefix(LONGEST_FARGATE_PROFILE)));
         inherit::id_and_arn(inherit::region(inherit::adopt(inherit::tags(schema))), "`cluster_name:name`.")
@@ -130,16 +131,16 @@ impl Resource for FargateProfile {
         let aws = &session.aws_of(&planned).await?;
         let model = resolve(&session, &planned)?;
         let lock = session.cluster_lock(aws.region(), model.cluster_name.as_deref().unwrap_or_default());
-        let _turn = ctx.run(lock.lock()).await?;
+        let (_turn, own) = turn(ctx, &lock).await?;
         let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
-        let (arn, origin) = create(aws, ctx, &model, adopt).await?;
+        let (arn, origin) = create(aws, &own, &model, adopt).await?;
         let mut answered = session.answered(aws);
         answered.made(origin, Marked::Eks(arn.clone()));
         let state = tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model.clone() })?;
         if origin == Origin::Made {
             ctx.save(state.clone());
         }
-        wait_active(aws, ctx, &model).await?;
+        wait_active(aws, &own, &model).await?;
         Ok(state)
     }
 
@@ -180,8 +181,8 @@ impl Resource for FargateProfile {
         let aws = &session.aws_of(&prior).await?;
         let model: Model = tfplugin::from_value(&prior)?;
         let lock = session.cluster_lock(aws.region(), model.cluster_name.as_deref().unwrap_or_default());
-        let _turn = ctx.run(lock.lock()).await?;
-        delete(aws, ctx, &model).await?;
+        let (_turn, own) = turn(ctx, &lock).await?;
+        delete(aws, &own, &model).await?;
         Ok(())
     }
 
@@ -269,6 +270,13 @@ fn render(model: &Model, found: &SdkProfile, tags: Tags) -> Model {
         tags_all: Some(tags),
         ..model.clone()
     }
+}
+
+/// Waits for the turn at a cluster's profiles, and gives the surroundings of what is done in it: their time limit begins now. Whoever had a turn
+/// before kept to a limit of its own.
+async fn turn<'l>(ctx: &Context, lock: &'l Mutex<()>) -> Result<(MutexGuard<'l, ()>, Context), Interrupted> {
+    let turn = ctx.stop().run_until_cancelled(lock.lock()).await.ok_or(Interrupted::Stopped)?;
+    Ok((turn, Context::new(ctx.stop().clone(), ctx.limit())))
 }
 
 fn is_leaving(found: &SdkProfile) -> bool {
@@ -434,7 +442,27 @@ fn health(found: &SdkProfile) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_limit_begins_with_the_turn_and_a_stop_ends_the_wait() {
+        let ctx = Context::new(CancellationToken::new(), Duration::from_millis(300));
+        let lock = Mutex::new(());
+        let before = lock.lock().await;
+        let others = async {
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            drop(before);
+        };
+        let (answer, ()) = tokio::join!(turn(&ctx, &lock), others);
+        let (_turn, own) = answer.unwrap();
+        assert!(ctx.remaining().is_zero() && !own.remaining().is_zero());
+        let stop = async { ctx.stop().cancel() };
+        let (answer, ()) = tokio::join!(turn(&ctx, &lock), stop);
+        assert_eq!(answer.map(drop), Err(Interrupted::Stopped));
+        assert!(own.stop().is_cancelled(), "the operation in its turn is stopped, too");
+    }
 
     #[test]
     fn a_new_role_is_told_from_a_busy_cluster() {

@@ -97,7 +97,8 @@ impl NodePool {
             return Some(replaced.warning(name, after.as_ref().and_then(offer_of).as_ref()));
         }
         let Some(after) = after else { return self.0.not_known(change) };
-        let new = Preview { after: offer_of(&after)?, ..Preview::default() };
+        let is_static = after.spec.replicas.is_some();
+        let new = Preview { after: offer_of(&after)?, is_static, ..Preview::default() };
         let Some(before) = change.is_update().then(|| self.0.typed::<api::NodePool>(&change.prior)).flatten() else {
             return Some(new.warning(name));
         };

@@ -9,10 +9,10 @@ use tfplugin::Attribute;
 use tfplugin::schema::{Kind, Mode};
 
 /// What a test tells of which resources: it comes and goes (`life`), is made again when others deleted it (`vanishes`), is put right when they
-/// edited it (`heals`), changes or gives way (`changes`), is imported without a change (`import`), its tags change (`tags`), a state of an older
-/// version is taken (`upgrade`), and whatever is made of it when the provider's process dies is not lost (`killed`), nor when Ctrl-C is pressed
-/// in the middle of a call (`stopped`); it takes over what other providers kept (`moved`), ends at its limits (`timeouts`), is planned before its
-/// inputs are known (`unknown`), and sets every attribute there is (`full`).
+/// edited it (`heals`), changes in place (`updates`), gives way to another (`replaces`), takes over what exists (`adopts`), is imported without a
+/// change (`import`), its tags change (`tags`), a state of an older version is taken (`upgrade`), and whatever is made of it when the provider's
+/// process dies is not lost (`killed`), nor when Ctrl-C is pressed in the middle of a call (`stopped`); it takes over what other providers kept
+/// (`moved`), ends at its limits (`timeouts`), is planned before its inputs are known (`unknown`), and sets every attribute there is (`full`).
 const TOLD: &str = "
 life      aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role discovery_tags
 life      aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_pod_execution_role fargate_profile instance_profile
@@ -44,28 +44,40 @@ heals     kubernetes_resources/controller where_it_runs_comes_changes_heals_and_
 heals     kubernetes_resources/crds  an_edit_by_hand_shows_and_is_put_right_when_asked            crds
 heals     kubernetes_resources/edited what_others_edit_heals_what_changes_stays_and_another_name_gives_way node_class node_overlay
 heals     kubernetes_resources/vanished an_entry_of_aws_auth_that_somebody_took_out_or_edited_comes_back aws_auth_entry
-changes   aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way controller_policy discovery_tags instance_profile
-changes   aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way oidc_provider pod_identity_association
-changes   aws_resources/edited       a_teardown_gives_way_for_another_cluster                     teardown
-changes   aws_resources/entered      an_entry_is_of_a_role_that_the_same_apply_makes              aws_auth_entry node_role
-changes   kubernetes_resources/edited what_others_edit_heals_what_changes_stays_and_another_name_gives_way node_class node_overlay
-changes   kubernetes_resources/edited a_pool_is_planned_before_all_of_it_is_known                 node_pool
-changes   kubernetes_resources/edited a_controller_moves_to_another_namespace_whichever_goes_first controller
-changes   aws_resources/holes        each_resource_comes_back_and_gives_way                       access_entry controller_role discovery_tags
-changes   aws_resources/holes        each_resource_comes_back_and_gives_way                       fargate_pod_execution_role fargate_profile instance_profile
-changes   aws_resources/holes        each_resource_comes_back_and_gives_way                       interruption_queue node_role
-changes   aws_resources/account      an_association_comes_changes_heals_and_goes                  pod_identity_association
-changes   aws_resources/account      the_spot_role_is_made_once_and_deleted_only_by_its_maker     spot_service_linked_role
-changes   aws_resources/vanished     an_identity_provider_that_somebody_deleted_comes_back        oidc_provider
-changes   aws_resources/vanished     a_teardown_changes_in_place_and_gives_way_for_another_cluster teardown
-changes   kubernetes_resources/main  a_change_of_others_shows_and_their_fields_are_not_taken      node_pool
-changes   kubernetes_resources/controller one_that_does_not_start_is_told_of_and_stays            controller
-changes   aws_resources/queue        statements_of_the_user_come_change_heal_and_go               interruption_queue
-changes   kubernetes_resources/controller where_it_runs_comes_changes_heals_and_goes              controller
-changes   kubernetes_resources/crds  definitions_stay_while_objects_live                          crds
-changes   kubernetes_resources/entries settings_of_the_kubelet_that_have_no_attribute_are_kept_and_imported node_class
-changes   kubernetes_resources/entries an_overlay_comes_changes_returns_and_is_imported           node_overlay
-changes   kubernetes_resources/entries an_entry_of_aws_auth_leaves_those_of_others                aws_auth_entry
+updates   aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role fargate_pod_execution_role
+updates   aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_profile instance_profile interruption_queue
+updates   aws_resources/life         all_resources_come_from_nothing_change_and_go                node_role oidc_provider
+updates   aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way discovery_tags instance_profile
+updates   aws_resources/account      an_association_comes_changes_heals_and_goes                  pod_identity_association
+updates   aws_resources/account      the_spot_role_is_made_once_and_deleted_only_by_its_maker     spot_service_linked_role
+updates   aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
+updates   aws_resources/queue        statements_of_the_user_come_change_heal_and_go               interruption_queue
+updates   aws_resources/vanished     an_identity_provider_that_somebody_deleted_comes_back        oidc_provider
+updates   aws_resources/vanished     a_teardown_changes_in_place_and_gives_way_for_another_cluster teardown
+updates   kubernetes_resources/edited what_others_edit_heals_what_changes_stays_and_another_name_gives_way node_class node_overlay
+updates   kubernetes_resources/edited a_pool_is_planned_before_all_of_it_is_known                 node_pool
+updates   kubernetes_resources/main  a_change_of_others_shows_and_their_fields_are_not_taken      node_pool
+updates   kubernetes_resources/controller one_that_does_not_start_is_told_of_and_stays            controller
+updates   kubernetes_resources/controller where_it_runs_comes_changes_heals_and_goes              controller
+updates   kubernetes_resources/crds  definitions_stay_while_objects_live                          crds
+updates   kubernetes_resources/entries settings_of_the_kubelet_that_have_no_attribute_are_kept_and_imported node_class
+updates   kubernetes_resources/entries an_overlay_comes_changes_returns_and_is_imported           node_overlay
+updates   kubernetes_resources/entries an_entry_of_aws_auth_leaves_those_of_others                aws_auth_entry
+replaces  aws_resources/holes        each_resource_comes_back_and_gives_way                       access_entry controller_role discovery_tags
+replaces  aws_resources/holes        each_resource_comes_back_and_gives_way                       fargate_pod_execution_role fargate_profile instance_profile
+replaces  aws_resources/holes        each_resource_comes_back_and_gives_way                       interruption_queue node_role
+replaces  aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way controller_policy oidc_provider
+replaces  aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way pod_identity_association
+replaces  aws_resources/edited       a_teardown_gives_way_for_another_cluster                     teardown
+replaces  aws_resources/entered      an_entry_is_of_a_role_that_the_same_apply_makes              aws_auth_entry node_role
+replaces  kubernetes_resources/edited what_others_edit_heals_what_changes_stays_and_another_name_gives_way node_class node_overlay
+replaces  kubernetes_resources/edited a_controller_moves_to_another_namespace_whichever_goes_first controller
+replaces  kubernetes_resources/vanished what_was_deleted_is_made_again                            node_pool
+adopts    aws_resources/adopted      what_exists_is_taken_over_where_the_block_says_so            access_entry aws_auth_entry controller_policy
+adopts    aws_resources/adopted      what_exists_is_taken_over_where_the_block_says_so            controller_role fargate_pod_execution_role fargate_profile
+adopts    aws_resources/adopted      what_exists_is_taken_over_where_the_block_says_so            instance_profile interruption_queue node_class node_overlay
+adopts    aws_resources/adopted      what_exists_is_taken_over_where_the_block_says_so            node_pool node_role oidc_provider pod_identity_association
+adopts    kubernetes_resources/crds  what_helm_keeps_is_taken_over_when_asked                     crds
 import    aws_resources/holes        each_resource_is_imported_without_a_change                   access_entry controller_role discovery_tags
 import    aws_resources/holes        each_resource_is_imported_without_a_change                   fargate_pod_execution_role fargate_profile instance_profile
 import    aws_resources/holes        each_resource_is_imported_without_a_change                   interruption_queue node_role oidc_provider teardown
@@ -83,7 +95,6 @@ tags      aws_resources/life         all_resources_come_from_nothing_change_and_
 tags      aws_resources/account      an_association_comes_changes_heals_and_goes                  pod_identity_association
 life      aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
 vanishes  aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
-changes   aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
 import    aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
 tags      aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
 upgrade   aws_resources/upgraded     a_state_of_an_older_version_needs_no_change                  access_entry controller_role discovery_tags controller_policy
@@ -139,21 +150,25 @@ full      kubernetes_resources/outfitted one_of_which_everything_is_said_is_appl
 full      kubernetes_resources/full  what_sets_every_attribute_is_applied_and_read_back_whole     aws_auth_entry crds node_class node_overlay node_pool
 ";
 /// What a resource need not show, and why.
-const EXEMPT: [(&str, &str, &str); 8] = [
+const EXEMPT: [(&str, &str, &str); 10] = [
     ("vanishes", "teardown", "it stands for nothing that others could delete"),
     ("heals", "teardown", "it stands for nothing that others could edit"),
     ("heals", "spot_service_linked_role", "AWS lets nobody edit what it made for a service"),
+    ("replaces", "crds", "they are one of their kind, and all of it changes in place"),
+    ("replaces", "spot_service_linked_role", "an account has one, and AWS names it"),
     ("moved", "aws_auth_entry", "hashicorp/kubernetes keeps the whole ConfigMap, and an entry is a part of it"),
     ("moved", "controller", "Helm's release is many objects: an import takes over what is deployed"),
     ("moved", "controller_policy", "the parts are named by karp, and IAM renames no policy"),
     ("moved", "crds", "it is one of its kind: `adopt` takes over what Helm or kubectl installed"),
     ("moved", "teardown", "it stands for nothing that another provider could have kept"),
 ];
-/// What each resource shows, unless it is exempt; those that have tags show these, too.
-const STORIES: [&str; 12] = [
-    "life", "vanishes", "heals", "changes", "import", "upgrade", "killed", "stopped", "moved", "timeouts", "unknown",
-    "full",
+/// What each resource shows, unless it is exempt.
+const STORIES: [&str; 13] = [
+    "life", "vanishes", "heals", "updates", "replaces", "import", "upgrade", "killed", "stopped", "moved", "timeouts",
+    "unknown", "full",
 ];
+/// What those show, too, that have an attribute.
+const STORIES_OF: [(&str, &str); 2] = [("adopt", "adopts"), ("tags_all", "tags")];
 /// Configurations that several tests share: where they are, and by which words a test uses them.
 const SHARED: [(&str, &str); 5] = [
     ("aws_resources/life.rs", ".everything("),
@@ -252,8 +267,9 @@ fn each_resource_is_tested_in_all_that_it_must_bear() {
     let mut missing = Vec::new();
     for resource in crate::resources::all(&Arc::default()) {
         let kind = resource.type_name().trim_start_matches("karp_").to_owned();
-        let has_tags = resource.schema().attributes.contains_key("tags_all");
-        let stories = STORIES.into_iter().chain(has_tags.then_some("tags"));
+        let attributes = resource.schema().attributes;
+        let further = STORIES_OF.into_iter().filter(|(attribute, _)| attributes.contains_key(*attribute));
+        let stories = STORIES.into_iter().chain(further.map(|(_, story)| story));
         for story in stories {
             let exempt = EXEMPT.iter().any(|(exempt, of, _)| *exempt == story && *of == kind);
             let is_told = told.remove(&(story.to_owned(), kind.clone()));
@@ -264,5 +280,5 @@ fn each_resource_is_tested_in_all_that_it_must_bear() {
         }
     }
     assert!(missing.is_empty(), "write tests, and name them in the table: {missing:#?}");
-    assert!(told.is_empty(), "there is no such resource, or it has no tags: {told:?}");
+    assert!(told.is_empty(), "there is no such resource, or it has nothing to show of that: {told:?}");
 }

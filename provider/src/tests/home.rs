@@ -154,6 +154,21 @@ async fn nothing_of_any_kind_is_read_or_ended_in_another_cluster() {
     }
 }
 
+/// Ctrl-C is heeded between the objects: those that are left go with the next run.
+#[tokio::test]
+async fn a_run_that_was_stopped_deletes_no_more_of_the_controller() {
+    let api = Cluster::of("one");
+    let core = api.provider(json!({})).await;
+    let state = json!({ "id": "karp/karpenter", "namespace": "karp", "image": "karp:1", "force": true });
+    let state = core.config("karp_controller", &Value::from(state));
+    core.stop().await;
+    let stopped = core.destroy("karp_controller", &state).await;
+    let told = stopped.diagnostics.to_string();
+    assert!(told.contains("Interrupted: could not delete") && !stopped.state.is_null(), "{told}");
+    let asked = api.asked.lock().unwrap();
+    assert!(!asked.is_empty() && asked.iter().all(|call| call.starts_with("GET ")), "{asked:?}");
+}
+
 /// The teardown belongs to a cluster, too: once that is another, a later destroy would end what lives in this one, or nothing at all.
 #[tokio::test]
 async fn a_teardown_is_forgotten_with_its_cluster_and_made_anew_for_the_next() {

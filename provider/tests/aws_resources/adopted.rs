@@ -1,9 +1,159 @@
-//! What serves another cluster is not taken over, asked or not, and neither is what lies under another path. (An access entry and an
-//! identity provider belong to one cluster by their name, so that another's are never met; roles, policies and discovery tags have their
-//! tests in `life` and `policies`.)
+//! What exists is taken over where the provider block says so. What serves another cluster is not, asked or not, and neither is what lies under
+//! another path. (An access entry and an identity provider belong to one cluster by their name, so that another's are never met; roles, policies
+//! and discovery tags have their tests in `life` and `policies`.)
+
+use serde_json::{Value, json};
 
 use crate::life::unique;
 use crate::stand::Sandbox;
+use crate::teardown::Kubectl;
+
+/// One of each resource that takes over what exists.
+const ALL: &str = r#"
+resource "karp_oidc_provider" "this" {}
+resource "karp_interruption_queue" "this" {
+  name   = "NAME"
+  events = ["spot"]
+}
+resource "karp_node_role" "this" {
+  name = "NAME-node"
+}
+resource "karp_instance_profile" "this" {
+  name      = "NAME"
+  role_name = karp_node_role.this.name
+}
+resource "karp_controller_role" "this" {
+  name            = "NAME-controller"
+  auth            = "pod_identity"
+  service_account = "NAME"
+  policy_mode     = "managed"
+  node_role_arns  = [karp_node_role.this.arn]
+}
+resource "karp_controller_policy" "this" {
+  name           = "NAME-policy"
+  node_role_arns = [karp_node_role.this.arn]
+}
+resource "karp_access_entry" "this" {
+  principal_arn = karp_node_role.this.arn
+}
+resource "karp_pod_identity_association" "this" {
+  namespace       = "apps"
+  service_account = "NAME"
+  role_arn        = karp_node_role.this.arn
+}
+resource "karp_fargate_pod_execution_role" "this" {
+  name = "NAME-fargate"
+}
+resource "karp_fargate_profile" "this" {
+  name                   = "NAME"
+  pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
+  subnet_ids             = SUBNETS
+  selectors              = [{ namespace = "NAME" }]
+}
+resource "karp_crds" "this" {}
+resource "karp_node_class" "this" {
+  name                          = "NAME"
+  instance_profile              = "p"
+  ami_selector_terms            = [{ alias = "al2023@latest" }]
+  subnet_selector_terms         = [{ id = "subnet-1" }]
+  security_group_selector_terms = [{ id = "sg-1" }]
+  wait_for_ready                = false
+  depends_on                    = [karp_crds.this]
+}
+resource "karp_node_pool" "this" {
+  name           = "NAME"
+  template       = { node_class_ref = { name = "NAME" }, requirements = [] }
+  wait_for_ready = false
+  depends_on     = [karp_crds.this]
+}
+resource "karp_node_overlay" "this" {
+  name             = "NAME"
+  price_adjustment = "-30%"
+  requirements     = [{ key = "karpenter.k8s.aws/instance-family", operator = "In", values = ["m7i"] }]
+  depends_on       = [karp_crds.this]
+}
+resource "karp_aws_auth_entry" "this" {
+  role_arn = karp_node_role.this.arn
+}
+"#;
+const KINDS: [&str; 15] = [
+    "access_entry",
+    "aws_auth_entry",
+    "controller_policy",
+    "controller_role",
+    "crds",
+    "fargate_pod_execution_role",
+    "fargate_profile",
+    "instance_profile",
+    "interruption_queue",
+    "node_class",
+    "node_overlay",
+    "node_pool",
+    "node_role",
+    "oidc_provider",
+    "pod_identity_association",
+];
+/// What tells an object from another one of its name, or lists what belongs to it.
+const TELLING: [&str; 6] = ["id", "arn", "arns", "association_id", "policy_arns", "unique_id"];
+/// The same in the cluster, by kind.
+const IN_CLUSTER: [&str; 3] = ["ec2nodeclass", "nodepool", "nodeoverlay"];
+
+#[test]
+fn what_exists_is_taken_over_where_the_block_says_so() {
+    let Some(sandbox) = Sandbox::with_cluster("adopt_existing") else { return };
+    let Some(kubectl) = Kubectl::find() else {
+        eprintln!("skipped: adopt_existing: KARP_TEST_KUBECONFIG is not set");
+        return;
+    };
+    let (before, name) = (sandbox.what_exists(), unique("existing"));
+    kubectl.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
+    let cluster = format!("  kubernetes = {{ config_path = {:?} }}", kubectl.kubeconfig);
+    let all = ALL.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
+    let owner = sandbox.stand(&(sandbox.provider(&cluster) + &all));
+    owner.apply();
+    // A mark that is left would say that the next run goes on with its own.
+    sandbox.settle();
+    let live = || {
+        let uids = IN_CLUSTER.map(|kind| kubectl.get(&[kind, &name])["metadata"]["uid"].clone());
+        let entries = kubectl.get(&["-n", "kube-system", "configmap", "aws-auth"])["data"]["mapRoles"].clone();
+        (sandbox.what_exists(), uids, entries)
+    };
+    let found = live();
+
+    let adopting = sandbox.provider(&format!("{cluster}\n  adopt_existing = true"));
+    let other = sandbox.stand(&(adopting.clone() + &all));
+    let mut changes = other.apply().changes();
+    changes.sort();
+    assert_eq!(changes, KINDS.map(|kind| ("create".to_owned(), format!("karp_{kind}.this"))));
+    for kind in KINDS {
+        let address = format!("karp_{kind}.this");
+        for attribute in TELLING {
+            let [ours, theirs] = [&other, &owner].map(|stand| stand.attribute(&address, attribute));
+            assert_eq!(ours, theirs, "{address}: {attribute}: it is another one");
+        }
+    }
+    assert_eq!(other.attribute("karp_oidc_provider.this", "adopted"), true);
+    assert_eq!(live(), found, "nothing was made, and nothing gave way");
+    other.assert_empty_plan();
+    owner.assert_empty_plan();
+
+    // EKS changes no entry's type, so that one of another is not what is wanted.
+    let role = owner.attribute("karp_node_role.this", "arn");
+    let windows =
+        format!("resource \"karp_access_entry\" \"this\" {{\n  principal_arn = {role}\n  type = \"EC2_WINDOWS\"\n}}\n");
+    let refused = sandbox.stand(&(adopting + &windows)).apply_failing().one_error();
+    assert!(refused.contains("The existing entry has type EC2_LINUX"), "{refused}");
+    assert_eq!(live(), found);
+
+    // What was there before whoever took it over stays behind: the identity provider, which its maker ends.
+    other.destroy();
+    assert_eq!(sandbox.what_exists()["oidc_providers"], found.0["oidc_providers"]);
+    owner.destroy();
+    kubectl.delete("-n=kube-system", "configmap/aws-auth");
+    assert_eq!(IN_CLUSTER.map(|kind| kubectl.get(&[kind, &name])), [Value::Null, Value::Null, Value::Null]);
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
 
 const CONFIG: &str = r#"
 resource "karp_interruption_queue" "this" {

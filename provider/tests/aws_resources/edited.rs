@@ -138,13 +138,15 @@ impl Sandbox {
         all
     }
 
-    /// Makes another cluster; it takes the first one's role and network.
-    async fn another_cluster(&self, name: &str) {
-        let eks = self.clients().await.eks().clone();
-        let of = eks.describe_cluster().name(&self.cluster).send().await.unwrap().cluster.unwrap();
+    /// Makes another cluster in a region; it takes the first one's role and network. Gives a client of that region's EKS.
+    pub async fn another_cluster(&self, name: &str, region: &str) -> aws_sdk_eks::Client {
+        let clients = self.clients().await;
+        let of = clients.eks().describe_cluster().name(&self.cluster).send().await.unwrap().cluster.unwrap();
+        let there = clients.in_region(region).eks().clone();
         let network = VpcConfigRequest::builder().set_subnet_ids(Some(self.subnet_ids.clone())).build();
-        let call = eks.create_cluster().name(name).role_arn(of.role_arn().unwrap());
+        let call = there.create_cluster().name(name).role_arn(of.role_arn().unwrap());
         call.resources_vpc_config(network).send().await.unwrap();
+        there
     }
 }
 
@@ -222,7 +224,7 @@ async fn what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way() {
 
     // What cannot change in place gives way.
     let other = format!("{name}-other");
-    sandbox.another_cluster(&other).await;
+    let eks = sandbox.another_cluster(&other, &sandbox.region).await;
     wanted = Wanted { account: "two", policy: format!("{name}-two"), cluster: other.clone(), ..wanted };
     stand.write(&wanted.config(&sandbox, &name));
     step(&stand, "replace", &["controller_policy", "oidc_provider", "pod_identity_association"]);
@@ -230,7 +232,7 @@ async fn what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way() {
     assert!(!left.contains(&format!("{name}-one")) && left.contains(&format!("{name}-two")), "{left}");
     assert!(iam.get_open_id_connect_provider().open_id_connect_provider_arn(&arn).send().await.is_err());
     stand.destroy();
-    sandbox.clients().await.eks().delete_cluster().name(&other).send().await.unwrap();
+    eks.delete_cluster().name(&other).send().await.unwrap();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 

@@ -225,8 +225,9 @@ async fn a_boundary_and_a_key_come_change_and_go() {
 fn a_prefix_makes_a_name_that_fits_and_stays() {
     let Some(sandbox) = Sandbox::find("prefix") else { return };
     let prefix = unique("prefix-");
-    // two of the kinds are roles
+    // three of the kinds are roles
     let prefix_of = |kind: &str| match kind {
+        "karp_controller_role" => format!("{prefix}own-"),
         "karp_fargate_pod_execution_role" => format!("{prefix}pods-"),
         _ => prefix.clone(),
     };
@@ -237,7 +238,11 @@ fn a_prefix_makes_a_name_that_fits_and_stays() {
          \"{prefix}x\" }}]\n",
         sandbox.subnet_ids
     );
+    let controller = format!("  auth = \"pod_identity\"\n  service_account = \"{prefix}x\"\n");
     let kinds = [
+        // A number comes behind it.
+        ("karp_controller_policy", 125, ""),
+        ("karp_controller_role", 64, &*controller),
         ("karp_fargate_pod_execution_role", 64, ""),
         ("karp_fargate_profile", 63, &*fargate),
         ("karp_instance_profile", 128, "  role_name = karp_node_role.this.name\n"),

@@ -1,8 +1,8 @@
 //! Operations that AWS does not end within `timeouts`: the error says for what it waited, what was made is in state, and the next run goes on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::life::unique;
 use crate::policies::statements;
@@ -20,6 +20,22 @@ resource "karp_fargate_profile" "this" {
   timeouts               = { create = "3s", delete = "3s" }
 }
 "#;
+/// More profiles than come one after the other within the limit of one.
+const TURNS: &str = r#"PROVIDER
+resource "karp_fargate_pod_execution_role" "this" {
+  name = "NAME"
+}
+resource "karp_fargate_profile" "this" {
+  count                  = 7
+  name                   = "NAME-${count.index}"
+  pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
+  subnet_ids             = SUBNETS
+  selectors              = [{ namespace = "NAME" }]
+  timeouts               = { create = "5s", delete = "5s" }
+}
+"#;
+/// Seconds that each of [`TURNS`] takes to come or to go.
+const TURN: f64 = 1.0;
 /// What each of which ends at its limit; one role stays outside of it.
 const EACH: &str = r#"PROVIDER
 resource "karp_node_role" "this" {
@@ -123,6 +139,31 @@ fn a_fargate_profile_that_takes_longer_is_in_state() {
     assert!(stand.attribute("karp_fargate_profile.this", "id").is_string(), "{}", stand.state());
     sandbox.await_profile(&name, false);
     stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+/// EKS changes one profile of a cluster at a time. The last of many waits for longer than its own limit, which begins with its turn.
+#[test]
+fn the_limits_of_many_fargate_profiles_begin_with_their_turns() {
+    let Some(sandbox) = Sandbox::alone("late_fargate_turns") else { return };
+    let (before, name) = (sandbox.what_exists(), unique("turns"));
+    let config = TURNS.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
+    let stand = sandbox.stand(&config);
+    sandbox.fargate_takes(TURN);
+    let since = sandbox.last_call();
+    for action in ["apply", "destroy"] {
+        let begin = Instant::now();
+        let run = stand.tofu(&[action, "-json", "-auto-approve", "-parallelism=50"]);
+        assert_eq!(run.code, 0, "{action}: {}", run.text);
+        assert!(begin.elapsed() > Duration::from_secs(3), "{action}: they did not take turns");
+        if action == "apply" {
+            stand.assert_empty_plan();
+        }
+    }
+    sandbox.fargate_takes(FARGATE_SECONDS);
+    let calls = sandbox.calls(since).into_iter();
+    let refused: Vec<Value> = calls.filter(|call| call["error"] == "ResourceInUseException").collect();
+    assert_eq!(refused, Vec::<Value>::new(), "EKS was asked while another profile changed");
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 

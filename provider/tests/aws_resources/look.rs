@@ -1,5 +1,6 @@
 //! What is looked up: the images of a node class, what nobody accounts for any more, and the way into the cluster, which is never kept.
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 
 use crate::life::unique;
@@ -9,6 +10,46 @@ use crate::teardown::Kubectl;
 fn ids(stand: &Stand<'_>, address: &str, name: &str) -> Vec<String> {
     let value = stand.attribute(address, name);
     value.as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_cluster_is_told_as_eks_describes_it() {
+    let Some(sandbox) = Sandbox::find("cluster") else { return };
+    let before = sandbox.what_exists();
+    let stand =
+        sandbox.stand("PROVIDER\ndata \"karp_cluster\" \"it\" {}\nresource \"karp_oidc_provider\" \"this\" {}\n");
+    stand.apply();
+    stand.assert_empty_plan();
+    let told = |name: &str| stand.attribute("karp_cluster.it", name);
+    let eks = sandbox.clients().await.eks().clone();
+    let live = eks.describe_cluster().name(&sandbox.cluster).send().await.unwrap().cluster.unwrap();
+    let (vpc, services) = (live.resources_vpc_config().unwrap(), live.kubernetes_network_config().unwrap());
+    let issuer = live.identity().and_then(|identity| identity.oidc()).and_then(|oidc| oidc.issuer());
+    let mode = live.access_config().and_then(|access| access.authentication_mode());
+    for (name, actual) in [
+        ("name", live.name()),
+        ("arn", live.arn()),
+        ("status", live.status().map(|status| status.as_str())),
+        ("version", live.version()),
+        ("endpoint", live.endpoint()),
+        ("oidc_issuer", issuer),
+        ("authentication_mode", mode.map(|mode| mode.as_str())),
+        ("ip_family", services.ip_family().map(|family| family.as_str())),
+        ("service_cidr", services.service_ipv4_cidr()),
+        ("vpc_id", vpc.vpc_id()),
+        ("cluster_security_group_id", vpc.cluster_security_group_id()),
+    ] {
+        let actual = actual.unwrap_or_else(|| panic!("EKS tells no {name}"));
+        assert_eq!(told(name), actual, "{name}");
+    }
+    assert_eq!(told("subnet_ids"), json!(vpc.subnet_ids()));
+    assert_eq!(told("security_group_ids"), json!(vpc.security_group_ids()));
+    let authority = live.certificate_authority().and_then(|authority| authority.data()).unwrap();
+    let authority = base64::engine::general_purpose::STANDARD.decode(authority).unwrap();
+    assert_eq!(told("cluster_ca_certificate"), String::from_utf8(authority).unwrap());
+    assert_eq!(told("oidc_provider_arn"), stand.attribute("karp_oidc_provider.this", "arn"));
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
 #[tokio::test]

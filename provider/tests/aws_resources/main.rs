@@ -18,6 +18,7 @@ mod late;
 mod life;
 mod look;
 mod many;
+mod modes;
 mod moved;
 #[path = "../support/older.rs"]
 mod older;

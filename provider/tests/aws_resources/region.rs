@@ -1,7 +1,9 @@
 //! Objects that live in another region than the provider block's. Each test ends on an empty plan, or with nothing left.
 
+use serde_json::Value;
+
 use crate::life::unique;
-use crate::stand::Sandbox;
+use crate::stand::{Sandbox, Stand};
 
 const QUEUE: &str = "karp_interruption_queue.this";
 
@@ -100,6 +102,93 @@ async fn discovery_tags_reach_subnets_of_another_region() {
     assert!(left[0].tags().is_empty(), "{left:?}");
     ec2.delete_subnet().subnet_id(&subnet).send().await.unwrap();
     ec2.delete_vpc().vpc_id(&vpc).send().await.unwrap();
+}
+
+/// What belongs to a cluster, for one in another region; roles have no region.
+const OF_CLUSTER: &str = r#"PROVIDER
+resource "karp_node_role" "this" {
+  name = "NAME"
+}
+resource "karp_fargate_pod_execution_role" "this" {
+  name = "NAME-fargate"
+}
+resource "karp_access_entry" "this" {
+  region        = "REGION"
+  cluster_name  = "NAME"
+  principal_arn = karp_node_role.this.arn
+TAGS
+}
+resource "karp_fargate_profile" "this" {
+  region                 = "REGION"
+  cluster_name           = "NAME"
+  name                   = "NAME"
+  pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
+  subnet_ids             = SUBNETS
+  selectors              = [{ namespace = "NAME" }]
+TAGS
+}
+resource "karp_pod_identity_association" "this" {
+  region          = "REGION"
+  cluster_name    = "NAME"
+  namespace       = "apps"
+  service_account = "NAME"
+  role_arn        = karp_node_role.this.arn
+TAGS
+}
+"#;
+const MEMBERS: [&str; 3] =
+    ["karp_access_entry.this", "karp_fargate_profile.this", "karp_pod_identity_association.this"];
+
+/// An attribute of each of [`MEMBERS`].
+fn of_each(stand: &Stand<'_>, name: &str) -> [String; 3] {
+    MEMBERS.map(|address| stand.attribute(address, name).as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn what_belongs_to_a_cluster_of_another_region_lives_there() {
+    let Some(sandbox) = Sandbox::find("region_cluster") else { return };
+    let other = if sandbox.region == "us-west-2" { "eu-west-1" } else { "us-west-2" };
+    let (before, name) = (sandbox.what_exists(), unique("away"));
+    let eks = sandbox.another_cluster(&name, other).await;
+    let config = |tags: &str| {
+        let config = OF_CLUSTER.replace("NAME", &name).replace("REGION", other).replace("TAGS", tags);
+        config.replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids))
+    };
+    let since = sandbox.last_call();
+    let stand = sandbox.stand(&config(""));
+    stand.apply();
+    stand.assert_empty_plan();
+    let arns = of_each(&stand, "arn");
+    assert!(arns.iter().all(|arn| arn.contains(&format!(":eks:{other}:"))), "{arns:?}");
+
+    let tagged = config("  tags = { step = \"two\" }");
+    stand.write(&tagged);
+    let mut changes = stand.apply().changes();
+    changes.sort();
+    assert_eq!(changes, MEMBERS.map(|address| ("update".to_owned(), address.to_owned())));
+    stand.assert_empty_plan();
+    for arn in &arns {
+        let tags = eks.list_tags_for_resource().resource_arn(arn).send().await.unwrap().tags.unwrap_or_default();
+        assert_eq!(tags.get("step").map(String::as_str), Some("two"), "{arn}: {tags:?}");
+    }
+
+    // An import finds each there.
+    let away = MEMBERS.into_iter().zip(of_each(&stand, "id").map(|id| format!("{id}@{other}")));
+    let roles =
+        [("karp_node_role.this", name.clone()), ("karp_fargate_pod_execution_role.this", format!("{name}-fargate"))];
+    let import = |(address, id): (&str, String)| format!("import {{\n  to = {address}\n  id = {id:?}\n}}\n");
+    let importer = sandbox.stand(&(tagged + &away.chain(roles).map(import).collect::<String>()));
+    importer.apply().assert_imports_alone();
+    importer.assert_empty_plan();
+
+    stand.destroy();
+    let of_it = |call: &Value| call["service"] == "eks" && call["params"].to_string().contains(&name);
+    let calls = sandbox.calls(since).into_iter().filter(of_it);
+    let at_home: Vec<Value> = calls.filter(|call| call["region"] != other).collect();
+    assert_eq!(at_home, Vec::<Value>::new(), "nothing of it was looked for in the provider's own region");
+    // EKS deletes no cluster that has a profile.
+    eks.delete_cluster().name(&name).send().await.unwrap();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
 #[tokio::test]

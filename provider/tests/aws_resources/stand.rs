@@ -67,12 +67,18 @@ impl Sandbox {
         let (region, cluster) = (text("region"), text("cluster_name"));
         let sandbox = Self { endpoint, region, cluster, subnet_ids, tofu, turn };
         sandbox.fargate_takes(FARGATE_SECONDS);
+        sandbox.knows_callers_by("API_AND_CONFIG_MAP");
         Some(sandbox)
     }
 
     /// Lets Fargate profiles take so many seconds to come or to go; the next test finds them as usual.
     pub fn fargate_takes(&self, seconds: f64) {
         self.door("POST", "/_karp/settings", &json!({ "fargate_seconds": seconds }).to_string());
+    }
+
+    /// Gives the sandbox's cluster another authentication mode; the next test finds it as usual.
+    pub fn knows_callers_by(&self, mode: &str) {
+        self.door("POST", "/_karp/settings", &json!({ "authentication_mode": mode }).to_string());
     }
 
     /// Asks the emulator's own door.

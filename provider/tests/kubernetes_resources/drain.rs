@@ -144,6 +144,23 @@ fn budgets_do_not_hold_a_drain_longer_than_half_of_its_time() {
 }
 
 #[test]
+fn nodes_leave_at_once_and_nobody_waits_where_no_drain_is_wanted() {
+    let Some(cluster) = Cluster::find("nodes_leave_at_once_and_nobody_waits") else { return };
+    let _turn = claims();
+    let name = cluster.unique("undrained");
+    // Nobody lets the claims go: whoever waits for them, or for their turn, comes to the limit.
+    let more = "\n  drain_on_destroy = false\n  timeouts = { delete = \"20s\" }";
+    let stand = with_claims(&cluster, &name, &config(&name, "1", more), 3);
+    let run = stand.tofu(&DESTROY);
+    assert_eq!(run.code, 0, "{}", run.text);
+    assert!(!run.text.contains("are drained"), "{}", run.text);
+    assert_eq!(cluster.get(&["nodepool", &name]), Value::Null);
+    assert_eq!(leaving(&cluster, &name).len(), 3);
+    (0..3).for_each(|number| cluster.hold(&["nodeclaim", &format!("{name}-{number}")], &Value::Null));
+    assert!(claims_of(&cluster, &name).is_empty());
+}
+
+#[test]
 fn a_drain_that_is_broken_off_can_be_undone_or_completed() {
     let Some(cluster) = Cluster::find("a_drain_that_is_broken_off_can_be_undone_or_completed") else { return };
     let _turn = claims();

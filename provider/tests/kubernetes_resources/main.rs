@@ -212,18 +212,22 @@ fn the_controller_stays_while_nodes_live_that_only_it_can_end() {
     let _turn = controllers();
     let name = cluster.unique("stays");
     let _namespace = cluster.namespace(&name);
-    let stand = cluster.stand(&format!(
-        r#"
+    let config = |more: &str| {
+        format!(
+            r#"
 {PROVIDER_OF_DEMO}
 {CRDS}
 resource "karp_controller" "this" {{
   namespace  = "{name}"
   image      = "karp:edge"
   replicas   = 0
+{more}
   depends_on = [karp_crds.this]
 }}
 "#
-    ));
+        )
+    };
+    let stand = cluster.stand(&config(""));
     stand.apply();
     cluster.create(&serde_json::json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": name },
@@ -233,8 +237,17 @@ resource "karp_controller" "this" {{
     assert!(run.one_error().contains("NodeClaim"), "{}", run.text);
     assert!(run.warnings().iter().any(|w| w["summary"].as_str().unwrap().contains("Nodes live")), "{}", run.text);
     assert_ne!(cluster.get(&["-n", &name, "deployment", "karpenter"]), Value::Null);
+
+    // As the error says: it goes by force, and the claim stays with whoever asked for that.
+    stand.write(&config("  force      = true"));
+    assert_eq!(stand.apply().changes(), [("update".to_owned(), "karp_controller.this".to_owned())]);
+    let run = stand.tofu(&["destroy", "-json", "-auto-approve"]);
+    assert_eq!(run.code, 0, "{}", run.text);
+    assert!(!run.warnings().iter().any(|w| w["summary"].as_str().unwrap().contains("Nodes live")), "{}", run.text);
+    assert_eq!(cluster.get(&["-n", &name, "deployment", "karpenter"]), Value::Null);
+    let claim = cluster.get(&["nodeclaim", &name]);
+    assert!(claim.is_object() && claim["metadata"]["deletionTimestamp"].is_null(), "{claim}");
     cluster.kubectl(&["delete", "nodeclaim", &name]);
-    stand.destroy();
 }
 
 #[test]

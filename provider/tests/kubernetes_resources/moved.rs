@@ -193,24 +193,51 @@ fn what_was_imported_and_is_configured_no_more_goes() {
     stand.destroy();
 }
 
+/// The pool is taken over by its own word, the class and the overlay by that of the provider block that they name.
 #[test]
-fn an_adopted_pool_is_what_the_configuration_sets_and_the_rest_is_told() {
-    let Some(cluster) = Cluster::find("an_adopted_pool_is_what_the_configuration_sets") else { return };
+fn adopted_objects_are_what_the_configuration_sets_and_the_rest_is_told() {
+    let Some(cluster) = Cluster::find("adopted_objects_are_what_the_configuration_sets") else { return };
     cluster.stand(&format!("{PROVIDER}{CRDS}")).apply();
     let name = cluster.unique("adopted");
-    let [mut theirs, ..] = manifests(&name);
+    let [mut theirs, mut class_of_theirs, mut overlay_of_theirs] = manifests(&name);
     theirs["spec"]["weight"] = json!(7);
     theirs["spec"]["limits"]["memory"] = json!("10Gi");
-    cluster.create(&theirs);
+    class_of_theirs["spec"]["detailedMonitoring"] = json!(true);
+    overlay_of_theirs["spec"]["weight"] = json!(7);
+    for object in [&theirs, &class_of_theirs, &overlay_of_theirs] {
+        cluster.create(object);
+    }
+    let uids = || KEPT.map(|kind| cluster.get(&[kind, &name])["metadata"]["uid"].clone());
+    let before = uids();
+
+    let adopts = PROVIDER.replacen("{\n", "{\n  alias          = \"adopts\"\n  adopt_existing = true\n", 1);
     let pool = pool(&name, r#"{ cpu = "100" }"#)
         .replace("  depends_on     = [karp_crds.this]\n", "  adopt = true\n  force_conflicts = true\n");
-    let stand = cluster.stand(&format!("{PROVIDER}{pool}"));
+    let class = class(&name, "  wait_for_ready = false")
+        .replace("  depends_on = [karp_crds.this]\n", "  provider = karp.adopts\n");
+    let overlay = format!(
+        "resource \"karp_node_overlay\" \"it\" {{\n  name = {name:?}\n  price_adjustment = \"-30%\"\n  requirements = [{{ key = \
+         \"karpenter.k8s.aws/instance-family\", operator = \"In\", values = [\"m7i\"] }}]\n  provider = karp.adopts\n}}\n"
+    );
+    let stand = cluster.stand(&format!("{PROVIDER}{adopts}{pool}{class}{overlay}"));
     let run = stand.apply();
-    let beyond = |warning: &&Value| warning["summary"].as_str().unwrap_or_default().contains("has more than");
-    let told: Vec<_> = run.warnings().into_iter().filter(beyond).map(|warning| warning["detail"].to_string()).collect();
-    assert!(told.len() == 1 && told[0].contains("Others set weight."), "{}", run.text);
+    let beyond = |warning: &Value| {
+        let (object, _) = warning["summary"].as_str()?.split_once(" has more than")?;
+        let (others, _) = warning["detail"].as_str()?.split_once(". ")?;
+        Some(format!("{object}: {others}"))
+    };
+    let mut told: Vec<String> = run.warnings().into_iter().filter_map(beyond).collect();
+    told.sort();
+    let expected = [
+        format!("EC2NodeClass {name:?}: Others set detailed_monitoring"),
+        format!("NodeOverlay {name:?}: Others set weight"),
+        format!("NodePool {name:?}: Others set weight"),
+    ];
+    assert_eq!(told, expected, "{}", run.text);
     stand.assert_empty_plan();
+    assert_eq!(uids(), before, "they are the same objects");
     let spec = cluster.get(&["nodepool", &name])["spec"].clone();
     assert_eq!((&spec["limits"], &spec["weight"]), (&json!({ "cpu": "100" }), &json!(7)));
     stand.destroy();
+    assert_eq!(uids(), [(); 3].map(|()| Value::Null));
 }

@@ -1,7 +1,7 @@
 //! What somebody deleted behind OpenTofu's back is made again, and definitions are imported.
 
 use crate::stand::{AwsAuth, Cluster};
-use crate::{CRDS, PROVIDER_OF_DEMO, class, controllers, pool};
+use crate::{CRDS, PROVIDER, PROVIDER_OF_DEMO, class, controllers, pool};
 
 #[test]
 fn what_was_deleted_is_made_again() {
@@ -70,6 +70,47 @@ fn definitions_that_somebody_deleted_come_back_and_are_imported() {
     importer.assert_empty_plan();
     importer.destroy();
     assert!(cluster.get(&["crd", "nodeoverlays.karpenter.sh"]).is_object(), "definitions stay");
+}
+
+/// All that `karp_crds` makes.
+const DEFINITIONS: [&str; 5] = [
+    "capacitybuffers.autoscaling.x-k8s.io",
+    "ec2nodeclasses.karpenter.k8s.aws",
+    "nodeclaims.karpenter.sh",
+    "nodeoverlays.karpenter.sh",
+    "nodepools.karpenter.sh",
+];
+
+/// Nothing here says that objects come after their definitions: they wait for those of the same apply, and say so where none come.
+#[test]
+fn objects_come_with_their_definitions_in_one_apply_that_knows_no_order() {
+    let Some(cluster) = Cluster::find_alone("objects_come_with_their_definitions_in_one_apply") else { return };
+    let name = cluster.unique("unordered");
+    let unordered = |config: String| {
+        config.replace("  depends_on     = [karp_crds.this]\n", "").replace("  depends_on = [karp_crds.this]\n", "")
+    };
+    let class = |more: &str| class(&name, &format!("  wait_for_ready = false{more}"));
+    // Two of a kind are looked for by a list.
+    let second = pool(&format!("{name}-2"), "null").replace("\"it\"", "\"second\"");
+    let stand = cluster.stand(&unordered(format!("{PROVIDER}{CRDS}{}{}{second}", class(""), pool(&name, "null"))));
+    stand.apply();
+    // The objects go with their definitions.
+    cluster.kubectl(&[&["delete", "crd", "--timeout=60s"][..], &DEFINITIONS].concat());
+
+    let missing = class("\n  timeouts = { create = \"3s\" }");
+    let told = cluster.stand(&unordered(format!("{PROVIDER}{missing}"))).apply_failing().one_error();
+    for words in ["CRD ec2nodeclasses.karpenter.k8s.aws is not there yet", "must be installed first", "karp_crds"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+
+    let run = stand.apply();
+    let mut changes = run.changes();
+    changes.sort();
+    let made = ["karp_crds.this", "karp_node_class.it", "karp_node_pool.it", "karp_node_pool.second"];
+    assert_eq!(changes, made.map(|address| ("create".to_owned(), address.to_owned())), "{}", run.text);
+    stand.assert_empty_plan();
+    assert!(cluster.get(&["ec2nodeclass", &name]).is_object() && cluster.get(&["nodepool", &name]).is_object());
+    stand.destroy();
 }
 
 #[test]

@@ -74,7 +74,7 @@ def reset_faults(world, gate, body):
     statuses.replace(world, [])
     placement.replace(world, [])
     world.lag.reset()
-    for name in ("profile_seconds", "instance_page"):
+    for name in ("profile_seconds", "instance_page", "authentication_mode"):
         setattr(world.settings, name, getattr(type(world.settings), name))
     return {}
 

@@ -6,7 +6,7 @@
 import time
 import uuid
 
-from moto.eks.models import EKSBackend
+from moto.eks.models import EKSBackend, eks_backends
 
 from .call import AwsError, json_answer
 from .world import ACCOUNT
@@ -14,6 +14,8 @@ from .world import ACCOUNT
 VERSIONS = ["1.36", "1.35", "1.34", "1.33", "1.32", "1.31", "1.30"]
 NODE_TYPES = {"EC2_LINUX", "EC2_WINDOWS", "EC2", "FARGATE_LINUX", "HYBRID_LINUX", "HYPERPOD_LINUX"}
 BUSY = {"CREATING", "DELETING"}
+OF_ENTRIES = {"CreateAccessEntry", "UpdateAccessEntry", "DeleteAccessEntry", "DescribeAccessEntry", "ListAccessEntries", "AssociateAccessPolicy",
+              "DisassociateAccessPolicy", "ListAssociatedAccessPolicies"}
 
 
 def install(world):
@@ -49,10 +51,28 @@ def answer(world, call):
     own = ACTIONS.get(call.action)
     if own is None:
         return None
-    if "name" in call.params and call.params["name"] not in world.eks.clusters:
-        raise AwsError("ResourceNotFoundException", f"No cluster found for name: {call.params['name']}.", 404)
-    value = own(world, call.params)
+    params = {**call.params, "region": call.region or world.region}
+    if "name" in params and params["name"] not in clusters_in(params["region"]):
+        raise AwsError("ResourceNotFoundException", f"No cluster found for name: {params['name']}.", 404)
+    if call.action in OF_ENTRIES and is_seeded(world, params) and world.settings.authentication_mode == "CONFIG_MAP":
+        raise AwsError("InvalidRequestException",
+                       "The cluster's authentication mode must be set to one of [API, API_AND_CONFIG_MAP] to perform this operation.")
+    value = own(world, params)
     return None if value is None else json_answer(value)
+
+
+def clusters_in(region):
+    return eks_backends[ACCOUNT][region].clusters
+
+
+def is_seeded(world, params):
+    return (params["region"], params["name"]) == (world.region, world.cluster_name)
+
+
+def describe_cluster(world, params):
+    """moto answers; how the sandbox's cluster knows its callers is a setting."""
+    if is_seeded(world, params):
+        clusters_in(params["region"])[params["name"]].access_config = {"authenticationMode": world.settings.authentication_mode}
 
 
 # --- access entries -----------------------------------------------------------------------------------------------------------------
@@ -81,13 +101,13 @@ def create_access_entry(world, params):
 
 
 def add_access_entry(world, cluster, principal, kind, params):
-    now, short = time.time(), principal.rpartition("/")[2]
+    now, short, region = time.time(), principal.rpartition("/")[2], params.get("region", world.region)
     groups, user = params.get("kubernetesGroups") or [], params.get("username") or principal
     if kind in NODE_TYPES:
         groups, user = ["system:nodes"], "system:node:{{EC2PrivateDNSName}}" if kind != "FARGATE_LINUX" else "system:node:{{SessionName}}"
     entry = {
         "clusterName": cluster, "principalArn": principal, "kubernetesGroups": groups, "username": user, "type": kind,
-        "accessEntryArn": f"arn:aws:eks:{world.region}:{ACCOUNT}:access-entry/{cluster}/role/{ACCOUNT}/{short}/{uuid.uuid4()}",
+        "accessEntryArn": f"arn:aws:eks:{region}:{ACCOUNT}:access-entry/{cluster}/role/{ACCOUNT}/{short}/{uuid.uuid4()}",
         "createdAt": now, "modifiedAt": now, "tags": params.get("tags") or {}, "policies": {},
     }
     world.access_entries[cluster, principal] = entry
@@ -155,7 +175,7 @@ def create_association(world, params):
     world.pod_identities[identifier] = {
         "clusterName": params["name"], "namespace": params["namespace"], "serviceAccount": params["serviceAccount"],
         "roleArn": params["roleArn"], "associationId": identifier, "createdAt": now, "modifiedAt": now, "tags": params.get("tags") or {},
-        "associationArn": f"arn:aws:eks:{world.region}:{ACCOUNT}:podidentityassociation/{params['name']}/{identifier}",
+        "associationArn": f"arn:aws:eks:{params['region']}:{ACCOUNT}:podidentityassociation/{params['name']}/{identifier}",
     }
     return {"association": world.pod_identities[identifier]}
 
@@ -186,12 +206,12 @@ def tags_of(world, params):
     owners = [(e["accessEntryArn"], e) for e in world.access_entries.values()]
     owners += [(a["associationArn"], a) for a in world.pod_identities.values()]
     found = next((owner["tags"] for arn, owner in owners if arn == params["arn"]), None)
-    return found if found is not None else fargate_tags_of(world, params["arn"])
+    return found if found is not None else fargate_tags_of(params["region"], params["arn"])
 
 
-def fargate_tags_of(world, arn):
+def fargate_tags_of(region, arn):
     """moto keeps the tags of a Fargate profile, but knows no ARN of one."""
-    profiles = (p for cluster in world.eks.clusters.values() for p in cluster.fargate_profiles.values())
+    profiles = (p for cluster in clusters_in(region).values() for p in cluster.fargate_profiles.values())
     profile = next((p for p in profiles if p.fargate_profile_arn == arn), None)
     if profile is None:
         return None
@@ -234,7 +254,7 @@ def page(key, items, params):
 
 
 ACTIONS = {
-    "CreateAccessEntry": create_access_entry, "UpdateAccessEntry": update_access_entry, "DeleteAccessEntry": delete_access_entry,
+    "DescribeCluster": describe_cluster, "CreateAccessEntry": create_access_entry, "UpdateAccessEntry": update_access_entry, "DeleteAccessEntry": delete_access_entry,
     "DescribeAccessEntry": lambda world, params: {"accessEntry": public(entry_of(world, params))},
     "ListAccessEntries": list_access_entries, "AssociateAccessPolicy": associate_policy, "DisassociateAccessPolicy": disassociate_policy,
     "ListAssociatedAccessPolicies": list_policies, "CreatePodIdentityAssociation": create_association,

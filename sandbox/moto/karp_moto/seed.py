@@ -51,7 +51,6 @@ def cluster(world, role):
         kubernetes_network_config={"serviceIpv4Cidr": SERVICE_CIDR, "ipFamily": "ipv4"})
     made.endpoint, made.identity = world.api_endpoint, {"oidc": {"issuer": world.issuer}}
     made.certificate_authority = {"data": base64.b64encode(world.ca_pem).decode()}
-    made.access_config = {"authenticationMode": "API_AND_CONFIG_MAP"}
     made.upgrade_policy = {"supportType": "STANDARD"}
     made.resources_vpc_config = {
         "vpcId": world.seed["vpc_id"], "subnetIds": world.seed["subnet_ids"], "securityGroupIds": [],

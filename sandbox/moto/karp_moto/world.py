@@ -52,6 +52,7 @@ class Settings:
     shutdown_seconds: float = 0.3  # an instance is `shutting-down` for so long
     profile_seconds: float = 0  # a profile that gets its role now is known to EC2 after so long
     fargate_seconds: float = 0.5  # a Fargate profile is CREATING or DELETING for so long
+    authentication_mode: str = "API_AND_CONFIG_MAP"  # how the sandbox's cluster knows its callers
     instance_page: int = 0  # reservations on a page of DescribeInstances; 0: as many as are asked for
     state_events: bool = True  # EC2 state changes are sent to EventBridge
 

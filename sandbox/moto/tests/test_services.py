@@ -78,6 +78,40 @@ class Services(Stand):
         eks.delete_access_entry(clusterName="sandbox", principalArn=arn)
         self.refused("ResourceNotFoundException", eks.describe_access_entry, clusterName="sandbox", principalArn=arn)
 
+    def test_a_cluster_of_the_config_map_has_no_access_entries(self):
+        eks = self.client("eks")
+
+        def mode():
+            return eks.describe_cluster(name="sandbox")["cluster"]["accessConfig"]["authenticationMode"]
+
+        self.post("settings", {"authentication_mode": "CONFIG_MAP"})
+        self.addCleanup(self.post, "reset-faults", {})
+        self.assertEqual(mode(), "CONFIG_MAP")
+        self.refused("InvalidRequestException", eks.list_access_entries, clusterName="sandbox")
+        self.refused("InvalidRequestException", eks.create_access_entry, clusterName="sandbox", principalArn="arn:aws:iam::123456789012:role/none")
+        self.post("reset-faults", {})
+        self.assertEqual(mode(), "API_AND_CONFIG_MAP")
+        self.assertTrue(eks.list_access_entries(clusterName="sandbox")["accessEntries"])
+
+    def test_a_cluster_of_another_region_has_its_objects_there(self):
+        import boto3
+
+        home = self.client("eks")
+        there = boto3.client("eks", endpoint_url=self.url, region_name="eu-west-1", aws_access_key_id="sandbox", aws_secret_access_key="sandbox")
+        role = self.seed["cluster_role_arn"]
+        there.create_cluster(name="elsewhere", roleArn=role, resourcesVpcConfig={"subnetIds": self.seed["subnet_ids"]})
+        self.addCleanup(there.delete_cluster, name="elsewhere")
+        entry = there.create_access_entry(clusterName="elsewhere", principalArn=role, type="EC2_LINUX")["accessEntry"]
+        self.addCleanup(there.delete_access_entry, clusterName="elsewhere", principalArn=role)
+        of = {"clusterName": "elsewhere", "namespace": "n", "serviceAccount": "s"}
+        association = there.create_pod_identity_association(roleArn=role, **of)["association"]
+        self.addCleanup(there.delete_pod_identity_association, clusterName="elsewhere", associationId=association["associationId"])
+        for arn in (entry["accessEntryArn"], association["associationArn"]):
+            self.assertIn(":eu-west-1:", arn)
+        self.refused("ResourceNotFoundException", home.describe_access_entry, clusterName="elsewhere", principalArn=role)
+        self.refused("ResourceNotFoundException", home.describe_cluster, name="elsewhere")
+        self.refused("ResourceNotFoundException", there.describe_cluster, name="sandbox")
+
     def test_the_role_of_ec2_spot_has_its_name_and_is_made_once(self):
         iam, service = self.client("iam"), "spot.amazonaws.com"
         role = iam.create_service_linked_role(AWSServiceName=service)["Role"]

@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
+/// An account has one service-linked role for each service; it stays when what made it goes.
+const SERVICE_LINKED: &str = "AWSServiceRoleFor";
+
 /// An EC2 instance that is neither terminated nor about to be.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Instance {
@@ -36,7 +39,8 @@ impl Inventory {
     }
 
     fn parse(things: &str, instances: &str) -> Result<Self> {
-        let things = serde_json::from_str(things)?;
+        let mut things: BTreeMap<String, BTreeSet<String>> = serde_json::from_str(things)?;
+        things.values_mut().for_each(|names| names.retain(|name| !name.starts_with(SERVICE_LINKED)));
         let mut instances: Vec<Instance> = serde_json::from_str(instances)?;
         instances.retain(|instance| matches!(instance.state.as_str(), "pending" | "running"));
         Ok(Self { things, instances })

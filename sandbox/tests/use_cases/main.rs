@@ -5,6 +5,7 @@
 //! other on a sandbox of their own, and need no other.
 
 mod abandoned;
+mod order;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,6 +24,7 @@ use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, ListParams, PostParams},
 };
+use order::Order;
 use sandbox::{Options, Sandbox, layout::Layout, tofu, tofu::Workspace, tools::Tools};
 use serde_json::{Value, json};
 
@@ -339,7 +341,7 @@ async fn the_modules_own_tests_pass() -> Result<()> {
     karp.run(&["init", "-input=false", "-no-color"]).await?.success()?;
     karp.run(&["validate", "-no-color"]).await?.success()?;
     karp.run(&["test", "-no-color"]).await?.success()?;
-    Ok(())
+    order::hold_of_karp(&Order::of(&karp).await?)
 }
 
 #[tokio::test]
@@ -365,7 +367,7 @@ async fn the_eks_root_is_planned_with_stubs_in_place_of_its_modules() -> Result<
     ] {
         ensure!(plan.contains(&format!("# {made} will be created")), "{made} is not in the plan:\n{plan}");
     }
-    Ok(())
+    order::hold_of_eks(&Order::of(&eks).await?)
 }
 
 /// Puts stubs in the place of modules of the registry; a local module has no version.

@@ -45,6 +45,16 @@ run "subnets_are_tagged_and_placed" {
   }
 }
 
+run "a_range_too_small_for_its_subnets_is_refused" {
+  command = plan
+
+  variables {
+    vpc_cidr = "10.0.0.0/21"
+  }
+
+  expect_failures = [var.vpc_cidr]
+}
+
 run "nodes_reach_each_other_and_their_group_is_found" {
   command = plan
 
