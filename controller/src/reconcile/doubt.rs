@@ -30,10 +30,9 @@ impl Default for Settled {
 }
 
 impl Settled {
-    /// Notes that EC2 is asked for a claim now, and says whether something may come of what it was asked before.
-    pub fn reopen(&self, claim: &NodeClaim) -> bool {
-        let known = self.0.remove(&claim.uid().unwrap_or_default()).is_some();
-        is_in_doubt(claim) && !known
+    /// Notes that EC2 is asked for a claim now.
+    pub fn reopen(&self, claim: &NodeClaim) {
+        self.0.invalidate(&claim.uid().unwrap_or_default());
     }
 
     /// Notes the failure of a launch before which nothing was in doubt: nothing can come of one that was refused.
@@ -43,7 +42,8 @@ impl Settled {
         }
     }
 
-    fn knows(&self, claim: &NodeClaim) -> bool {
+    /// Says whether nothing can come of what EC2 was asked for a claim.
+    pub fn knows(&self, claim: &NodeClaim) -> bool {
         claim.uid().is_some_and(|uid| self.0.contains_key(&uid))
     }
 }
@@ -150,15 +150,14 @@ mod tests {
     fn a_refusal_settles_what_was_not_in_doubt_before() {
         let claim =
             |annotations: Value| -> NodeClaim { serde_json::from_value(leaving(&annotations)).expect("a claim") };
-        let (fresh, begun) = (claim(json!({})), claim(json!({ (ATTEMPT): "1", (DIGEST): "d" })));
+        let begun = claim(json!({ (ATTEMPT): "1", (DIGEST): "d" }));
         let settled = Settled::default();
-        assert!(!settled.reopen(&fresh), "nothing was asked");
+        assert!(!settled.knows(&begun), "its answer may have been lost, perhaps of another process");
         settled.note(&begun, &LaunchError::InDoubt(failed()));
         assert!(!settled.knows(&begun));
-        assert!(settled.reopen(&begun), "its answer was lost, perhaps of another process");
         settled.note(&begun, &LaunchError::Cloud(failed()));
-        assert!(settled.knows(&begun));
-        assert!(!settled.reopen(&begun), "all that was asked was refused");
-        assert!(!settled.knows(&begun), "until it is asked for again");
+        assert!(settled.knows(&begun), "all that was asked was refused");
+        settled.reopen(&begun);
+        assert!(!settled.knows(&begun), "it is asked for again");
     }
 }

@@ -75,7 +75,10 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     // should this process not live to see the answer; of an attempt that was begun before, EC2 may have taken the earlier request
     let began = claim.annotations().contains_key(DIGEST);
     let launched_by = if began { BTreeMap::new() } else { launched_by(&class, context) };
-    let open = context.settled.reopen(claim);
+    let open = began && !context.settled.knows(claim);
+    if !began {
+        context.settled.reopen(claim);
+    }
     let turn = match batch::take_turn(context, &prepared, claim, &launched_by).await {
         Turn::Own(turn) => turn,
         Turn::Shared(outcome) => return launched_together(outcome, context, &class, &catalogue).await,
@@ -83,6 +86,8 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     let mut annotations = launched_by;
     annotations.extend([(ATTEMPT.to_owned(), attempt.to_string()), (DIGEST.to_owned(), prepared.digest.clone())]);
     let claim = &node_claim::stamp(context, claim, json!({ "annotations": annotations })).await?;
+    // not before: where that is refused, as of a claim that goes by now, EC2 is not asked
+    context.settled.reopen(claim);
     match timed(context, "Create", context.cloud.launch(&prepared, turn)).await {
         Ok(launched) => {
             remember(context, &launched.refused);
