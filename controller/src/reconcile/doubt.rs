@@ -77,21 +77,17 @@ mod tests {
     use serde_json::Value;
 
     use super::super::termination::finalize_claim;
-    use super::super::testing::Server;
+    use super::super::testing::{self, Server};
     use super::*;
     use crate::cloud::CloudError;
 
     /// A claim that is to go, with these annotations.
     fn leaving(annotations: &Value) -> Value {
-        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
-        json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-            "metadata": {
-                "name": "c", "uid": "c", "deletionTimestamp": "2026-01-01T00:00:00Z",
-                "finalizers": [labels::TERMINATION_FINALIZER], "annotations": annotations,
-            },
-            "spec": { "requirements": [], "nodeClassRef": class },
-        })
+        let mut claim = testing::claim("c");
+        claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        claim["metadata"]["finalizers"] = json!([labels::TERMINATION_FINALIZER]);
+        claim["metadata"]["annotations"] = annotations.clone();
+        claim
     }
 
     /// Looks once after the claim as the API server has it; returns when to look again.

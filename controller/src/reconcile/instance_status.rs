@@ -137,7 +137,7 @@ mod tests {
     use karp_domain::api::{NodeClaimSpec, labels};
     use karp_domain::interruption::Check;
 
-    use super::super::testing::Server;
+    use super::super::testing::{self, Server};
     use super::*;
 
     #[test]
@@ -160,11 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn where_too_many_are_impaired_none_is_ended_and_that_is_told() {
-        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
-        let server = Server::of([json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "c", "uid": "c" },
-            "spec": { "requirements": [], "nodeClassRef": class },
-        })]);
+        let server = Server::of([testing::claim("c")]);
         let context = server.context().await;
         let claim = context.stores.claim("c").expect("a claim");
         let failed = vec![(Check::System, Timestamp::UNIX_EPOCH)];

@@ -400,7 +400,7 @@ mod tests {
     use karp_domain::api::NodeClaimSpec;
     use serde_json::json;
 
-    use super::super::testing::Server;
+    use super::super::testing::{self, Server};
     use super::*;
 
     #[test]
@@ -419,12 +419,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_claim_that_is_called_back_is_guarded_before_it_goes() {
-        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
-        let server = Server::of([json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-            "metadata": { "name": "c", "uid": "c", "annotations": { (labels::INTERRUPTED_AT): "2026-01-01T00:00:00Z" } },
-            "spec": { "requirements": [], "nodeClassRef": class },
-        })]);
+        let mut recalled = testing::claim("c");
+        recalled["metadata"]["annotations"] = json!({ (labels::INTERRUPTED_AT): "2026-01-01T00:00:00Z" });
+        let server = Server::of([recalled]);
         let context = server.context().await;
         let claim = context.stores.claim("c").expect("a claim");
         reconcile(claim, context.clone()).await.expect("answers");
@@ -434,11 +431,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_claim_that_is_deleted_twice_is_counted_once() {
-        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
-        let server = Server::of([json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "c", "uid": "c" },
-            "spec": { "requirements": [], "nodeClassRef": class },
-        })]);
+        let server = Server::of([testing::claim("c")]);
         let context = server.context().await;
         let claim = context.stores.claim("c").expect("a claim");
         assert_eq!(delete(&claim, &context, "test").await.expect("answers"), effect::Outcome::Done);
@@ -503,11 +496,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_that_is_not_what_was_promised_is_told_of() {
-        let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
-        let server = Server::of([json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "c", "uid": "c" },
-            "spec": { "requirements": [], "nodeClassRef": class },
-        })]);
+        let server = Server::of([testing::claim("c")]);
         let context = server.context().await;
         let claim = context.stores.claim("c").expect("a claim");
         let why = "expected 8 of resource cpu, but found 4";

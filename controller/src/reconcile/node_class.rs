@@ -156,7 +156,7 @@ pub fn hash_annotations(class: &Ec2NodeClass, ca_bundle: &str) -> BTreeMap<Strin
 mod tests {
     use karp_domain::api::{Ec2NodeClassSpec, SubnetSelectorTerm};
 
-    use super::super::testing::Server;
+    use super::super::testing::{self, Server};
     use super::*;
     use crate::cloud::Problem;
 
@@ -212,14 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_class_that_is_used_tells_what_it_waits_for() {
-        let used = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
-        let claim = |name: &str| {
-            json!({
-                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": name, "uid": name },
-                "spec": { "requirements": [], "nodeClassRef": used },
-            })
-        };
-        let server = Server::of([claim("a")]);
+        let server = Server::of([testing::claim("a")]);
         let context = server.context().await;
         assert_eq!(finalize(&class(), &context).await.expect("answers"), Action::requeue(WAITING));
         let note = server.told("WaitingOnNodeClaimTermination", "default").await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use http::{Request, Response};
+use karp_domain::api::labels;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -44,6 +45,15 @@ struct State {
     answers: Vec<(String, Option<u16>, Value)>,
     /// What is never answered.
     stalled: Vec<String>,
+}
+
+/// Returns a claim of class `default`; its name is its UID too.
+pub fn claim(name: &str) -> Value {
+    let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": name, "uid": name },
+        "spec": { "requirements": [], "nodeClassRef": class },
+    })
 }
 
 impl Server {

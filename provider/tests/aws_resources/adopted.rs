@@ -4,24 +4,15 @@
 
 use serde_json::{Value, json};
 
+use crate::killed::OBJECTS;
 use crate::life::unique;
 use crate::stand::Sandbox;
+use crate::stopped::RESOURCES;
 use crate::teardown::Kubectl;
 
-/// One of each resource that takes over what exists.
-const ALL: &str = r#"
+/// With [`RESOURCES`] and [`OBJECTS`] one of each resource that takes over what exists.
+const OTHERS: &str = r#"
 resource "karp_oidc_provider" "this" {}
-resource "karp_interruption_queue" "this" {
-  name   = "NAME"
-  events = ["spot"]
-}
-resource "karp_node_role" "this" {
-  name = "NAME-node"
-}
-resource "karp_instance_profile" "this" {
-  name      = "NAME"
-  role_name = karp_node_role.this.name
-}
 resource "karp_controller_role" "this" {
   name            = "NAME-controller"
   auth            = "pod_identity"
@@ -41,40 +32,7 @@ resource "karp_pod_identity_association" "this" {
   service_account = "NAME"
   role_arn        = karp_node_role.this.arn
 }
-resource "karp_fargate_pod_execution_role" "this" {
-  name = "NAME-fargate"
-}
-resource "karp_fargate_profile" "this" {
-  name                   = "NAME"
-  pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
-  subnet_ids             = SUBNETS
-  selectors              = [{ namespace = "NAME" }]
-}
 resource "karp_crds" "this" {}
-resource "karp_node_class" "this" {
-  name                          = "NAME"
-  instance_profile              = "p"
-  ami_selector_terms            = [{ alias = "al2023@latest" }]
-  subnet_selector_terms         = [{ id = "subnet-1" }]
-  security_group_selector_terms = [{ id = "sg-1" }]
-  wait_for_ready                = false
-  depends_on                    = [karp_crds.this]
-}
-resource "karp_node_pool" "this" {
-  name           = "NAME"
-  template       = { node_class_ref = { name = "NAME" }, requirements = [] }
-  wait_for_ready = false
-  depends_on     = [karp_crds.this]
-}
-resource "karp_node_overlay" "this" {
-  name             = "NAME"
-  price_adjustment = "-30%"
-  requirements     = [{ key = "karpenter.k8s.aws/instance-family", operator = "In", values = ["m7i"] }]
-  depends_on       = [karp_crds.this]
-}
-resource "karp_aws_auth_entry" "this" {
-  role_arn = karp_node_role.this.arn
-}
 "#;
 const KINDS: [&str; 15] = [
     "access_entry",
@@ -109,7 +67,8 @@ fn what_exists_is_taken_over_where_the_block_says_so() {
     kubectl.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
     let cluster = format!("  kubernetes = {{ config_path = {:?} }}", kubectl.kubeconfig);
-    let all = ALL.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
+    let all = [RESOURCES, OTHERS, OBJECTS].concat();
+    let all = all.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
     let owner = sandbox.stand(&(sandbox.provider(&cluster) + &all));
     owner.apply();
     // A mark that is left would say that the next run goes on with its own.

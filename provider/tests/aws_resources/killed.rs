@@ -46,7 +46,7 @@ resource "karp_spot_service_linked_role" "this" {
   delete_on_destroy = true
 }
 "#;
-/// What a cluster has one of, and its objects.
+/// What a cluster has one of; its objects are [`OBJECTS`].
 const OF_CLUSTER: &str = r#"
 resource "karp_crds" "this" {
   keep_on_destroy = false
@@ -56,6 +56,9 @@ resource "karp_controller" "this" {
   image     = "karp:nowhere"
   replicas  = 0
 }
+"#;
+/// Objects of a cluster that has its definitions.
+pub const OBJECTS: &str = r#"
 resource "karp_node_class" "this" {
   name                          = "NAME"
   instance_profile              = "p"
@@ -106,7 +109,7 @@ struct Rounds<'a> {
 impl Rounds<'_> {
     fn config(&self, name: &str) -> String {
         let cluster = format!("  kubernetes = {{ config_path = {:?} }}", self.kubectl.kubeconfig);
-        let own = if self.of_cluster { OF_CLUSTER } else { OF_ACCOUNT };
+        let own = if self.of_cluster { [OF_CLUSTER, OBJECTS].concat() } else { OF_ACCOUNT.to_owned() };
         let resources = format!("{RESOURCES}{EACH}{own}").replace("NAME", name);
         self.sandbox.provider(&cluster) + &resources.replace("SUBNETS", &format!("{:?}", self.sandbox.subnet_ids))
     }
