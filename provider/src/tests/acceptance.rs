@@ -170,7 +170,8 @@ const STORIES: [&str; 13] = [
 /// What those show, too, that have an attribute.
 const STORIES_OF: [(&str, &str); 2] = [("adopt", "adopts"), ("tags_all", "tags")];
 /// Configurations that several tests share: where they are, and by which words a test uses them.
-const SHARED: [(&str, &str); 5] = [
+const SHARED: [(&str, &str); 6] = [
+    ("aws_resources/killed.rs", "{OBJECTS}"),
     ("aws_resources/life.rs", ".everything("),
     ("aws_resources/stopped.rs", "{RESOURCES}"),
     ("kubernetes_resources/main.rs", "CRDS}"),

@@ -67,7 +67,7 @@ fn what_exists_is_taken_over_where_the_block_says_so() {
     kubectl.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
     let cluster = format!("  kubernetes = {{ config_path = {:?} }}", kubectl.kubeconfig);
-    let all = [RESOURCES, OTHERS, OBJECTS].concat();
+    let all = format!("{RESOURCES}{OTHERS}{OBJECTS}");
     let all = all.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
     let owner = sandbox.stand(&(sandbox.provider(&cluster) + &all));
     owner.apply();
