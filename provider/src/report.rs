@@ -19,7 +19,7 @@ pub enum Kind {
     Credentials,
     /// The caller may not do this: extend its policy.
     Denied,
-    /// Too many calls, even after the client's own retries.
+    /// Too many calls, even after the client's own retries, or something behind the API server that does not answer.
     Throttled,
     /// Something made a moment ago is not visible everywhere yet: try again for a while.
     Unsettled,
@@ -128,6 +128,12 @@ impl Failure {
                 Some(
                     "The API server has too much to do, or is just starting: wait until `kubectl get --raw /readyz` answers ok, then apply \
                      again, with a lower `-parallelism` where it was the number of calls.",
+                ),
+            ),
+            E::Webhook { .. } => (
+                Kind::Throttled,
+                Some(
+                    "Look whether the pods behind it run, and whether the control plane reaches them, then apply again.",
                 ),
             ),
             E::Unreachable { .. } => (
@@ -305,6 +311,16 @@ mod tests {
         assert_eq!(kind_of("DeleteConflict"), Kind::InUse);
         assert_eq!(kind_of("AWS.SimpleQueueService.QueueDeletedRecently"), Kind::Unsettled);
         assert_eq!(kind_of("SomethingNew"), Kind::Unexpected);
+    }
+
+    #[test]
+    fn what_the_cluster_itself_lacks_is_not_laid_to_calls_or_rights() {
+        let webhook = karp_kube::Error::Webhook { message: "failed calling webhook \"w\"".to_owned() };
+        let detail = Failure::kube("apply Deployment \"d\"", webhook).detail();
+        assert!(detail.contains("pods behind it run") && !detail.contains("-parallelism"), "{detail}");
+        let quota = karp_kube::Error::Invalid { causes: Vec::new(), message: "exceeded quota: q".to_owned() };
+        let failure = Failure::kube("apply Deployment \"d\"", quota);
+        assert_eq!((failure.kind, failure.detail()), (Kind::Invalid, "refused: exceeded quota: q".to_owned()));
     }
 
     #[test]

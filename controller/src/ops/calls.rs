@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use http::Request;
-use kube::client::retry::RetryPolicy;
+use karp_kube::retries::retries;
 use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
 use tower::buffer::BufferLayer;
 use tower::filter::FilterLayer;
 use tower::limit::ConcurrencyLimitLayer;
-use tower::retry::RetryLayer;
 use tower::timeout::TimeoutLayer;
 use tower::util::option_layer;
 
@@ -23,8 +22,8 @@ const WAITING: usize = 1024;
 /// An answer begins by then: the API server gives up after a minute itself. One that goes away without a word, as a load balancer's targets do,
 /// would be waited for until the process ends.
 const ANSWER: Duration = Duration::from_secs(65);
-/// Within an answer there is silence for no longer. Watches are heard of each minute, and end after 290 s.
-const SILENCE: Duration = Duration::from_secs(295);
+/// Within an answer there is silence for no longer. Watches are asked for a minute at a time, and what else takes so long the API server gives up.
+const SILENCE: Duration = Duration::from_secs(95);
 
 /// Makes a client whose writes are fenced, each time that they are tried. `config.default_retry` says whether refusals that pass (429, 503, 504)
 /// are tried again.
@@ -37,7 +36,7 @@ pub fn client(config: Config, fence: &Fence) -> kube::Result<Client> {
 
 /// The same; answers begin within `limit`.
 fn answered(mut config: Config, fence: &Fence, limit: Duration) -> kube::Result<Client> {
-    let again = std::mem::take(&mut config.default_retry).then(|| RetryLayer::new(RetryPolicy::server_retry()));
+    let again = std::mem::take(&mut config.default_retry).then(retries);
     let builder = ClientBuilder::try_from(patient(config, SILENCE))?
         .with_layer(&BufferLayer::<Request<Body>>::new(WAITING))
         .with_layer(&FilterLayer::new(fence.clone()))

@@ -224,7 +224,8 @@ pub fn reach(schema: Schema) -> Schema {
             "http_proxy",
             proxy(text(
                 "The proxy of calls to AWS at `http://`, and at `https://` where `https_proxy` is not set; else `HTTP_PROXY`. The API \
-                 server is called straight.",
+                 server is called through the proxy that kubectl would take: the kubeconfig's `proxy-url`, else `HTTPS_PROXY` \
+                 less `NO_PROXY`.",
             )),
         )
         .attribute("https_proxy", proxy(text("The proxy of calls to AWS at `https://`; else `HTTPS_PROXY`.")))

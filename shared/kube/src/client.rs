@@ -3,19 +3,27 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::Request;
+use kube::client::{Body, ClientBuilder};
 use kube::config::{
     AuthInfo, Cluster, Context, ExecConfig, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError,
     NamedAuthInfo, NamedCluster, NamedContext,
 };
 use kube::{Client, Config};
+use tower::buffer::BufferLayer;
+
+use crate::proxy::configured;
+use crate::retries::retries;
 
 const NAME: &str = "karp";
 /// Long enough for a slow network, short enough that a wrong address is told soon.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// An answer comes by then: the API server gives up after a minute itself. One that goes away without a word would be waited for without end.
 const SILENCE: Duration = Duration::from_secs(65);
+/// Calls that may wait for their turn before who makes more waits as well.
+const WAITING: usize = 1024;
 
-/// Where the API server is, and as whom to call it. Nothing is ever taken from the environment unasked, and never localhost.
+/// Where the API server is, and as whom to call it. Nothing is ever taken from the environment unasked but a proxy, and never localhost.
 #[derive(Clone, Debug)]
 pub enum Connection {
     /// An address with credentials.
@@ -64,20 +72,27 @@ pub enum ConnectError {
 /// Makes a client. Contacts nothing but what an exec plugin does.
 pub async fn connect(connection: &Connection) -> Result<Client, ConnectError> {
     let config = match connection {
-        Connection::Server(server) => {
-            Config::from_custom_kubeconfig(kubeconfig(server), &KubeConfigOptions::default()).await?
-        }
+        Connection::Server(server) => configured(kubeconfig(server), &KubeConfigOptions::default()).await?,
         Connection::Kubeconfig { paths, choice } => {
             let Choice { context, cluster, user } = choice.clone();
             let mut merged = Kubeconfig::default();
             for path in paths {
                 merged = merged.merge(Kubeconfig::read_from(path)?)?;
             }
-            Config::from_custom_kubeconfig(merged, &KubeConfigOptions { context, cluster, user }).await?
+            configured(merged, &KubeConfigOptions { context, cluster, user }).await?
         }
         Connection::InCluster => Config::incluster()?,
     };
-    Ok(Client::try_from(patient(config, SILENCE))?)
+    Ok(client(config, SILENCE)?)
+}
+
+/// Makes a client whose calls end when no answer comes for so long, and are tried again when they are refused for now.
+fn client(config: Config, silence: Duration) -> kube::Result<Client> {
+    let mut config = patient(config, silence);
+    // kube's own retries may sleep for minutes, without a word
+    config.default_retry = false;
+    let queue = BufferLayer::<Request<Body>>::new(WAITING);
+    Ok(ClientBuilder::try_from(config)?.with_layer(&queue).with_layer(&retries()).build())
 }
 
 /// Returns a configuration whose calls end when no answer comes for so long.
@@ -118,6 +133,8 @@ fn kubeconfig(server: &Server) -> Kubeconfig {
 mod tests {
     use std::net::TcpListener;
 
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     #[tokio::test]
@@ -125,9 +142,29 @@ mod tests {
         let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
         let host = format!("http://{}", mute.local_addr().expect("an address"));
         let config = Config::new(host.parse().expect("a URL"));
-        let client = Client::try_from(patient(config, Duration::from_millis(200))).expect("a client");
+        let client = client(config, Duration::from_millis(200)).expect("a client");
         let answer = tokio::time::timeout(Duration::from_secs(30), client.apiserver_version()).await;
         let error = crate::Error::from(answer.expect("it ends").expect_err("nobody answers"));
         assert!(error.is_transient(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_refused_for_now_is_tried_again() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let host = format!("http://{}", listener.local_addr().expect("an address"));
+        let server = tokio::spawn(async move {
+            for status in ["503 Service Unavailable", "429 Too Many Requests", "200 OK"] {
+                let (mut stream, _) = listener.accept().await.expect("a call");
+                // small enough to come at once
+                assert!(stream.read(&mut [0; 4096]).await.expect("a request") > 0);
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok");
+                stream.write_all(answer.as_bytes()).await.expect("it is heard");
+            }
+        });
+        let config = Config::new(host.parse().expect("a URL"));
+        let client = client(config, Duration::from_secs(10)).expect("a client");
+        let request = Request::get("/readyz").body(Vec::new()).expect("a request");
+        assert_eq!(client.request_text(request).await.expect("the third answer"), "ok");
+        server.await.expect("all were asked for");
     }
 }

@@ -43,6 +43,9 @@ pub enum Error {
     /// The server is busy or starting: try again.
     #[error("the API server is busy: {message}")]
     Busy { message: String },
+    /// A webhook that the server has to ask does not answer: look at its pods, then try again.
+    #[error("a webhook of the cluster does not answer: {message}")]
+    Webhook { message: String },
     /// No answer: check address and network, or try again.
     #[error("the API server cannot be reached: {source}")]
     Unreachable { source: Box<kube::Error> },
@@ -61,7 +64,7 @@ impl Error {
     /// Returns whether the same call may work in a moment.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Busy { .. } | Self::Unreachable { .. } | Self::Stale { .. })
+        matches!(self, Self::Busy { .. } | Self::Webhook { .. } | Self::Unreachable { .. } | Self::Stale { .. })
     }
 }
 
@@ -103,10 +106,33 @@ fn from_status(status: Status) -> Error {
         409 => Error::Stale { message },
         400 | 422 => Error::Invalid { causes: fields(), message },
         401 => Error::Unauthenticated { message },
+        403 if is_admission(&message) => Error::Invalid { causes: Vec::new(), message },
         403 => Error::Forbidden { message },
+        500 if is_webhook(&message) => Error::Webhook { message },
         429 | 500 | 502..=504 => Error::Busy { message },
         _ => Error::Unexpected { source: Box::new(kube::Error::Api(Box::new(status))) },
     }
+}
+
+/// What the API server says where not the caller is refused, but what is written: by a webhook or policy, a quota, or a namespace that goes.
+const ADMISSION: [&str; 6] = [
+    "denied the request",
+    "denied request",
+    "exceeded quota",
+    "failed quota",
+    "violates PodSecurity",
+    "is being terminated",
+];
+
+/// Says whether it is what was to be written that is forbidden, whoever asks.
+fn is_admission(message: &str) -> bool {
+    ADMISSION.iter().any(|words| message.contains(words))
+}
+
+/// Says whether the server could not ask a webhook: one of admission, or one that converts between versions of a kind.
+fn is_webhook(message: &str) -> bool {
+    let converts = message.contains("conversion webhook for ") && message.contains(" failed: Post ");
+    converts || message.contains("failed calling webhook")
 }
 
 /// Takes the manager's name out of `conflict with "NAME" using v1`.
@@ -117,6 +143,11 @@ fn manager(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn told(code: u16, message: &str) -> Error {
+        let status = serde_json::json!({ "code": code, "message": message, "reason": "r", "details": { "name": "n" } });
+        kube::Error::Api(serde_json::from_value(status).expect("a status")).into()
+    }
 
     fn status(code: u16, causes: &[(&str, &str, &str)]) -> kube::Error {
         let causes: Vec<_> = causes
@@ -141,5 +172,36 @@ mod tests {
         assert!(matches!(Error::from(status(422, &[])), Error::Invalid { .. }));
         assert!(Error::from(status(503, &[])).is_transient());
         assert!(!Error::from(status(403, &[])).is_transient());
+    }
+
+    #[test]
+    fn what_is_written_may_be_refused_whoever_writes_it() {
+        for message in [
+            "admission webhook \"validation.gatekeeper.sh\" denied the request: [owner] no label owner",
+            "deployments.apps \"karpenter\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no label owner",
+            "deployments.apps \"karpenter\" is forbidden: exceeded quota: q, requested: count/deployments.apps=1, used: count/deployments.apps=1",
+            "pods \"p\" is forbidden: violates PodSecurity \"restricted:latest\": hostPort",
+            "services \"s\" is forbidden: unable to create new content in namespace n because it is being terminated",
+        ] {
+            assert!(matches!(told(403, message), Error::Invalid { .. }), "{message}");
+        }
+        let roles = "deployments.apps \"karpenter\" is forbidden: User \"u\" cannot patch resource \"deployments\" in API group \"apps\"";
+        assert!(matches!(told(403, roles), Error::Forbidden { .. }));
+    }
+
+    #[test]
+    fn a_webhook_that_does_not_answer_is_not_a_busy_server() {
+        for message in [
+            "Internal error occurred: failed calling webhook \"w\": failed to call webhook: Post \"https://s.n.svc:443/v\": no endpoints \
+             available for service \"s\"",
+            "conversion webhook for karpenter.sh/v1beta1, Kind=NodePool failed: Post \"https://karpenter.kube-system.svc:8443/?timeout=30s\": \
+             no endpoints available for service \"karpenter\"",
+        ] {
+            let error = told(500, message);
+            assert!(matches!(error, Error::Webhook { .. }) && error.is_transient(), "{message}");
+        }
+        for message in ["etcdserver: request timed out", "conversion webhook for k failed: no such field"] {
+            assert!(matches!(told(500, message), Error::Busy { .. }), "{message}");
+        }
     }
 }

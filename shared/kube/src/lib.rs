@@ -8,7 +8,9 @@ mod error;
 pub mod events;
 mod ownership;
 pub mod pods;
+pub mod proxy;
 pub mod rbac;
+pub mod retries;
 pub mod wait;
 
 pub use error::{Error, FieldCause, FieldConflict};

@@ -96,9 +96,9 @@ pub fn lease_rules() -> Value {
     json!([
         rule(&["coordination.k8s.io"], &["leases"], &["create"]),
         named(&["coordination.k8s.io"], &["leases"], &[LEASE], &["get", "update"]),
-        // A server-side apply to what is not there yet needs the right to create it, though it is told as a patch.
-        rule(&[""], &["configmaps"], &["create"]),
-        named(&[""], &["configmaps"], &["karp-prices", "karp-memory", "karp-capacity"], &["get", "patch"]),
+        // A server-side apply to what is not there yet needs the right to create it, though it is told as a patch. Other ways to create than
+        // this have no name that a role could bound.
+        named(&[""], &["configmaps"], &["karp-prices", "karp-memory", "karp-capacity"], &["create", "get", "patch"]),
     ])
 }
 
@@ -114,6 +114,15 @@ pub fn admin_rules() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_controller_may_write_no_configmaps_but_its_own() {
+        let rules = lease_rules();
+        let mut of_maps =
+            rules.as_array().into_iter().flatten().filter(|rule| rule["resources"] == json!(["configmaps"]));
+        let own = json!(["karp-prices", "karp-memory", "karp-capacity"]);
+        assert!(of_maps.next().is_some_and(|rule| rule["resourceNames"] == own) && of_maps.next().is_none());
+    }
 
     #[test]
     fn the_controller_may_not_read_secrets_or_give_rights() {
