@@ -85,11 +85,13 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     }
     let reach = "no way to reach the API server (KUBECONFIG or in-cluster)";
     let mut config = Config::infer().await.context(reach)?;
-    // the lease is written by a client of its own: all other writes are for the leader
-    let keeper = Client::try_from(calls::patient(config.clone(), RENEW_DEADLINE)).context(reach)?;
+    // the lease is written by a client of its own: all other writes are for the leader. The election tries again by itself, and sooner.
+    let mut of_lease = calls::patient(config.clone(), RENEW_DEADLINE);
+    of_lease.default_retry = false;
+    let keeper = Client::try_from(of_lease).context(reach)?;
     let fence = Fence::shut();
     let client = calls::client(config.clone(), &fence).context(reach)?;
-    // A budget's refusal is an answer, which kube's retries would sit on for minutes.
+    // A budget's refusal is an answer, which retries would sit on.
     config.default_retry = false;
     let evictor = calls::client(config, &fence).context(reach)?;
     let metrics = Arc::new(Metrics::new());

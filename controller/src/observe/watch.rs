@@ -20,6 +20,12 @@ use tokio_util::sync::CancellationToken;
 use super::Change;
 use super::unread::{Aside, Guarded, Unread};
 
+/// A watch is asked for so long, in seconds, and then for its next part: five seconds later one that has not ended is known to be dead, as when a
+/// load balancer's target went away without a word. Nothing else tells: the API server need not say anything while nothing changes.
+const WATCH: u32 = 60;
+/// The kind that is done without where a role does not let it be read.
+const SPARED: &str = "LimitRange";
+
 /// Starts watches that announce what they see.
 pub struct Feed {
     /// Where to watch.
@@ -76,8 +82,9 @@ impl Feed {
         let api: Api<Guarded<K>> = Api::all(self.client.clone());
         let stop = self.stop.clone();
         let mut sorter = Sorter { kind, aside: self.aside.clone(), changes: self.changes.clone(), listing: Vec::new() };
+        let mut complaints = Complaints { spared: kind == SPARED, told: false };
         tokio::spawn(async move {
-            let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+            let mut events = pin!(watcher(api, watcher::Config::default().timeout(WATCH)).default_backoff());
             loop {
                 let event = tokio::select! {
                     () = stop.cancelled() => return,
@@ -85,11 +92,46 @@ impl Feed {
                 };
                 match event {
                     None => return,
-                    Some(Err(error)) => tracing::warn!(kind, %error, "watch interrupted, trying again"),
-                    Some(Ok(event)) => sink(sorter.sort(event)),
+                    Some(Err(error)) if complaints.is_news(&error) => {
+                        tracing::warn!(kind, %error, "watch interrupted, trying again");
+                    }
+                    Some(Err(error)) => tracing::debug!(kind, %error, "watch interrupted as before, trying again"),
+                    Some(Ok(event)) => {
+                        if matches!(event, Event::InitDone) {
+                            complaints.told = false;
+                        }
+                        sink(sorter.sort(event));
+                    }
                 }
             }
         });
+    }
+}
+
+/// Which failures of a watch are told: all, but that a kind that is done without may not be read only once.
+struct Complaints {
+    /// The kind is done without.
+    spared: bool,
+    /// It was told that the kind may not be read.
+    told: bool,
+}
+
+impl Complaints {
+    /// Says whether a failure is to be told.
+    fn is_news(&mut self, error: &watcher::Error) -> bool {
+        let known = self.spared && is_forbidden(error);
+        let told = std::mem::replace(&mut self.told, known);
+        !(known && told)
+    }
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status)) => status.is_forbidden(),
+        _ => false,
     }
 }
 
@@ -226,6 +268,13 @@ fn stripped<K: Resource<DynamicType = ()> + 'static>(mut object: K) -> K {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
 
     fn node(name: &str, version: &str) -> Node {
@@ -243,6 +292,48 @@ mod tests {
         let found = |name: &str| keeper.reader.get(&ObjectRef::new(name));
         let version = |name: &str| found(name).and_then(|node| node.metadata.resource_version.clone());
         told.into_iter().map(|name| (name.clone(), version(&name))).collect()
+    }
+
+    #[test]
+    fn that_a_kind_which_is_done_without_may_not_be_read_is_told_once() {
+        let failed = |code: u16| {
+            let status = json!({ "code": code, "message": "no", "reason": "" });
+            watcher::Error::InitialListFailed(kube::Error::Api(serde_json::from_value(status).expect("a status")))
+        };
+        let mut spared = Complaints { spared: true, told: false };
+        assert_eq!(
+            [403, 403, 403, 503, 503, 403].map(|code| spared.is_news(&failed(code))),
+            [true, false, false, true, true, true]
+        );
+        let mut needed = Complaints { spared: false, told: false };
+        assert_eq!([403, 403].map(|code| needed.is_news(&failed(code))), [true, true]);
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_nothing_is_heard_of_is_known_to_be_dead_within_a_minute_or_so() {
+        let (say, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let say = say.clone();
+            async move {
+                let query = request.uri().query().unwrap_or_default().to_owned();
+                if query.contains("watch=true") {
+                    say.send(query).expect("somebody listens");
+                    std::future::pending::<()>().await;
+                }
+                let list = json!({ "kind": "NodeList", "apiVersion": "v1", "metadata": { "resourceVersion": "1" }, "items": [] });
+                Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
+            }
+        });
+        let feed = Feed {
+            client: Client::new(service, "default"),
+            stop: CancellationToken::new(),
+            changes: broadcast::channel(16).0,
+            aside: Aside::default(),
+        };
+        let _nodes: Store<Node> = feed.store("Node", Change::Node);
+        let asked = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await.expect("in time");
+        let asked = asked.expect("a watch");
+        assert!(asked.contains("timeoutSeconds=60"), "{asked}");
     }
 
     #[test]

@@ -11,12 +11,14 @@ use http::{Method, Request};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use karp_aws::change::Permit;
 use karp_domain::lease::{Elector, Move, RENEW_DEADLINE, RETRY_PERIOD};
-use karp_kube::rbac::LEASE;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 use tower::filter::Predicate;
+
+/// Giving the lease up takes no longer: without it the next process waits some seconds more, but the kubelet's patience with this one ends.
+const RELEASE: Duration = Duration::from_secs(3);
 
 /// Refuses what a process would write that does not lead any more, though it may not know that yet: it was paused, or cut off. The clients
 /// of the API server and of EC2 ask it by themselves, just before they send. Cheap to clone.
@@ -43,8 +45,7 @@ impl Fence {
         self.until.store(u64::MAX, Ordering::Release);
     }
 
-    /// Shuts it again, as when the lease has run out.
-    #[cfg(test)]
+    /// Shuts it again: the lease is given up, or has run out.
     pub fn close(&self) {
         self.until.store(0, Ordering::Release);
     }
@@ -126,7 +127,7 @@ impl Election {
                         said = Some(obstacle);
                     }
                 }
-                Err(error) => tracing::error!(%error, "{}", trouble(&error, &self.name)),
+                Err(error) => tracing::error!(%error, "{}", trouble(&error)),
             }
             tokio::select! {
                 () = stop.cancelled() => return false,
@@ -224,9 +225,11 @@ impl Election {
         }
     }
 
-    /// Gives the lease up so that the next process need not wait for it to expire.
+    /// Gives the lease up so that the next process need not wait for it to expire. This one writes nothing more from then on.
     pub async fn release(&self) {
-        if !self.elector.leads(self.fence.start.elapsed()) {
+        let leads = self.elector.leads(self.fence.start.elapsed());
+        self.fence.close();
+        if !leads {
             return;
         }
         let spec = LeaseSpec {
@@ -240,18 +243,22 @@ impl Election {
             ..ObjectMeta::default()
         };
         let lease = Lease { metadata, spec: Some(spec) };
-        if let Err(error) = self.leases().replace(&self.name, &PostParams::default(), &lease).await {
-            tracing::warn!(%error, "could not release the lease; it expires by itself");
+        let (leases, params) = (self.leases(), PostParams::default());
+        match tokio::time::timeout(RELEASE, leases.replace(&self.name, &params, &lease)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "could not release the lease; it expires by itself"),
+            Err(_) => tracing::warn!("releasing the lease took too long; it expires by itself"),
         }
     }
 }
 
-/// Says what it means that the lease of this name cannot be used.
-fn trouble(error: &kube::Error, name: &str) -> &'static str {
+/// Says what it means that the lease cannot be used.
+fn trouble(error: &kube::Error) -> &'static str {
     match error {
-        kube::Error::Api(status) if status.code == 403 && name != LEASE => {
-            "cannot use the lease, trying again: the roles of the controller allow karpenter-leader-election, and no other \
-             --leader-election-name (LEADER_ELECTION_NAME) without rights that are given beside them"
+        kube::Error::Api(status) if status.code == 403 => {
+            "cannot use the lease, trying again: the roles of the controller allow karpenter-leader-election in its own namespace, and no other \
+             --leader-election-name (LEADER_ELECTION_NAME) or --leader-election-namespace (LEADER_ELECTION_NAMESPACE) without rights that are \
+             given beside them"
         }
         _ => "cannot use the lease, trying again",
     }
@@ -259,17 +266,55 @@ fn trouble(error: &kube::Error, name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::Response;
+    use karp_kube::rbac::LEASE;
+    use kube::client::Body;
+
     use super::*;
 
     #[test]
-    fn a_lease_of_another_name_needs_rights_of_its_own() {
+    fn a_lease_of_another_name_or_namespace_needs_rights_of_its_own() {
         let answer = |code: u16| {
             let status = serde_json::json!({ "code": code, "message": "no", "reason": "" });
             kube::Error::Api(serde_json::from_value(status).expect("a status"))
         };
-        let plain = "cannot use the lease, trying again";
-        assert_eq!([trouble(&answer(403), LEASE), trouble(&answer(500), "own")], [plain; 2]);
-        assert!(trouble(&answer(403), "own").contains(LEASE), "what may be done is named");
+        assert_eq!(trouble(&answer(500)), "cannot use the lease, trying again");
+        let told = trouble(&answer(403));
+        for named in [LEASE, "--leader-election-name ", "--leader-election-namespace "] {
+            assert!(told.contains(named), "{told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_gives_the_lease_up_has_written_last_and_waits_for_no_answer() {
+        let fence = Fence::shut();
+        let writes = Arc::new(AtomicU64::new(0));
+        let (seen, released) = (fence.clone(), writes.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (seen, released) = (seen.clone(), released.clone());
+            async move {
+                let method = request.method().clone();
+                if method == Method::PUT {
+                    assert!(seen.check().is_err(), "nobody writes any more");
+                    released.fetch_add(1, Ordering::SeqCst);
+                    std::future::pending::<()>().await;
+                }
+                let none = r#"{"kind":"Status","status":"Failure","code":404,"reason":"NotFound","message":""}"#;
+                let (code, body) = if method == Method::POST {
+                    (201_u16, request.into_body().collect_bytes().await.expect("a body").to_vec())
+                } else {
+                    (404, none.as_bytes().to_vec())
+                };
+                Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(body)).expect("a response"))
+            }
+        });
+        let client = Client::new(service, "default");
+        let mut election = Election::new(client, "karp".to_owned(), LEASE.to_owned(), "me".to_owned(), fence.clone());
+        assert!(election.renew_once().await.expect("an answer") && fence.check().is_ok());
+        tokio::time::timeout(3 * RELEASE, election.release()).await.expect("it goes on without the answer");
+        assert_eq!((writes.load(Ordering::SeqCst), fence.check()), (1, Err(NotLeading)));
     }
 
     #[test]

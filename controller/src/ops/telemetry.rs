@@ -30,10 +30,14 @@ pub fn start(level: &str) -> Result<(), String> {
         "error" | "fatal" | "panic" => "error",
         other => return Err(format!("log level {other:?} is none of debug, info, warn, error")),
     };
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(format!("warn,karp={level},karp_aws={level},karp_kube={level}")));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives(level)));
     let log = tracing_subscriber::registry().with(filter).with(JsonLines.with_filter(discreet()));
     log.try_init().map_err(|error| error.to_string())
+}
+
+/// What is logged at a level. kube's watcher warns of each 403 by itself, of which `observe` tells all that is news.
+fn directives(level: &str) -> String {
+    format!("warn,kube_runtime::watcher=error,karp={level},karp_aws={level},karp_kube={level}")
 }
 
 /// What is never logged, whatever `RUST_LOG` asks for: `aws_sigv4` traces what it signs, with the session token in it, and `aws_smithy_runtime` traces
@@ -203,6 +207,20 @@ mod tests {
                 COMMIT
             )
         );
+    }
+
+    #[test]
+    fn what_a_watch_may_not_read_is_not_told_beside_the_controllers_own_word() {
+        let capture = Capture::default();
+        let subscriber = tracing_subscriber::registry().with(EnvFilter::new(directives("info"))).with(capture.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(target: "kube_runtime::watcher", "watch list error with 403");
+            tracing::warn!(target: "kube_runtime::controller", "heard");
+            tracing::info!(target: "karp::observe::watch", "heard");
+            tracing::error!(target: "kube_runtime::watcher", "heard");
+        });
+        let lines = capture.0.lock().expect("unpoisoned");
+        assert_eq!(lines.iter().map(|line| &line["message"]).collect::<Vec<_>>(), ["heard"; 3]);
     }
 
     #[test]

@@ -45,10 +45,10 @@ pub async fn account(client: &Client, admin: &str, namespace: &str, lease: &str)
     }
     // the authorizer learns of roles by a watch
     let user = format!("system:serviceaccount:{namespace}:{NAME}");
-    for (resource, of, verb) in [("nodes", None, "create"), ("configmaps", Some(namespace), "create")] {
+    for (resource, of, name) in [("nodes", None, None), ("configmaps", Some(namespace), Some("karp-prices"))] {
         let asked = json!({ "spec": {
             "user": user,
-            "resourceAttributes": { "resource": resource, "namespace": of, "verb": verb },
+            "resourceAttributes": { "resource": resource, "namespace": of, "name": name, "verb": "create" },
         } });
         until("the roles hold", async || {
             let review = create::<SubjectAccessReview>(&Api::all(client.clone()), asked.clone()).await;
