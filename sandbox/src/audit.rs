@@ -23,13 +23,18 @@ const UNSEEN: [(&str, &str); 3] = [
     ("update nodepools/finalizers.karpenter.sh", "only the plugin OwnerReferencesPermissionEnforcement asks for it"),
 ];
 
-/// Writes the audit policy and returns its arguments for the API server, which then keeps its log in `log`.
+/// Writes the audit policy and returns its arguments for the API server, which then keeps its log in `log`, all in this one file.
 ///
 /// # Errors
 /// When the policy cannot be written.
-pub fn arguments(policy: &Path, log: &Path) -> Result<[String; 2]> {
+pub fn arguments(policy: &Path, log: &Path) -> Result<[String; 3]> {
     std::fs::write(policy, POLICY).with_context(|| format!("writing {}", policy.display()))?;
-    Ok([format!("--audit-policy-file={}", policy.display()), format!("--audit-log-path={}", log.display())])
+    Ok([
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={}", log.display()),
+        // otherwise what came before the last 100 MB would be in other files, and unread
+        "--audit-log-maxsize=0".to_owned(),
+    ])
 }
 
 /// A verb on a kind of object.
@@ -238,6 +243,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_api_server_keeps_its_whole_log_in_one_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let told = arguments(&folder.path().join("policy.json"), Path::new("/run/audit.log")).expect("a policy");
+        assert_eq!(told[1..], ["--audit-log-path=/run/audit.log", "--audit-log-maxsize=0"]);
+    }
 
     #[test]
     fn deeds_are_told_from_what_was_forbidden() {

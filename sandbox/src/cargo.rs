@@ -1,6 +1,6 @@
 //! Cargo, called from a program that cargo runs.
 
-use std::process::Command;
+use std::{collections::BTreeMap, process::Command};
 
 use anyhow::{Result, bail};
 
@@ -9,10 +9,24 @@ use crate::{group::Group, layout::Layout};
 /// The packages whose binaries a sandbox uses.
 const PRODUCTS: [&str; 4] = ["-p", "karp", "-p", "terraform-provider-karp"];
 
+/// Tests, and what they start, would look for the sandbox behind these proxies, though it is on this machine.
+const PROXIES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"];
+
 /// Prepares a call of cargo in the workspace.
 pub fn command(layout: &Layout, arguments: &[&str]) -> Command {
     let mut command = launcher::cargo();
     command.current_dir(&layout.root).args(arguments);
+    command
+}
+
+/// Adds variables; where they name a sandbox, no proxy stands before it.
+pub fn with_variables(mut command: Command, variables: &BTreeMap<String, String>) -> Command {
+    if variables.keys().any(|name| name.starts_with("KARP_TEST_")) {
+        for name in PROXIES {
+            command.env_remove(name);
+        }
+    }
+    command.envs(variables);
     command
 }
 
@@ -49,6 +63,17 @@ pub async fn build_products(layout: &Layout) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_tested_on_a_sandbox_does_not_look_for_it_behind_a_proxy() {
+        let removed = |variables: &[(&str, &str)]| {
+            let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let command = with_variables(Command::new("cargo"), &variables);
+            command.get_envs().filter(|(_, value)| value.is_none()).count()
+        };
+        assert_eq!(removed(&[("KARP_DEEP", "1")]), 0, "what is fetched may need it");
+        assert_eq!(removed(&[("KARP_DEEP", "1"), ("KARP_TEST_KUBECONFIG", "/somewhere")]), PROXIES.len());
+    }
 
     #[test]
     fn what_runs_gently_is_the_same_command() {

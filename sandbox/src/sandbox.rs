@@ -409,3 +409,41 @@ fn remove_data(run_dir: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// What a test reads beside the sandbox's: it names a program to take in place of its OpenTofu.
+    const OTHERS: [&str; 1] = ["KARP_TEST_TERRAFORM"];
+
+    /// Adds the variables that are named as literals in the sources below a folder.
+    fn named(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                named(&path, found);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                for rest in text.split("\"KARP_TEST_").skip(1) {
+                    let end = rest.find(|letter: char| !letter.is_ascii_uppercase() && letter != '_');
+                    found.extend(end.filter(|end| *end > 0).map(|end| format!("KARP_TEST_{}", &rest[..end])));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_variable_that_tests_look_for_is_given_so_that_none_is_skipped_for_ever() {
+        let (root, mut read) = (Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap(), BTreeSet::new());
+        for folder in ["controller", "provider", "sandbox", "shared"] {
+            named(&root.join(folder), &mut read);
+        }
+        let given = test_variables(&BTreeMap::new(), Path::new("tools"), Path::new("run"));
+        let missing: Vec<_> =
+            read.iter().filter(|name| !given.contains_key(*name) && !OTHERS.contains(&name.as_str())).collect();
+        assert!(read.len() >= given.len() && missing.is_empty(), "{read:?}, of these no sandbox gives {missing:?}");
+    }
+}

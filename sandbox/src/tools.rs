@@ -4,7 +4,9 @@
 //! one. Folders appear whole, by rename, and a lock per folder lets several sandboxes ask at the same time.
 
 use std::{
+    env::consts::{ARCH, OS},
     fs::{self, File},
+    io::ErrorKind,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -100,7 +102,7 @@ impl Tools {
     pub fn built(layout: &Layout) -> Result<Option<Self>> {
         let places = Places::of(layout)?;
         let modules = places.modules.iter().all(|place| place.is_dir());
-        Ok((modules && places.venv.is_dir() && places.bin.is_dir()).then(|| places.tools()))
+        Ok((modules && has_packages(&places.venv) && places.bin.is_dir()).then(|| places.tools()))
     }
 
     /// Builds what is missing.
@@ -112,7 +114,8 @@ impl Tools {
         for (module, place) in MODULES.iter().zip(&places.modules) {
             whole(place, |fresh| build_module(module, &layout.tool_source(module.name), fresh))?;
         }
-        whole(&places.venv, |fresh| build_venv(&layout.moto_source().join("requirements.txt"), fresh))?;
+        let requirements = layout.moto_source().join("requirements.txt");
+        whole_while(&places.venv, has_packages, |fresh| build_venv(&requirements, fresh))?;
         whole(&places.bin, |fresh| link_all(&places.modules, fresh))?;
         Ok(places.tools())
     }
@@ -131,10 +134,9 @@ impl Places {
         let mut keys = Vec::new();
         for module in &MODULES {
             let source = layout.tool_source(module.name);
-            let recipe: Vec<String> =
-                module.programs.iter().map(|p| format!("{} {} {}", p.name, p.package, p.ldflags)).collect();
+            let recipe = recipe(module, OS, ARCH);
             let (sums, pins) = (read(&source.join("go.sum"))?, read(&source.join("go.mod"))?);
-            keys.push(format!("{}-{}", module.name, key(&[&pins, &sums, recipe.join("\n").as_bytes()])));
+            keys.push(format!("{}-{}", module.name, key(&[&pins, &sums, recipe.as_bytes()])));
         }
         let requirements = read(&layout.moto_source().join("requirements.txt"))?;
         Ok(Self {
@@ -147,6 +149,13 @@ impl Places {
     fn tools(&self) -> Tools {
         Tools { bin: self.bin.clone(), python: self.venv.join("bin").join("python") }
     }
+}
+
+/// Says what is built of a module, and for what: most caches are Linux's on x86-64, where their keys do not name it.
+fn recipe(module: &Module, os: &str, arch: &str) -> String {
+    let programs = module.programs.iter().map(|p| format!("{} {} {}", p.name, p.package, p.ldflags));
+    let elsewhere = (os, arch) != ("linux", "x86_64");
+    programs.chain(elsewhere.then(|| format!("for {os} {arch}"))).collect::<Vec<_>>().join("\n")
 }
 
 /// Digests the parts, each with its length, so that moving a byte from one to the next changes the key.
@@ -165,19 +174,26 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// Makes a folder if it is missing: under a lock, beside its place, moved there only when it is whole.
 pub(crate) fn whole(place: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    if place.is_dir() {
+    whole_while(place, Path::is_dir, make)
+}
+
+/// The same of a folder that may have gone bad since it was made: one that is not `good` is made anew.
+fn whole_while(place: &Path, good: impl Fn(&Path) -> bool, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if good(place) {
         return Ok(());
     }
     let parent = place.parent().context("a place in the cache has a parent")?;
     fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
     let lock = File::create(place.with_extension("lock"))?;
     lock.lock().with_context(|| format!("locking {}", place.display()))?;
-    if place.is_dir() {
+    if good(place) {
         return Ok(());
     }
     let fresh = place.with_extension("partial");
-    if fresh.exists() {
-        fs::remove_dir_all(&fresh)?;
+    for stale in [place, fresh.as_path()] {
+        if stale.exists() {
+            fs::remove_dir_all(stale).with_context(|| format!("removing {}", stale.display()))?;
+        }
     }
     fs::create_dir_all(&fresh)?;
     make(&fresh)?;
@@ -200,6 +216,20 @@ fn build_module(module: &Module, source: &Path, fresh: &Path) -> Result<()> {
     }
     step.end();
     Ok(())
+}
+
+/// Whether an environment's Python runs and finds the emulator: it is the system's, and an update may leave a link to nowhere, or another
+/// version that looks for packages elsewhere.
+fn has_packages(venv: &Path) -> bool {
+    const FOUND: &str = "import importlib.util, sys; sys.exit(importlib.util.find_spec('moto') is None)";
+    let mut python = Command::new(venv.join("bin").join("python"));
+    // nothing but what is installed counts, and the folder that this is started in is not that
+    python.args(["-I", "-c", FOUND]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match python.status() {
+        // one that was killed says nothing of the environment, which others may use
+        Ok(status) => status.code().is_none_or(|code| code == 0),
+        Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::OutOfMemory),
+    }
 }
 
 fn build_venv(requirements: &Path, fresh: &Path) -> Result<()> {
@@ -260,6 +290,29 @@ mod tests {
         assert_eq!(one.len(), KEY_LENGTH);
         assert_ne!(one, key(&[b"a", b"bc"]));
         assert_ne!(one, key(&[b"ab", b"d"]));
+    }
+
+    #[test]
+    fn a_recipe_names_another_platform_and_every_program() {
+        let [module, ..] = &MODULES;
+        let here = recipe(module, "linux", "x86_64");
+        assert_eq!(here.lines().count(), module.programs.len(), "as the keys of caches that there are");
+        assert_eq!(recipe(module, "linux", "aarch64"), format!("{here}\nfor linux aarch64"));
+        assert_ne!(recipe(module, "macos", "aarch64"), recipe(module, "linux", "aarch64"));
+    }
+
+    #[test]
+    fn a_folder_that_has_gone_bad_is_made_anew() {
+        let cache = tempfile::tempdir().unwrap();
+        let place = cache.path().join("moto-1");
+        let good = |place: &Path| place.join("python").exists();
+        let make = |fresh: &Path| -> Result<()> { Ok(fs::write(fresh.join("python"), "")?) };
+        whole_while(&place, good, make).unwrap();
+        whole_while(&place, good, |_| bail!("it is good")).unwrap();
+        fs::rename(place.join("python"), place.join("gone")).unwrap();
+        whole_while(&place, good, make).unwrap();
+        assert!(good(&place) && !place.join("gone").exists());
+        assert!(!has_packages(&place), "no Python runs there");
     }
 
     #[test]

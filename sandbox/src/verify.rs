@@ -146,8 +146,13 @@ impl Verify {
         // where nothing is built yet, each leaves processors idle that the other uses: large crates are compiled by one thread
         let (builds, tools) = tokio::join!(self.builds(), self.tools());
         let (steps, built) = builds?;
-        steps.into_iter().chain([tools?]).for_each(|step| self.keep(step));
-        let Some(tools) = Tools::built(&self.layout)? else { return Ok(()) };
+        let tools = tools?;
+        let passed = tools.passed;
+        steps.into_iter().chain([tools]).for_each(|step| self.keep(step));
+        let Some(tools) = Tools::built(&self.layout)? else {
+            ensure!(!passed, "the step `tools` passed, and yet the cache has not all of them: nothing was tested");
+            return Ok(());
+        };
         self.emulator_tests(&tools).await?;
         if !built {
             return Ok(());
@@ -466,8 +471,7 @@ impl Verify {
     fn command_of_cargo(&self, arguments: &[&str], env: &BTreeMap<String, String>) -> std::process::Command {
         let mut command = cargo::command(&self.layout, arguments);
         self.in_target(&mut command);
-        command.envs(env);
-        command
+        cargo::with_variables(command, env)
     }
 
     fn in_target(&self, command: &mut std::process::Command) {

@@ -12,6 +12,8 @@ use crate::{cargo, group::Group, layout::Layout};
 
 /// Cargo's profile for what is published, and the folder that it builds into.
 const PROFILE: &str = "dist";
+/// Tells the build from which commit it is; `karp version` repeats it.
+const COMMIT: &str = "KARP_COMMIT";
 /// What the provider may weigh, stripped: each machine of a team, and each run of its pipelines, fetches it (issue 7).
 const MOST_BYTES: u64 = 40_000_000;
 
@@ -113,17 +115,18 @@ fn runs(program: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Builds both binaries for a target with a static C library; cargo shows its own progress.
+/// Builds both binaries for a target with a static C library; cargo shows its own progress. They tell the commit, where it is known.
 ///
 /// # Errors
 /// When they do not compile, or come out linked dynamically.
-pub async fn build(layout: &Layout, target: &str) -> Result<Binaries> {
+pub async fn build(layout: &Layout, target: &str, commit: Option<&str>) -> Result<Binaries> {
     architecture(target)?;
     eprintln!("building {CONTROLLER} and {PROVIDER} for {target}");
     let folder = target_folder(layout)?;
     let arguments = ["build", "--profile", PROFILE, "--locked", "-p", CONTROLLER, "-p", PROVIDER, "--target", target];
     let mut build = cargo::command(layout, &arguments);
     build.arg("--target-dir").arg(&folder).env("CARGO_ENCODED_RUSTFLAGS", flags(layout, &folder).join("\u{1f}"));
+    build.envs(commit.map(|commit| (COMMIT, commit)));
     let status = Group::start(build)?.wait().await?;
     ensure!(status.success(), "`cargo {}` failed ({status})", arguments.join(" "));
     Binaries::read(&folder.join(target).join(PROFILE), target)

@@ -46,6 +46,19 @@ impl Files {
         Ok(())
     }
 
+    /// Writes sums. A signature that was made of others goes: it is taken for theirs, and refused.
+    ///
+    /// # Errors
+    /// When they cannot be written, or the signature cannot be removed.
+    pub fn write_sums(&mut self, name: &str, sums: &str) -> Result<()> {
+        let signature = self.folder.join(format!("{name}.sig"));
+        let same = std::fs::read(self.folder.join(name)).is_ok_and(|there| there == sums.as_bytes());
+        if !same && signature.exists() {
+            std::fs::remove_file(&signature).with_context(|| format!("removing {}", signature.display()))?;
+        }
+        self.write(name, sums.as_bytes())
+    }
+
     /// Writes a folder that holds these files and no others; it gets no sum.
     ///
     /// # Errors

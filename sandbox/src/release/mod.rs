@@ -101,7 +101,7 @@ pub async fn run(layout: &Layout, request: Request) -> Result<()> {
         targets.push(binaries::own_target(layout)?);
     }
     for target in &targets {
-        all.push(binaries::build(layout, target).await?);
+        all.push(binaries::build(layout, target, origin.revision.as_deref()).await?);
     }
     let mut platforms = Vec::new();
     for binaries in all {
@@ -118,7 +118,7 @@ pub async fn run(layout: &Layout, request: Request) -> Result<()> {
 }
 
 impl Release {
-    /// Writes all files into a folder; of what is there already, only files of the same names are replaced.
+    /// Writes all files into a folder; of what is there already, files of the same names are replaced, and signatures of other sums go.
     fn write(&self, out: &Path) -> Result<Files> {
         let (version, time) = (&self.origin.version, self.origin.time);
         let mut architectures = BTreeSet::new();
@@ -143,8 +143,8 @@ impl Release {
         }
         files.write(&format!("{PROVIDER}_{version}_manifest.json"), MANIFEST.as_bytes())?;
         let (registries, others) = (files.sums(is_for_registries), files.sums(|name| !is_for_registries(name)));
-        files.write(&provider_sums(version), registries.as_bytes())?;
-        files.write(&format!("{CONTROLLER}_{version}_SHA256SUMS"), others.as_bytes())?;
+        files.write_sums(&provider_sums(version), &registries)?;
+        files.write_sums(&format!("{CONTROLLER}_{version}_SHA256SUMS"), &others)?;
         Ok(files)
     }
 
@@ -264,6 +264,20 @@ mod tests {
             "terraform-provider-karp_1.2.3_manifest.json",
         ];
         assert_eq!(top, expected);
+    }
+
+    #[test]
+    fn a_signature_stays_beside_the_sums_that_it_is_of() {
+        let out = tempfile::tempdir().unwrap();
+        let signature = out.path().join("terraform-provider-karp_1.2.3_SHA256SUMS.sig");
+        release().write(out.path()).unwrap();
+        std::fs::write(&signature, "of these").unwrap();
+        release().write(out.path()).unwrap();
+        assert!(signature.exists(), "the same bytes have the same signature");
+        let mut other = release();
+        other.platforms.pop();
+        other.write(out.path()).unwrap();
+        assert!(!signature.exists());
     }
 
     #[test]
