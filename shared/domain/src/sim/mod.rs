@@ -267,6 +267,10 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         check::budgets::hold_at_every_instant(&mut world);
         watch.every_second(&world);
         renewal.note(&world);
+        let mut broken = watch.violations.iter().chain(&world.violations);
+        if world.until.as_deref().is_some_and(|until| broken.any(|found| found.invariant == until)) {
+            break;
+        }
     }
     watch.at_the_end(&world, quiet(&world) || world.now.duration_since(renewal.other) >= rest);
     report.violations = watch.violations;

@@ -117,6 +117,8 @@ pub struct World {
     pub(super) overtaken: BTreeSet<String>,
     /// New pods take the names of those that are gone.
     lasting_names: bool,
+    /// The run ends when this invariant breaks.
+    pub(super) until: Option<String>,
     daemons: Vec<Arc<DaemonSet>>,
     /// When it began.
     start: Timestamp,
@@ -153,6 +155,12 @@ impl World {
     #[must_use]
     pub fn with_lasting_names(self) -> Self {
         World { lasting_names: true, ..self }
+    }
+
+    /// Ends the run in the second in which an invariant breaks, such as `S-1`.
+    #[must_use]
+    pub fn until_broken(self, invariant: &str) -> Self {
+        World { until: Some(invariant.to_owned()), ..self }
     }
 
     /// Adds daemons, which are planned with and never run.
