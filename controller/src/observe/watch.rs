@@ -130,7 +130,7 @@ fn is_forbidden(error: &watcher::Error) -> bool {
     match error {
         InitialListFailed(kube::Error::Api(status))
         | WatchStartFailed(kube::Error::Api(status))
-        | WatchFailed(kube::Error::Api(status)) => status.is_forbidden(),
+        | WatchFailed(kube::Error::Api(status)) => status.code == 403,
         _ => false,
     }
 }
