@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::cluster::{Pod as ReadPod, PodKey};
-use karp_domain::eviction::Answer;
+use karp_domain::eviction::{self, Answer};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -228,13 +228,7 @@ pub struct Eviction {
 /// pod, such as two budgets or a webhook, is an answer.
 pub async fn evict(client: &Client, pod: &PodKey, uid: &str) -> kube::Result<Eviction> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
-    // Written out, because kube 5.0's `Api::evict` spells the options so that the API server overlooks them, UID included.
-    let eviction = json!({
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": { "name": &*pod.name, "namespace": &*pod.namespace },
-        "deleteOptions": { "preconditions": { "uid": uid } },
-    });
+    let eviction = eviction::request(pod, uid);
     match pods.create_subresource::<Value, Value>("eviction", &pod.name, &posted(), &eviction).await {
         Ok(_) => Ok(Eviction { answer: Answer::Done, code: 200 }),
         Err(kube::Error::Api(status)) => {

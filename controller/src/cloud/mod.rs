@@ -19,7 +19,7 @@ use karp_domain::api::{Ami, CapacityReservation, Ec2NodeClass, NodeClaim, Securi
 use karp_domain::catalogue::{CapacityType, Catalogue, RankedOffering, Tenancy};
 use karp_domain::fleet::UnavailableOffering;
 use karp_domain::interruption::Health;
-use karp_domain::lifecycle::is_gone_if_unknown;
+use karp_domain::lifecycle::{is_gone_if_unknown, launch};
 
 #[cfg(test)]
 use store::fake;
@@ -147,7 +147,7 @@ pub struct LaunchOrder<'a> {
 impl LaunchOrder<'_> {
     /// Returns the client token: EC2 compares the whole request under it.
     pub fn token(&self) -> String {
-        format!("{}-{}", self.claim.metadata.uid.as_deref().unwrap_or_default(), self.attempt)
+        launch::token(self.claim.metadata.uid.as_deref().unwrap_or_default(), self.attempt)
     }
 }
 

@@ -451,12 +451,9 @@ async fn cut_short(context: &Context, claim: &NodeClaim) -> Result<(), Error> {
 
 /// Returns how far each replacement is.
 fn progress(context: &Context, replacements: &[Arc<str>]) -> Vec<Progress> {
-    let one = |name: &Arc<str>| match context.stores.claim(name) {
-        Some(claim) if claim.metadata.deletion_timestamp.is_some() => Progress::Gone,
-        Some(claim) if lifecycle::is_ready(&claim) => Progress::Initialized,
-        Some(_) => Progress::Starting,
-        None if context.assumed().awaits(name) => Progress::Starting,
-        None => Progress::Gone,
+    let one = |name: &Arc<str>| {
+        let claim = context.stores.claim(name);
+        Progress::of(claim.as_deref(), claim.is_none() && context.assumed().awaits(name))
     };
     replacements.iter().map(one).collect()
 }

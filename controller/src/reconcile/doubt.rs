@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use karp_domain::api::{NodeClaim, conditions};
-use karp_domain::lifecycle::launch::{SOUGHT_SINCE, is_in_doubt, listing_left, sought_since};
+use karp_domain::api::NodeClaim;
+use karp_domain::lifecycle::launch::{Doubt, SOUGHT_SINCE, doubt};
 use kube::ResourceExt;
 use moka::sync::Cache;
 use serde_json::json;
@@ -51,28 +51,24 @@ impl Settled {
 /// Returns after what time to look again for what was launched for a claim that goes, and of which nothing is listed; nothing once none of it can
 /// turn up.
 pub async fn look_again(claim: &NodeClaim, context: &Context) -> Result<Option<Duration>, Error> {
-    // what was found before is all that came of it
-    let found =
-        node_claim::provider_id(claim).is_some() || node_claim::is_true(claim, conditions::INSTANCE_TERMINATING);
-    if found || !is_in_doubt(claim) || context.settled.knows(claim) {
-        return Ok(None);
-    }
     let now = Timestamp::now();
-    // a clock that was ahead must not hold it for as long as that
-    let Some(since) = sought_since(claim).filter(|since| since.is_none_or(|since| since <= now)) else {
-        let stamp = json!({ "annotations": { (SOUGHT_SINCE): now.to_string() } });
-        node_claim::stamp(context, claim, stamp).await?;
-        tracing::info!(NodeClaim.name = claim.name_any(), "waiting for what may have been launched for the nodeclaim");
-        return Ok(Some(LISTING_PAUSE));
-    };
-    let left = since.and_then(|since| listing_left(since, now, context.options.launch_listing));
-    Ok(left.map(|left| left.min(LISTING_PAUSE)))
+    match doubt(claim, context.settled.knows(claim), context.options.launch_listing, now) {
+        Doubt::Settled => Ok(None),
+        Doubt::Listing(left) => Ok(Some(left.min(LISTING_PAUSE))),
+        Doubt::New => {
+            let stamp = json!({ "annotations": { (SOUGHT_SINCE): now.to_string() } });
+            node_claim::stamp(context, claim, stamp).await?;
+            let name = claim.name_any();
+            tracing::info!(NodeClaim.name = name, "waiting for what may have been launched for the nodeclaim");
+            Ok(Some(LISTING_PAUSE))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use karp_domain::api::labels;
-    use karp_domain::lifecycle::launch::{ATTEMPT, DIGEST};
+    use karp_domain::lifecycle::launch::{ATTEMPT, DIGEST, sought_since};
     use kube::runtime::controller::Action;
     use serde_json::Value;
 

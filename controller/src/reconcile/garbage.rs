@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::NodeClaim;
-use karp_domain::lifecycle::{Blocked, Collector, Listed, Witnesses};
+use karp_domain::lifecycle::{Blocked, Collector, Listed, Suspicion, Witnesses, confirm};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -157,13 +157,16 @@ async fn is_claimed(instance: &Listed, context: &Context) -> kube::Result<bool> 
 /// Asks the API server whether the node of a claim runs.
 async fn runs(claim: &NodeClaim, context: &Context) -> kube::Result<bool> {
     let claims = Api::<Guarded<NodeClaim>>::all(context.client.clone());
-    let status = claims.get_opt(&claim.name_any()).await?.and_then(Guarded::or_stand_in).and_then(|claim| claim.status);
-    let status = status.unwrap_or_default();
-    let Some(name) = status.node_name.filter(|name| !name.is_empty()) else { return Ok(false) };
-    let node = Api::<Node>::all(context.client.clone()).get_opt(&name).await?;
-    let same =
-        |node: &Node| node.spec.as_ref().and_then(|spec| spec.provider_id.as_ref()) == status.provider_id.as_ref();
-    Ok(node.is_some_and(|node| same(&node) && is_ready(&node)))
+    let there = claims.get_opt(&claim.name_any()).await?.and_then(Guarded::or_stand_in);
+    let mut node: Option<Option<Node>> = None;
+    loop {
+        let name = match confirm(there.as_ref(), node.as_ref().map(Option::as_ref)) {
+            Suspicion::AskFor(name) => name,
+            Suspicion::Refuted => return Ok(true),
+            Suspicion::Confirmed => return Ok(false),
+        };
+        node = Some(Api::<Node>::all(context.client.clone()).get_opt(name).await?);
+    }
 }
 
 fn is_ready(node: &Node) -> bool {

@@ -1,6 +1,6 @@
 //! Pending pods → batch → solve → NodeClaims.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::batch::{Batcher, Window};
-use karp_domain::cluster::{Pod, PodKey, Snapshot};
-use karp_domain::scheduling::{InFlightNode, LastPlan, Solution, Target, barren, solve};
+use karp_domain::cluster::{Pod, PodKey, Reply, Snapshot};
+use karp_domain::scheduling::{InFlightNode, LastPlan, Solution, Told, barren, solve};
 use kube::Api;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::block_in_place;
@@ -229,28 +229,32 @@ async fn create(context: &Context, node: &InFlightNode, reason: &str) -> Creatio
     let mut assumed = claim.clone();
     assumed.metadata.creation_timestamp = Some(Time(now));
     let taken = context.stores.claim(&name).is_some();
-    match effect::apply(&context.client, &Effect::CreateNodeClaim(Box::new(claim))).await {
-        Ok(Outcome::Done) => context.assumed().created(&assumed, now),
-        Ok(Outcome::Nothing) if taken => return Creation::Refused,
+    let reply = match effect::apply(&context.client, &Effect::CreateNodeClaim(Box::new(claim))).await {
+        Ok(Outcome::Done) => Reply::Made,
+        Ok(Outcome::Nothing) if taken => Reply::Refused,
         Ok(Outcome::Nothing) => match is_made(context, &assumed.metadata).await {
-            Ok(true) => context.assumed().created(&assumed, now),
-            Ok(false) => return Creation::Refused,
+            Ok(true) => Reply::Made,
+            Ok(false) => Reply::Refused,
             Err(error) => {
                 tracing::error!(NodeClaim.name = %name, %error, "asking for a nodeclaim that may have been created");
-                context.assumed().created(&assumed, now);
-                return Creation::Doubtful(name);
+                Reply::Lost
             }
         },
         Err(error) => {
             tracing::error!(NodePool.name = %node.pool, %error, "creating nodeclaim");
             if effect::may_be_done(&error) {
-                // reckoned with until somebody has looked: else its pods are launched for twice, past limits
-                context.assumed().created(&assumed, now);
-                return Creation::Doubtful(name);
+                Reply::Lost
+            } else {
+                tell_refused(context, node, &error);
+                Reply::Refused
             }
-            tell_refused(context, node, &error);
-            return Creation::Refused;
         }
+    };
+    context.assumed().asked(&assumed, reply, now);
+    match reply {
+        Reply::Made => {}
+        Reply::Lost => return Creation::Doubtful(name),
+        Reply::Refused => return Creation::Refused,
     }
     let relaxed = if node.annotations.contains_key(labels::MIN_VALUES_RELAXED) { "true" } else { "false" };
     context.metrics.nodeclaims_created.get_or_create(&CreatedLabels::new(reason, &*node.pool, relaxed)).inc();
@@ -322,8 +326,8 @@ fn refused(pool: &str, error: &kube::Error) -> Option<String> {
 fn new_claim(context: &Context, node: &InFlightNode) -> Result<NodeClaim, &'static str> {
     let pool = context.stores.pool(&node.pool).ok_or("NodePool")?;
     let class = context.stores.class(&node.class.name).ok_or("EC2NodeClass")?;
-    // with the hash of the template that it was planned by; the pool may have another by now
-    let mut annotations = node.annotations.clone();
+    let mut claim = node.node_claim(&generated_name(&node.pool));
+    let annotations = claim.metadata.annotations.get_or_insert_default();
     annotations.extend(super::node_class::hash_annotations(&class, &context.ca_bundle));
     let owner = OwnerReference {
         api_version: "karpenter.sh/v1".to_owned(),
@@ -333,15 +337,8 @@ fn new_claim(context: &Context, node: &InFlightNode) -> Result<NodeClaim, &'stat
         block_owner_deletion: Some(true),
         controller: None,
     };
-    let metadata = ObjectMeta {
-        name: Some(generated_name(&node.pool)),
-        labels: Some(node.claim_labels()),
-        annotations: Some(annotations),
-        finalizers: Some(vec![labels::TERMINATION_FINALIZER.to_owned()]),
-        owner_references: Some(vec![owner]),
-        ..ObjectMeta::default()
-    };
-    Ok(NodeClaim { metadata, spec: node.claim_spec(), status: None })
+    claim.metadata.owner_references = Some(vec![owner]);
+    Ok(claim)
 }
 
 /// Makes a name as `generateName` would; made here so that the plan knows it before the API server does.
@@ -358,25 +355,20 @@ fn report(context: &Context, snapshot: &Snapshot, solution: &Solution, plan: &La
             context.events.publish(&effect::pod_reference(key, &pod.uid), reason, note);
         }
     };
-    for (claim, planned) in plan.claims() {
-        for key in planned {
-            publish(key, Reason::Nominated, format!("Pod should schedule on: nodeclaim/{claim}"));
+    for (key, told) in plan.told(solution) {
+        match told {
+            Told::Claim(claim) => publish(key, Reason::Nominated, format!("Pod should schedule on: nodeclaim/{claim}")),
+            Told::Node(node) => publish(key, Reason::Nominated, format!("Pod should schedule on: node/{node}")),
+            Told::Nowhere(refused) => {
+                publish(key, Reason::FailedScheduling, format!("Failed to schedule pod, {}", refused.event()));
+                tracing::debug!(
+                    Pod.namespace = %key.namespace,
+                    Pod.name = %key.name,
+                    error = %refused,
+                    "could not schedule pod"
+                );
+            }
         }
-    }
-    let opening: BTreeSet<&PodKey> = plan.planned().collect();
-    for placement in solution.placements.iter().filter(|placement| !opening.contains(&placement.pod)) {
-        if let Target::Node(node) = &placement.target {
-            publish(&placement.pod, Reason::Nominated, format!("Pod should schedule on: node/{node}"));
-        }
-    }
-    for refused in &solution.unschedulable {
-        publish(&refused.pod, Reason::FailedScheduling, format!("Failed to schedule pod, {}", refused.event()));
-        tracing::debug!(
-            Pod.namespace = %refused.pod.namespace,
-            Pod.name = %refused.pod.name,
-            error = %refused,
-            "could not schedule pod"
-        );
     }
 }
 

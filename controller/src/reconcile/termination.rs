@@ -284,7 +284,7 @@ async fn unseen(
 ) -> Result<Option<Duration>, Error> {
     let now = Timestamp::now();
     let ends = claim.is_some_and(|claim| node_claim::is_true(claim, conditions::INSTANCE_TERMINATING));
-    if ends || deadline.is_some_and(|at| at <= now) {
+    if !eviction::asks_for_pods(ends, deadline, now) {
         return Ok(None);
     }
     let uid = node.uid().unwrap_or_default();

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
 
 pub use self::hold::{Held, Hold, holds};
 use crate::api::labels;
@@ -155,6 +156,23 @@ impl fmt::Display for Block {
             Self::Failed(why) => why,
         })
     }
+}
+
+/// Answers what the Eviction API is asked for a pod: bound to its UID, since another pod of the same name is not meant. Written out, because
+/// kube 5.0's `Api::evict` spells the options so that the API server overlooks them, UID included.
+pub fn request(pod: &PodKey, uid: &str) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": { "name": &*pod.name, "namespace": &*pod.namespace },
+        "deleteOptions": { "preconditions": { "uid": uid } },
+    })
+}
+
+/// Says whether the API server is asked for the pods of a node before a step to its end, although the watch shows none that has to go: it may be
+/// late, and a pod may have been bound since. Not once the instance `ends`, nor at the deadline: no pod is waited for any more.
+pub fn asks_for_pods(ends: bool, deadline: Option<Timestamp>, now: Timestamp) -> bool {
+    !ends && deadline.is_none_or(|at| at > now)
 }
 
 /// Reads by when a node is drained, whatever holds it: what the deletion of its claim wrote on the claim, else on the node; of each the

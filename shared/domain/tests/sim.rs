@@ -1,5 +1,6 @@
 //! Whole lives of clusters under a seed: nothing is lost, budgets and limits hold, and the world heals when faults stop.
 
+mod rules;
 mod world;
 
 use std::panic::catch_unwind;
@@ -13,9 +14,20 @@ use serde_json::{Value, json};
 use world::{NOW, TYPES, at, catalogue, pending, pool, with};
 
 fn workload(name: &str, cpu: &str, memory: &str, replicas: usize, least: Option<usize>) -> Workload {
+    workload_that_asks(name, (cpu, memory), replicas, least, &[])
+}
+
+/// A workload whose pods ask for more than room.
+fn workload_that_asks(
+    name: &str,
+    (cpu, memory): (&str, &str),
+    replicas: usize,
+    least: Option<usize>,
+    more: &[(&str, Value)],
+) -> Workload {
     let own = json!({"app": name});
-    let pod =
-        with(pending(name, cpu, memory), &[("metadata.labels", own.clone()), ("status", json!({"phase": "Pending"}))]);
+    let all = [&[("metadata.labels", own.clone()), ("status", json!({"phase": "Pending"}))], more].concat();
+    let pod = with(pending(name, cpu, memory), &all);
     let budget = least.map(|least| {
         let budget = json!({"kind": "PodDisruptionBudget", "metadata": {"name": name, "namespace": "default"},
             "spec": {"selector": {"matchLabels": own}}});
@@ -38,12 +50,39 @@ fn pools(more: &[(&str, Value)]) -> Vec<Pool> {
 }
 
 fn a_world(more: &[(&str, Value)]) -> World {
+    a_world_of(more, Asks::default())
+}
+
+/// What the pods of some workloads ask of each other.
+#[derive(Clone, Copy, Default)]
+struct Asks {
+    /// Small pods are spread over zones.
+    spread: bool,
+    /// Pods of a batch are not on one node.
+    apart: bool,
+}
+
+fn a_world_of(more: &[(&str, Value)], asks: Asks) -> World {
+    let (spread, apart) = (asks.spread.then(|| spread("small")), asks.apart.then(|| apart("batch")));
     let workloads = vec![
         workload("web", "900m", "1Gi", 8, Some(6)),
-        workload("batch", "1500m", "3Gi", 5, None),
-        workload("small", "200m", "256Mi", 10, None),
+        workload_that_asks("batch", ("1500m", "3Gi"), 5, None, apart.as_slice()),
+        workload_that_asks("small", ("200m", "256Mi"), 10, None, spread.as_slice()),
     ];
     World::new(at(NOW), catalogue(TYPES), pools(more), workloads)
+}
+
+/// One zone has at most one pod more of a workload than another.
+fn spread(workload: &str) -> (&'static str, Value) {
+    let constraint = json!({"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": workload}}});
+    ("spec.topologySpreadConstraints", json!([constraint]))
+}
+
+/// No node has two pods of a workload.
+fn apart(workload: &str) -> (&'static str, Value) {
+    let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": workload}}});
+    ("spec.affinity.podAntiAffinity", json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]}))
 }
 
 fn play(seed: u64, minutes: u32, faults: Faults, more: &[(&str, Value)]) -> Report {
@@ -602,9 +641,17 @@ fn live(seed: u64) {
         prices_permille: 2,
         ..Faults::default()
     };
-    // every fourth cluster is seen late, too
-    let late = Faults { watch_lag_seconds: 3, cut_permille: 1, ..faults };
+    // every fourth cluster is seen late, too, and users change meanwhile how many of its nodes may go
+    let late = Faults { watch_lag_seconds: 3, rules_lag_seconds: 3, cut_permille: 1, budgets_permille: 1, ..faults };
     let faults = if seed / 2 % 4 == 3 { late } else { faults };
+    // the prices of every other one are some minutes old
+    let faults = Faults { prices_age_seconds: if seed / 16 % 2 == 1 { 300 } else { 0 }, ..faults };
+    // pods of every other one ask something of each other, but for those whose nodes fall ill
+    let asks = match seed / 32 % 4 {
+        2 if seed % 8 != 4 => Asks { spread: true, apart: false },
+        3 if seed % 8 != 4 => Asks { spread: true, apart: true },
+        _ => Asks::default(),
+    };
     // every third one buys spot instances too
     let how = if seed.is_multiple_of(3) { &BOTH[..] } else { &BOTH[1..] };
     // every fourth one's nodes come of age, and as many have grace then
@@ -619,7 +666,7 @@ fn live(seed: u64) {
         _ => &[],
     });
     let grace = ("spec.template.spec.terminationGracePeriod", json!("8m"));
-    let (plain, bounded) = (a_world(&pool), a_world(&[&pool[..], &[grace]].concat()));
+    let (plain, bounded) = (a_world_of(&pool, asks), a_world_of(&[&pool[..], &[grace]].concat(), asks));
     let (world, minutes, faults) = match seed % 8 {
         // a clock that is wrong, and steps
         0 => (plain, 40, Faults { clock: Some(Skew { from: -300, to: 20, permille: 2 }), ..faults }),

@@ -1,7 +1,11 @@
 //! What the simulator is worth: for each invariant, decisions with one flaw that its checks must notice; karp's own pass the same run.
 
+#[path = "flaws/answers.rs"]
+mod answers;
 #[path = "flaws/counted.rs"]
 mod counted;
+#[path = "flaws/flapping.rs"]
+mod flapping;
 #[path = "flaws/promises.rs"]
 mod promises;
 mod warned;
@@ -12,17 +16,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
 use karp_domain::api::{NodeClaim, conditions};
 use karp_domain::catalogue::{Catalogue, InstanceType, Price};
-use karp_domain::cluster::{Assumed, ConsolidationFloor, Node, Pod, PodBudget, Pool, Settings, Snapshot};
+use karp_domain::cluster::{Assumed, ConsolidationFloor, Node, Pod, PodBudget, Pool, Reply, Settings, Snapshot};
 use karp_domain::disruption::{
-    Act, Begun, Budgets, Candidate, Cause, Command, DisruptionPlan, Execution, KeepReason, Memory, Progress, Verdict,
+    Act, Budgets, Candidate, Cause, Command, DisruptionPlan, Execution, KeepReason, Memory, Progress, Verdict,
     plan_with, uphold,
 };
 use karp_domain::eviction::{self, Drain, Target};
 use karp_domain::fleet::{self, Extent, Lesson};
 use karp_domain::lease::Elector;
-use karp_domain::lifecycle::{self, Allowance, Collection, Collector, Next, Registrations, Seats, Step, Witnesses};
+use karp_domain::lifecycle::launch::Doubt;
+use karp_domain::lifecycle::{
+    self, Allowance, Collection, Collector, Next, Registrations, Seats, Step, Suspicion, Witnesses,
+};
 use karp_domain::pace::Bucket;
 use karp_domain::resources::Resources;
 use karp_domain::scheduling::{Solution, solve};
@@ -200,8 +208,10 @@ fn s4_what_was_written_and_is_not_seen_yet() {
 fn s4_claims_whose_creation_was_not_answered() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn reckons_with_the_unanswered(&self) -> bool {
-            false
+        fn reckon(&self, assumed: &mut Assumed, claim: &NodeClaim, reply: Reply, now: Timestamp) {
+            if reply == Reply::Made {
+                assumed.created(claim, now);
+            }
         }
     }
     let unanswered = Faults { unanswered_permille: 500, cut_permille: 60, ends_permille: 20, ..changing() };
@@ -212,7 +222,7 @@ fn s4_claims_whose_creation_was_not_answered() {
 fn s2_pods_that_came_unseen() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn lists_before_the_end(&self) -> bool {
+        fn asks_for_pods(&self, _: Option<Timestamp>, _: Timestamp) -> bool {
             false
         }
     }
@@ -230,8 +240,8 @@ fn s6_claims_of_nodes_that_are_not_seen_yet() {
             collector.pass(&Witnesses { claims: &claims, ..*seen }, now)
         }
 
-        fn asks_for_the_node(&self) -> bool {
-            false
+        fn confirm<'c>(&self, _: Option<&'c NodeClaim>, _: Option<Option<&core::Node>>) -> Suspicion<'c> {
+            Suspicion::Confirmed
         }
     }
     let late = Faults { watch_lag_seconds: 20, cut_permille: 10, unlisted_permille: 300, ..changing() };
@@ -434,7 +444,7 @@ fn s4_limits_that_are_not_looked_at() {
 fn s5_launches_under_a_token_of_their_own() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn token(&self, uid: &str, _: &str, now: Timestamp) -> String {
+        fn token(&self, uid: &str, _: u32, now: Timestamp) -> String {
             format!("{uid}-{now}")
         }
     }
@@ -450,8 +460,8 @@ fn s6_claims_that_end_on_one_witness() {
             collector.pass(&Witnesses { is_ready: &|_| false, ..*seen }, now)
         }
 
-        fn asks_for_the_node(&self) -> bool {
-            false
+        fn confirm<'c>(&self, _: Option<&'c NodeClaim>, _: Option<Option<&core::Node>>) -> Suspicion<'c> {
+            Suspicion::Confirmed
         }
     }
     case("S-6", 60, Faults { unlisted_permille: 100, ..calm() }).catches(&Flaw);
@@ -473,8 +483,8 @@ fn s6_instances_that_are_gone_when_ec2_does_not_know_them_yet() {
 fn s6_claims_that_go_while_their_launch_is_in_doubt() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn awaits_the_listing(&self) -> bool {
-            false
+        fn doubt(&self, _: &NodeClaim, _: bool, _: Duration, _: Timestamp) -> Doubt {
+            Doubt::Settled
         }
     }
     let unheard = Faults { deletes_permille: 200, lost_reply_permille: 800, list_lag_seconds: 60, ..changing() };
@@ -529,53 +539,6 @@ fn s8_dearer_nodes_taken_for_cheaper() {
         }
     }
     case("S-8", 60, calm()).catches(&Flaw);
-}
-
-#[test]
-fn s9_moves_after_prices_that_swing() {
-    struct Flaw;
-    /// Every five minutes the one half of all families seems to cost a third, then the other.
-    fn swinging(snapshot: &Snapshot) -> Snapshot {
-        let phase = snapshot.now.as_second() / 300 % 2 == 0;
-        with_prices(snapshot, |t, price| {
-            let low = t.name.starts_with('c') == phase;
-            price.dollars() * if low { 1.0 / 3.0 } else { 1.0 }
-        })
-    }
-    impl Decisions for Flaw {
-        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
-            plan_with(&swinging(snapshot), memory)
-        }
-
-        fn uphold(&self, command: Command, snapshot: &Snapshot) -> Option<Command> {
-            uphold(command, &swinging(snapshot)).command
-        }
-    }
-    case("S-9", 180, calm()).catches(&Flaw);
-}
-
-#[test]
-fn s9_nodes_replaced_once_more_after_a_restart() {
-    struct Flaw;
-    impl Decisions for Flaw {
-        fn begun(&self, _: &Snapshot) -> Vec<Begun> {
-            Vec::new()
-        }
-    }
-    case("S-9", 60, Faults { drifts_permille: 10, crash_permille: 50, ..calm() }).catches_this(&Flaw);
-}
-
-#[test]
-fn s10_pods_of_which_nothing_is_said() {
-    struct Flaw;
-    impl Decisions for Flaw {
-        fn solve(&self, snapshot: &Snapshot) -> Solution {
-            let mut other = snapshot.clone();
-            other.pods.retain(|pod| !pod.key.name.starts_with("zoo") || pod.node.is_some());
-            solve(&other)
-        }
-    }
-    case("S-10", 30, calm()).catches(&Flaw);
 }
 
 #[test]

@@ -11,6 +11,17 @@ use crate::api::{NodeClaim, labels};
 /// A claim that the watch has not shown for so long may have gone without being seen: it is asked for.
 const DOUBT: SignedDuration = SignedDuration::from_secs(10);
 
+/// Says what the API server answered to the creation of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It is there.
+    Made,
+    /// It is not there.
+    Refused,
+    /// Nothing that says whether it is there.
+    Lost,
+}
+
 /// Holds claims that were created, deleted, or taken for a disruption, until the watches show it.
 #[derive(Clone, Debug, Default)]
 pub struct Assumed {
@@ -21,6 +32,15 @@ pub struct Assumed {
 }
 
 impl Assumed {
+    /// The creation of a claim was asked for. One that may be there is reckoned with until somebody has looked: else its pods are launched for twice,
+    /// past limits.
+    pub fn asked(&mut self, claim: &NodeClaim, reply: Reply, now: Timestamp) {
+        match reply {
+            Reply::Made | Reply::Lost => self.created(claim, now),
+            Reply::Refused => {}
+        }
+    }
+
     /// A claim was created.
     pub fn created(&mut self, claim: &NodeClaim, now: Timestamp) {
         if let Ok(claim) = Claim::from_kube(claim) {

@@ -25,7 +25,7 @@ use std::fmt;
 
 pub use crate::api::{BudgetReason as Reason, ConsolidationPolicy};
 pub use affinity::{HostPort, Namespaces, PodTerm, Preference, Spread, Whose};
-pub use assumed::Assumed;
+pub use assumed::{Assumed, Reply};
 pub use backlog::foresee;
 pub use budget::{Budget, PodBudget, Share, Window, allowed, blocking, is_closed};
 pub use buffer::{Buffer, MOST_VIRTUAL_PODS, NotReady, Reference, Referred, Workload};

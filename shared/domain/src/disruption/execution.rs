@@ -8,7 +8,9 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Cause;
+use crate::api::NodeClaim;
 use crate::cluster::{Budget, Pod, PodKey, is_closed};
+use crate::lifecycle;
 
 /// Replacements that are not initialized after this long are given up. They have [`crate::lifecycle::REGISTRATION_TIMEOUT`] to join, and
 /// then start (Karpenter: 10 min and more, by the number of commands).
@@ -37,6 +39,20 @@ pub enum Progress {
     Initialized,
     /// It is going or gone.
     Gone,
+}
+
+impl Progress {
+    /// Answers how far a replacement is, by its claim as it is seen. One that is not seen is waited for while it is `awaited`, since it was made and
+    /// the watch has not shown it; else it came to nothing.
+    pub fn of(claim: Option<&NodeClaim>, awaited: bool) -> Self {
+        match claim {
+            Some(claim) if claim.metadata.deletion_timestamp.is_some() => Self::Gone,
+            Some(claim) if lifecycle::is_ready(claim) => Self::Initialized,
+            Some(_) => Self::Starting,
+            None if awaited => Self::Starting,
+            None => Self::Gone,
+        }
+    }
 }
 
 /// Says what to do next with a command.

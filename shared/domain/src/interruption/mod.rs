@@ -141,6 +141,28 @@ impl Message {
     }
 }
 
+/// Counts what a message is about of which the effect is not recorded yet. As long as there is any, the message stays in the queue, so that a crash
+/// repeats it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unrecorded(usize);
+
+impl Unrecorded {
+    /// Begins with all that a message is about.
+    pub fn of(message: &Message) -> Self {
+        Self(message.notices().len())
+    }
+
+    /// The effect of one notice is recorded at the API server, or it has none.
+    pub const fn recorded(&mut self) {
+        self.0 = self.0.saturating_sub(1);
+    }
+
+    /// Says whether the message may be deleted.
+    pub const fn is_nothing(self) -> bool {
+        self.0 == 0
+    }
+}
+
 /// Answers whether the nodes of a pool are replaced when EC2 recommends it, before it says that it takes them back. Other words than
 /// `true` are no.
 pub fn replaces_on_rebalance(pool: &NodePool) -> bool {

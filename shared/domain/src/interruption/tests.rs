@@ -187,3 +187,15 @@ fn a_warning_of_nobody_waits_for_claims_that_are_being_launched() {
     let others = [ended, Message::RebalanceRecommendation(one()), parse("no event")];
     assert!(others.iter().all(|message| !message.is_kept(&one(), true, soon)));
 }
+
+#[test]
+fn a_message_may_be_deleted_when_all_that_it_is_about_is_recorded() {
+    let scheduled = Message::ScheduledChange { notices: vec![notice(INSTANCE), notice(INSTANCE)] };
+    let mut unrecorded = Unrecorded::of(&scheduled);
+    for _ in scheduled.notices() {
+        assert!(!unrecorded.is_nothing());
+        unrecorded.recorded();
+    }
+    assert!(unrecorded.is_nothing());
+    assert!(Unrecorded::of(&parse("no event")).is_nothing(), "it is about nobody");
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
 
 use super::launch::batch;
 use super::presence::is_gone_if_unknown;
@@ -79,6 +80,35 @@ pub struct Collection {
     pub claims: Vec<Arc<NodeClaim>>,
     /// Set when nothing is collected because it would be too much at once.
     pub blocked: Option<Blocked>,
+}
+
+/// Says what comes next of a claim that a pass found left over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspicion<'c> {
+    /// Ask the API server for this node.
+    AskFor(&'c str),
+    /// Leave the claim: its node runs, whatever the lists say.
+    Refuted,
+    /// Delete the claim.
+    Confirmed,
+}
+
+/// Answers what comes next of a claim that a pass found left over, by what the API server has of it: the watch may be late. `node` is what it
+/// answered of the claim's node; none before it was asked.
+pub fn confirm<'c>(claim: Option<&'c NodeClaim>, node: Option<Option<&Node>>) -> Suspicion<'c> {
+    let name = claim.and_then(|claim| claim.status.as_ref()?.node_name.as_deref()).filter(|name| !name.is_empty());
+    let Some((claim, name)) = claim.zip(name) else { return Suspicion::Confirmed };
+    let of_claim = |node: &&Node| node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()) == provider_id(claim);
+    match node {
+        None => Suspicion::AskFor(name),
+        Some(found) if found.filter(of_claim).is_some_and(is_up) => Suspicion::Refuted,
+        Some(_) => Suspicion::Confirmed,
+    }
+}
+
+fn is_up(node: &Node) -> bool {
+    let all = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    all.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Says how much would have been collected at once.

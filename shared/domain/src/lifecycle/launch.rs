@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{NodeClaim, labels};
+use super::step::{is_true, provider_id};
+use crate::api::{NodeClaim, conditions, labels};
 
 /// Number of the launch attempt; part of the client token, advanced only after a definite answer.
 pub const ATTEMPT: &str = "karp.sh/launch-attempt";
@@ -28,6 +29,12 @@ fn said<'c>(claim: &'c NodeClaim, key: &str) -> Option<&'c str> {
 #[must_use]
 pub fn attempt(claim: &NodeClaim) -> Option<u32> {
     said(claim, ATTEMPT)?.parse().ok()
+}
+
+/// Answers the client token of a launch: the same for the same attempt, so that EC2 launches once however often it is asked.
+#[must_use]
+pub fn token(uid: &str, attempt: u32) -> String {
+    format!("{uid}-{attempt}")
 }
 
 /// Says whether a launch of the claim was begun.
@@ -64,9 +71,60 @@ pub fn listing_left(since: Timestamp, now: Timestamp, listed: Duration) -> Optio
     Duration::try_from(left).ok().filter(|left| !left.is_zero())
 }
 
+/// Says what a claim that goes, and of whose launch nothing is listed, waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// Nothing: nothing of its launch can turn up.
+    Settled,
+    /// It does not say yet since when it waits, or says a time that lies ahead: it waits from now on.
+    New,
+    /// What may have been launched for it, for so long at most.
+    Listing(Duration),
+}
+
+/// Answers what a claim that goes waits for. `settled`: EC2 refused all that was asked for it, or what it launched is known; `listed`: EC2's lists
+/// show within this what was launched.
+#[must_use]
+pub fn doubt(claim: &NodeClaim, settled: bool, listed: Duration, now: Timestamp) -> Doubt {
+    // what was found before is all that came of it
+    let found = provider_id(claim).is_some() || is_true(claim, conditions::INSTANCE_TERMINATING);
+    if found || settled || !is_in_doubt(claim) {
+        return Doubt::Settled;
+    }
+    // a clock that was ahead must not hold it for as long as that
+    match sought_since(claim).filter(|since| since.is_none_or(|since| since <= now)) {
+        None => Doubt::New,
+        Some(since) => since.and_then(|since| listing_left(since, now, listed)).map_or(Doubt::Settled, Doubt::Listing),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::api::NodeClaimSpec;
+
+    #[test]
+    fn a_claim_that_goes_waits_for_what_may_have_been_launched_for_it() {
+        let start = Timestamp::UNIX_EPOCH;
+        let at = |seconds: i64| start + SignedDuration::from_secs(seconds);
+        let waits = |said: &[(&str, String)], settled: bool, second: i64| {
+            let mut claim = NodeClaim::new("c", NodeClaimSpec::default());
+            let said: BTreeMap<String, String> =
+                said.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+            claim.metadata.annotations = Some(said);
+            doubt(&claim, settled, Duration::from_secs(30), at(second))
+        };
+        let begun = (DIGEST, "d".to_owned());
+        let since = |seconds: i64| [begun.clone(), (SOUGHT_SINCE, at(seconds).to_string())];
+        assert_eq!(waits(&[(ATTEMPT, "1".to_owned())], false, 0), Doubt::Settled, "it has a definite answer");
+        assert_eq!(waits(std::slice::from_ref(&begun), true, 0), Doubt::Settled, "EC2 refused it");
+        assert_eq!(waits(std::slice::from_ref(&begun), false, 0), Doubt::New);
+        assert_eq!(waits(&since(0), false, 10), Doubt::Listing(Duration::from_secs(20)));
+        assert_eq!(waits(&since(0), false, 30), Doubt::Settled, "it would be listed by now");
+        assert_eq!(waits(&since(900), false, 10), Doubt::New, "by a clock that was ahead");
+    }
 
     #[test]
     fn what_was_launched_without_an_answer_has_a_bounded_time_to_turn_up() {

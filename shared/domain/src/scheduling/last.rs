@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{InFlightNode, Placement, Solution, Target};
+use super::{InFlightNode, Placement, Solution, Target, Unschedulable};
 use crate::cluster::{Claim, Node, PodKey, Snapshot};
 
 /// Says which pods the last solution put on claims that open, until a later one knows better.
@@ -17,6 +17,17 @@ pub struct LastPlan {
     leaving: BTreeSet<Arc<str>>,
     /// Pods for which it found no place, or whose claim could not be made.
     refused: BTreeSet<PodKey>,
+}
+
+/// Says what is told of a pod that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told<'s> {
+    /// It goes to this claim, whose node opens.
+    Claim(&'s Arc<str>),
+    /// It goes to this node.
+    Node(&'s Arc<str>),
+    /// Nothing can hold it.
+    Nowhere(&'s Unschedulable),
 }
 
 impl LastPlan {
@@ -58,6 +69,19 @@ impl LastPlan {
         let any = !homeless.is_empty();
         self.refused.extend(homeless);
         any
+    }
+
+    /// Answers what is told of each pod when the plan has ended: where it goes, or why nowhere. Nothing of one whose claim could not be made: the next
+    /// plan knows.
+    pub fn told<'s>(&'s self, solution: &'s Solution) -> Vec<(&'s PodKey, Told<'s>)> {
+        let opening: BTreeSet<&PodKey> = self.planned().collect();
+        let claims = self.claims().flat_map(|(claim, pods)| pods.iter().map(move |pod| (pod, Told::Claim(claim))));
+        let nodes = solution.placements.iter().filter_map(|Placement { pod, target }| match target {
+            Target::Node(node) if !opening.contains(pod) => Some((pod, Told::Node(node))),
+            Target::Node(_) | Target::Claim(_) => None,
+        });
+        let nowhere = solution.unschedulable.iter().map(|refused| (&refused.pod, Told::Nowhere(refused)));
+        claims.chain(nodes).chain(nowhere).collect()
     }
 
     /// Answers the pods of every claim, in the order of claims.

@@ -42,7 +42,7 @@ pub use barren::{Lack, barren};
 pub use blocked::{Blocked, Domain};
 pub use explain::{Asked, PoolExplanation, Step, explain};
 pub use finish::MAX_TYPES;
-pub use last::LastPlan;
+pub use last::{LastPlan, Told};
 pub use misfit::Misfit;
 pub use outlook::{KeptRoom, Launch, Outlook, Purpose, lacking, outlook, with_replicas};
 pub(crate) use problem::Problem;

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use super::Misfit;
-use crate::api::{NodeClaimSpec, NodeClassReference, ResourceRequests, labels, requirement_specs};
+use crate::api::{NodeClaim, NodeClaimSpec, NodeClassReference, ResourceRequests, labels, requirement_specs};
 use crate::catalogue::{CapacityType, Price, RankedOffering};
 use crate::cluster::{Claim, ClassRef, Feature, PodKey, Snapshot, VolumeProblem};
 use crate::requirement::Requirements;
@@ -116,6 +116,16 @@ impl InFlightNode {
         all.insert(labels::NODE_POOL.to_owned(), self.pool.to_string());
         all.insert(labels::EC2_NODE_CLASS.to_owned(), self.class.name.to_string());
         all
+    }
+
+    /// Makes the node's claim as the API server is asked for it: held until its instance is gone, and with the hash of the template that it was
+    /// planned by, whichever the pool has by now.
+    pub fn node_claim(&self, name: &str) -> NodeClaim {
+        let mut claim = NodeClaim::new(name, self.claim_spec());
+        claim.metadata.labels = Some(self.claim_labels());
+        claim.metadata.annotations = Some(self.annotations.clone());
+        claim.metadata.finalizers = Some(vec![labels::TERMINATION_FINALIZER.to_owned()]);
+        claim
     }
 
     /// Answers the node's claim as it is while nothing has been launched for it.

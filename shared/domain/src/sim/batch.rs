@@ -176,10 +176,14 @@ fn join(world: &mut World, claim: &NodeClaim, id: &str) -> Result<(), Stop> {
     })
 }
 
+/// EC2 lists within this time what it launched.
+pub(super) const fn listed() -> Duration {
+    Duration::from_secs(APPEARS_WITHIN.as_secs().unsigned_abs())
+}
+
 /// Says whether what is looked for since then may still be listed.
-pub(super) fn may_turn_up(world: &World, since: Option<Timestamp>) -> bool {
-    let listed = Duration::from_secs(APPEARS_WITHIN.as_secs().unsigned_abs());
-    since.and_then(|since| launch::listing_left(since, world.clock(), listed)).is_some()
+fn may_turn_up(world: &World, since: Option<Timestamp>) -> bool {
+    since.and_then(|since| launch::listing_left(since, world.clock(), listed())).is_some()
 }
 
 /// Notes that a claim's instance is looked for from now on.

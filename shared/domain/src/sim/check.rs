@@ -1,11 +1,13 @@
 //! What must hold after every second, and at the end.
 
+pub(super) mod answers;
 pub(super) mod budgets;
 mod drift;
+pub(super) mod flapping;
 pub(super) mod promises;
 pub(super) mod warnings;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,13 +20,14 @@ use super::cloud::Instance;
 use super::world::{is_ready, is_tainted};
 use super::{Violation, World};
 use crate::api::{NodeClaim, labels};
-use crate::catalogue::{Offering, Price, RankedOffering, Unavailable};
-use crate::cluster::{Budget, Node, Pod, PodKey, Readiness, Share, Window, blocking};
-use crate::disruption::{Begun, Candidate, Cause, Command, begun};
+use crate::catalogue::{Catalogue, Offering, Price, RankedOffering, Unavailable};
+use crate::cluster::{Budget, Node, PodKey, Pool, Readiness, Share, Window, blocking};
+use crate::disruption::{Budgets, Candidate, Cause, Command};
 use crate::fleet::REFUSED_WAIT;
 use crate::lifecycle::launch::batch;
 use crate::lifecycle::{LAUNCH_TIMEOUT, REGISTRATION_TIMEOUT, Timeout, provider_id};
 use crate::scheduling::InFlightNode;
+use flapping::Flapping;
 use warnings::Warned;
 
 /// More than this of one run tells nothing new.
@@ -39,10 +42,6 @@ const ILL_FOR_LONG: SignedDuration = SignedDuration::from_secs(30 * 60 - 1);
 
 /// A claim that nothing holds goes within this time of being asked to: a drain of an empty node takes 5 s, and EC2 as long as that.
 const LEAVES_WITHIN: SignedDuration = SignedDuration::from_secs(30);
-/// kube-scheduler may place displaced pods otherwise than was planned, so that a move is made up for by a launch: so often at most.
-const MOST_RETURNS: u32 = 4;
-/// Within this time a pod that waits is answered, and answered again (60 s, and the 10 s of a batch).
-const ANSWER_LIMIT: SignedDuration = SignedDuration::from_secs(70);
 
 /// Watches a run.
 #[derive(Default)]
@@ -50,12 +49,11 @@ pub(super) struct Watch {
     pub(super) violations: Vec<Violation>,
     /// Instances without a claim: since when, and how often the controller had been killed by then.
     orphans: BTreeMap<String, (Timestamp, u32)>,
-    /// What was there at rest, since something last changed from outside.
-    states: Vec<State>,
-    /// How often one of them came back.
-    returns: u32,
+    flapping: Flapping,
     /// Pods that wait, and since when.
     waiting: BTreeMap<PodKey, Timestamp>,
+    /// Watches are late in this run.
+    late: bool,
     /// How many calls each process sent, second by second.
     sent: BTreeMap<(String, Action), Vec<(Duration, u32)>>,
     start: Option<Timestamp>,
@@ -70,20 +68,13 @@ pub(super) struct Watch {
     surplus: BTreeMap<Arc<str>, Timestamp>,
 }
 
-/// A cluster at rest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct State {
-    pods: usize,
-    types: Vec<Arc<str>>,
-}
-
-/// S-8: what replaces nodes that could be cheaper is cheaper by the prices of the world, whichever of its offerings is launched.
-pub(super) fn is_cheaper(world: &mut World, command: &Command) {
+/// S-8: what replaces nodes that could be cheaper is cheaper by the prices that are known when it begins, whichever of its offerings is launched.
+pub(super) fn is_cheaper(world: &mut World, known: &Catalogue, command: &Command) {
     if command.cause != Cause::Underutilized {
         return;
     }
     let price = |offering: &RankedOffering| {
-        let t = world.catalogue.get(&offering.instance_type)?;
+        let t = known.get(&offering.instance_type)?;
         let same = |one: &&Offering| one.zone == offering.zone && one.capacity_type == offering.capacity_type;
         t.offerings.iter().find(same).map(|one| one.price)
     };
@@ -102,12 +93,12 @@ pub(super) fn is_cheaper(world: &mut World, command: &Command) {
 }
 
 /// S-3: counts by itself what a command takes of each pool's budgets, of those whose windows are open. Where the controller's clock is wrong it
-/// may open them at other times.
-pub(super) fn budgets_allow(world: &mut World, command: &Command) {
+/// may open them at other times. A pool is what its watch shows when the command begins: what a user changes after that is for the next ones.
+pub(super) fn budgets_allow(world: &mut World, pools: &[Arc<Pool>], command: &Command) {
     let Some(reason) = command.cause.budget() else { return };
     let hosts = world.snapshot().hosts();
     let mut broken = Vec::new();
-    for pool in &world.pools {
+    for pool in pools {
         let taken = command.candidates.iter().filter(|candidate| candidate.pool == pool.name).count();
         // what happens to a node or claim by itself may be seen too late
         let late = world.faults.watch_lag_seconds > 0 || world.faults.cut_permille > 0;
@@ -137,33 +128,17 @@ pub(super) fn budgets_allow(world: &mut World, command: &Command) {
     broken.into_iter().for_each(|what| world.violate("S-3", what));
 }
 
-/// S-3: looks by itself whether a budget keeps the nodes of a command that is to let them go.
-pub(super) fn budgets_are_open(world: &mut World, command: &Command) {
+/// S-3: looks by itself whether a budget keeps the nodes of a command that is to let them go, of those that its pools are seen to have.
+pub(super) fn budgets_are_open(world: &mut World, pools: &Budgets, command: &Command) {
     let Some(reason) = command.cause.budget().filter(|_| world.skew == 0) else { return };
-    let closed = |budget: &&Budget| {
+    let closed = |budget: &Budget| {
         let applies = budget.reasons.as_ref().is_none_or(|all| all.contains(&reason));
         let open = budget.window.as_ref().is_none_or(|window| window.is_open(world.now) == Ok(true));
         applies && open && matches!(budget.nodes, Share::Count(0) | Share::Percent(0) | Share::Unreadable)
     };
-    let pools = command.candidates.iter().filter_map(|candidate| world.pool(&candidate.pool));
-    let broken = pools.into_iter().find(|pool| pool.budgets.iter().any(|budget| closed(&budget)));
-    if let Some(pool) = broken.map(|pool| pool.name.clone()) {
+    let broken = pools.iter().find(|(_, budgets)| budgets.iter().any(closed)).map(|(pool, _)| pool);
+    if let Some(pool) = broken {
         world.violate("S-3", format!("nodes of pool {pool} go while a budget is closed"));
-    }
-}
-
-/// S-9: a node whose replacements an earlier process had made is not replaced once more by one that could see them when it began.
-pub(super) fn is_replaced_once(world: &mut World, command: &Command, found: Option<&BTreeSet<Arc<str>>>) {
-    let Some(found) = found.filter(|found| !found.is_empty() && !command.replacements.is_empty()) else { return };
-    let stands = |begun: &Begun| {
-        begun.replacements.iter().all(|claim| found.contains(claim) && !world.given_up.contains(&**claim))
-    };
-    let begun: Vec<Begun> = begun(&world.snapshot()).into_iter().filter(stands).collect();
-    for Begun { command: other, replacements, .. } in begun {
-        let both = other.candidates.iter().find(|one| command.candidates.iter().any(|new| new.claim == one.claim));
-        if let Some(Candidate { claim, .. }) = both {
-            world.violate("S-9", format!("{claim} is replaced once more, beside {replacements:?}"));
-        }
     }
 }
 
@@ -344,59 +319,6 @@ impl Watch {
         let gone: Vec<String> = gone.filter_map(|claim| claim.metadata.name.clone()).collect();
         gone.into_iter()
             .for_each(|claim| self.fail(world, "S-6", format!("the node of {claim} went before its instance")));
-    }
-
-    /// S-9: while nothing changes from outside, what was there before, at rest, does not come back again and again.
-    fn settled(&mut self, world: &World) {
-        // nodes that come of age are changed from outside: time does it
-        if world.faults != Default::default() || world.claims.values().any(|claim| promises::is_due(world, claim)) {
-            self.states.clear();
-            self.returns = 0;
-            return;
-        }
-        let replacing = world.claims.values().any(|claim| {
-            !crate::lifecycle::is_true(claim, crate::api::conditions::INITIALIZED)
-                || claim.metadata.deletion_timestamp.is_some()
-        });
-        let leaving = world.nodes.values().any(is_tainted);
-        let claimed = |id: &str| world.claims.values().any(|claim| provider_id(claim) == Some(id));
-        let ending = world.instances.values().any(|one| one.ends.is_some() || !claimed(&one.id));
-        let waiting = ending || world.pods.is_empty() || world.pods.values().any(|pod| !pod.ready);
-        if replacing || leaving || waiting || world.violations.len() + self.violations.len() >= MOST_VIOLATIONS {
-            return;
-        }
-        let mut types: Vec<Arc<str>> = world.instances.values().map(|one| one.offering.instance_type.clone()).collect();
-        types.sort();
-        let state = State { pods: world.pods.len(), types };
-        if self.states.last() == Some(&state) {
-            return;
-        }
-        if self.states.contains(&state) {
-            self.returns += 1;
-            if self.returns == MOST_RETURNS + 1 {
-                self.fail(world, "S-9", format!("{:?} and others were there before", state.types));
-            }
-        }
-        self.states.push(state);
-    }
-
-    /// S-10: whatever becomes of a pod that waits, a solution says so within a minute, and again each minute.
-    fn pods_are_answered(&mut self, world: &World) {
-        let waits = |pod: &&Pod| pod.is_provisionable();
-        let keys: BTreeSet<&PodKey> = world.pods.values().filter(waits).map(|pod| &pod.key).collect();
-        self.waiting.retain(|key, _| keys.contains(key));
-        let mut forgotten = Vec::new();
-        for key in keys {
-            let since = *self.waiting.entry(key.clone()).or_insert(world.now);
-            let last = world.told.get(key).map_or(since, |told| since.max(*told)).max(world.back).max(led_since(world));
-            if world.now.duration_since(last) > ANSWER_LIMIT {
-                forgotten.push(key.clone());
-            }
-        }
-        for key in forgotten {
-            self.waiting.insert(key.clone(), world.now);
-            self.fail(world, "S-10", format!("nothing is said of {key} for {ANSWER_LIMIT:#}"));
-        }
     }
 
     /// S-12: as long as no node ever joined, launches after the first ones grow with the logarithm of time.

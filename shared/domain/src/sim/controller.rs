@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::Decisions;
 use super::account::Action;
 use super::batch::Known;
+use super::prices::Prices;
 use super::turns::Turns;
 use super::watch::View;
 use super::world::{World, is_ready};
@@ -21,11 +22,13 @@ use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 use crate::batch::{Batcher, Window};
 use crate::catalogue::Unavailable;
-use crate::cluster::{Assumed, Node, Pod, Snapshot};
+use crate::cluster::{Assumed, Node, Pod, PodKey, Reply, Snapshot};
 use crate::disruption::{self, Act, Begun, Candidate, Cause, Command, Decided, Execution, Memory, Progress};
 use crate::eviction::Answers;
 use crate::interruption::Recall;
-use crate::lifecycle::{self, Allowance, Collector, Outcome, Registrations, Step, Witnesses, is_true, provider_id};
+use crate::lifecycle::{
+    self, Allowance, Collector, Outcome, Registrations, Step, Suspicion, Witnesses, is_true, provider_id,
+};
 use crate::scheduling::{InFlightNode, LastPlan};
 
 const REST: SignedDuration = SignedDuration::from_secs(15);
@@ -40,6 +43,7 @@ pub(super) struct Controller<'d> {
     /// What EC2 said that it has nothing of.
     pub(super) unavailable: Unavailable,
     pub(super) view: View,
+    prices: Prices,
     pub(super) assumed: Assumed,
     pub(super) batcher: Batcher,
     pub(super) plan: LastPlan,
@@ -67,6 +71,7 @@ impl<'d> Controller<'d> {
             turns: Turns::default(),
             unavailable: Unavailable::default(),
             view: View::begin(world, decisions),
+            prices: Prices::ask(world),
             assumed: Assumed::default(),
             plan: LastPlan::default(),
             batcher: Batcher::new(Duration::from_secs(1), Duration::from_secs(10)),
@@ -87,9 +92,10 @@ impl<'d> Controller<'d> {
 }
 
 impl Controller<'_> {
-    /// Lets the watches go on.
+    /// Lets the watches go on, and asks for what is not watched.
     pub(super) fn watch(&mut self, world: &mut World) {
         self.view.advance(world, self.decisions);
+        self.prices.keep_up(world);
     }
 
     /// Begins to act after another: its last writes may not be seen yet.
@@ -197,7 +203,7 @@ impl Controller<'_> {
     }
 
     fn snapshot(&mut self, world: &World) -> Snapshot {
-        let open = self.unavailable.apply(&world.catalogue, world.uptime());
+        let open = self.unavailable.apply(self.prices.known(), world.uptime());
         let mut snapshot = self.view.snapshot(world, open);
         self.decisions.assume(&mut self.assumed, &mut snapshot);
         for pool in &mut snapshot.pools {
@@ -227,21 +233,24 @@ impl Controller<'_> {
         {
             world.violate("S-16", "another order of the same lists gives another solution".to_owned());
         }
+        super::check::answers::are_complete(world, &snapshot, &solution);
         let mut plan = LastPlan::begin(&snapshot, &solution);
-        let said = solution.placements.iter().map(|placement| &placement.pod);
-        let said = said.chain(solution.nodes.iter().flat_map(|node| &node.pods));
-        let said = said.chain(solution.unschedulable.iter().map(|refused| &refused.pod));
-        world.told.extend(said.map(|pod| (pod.clone(), world.now)));
+        // what comes of a trial is known within seconds, and then something is told of those that waited for it
+        let mut held: Vec<PodKey> = Vec::new();
         for node in &solution.nodes {
             let trial = self.allowance(world, &node.pool) != Allowance::All;
-            if !trial || tried.insert(node.pool.clone()) {
-                match self.create(world, node) {
-                    Ok(claim) => plan.made(claim.into(), node),
-                    other => survived(other.map(drop))?,
-                }
+            if trial && !tried.insert(node.pool.clone()) {
+                held.extend_from_slice(&node.pods);
+                continue;
+            }
+            match self.create(world, node) {
+                Ok(claim) => plan.made(claim.into(), node),
+                other => survived(other.map(drop))?,
             }
         }
         plan.end(&solution);
+        let told = self.decisions.told(&plan, &solution).into_iter().chain(held);
+        world.answers.tell(told, world.now);
         self.plan = plan;
         Ok(())
     }
@@ -362,17 +371,18 @@ impl Controller<'_> {
             return Ok(());
         }
         command.origin = disruption::origin(&command, snapshot);
-        super::check::budgets_allow(world, &command);
+        super::check::budgets_allow(world, &snapshot.pools, &command);
         super::check::promises::is_renewed_one_for_one(world, &command);
-        super::check::is_cheaper(world, &command);
+        super::check::is_cheaper(world, self.prices.known(), &command);
         super::check::repairs_are_due(world, &command);
-        super::check::is_replaced_once(world, &command, self.found.as_ref());
-        super::check::budgets::begins(world, &command);
+        super::check::flapping::is_replaced_once(world, &command, self.found.as_ref());
+        super::check::budgets::begins(world, &snapshot.pools, &command);
         world.commands += 1;
         world.repairs += u32::from(command.cause == Cause::Unhealthy);
         let mut replacements = Vec::new();
         match self.make_way(world, &command, &mut replacements) {
             Ok(()) => {
+                super::check::flapping::takes_the_place(world, &command, &replacements);
                 let execution = Execution::new(command.cause, world.clock());
                 let parts = command.apart().into_iter();
                 self.running.extend(parts.map(|part| (part, replacements.clone(), execution)));
@@ -413,34 +423,37 @@ impl Controller<'_> {
     /// Creates the claim of a planned node. One of which nobody knows whether it is there is reckoned with until somebody has looked.
     fn create(&mut self, world: &mut World, node: &InFlightNode) -> Result<String, Stop> {
         world.edit_template(&node.pool);
-        let mut claim = new_claim(world, node);
-        claim.metadata.annotations = world.pool(&node.pool).map(|pool| self.decisions.annotations(node, pool));
+        let claim = self.new_claim(world, node);
         let name = claim.metadata.name.clone().unwrap_or_default();
         world.templates.insert(name.clone(), node.template().to_owned());
         let made = ask(world).and_then(|()| {
             world.claims.insert(name.clone(), claim.clone());
             wrote(world)
         });
-        if made.is_ok() || self.decisions.reckons_with_the_unanswered() {
-            self.assumed.created(&claim, world.clock());
-        }
+        let reply = if made.is_ok() { Reply::Made } else { Reply::Lost };
+        self.decisions.reckon(&mut self.assumed, &claim, reply, world.clock());
         made.map(|()| name)
+    }
+
+    /// What the API server makes of the claim that it is asked for.
+    fn new_claim(&self, world: &mut World, node: &InFlightNode) -> NodeClaim {
+        world.count += 1;
+        let name = format!("{}-{}", node.pool, world.count);
+        let asked = world.pool(&node.pool).map(|pool| self.decisions.node_claim(node, pool, &name));
+        let mut claim = asked.unwrap_or_else(|| node.node_claim(&name));
+        claim.metadata.uid = Some(format!("uid-{}", world.count));
+        claim.metadata.creation_timestamp = Some(Time(world.now));
+        claim
     }
 
     fn execute(&mut self, world: &mut World, at: usize) -> Result<(), Stop> {
         let (command, replacements, execution) = &self.running[at];
-        let progress = |name: &String| match self.view.claims().get(name) {
-            Some(claim) if claim.metadata.deletion_timestamp.is_some() => Progress::Gone,
-            Some(claim) if self.decisions.is_ready(claim) => Progress::Initialized,
-            Some(_) => Progress::Starting,
-            None if self.assumed.awaits(name) => Progress::Starting,
-            None => Progress::Gone,
-        };
+        let progress = |name: &String| self.decisions.progress(self.view.claims().get(name), self.assumed.awaits(name));
         let progress: Vec<Progress> = replacements.iter().map(progress).collect();
         let on =
             |pod: &&Pod| pod.node.is_some() && command.candidates.iter().any(|candidate| candidate.node == pod.node);
         let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on).cloned().map(Arc::new).collect();
-        let pools = command.candidates.iter().filter_map(|candidate| world.pool(&candidate.pool));
+        let pools = command.candidates.iter().filter_map(|candidate| self.view.pool(world, &candidate.pool));
         let pools = pools.map(|pool| (pool.name.clone(), pool.budgets.clone())).collect();
         let act = self.decisions.carry_out(execution, &progress, &pods, &pools, world.clock());
         if matches!(act, Act::Wait { .. }) {
@@ -455,7 +468,7 @@ impl Controller<'_> {
             self.take_back(world, &command, &replacements, forget_purpose)?;
             return stuck.iter().try_for_each(|name| survived(delete_claim(world, name)));
         }
-        super::check::budgets_are_open(world, &command);
+        super::check::budgets_are_open(world, &pools, &command);
         let mut left = false;
         for candidate in &command.candidates {
             let gone = self.let_go(world, &command, candidate);
@@ -543,16 +556,28 @@ impl Controller<'_> {
             ask(world)?;
             let id = provider_id(&claim).unwrap_or_default();
             let alive = world.instances.get(id).is_some_and(|one| one.ends.is_none());
-            // the watch may be late: the node is asked for
-            if self.decisions.asks_for_the_node() && ready(&world.nodes, id) {
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            if self.is_refuted(world, name) {
                 continue;
             }
             if alive && ready(&world.nodes, id) {
                 world.violate("S-6", format!("the claim of {id} was collected while its node ran"));
             }
-            delete_claim(world, claim.metadata.name.as_deref().unwrap_or_default())?;
+            delete_claim(world, name)?;
         }
         Ok(())
+    }
+
+    /// Says whether the API server knows of a claim that was found left over that its node runs.
+    fn is_refuted(&self, world: &World, claim: &str) -> bool {
+        let mut node = None;
+        loop {
+            match self.decisions.confirm(world.claims.get(claim), node) {
+                Suspicion::AskFor(name) => node = Some(world.nodes.get(name)),
+                Suspicion::Refuted => return true,
+                Suspicion::Confirmed => return false,
+            }
+        }
     }
 }
 
@@ -579,15 +604,4 @@ fn reordered(world: &mut World, snapshot: &Snapshot) -> Option<Snapshot> {
     other.pools.iter_mut().for_each(|pool| random.shuffle(&mut Arc::make_mut(pool).budgets));
     other.nodes.iter_mut().for_each(|node| random.shuffle(&mut Arc::make_mut(node).taints));
     Some(other)
-}
-
-fn new_claim(world: &mut World, node: &InFlightNode) -> NodeClaim {
-    world.count += 1;
-    let name = format!("{}-{}", node.pool, world.count);
-    let mut claim = NodeClaim::new(&name, node.claim_spec());
-    claim.metadata.uid = Some(format!("uid-{}", world.count));
-    claim.metadata.creation_timestamp = Some(Time(world.now));
-    claim.metadata.finalizers = Some(vec![labels::TERMINATION_FINALIZER.to_owned()]);
-    claim.metadata.labels = Some(node.claim_labels());
-    claim
 }

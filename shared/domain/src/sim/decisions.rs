@@ -6,18 +6,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
+use serde_json::Value;
 
 use crate::api::{NodeClaim, hash, labels};
 use crate::catalogue::Catalogue;
-use crate::cluster::{Assumed, Node, Pod, Pool, Snapshot};
+use crate::cluster::{Assumed, Node, Pod, PodKey, Pool, Reply, Snapshot};
 use crate::disruption::{self, Act, Begun, Budgets, Command, DisruptionPlan, Execution, Memory, Progress};
-use crate::eviction::{self, Drain};
+use crate::eviction::{self, Drain, Target};
 use crate::fleet::{self, Lesson};
-use crate::interruption::{self, Message, Notice, Recall, Vacating};
+use crate::interruption::{self, Message, Notice, Recall, Unrecorded, Vacating};
 use crate::lease::Elector;
-use crate::lifecycle::{self, Allowance, Collection, Collector, Drift, Next, Registrations, Seats, Witnesses, launch};
+use crate::lifecycle::launch::{self, Doubt};
+use crate::lifecycle::{
+    self, Allowance, Collection, Collector, Drift, Next, Registrations, Seats, Suspicion, Witnesses,
+};
 use crate::pace::Bucket;
-use crate::scheduling::{self, InFlightNode, ReplicaPlan, Solution};
+use crate::scheduling::{self, InFlightNode, LastPlan, ReplicaPlan, Solution};
 
 /// Makes the decisions of a simulated controller. Every method is production's own unless it is replaced.
 pub trait Decisions {
@@ -142,27 +147,19 @@ pub trait Decisions {
         recall.next(node, now)
     }
 
-    /// Says whether pods can go to the node of a replacement: [`lifecycle::is_ready`].
-    fn is_ready(&self, replacement: &NodeClaim) -> bool {
-        lifecycle::is_ready(replacement)
+    /// Answers how far a replacement is: [`Progress::of`].
+    fn progress(&self, replacement: Option<&NodeClaim>, awaited: bool) -> Progress {
+        Progress::of(replacement, awaited)
     }
 
-    /// Says whether a message is deleted only when its effect is recorded. The controller's queue is not in this crate: this repeats its
-    /// rule.
-    fn records_before_deleting(&self) -> bool {
-        true
+    /// Says whether a message may be deleted: [`Unrecorded::is_nothing`].
+    fn deletes(&self, unrecorded: Unrecorded) -> bool {
+        unrecorded.is_nothing()
     }
 
-    /// Says whether a replacement that is not seen yet, or came to nothing, is waited for. The controller's interruption is not in this crate:
-    /// this repeats its rule.
-    fn awaits_what_is_not_there(&self) -> bool {
-        true
-    }
-
-    /// Says whether a claim whose creation was not answered is reckoned with until somebody has looked whether it is there. The controller's
-    /// provisioning is not in this crate: this repeats its rule.
-    fn reckons_with_the_unanswered(&self) -> bool {
-        true
+    /// Reckons with a claim that was asked for: [`Assumed::asked`].
+    fn reckon(&self, assumed: &mut Assumed, claim: &NodeClaim, reply: Reply, now: Timestamp) {
+        assumed.asked(claim, reply, now);
     }
 
     /// Says whether a listing takes the place of what a watch kept: [`Watched::done`](crate::cluster::Watched::done).
@@ -170,39 +167,40 @@ pub trait Decisions {
         true
     }
 
-    /// Says whether pods are listed at the API server before an instance is ended. The controller's drain is not in this crate: this repeats
-    /// its rule.
-    fn lists_before_the_end(&self) -> bool {
-        true
+    /// Says whether the API server is asked for pods before an instance is ended: [`eviction::asks_for_pods`]. Simulated claims do not say that their
+    /// instance ends: it is asked each time.
+    fn asks_for_pods(&self, deadline: Option<Timestamp>, now: Timestamp) -> bool {
+        eviction::asks_for_pods(false, deadline, now)
     }
 
-    /// Says whether the node of a claim is asked for at the API server before the claim is collected. The controller's collection is not in
-    /// this crate: this repeats its rule.
-    fn asks_for_the_node(&self) -> bool {
-        true
+    /// Answers what comes next of a claim that was found left over: [`lifecycle::confirm`].
+    fn confirm<'c>(&self, claim: Option<&'c NodeClaim>, node: Option<Option<&core::Node>>) -> Suspicion<'c> {
+        lifecycle::confirm(claim, node)
     }
 
-    /// Says whether a claim that goes waits for what may have been launched for it and is not listed yet. The controller's end of claims is not in
-    /// this crate: this repeats its rule.
-    fn awaits_the_listing(&self) -> bool {
-        true
+    /// Answers what a claim that goes waits for: [`launch::doubt`].
+    fn doubt(&self, claim: &NodeClaim, settled: bool, listed: Duration, now: Timestamp) -> Doubt {
+        launch::doubt(claim, settled, listed, now)
     }
 
-    /// Answers the annotations of a new claim, among them by which template its node was planned; the pool may have another by now. The
-    /// controller's provisioning is not in this crate: this repeats its rule.
-    fn annotations(&self, node: &InFlightNode, _pool: &Pool) -> BTreeMap<String, String> {
-        node.annotations.clone()
+    /// Makes the claim of a planned node: [`InFlightNode::node_claim`].
+    fn node_claim(&self, node: &InFlightNode, _pool: &Pool, name: &str) -> NodeClaim {
+        node.node_claim(name)
     }
 
-    /// Answers the UID that an eviction is bound to. The controller's drain is not in this crate: this repeats its rule.
-    fn precondition<'u>(&self, uid: &'u str) -> Option<&'u str> {
-        Some(uid)
+    /// Answers what the Eviction API is asked: [`eviction::request`].
+    fn eviction(&self, target: &Target) -> Value {
+        eviction::request(&target.pod, &target.uid)
     }
 
-    /// Answers the client token of a launch, from the claim's UID and the attempt that is written on it. The controller's launch is not in
-    /// this crate: this repeats its rule.
-    fn token(&self, uid: &str, attempt: &str, _now: Timestamp) -> String {
-        format!("{uid}-{attempt}")
+    /// Answers the client token of a launch: [`launch::token`].
+    fn token(&self, uid: &str, attempt: u32, _now: Timestamp) -> String {
+        launch::token(uid, attempt)
+    }
+
+    /// Answers the pods of which something is told when a plan has ended: [`LastPlan::told`].
+    fn told(&self, plan: &LastPlan, solution: &Solution) -> Vec<PodKey> {
+        plan.told(solution).into_iter().map(|(pod, _)| pod.clone()).collect()
     }
 }
 

@@ -38,8 +38,8 @@ impl World {
 impl Controller<'_> {
     /// Says on a claim whether its node is what its pool asks for.
     pub(super) fn tell_drift(&self, world: &mut World, claim: &NodeClaim, pool: &str) -> Result<(), Stop> {
-        let Some(pool) = world.pool(pool) else { return Ok(()) };
-        let drift = self.decisions.drift(claim, pool, &world.catalogue, world.clock());
+        let Some(pool) = self.view.pool(world, pool) else { return Ok(()) };
+        let drift = self.decisions.drift(claim, &pool, &world.catalogue, world.clock());
         if drift.is_some() == is_true(claim, conditions::DRIFTED) {
             return Ok(());
         }

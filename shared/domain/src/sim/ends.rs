@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::account::{Action, Throttled};
-use super::batch::{Seat, may_turn_up, seek};
+use super::batch::{Seat, listed, seek};
 use super::check;
 use super::cloud::Instance;
 use super::controller::Controller;
@@ -17,7 +17,7 @@ use super::writes::{Stop, ask, call, taint, wrote};
 use crate::api::{NodeClaim, conditions};
 use crate::cluster::Pod;
 use crate::eviction::{self, Answer, Drain};
-use crate::lifecycle::launch::{batch, is_in_doubt, sought_since, was_tried};
+use crate::lifecycle::launch::{Doubt, batch, was_tried};
 use crate::lifecycle::{self, provider_id};
 use crate::pace::THROTTLED_WAIT;
 
@@ -76,15 +76,12 @@ impl Controller<'_> {
     /// Says whether a claim waits for what may have been launched for it and is not listed yet, as `controller/src/reconcile/doubt.rs` does it.
     fn awaits_the_listing(&mut self, world: &mut World, claim: &NodeClaim) -> Result<bool, Stop> {
         let settled = claim.metadata.uid.as_ref().is_some_and(|uid| self.settled.contains(uid));
-        if settled || !is_in_doubt(claim) || !self.decisions.awaits_the_listing() {
-            return Ok(false);
-        }
-        match sought_since(claim) {
-            Some(since) => Ok(may_turn_up(world, since)),
-            None if world.is_current(claim) => {
+        match self.decisions.doubt(claim, settled, listed(), world.clock()) {
+            Doubt::Settled => Ok(false),
+            Doubt::New if world.is_current(claim) => {
                 seek(world, claim.metadata.name.as_deref().unwrap_or_default()).map(|()| true)
             }
-            None => Ok(true),
+            Doubt::New | Doubt::Listing(_) => Ok(true),
         }
     }
 
@@ -151,7 +148,7 @@ impl Controller<'_> {
             until = deadline;
             let answers = self.answers.entry(id.clone()).or_default();
             let step = self.decisions.drain(&Drain { pods: &pods, since, deadline, answers }, world.clock());
-            if step == eviction::Step::Drained && self.decisions.lists_before_the_end() {
+            if step == eviction::Step::Drained && self.decisions.asks_for_pods(deadline, world.clock()) {
                 ask(world)?;
                 let pods: Vec<Arc<Pod>> = world.pods.values().filter(on_it).cloned().map(Arc::new).collect();
                 let drain = Drain { pods: &pods, since, deadline, answers };
@@ -162,7 +159,7 @@ impl Controller<'_> {
             if let eviction::Step::Wait(wait) = step {
                 for target in &wait.evict {
                     ask(world)?;
-                    let answer = world.evict(&target.pod, self.decisions.precondition(&target.uid));
+                    let answer = world.evict(&self.decisions.eviction(target));
                     let done = answer == Answer::Done;
                     answers.note(&target.uid, answer, world.clock());
                     if done { wrote(world)? } else { call(world)? }

@@ -11,8 +11,9 @@ use super::world::{World, is_tainted};
 use super::writes::{Stop, ask, call, delete_claim, taint, wrote};
 use crate::api::{NodeClaim, conditions, labels};
 use crate::catalogue::CapacityType;
+use crate::disruption::Progress;
 use crate::fleet::UnavailableOffering;
-use crate::interruption::{Action, Cause, Message, Next, Notice, Recall, Vacating};
+use crate::interruption::{Action, Cause, Message, Next, Notice, Recall, Unrecorded, Vacating};
 use crate::lifecycle::{is_true, provider_id};
 
 impl Controller<'_> {
@@ -20,10 +21,6 @@ impl Controller<'_> {
     pub(super) fn interruptions(&mut self, world: &mut World) -> Result<(), Stop> {
         let mut receipts = Vec::new();
         for received in world.receive() {
-            if !self.decisions.records_before_deleting() {
-                world.delete_message(received.receipt);
-                call(world)?;
-            }
             world.take_in_hand(received.receipt);
             let handled = self.handle(world, &received);
             world.queue.in_hand = None;
@@ -41,14 +38,20 @@ impl Controller<'_> {
     /// Says whether a message is done with.
     fn handle(&mut self, world: &mut World, received: &Received) -> Result<bool, Stop> {
         let message = self.decisions.message(&received.body);
-        let mut done = true;
+        let mut unrecorded = Unrecorded::of(&message);
         for notice in message.notices() {
+            if self.decisions.deletes(unrecorded) {
+                world.delete_message(received.receipt);
+                call(world)?;
+            }
             match self.claim_of(&notice.instance_id) {
                 Some(claim) => self.heed(world, &message, notice, &claim)?,
-                None => done &= !self.decisions.keeps(&message, notice, self.launches(), world.clock()),
+                None if self.decisions.keeps(&message, notice, self.launches(), world.clock()) => continue,
+                None => {}
             }
+            unrecorded.recorded();
         }
-        Ok(done)
+        Ok(self.decisions.deletes(unrecorded))
     }
 
     fn claim_of(&self, instance: &str) -> Option<NodeClaim> {
@@ -167,9 +170,7 @@ impl Controller<'_> {
     /// The claims that the last plan has for the pods of a node, if it was made without the node and they are ready.
     fn home(&self, node: &str) -> Option<Vec<Arc<str>>> {
         let pods = self.view.pods().values().filter(|pod| pod.node.as_deref() == Some(node)).map(|pod| &pod.key);
-        self.plan.home(node, pods, |claim| match self.view.claims().get(claim) {
-            Some(claim) => self.decisions.is_ready(claim),
-            None => !self.decisions.awaits_what_is_not_there(),
-        })
+        let progress = |claim: &str| self.decisions.progress(self.view.claims().get(claim), false);
+        self.plan.home(node, pods, |claim| progress(claim) == Progress::Initialized)
     }
 }

@@ -64,7 +64,7 @@ impl Controller<'_> {
         if !is_in_doubt(claim) {
             begin(world, &name, attempt(claim))?;
         }
-        let token = self.decisions.token(&uid, &attempt(claim).to_string(), world.clock());
+        let token = self.decisions.token(&uid, attempt(claim), world.clock());
         let answer = world.launch(&name, &uid, &token, offering.clone());
         effect(world)?;
         match answer {

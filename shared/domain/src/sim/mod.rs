@@ -17,6 +17,8 @@ mod queue;
 mod random;
 mod refusal;
 mod replica;
+mod rules;
+mod scheduler;
 mod turns;
 mod warnings;
 mod watch;
@@ -78,6 +80,8 @@ pub struct Faults {
     pub drifts_permille: u32,
     /// A user changes a pool's template when a node was planned by it and its claim is about to be made, each time.
     pub edits_permille: u32,
+    /// A user changes how many nodes of a pool may go at a time, in a second.
+    pub budgets_permille: u32,
     /// A user deletes a claim, in a second.
     pub deletes_permille: u32,
     /// Somebody takes a claim's finalizers away, so that it goes at once, in a second.
@@ -90,6 +94,11 @@ pub struct Faults {
     pub fickle_permille: u32,
     /// Each watch shows what happened up to so many seconds ago, each kind by itself and each second anew.
     pub watch_lag_seconds: u32,
+    /// The same for budgets of pods and for pools, which are cut off as the others are then; without this they are seen at once. Not with both edits
+    /// and pauses: one of two replicas may then see a pool as it was before a claim was made from it.
+    pub rules_lag_seconds: u32,
+    /// A controller asks for prices again only after so many seconds: nobody tells it of a change.
+    pub prices_age_seconds: u32,
     /// A watch is cut off for up to 40 s, and then lists anew, in a second, each kind by itself.
     pub cut_permille: u32,
     /// One of two replicas is paused for 30 s to 60 s, in a second; without this there is one, which needs no lease.
@@ -190,6 +199,8 @@ pub struct Report {
     pub stays: u32,
     /// Times that a pool's template was changed.
     pub edits: u32,
+    /// Times that a pool's budgets were changed.
+    pub rebudgeted: u32,
     /// Messages that were deleted from the queue.
     pub messages: u32,
     /// Nodes at the end.
@@ -281,7 +292,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     (report.conflicts, report.takeovers, report.unanswered) = (world.conflicts, world.takeovers, world.unanswered);
     (report.warnings, report.recalls, report.messages) = (world.warnings, world.recalls, world.queue.deleted);
     (report.repriced, report.stays) = (world.repriced, world.stays);
-    (report.batches, report.edits) = (world.batches, world.edits);
+    (report.batches, report.edits, report.rebudgeted) = (world.batches, world.edits, world.rebudgeted);
     (report.throttled, report.refused) = (world.account.throttled, world.refused.count);
     report
 }

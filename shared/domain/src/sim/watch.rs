@@ -6,10 +6,11 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 
+use super::random::Random;
 use super::{Decisions, World};
 use crate::api::NodeClaim;
 use crate::catalogue::Catalogue;
-use crate::cluster::{Claim, Node, Pod, PodKey, Snapshot, Watched, foresee};
+use crate::cluster::{Claim, Node, Pod, PodBudget, PodKey, Pool, Snapshot, Watched, foresee};
 
 /// How long a watch that is cut shows nothing, at most.
 const CUT: usize = 40;
@@ -125,6 +126,10 @@ pub(super) struct View {
     claims: Stream<String, NodeClaim>,
     nodes: Stream<String, core::Node>,
     pods: Stream<PodKey, Pod>,
+    budgets: Stream<PodKey, Arc<PodBudget>>,
+    pools: Stream<Arc<str>, Arc<Pool>>,
+    /// Budgets of pods and pools are seen by their watches; else as they are.
+    rules_are_late: bool,
 }
 
 impl View {
@@ -135,17 +140,16 @@ impl View {
             claims: Stream::begin(&past.claims, now, decisions),
             nodes: Stream::begin(&past.nodes, now, decisions),
             pods: Stream::begin(&past.pods, now, decisions),
+            budgets: Stream::begin(&past.budgets, now, decisions),
+            pools: Stream::begin(&past.pools, now, decisions),
+            rules_are_late: world.faults.rules_lag_seconds > 0,
         }
     }
 
     /// Lets the watches go on; each may be late, or be cut off for a while.
     pub(super) fn advance(&mut self, world: &mut World, decisions: &dyn Decisions) {
-        let (most, cuts) = (world.faults.watch_lag_seconds, world.faults.cut_permille);
-        let random = &mut world.random;
-        let mut lag = || if most == 0 { 0 } else { random.below(most as usize + 1) as i64 };
-        let lags = [lag(), lag(), lag()];
-        let mut cut = || random.happens(cuts).then(|| 1 + random.below(CUT) as i64).map(SignedDuration::from_secs);
-        let cuts = [cut(), cut(), cut()].map(|cut| cut.map(|cut| world.now + cut));
+        let lags = lags::<3>(&mut world.random, world.faults.watch_lag_seconds);
+        let cuts = cuts::<3>(world);
         // who waits for the API server finds it within seconds
         let back = world.returns();
         self.claims.cut = back.or(self.claims.cut).or(cuts[0]);
@@ -155,10 +159,32 @@ impl View {
         self.claims.advance(&past.claims, now, lags[0], decisions);
         self.nodes.advance(&past.nodes, now, lags[1], decisions);
         self.pods.advance(&past.pods, now, lags[2], decisions);
-        let faithful = self.claims.is_true() && self.nodes.is_true() && self.pods.is_true();
+        self.advance_rules(world, decisions);
+        let faithful = self.claims.is_true()
+            && self.nodes.is_true()
+            && self.pods.is_true()
+            && self.budgets.is_true()
+            && self.pools.is_true();
         if !faithful {
             world.violate("S-15", "what a watch kept is not what a listing of that moment says".to_owned());
         }
+    }
+
+    /// The same for the watches of budgets of pods and of pools, where they are late at all.
+    fn advance_rules(&mut self, world: &mut World, decisions: &dyn Decisions) {
+        let most = world.faults.rules_lag_seconds;
+        self.rules_are_late = most > 0;
+        if !self.rules_are_late {
+            return;
+        }
+        let lags = lags::<2>(&mut world.random, most);
+        let cuts = cuts::<2>(world);
+        let back = world.returns();
+        self.budgets.cut = back.or(self.budgets.cut).or(cuts[0]);
+        self.pools.cut = back.or(self.pools.cut).or(cuts[1]);
+        let (past, now) = (&world.past, world.now);
+        self.budgets.advance(&past.budgets, now, lags[0], decisions);
+        self.pools.advance(&past.pools, now, lags[1], decisions);
     }
 
     pub(super) const fn claims(&self) -> &BTreeMap<String, NodeClaim> {
@@ -173,15 +199,81 @@ impl View {
         self.pods.seen.known()
     }
 
+    /// The pool of a name, as it is seen.
+    pub(super) fn pool(&self, world: &World, name: &str) -> Option<Arc<Pool>> {
+        if self.rules_are_late { self.pools.seen.known().get(name).cloned() } else { world.pool(name).cloned() }
+    }
+
     /// The snapshot of what is seen, with what can be bought.
     pub(super) fn snapshot(&self, world: &World, catalogue: Arc<Catalogue>) -> Snapshot {
         let mut pods: Vec<Arc<Pod>> = self.pods().values().cloned().map(Arc::new).collect();
         foresee(&mut pods);
-        Snapshot {
+        let mut snapshot = Snapshot {
             pods,
             nodes: self.nodes().values().filter_map(|node| Node::from_kube(node).ok()).map(Arc::new).collect(),
             claims: self.claims().values().filter_map(|claim| Claim::from_kube(claim).ok()).map(Arc::new).collect(),
             ..world.bare_snapshot(catalogue)
+        };
+        if self.rules_are_late {
+            snapshot.budgets = self.budgets.seen.known().values().cloned().collect();
+            snapshot.pools = self.pools.seen.known().values().cloned().collect();
         }
+        snapshot
+    }
+}
+
+/// How many seconds each of some watches is late.
+fn lags<const KINDS: usize>(random: &mut Random, most: u32) -> [i64; KINDS] {
+    std::array::from_fn(|_| if most == 0 { 0 } else { random.below(most as usize + 1) as i64 })
+}
+
+/// Until when each of some watches is cut off from now on, if it is.
+fn cuts<const KINDS: usize>(world: &mut World) -> [Option<Timestamp>; KINDS] {
+    let (now, permille) = (world.now, world.faults.cut_permille);
+    let random = &mut world.random;
+    std::array::from_fn(|_| {
+        let cut = random.happens(permille);
+        cut.then(|| now + SignedDuration::from_secs(1 + random.below(CUT) as i64))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::sim::{Faults, Production};
+
+    /// Says of each second since a user changed the only pool whether the change is seen.
+    fn seen(seed: u64, late: u32) -> Vec<bool> {
+        let pool = json!({"kind": "NodePool", "apiVersion": "karpenter.sh/v1", "metadata": {"name": "default", "uid": "p"},
+            "spec": {"disruption": {"consolidateAfter": "0s", "budgets": [{"nodes": "1"}]},
+                "template": {"spec": {"requirements": [], "expireAfter": "Never",
+                    "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}}}}});
+        let pool = Pool::from_kube(&serde_json::from_value(pool).unwrap()).unwrap();
+        let mut world = World::new(Timestamp::UNIX_EPOCH, Catalogue::default(), vec![pool], Vec::new());
+        world.begin(seed);
+        world.faults = Faults { rules_lag_seconds: late, ..Faults::default() };
+        let mut view = View::begin(&world, &Production);
+        Arc::make_mut(&mut world.pools[0]).hash = "new".into();
+        let mut seen = Vec::new();
+        for _ in 0..=late {
+            world.now += SignedDuration::from_secs(1);
+            world.note();
+            view.advance(&mut world, &Production);
+            let hash = view.pool(&world, "default").map(|pool| pool.hash.clone());
+            let planned = view.snapshot(&world, Arc::default()).pools.first().map(|pool| pool.hash.clone());
+            assert_eq!(hash, planned, "plans go by the same");
+            seen.push(hash.as_deref() == Some("new"));
+        }
+        seen
+    }
+
+    #[test]
+    fn pools_are_seen_late_if_they_are_to_be_and_in_the_end_as_they_are() {
+        assert_eq!(seen(1, 0), [true]);
+        let runs: Vec<Vec<bool>> = (0..8).map(|seed| seen(seed, 10)).collect();
+        assert!(runs.iter().all(|run| run.is_sorted() && run.last() == Some(&true)), "{runs:?}");
+        assert!(runs.iter().any(|run| run.first() == Some(&false)), "{runs:?}");
     }
 }

@@ -8,10 +8,13 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::Value;
 
 use super::account::Account;
 use super::check::MOST_VIOLATIONS;
+use super::check::answers::Answers;
 use super::check::budgets::Disrupting;
+use super::check::flapping::Successors;
 use super::cloud::Instance;
 use super::drift::stamp;
 use super::queue::Queue;
@@ -22,9 +25,8 @@ use super::{Faults, Skew, Violation};
 use crate::api::NodeClaim;
 use crate::api::labels;
 use crate::catalogue::Catalogue;
-use crate::cluster::{Claim, DaemonSet, Node, Phase, Pod, PodBudget, PodKey, Pool, Readiness, Settings, Snapshot};
+use crate::cluster::{Claim, DaemonSet, Node, Phase, Pod, PodBudget, PodKey, Pool, Settings, Snapshot};
 use crate::eviction::Answer;
-use crate::resources::{CPU, Resources};
 
 /// Nodes that may get so old do not in any run.
 const LASTING: SignedDuration = SignedDuration::from_hours(24);
@@ -74,8 +76,9 @@ pub struct World {
     pub(super) skew: i64,
     /// Nodes that ever joined.
     pub(super) joined: u32,
-    /// When a solution last said something of a pod.
-    pub(super) told: BTreeMap<PodKey, Timestamp>,
+    /// What plans say of pods, and claims that took the place of others.
+    pub(super) answers: Answers,
+    pub(super) successors: Successors,
     pub(super) reordered: u32,
     /// What watches go by.
     pub(super) past: Pasts,
@@ -115,6 +118,9 @@ pub struct World {
     /// What goes of karp's own will, and replacements of commands that another one began beside.
     pub(super) disrupting: Disrupting,
     pub(super) overtaken: BTreeSet<String>,
+    /// The pool of each node for which a command began, as it was seen then; times that a pool's budgets were changed.
+    pub(super) promised: BTreeMap<String, Arc<Pool>>,
+    pub(super) rebudgeted: u32,
     /// New pods take the names of those that are gone.
     lasting_names: bool,
     /// The run ends when this invariant breaks.
@@ -130,6 +136,8 @@ pub(super) struct Pasts {
     pub(super) claims: Past<String, NodeClaim>,
     pub(super) nodes: Past<String, core::Node>,
     pub(super) pods: Past<PodKey, Pod>,
+    pub(super) budgets: Past<PodKey, Arc<PodBudget>>,
+    pub(super) pools: Past<Arc<str>, Arc<Pool>>,
 }
 
 impl World {
@@ -235,6 +243,10 @@ impl World {
         self.past.claims.note(self.now, &self.claims);
         self.past.nodes.note(self.now, &self.nodes);
         self.past.pods.note(self.now, &self.pods);
+        let budgets = self.budgets().into_iter().map(|budget| (budget.key.clone(), budget)).collect();
+        self.past.budgets.note(self.now, &budgets);
+        let pools = self.pools.iter().map(|pool| (pool.name.clone(), pool.clone())).collect();
+        self.past.pools.note(self.now, &pools);
     }
 
     /// Whether a claim is still as it was seen; a write to another version is a conflict.
@@ -270,6 +282,7 @@ impl World {
             let drifted = &names[self.random.below(names.len())];
             self.outdate(drifted);
         }
+        self.change_budgets();
         if !names.is_empty() && self.random.happens(self.faults.forgets_permille) {
             let unlucky = &names[self.random.below(names.len())];
             self.claims.remove(unlucky);
@@ -344,57 +357,8 @@ impl World {
         }
     }
 
-    /// kube-scheduler: the emptiest node that fits, or any.
-    fn schedule(&mut self) {
-        let waiting: Vec<PodKey> =
-            self.pods.values().filter(|pod| pod.node.is_none()).map(|pod| pod.key.clone()).collect();
-        if waiting.is_empty() {
-            return;
-        }
-        let nodes: Vec<Node> = self.nodes.values().filter_map(|node| Node::from_kube(node).ok()).collect();
-        let mut used: BTreeMap<Arc<str>, Resources> = BTreeMap::new();
-        for pod in self.pods.values().filter(|pod| pod.holds_resources()) {
-            if let Some(node) = &pod.node {
-                used.entry(node.clone()).or_default().add(&pod.shape.requests);
-            }
-        }
-        for key in waiting {
-            let Some(pod) = self.pods.get(&key) else { continue };
-            let fits = |node: &&Node| {
-                node.ready == Readiness::Ready
-                    && !node.unschedulable
-                    && node.taints.iter().all(|taint| taint.admits(&pod.shape.tolerations))
-                    && pod.shape.alternatives.iter().any(|wanted| wanted.match_labels(&node.labels))
-                    && used
-                        .get(&node.name)
-                        .cloned()
-                        .unwrap_or_default()
-                        .plus(&pod.shape.requests)
-                        .fits(&node.allocatable)
-            };
-            let mut open: Vec<&Node> = nodes.iter().filter(fits).collect();
-            if !self.random.happens(self.faults.fickle_permille) {
-                let share = |node: &&Node| {
-                    let taken = used.get(&node.name).map_or(0, |all| all.get(CPU).nanos());
-                    taken.saturating_mul(1000) / node.allocatable.get(CPU).nanos().max(1)
-                };
-                let least = open.iter().map(share).min();
-                open.retain(|node| Some(share(node)) == least);
-            }
-            let chosen = open.get(self.random.below(open.len())).map(|node| node.name.clone());
-            let request = pod.shape.requests.clone();
-            let Some(pod) = self.pods.get_mut(&key) else { continue };
-            pod.unschedulable = chosen.is_none();
-            if let Some(node) = chosen {
-                used.entry(node.clone()).or_default().add(&request);
-                pod.node = Some(node.clone());
-                self.pod_event(&node);
-            }
-        }
-    }
-
     /// The stamp that pods leave on the claim of their node.
-    fn pod_event(&mut self, node: &str) {
+    pub(super) fn pod_event(&mut self, node: &str) {
         let now = self.now;
         let on_it =
             |claim: &&mut NodeClaim| claim.status.as_ref().is_some_and(|s| s.node_name.as_deref() == Some(node));
@@ -415,9 +379,12 @@ impl World {
     }
 
     /// The Eviction API: one that is bound to a UID takes no other pod of that name.
-    pub(super) fn evict(&mut self, key: &PodKey, uid: Option<&str>) -> Answer {
+    pub(super) fn evict(&mut self, request: &Value) -> Answer {
         let budgets = self.budgets();
         let now = self.now;
+        let said = |path: &str| request.pointer(path).and_then(Value::as_str);
+        let [namespace, name] = ["/metadata/namespace", "/metadata/name"].map(|path| said(path).unwrap_or_default());
+        let (key, uid) = (&PodKey::new(namespace, name), said("/deleteOptions/preconditions/uid"));
         let is_meant = |pod: &&mut Pod| uid.is_none_or(|uid| &*pod.uid == uid);
         let Some(pod) = self.pods.get_mut(key).filter(is_meant) else { return Answer::Done };
         if pod.is_protected(now) {
@@ -457,7 +424,7 @@ impl World {
         }
     }
 
-    /// The same without the kinds that are watched.
+    /// The same without nodes, claims and pods.
     pub(super) fn bare_snapshot(&self, catalogue: Arc<Catalogue>) -> Snapshot {
         let class = self.pools.first().map_or_else(|| "default".into(), |pool| pool.class.name.clone());
         Snapshot {

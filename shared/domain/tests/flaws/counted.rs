@@ -1,8 +1,6 @@
 //! Flaws in what the world counts by itself: what evictions leave, how many nodes go at a time, by which template nodes were planned, and
 //! whether the order of daemons matters.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use karp_domain::api::{NodeClaim, hash, labels};
 use karp_domain::catalogue::Catalogue;
@@ -12,7 +10,7 @@ use karp_domain::eviction::{self, Deletion, Drain, Target};
 use karp_domain::lifecycle::Drift;
 use karp_domain::scheduling::{InFlightNode, Solution, solve};
 use karp_domain::sim::{Decisions, Faults, Production, Scenario, World, run_with};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Case, budget, calm, case, changing, cluster};
 
@@ -28,7 +26,7 @@ fn breaks(decisions: &dyn Decisions, scenario: &Scenario, world: &World, invaria
 }
 
 /// A flaw is told of in these words, and karp is not.
-fn catches(flawed: &dyn Decisions, faults: Faults, world: &World, invariant: &str, what: &str) {
+pub(super) fn catches(flawed: &dyn Decisions, faults: Faults, world: &World, invariant: &str, what: &str) {
     let breaks = |decisions: &dyn Decisions, seed| {
         breaks(decisions, &Scenario { seed, seconds: 2400, faults }, world, invariant, what)
     };
@@ -57,8 +55,10 @@ fn s2_pods_that_are_deleted_past_their_budget() {
 fn s2_pods_that_are_evicted_for_others_of_their_name() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn precondition<'u>(&self, _: &'u str) -> Option<&'u str> {
-            None
+        fn eviction(&self, target: &Target) -> Value {
+            let mut request = eviction::request(&target.pod, &target.uid);
+            request["deleteOptions"] = Value::Null;
+            request
         }
     }
     let faults = Faults { deletes_permille: 40, cut_permille: 100, scales_permille: 100, ..changing() };
@@ -81,10 +81,18 @@ fn s3_commands_that_are_gone_on_with_as_more_than_they_were() {
     Case { pool: vec![budget("1")], ..case("S-3", 60, faults) }.catches_this(&Flaw);
 }
 
-fn candidate(host: &Host) -> Option<Candidate> {
+pub(super) fn candidate(host: &Host) -> Option<Candidate> {
     let (claim, node) = (host.claim.as_ref()?, host.node.as_ref()?);
     let (name, uid, pool) = (claim.name.clone(), claim.uid.clone(), claim.pool.clone()?);
     Some(Candidate { claim: name, uid, node: Some(node.name.clone()), pool, price: None })
+}
+
+/// A claim that says of another template that its node was planned by it.
+fn stamped(node: &InFlightNode, name: &str, template: &str) -> NodeClaim {
+    let mut claim = node.node_claim(name);
+    let annotations = claim.metadata.annotations.get_or_insert_default();
+    annotations.insert(labels::NODE_POOL_HASH.to_owned(), template.to_owned());
+    claim
 }
 
 fn edited() -> Faults {
@@ -96,10 +104,8 @@ fn edited() -> Faults {
 fn s7_nodes_that_never_drift_from_a_template_they_were_not_made_of() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn annotations(&self, node: &InFlightNode, pool: &Pool) -> BTreeMap<String, String> {
-            let mut all = node.annotations.clone();
-            all.insert(labels::NODE_POOL_HASH.to_owned(), pool.hash.to_string());
-            all
+        fn node_claim(&self, node: &InFlightNode, pool: &Pool, name: &str) -> NodeClaim {
+            stamped(node, name, &pool.hash)
         }
     }
     catches(&Flaw, edited(), &cluster(&[]), "S-7", "an earlier template");
@@ -110,10 +116,8 @@ fn s7_nodes_that_never_drift_from_a_template_they_were_not_made_of() {
 fn s9_nodes_that_drift_as_soon_as_they_are_there() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn annotations(&self, node: &InFlightNode, _: &Pool) -> BTreeMap<String, String> {
-            let mut all = node.annotations.clone();
-            all.insert(labels::NODE_POOL_HASH.to_owned(), "of its last reading".to_owned());
-            all
+        fn node_claim(&self, node: &InFlightNode, _: &Pool, name: &str) -> NodeClaim {
+            stamped(node, name, "of its last reading")
         }
     }
     catches(&Flaw, calm(), &cluster(&[]), "S-9", "said to have drifted");

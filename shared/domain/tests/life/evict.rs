@@ -5,7 +5,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use karp_domain::cluster::{Owner, Pod, PodBudget};
 use karp_domain::eviction::{
-    Answer, Answers, Block, Drain, Hold, Step, Wait, deadline, detached_by, holds, kept_claims, next,
+    Answer, Answers, Block, Drain, Hold, Step, Wait, asks_for_pods, deadline, detached_by, holds, kept_claims, next,
+    request,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -44,6 +45,22 @@ fn wait(pods: &[Arc<Pod>], deadline: Option<&str>, now: &str) -> Wait {
 
 fn evicted(wait: &Wait) -> Vec<&str> {
     wait.evict.iter().map(|target| &*target.uid).collect()
+}
+
+#[test]
+fn pods_are_asked_for_as_long_as_one_would_be_waited_for() {
+    let asks = |ends, deadline: Option<&str>| asks_for_pods(ends, deadline.map(at), at(NOW));
+    assert!(asks(false, None) && asks(false, Some("2026-11-21T12:00:01Z")));
+    assert!(!asks(true, None), "its instance ends");
+    assert!(!asks(false, Some(NOW)), "no pod is waited for any more");
+}
+
+#[test]
+fn an_eviction_is_bound_to_the_pod_that_is_meant() {
+    let pod = pod("web", &[]);
+    let asked = request(&pod.key, &pod.uid);
+    assert_eq!(asked["metadata"], json!({"name": "web", "namespace": "default"}));
+    assert_eq!(asked["deleteOptions"]["preconditions"]["uid"], "web");
 }
 
 #[test]

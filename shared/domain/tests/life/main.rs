@@ -19,5 +19,6 @@ mod pace;
 mod protection;
 mod reasons;
 mod renewal;
+mod seen;
 mod turns;
 mod validity;

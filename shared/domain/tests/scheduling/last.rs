@@ -2,7 +2,7 @@
 
 use karp_domain::catalogue::CapacityType;
 use karp_domain::cluster::{PodKey, Snapshot};
-use karp_domain::scheduling::{LastPlan, Solution, solve};
+use karp_domain::scheduling::{LastPlan, Solution, Told, solve};
 use serde_json::{Value, json};
 
 use crate::world::{TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
@@ -54,6 +54,22 @@ fn pods_without_a_claim_have_no_home() {
     plan.made("c1".into(), &solution.nodes[0]);
     assert!(!plan.end(&solution), "what was refused was refused before");
     assert_eq!(home(&plan, "n1", &["p", "big"], &["c1"]), None, "nothing holds one of them");
+}
+
+#[test]
+fn nothing_is_told_of_a_pod_whose_claim_could_not_be_made() {
+    let (snapshot, solution) = leaving(&[running("p", "n1", "1", "1Gi"), pending("big", "500", "1Gi")]);
+    let told = |plan: &LastPlan| -> Vec<String> {
+        let one = |(pod, told): (&PodKey, Told<'_>)| match told {
+            Told::Claim(name) | Told::Node(name) => format!("{} goes to {name}", pod.name),
+            Told::Nowhere(refused) => format!("{} goes nowhere", refused.pod.name),
+        };
+        plan.told(&solution).into_iter().map(one).collect()
+    };
+    let mut plan = LastPlan::begin(&snapshot, &solution);
+    assert_eq!(told(&plan), ["big goes nowhere"]);
+    plan.made("c1".into(), &solution.nodes[0]);
+    assert_eq!(told(&plan), ["p goes to c1", "big goes nowhere"]);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 use karp_domain::api::{NodeClaim, conditions};
-use karp_domain::interruption::{Message, Notice, parse};
+use karp_domain::disruption::Progress;
+use karp_domain::interruption::{Message, Notice, Unrecorded, parse};
 use karp_domain::lifecycle::is_true;
 use karp_domain::sim::{Decisions, Faults};
 
@@ -16,8 +17,8 @@ fn often() -> Faults {
 fn s18_messages_deleted_before_their_effect_is_recorded() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn records_before_deleting(&self) -> bool {
-            false
+        fn deletes(&self, _: Unrecorded) -> bool {
+            true
         }
     }
     case("S-18", 40, Faults { crash_permille: 20, ..often() }).catches(&Flaw);
@@ -88,8 +89,11 @@ fn s18_advice_taken_for_a_warning() {
 fn s18_replacements_that_are_not_seen_are_not_waited_for() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn awaits_what_is_not_there(&self) -> bool {
-            false
+        fn progress(&self, replacement: Option<&NodeClaim>, awaited: bool) -> Progress {
+            match replacement {
+                None if !awaited => Progress::Initialized,
+                seen => Progress::of(seen, awaited),
+            }
         }
     }
     case("S-18", 60, Faults { watch_lag_seconds: 8, ..often() }).catches(&Flaw);
@@ -100,8 +104,11 @@ fn s18_replacements_that_are_not_seen_are_not_waited_for() {
 fn s18_replacements_that_go_themselves_are_taken_for_ready() {
     struct Flaw;
     impl Decisions for Flaw {
-        fn is_ready(&self, replacement: &NodeClaim) -> bool {
-            is_true(replacement, conditions::INITIALIZED)
+        fn progress(&self, replacement: Option<&NodeClaim>, awaited: bool) -> Progress {
+            match replacement {
+                Some(claim) if is_true(claim, conditions::INITIALIZED) => Progress::Initialized,
+                other => Progress::of(other, awaited),
+            }
         }
     }
     case("S-18", 60, Faults { ends_permille: 20, deletes_permille: 30, ..often() }).catches(&Flaw);
