@@ -231,6 +231,8 @@ async fn lead(context: &Context, prepared: &Prepared, members: Vec<Member>, turn
     }
     let count = u32::try_from(seated.len()).unwrap_or(u32::MAX);
     let request = prepared.together(&id, count);
+    // not before: for one on which the batch could not be written EC2 is not asked
+    seated.iter().for_each(|(claim, _)| context.settled.reopen(claim));
     let launched = launch::timed(context, "Create", context.cloud.launch(&request, turn)).await;
     let (instances, mut error, mut missing): (Vec<Instance>, _, _) = match launched {
         Ok(Launched { instance, others, refused, short }) => {
@@ -373,13 +375,32 @@ async fn tell(id: &str, claim: &NodeClaim, context: &Context) -> Result<Told, St
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{self, Server, status};
     use super::*;
+    use crate::cloud::{CloudError, Request};
 
     fn claim(number: usize) -> NodeClaim {
-        let class = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });
-        let metadata = json!({ "name": format!("c-{number}"), "uid": format!("uid-{number}") });
-        serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeClassRef": class, "requirements": [] } }))
-            .expect("a claim")
+        serde_json::from_value(testing::claim(&format!("c-{number}"))).expect("a claim")
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_forgotten_of_those_for_which_ec2_is_asked_again() {
+        let server = Server::of((0..2).map(|number| testing::claim(&format!("c-{number}"))));
+        let context = server.context().await;
+        server.answer("PATCH nodeclaims/c-1", Some(409), status(409, "Conflict"));
+        let refused = LaunchError::Cloud(CloudError::Retry { after: None, message: "no".to_owned() });
+        let (mut members, mut answers) = (Vec::new(), Vec::new());
+        for claim in (0..2).map(claim) {
+            context.settled.note(&claim, &refused);
+            let (answer, own) = oneshot::channel();
+            members.push(Member { claim, launched_by: BTreeMap::new(), answer });
+            answers.push(own);
+        }
+        let request = Request::Simulated { node: Box::default() };
+        let prepared = Prepared { digest: "d".to_owned(), request, shared: None };
+        lead(&context, &prepared, members, Token::free()).await;
+        assert!(matches!(answers[1].try_recv(), Ok(Outcome::Left(_))), "the batch is not on it");
+        assert_eq!([0, 1].map(|number| context.settled.knows(&claim(number))), [false, true]);
     }
 
     #[test]

@@ -76,9 +76,6 @@ pub async fn launch(claim: &NodeClaim, context: &Context) -> Result<Action, Erro
     let began = claim.annotations().contains_key(DIGEST);
     let launched_by = if began { BTreeMap::new() } else { launched_by(&class, context) };
     let open = began && !context.settled.knows(claim);
-    if !began {
-        context.settled.reopen(claim);
-    }
     let turn = match batch::take_turn(context, &prepared, claim, &launched_by).await {
         Turn::Own(turn) => turn,
         Turn::Shared(outcome) => return launched_together(outcome, context, &class, &catalogue).await,

@@ -67,7 +67,9 @@ impl Server {
     /// Makes or replaces an object.
     pub fn put(&self, object: Value) {
         let text = |at: &str| object.pointer(at).and_then(Value::as_str).expect("kind and name").to_owned();
-        let key = format!("{}s/{}", text("/kind").to_lowercase(), text("/metadata/name"));
+        let kind = text("/kind").to_lowercase();
+        let plural = if kind.ends_with('s') { "es" } else { "s" };
+        let key = format!("{kind}{plural}/{}", text("/metadata/name"));
         self.state(|state| state.objects.insert(key, object));
     }
 

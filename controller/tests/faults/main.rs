@@ -1,5 +1,5 @@
-//! What goes wrong at AWS, on a real control plane and the emulated AWS: capacity, images, templates, subnets, profiles, lists and answers that
-//! are missing, and throttles. Each scene says the outcome in the APIs. Scenes wait more than they work, so they are played side by side, by one
+//! What goes wrong at AWS, on a real control plane and the emulated AWS: capacity, images, templates, subnets, profiles, the queue, lists and answers
+//! that are missing, and throttles. Each scene says the outcome in the APIs. Scenes wait more than they work, so they are played side by side, by one
 //! controller, each with a pool of its own.
 //!
 //! Runs when `KARP_TEST_KUBECONFIG`, `KARP_TEST_AWS_ENDPOINT` and `KARP_TEST_CLUSTER` name a sandbox; `cargo verify` starts one.
@@ -10,6 +10,7 @@ mod doubt;
 mod images;
 mod lasting;
 mod prices;
+mod queue;
 mod scene;
 mod steps;
 #[path = "../support/mod.rs"]
@@ -58,6 +59,7 @@ async fn faults_of_aws_end_well() {
         ("connections are cut", Box::pin(doubt::cut(&stand))),
         ("nothing is launched and no reason given", Box::pin(doubt::silent(&stand))),
         ("a drain is blocked for long", Box::pin(lasting::blocked(&stand))),
+        ("the queue cannot be read", Box::pin(queue::unread(&stand))),
     ];
     play(scenes).await;
     scene::clear(&stand).await;

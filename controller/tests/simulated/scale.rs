@@ -33,14 +33,15 @@ const TRIALS: usize = 40;
 const PATIENCE: Duration = Duration::from_secs(900);
 /// 99 of 100 single pods have their claim within this time.
 const CLAIM_LIMIT: Duration = Duration::from_millis(1500);
-/// Probes wait no longer for an answer, apart from processors that others have.
+/// 99 of 100 probes wait no longer for an answer, apart from processors that others have: with two of them for a whole cluster, a thread that does
+/// nothing but answer takes longer as well (docs/figures.md).
 const PROBE_LIMIT: Duration = Duration::from_millis(100);
 /// MiB that the controller takes at most, of some thousand pods and of the large cluster.
 const MEMORY_LIMITS: (u64, u64) = (150, 250);
 /// All run within so many times of what kube-scheduler and kwok take alone: what Karpenter takes. The aim of 1.3 is not met (decision 0012).
 const OUT_LIMIT: f64 = 2.7;
-/// The nodes of the second step are left within this time: what Karpenter takes. The aim of 60 s is met by some runs only (docs/figures.md).
-const IN_LIMIT: Duration = Duration::from_secs(91);
+/// The nodes of the second step are left within this time (Karpenter: 91 s). On a machine that does nothing else it is 41 to 51 s (docs/figures.md).
+const IN_LIMIT: Duration = Duration::from_secs(60);
 /// Requests in flight at once where the test makes or ends many objects.
 const WRITERS: usize = 16;
 
@@ -333,7 +334,9 @@ async fn thousands_of_pods_come_and_go() {
     }
 
     stand.set_out().await;
+    let probe = Probe::begin(&stand);
     let waits = claims_for_single_pods(&stand).await;
+    probe.end();
     assert!(told("from pod to claim", &waits) <= CLAIM_LIMIT, "a claim comes later");
 
     let probe = Probe::begin(&stand);

@@ -2,6 +2,7 @@
 //! its effect is recorded at the API server, so that a crash repeats it.
 
 mod pump;
+mod queue;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,12 +11,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::{NodeClaim, conditions, labels};
 use karp_domain::catalogue::CapacityType;
+use karp_domain::disruption::Progress;
 use karp_domain::fleet::UnavailableOffering;
 use karp_domain::interruption::{
-    Action as Wanted, Cause, InstanceState, Message, Next, Notice, Recall, Returning, Vacating, parse,
+    Action as Wanted, Cause, InstanceState, Message, Next, Notice, Recall, Returning, Unrecorded, Vacating, parse,
     replaces_on_rebalance,
 };
-use karp_domain::lifecycle;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use serde_json::json;
@@ -29,19 +30,20 @@ use crate::ops::events::Reason;
 use crate::ops::metrics::{ControllerLabels, MessageLabels};
 use crate::ops::telemetry::pass_span;
 use pump::{Ways, pump};
+use queue::Queue;
 
 /// Pause between looks at a replacement.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Handles messages until `stop` is cancelled.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
-    let (context, returning) = (&*context, &Mutex::default());
+    let (context, returning, queue) = (&*context, &Mutex::default(), &Queue::default());
     let ways = Ways {
-        receive: || context.cloud.receive(),
+        receive: || queue.receive(context),
         handle: |message| async move { handle(context, returning, message).instrument(pass_span!("interruption")).await },
         delete: |receipts| delete(context, receipts),
     };
-    pump(ways, &stop).await;
+    tokio::join!(pump(ways, &stop), queue.tell(context, &stop));
 }
 
 async fn delete(context: &Context, receipts: Vec<String>) {
@@ -62,7 +64,7 @@ async fn handle(context: &Context, returning: &Mutex<Returning>, queued: QueueMe
     if let Message::Unreadable { problem } = &message {
         tracing::error!(error = problem, "interruption message cannot be read, deleting it");
     }
-    let mut kept = false;
+    let mut unrecorded = Unrecorded::of(&message);
     for notice in message.notices() {
         if let Some(at) = notice.at {
             let age = Timestamp::now().duration_since(at).as_secs_f64().max(0.0);
@@ -72,16 +74,20 @@ async fn handle(context: &Context, returning: &Mutex<Returning>, queued: QueueMe
         let Some(claim) = claim_of(context, &notice.instance_id) else {
             let launching = is_launching(context);
             let mut returning = returning.lock().unwrap_or_else(PoisonError::into_inner);
-            kept |= returning.keeps(&queued.id, &message, notice, launching, Timestamp::now());
+            if !returning.keeps(&queued.id, &message, notice, launching, Timestamp::now()) {
+                unrecorded.recorded();
+            }
             continue;
         };
-        if let Err(error) = act(context, &message, notice, &claim).await {
+        match act(context, &message, notice, &claim).await {
+            Ok(()) => unrecorded.recorded(),
             // the others that it is about have no time to wait for this one
-            tracing::warn!(NodeClaim.name = claim.name_any(), %error, "handling an interruption, it will come again");
-            kept = true;
+            Err(error) => {
+                tracing::warn!(NodeClaim.name = claim.name_any(), %error, "handling an interruption, it will come again");
+            }
         }
     }
-    (!kept).then_some(queued.receipt)
+    unrecorded.is_nothing().then_some(queued.receipt)
 }
 
 /// Says whether some claim of ours does not say yet which instance it has.
@@ -274,25 +280,22 @@ async fn stay(claim: &NodeClaim, context: &Context) -> Result<Action, Error> {
 /// Says whether a plan was made without a node that has a place for each of its pods, and every node that it makes for them is ready.
 fn rehoused(context: &Context, node: &str) -> bool {
     let pods = context.stores.pods.on_node(node);
-    let is_ready = |claim: &str| context.stores.claim(claim).is_some_and(|claim| lifecycle::is_ready(&claim));
+    let is_ready = |claim: &str| Progress::of(context.stores.claim(claim).as_deref(), false) == Progress::Initialized;
     context.plans.last().home(node, pods.iter().map(|pod| &pod.key), is_ready).is_some()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Server, status};
+    use super::super::testing::{self, Server, status};
     use super::*;
 
     #[tokio::test]
     async fn a_claim_that_cannot_be_written_keeps_no_other_of_its_message() {
         let ids = ["i-0a", "i-0b"];
         let server = Server::of(ids.map(|id| {
-            let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
-            json!({
-                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": id, "uid": id },
-                "spec": { "requirements": [], "nodeClassRef": class },
-                "status": { "providerID": format!("aws:///us-east-1a/{id}") },
-            })
+            let mut claim = testing::claim(id);
+            claim["status"] = json!({ "providerID": format!("aws:///us-east-1a/{id}") });
+            claim
         }));
         let context = server.context().await;
         server.answer("PATCH nodeclaims/i-0a", Some(422), status(422, "Invalid"));
