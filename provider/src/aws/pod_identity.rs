@@ -103,6 +103,12 @@ pub async fn find_by_role(
     Ok(None)
 }
 
+/// Says that the pods of a service account have another role already, which nobody asked to take from them.
+pub fn taken(subject: &Subject<'_>, role: &str, found: &Found) -> Failure {
+    let message = format!("its pods have the role {} already", found.role_arn);
+    Failure::new(Kind::Exists, format!("associate {subject} with role {role}"), message).at("service_account")
+}
+
 /// Makes the association, or brings an existing one to what is wanted.
 pub async fn ensure(aws: &Aws, ctx: &Context, subject: &Subject<'_>, wanted: &Wanted<'_>) -> Result<Found, Failure> {
     let doing = format!("associate {subject} with role {}", wanted.role_arn);

@@ -151,6 +151,7 @@ impl Resource for ControllerRole {
         let model: Model = tfplugin::from_value(&planned)?;
         let documents = known(&session, &planned).await?;
         let aws = session.aws().await?;
+        check_association(&session, aws, &model).await?;
         let planned = scope::with_policy(planned, Some(&documents.policy)).with("association_id", Value::Null);
         // The role comes before its managed policies: with it in state, they are found again whatever happens next.
         let mut answered = session.answered(aws);
@@ -213,6 +214,9 @@ impl Resource for ControllerRole {
         let model: Model = tfplugin::from_value(&planned)?;
         let documents = known(&session, &planned).await?;
         let aws = session.aws().await?;
+        if !before.uses_pod_identity() || before.subject() != model.subject() {
+            check_association(&session, aws, &model).await?;
+        }
         let mut answered = session.answered(aws);
         let purpose = purpose(&session, ctx, &prior, &planned, &documents, &mut answered).await?;
         let planned =
@@ -463,6 +467,20 @@ async fn purpose(
         attached.insert(arn);
     }
     Ok(Purpose { trust, attached, ..Purpose::default() })
+}
+
+/// Refuses to take a service account's pods from the role that they have, unless that is asked for.
+async fn check_association(session: &Session, aws: &Aws, model: &Model) -> Result<(), Failure> {
+    if !model.uses_pod_identity() || model.adopt.unwrap_or(session.model().adopt_existing) {
+        return Ok(());
+    }
+    let (path, name) = (model.path.as_deref().unwrap_or("/"), model.name.as_deref().unwrap_or_default());
+    match pod_identity::find(aws, &model.subject()).await? {
+        Some(found) if !found.role_arn.ends_with(&format!(":role{path}{name}")) => {
+            Err(pod_identity::taken(&model.subject(), name, &found))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Makes the pod identity association, where one is wanted, with the tags of the role.

@@ -17,7 +17,7 @@ use crate::aws::marked::{Answered, Marked};
 use crate::aws::names::{self, LONGEST_QUEUE, is_region};
 use crate::aws::queue::{self, EVENTS, Event, Queue};
 use crate::aws::role::check_adoptable;
-use crate::aws::tags::{GivenTags, Tags};
+use crate::aws::tags::{Change, GivenTags, Tags, retag_queue};
 use crate::aws::wait::{in_time, settle};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
@@ -395,11 +395,14 @@ async fn finish(
     let Before { model: before, origin } = before;
     let owned = before.tags_all.clone().unwrap_or_default();
     let wanted = Queue { policy: policy(&found.arn, model.extra_statements.as_ref()), ..wanted(&model) };
-    let changed = queue::converge(aws, ctx, &found, &wanted, &owned).await?;
+    // Its own tags come last: as long as they are the old ones, a refresh sees that rules may have them, too.
+    let still_tagged = Queue { tags: found.tags.clone(), ..wanted.clone() };
+    let changed = queue::converge(aws, ctx, &found, &still_tagged, &owned).await?;
     let events = model.events.clone().unwrap_or_default();
     let mut state = Model { policy: Some(wanted.policy.clone()), ..partial(&model, &found) };
     // until the rules of other events are gone, they are this queue's
     state.events = Some(before.events.iter().flatten().chain(&events).cloned().collect());
+    state.tags_all = before.tags_all.clone().or(state.tags_all);
     let save = |state: &Model| -> Result<(), Diagnostics> {
         if *origin == Origin::Made {
             ctx.save(tfplugin::to_value(state)?);
@@ -421,9 +424,10 @@ async fn finish(
         in_time(ctx, &doing)?;
         queue::delete_rule(aws, ctx, event, name).await?;
     }
+    retag_queue(aws, &found.url, &Change::between(&wanted.tags, &found.tags, &owned)).await?;
     if changed {
         queue::shown_as(aws, ctx, &found.url, &wanted).await;
     }
-    state.events = model.events;
+    (state.events, state.tags_all) = (model.events, model.tags_all);
     Ok(tfplugin::to_value(&state)?)
 }

@@ -15,7 +15,7 @@ use crate::aws::pod_identity::{self, Found, Subject, Wanted};
 use crate::aws::tags::{GivenTags, Tags};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
-use crate::report::{Failure, Kind};
+use crate::report::Failure;
 use crate::session::{Aws, Session};
 
 /// A pod identity association of an EKS cluster.
@@ -123,9 +123,7 @@ impl Resource for PodIdentityAssociation {
             && origin == Origin::Adopted
             && !adopt
         {
-            let doing = format!("associate {} with role {}", model.subject(), model.role_arn());
-            let message = format!("its pods have the role {} already", found.role_arn);
-            return Err(Failure::new(Kind::Exists, doing, message).at("service_account").into());
+            return Err(pod_identity::taken(&model.subject(), model.role_arn(), &found).into());
         }
         let tags = if origin == Origin::Made { mark.on(&wanted) } else { wanted };
         let association = model.ensure(aws, ctx, &tags, &Tags::new()).await?;

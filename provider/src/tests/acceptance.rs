@@ -10,9 +10,10 @@ use tfplugin::schema::{Kind, Mode};
 
 /// What a test tells of which resources: it comes and goes (`life`), is made again when others deleted it (`vanishes`), is put right when they
 /// edited it (`heals`), changes in place (`updates`), gives way to another (`replaces`), takes over what exists (`adopts`), is imported without a
-/// change (`import`), its tags change (`tags`), a state of an older version is taken (`upgrade`), and whatever is made of it when the provider's
-/// process dies is not lost (`killed`), nor when Ctrl-C is pressed in the middle of a call (`stopped`); it takes over what other providers kept
-/// (`moved`), ends at its limits (`timeouts`), is planned before its inputs are known (`unknown`), and sets every attribute there is (`full`).
+/// change (`import`), by its identity, too (`identity`), its tags change (`tags`), a state of an older version is taken (`upgrade`), and whatever
+/// is made of it when the provider's process dies is not lost (`killed`), nor when Ctrl-C is pressed in the middle of a call (`stopped`); it takes
+/// over what other providers kept (`moved`), ends at its limits (`timeouts`), is planned before its inputs are known (`unknown`), and sets every
+/// attribute there is (`full`).
 const TOLD: &str = "
 life      aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role discovery_tags
 life      aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_pod_execution_role fargate_profile instance_profile
@@ -36,6 +37,7 @@ vanishes  kubernetes_resources/entries an_overlay_comes_changes_returns_and_is_i
 heals     aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way access_entry controller_role discovery_tags
 heals     aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way fargate_pod_execution_role fargate_profile
 heals     aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way instance_profile oidc_provider
+heals     aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way pod_identity_association
 heals     aws_resources/life         drift_is_seen_and_healed_and_foreign_things_stay             interruption_queue node_role
 heals     aws_resources/account      an_association_comes_changes_heals_and_goes                  pod_identity_association
 heals     aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
@@ -89,6 +91,14 @@ import    kubernetes_resources/entries settings_of_the_kubelet_that_have_no_attr
 import    kubernetes_resources/entries an_overlay_comes_changes_returns_and_is_imported           node_overlay
 import    kubernetes_resources/vanished definitions_that_somebody_deleted_come_back_and_are_imported crds
 import    kubernetes_resources/vanished an_entry_of_aws_auth_that_somebody_took_out_or_edited_comes_back aws_auth_entry
+identity  aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     access_entry controller_policy controller_role
+identity  aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     fargate_pod_execution_role fargate_profile
+identity  aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     instance_profile interruption_queue node_role oidc_provider
+identity  aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     pod_identity_association
+identity  aws_resources/moved        imports_by_identity_end_on_an_empty_plan                     access_entry node_role
+identity  aws_resources/region       a_queue_lives_in_a_region_of_its_own                         interruption_queue
+identity  kubernetes_resources/controller one_that_is_in_no_state_is_imported                     controller
+identity  kubernetes_resources/full  what_sets_every_attribute_is_applied_and_read_back_whole     node_class node_overlay node_pool
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                access_entry controller_role
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                fargate_pod_execution_role fargate_profile instance_profile
 tags      aws_resources/life         all_resources_come_from_nothing_change_and_go                interruption_queue node_role oidc_provider
@@ -153,7 +163,7 @@ full      kubernetes_resources/full  what_sets_every_attribute_is_applied_and_re
 const EXEMPT: [(&str, &str, &str); 10] = [
     ("vanishes", "teardown", "it stands for nothing that others could delete"),
     ("heals", "teardown", "it stands for nothing that others could edit"),
-    ("heals", "spot_service_linked_role", "AWS lets nobody edit what it made for a service"),
+    ("heals", "spot_service_linked_role", "karp keeps nothing of it that AWS lets anybody edit"),
     ("replaces", "crds", "they are one of their kind, and all of it changes in place"),
     ("replaces", "spot_service_linked_role", "an account has one, and AWS names it"),
     ("moved", "aws_auth_entry", "hashicorp/kubernetes keeps the whole ConfigMap, and an entry is a part of it"),
@@ -169,6 +179,8 @@ const STORIES: [&str; 13] = [
 ];
 /// What those show, too, that have an attribute.
 const STORIES_OF: [(&str, &str); 2] = [("adopt", "adopts"), ("tags_all", "tags")];
+/// What those show, too, that have an identity.
+const OF_IDENTITY: &str = "identity";
 /// Configurations that several tests share: where they are, and by which words a test uses them.
 const SHARED: [(&str, &str); 6] = [
     ("aws_resources/killed.rs", "{OBJECTS}"),
@@ -178,12 +190,9 @@ const SHARED: [(&str, &str); 6] = [
     ("kubernetes_resources/main.rs", "class("),
     ("kubernetes_resources/main.rs", "pool("),
 ];
-/// Attributes that a `full` configuration leaves out, and who tells of them.
-const ASIDE: [(&str, &str); 3] = [
-    ("name_prefix", "it excludes `name`: `aws_resources/holes`"),
-    ("region", "`aws_resources/region`"),
-    ("teardown", "it names another resource: `kubernetes_resources/drain`"),
-];
+/// Attributes that a `full` configuration leaves out, and the file whose tests set them, of each resource that has them: a name excludes a prefix,
+/// and a region of its own is tested with another one.
+const ASIDE: [(&str, &str); 2] = [("name_prefix", "aws_resources/holes"), ("region", "aws_resources/region")];
 
 fn source(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
@@ -204,6 +213,7 @@ fn told() -> BTreeSet<(String, String)> {
             let named = format!("\"karp_{kind}");
             let is_shared = SHARED.iter().any(|(home, call)| text.contains(call) && source(home).contains(&named));
             assert!(text.contains(&named) || is_shared, "{file}.rs does not speak of karp_{kind}");
+            assert!(story != OF_IDENTITY || text.contains("identity = {"), "{file}.rs imports nothing by its identity");
             all.insert((story.to_owned(), kind.to_owned()));
         }
     }
@@ -231,6 +241,13 @@ fn set_in(text: &str, kind: &str) -> BTreeSet<String> {
     names.collect()
 }
 
+/// Says whether an attribute of a resource is set elsewhere.
+fn is_aside(name: &str, kind: &str) -> bool {
+    let Some((_, file)) = ASIDE.iter().find(|(aside, _)| *aside == name) else { return false };
+    let text = source(&format!("{file}.rs"));
+    text.contains(&format!("\"karp_{kind}")) && text.contains(&format!("  {name} "))
+}
+
 #[test]
 fn what_is_full_sets_every_attribute() {
     let rows = TOLD.lines().filter(|row| row.starts_with("full"));
@@ -243,8 +260,7 @@ fn what_is_full_sets_every_attribute() {
         let mut names = BTreeSet::from(["create", "read", "update", "delete"].map(str::to_owned));
         settable(&resource.schema().attributes, &mut names);
         let set = set_in(&texts, kind);
-        let left =
-            names.into_iter().filter(|name| !set.contains(name) && !ASIDE.iter().any(|(aside, _)| aside == name));
+        let left = names.into_iter().filter(|name| !set.contains(name) && !is_aside(name, kind));
         missing.extend(left.filter(|_| !exempt(kind)).map(|name| format!("karp_{kind}: {name}")));
     }
     assert!(missing.is_empty(), "set them in the full configuration: {missing:#?}");
@@ -268,9 +284,10 @@ fn each_resource_is_tested_in_all_that_it_must_bear() {
     let mut missing = Vec::new();
     for resource in crate::resources::all(&Arc::default()) {
         let kind = resource.type_name().trim_start_matches("karp_").to_owned();
-        let attributes = resource.schema().attributes;
-        let further = STORIES_OF.into_iter().filter(|(attribute, _)| attributes.contains_key(*attribute));
-        let stories = STORIES.into_iter().chain(further.map(|(_, story)| story));
+        let schema = resource.schema();
+        let further = STORIES_OF.into_iter().filter(|(attribute, _)| schema.attributes.contains_key(*attribute));
+        let of_identity = schema.identity.is_some().then_some(OF_IDENTITY);
+        let stories = STORIES.into_iter().chain(further.map(|(_, story)| story)).chain(of_identity);
         for story in stories {
             let exempt = EXEMPT.iter().any(|(exempt, of, _)| *exempt == story && *of == kind);
             let is_told = told.remove(&(story.to_owned(), kind.clone()));

@@ -102,6 +102,15 @@ fn an_association_of_others_is_taken_only_when_asked() {
     let stand = sandbox.stand(&other(""));
     let refused = stand.apply_failing().one_error();
     assert!(refused.contains("adopt = true") && refused.contains(&format!("{name}-1")), "{refused}");
+    // A role with an association of its own takes nobody's either, and is not made before that is known.
+    let controllers = format!(
+        "PROVIDER\nresource \"karp_controller_role\" \"this\" {{\n  name = \"{name}-c\"\n  auth = \"pod_identity\"\n  \
+         namespace = \"apps\"\n  service_account = {name:?}\n}}\n"
+    );
+    let before = sandbox.what_exists();
+    let refused = sandbox.stand(&controllers).apply_failing().one_error();
+    assert!(refused.contains("adopt = true") && refused.contains(&format!("{name}-1")), "{refused}");
+    assert_eq!(sandbox.what_exists(), before, "nothing was made");
     stand.write(&other("  adopt = true"));
     stand.apply();
     stand.assert_empty_plan();

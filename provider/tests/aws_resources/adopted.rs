@@ -2,13 +2,13 @@
 //! another path. (An access entry and an identity provider belong to one cluster by their name, so that another's are never met; roles, policies
 //! and discovery tags have their tests in `life` and `policies`.)
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::killed::OBJECTS;
 use crate::life::unique;
 use crate::stand::Sandbox;
 use crate::stopped::RESOURCES;
-use crate::teardown::Kubectl;
+use crate::teardown::{AwsAuth, Kubectl};
 
 /// With [`RESOURCES`] and [`OBJECTS`] one of each resource that takes over what exists.
 const OTHERS: &str = r#"
@@ -64,8 +64,7 @@ fn what_exists_is_taken_over_where_the_block_says_so() {
         return;
     };
     let (before, name) = (sandbox.what_exists(), unique("existing"));
-    kubectl.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
+    let aws_auth = AwsAuth::new(&kubectl);
     let cluster = format!("  kubernetes = {{ config_path = {:?} }}", kubectl.kubeconfig);
     let all = format!("{RESOURCES}{OTHERS}{OBJECTS}");
     let all = all.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
@@ -75,8 +74,7 @@ fn what_exists_is_taken_over_where_the_block_says_so() {
     sandbox.settle();
     let live = || {
         let uids = IN_CLUSTER.map(|kind| kubectl.get(&[kind, &name])["metadata"]["uid"].clone());
-        let entries = kubectl.get(&["-n", "kube-system", "configmap", "aws-auth"])["data"]["mapRoles"].clone();
-        (sandbox.what_exists(), uids, entries)
+        (sandbox.what_exists(), uids, aws_auth.roles())
     };
     let found = live();
 
@@ -109,7 +107,6 @@ fn what_exists_is_taken_over_where_the_block_says_so() {
     other.destroy();
     assert_eq!(sandbox.what_exists()["oidc_providers"], found.0["oidc_providers"]);
     owner.destroy();
-    kubectl.delete("-n=kube-system", "configmap/aws-auth");
     assert_eq!(IN_CLUSTER.map(|kind| kubectl.get(&[kind, &name])), [Value::Null, Value::Null, Value::Null]);
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }

@@ -124,6 +124,17 @@ impl Sandbox {
         call.client_id("theirs").send().await.unwrap();
         let call = iam.remove_client_id_from_open_id_connect_provider().open_id_connect_provider_arn(&arn);
         call.client_id("sts.amazonaws.com").send().await.unwrap();
+        let association = text(stand, "karp_pod_identity_association.this", "association_id");
+        let call = eks.update_pod_identity_association().cluster_name(&self.cluster).association_id(association);
+        call.role_arn(text(stand, "karp_node_role.two", "arn")).send().await.unwrap();
+    }
+
+    /// The role that an association gives.
+    async fn associated(&self, association: &str) -> String {
+        let clients = self.clients().await;
+        let call = clients.eks().describe_pod_identity_association().cluster_name(&self.cluster);
+        let found = call.association_id(association).send().await.unwrap();
+        found.association().unwrap().role_arn().unwrap().to_owned()
     }
 
     /// Which subnets have which value of the tag.
@@ -201,8 +212,12 @@ async fn what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way() {
         "fargate_profile",
         "instance_profile",
         "oidc_provider",
+        "pod_identity_association",
     ];
+    let association = text(&stand, "karp_pod_identity_association.this", "association_id");
+    assert_eq!(sandbox.associated(&association).await, text(&stand, "karp_node_role.two", "arn"));
     step(&stand, "update", &edited);
+    assert_eq!(sandbox.associated(&association).await, text(&stand, "karp_node_role.one", "arn"));
     assert_eq!(role_of().await, (profile.clone(), format!("{name}-1")));
     let role = iam.get_role().role_name(format!("{name}-fargate")).send().await.unwrap().role.unwrap();
     assert!(role.assume_role_policy_document().unwrap().contains("eks-fargate-pods"), "{role:?}");

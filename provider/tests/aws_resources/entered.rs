@@ -1,10 +1,8 @@
 //! An entry of `aws-auth` for a node role that the same apply makes: plan does not know its ARN.
 
-use serde_json::{Value, json};
-
 use crate::life::unique;
 use crate::stand::Sandbox;
-use crate::teardown::Kubectl;
+use crate::teardown::{AwsAuth, Kubectl};
 
 #[test]
 fn an_entry_is_of_a_role_that_the_same_apply_makes() {
@@ -14,8 +12,7 @@ fn an_entry_is_of_a_role_that_the_same_apply_makes() {
         return;
     };
     let before = sandbox.what_exists();
-    kubectl.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
+    let aws_auth = AwsAuth::new(&kubectl);
     let block = sandbox.provider(&format!("  kubernetes = {{ config_path = {:?} }}", kubectl.kubeconfig));
     let config = |name: &str| {
         format!(
@@ -25,8 +22,7 @@ fn an_entry_is_of_a_role_that_the_same_apply_makes() {
     };
     let names = ["one", "two"].map(|name| unique(&format!("entered-{name}")));
     let entered = || {
-        let map = kubectl.get(&["-n", "kube-system", "configmap", "aws-auth"]);
-        let roles = map["data"]["mapRoles"].as_str().unwrap().to_owned();
+        let roles = aws_auth.roles();
         names.clone().map(|name| roles.contains(&format!("role/{name}")))
     };
     let stand = sandbox.stand(&config(&names[0]));
@@ -46,7 +42,5 @@ fn an_entry_is_of_a_role_that_the_same_apply_makes() {
     assert_eq!(stand.attribute("karp_aws_auth_entry.this", "role_arn"), stand.attribute("karp_node_role.this", "arn"));
     stand.destroy();
     assert_eq!(entered(), [false, false]);
-    kubectl.delete("-n=kube-system", "configmap/aws-auth");
-    assert_eq!(kubectl.get(&["-n", "kube-system", "configmap", "aws-auth"]), Value::Null);
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }

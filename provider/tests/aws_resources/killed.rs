@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::stand::{Sandbox, Stand};
 use crate::stopped::{APPLY, DESTROY, RESOURCES};
-use crate::teardown::Kubectl;
+use crate::teardown::{AwsAuth, Kubectl};
 
 /// What each round has of its own, beside what others do that are stopped.
 const EACH: &str = r#"
@@ -197,8 +197,7 @@ fn a_provider_that_is_killed_loses_nothing() {
         return;
     };
     let before = sandbox.what_exists();
-    kubectl.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
+    let _aws_auth = AwsAuth::new(&kubectl);
     let seeds: u64 = if std::env::var_os("KARP_DEEP").is_some() { 200 } else { 10 };
     // Two kinds of rounds side by side: neither has what the other has one of.
     let grief: u64 = std::thread::scope(|scope| {
@@ -215,7 +214,6 @@ fn a_provider_that_is_killed_loses_nothing() {
     assert_eq!(sandbox.what_exists(), before, "something is left");
     let tags = Runtime::new().unwrap().block_on(tags_left(&sandbox));
     assert_eq!(tags, vec![], "tags are left");
-    kubectl.delete("-n=kube-system", "configmap/aws-auth");
     // Other tests find the definitions.
     let crds = sandbox.stand(&format!(
         "{}resource \"karp_crds\" \"this\" {{}}\n",

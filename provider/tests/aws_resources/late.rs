@@ -190,15 +190,22 @@ fn a_fargate_profile_whose_role_is_refused_says_why() {
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
-/// SQS refuses a name for a minute after its queue was deleted; and rules come one after the other.
+/// SQS refuses a name for a minute after its queue was deleted; and rules come one after the other, in a change as in a creation.
 #[test]
 fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
     let Some(sandbox) = Sandbox::alone("late_queue") else { return };
     let before = sandbox.what_exists();
     let name = unique("late-queue");
-    let stand = sandbox.stand(&format!(
-        "PROVIDER\nresource \"karp_interruption_queue\" \"this\" {{\n  name = {name:?}\n  timeouts = {{ create = \"3s\" }}\n}}\n"
-    ));
+    let config = |more: &str| {
+        format!(
+            "PROVIDER\nresource \"karp_interruption_queue\" \"this\" {{\n  name = {name:?}\n{more}  timeouts = {{ create = \"3s\", read = \"3s\", \
+             update = \"3s\" }}\n}}\n"
+        )
+    };
+    let stand = sandbox.stand(&config(""));
+    let delay = |action: &str, seconds: f64| {
+        sandbox.door("POST", "/_karp/delay", &json!({ "action": action, "seconds": seconds }).to_string());
+    };
     let apply = ["apply", "-json", "-auto-approve"];
     let refusal = json!([{ "action": "CreateQueue", "code": "AWS.SimpleQueueService.QueueDeletedRecently", "status": 400,
         "message": "You must wait 60 seconds after deleting a queue.", "times": 1000 }]);
@@ -208,7 +215,7 @@ fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
     assert!(error.contains("limit of 3 s") && error.contains("You must wait 60 seconds"), "{error}");
     assert_eq!(sandbox.what_exists(), before, "nothing was made");
 
-    sandbox.door("POST", "/_karp/delay", &json!({ "action": "PutRule", "seconds": 1.2 }).to_string());
+    delay("PutRule", 1.2);
     let error = late(&stand, &apply);
     sandbox.door("POST", "/_karp/reset-faults", "{}");
     assert!(error.contains("limit of 3 s") && error.contains("write the rules of queue"), "{error}");
@@ -217,6 +224,25 @@ fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
     assert!((1..5).contains(&kept), "what was made is in state: {}", stand.state());
     stand.apply();
     stand.assert_empty_plan();
+
+    // Some rules have the new tag then, and others do not.
+    stand.write(&config("  tags = { step = \"two\" }\n"));
+    delay("PutRule", 1.2);
+    let error = late(&stand, &apply);
+    sandbox.door("POST", "/_karp/reset-faults", "{}");
+    assert!(error.contains("limit of 3 s") && error.contains("write the rules of queue"), "{error}");
+    let run = stand.apply();
+    assert_eq!(run.changes(), [("update".to_owned(), "karp_interruption_queue.this".to_owned())], "{}", run.text);
+    stand.assert_empty_plan();
+
+    delay("GetQueueAttributes", 4.0);
+    let run = stand.plan();
+    sandbox.door("POST", "/_karp/reset-faults", "{}");
+    let error = run.one_error();
+    assert!(
+        error.starts_with("Timed out") && error.contains("longer than 3s") && error.contains("`timeouts`"),
+        "{error}"
+    );
     stand.destroy();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }

@@ -249,11 +249,20 @@ impl Stand<'_> {
 
     /// An attribute of a resource in state.
     pub fn attribute(&self, address: &str, name: &str) -> Value {
+        self.instance(address)["attributes"][name].clone()
+    }
+
+    /// The identity of a resource in state; null where it has none.
+    pub fn identity(&self, address: &str) -> Value {
+        self.instance(address)["identity"].clone()
+    }
+
+    fn instance(&self, address: &str) -> Value {
         let (kind, label) = address.split_once('.').unwrap();
         let state: Value = serde_json::from_str(&self.state()).unwrap_or_default();
         let resources = state["resources"].as_array().cloned().unwrap_or_default();
         let found = resources.into_iter().find(|resource| resource["type"] == kind && resource["name"] == label);
-        found.map(|resource| resource["instances"][0]["attributes"][name].clone()).unwrap_or_default()
+        found.map(|resource| resource["instances"][0].clone()).unwrap_or_default()
     }
 }
 

@@ -66,6 +66,31 @@ impl Kubectl {
     }
 }
 
+/// An `aws-auth` without entries, which goes with the test.
+pub struct AwsAuth<'a>(&'a Kubectl);
+
+impl<'a> AwsAuth<'a> {
+    pub fn new(kubectl: &'a Kubectl) -> Self {
+        kubectl.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": "[]\n" } }));
+        Self(kubectl)
+    }
+
+    /// The entries as they are written.
+    pub fn roles(&self) -> String {
+        let live = self.0.get(&["-n", "kube-system", "configmap", "aws-auth"]);
+        live["data"]["mapRoles"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for AwsAuth<'_> {
+    fn drop(&mut self) {
+        let mut command = Command::new(&self.0.program);
+        command.args(["--kubeconfig", &self.0.kubeconfig, "-n", "kube-system", "delete", "configmap", "aws-auth"]);
+        let _ = command.output();
+    }
+}
+
 fn tags(kind: ResourceType, cluster: &str) -> TagSpecification {
     let tag = |key: &str, value: &str| Tag::builder().key(key).value(value).build();
     TagSpecification::builder()

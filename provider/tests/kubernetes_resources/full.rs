@@ -80,6 +80,7 @@ resource "karp_node_class" "full" {
   adopt           = false
   force_conflicts = false
   wait_for_ready  = false
+  teardown        = "demo"
   timeouts        = { create = "1m", read = "1m", update = "1m", delete = "1m" }
 }
 resource "karp_node_pool" "full" {
@@ -115,6 +116,7 @@ resource "karp_node_pool" "full" {
   adopt            = false
   force_conflicts  = false
   wait_for_ready   = false
+  teardown         = "demo"
   timeouts         = { create = "1m", read = "1m", update = "1m", delete = "1m" }
 }
 resource "karp_node_class" "other" {
@@ -169,8 +171,8 @@ resource "karp_node_overlay" "priced" {
 "##;
 
 /// What only a configuration says.
-const OWN: [&str; 6] =
-    ["adopt", "allow_downgrade", "drain_on_destroy", "force_conflicts", "timeouts", "wait_for_ready"];
+const OWN: [&str; 7] =
+    ["adopt", "allow_downgrade", "drain_on_destroy", "force_conflicts", "teardown", "timeouts", "wait_for_ready"];
 
 #[test]
 fn what_sets_every_attribute_is_applied_and_read_back_whole() {
@@ -193,7 +195,12 @@ fn what_sets_every_attribute_is_applied_and_read_back_whole() {
         ("karp_aws_auth_entry.this", format!("arn:aws:iam::111122223333:role/{name}")),
         ("karp_crds.this", "crds".to_owned()),
     ];
-    let import = |(to, id): &(&str, String)| format!("import {{\n  to = {to}\n  id = {id:?}\n}}\n");
+    // The identity of an object is its name; `main` and `entries` import by the id.
+    let import = |(to, id): &(&str, String)| {
+        let by_identity = to.starts_with("karp_node_");
+        let told = if by_identity { format!("identity = {{ name = {id:?} }}") } else { format!("id = {id:?}") };
+        format!("import {{\n  to = {to}\n  {told}\n}}\n")
+    };
     let imports = addresses.iter().map(import).collect::<String>();
     assert!(aws_auth.roles().contains("SessionName"), "{}", aws_auth.roles());
     let importer = cluster.stand(&format!("{}{imports}", without(&config, &OWN)));

@@ -1,13 +1,13 @@
 //! Objects that nobody ends or makes ready within `timeouts`: a creation is a warning and stays, a deletion is an error that says what keeps
 //! the object, and the next run goes on.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::drain::DESTROY;
-use crate::stand::Cluster;
+use crate::stand::{AwsAuth, Cluster};
 use crate::{CRDS, PROVIDER, class, pool};
 
 /// More than the limits that are set here, and much less than those that hold without.
@@ -62,19 +62,45 @@ fn a_node_overlay_ends_in_time() {
     });
 }
 
-/// Nothing answers at the address of this API server.
+/// Nothing is at the address of one API server, and another one takes calls and answers none: a read and a change end in time as a creation does.
 #[test]
 fn an_entry_of_aws_auth_ends_in_time() {
     let Some(cluster) = Cluster::find("late_aws_auth") else { return };
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let mute = silent.local_addr().unwrap();
     let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-    let stand = cluster.stand(&format!(
-        "provider \"karp\" {{\n  kubernetes = {{ host = \"https://{nobody}\" }}\n}}\nresource \"karp_aws_auth_entry\" \"it\" {{\n  \
-         role_arn = \"arn:aws:iam::111122223333:role/late\"\n  timeouts = {{ create = \"2s\" }}\n}}\n"
-    ));
-    let begin = Instant::now();
-    let error = stand.apply_failing().one_error();
-    assert!((Duration::from_secs(2)..LIMIT).contains(&begin.elapsed()), "{:?}: {error}", begin.elapsed());
-    assert!(error.contains("Timed out") && error.contains("2s"), "{error}");
+    let entry = |username: &str| {
+        format!(
+            "resource \"karp_aws_auth_entry\" \"it\" {{\n  role_arn = \"arn:aws:iam::111122223333:role/late\"\n  username = {username:?}\n  \
+             timeouts = {{ create = \"3s\", read = \"3s\", update = \"3s\" }}\n}}\n"
+        )
+    };
+    let at = |server: SocketAddr, username: &str| {
+        let block = format!("provider \"karp\" {{\n  kubernetes = {{ host = \"https://{server}\" }}\n}}\n");
+        block + &entry(username)
+    };
+    let stand = cluster.stand(&at(nobody, "one"));
+    let ends = |arguments: &[&str]| {
+        let begin = Instant::now();
+        let error = stand.tofu(arguments).one_error();
+        assert!((Duration::from_secs(3)..LIMIT).contains(&begin.elapsed()), "{:?}: {error}", begin.elapsed());
+        assert!(error.contains("Timed out") && error.contains("3s") && error.contains("`timeouts`"), "{error}");
+    };
+    ends(&["apply", "-json", "-auto-approve"]);
+
+    let aws_auth = AwsAuth::with(&cluster, "[]\n");
+    stand.write(&format!("{PROVIDER}{}", entry("one")));
+    stand.apply();
+    stand.write(&at(mute, "one"));
+    ends(&["plan", "-json"]);
+    stand.write(&at(mute, "two"));
+    ends(&["apply", "-json", "-auto-approve", "-refresh=false"]);
+    assert!(!aws_auth.roles().contains("two"), "{}", aws_auth.roles());
+
+    stand.write(&format!("{PROVIDER}{}", entry("two")));
+    assert_eq!(stand.apply().changes(), [("update".to_owned(), "karp_aws_auth_entry.it".to_owned())]);
+    stand.assert_empty_plan();
+    stand.destroy();
 }
 
 #[test]

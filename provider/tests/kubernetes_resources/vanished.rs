@@ -3,6 +3,19 @@
 use crate::stand::{AwsAuth, Cluster};
 use crate::{CRDS, PROVIDER, PROVIDER_OF_DEMO, class, controllers, pool};
 
+/// All that a controller consists of, beside its namespace.
+const OF_CONTROLLER: [&str; 9] = [
+    "deployment/karpenter",
+    "serviceaccount/karpenter",
+    "role/karpenter",
+    "rolebinding/karpenter",
+    "clusterrole/karpenter",
+    "clusterrole/karpenter-admin",
+    "clusterrolebinding/karpenter",
+    "service/karpenter",
+    "poddisruptionbudget/karpenter",
+];
+
 #[test]
 fn what_was_deleted_is_made_again() {
     let Some(cluster) = Cluster::find("what_was_deleted_is_made_again") else { return };
@@ -28,7 +41,14 @@ resource "karp_controller" "it" {{
     stand.assert_empty_plan();
     cluster.kubectl(&["delete", "nodepool", &name]);
     cluster.kubectl(&["delete", "ec2nodeclass", &name]);
-    cluster.kubectl(&["-n", &name, "delete", "deployment", "karpenter"]);
+    let delete = |objects: &[&str]| cluster.kubectl(&[&["-n", name.as_str(), "delete"][..], objects].concat());
+    let missing = || {
+        let mut missing = OF_CONTROLLER.to_vec();
+        missing.retain(|object| cluster.get(&["-n", name.as_str(), *object]).is_null());
+        missing
+    };
+    assert_eq!(missing(), Vec::<&str>::new());
+    delete(&OF_CONTROLLER[..7]);
     let mut changes = stand.apply().changes();
     changes.sort();
     // The rest of the controller is still there, so that it is put right.
@@ -36,7 +56,14 @@ resource "karp_controller" "it" {{
         [("create", "karp_node_class.it"), ("create", "karp_node_pool.it"), ("update", "karp_controller.it")];
     assert_eq!(changes, expected.map(|(action, address)| (action.to_owned(), address.to_owned())));
     stand.assert_empty_plan();
-    assert!(cluster.get(&["-n", &name, "deployment", "karpenter"]).is_object());
+    assert_eq!(missing(), Vec::<&str>::new());
+
+    // Where nothing of it is left, it is made anew.
+    delete(&OF_CONTROLLER);
+    let run = stand.apply();
+    assert_eq!(run.changes(), [("create".to_owned(), "karp_controller.it".to_owned())], "{}", run.text);
+    stand.assert_empty_plan();
+    assert_eq!(missing(), Vec::<&str>::new());
 
     // Another name is another object: the old one goes.
     let other = cluster.unique("replaced");
