@@ -75,9 +75,52 @@ fn the_controller_names_its_cluster_and_what_it_goes_by() {
             "    feature_gates = { SpotToSpotConsolidation = true }",
         ]
     );
+    assert!(told.contains("\n  --controller FILE writes karp in its place, with its settings"), "{told}");
     assert!(!seen(&output).contains("hunter2"));
     let named = migrate(&["installed.yaml", "today.yaml"], &["--cluster-name", "other"]);
     assert!(text(&named.stdout).contains("cluster_name = \"other\""), "what is given counts");
+}
+
+/// A file of this process's own; nothing is there.
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("karp-migrate-{}-{name}", std::process::id()))
+}
+
+/// What takes the controller's place is a file of its own, so that the pools can be imported while Karpenter runs; those are written as ever.
+#[test]
+fn karp_in_karpenters_place_is_written_beside_the_pools() {
+    let file = scratch("controller.tf");
+    let named = file.to_str().unwrap();
+    let output = migrate(&["installed.yaml", "today.yaml"], &["--controller", named]);
+    let written = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(text(&output.stdout), text(&migrate(&["installed.yaml", "today.yaml"], &[]).stdout));
+    let told = text(&output.stderr).replace(named, "FILE");
+    let (at, end) = (told.find("Deployment").expect(&told), told.find("note: ").expect(&told));
+    let seen = format!("{written}--- stderr\n{}", &told[at..end]);
+    insta::assert_snapshot!(seen);
+    assert!(!seen.contains("hunter2"));
+}
+
+#[test]
+fn karp_takes_the_place_of_one_controller_in_a_file_of_its_own() {
+    let file = scratch("nobody.tf");
+    let named = file.to_str().unwrap();
+    for (files, more, told) in [
+        (&["today.yaml"][..], &["--controller", named][..], "there is no Deployment of Karpenter's"),
+        (&["installed.yaml"], &["--controller", "-"], "--controller takes a file of its own"),
+        (&["installed.yaml"], &["--controller", named, "-o", named], "--controller takes a file of its own"),
+    ] {
+        let output = migrate(files, more);
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""), "{more:?}");
+        assert!(text(&output.stderr).contains(told) && !file.exists(), "{}", text(&output.stderr));
+    }
+    // the controller alone is something to migrate
+    let output = migrate(&["installed.yaml"], &["--controller", named]);
+    let written = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(written.contains("PLACEHOLDER: give it the ARNs of the roles of the nodes."), "{written}");
 }
 
 #[test]
@@ -170,6 +213,13 @@ fn what_is_written_is_laid_out_as_tofu_would() {
     std::fs::create_dir_all(&dir).unwrap();
     for (file, more) in [("today.yaml", &[][..]), ("older.yaml", &["--role", "r"])] {
         std::fs::write(dir.join("main.tf"), migrate(&[file], more).stdout).unwrap();
+        let output = Command::new(&tofu).args(["fmt", "-check", "-diff"]).current_dir(&dir).output().unwrap();
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    }
+    let controller = dir.join("controller.tf");
+    for files in [&["installed.yaml", "today.yaml"][..], &["installed.yaml"]] {
+        let written = migrate(files, &["--controller", controller.to_str().unwrap()]).stdout;
+        std::fs::write(dir.join("main.tf"), written).unwrap();
         let output = Command::new(&tofu).args(["fmt", "-check", "-diff"]).current_dir(&dir).output().unwrap();
         assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     }

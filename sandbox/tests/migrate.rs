@@ -152,6 +152,39 @@ fn objects(name: &str) -> [Value; 3] {
     [class, pool, overlay]
 }
 
+/// Karpenter's controller as its chart makes it, without pods: nothing is there that would run them.
+fn karpenter(namespace: &str) -> String {
+    let labels = json!({ "app.kubernetes.io/name": "karpenter", "app.kubernetes.io/instance": "karpenter" });
+    let metadata = |more: Value| {
+        let mut metadata = json!({ "name": "karpenter", "namespace": namespace, "labels": labels });
+        metadata["annotations"] = more;
+        metadata
+    };
+    let role = json!({ "eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/Karpenter" });
+    let env = [
+        ("CLUSTER_NAME", "demo"),
+        ("INTERRUPTION_QUEUE", "Karpenter"),
+        ("BATCH_IDLE_DURATION", "2s"),
+        ("LOG_LEVEL", "debug"),
+        ("RESERVED_ENIS", "1"),
+        ("FEATURE_GATES", "SpotToSpotConsolidation=true"),
+    ];
+    let env = env.map(|(name, value)| json!({ "name": name, "value": value }));
+    let container = json!({ "name": "controller", "image": "karpenter", "env": env,
+        "resources": { "requests": { "cpu": 1, "memory": "1Gi" }, "limits": { "memory": "1Gi" } } });
+    let pod = json!({ "serviceAccountName": "karpenter", "containers": [container],
+        "nodeSelector": { "kubernetes.io/os": "linux", "pool": "system" },
+        "tolerations": [{ "key": "system", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60 }] });
+    let deployment = json!({ "replicas": 0, "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels }, "spec": pod } });
+    let items = json!([
+        { "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } },
+        { "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(role) },
+        { "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(json!({})), "spec": deployment },
+    ]);
+    json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
+}
+
+/// The pools come first, while Karpenter runs; karp in its place is a file more.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
     let Some(stand) = stand() else { return };
@@ -166,8 +199,11 @@ async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
     let all = json!({ "apiVersion": "v1", "kind": "List", "items": [objects[0], objects[1], objects[2], defaults] });
     let all = all.to_string();
     stand.kubectl(&["create", "-f", "-"], &all);
+    let karpenters = format!("migrate-karpenter-{}", std::process::id());
+    stand.kubectl(&["create", "-f", "-"], &karpenter(&karpenters));
 
-    let written = stand.migrate(&[]);
+    let controller = folder.path().join("controller.tf");
+    let written = stand.migrate(&["--controller", controller.to_str().unwrap()]);
     let label = plain.replace('-', "_");
     assert!(written.contains(&format!("node_class_ref = {{ name = karp_node_class.{label}.name }}")), "{written}");
     let imports = written.matches("import {\n").count();
@@ -177,13 +213,27 @@ async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
     let plan = workspace.run(&["plan", "-no-color", "-out=plan"]).await.unwrap();
     let applied = workspace.run(&["apply", "-no-color", "plan"]).await.unwrap();
     let second = workspace.run(&["plan", "-no-color", "-detailed-exitcode"]).await.unwrap();
+    let roles = r#"["arn:aws:iam::123456789012:role/nodes"]"#;
+    let workspace = workspace.with_env("TF_VAR_instance_profile_role_arns", roles);
+    std::fs::copy(&controller, workspace.folder().join("controller.tf")).unwrap();
+    let controller = std::fs::read_to_string(&controller).unwrap();
+    let controller_laid_out = workspace.run(&["fmt", "-check", "-diff", "-no-color"]).await.unwrap();
+    let valid = workspace.run(&["validate", "-no-color"]).await.unwrap();
+    let replaced = workspace.run(&["plan", "-no-color"]).await.unwrap();
     stand.kubectl(&["delete", "--wait=false", "-f", "-"], &all);
+    stand.kubectl(&["delete", "namespace", &karpenters, "--wait=false"], "");
 
     let only_imports = format!("Plan: {imports} to import, 0 to add, 0 to change, 0 to destroy.");
     assert!(plan.output.contains(&only_imports), "{}\n{written}", plan.output);
     assert_eq!(laid_out.code, 0, "{}", laid_out.output);
     applied.success().unwrap();
     assert_eq!(second.code, 0, "{}\n{written}", second.output);
+    assert_eq!((controller_laid_out.code, valid.code), (0, 0), "{}{}", controller_laid_out.output, valid.output);
+    let only_new = "Plan: 3 to add, 0 to change, 0 to destroy.";
+    assert!(replaced.code == 0 && replaced.output.contains(only_new), "{}\n{controller}", replaced.output);
+    for kept in ["batch_idle_duration", "toleration_seconds", "SpotToSpotConsolidation", "role/nodes", "Karp-"] {
+        assert!(replaced.output.contains(kept), "{kept}: {}\n{controller}", replaced.output);
+    }
 }
 
 /// Articles with manifests of older APIs, and what the chart's settings have to say besides.

@@ -39,6 +39,21 @@ const SETTINGS: [(&str, &str, &str); 16] = [
 ];
 /// By which a service account gets its role.
 const ROLE: &str = "eks.amazonaws.com/role-arn";
+/// What EKS labels pods with that run on Fargate.
+const FARGATE: &str = "eks.amazonaws.com/fargate-profile";
+/// What the chart, and karp without being told, choose nodes by.
+const USUAL_NODES: (&str, &str) = ("kubernetes.io/os", "linux");
+/// How many replicas `karp_controller` has where nothing is said, and how many it takes.
+const USUAL_REPLICAS: u64 = 2;
+const MOST_REPLICAS: u64 = 10;
+/// The fields of a toleration, and their attributes.
+const TOLERATION: [(&str, &str); 5] = [
+    ("key", "key"),
+    ("operator", "operator"),
+    ("value", "value"),
+    ("effect", "effect"),
+    ("tolerationSeconds", "toleration_seconds"),
+];
 
 /// Says how Karpenter is installed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,8 +70,17 @@ pub struct Installed {
     pub namespace: String,
     /// Its service account.
     pub account: String,
+    /// Whether one of its pods was seen on Fargate.
+    pub on_fargate: bool,
     /// What is set otherwise than by default, by attribute of `karp_controller`.
     pub settings: Vec<(&'static str, Value)>,
+}
+
+impl Installed {
+    /// Says whether it gets its role by its service account: Fargate knows no other way.
+    pub fn uses_irsa(&self) -> bool {
+        self.role.is_some() || self.on_fargate
+    }
 }
 
 /// Finds Karpenter's controller; nothing where there is none, or several.
@@ -71,6 +95,10 @@ pub fn find(manifests: &[Manifest]) -> Option<Installed> {
         let same = own["name"].as_str() == Some(account) && own["namespace"].as_str().unwrap_or("default") == namespace;
         own["annotations"][ROLE].as_str().filter(|_| same).map(str::to_owned)
     });
+    let on_fargate = manifests.iter().filter(|one| one.kind == "Pod").any(|one| {
+        let own = &one.object["metadata"];
+        own["namespace"] == namespace && own["labels"][NAME_LABEL] == KARPENTER && !own["labels"][FARGATE].is_null()
+    });
     Some(Installed {
         deployment: format!("{namespace}/{}", metadata["name"].as_str().unwrap_or(KARPENTER)),
         cluster: setting(object, CLUSTER),
@@ -78,6 +106,7 @@ pub fn find(manifests: &[Manifest]) -> Option<Installed> {
         role,
         namespace: namespace.to_owned(),
         account: account.to_owned(),
+        on_fargate,
         settings: settings(object),
     })
 }
@@ -101,7 +130,7 @@ pub fn slim_account(account: &Json) -> Json {
         "annotations": { ROLE: metadata["annotations"][ROLE] } } })
 }
 
-/// Puts into what is kept of Karpenter's Deployment how it is installed; of its environment only what is looked at.
+/// Puts into what is kept of Karpenter's Deployment and pods how it is installed; of its environment only what is looked at.
 pub fn keep(deployment: &Json, kept: &mut Json) {
     if !is_karpenters(deployment) {
         return;
@@ -110,15 +139,46 @@ pub fn keep(deployment: &Json, kept: &mut Json) {
     let names = [CLUSTER, QUEUE, FEATURE_GATES].into_iter().chain(SETTINGS.map(|(name, ..)| name));
     let env: Vec<Json> = names.filter_map(value).collect();
     kept["metadata"]["labels"] = json!({ NAME_LABEL: KARPENTER });
+    let profile = &deployment["metadata"]["labels"][FARGATE];
+    if !profile.is_null() {
+        kept["metadata"]["labels"][FARGATE] = profile.clone();
+    }
+    kept["spec"]["replicas"] = deployment["spec"]["replicas"].clone();
     kept["spec"]["template"]["spec"]["serviceAccountName"] = json!(account(deployment).1);
-    kept["spec"]["template"]["spec"]["containers"] = json!([{ "env": env }]);
+    let resources = container(deployment).map(|container| &container["resources"]);
+    kept["spec"]["template"]["spec"]["containers"] = json!([{ "env": env, "resources": resources }]);
 }
 
+fn containers(deployment: &Json) -> impl Iterator<Item = &Json> {
+    deployment["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten()
+}
+
+/// The container that Karpenter runs in: the one of the chart's name, else the first.
+fn container(deployment: &Json) -> Option<&Json> {
+    containers(deployment).find(|one| one["name"] == "controller").or_else(|| containers(deployment).next())
+}
+
+/// Gives a setting, as Karpenter takes it: by its flag, or else by its variable.
 fn setting(deployment: &Json, name: &str) -> Option<String> {
-    let containers = deployment["spec"]["template"]["spec"]["containers"].as_array()?;
-    let env = containers.iter().filter_map(|container| container["env"].as_array()).flatten();
+    let flag = name.to_ascii_lowercase().replace('_', "-");
+    let given = containers(deployment).find_map(|container| argument(container, &flag));
+    let env = containers(deployment).filter_map(|container| container["env"].as_array()).flatten();
     let mut values = env.filter(|one| one["name"] == name).filter_map(|one| one["value"].as_str());
-    values.find(|value| !value.is_empty()).map(str::to_owned)
+    given.or_else(|| values.find(|value| !value.is_empty()).map(str::to_owned))
+}
+
+/// Gives what a container's arguments say for a flag, as Go reads them: one or two dashes, the value behind `=` or as the next word; the last
+/// one counts, and a flag alone is true.
+fn argument(container: &Json, flag: &str) -> Option<String> {
+    let words = ["command", "args"].into_iter().filter_map(|field| container[field].as_array()).flatten();
+    let words: Vec<&str> = words.filter_map(Json::as_str).collect();
+    words.iter().enumerate().rev().find_map(|(at, word)| {
+        let value = match word.strip_prefix("--").or_else(|| word.strip_prefix('-'))?.strip_prefix(flag)? {
+            "" => words.get(at + 1).copied().filter(|next| !next.starts_with('-')).unwrap_or("true"),
+            rest => rest.strip_prefix('=')?,
+        };
+        (!value.is_empty()).then(|| value.to_owned())
+    })
 }
 
 /// Gives what a Deployment sets otherwise than by default.
@@ -139,6 +199,48 @@ fn settings(deployment: &Json) -> Vec<(&'static str, Value)> {
     if !changed.is_empty() {
         all.push(("feature_gates", Value::Object(changed)));
     }
+    all.extend(workload(deployment));
+    all
+}
+
+/// Gives what a Deployment says of its pods, and how many there are. One that was scaled to 0 already says nothing of that.
+fn workload(deployment: &Json) -> Vec<(&'static str, Value)> {
+    let (spec, pod) = (&deployment["spec"], &deployment["spec"]["template"]["spec"]);
+    let mut all = Vec::new();
+    let replicas = spec["replicas"].as_u64().filter(|count| (1..=MOST_REPLICAS).contains(count));
+    if let Some(count) = replicas.filter(|count| *count != USUAL_REPLICAS) {
+        all.push(("replicas", Value::Bare(count.to_string())));
+    }
+    let mut nodes = texts(&pod["nodeSelector"]);
+    nodes.retain(|(key, value)| (key.as_str(), value) != (USUAL_NODES.0, &Value::text(USUAL_NODES.1)));
+    if !nodes.is_empty() {
+        all.push(("node_selector", Value::Object(nodes)));
+    }
+    let amounts = |part: &str| container(deployment).map_or_else(Vec::new, |one| texts(&one["resources"][part]));
+    let parts = ["limits", "requests"].map(|part| (part.to_owned(), amounts(part))).into_iter();
+    let parts = parts.filter(|(_, amounts)| !amounts.is_empty()).map(|(part, amounts)| (part, Value::Object(amounts)));
+    let parts: Vec<_> = parts.collect();
+    if !parts.is_empty() {
+        all.push(("resources", Value::Object(parts)));
+    }
+    let usual = json!([{ "key": "CriticalAddonsOnly", "operator": "Exists" }]);
+    if let Some(tolerations) = pod["tolerations"].as_array().filter(|_| pod["tolerations"] != usual) {
+        all.push(("tolerations", Value::List(tolerations.iter().map(toleration).collect())));
+    }
+    all
+}
+
+fn toleration(toleration: &Json) -> Value {
+    let fields = TOLERATION.iter().filter(|(field, _)| !toleration[*field].is_null());
+    Value::Object(fields.map(|(field, name)| ((*name).to_owned(), Value::of_json(&toleration[*field]))).collect())
+}
+
+/// Writes a map of texts in the order of its keys; amounts may be numbers.
+fn texts(map: &Json) -> Vec<(String, Value)> {
+    let text = |value: &Json| Value::text(value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+    let all = map.as_object().into_iter().flatten();
+    let mut all: Vec<_> = all.map(|(key, value)| (key.clone(), text(value))).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
     all
 }
 
@@ -190,6 +292,7 @@ mod tests {
             role: Some("arn:aws:iam::111122223333:role/Karpenter-prod".to_owned()),
             namespace: "kube-system".to_owned(),
             account: "karpenter".to_owned(),
+            on_fargate: false,
             settings: vec![
                 ("settings.batch_idle_duration", Value::text("5s")),
                 ("settings.isolated_vpc", Value::Bare("true".to_owned())),
@@ -204,6 +307,89 @@ mod tests {
             ],
         };
         assert_eq!(find(&all), Some(wanted));
+    }
+
+    /// Finds a Deployment of this spec, as it is in files and as a live cluster's is kept: both must say the same.
+    fn found(change: impl FnOnce(&mut Json)) -> Installed {
+        let mut whole = deployment("karpenter");
+        change(&mut whole["spec"]);
+        let pod = &whole["spec"]["template"]["spec"];
+        let mut kept = json!({ "metadata": { "name": "karpenter", "namespace": "kube-system" },
+            "spec": { "template": { "spec": { "nodeSelector": pod["nodeSelector"], "tolerations": pod["tolerations"] } } } });
+        keep(&whole, &mut kept);
+        let [whole, kept] = [whole, kept].map(|one| find(&[manifest("Deployment", one)]).expect("Karpenter"));
+        assert_eq!(whole, kept);
+        whole
+    }
+
+    #[test]
+    fn how_its_pods_run_is_told_where_karps_would_run_otherwise() {
+        let usual = found(|spec| {
+            spec["replicas"] = json!(2);
+            spec["template"]["spec"]["nodeSelector"] = json!({ "kubernetes.io/os": "linux" });
+            spec["template"]["spec"]["tolerations"] = json!([{ "key": "CriticalAddonsOnly", "operator": "Exists" }]);
+            spec["template"]["spec"]["containers"][0]["resources"] = json!({});
+        });
+        assert_eq!(usual, found(|_| {}));
+        assert_eq!(usual, found(|spec| spec["replicas"] = json!(0)), "it was stopped for the migration");
+        let told = found(|spec| {
+            spec["replicas"] = json!(3);
+            spec["template"]["spec"]["nodeSelector"] = json!({ "kubernetes.io/os": "linux", "pool": "system" });
+            spec["template"]["spec"]["tolerations"] =
+                json!([{ "key": "system", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60 }]);
+            spec["template"]["spec"]["containers"][0]["resources"] =
+                json!({ "requests": { "memory": "1Gi", "cpu": 1 } });
+        });
+        let told: Vec<String> = told.settings[usual.settings.len()..]
+            .iter()
+            .map(|(name, value)| format!("{name} = {}", value.inline()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "replicas = 3",
+                r#"node_selector = { pool = "system" }"#,
+                r#"resources = { requests = { cpu = "1", memory = "1Gi" } }"#,
+                r#"tolerations = [{ key = "system", operator = "Exists", effect = "NoExecute", toleration_seconds = 60 }]"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn a_flag_counts_before_its_variable() {
+        let told = found(|spec| {
+            spec["template"]["spec"]["containers"][0]["args"] = json!([
+                "--cluster-name=old",
+                "--cluster-name=other",
+                "-interruption-queue",
+                "queue",
+                "--isolated-vpc=false",
+                "--reserved-enis=",
+                "--batch-idle-durations=7s",
+                "--disable-dry-run"
+            ]);
+        });
+        assert_eq!((told.cluster.as_deref(), told.queue.as_deref()), (Some("other"), Some("queue")));
+        let of = |name: &str| told.settings.iter().find(|(one, _)| *one == name).map(|(_, value)| value.inline());
+        assert_eq!(of("settings.isolated_vpc"), None);
+        assert_eq!(of("settings.reserved_enis").as_deref(), Some("1"));
+        assert_eq!(of("settings.batch_idle_duration").as_deref(), Some("\"5s\""));
+        assert_eq!(of("settings.disable_dry_run").as_deref(), Some("true"));
+    }
+
+    #[test]
+    fn a_pod_on_fargate_says_where_it_runs() {
+        let labels = json!({ NAME_LABEL: KARPENTER, FARGATE: "karpenter" });
+        let pod = json!({ "metadata": { "name": "karpenter-1", "namespace": "kube-system", "labels": labels } });
+        let mut kept = json!({ "metadata": { "name": "karpenter-1", "namespace": "kube-system" } });
+        keep(&pod, &mut kept);
+        let on_fargate = |pod: Json| {
+            let all = [manifest("Deployment", deployment("karpenter")), manifest("Pod", pod)];
+            find(&all).expect("Karpenter").on_fargate
+        };
+        assert!(on_fargate(kept.clone()) && on_fargate(pod));
+        kept["metadata"]["namespace"] = json!("elsewhere");
+        assert!(!on_fargate(kept));
     }
 
     #[test]

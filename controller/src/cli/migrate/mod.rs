@@ -7,6 +7,7 @@ mod installed;
 mod live;
 mod objects;
 mod report;
+mod successor;
 mod workloads;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +34,9 @@ pub struct Options {
     /// File to write the HCL to; standard output without it, or with -.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
+    /// File for karp in the place of Karpenter's controller: a role, a queue and a `karp_controller` with its settings, all of them new.
+    #[arg(long, value_name = "FILE")]
+    controller: Option<PathBuf>,
     /// The EKS cluster for the provider block; without it the one that Karpenter's Deployment names, or else a variable.
     #[arg(long, value_name = "NAME")]
     cluster_name: Option<String>,
@@ -55,6 +59,8 @@ pub struct Options {
 /// # Errors
 /// When the input cannot be used, the cluster does not answer, or the file cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let is_taken = |file: &PathBuf| file.as_path() == Path::new("-") || Some(file) == options.output.as_ref();
+    anyhow::ensure!(!options.controller.as_ref().is_some_and(is_taken), "--controller takes a file of its own");
     let (manifests, source) = match (options.files.is_empty(), options.no_import) {
         (true, _) => (live::manifests(&options.cluster)?, Source::Cluster),
         (false, false) => (files::manifests(&options.files)?, Source::Files),
@@ -67,8 +73,13 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let findings = workloads::find(&manifests);
     let installed = installed::find(&manifests);
-    let told = report::tell(&conversion, &findings, installed.as_ref());
-    if conversion.items.is_empty() && findings.is_empty() {
+    let told = report::tell(&conversion, &findings, installed.as_ref(), options.controller.as_deref());
+    let successor = match (&options.controller, &installed) {
+        (Some(file), Some(installed)) => Some((file, successor::write(installed, &conversion.items))),
+        (Some(_), None) => anyhow::bail!("--controller: there is no Deployment of Karpenter's, or there are several"),
+        (None, _) => None,
+    };
+    if conversion.items.is_empty() && findings.is_empty() && successor.is_none() {
         // what was passed over may be all that there is
         anstream::eprint!("{told}");
         let kinds = "NodePool, EC2NodeClass, NodeOverlay, Provisioner or AWSNodeTemplate";
@@ -78,7 +89,10 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let hcl = document::write(&conversion.items, options.cluster_name.as_deref().or(named));
     let output = options.output.as_deref().filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
-        std::fs::write(path, &hcl).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+        save(path, &hcl)?;
+    }
+    if let Some((path, hcl)) = &successor {
+        save(path, hcl)?;
     }
     let shown = match (options.patch, output) {
         (true, _) => report::patches(&findings),
@@ -91,4 +105,8 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     to_stdout(|out| out.write_all(shown.as_bytes()))?;
     Ok(if conversion.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL_CONVERTED) })
+}
+
+fn save(path: &Path, hcl: &str) -> anyhow::Result<()> {
+    std::fs::write(path, hcl).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
 }
