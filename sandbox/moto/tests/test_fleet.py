@@ -192,7 +192,7 @@ class Fleet(FleetStand):
         self.addCleanup(events.remove_targets, Rule=self.name, Ids=["1"])
         answer = self.fleet(["m5.large"])
         self.post("interrupt", {"instance_id": answer["Instances"][0]["InstanceIds"][0], "after_seconds": 0.5})
-        messages = queues.receive_message(QueueUrl=url, WaitTimeSeconds=2)["Messages"]
+        messages = queues.receive_message(QueueUrl=url, WaitTimeSeconds=10)["Messages"]
         self.assertIn('"instance-action": "terminate"', messages[0]["Body"].replace('":"', '": "'))
         self.eventually(lambda: self.instance(answer)["State"]["Name"] == "terminated")
 
