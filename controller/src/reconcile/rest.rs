@@ -3,9 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use karp_domain::api::conditions::INTERRUPTION_QUEUE_READY;
 use karp_domain::api::{Ec2NodeClass, NodeClaim};
 use kube::ResourceExt;
 use moka::sync::Cache;
+use serde_json::json;
 
 /// Claims that may rest at a time; beyond it the oldest are tried earlier.
 const MOST: u64 = 100_000;
@@ -18,8 +20,8 @@ pub struct Rests(Cache<String, Rest>);
 #[derive(Clone, Debug)]
 struct Rest {
     until: Instant,
-    /// The class with which the launch failed: another one is worth a try at once.
-    class: Option<String>,
+    /// What the launch that failed went by of its class: anything else is worth a try at once.
+    class: String,
 }
 
 impl Default for Rests {
@@ -31,19 +33,27 @@ impl Default for Rests {
 impl Rests {
     /// Lets a claim rest for a while, or until its class is another than this.
     pub fn begin(&self, claim: &NodeClaim, class: &Ec2NodeClass, pause: Duration) {
-        let rest = Rest { until: Instant::now() + pause.min(LONGEST), class: class.resource_version() };
+        let rest = Rest { until: Instant::now() + pause.min(LONGEST), class: read(class) };
         self.0.insert(claim.uid().unwrap_or_default(), rest);
     }
 
     /// Returns how long a claim still rests; nothing when it may be launched.
     pub fn left(&self, claim: &NodeClaim, class: &Ec2NodeClass) -> Option<Duration> {
-        let rest = self.0.get(&claim.uid()?).filter(|rest| rest.class == class.resource_version())?;
+        let rest = self.0.get(&claim.uid()?).filter(|rest| rest.class == read(class))?;
         rest.until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }
 }
 
+/// Returns what a launch goes by of a class; not how its queue is, which says nothing of launches and may change for all classes at once.
+fn read(class: &Ec2NodeClass) -> String {
+    let mut status = class.status.clone().unwrap_or_default();
+    status.conditions.retain(|condition| condition.kind != INTERRUPTION_QUEUE_READY);
+    json!([class.uid(), class.spec, status]).to_string()
+}
+
 #[cfg(test)]
 mod tests {
+    use karp_domain::api::conditions::{self, ConditionStatus};
     use karp_domain::api::{Ec2NodeClassSpec, NodeClaimSpec};
 
     use super::*;
@@ -55,9 +65,15 @@ mod tests {
             claim.metadata.uid = Some(uid.to_owned());
             claim
         };
-        let class = |version: &str| {
-            let mut class = Ec2NodeClass::new("a", Ec2NodeClassSpec::default());
-            class.metadata.resource_version = Some(version.to_owned());
+        let class = |role: &str| {
+            let spec = Ec2NodeClassSpec { role: Some(role.to_owned()), ..Ec2NodeClassSpec::default() };
+            Ec2NodeClass::new("a", spec)
+        };
+        let told = |kind: &str| {
+            let mut class = class("1");
+            class.metadata.resource_version = Some("2".to_owned());
+            let conditions = &mut class.status.get_or_insert_default().conditions;
+            conditions::set(conditions, kind, ConditionStatus::False, "Odd", "odd", jiff::Timestamp::UNIX_EPOCH);
             class
         };
         let rests = Rests::default();
@@ -65,6 +81,11 @@ mod tests {
         rests.begin(&claim("one"), &class("1"), Duration::from_secs(60));
         assert!(rests.left(&claim("one"), &class("1")).is_some_and(|left| left > Duration::from_secs(50)));
         assert_eq!(rests.left(&claim("one"), &class("2")), None, "what failed may be put right");
+        assert_eq!(rests.left(&claim("one"), &told(conditions::AMIS_READY)), None, "and be seen to be");
+        assert!(
+            rests.left(&claim("one"), &told(INTERRUPTION_QUEUE_READY)).is_some(),
+            "it has nothing to do with launches"
+        );
         assert_eq!(rests.left(&claim("other"), &class("1")), None);
         rests.begin(&claim("one"), &class("2"), Duration::ZERO);
         assert_eq!(rests.left(&claim("one"), &class("2")), None, "its time is over");

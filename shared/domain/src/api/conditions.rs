@@ -34,6 +34,8 @@ pub const AMIS_READY: &str = "AMIsReady";
 pub const INSTANCE_PROFILE_READY: &str = "InstanceProfileReady";
 pub const PLACEMENT_GROUP_READY: &str = "PlacementGroupReady";
 pub const CAPACITY_RESERVATIONS_READY: &str = "CapacityReservationsReady";
+/// There, and False, as long as the interruption queue cannot be read. `Ready` does not follow from it: nodes come all the same.
+pub const INTERRUPTION_QUEUE_READY: &str = "InterruptionQueueReady";
 
 /// Condition types of a CapacityBuffer.
 pub const READY_FOR_PROVISIONING: &str = "ReadyForProvisioning";
