@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::Request;
 use kube::client::{Body, ClientBuilder};
 use kube::config::{
-    AuthInfo, Cluster, Context, ExecConfig, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError,
-    NamedAuthInfo, NamedCluster, NamedContext,
+    AuthInfo, Cluster, Context, ExecConfig, KubeConfigOptions, Kubeconfig, KubeconfigError, NamedAuthInfo,
+    NamedCluster, NamedContext, NoProxyError,
 };
 use kube::{Client, Config};
 use tower::buffer::BufferLayer;
@@ -30,8 +30,6 @@ pub enum Connection {
     Server(Box<Server>),
     /// Kubeconfig files, and what to take of them. The first file to say something wins, as with kubectl.
     Kubeconfig { paths: Vec<PathBuf>, choice: Choice },
-    /// The service account of the pod that this runs in.
-    InCluster,
 }
 
 /// What to take of kubeconfigs: the current context, and its cluster and user, where nothing else is named.
@@ -62,11 +60,22 @@ pub struct Server {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("the address or credentials of the API server cannot be used: {0}")]
-    Kubeconfig(#[from] KubeconfigError),
-    #[error("this does not run in a pod with a service account: {0}")]
-    NotInCluster(#[from] InClusterError),
+    Kubeconfig(KubeconfigError),
+    #[error(
+        "the variable NO_PROXY cannot be read: {0}; give host names, addresses and ranges with one comma between them"
+    )]
+    NoProxy(NoProxyError),
     #[error("no client can be made: {0}")]
     Client(#[from] kube::Error),
+}
+
+impl From<KubeconfigError> for ConnectError {
+    fn from(error: KubeconfigError) -> Self {
+        match error {
+            KubeconfigError::ParseNoProxy(error) => Self::NoProxy(error),
+            error => Self::Kubeconfig(error),
+        }
+    }
 }
 
 /// Makes a client. Contacts nothing but what an exec plugin does.
@@ -81,7 +90,6 @@ pub async fn connect(connection: &Connection) -> Result<Client, ConnectError> {
             }
             configured(merged, &KubeConfigOptions { context, cluster, user }).await?
         }
-        Connection::InCluster => Config::incluster()?,
     };
     Ok(client(config, SILENCE)?)
 }

@@ -34,7 +34,15 @@ fn of_cluster(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Option<Ur
 fn of_environment(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<Uri> {
     let set = |names: [&str; 2]| names.into_iter().filter_map(&variable).find(|value| !value.is_empty());
     let given = set(["HTTPS_PROXY", "https_proxy"])?;
-    let straight = format!("{},{HERE}", set(["NO_PROXY", "no_proxy"]).unwrap_or_default());
+    let listed = set(["NO_PROXY", "no_proxy"]).unwrap_or_default();
+    let entries: Vec<&str> = listed.split(',').map(str::trim).collect();
+    // Go's programs take `*` for addresses, too, and `*.` before a domain
+    if entries.contains(&"*") {
+        return None;
+    }
+    let domains =
+        entries.iter().map(|entry| entry.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(entry));
+    let straight = domains.chain([HERE]).collect::<Vec<_>>().join(",");
     let found = Matcher::builder().https(given.as_str()).no(straight).build().intercept(server)?;
     // what was found has a scheme in any case, and lacks name and password
     let authority = given.parse::<Uri>().ok()?.authority()?.clone();
@@ -68,6 +76,8 @@ mod tests {
         assert_eq!(chosen(server, &[proxy]), through);
         assert_eq!(chosen(server, &[proxy, ("NO_PROXY", ".corp,10.0.0.0/8")]), through, "the proxy may be in it");
         assert_eq!(chosen(server, &[proxy, ("NO_PROXY", ".corp, .eks.amazonaws.com")]), None);
+        assert_eq!(chosen(server, &[proxy, ("NO_PROXY", ".corp,*.eks.amazonaws.com")]), None);
+        assert_eq!(chosen("https://10.1.2.3", &[proxy, ("NO_PROXY", ".corp,*")]), None);
         assert_eq!(chosen("https://10.1.2.3", &[proxy, ("no_proxy", "10.0.0.0/8")]), None);
         let bare = [("HTTPS_PROXY", ""), ("https_proxy", "proxy.corp:3128")];
         assert_eq!(chosen(server, &bare).as_deref(), Some("http://proxy.corp:3128/"));
