@@ -71,13 +71,14 @@ impl Stand {
         assert!(child.wait().unwrap().success(), "kubectl {arguments:?}");
     }
 
-    /// What the Deployments of a namespace ask of their nodes' labels, by name.
-    fn node_selectors(&self, namespace: &str) -> BTreeMap<String, Value> {
+    /// The node selectors and the annotations that the Deployments of a namespace give their pods, by name.
+    fn asked(&self, namespace: &str) -> BTreeMap<String, (Value, Value)> {
         let output = self.command(&["-n", namespace, "get", "deployments", "-o", "json"]).output().unwrap();
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
         let of = |one: &Value| {
-            let selector = one["spec"]["template"]["spec"]["nodeSelector"].clone();
-            (one["metadata"]["name"].as_str().unwrap().to_owned(), selector)
+            let template = &one["spec"]["template"];
+            let asked = (template["spec"]["nodeSelector"].clone(), template["metadata"]["annotations"].clone());
+            (one["metadata"]["name"].as_str().unwrap().to_owned(), asked)
         };
         found["items"].as_array().unwrap().iter().map(of).collect()
     }
@@ -276,20 +277,26 @@ fn workloads_that_name_a_provisioner_name_its_pool_once_the_script_has_run() {
     // Without pods: nobody here has nodes for them.
     let text = text.replace("namespace: shop", &format!("namespace: {shop}"));
     let text = text.replace("spec:\n  selector:", "spec:\n  replicas: 0\n  selector:");
+    let labels = "metadata: { labels: { app: one-off }";
+    let kept = format!("{labels}, annotations: {{ karpenter.sh/do-not-evict: \"true\" }}");
+    let text = text.replace(labels, &kept);
     let file = folder.path().join("000.yaml");
     std::fs::write(&file, &text).unwrap();
     let workloads: Vec<&str> = text.split("\n---\n").filter(|object| object.contains("kind: Deployment")).collect();
     stand.kubectl(&["create", "namespace", &shop], "");
     stand.kubectl(&["create", "-f", "-"], &workloads.join("\n---\n"));
-    let selecting = |key: &str| {
-        let pools = [("one-off", "default"), ("steady", "on-demand")];
-        BTreeMap::from(pools.map(|(name, pool)| (name.to_owned(), json!({ key: pool }))))
+    let asking = |key: &str, annotation: &str| {
+        let one_off = (json!({ key: "default" }), json!({ annotation: "true" }));
+        BTreeMap::from([
+            ("one-off".to_owned(), one_off),
+            ("steady".to_owned(), (json!({ key: "on-demand" }), Value::Null)),
+        ])
     };
-    let before = stand.node_selectors(&shop);
+    let before = stand.asked(&shop);
     let script = stand.migrate(&["-f", file.to_str().unwrap(), "--patch"]);
     stand.run(&script);
-    let after = stand.node_selectors(&shop);
+    let after = stand.asked(&shop);
     stand.kubectl(&["delete", "namespace", &shop, "--wait=false"], "");
-    assert_eq!(before, selecting("karpenter.sh/provisioner-name"));
-    assert_eq!(after, selecting("karpenter.sh/nodepool"), "{script}");
+    assert_eq!(before, asking("karpenter.sh/provisioner-name", "karpenter.sh/do-not-evict"));
+    assert_eq!(after, asking("karpenter.sh/nodepool", "karpenter.sh/do-not-disrupt"), "{script}");
 }

@@ -119,10 +119,10 @@ pub async fn converge(
         return Ok((bring(iam, ctx, part, Found { tags, ..existing }).await?, Origin::Made));
     }
     let is_own = is_same_role(&existing.tags, part.tags);
+    check_adoptable(&doing, &existing.tags, part.tags).map_err(|failure| failure.at("name"))?;
     if !adopt && !is_own {
         return Err(failure);
     }
-    check_adoptable(&doing, &existing.tags, part.tags).map_err(|failure| failure.at("name"))?;
     check_path(&doing, &existing.path, part.path)?;
     let mut tags = part.tags.clone();
     if !is_own {

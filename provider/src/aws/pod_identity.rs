@@ -145,8 +145,16 @@ async fn converge(aws: &Aws, subject: &Subject<'_>, found: Found, wanted: &Wante
     Ok(Found { role_arn: wanted.role_arn.to_owned(), ..found })
 }
 
-/// Deletes an association; one that is gone already is fine.
-pub async fn delete(aws: &Aws, subject: &Subject<'_>, id: &str) -> Result<(), Failure> {
+/// Deletes the association that gives pods this role; one that is gone already is fine. One that gives them another role is that one's by now, as
+/// where `create_before_destroy` makes it first.
+pub async fn release(aws: &Aws, subject: &Subject<'_>, id: &str, role_arn: &str) -> Result<(), Failure> {
+    match find_by_id(aws, subject.cluster, id).await? {
+        Some((_, _, found)) if found.role_arn != role_arn => Ok(()),
+        _ => delete(aws, subject, id).await,
+    }
+}
+
+async fn delete(aws: &Aws, subject: &Subject<'_>, id: &str) -> Result<(), Failure> {
     match aws.eks().delete_pod_identity_association().cluster_name(subject.cluster).association_id(id).send().await {
         Ok(_) => Ok(()),
         Err(e) => match Failure::aws(format!("delete the pod identity association of {subject}"), e) {

@@ -117,10 +117,10 @@ pub async fn create(iam: &Client, ctx: &Context, wanted: &Wanted) -> Result<(Fou
                 check_path(&doing, &existing.path, &wanted.path)?;
                 return Ok((Found { tags, ..existing }, Origin::Made));
             }
+            check_adoptable(&doing, &existing.tags, &wanted.tags).map_err(|f| f.at("name"))?;
             if !wanted.adopt {
                 return Err(failure.at("name"));
             }
-            check_adoptable(&doing, &existing.tags, &wanted.tags).map_err(|f| f.at("name"))?;
             check_path(&doing, &existing.path, &wanted.path)?;
             Ok((existing, Origin::Adopted))
         }

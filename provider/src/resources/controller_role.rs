@@ -236,7 +236,7 @@ impl Resource for ControllerRole {
         managed_policy::delete_all(aws.iam(), ctx, &dropped).await?;
         let moved = before.uses_pod_identity() && (!model.uses_pod_identity() || before.subject() != model.subject());
         if moved && let Some(id) = &before.association_id {
-            pod_identity::delete(aws, &before.subject(), id).await?;
+            pod_identity::release(aws, &before.subject(), id, before.arn()).await?;
         }
         associate(aws, ctx, &model, state, &session.owned(&prior)).await
     }
@@ -248,7 +248,7 @@ impl Resource for ControllerRole {
         let mut policies = own_policies(&model);
         policies.extend(left_of(aws, &session, &prior).await?);
         if let Some(id) = &model.association_id {
-            pod_identity::delete(aws, &model.subject(), id).await?;
+            pod_identity::release(aws, &model.subject(), id, model.arn()).await?;
         }
         // The role goes last: a refresh without it forgets the policies that a run which died before left.
         let name = model.name.as_deref().unwrap_or_default();

@@ -287,6 +287,7 @@ fn is_leaving(found: &SdkProfile) -> bool {
 async fn take(aws: &Aws, model: &Model, found: &SdkProfile, tags: Tags, doing: &str) -> Result<String, Failure> {
     let there = render(model, found, tags.clone());
     let wanted = model.tags_all.clone().unwrap_or_default();
+    check_adoptable(doing, &tags, &wanted).map_err(|f| f.at("name"))?;
     let differing: Vec<&'static str> = [
         ("pod_execution_role_arn", there.pod_execution_role_arn != model.pod_execution_role_arn),
         ("subnet_ids", there.subnet_ids != model.subnet_ids),
@@ -300,7 +301,6 @@ async fn take(aws: &Aws, model: &Model, found: &SdkProfile, tags: Tags, doing: &
         let fix = "Write what it has, choose another name, or delete it.";
         return Err(Failure::new(Kind::Exists, doing, what).at(first).with_fix(fix));
     }
-    check_adoptable(doing, &tags, &wanted)?;
     let arn = there.arn.unwrap_or_default();
     retag_eks(aws, &arn, &Change::between(&wanted, &tags, &Tags::new())).await?;
     Ok(arn)
@@ -338,7 +338,10 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
                 Some(found) => match (mark.resumed(&tags_of(&found), &wanted), adopt) {
                     (Some(tags), _) => Ok((take(aws, model, &found, tags, &doing).await?, Origin::Made)),
                     (None, true) => Ok((take(aws, model, &found, tags_of(&found), &doing).await?, Origin::Adopted)),
-                    (None, false) => Err(failure.of_kind(Kind::Exists).at("name")),
+                    (None, false) => {
+                        check_adoptable(&doing, &tags_of(&found), &wanted).map_err(|f| f.at("name"))?;
+                        Err(failure.of_kind(Kind::Exists).at("name"))
+                    }
                 },
             },
             Kind::Missing => Err(failure.of_kind(Kind::NoCluster).at("cluster_name").with_fix(format!(

@@ -204,10 +204,10 @@ async fn create(aws: &Aws, session: &Session, model: &Model) -> Result<(Found, O
                 check_path(&doing, &existing.path, path)?;
                 return Ok((Found { tags, ..existing }, Origin::Made));
             }
+            check_adoptable(&doing, &existing.tags, &wanted).map_err(|f| f.at("name"))?;
             if !model.adopt.unwrap_or(session.model().adopt_existing) {
                 return Err(failure);
             }
-            check_adoptable(&doing, &existing.tags, &wanted).map_err(|f| f.at("name"))?;
             check_path(&doing, &existing.path, path)?;
             Ok((existing, Origin::Adopted))
         }

@@ -359,10 +359,10 @@ async fn create_or_adopt(
     if is_new {
         return Ok((found, Start::New));
     }
+    check_adoptable(&doing, &found.tags, &wanted.tags).map_err(|f| f.at("name"))?;
     if !model.adopt.unwrap_or(session.model().adopt_existing) {
         return Err(Failure::new(Kind::Exists, doing, format!("there is a queue {url}")).at("name").into());
     }
-    check_adoptable(&doing, &found.tags, &wanted.tags).map_err(|f| f.at("name"))?;
     Ok((found, Start::Adopted))
 }
 

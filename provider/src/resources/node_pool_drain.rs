@@ -197,14 +197,7 @@ impl<'a> Drain<'a> {
 
     async fn progress(&self, client: &Client, left: &Left) {
         self.note(left);
-        let is_due = {
-            let mut seen = self.seen();
-            let is_due = seen.told.unwrap_or(self.begin).elapsed() >= TELL_EVERY;
-            if is_due {
-                seen.told = Some(Instant::now());
-            }
-            is_due
-        };
+        let is_due = self.seen().is_due(self.begin, Instant::now());
         if is_due && !left.is_empty() {
             self.tell(client, Weight::Normal, "Draining", &format!("still to leave: {left}")).await;
         }
@@ -248,6 +241,15 @@ pub fn let_go(budgets: &[Budget], total: usize, now: Timestamp) -> usize {
 }
 
 impl Seen {
+    /// Says whether progress is to be told again, and takes it for told then.
+    fn is_due(&mut self, begin: Instant, now: Instant) -> bool {
+        let is_due = now.saturating_duration_since(self.told.unwrap_or(begin)) >= TELL_EVERY;
+        if is_due {
+            self.told = Some(now);
+        }
+        is_due
+    }
+
     fn summary(&self, took: Duration) -> String {
         struct Nodes(usize);
         impl fmt::Display for Nodes {
@@ -297,6 +299,14 @@ mod tests {
         assert_eq!(pace(r#"[{ "nodes": "0" }]"#, 20), 1);
         let nights = r#"[{ "nodes": "0", "schedule": "0 20 * * *", "duration": "8h" }, { "nodes": "50%" }]"#;
         assert_eq!(pace(nights, 20), 10);
+    }
+
+    #[test]
+    fn progress_is_told_each_minute_since_the_begin() {
+        let (begin, mut seen) = (Instant::now(), Seen::default());
+        let due = |seconds: u64| seen.is_due(begin, begin + Duration::from_secs(seconds));
+        let at = [0, 59, 60, 61, 119, 150, 209, 210];
+        assert_eq!(at.map(due), [false, false, true, false, false, true, false, true]);
     }
 
     #[test]

@@ -171,7 +171,8 @@ impl Resource for PodIdentityAssociation {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&prior)?;
         let id = model.association_id.as_deref().unwrap_or_default();
-        Ok(pod_identity::delete(&session.aws_of(&prior).await?, &model.subject(), id).await?)
+        let aws = &session.aws_of(&prior).await?;
+        Ok(pod_identity::release(aws, &model.subject(), id, model.role_arn()).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {

@@ -103,19 +103,32 @@ fn an_association_of_others_is_taken_only_when_asked() {
     let refused = stand.apply_failing().one_error();
     assert!(refused.contains("adopt = true") && refused.contains(&format!("{name}-1")), "{refused}");
     // A role with an association of its own takes nobody's either, and is not made before that is known.
-    let controllers = format!(
-        "PROVIDER\nresource \"karp_controller_role\" \"this\" {{\n  name = \"{name}-c\"\n  auth = \"pod_identity\"\n  \
-         namespace = \"apps\"\n  service_account = {name:?}\n}}\n"
-    );
+    let controllers = |which: &str, more: &str| {
+        format!(
+            "PROVIDER\nresource \"karp_controller_role\" \"this\" {{\n  name = \"{name}-{which}\"\n  auth = \"pod_identity\"\n  \
+             namespace = \"apps\"\n  service_account = {name:?}\n{more}}}\n"
+        )
+    };
     let before = sandbox.what_exists();
-    let refused = sandbox.stand(&controllers).apply_failing().one_error();
+    let role = sandbox.stand(&controllers("c", ""));
+    let refused = role.apply_failing().one_error();
     assert!(refused.contains("adopt = true") && refused.contains(&format!("{name}-1")), "{refused}");
     assert_eq!(sandbox.what_exists(), before, "nothing was made");
     stand.write(&other("  adopt = true"));
     stand.apply();
     stand.assert_empty_plan();
     assert_eq!(owner.plan().changes().len(), 1, "the owner sees the other role");
-    stand.destroy();
+
+    // Who has lost it to another role in the same run leaves it: the role that is replaced, and whoever has not looked since.
+    let taking = "  adopt = true\n  lifecycle {\n    create_before_destroy = true\n  }\n";
+    role.write(&controllers("c", taking));
+    role.apply();
+    role.write(&controllers("d", taking));
+    role.apply();
+    let unseen = stand.tofu(&["destroy", "-refresh=false", "-json", "-auto-approve"]);
+    assert_eq!(unseen.code, 0, "{}", unseen.text);
+    role.assert_empty_plan();
+    role.destroy();
     owner.destroy();
 }
 

@@ -160,13 +160,17 @@ async fn what_serves_another_cluster_is_not_taken() {
     call.tags("karp.sh/cluster", "another").send().await.unwrap();
     let owned = sandbox.what_exists();
 
-    let other = sandbox.stand(&config("", "[]", "  adopt = true"));
-    let run = other.apply_failing();
-    let errors = run.errors();
-    assert_eq!(errors.len(), 3, "{}", run.text);
-    for error in errors {
-        let text = error.to_string();
-        assert!(text.contains("serves another cluster"), "{text}");
+    // Whose it is, is told at once, and not only after it was asked to be taken.
+    let other = sandbox.stand(&config("", "[]", ""));
+    for more in ["", "  adopt = true"] {
+        other.write(&config("", "[]", more));
+        let run = other.apply_failing();
+        let errors = run.errors();
+        assert_eq!(errors.len(), 3, "{}", run.text);
+        for error in errors {
+            let detail = error["detail"].as_str().unwrap();
+            assert!(detail.contains("serves another cluster") && detail.contains("is \"another\""), "{error}");
+        }
     }
     assert_eq!(sandbox.what_exists(), owned);
     let changes = owner.plan().changes();

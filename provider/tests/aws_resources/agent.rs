@@ -1,5 +1,6 @@
 //! karp as an agent of continuous integration runs it: no home, no configuration of AWS, a disk that cannot be written but for one folder,
-//! and a web identity for credentials. Plan and apply work, and no token and no key is found afterwards in state, plan, log or output.
+//! and a web identity for credentials, which AWS and the API server take. Plan and apply work, and no token and no key is found afterwards in
+//! state, plan, log or output.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -10,12 +11,16 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use aws_sdk_eks::types::{AccessScope, AccessScopeType};
 use serde_json::Value;
 
 use crate::stand::Sandbox;
 
+/// What lets the agent's role write in the cluster.
+const CLUSTER_ADMIN: &str = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy";
 /// The role of the agent: the pods of the cluster's own default service account may have it.
 const SETUP: &str = r#"PROVIDER
+resource "karp_crds" "this" {}
 resource "karp_oidc_provider" "this" {}
 resource "karp_controller_role" "this" {
   name              = "NAME-agent"
@@ -35,6 +40,11 @@ provider "karp" {
 }
 resource "karp_node_role" "this" {
   name = "NAME-made"
+}
+resource "karp_node_overlay" "this" {
+  name             = "NAME-made"
+  price_adjustment = "-30%"
+  requirements     = [{ key = "karpenter.k8s.aws/instance-family", operator = "In", values = ["m7i"] }]
 }
 "#;
 
@@ -149,8 +159,8 @@ impl<'a> Disk<'a> {
     }
 }
 
-#[test]
-fn an_agent_needs_no_home_and_leaves_no_secret() {
+#[tokio::test]
+async fn an_agent_needs_no_home_and_leaves_no_secret() {
     let Some(sandbox) = Sandbox::with_cluster("agent") else { return };
     let Some(token) = token() else {
         eprintln!("skipped: agent: KARP_TEST_KUBECONFIG is not set");
@@ -161,6 +171,12 @@ fn an_agent_needs_no_home_and_leaves_no_secret() {
     let stand = sandbox.stand(&SETUP.replace("NAME", &name));
     stand.apply();
     let role = stand.attribute("karp_controller_role.this", "arn").as_str().unwrap().to_owned();
+    let eks = sandbox.clients().await.eks().clone();
+    let entry = eks.create_access_entry().cluster_name(&sandbox.cluster).principal_arn(&role);
+    entry.send().await.unwrap();
+    let admin = eks.associate_access_policy().cluster_name(&sandbox.cluster).principal_arn(&role);
+    let everywhere = AccessScope::builder().r#type(AccessScopeType::Cluster).build();
+    admin.policy_arn(CLUSTER_ADMIN).access_scope(everywhere).send().await.unwrap();
 
     let ear = Ear::at(&sandbox.endpoint);
     let outside = tempfile::tempdir().unwrap();
@@ -216,11 +232,13 @@ fn an_agent_needs_no_home_and_leaves_no_secret() {
     assert!(traced.contains("[TRACE]") && traced.contains("terraform-provider-karp"), "nothing was traced");
     let places = [("the state", &applied), ("the output and the plan", &told), ("the log", &traced)];
     let signature = token.rsplit('.').next().unwrap().to_owned();
-    for secret in [token, signature].into_iter().chain(secrets).chain(sessions) {
+    let bearer = "k8s-aws-v1.".to_owned();
+    for secret in [token, signature, bearer].into_iter().chain(secrets).chain(sessions) {
         for (place, text) in places {
             assert!(!text.contains(&secret), "{place} tells a secret of {} characters", secret.len());
         }
     }
+    eks.delete_access_entry().cluster_name(&sandbox.cluster).principal_arn(&role).send().await.unwrap();
     stand.destroy();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }

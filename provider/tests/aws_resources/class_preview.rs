@@ -99,6 +99,8 @@ async fn a_plan_looks_up_what_the_selectors_of_a_class_find() {
     stand.write(&config(&block, &name, alias, &["subnet-00000000"], None));
     let nothing = stand.plan();
     assert!(!nothing.text.contains("\"severity\":\"error\""), "a preview that fails is no error: {}", nothing.text);
+    let of_class = |told: &&Value| told["summary"].as_str().unwrap().starts_with("EC2NodeClass");
+    assert!(nothing.warnings().iter().any(of_class), "what it came to is a warning: {}", nothing.text);
 
     // The same as data, for what is not applied.
     stand.write(&config(&block, &name, alias, &[first.0, second.0], Some(&[second.0])));

@@ -120,7 +120,9 @@ async fn all_resources_come_from_nothing_change_and_go() {
 
     let tagged = sandbox
         .provider("  cluster_name = local.cluster_name\n  default_tags = {\n    tags = { stage = \"test\" }\n  }");
-    stand.write(&format!("{tagged}{}", sandbox.everything(&name, "second")));
+    let own_tag = "= \"second\"\n  tags         = { stage = \"own\" }";
+    let second = sandbox.everything(&name, "second").replace("= \"second\"", own_tag);
+    stand.write(&format!("{tagged}{second}"));
     let run = stand.apply();
     assert!(
         run.changes().len() == 9 && run.changes().iter().all(|(action, _)| action == "update"),
@@ -130,12 +132,31 @@ async fn all_resources_come_from_nothing_change_and_go() {
     stand.assert_empty_plan();
     assert_eq!(stand.attribute("karp_node_role.this", "description"), "second");
     assert_eq!(stand.attribute("karp_fargate_profile.this", "tags_all")["stage"], "test");
+    assert_eq!(stand.attribute("karp_node_role.this", "tags_all")["stage"], "own", "its own tags win");
     let policies = stand.attribute("karp_controller_role.pods", "policy_arns");
     for arn in policies.as_array().unwrap() {
         let found = sandbox.iam().await.get_policy().policy_arn(arn.as_str().unwrap()).send().await.unwrap();
         let tags = found.policy().unwrap().tags();
         assert!(tags.iter().any(|tag| (tag.key(), tag.value()) == ("stage", "test")), "{arn}: {tags:?}");
     }
+
+    // A default tag that is taken out goes from all that had it: from all but the role with a tag of its own.
+    stand.write(&format!("{cluster_later}{second}"));
+    let since = sandbox.last_call();
+    let run = stand.apply();
+    assert!(
+        run.changes().len() == 8 && run.changes().iter().all(|(action, _)| action == "update"),
+        "{:?}",
+        run.changes()
+    );
+    let takes = |call: &serde_json::Value| {
+        call["action"].as_str().is_some_and(|action| action.starts_with("Untag"))
+            && call["params"].to_string().contains("stage")
+    };
+    let taken = sandbox.calls(since).into_iter().filter(takes).count();
+    assert!(taken >= 8, "{taken} objects lost it");
+    stand.assert_empty_plan();
+    assert_eq!(stand.attribute("karp_node_role.this", "tags_all")["stage"], "own");
 
     stand.destroy();
     assert_eq!(sandbox.door("GET", "/_karp/inventory", ""), before, "something is left");
@@ -281,6 +302,10 @@ fn an_existing_role_is_adopted_only_when_asked_and_ours() {
     let other = sandbox.stand(&node_role(&name, ""));
     let run = other.apply_failing();
     assert!(run.one_error().contains("adopt = true"), "{}", run.text);
+    // Who may not have it is told so at once, with whose it is.
+    other.write(&node_role(&name, "  cluster_name = \"another\""));
+    let refused = other.apply_failing().one_error();
+    assert!(refused.contains(&format!("is {:?}", sandbox.cluster)), "{refused}");
     other.write(&node_role(&name, "  adopt = true\n  cluster_name = \"another\""));
     let run = other.apply_failing();
     assert!(run.one_error().contains("serves another cluster"), "{}", run.text);

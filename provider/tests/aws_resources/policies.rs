@@ -63,7 +63,11 @@ async fn the_policy_is_kept_for_a_role_of_others() {
         assert!(found.tags().iter().any(|tag| tag.key() == "own"), "{found:?}");
         let version = found.default_version_id().unwrap();
         let version = iam.get_policy_version().policy_arn(arn).version_id(version).send().await.unwrap();
-        whole += version.policy_version().unwrap().document().unwrap();
+        let text = version.policy_version().unwrap().document().unwrap();
+        // IAM shows it percent-encoded, and counts the characters behind that.
+        let length = text.len() - 2 * text.matches('%').count();
+        assert!(length <= 6_144, "{arn} has {length} characters");
+        whole += text;
     }
     assert!(whole.contains("Own8") && whole.contains("AllowSSMReadActions"), "{whole}");
 
@@ -95,6 +99,9 @@ async fn the_policy_is_kept_for_a_role_of_others() {
     let other = sandbox.stand(&policy(&name, ""));
     let refused = other.apply_failing().one_error();
     assert!(refused.contains("exists already"), "{refused}");
+    other.write(&policy(&name, "  cluster_name = \"another\"\n"));
+    let refused = other.apply_failing().one_error();
+    assert!(refused.contains(&format!("is {:?}", sandbox.cluster)), "{refused}");
 
     stand.write(&(policy(&name, "") + each));
     stand.apply();

@@ -65,10 +65,15 @@ fn who_may_list_nothing_reads_one_after_the_other() {
     let second = format!("{name}-1");
     cluster.kubectl(&["patch", "nodepool", &second, "--type=merge", "-p", r#"{"spec":{"limits":{"cpu":"50"}}}"#]);
     cluster.kubectl(&["delete", "nodepool", &format!("{name}-2")]);
-    let mut changes = stand.plan().changes();
+    let planned = stand.plan();
+    let mut changes = planned.changes();
     changes.sort();
     let expected = [("create", "karp_node_pool.it[2]"), ("update", "karp_node_pool.it[1]")];
     assert_eq!(changes, expected.map(|(action, address)| (action.to_owned(), address.to_owned())));
+    let text = |told: &&Value| format!("{}\n{}", told["summary"].as_str().unwrap(), told["detail"].as_str().unwrap());
+    let of_second = |text: &String| text.starts_with(&format!("NodePool {second:?}"));
+    let told: Vec<String> = planned.warnings().iter().map(text).filter(of_second).collect();
+    assert!(told.len() == 1 && told[0].contains("Its nodes could not be looked at:"), "{}", planned.text);
     stand.write(&format!(
         "{reader}{}",
         objects.replace("  wait_for_ready = false", "  wait_for_ready = false\n  force_conflicts = true")

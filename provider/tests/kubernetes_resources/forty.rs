@@ -226,6 +226,24 @@ fn on_nodes<T>(cluster: &Cluster, what: &str, nodes: usize, test: impl FnOnce(&L
     answer
 }
 
+/// What a plan of an edited class says where nothing is to be said: without the cluster, and of a class that goes.
+fn unwanted(live: &Live, stand: &Stand<'_>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let offline = PROVIDER.replace("{\n  kube", "{\n  offline_plan = true\n  kube");
+    stand.write(&format!("{offline}{CRDS}{OBJECTS}"));
+    let quiet = stand.plan();
+    let edited = ("update".to_owned(), "karp_node_class.it".to_owned());
+    if !quiet.changes().contains(&edited) || !live.told(&quiet).is_empty() {
+        wrong.push(format!("without the cluster: {}", quiet.text));
+    }
+    stand.write(&format!("{PROVIDER}{CRDS}{OBJECTS}"));
+    let going = stand.tofu(&["plan", "-destroy", "-json"]);
+    if going.code != 0 || !live.told(&going).is_empty() {
+        wrong.push(format!("a destroy: {}", going.text));
+    }
+    wrong
+}
+
 #[test]
 fn edits_on_forty_live_nodes_are_told_as_reviewed() {
     let Some(cluster) = Cluster::find("edits_on_forty_live_nodes_are_told_as_reviewed") else { return };
@@ -262,6 +280,7 @@ fn edits_on_forty_live_nodes_are_told_as_reviewed() {
             stand.put("class.json", &live.class(edit.change));
             check(edit);
         }
+        wrong.extend(unwanted(live, stand));
         stand.put("class.json", &live.class(|_| {}));
         wrong
     });

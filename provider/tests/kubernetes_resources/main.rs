@@ -200,6 +200,7 @@ fn a_pool_made_elsewhere_is_imported_without_a_difference() {
     let importer = cluster.stand(&config.replace("  wait_for_ready = false\n", ""));
     let exists = importer.apply_failing().one_error();
     assert!(exists.contains("adopt = true"), "{exists}");
+    assert!(exists.contains("written by ") && exists.contains("terraform-provider-karp"), "{exists}");
     let imported = importer.tofu(&["import", "-no-color", "karp_node_pool.it", &name]);
     assert_eq!(imported.code, 0, "{}", imported.text);
     importer.assert_empty_plan();

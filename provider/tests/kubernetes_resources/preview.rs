@@ -101,7 +101,17 @@ fn a_plan_tells_which_nodes_it_will_replace() {
     let quiet = stand.plan();
     assert_eq!((quiet.changes().len(), told(&quiet)), (1, vec![]), "{}", quiet.text);
 
-    // What goes has no preview, whatever else a destroy is told.
+    // Nor is anything of nodes in a cluster that only the apply will know.
+    let later = PROVIDER.replace("= KUBECONFIG", "= terraform_data.path.output");
+    let path = "resource \"terraform_data\" \"path\" {\n  input = KUBECONFIG\n}\n";
+    stand.write(&(config(&pool, both, "b", "").replace(PROVIDER, &later) + path));
+    let blind = stand.plan();
+    let said = told(&blind);
+    assert!(blind.errors().is_empty() && said.len() == 1, "{}", blind.text);
+    assert!(["could not be looked at", "replaced"].iter().all(|words| !said[0].contains(words)), "{said:?}");
+
+    // What goes has no preview, whatever else a destroy is told, and whatever the configuration would change.
+    stand.write(&config(&pool, both, "b", ""));
     let going = stand.tofu(&["plan", "-destroy", "-json"]);
     assert_eq!((going.code, told(&going)), (0, vec![]), "{}", going.text);
 

@@ -1,6 +1,6 @@
 //! One kind of custom object: what its attributes say as an object, and how the API server is asked for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use karp_domain::api::labels::UNFINISHED;
@@ -142,9 +142,10 @@ impl CustomKind {
             }
             Some(live) if mark.continues(live.annotations().get(UNFINISHED).map(String::as_str)) => Ok(Origin::Made),
             Some(_) if planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing) => Ok(Origin::Adopted),
-            Some(_) => {
+            Some(live) => {
                 let doing = format!("create {} {name:?}", self.kind);
-                Err(Failure::new(Kind::Exists, doing, "the cluster has an object of this name").at("name"))
+                let what = format!("the cluster has an object of this name{}", written_by(&live));
+                Err(Failure::new(Kind::Exists, doing, what).at("name"))
             }
             None => Ok(Origin::Made),
         }
@@ -362,6 +363,16 @@ fn waits_for(live: &DynamicObject) -> String {
     format!("finalizers: {}", live.finalizers().join(", "))
 }
 
+/// Says who wrote an object, by its field managers; nothing where it tells of none.
+fn written_by(live: &DynamicObject) -> String {
+    let entries = live.metadata.managed_fields.iter().flatten().filter(|entry| entry.subresource.is_none());
+    let managers: BTreeSet<&str> = entries.filter_map(|entry| entry.manager.as_deref()).collect();
+    match managers.is_empty() {
+        true => String::new(),
+        false => format!(", written by {}", Vec::from_iter(managers).join(", ")),
+    }
+}
+
 pub(super) fn diagnostic(kind: &str, violation: &Violation, path: AttributePath) -> Diagnostic {
     let summary = match violation.kind {
         ViolationKind::Missing => format!("{kind}: a value is missing"),
@@ -402,4 +413,22 @@ fn readiness(data: &Json, generation: Option<i64>) -> Look<()> {
     } else {
         open.join("; ")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_tells_who_wrote_it() {
+        let by = |managers: Json| -> String {
+            let object = json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodePool",
+                "metadata": { "name": "a", "managedFields": managers } });
+            written_by(&serde_json::from_value(object).expect("an object"))
+        };
+        let entries = json!([{ "manager": "kubectl" }, { "manager": "helm" }, { "manager": "kubectl" },
+            { "manager": "karp", "subresource": "status" }]);
+        assert_eq!(by(entries), ", written by helm, kubectl");
+        assert_eq!(by(json!([])), "");
+    }
 }
