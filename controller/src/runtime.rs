@@ -9,8 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use karp_domain::lease::RENEW_DEADLINE;
+use kube::Client;
 use kube::config::Kubeconfig;
-use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -84,7 +84,7 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         );
     }
     let reach = "no way to reach the API server (KUBECONFIG or in-cluster)";
-    let mut config = Config::infer().await.context(reach)?;
+    let mut config = calls::way(None).await.context(reach)?;
     // the lease is written by a client of its own: all other writes are for the leader. The election tries again by itself, and sooner.
     let mut of_lease = calls::patient(config.clone(), RENEW_DEADLINE);
     of_lease.default_retry = false;

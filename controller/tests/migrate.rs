@@ -106,10 +106,14 @@ fn karp_in_karpenters_place_is_written_beside_the_pools() {
 fn karp_takes_the_place_of_one_controller_in_a_file_of_its_own() {
     let file = scratch("nobody.tf");
     let named = file.to_str().unwrap();
+    let folder = file.parent().unwrap();
+    let again = folder.join("..").join(folder.file_name().unwrap()).join(file.file_name().unwrap());
+    let again = again.to_str().unwrap();
     for (files, more, told) in [
         (&["today.yaml"][..], &["--controller", named][..], "there is no Deployment of Karpenter's"),
         (&["installed.yaml"], &["--controller", "-"], "--controller takes a file of its own"),
         (&["installed.yaml"], &["--controller", named, "-o", named], "--controller takes a file of its own"),
+        (&["installed.yaml"], &["--controller", named, "-o", again], "--controller takes a file of its own"),
     ] {
         let output = migrate(files, more);
         assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""), "{more:?}");

@@ -7,7 +7,7 @@
 mod alone;
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -24,7 +24,7 @@ use support::{create, until, until_within};
 
 /// How long something that must not happen is watched for: a pass of the collector and half of the next.
 const WATCH: Duration = Duration::from_secs(15);
-/// Kubernetes waits for a minute until it deletes the pods of a node that is gone.
+/// How long it may take until a node is replaced and gone. Kubernetes waits for a minute until it deletes the pods of one that is gone.
 const ORPHANED: Duration = Duration::from_secs(180);
 /// How long it may take until an instance that does not join is given up, and its claim gone.
 const GIVEN_UP: Duration = Duration::from_secs(17 * 60);
@@ -50,13 +50,13 @@ async fn one_pod(purpose: &str) -> Option<(Stand, Pod)> {
 
 /// Waits until the pod's work is done by another one on another node, and all that belonged to the old node is gone.
 async fn until_replaced(stand: &Stand, old: &Pod) {
-    let node = node_of(old);
+    let (node, begin) = (node_of(old), Instant::now());
     until_within(ORPHANED, "another pod runs on another node", async || {
         let pods = stand.running().await;
         pods.len() == 1 && pods.iter().all(|pod| pod.uid() != old.uid() && node_of(pod) != node)
     })
     .await;
-    until_within(ORPHANED, "the old node is gone", async || {
+    until_within(ORPHANED.saturating_sub(begin.elapsed()), "the old node is gone", async || {
         let left = Api::<Node>::all(stand.client.clone()).get_opt(&node).await;
         left.is_ok_and(|node| node.is_none()) && stand.mine::<NodeClaim>().await.len() == 1
     })

@@ -1,8 +1,10 @@
 //! What the tool is told besides files: standard input, policies, prices, and what it says of objects that break their rules.
 
 use std::io::{ErrorKind, Write as _};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use karp_domain::api;
@@ -463,4 +465,38 @@ fn disruption_leaves_room_alone() {
     let args = ["explain", "node", "n1", "-f", "-", "-o", "json", "--instance-types", types.to_str().unwrap()];
     let node: Value = serde_json::from_slice(&karp(&args, &objects).stdout).unwrap();
     assert_eq!((&node["outcome"]["kind"], &node["pods"]), (&json!("kept"), &json!(0)));
+}
+
+/// What is on this machine is called straight, whatever proxy the environment names.
+#[test]
+fn a_controller_does_not_look_for_this_machine_behind_a_proxy() {
+    let [server, proxy] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let at = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+    let cluster = json!({"server": format!("https://{}", at(&server)), "insecure-skip-tls-verify": true});
+    let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "c", "user": {"token": "t"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]});
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("straight-{}.json", std::process::id()));
+    std::fs::write(&file, kubeconfig.to_string()).unwrap();
+    let mut karp = Command::new(env!("CARGO_BIN_EXE_karp"));
+    karp.args(["controller", "--cloud=simulated", "--metrics-port=0", "--health-probe-port=0"]);
+    karp.env("KUBECONFIG", &file).env("KARP_LISTEN_ADDRESS", "127.0.0.1");
+    karp.env("HTTPS_PROXY", format!("http://{}", at(&proxy)));
+    for variable in ["https_proxy", "NO_PROXY", "no_proxy"] {
+        karp.env_remove(variable);
+    }
+    for listener in [&server, &proxy] {
+        listener.set_nonblocking(true).unwrap();
+    }
+    let mut child = karp.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    let mut called = [false; 2];
+    while called == [false; 2] && begin.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+        called = [&server, &proxy].map(|listener| listener.accept().is_ok());
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(called, [true, false], "the server, the proxy");
 }

@@ -13,15 +13,14 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, conditions};
 use karp_domain::cluster::{Reference, Workload};
-use karp_kube::proxy;
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use crate::cloud::KEPT;
 use crate::files::{Found, Objects, Origin, Redact, has_ended};
 use crate::observe::unread::Guarded;
+use crate::ops::calls;
 
 /// Objects asked for at once, as kubectl does.
 const PAGE: u32 = 500;
@@ -48,17 +47,7 @@ impl Cluster {
     /// # Errors
     /// When there is no cluster to ask.
     pub async fn config(&self) -> anyhow::Result<Config> {
-        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let mut config = match &self.context {
-            Some(_) => Config::from_kubeconfig(&options).await?,
-            None => Config::infer().await?,
-        };
-        if let Ok(read) = Kubeconfig::read()
-            && let Ok(chosen) = proxy::configured(read, &options).await
-        {
-            config.proxy_url = chosen.proxy_url;
-        }
-        Ok(config)
+        calls::way(self.context.as_deref()).await
     }
 }
 

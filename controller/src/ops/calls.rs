@@ -1,10 +1,13 @@
-//! How the API server is called: so many requests at a time, none that waits for ever, and those that write only while this process leads.
+//! How the API server is called: by which way, so many requests at a time, none that waits for ever, and those that write only while this process
+//! leads.
 
 use std::time::Duration;
 
 use http::Request;
+use karp_kube::proxy;
 use karp_kube::retries::retries;
 use kube::client::{Body, ClientBuilder};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::buffer::BufferLayer;
 use tower::filter::FilterLayer;
@@ -24,6 +27,25 @@ const WAITING: usize = 1024;
 const ANSWER: Duration = Duration::from_secs(65);
 /// Within an answer there is silence for no longer. Watches are asked for a minute at a time, and what else takes so long the API server gives up.
 const SILENCE: Duration = Duration::from_secs(95);
+
+/// Says how the cluster is reached: by the kubeconfig, and its current context where none is named; in a pod without one by its service account. The
+/// proxy is the one that kubectl would take.
+///
+/// # Errors
+/// When there is no cluster to ask.
+pub async fn way(context: Option<&str>) -> anyhow::Result<Config> {
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let mut config = match context {
+        Some(_) => Config::from_kubeconfig(&options).await?,
+        None => Config::infer().await?,
+    };
+    if let Ok(read) = Kubeconfig::read()
+        && let Ok(chosen) = proxy::configured(read, &options).await
+    {
+        config.proxy_url = chosen.proxy_url;
+    }
+    Ok(config)
+}
 
 /// Makes a client whose writes are fenced, each time that they are tried. `config.default_retry` says whether refusals that pass (429, 503, 504)
 /// are tried again.

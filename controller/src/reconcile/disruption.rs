@@ -146,7 +146,7 @@ async fn pass(context: &Arc<Context>, decided: &mut Decided, commands: &mut Join
     let started = Instant::now();
     let mut snapshot = context.snapshot().await;
     decided.apply(&mut snapshot);
-    let snapshot = with_room_taken(snapshot);
+    let snapshot = block_in_place(|| with_room_taken(snapshot));
     let memory = context.running.memory().clone();
     let plan = block_in_place(|| plan_with(&snapshot, &memory));
     context.running.memory().examined(plan.resume.clone());
@@ -208,7 +208,7 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
     let planning = context.planning.lock().await;
     let mut snapshot = context.snapshot().await;
     beside.apply(&mut snapshot);
-    let snapshot = with_room_taken(snapshot);
+    let snapshot = block_in_place(|| with_room_taken(snapshot));
     let upheld = block_in_place(|| uphold(command, &snapshot));
     for (command, invalid) in &upheld.void {
         abandon(context, command, invalid);

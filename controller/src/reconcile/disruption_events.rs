@@ -145,10 +145,14 @@ mod tests {
     use jiff::Timestamp;
     use karp_domain::api::labels;
     use karp_domain::catalogue::Price;
+    use karp_domain::cluster::{PodKey, Reason as Budgeted};
+    use karp_domain::lifecycle::Ward;
+    use karp_domain::scheduling::Misfit;
     use serde_json::json;
 
     use super::super::testing::Server;
     use super::*;
+    use crate::ops::kept::word;
 
     #[test]
     fn reasons_that_last_are_told_and_those_that_pass_are_not() {
@@ -172,6 +176,57 @@ mod tests {
         ] {
             assert_eq!(telling(&lasts).map(|told| told.0), Some(told), "{lasts}");
         }
+    }
+
+    #[test]
+    fn each_reason_to_keep_a_node_has_its_event_and_its_word() {
+        let (pod, other) = (|| PodKey::new("default", "web"), || PodKey::new("default", "other"));
+        let pool: Arc<str> = "p".into();
+        let (until, price) = (Timestamp::UNIX_EPOCH, Price::from_micro_dollars(1));
+        let misfit = Box::new(Misfit::PoolDeleting);
+        let (blocked, dear) = (Some(Reason::DisruptionBlocked), Some(Reason::Unconsolidatable));
+        let all = [
+            (KeepReason::Leaving, None, "leaving"),
+            (KeepReason::NotInitialized, None, "not_initialized"),
+            (KeepReason::NoPool, blocked, "no_pool"),
+            (KeepReason::Static, None, "static"),
+            (KeepReason::NoSuccessor { pool: pool.clone(), misfit }, blocked, "no_successor"),
+            (
+                KeepReason::TooManyUnhealthy { pool: None, ward: Ward { nodes: 3, ill: 2 } },
+                Some(Reason::NodeRepairBlocked),
+                "too_many_unhealthy",
+            ),
+            (KeepReason::NodeProtected, blocked, "node_protected"),
+            (KeepReason::PodUnreadable { pod: pod() }, blocked, "pod_unreadable"),
+            (KeepReason::PodProtected { pod: pod() }, blocked, "pod_protected"),
+            (KeepReason::PodBudget { pod: pod(), budget: other() }, blocked, "pod_budget"),
+            (KeepReason::Nominated { pod: pod() }, None, "nominated"),
+            (KeepReason::ConsolidationOff, dear, "consolidation_off"),
+            (KeepReason::Settling { until }, None, "settling"),
+            (KeepReason::NotEmpty, dear, "not_empty"),
+            (KeepReason::LocalVolume { pod: pod(), claim: other() }, dear, "local_volume"),
+            (KeepReason::BudgetExhausted { pool: pool.clone(), reason: Budgeted::Empty }, blocked, "budget_exhausted"),
+            (KeepReason::UnknownPrice, dear, "unknown_price"),
+            (KeepReason::PodWouldNotFit { pod: pod(), reasons: Vec::new() }, dear, "pod_would_not_fit"),
+            (KeepReason::SeveralNodesNeeded { nodes: 2 }, dear, "several_nodes_needed"),
+            (KeepReason::NoCheaperOffering { price, cheapest: price }, dear, "no_cheaper_offering"),
+            (KeepReason::TooLittleSaved { saving: price, least: price }, dear, "too_little_saved"),
+            (KeepReason::SpotToSpotOff, dear, "spot_to_spot_off"),
+            (KeepReason::TooFewSpotTypes { found: 1, wanted: 15 }, dear, "too_few_spot_types"),
+            (KeepReason::NotWorthIt { score_permille: 250 }, dear, "not_worth_it"),
+            (KeepReason::PoolPaused { pool, until }, blocked, "pool_paused"),
+            (KeepReason::CameBack { until }, dear, "came_back"),
+            (KeepReason::PodsArriving { pods: 2 }, None, "pods_arriving"),
+            (KeepReason::AfterAnother, None, "after_another"),
+            (KeepReason::Fine, None, "fine"),
+        ];
+        for (reason, event, of_metrics) in &all {
+            let told = telling(reason);
+            assert_eq!((told.as_ref().map(|(event, _)| *event), word(reason)), (*event, *of_metrics), "{reason:?}");
+            assert!(told.is_none_or(|(_, note)| note.ends_with(&reason.to_string())), "{reason:?}");
+        }
+        let arms = include_str!("../ops/kept.rs").lines().filter(|line| line.trim().starts_with("KeepReason::"));
+        assert_eq!(arms.count(), all.len(), "each reason is in the table");
     }
 
     #[tokio::test]

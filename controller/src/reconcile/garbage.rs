@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::NodeClaim;
-use karp_domain::lifecycle::{Blocked, Collector, Listed, Suspicion, Witnesses, confirm};
+use karp_domain::lifecycle::{Blocked, Collection, Collector, Listed, Suspicion, Witnesses, confirm};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -59,6 +59,11 @@ async fn pass(context: &Context, collector: &mut Collector) {
     if let Some(blocked) = &collection.blocked {
         tell_blocked(blocked, &listed, context);
     }
+    carry_out(collection, &listed, context).await;
+}
+
+/// Ends what is left over, unless the API server says otherwise of it, or nothing.
+async fn carry_out(collection: Collection, listed: &[Listed], context: &Context) {
     for provider_id in collection.instances {
         let Some(instance) = listed.iter().find(|one| one.provider_id == provider_id) else { continue };
         match is_claimed(instance, context).await {
@@ -179,7 +184,7 @@ mod tests {
     use karp_domain::api::labels;
     use serde_json::json;
 
-    use super::super::testing::Server;
+    use super::super::testing::{Server, claim, status};
     use super::*;
 
     fn listed(id: &str) -> Listed {
@@ -211,6 +216,30 @@ mod tests {
         let line = text.lines().find(|line| line.starts_with("karpenter_nodeclaims_disrupted_total{"));
         let of = r#"reason="garbage_collected",nodepool="p",capacity_type="spot""#;
         assert!(line.is_some_and(|line| line.contains(of) && line.ends_with(" 1")), "{line:?}");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_ended_of_which_the_api_server_says_nothing() {
+        let id = "simulated:///us-east-1a/x".to_owned();
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node", "spec": { "providerID": id },
+            "metadata": { "name": "x", "uid": "x", "annotations": { "karpenter.sh/nodeclaim": "x" } },
+        });
+        let mut left = claim("c");
+        left["status"] = json!({ "providerID": listed("i-1").provider_id, "nodeName": "gone" });
+        let server = Server::of([node, left]);
+        let context = server.context().await;
+        let claims = context.stores.claims.state();
+        let collection = Collection { instances: vec![id.clone()], claims, blocked: None };
+        let all = [Listed { provider_id: id, claim: Some("x".to_owned()), batch: None, ending: false }];
+        let ended = || ["DELETE nodes/x", "DELETE nodeclaims/c"].map(|what| server.asked(what));
+        for asked in ["GET nodeclaims/x", "GET nodeclaims/c"] {
+            server.answer(asked, Some(500), status(500, "InternalError"));
+        }
+        carry_out(collection.clone(), &all, &context).await;
+        assert_eq!(ended(), [0, 0]);
+        carry_out(collection, &all, &context).await;
+        assert_eq!(ended(), [1, 1], "it says that there is no claim, and no node");
     }
 
     #[tokio::test]

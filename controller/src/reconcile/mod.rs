@@ -303,3 +303,39 @@ impl Error {
         matches!(self, Self::Kube(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// Calls that plan for the whole cluster.
+    const PLANS: [&str; 6] = ["solve(&", "plan_with(", "uphold(", "with_room_taken(", "replicas(&", "validate_each("];
+
+    fn sources(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+        entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+    }
+
+    /// Two threads serve all that waits: a plan that takes seconds would keep the lease, the watches and the probes from them.
+    #[test]
+    fn nothing_is_planned_on_a_thread_that_others_wait_for() {
+        let mut plans = 0;
+        for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/reconcile")) {
+            let text = fs::read_to_string(&path).expect("text");
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+            for line in code.lines().filter(|line| is_plan(line)).filter(|_| !path.ends_with("tests.rs")) {
+                assert!(line.contains("block_in_place("), "{}: {line}", path.display());
+                plans += 1;
+            }
+        }
+        assert!(plans >= PLANS.len(), "{plans} calls were found");
+    }
+
+    /// Says whether a line calls one of them; a name may end as another does.
+    fn is_plan(line: &str) -> bool {
+        let is_name = |letter: char| letter.is_alphanumeric() || "._".contains(letter);
+        let whole = |(at, _): (usize, &str)| !line[..at].ends_with(is_name);
+        PLANS.iter().any(|plan| line.match_indices(plan).any(whole))
+    }
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use karp_domain::disruption::replaced;
 use karp_domain::scheduling::replicas;
+use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -36,7 +37,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 async fn pass(context: &Context, told: BTreeSet<String>) -> BTreeSet<String> {
     let _planning = context.planning.lock().await;
     let snapshot = context.snapshot().await;
-    let plan = replicas(&snapshot, &replaced(&snapshot));
+    let plan = block_in_place(|| replicas(&snapshot, &replaced(&snapshot)));
     provisioning::create_admitted(context, &snapshot, &plan.create).await;
     for name in &plan.delete {
         let Some(claim) = snapshot.claims.iter().find(|claim| claim.name == *name) else { continue };

@@ -8,6 +8,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::scene::{Scene, scale};
+use crate::steps;
 use crate::support::stand::Stand;
 use crate::support::{until, until_within};
 
@@ -29,6 +30,7 @@ pub async fn template(stand: &Stand) {
     scale(stand, &scene.name, 2).await;
     scene.until_running(2).await;
     assert_eq!((scene.instances().len(), scene.claims().await.len()), (2, 2), "one more of each");
+    assert_eq!(steps::templates(&scene), 2, "it was made once more");
 }
 
 /// EC2 learns of the profile that is made for a role a while after IAM: the class waits for it, and nothing is launched in vain.

@@ -22,6 +22,8 @@ const INVISIBLE: Duration = Duration::from_secs(90);
 const BRIEFLY: Duration = Duration::from_secs(15);
 /// After an answer that says nothing a claim rests for a minute; it is watched for so long.
 const QUIET: Duration = Duration::from_secs(20);
+/// Seconds after which a launch that was refused is tried again at the earliest: half of what it rests.
+const RESTED: f64 = 30.0;
 /// An instance of which no claim tells is ended within this: seen twice, and for half a minute.
 const COLLECTED: Duration = Duration::from_secs(90);
 
@@ -157,6 +159,7 @@ pub async fn refused_after_a_lost_answer(stand: &Stand) {
     })
     .await;
     assert_eq!(scene.instances().len(), 1, "EC2 has launched it");
+    until("an event says so", async || !scene.events("LaunchFailed").await.is_empty()).await;
 }
 
 /// Gives the rights back.
@@ -170,6 +173,9 @@ pub async fn found_after_a_refusal(stand: &Stand) {
     let scene = Scene::new(stand, "refused");
     scene.until_running(1).await;
     scene.only_instance().await;
+    let refused = scene.asked().into_iter().filter(|(_, call)| call["error"] == "UnauthorizedOperation");
+    let refused: Vec<f64> = refused.map(|(at, _)| at).collect();
+    assert!(refused.windows(2).all(|pair| pair[1] - pair[0] >= RESTED), "it was asked for again at once: {refused:?}");
 }
 
 /// EC2 launches nothing and gives no reason: its claim stays, waits, and is launched under another token.

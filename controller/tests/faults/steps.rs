@@ -95,7 +95,7 @@ pub async fn went_on(stand: &Stand) {
 }
 
 /// Counts the launch templates that were made for a scene's pool.
-fn templates(scene: &Scene<'_>) -> usize {
+pub fn templates(scene: &Scene<'_>) -> usize {
     let calls = scene.stand.aws.calls("CreateLaunchTemplate");
     let ours = |call: &&Value| call["params"].to_string().contains(&scene.name) && call["params"]["DryRun"].is_null();
     calls.iter().filter(ours).filter(|call| call["error"].is_null()).count()

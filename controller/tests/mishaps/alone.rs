@@ -12,10 +12,13 @@ use serde_json::{Value, json};
 use crate::support::aws::is_ending;
 use crate::support::refusal::Refusal;
 use crate::support::stand::{Stand, instance_of, node_of, since};
-use crate::support::{create, until};
+use crate::support::{create, until, until_within};
 
 /// How long something that must not happen is watched for: less than the half of a minute for which volumes are waited for at least.
 const WATCH: Duration = Duration::from_secs(10);
+
+/// How long a taint may stay that nothing stands behind.
+const TAKEN_BACK: Duration = Duration::from_secs(60);
 
 /// `terminationGracePeriod` of a pool.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -173,7 +176,10 @@ pub async fn made_by_hand(stand: Stand) {
     let disrupt = Patch::Merge(json!({ "spec": { "taints": tainted } }));
     nodes.patch(&node, &PatchParams::default(), &disrupt).await.expect("it is tainted");
     let theirs = foreign(&stand, &tainted).await;
-    until("the taint is taken back", async || !is_disrupted(&nodes.get(&node).await.expect("the node"))).await;
+    until_within(TAKEN_BACK, "the taint is taken back", async || {
+        !is_disrupted(&nodes.get(&node).await.expect("the node"))
+    })
+    .await;
     tokio::time::sleep(WATCH).await;
     let left = claims.get(&name).await.expect("nobody ends it");
     assert!(left.metadata.deletion_timestamp.is_none(), "{left:?}");

@@ -1,4 +1,4 @@
-//! A destroy with twenty nodes, pods on them, and a controller that crashes again and again: one run ends all of it.
+//! A destroy with many nodes, pods on them, and a controller that crashes again and again: one run ends all of it.
 
 use std::fs;
 
@@ -15,9 +15,12 @@ use crate::{Workload, in_a_sandbox, inventory};
 
 /// Each of the pods fills one node.
 const NODES: usize = 20;
+/// The same under `KARP_DEEP`.
+const MANY: usize = 50;
 /// The quickstart's pool, with one small type.
 const SMALL_NODES: &str = r#"
 resource "karp_node_pool" "default" {
+  limits = { cpu = "200" }
   template = {
     node_class_ref = { name = karp_node_class.default.name }
     requirements = [
@@ -39,16 +42,17 @@ async fn play(sandbox: &Sandbox) -> Result<()> {
     fs::write(tofu.folder().join("small_override.tf"), SMALL_NODES)?;
     tofu.run(&["init", "-input=false", "-no-color"]).await?.success()?;
     tofu.run(&["apply", "-input=false", "-no-color", "-auto-approve"]).await?.success()?;
-    let pods = Workload { replicas: NODES, cpu: "1500m", ..Workload::default() };
+    let wanted = if std::env::var_os("KARP_DEEP").is_some() { MANY } else { NODES };
+    let pods = Workload { replicas: wanted, cpu: "1500m", ..Workload::default() };
     pods.create(&sandbox.client, "fill").await?;
     pods.run(&sandbox.client, "fill").await?;
     let nodes: Api<Node> = Api::all(sandbox.client.clone());
     let made = nodes.list(&ListParams::default().labels("karpenter.sh/nodepool")).await?.items.len();
-    ensure!(made == NODES, "{made} nodes");
+    ensure!(made == wanted, "{made} nodes");
 
     break_controller(sandbox).await?;
     let told = tofu.run(&["destroy", "-input=false", "-no-color", "-auto-approve"]).await?.success()?;
-    for text in ["No controller is at work to drain the nodes of NodePool", &format!("{NODES} instances")] {
+    for text in ["No controller is at work to drain the nodes of NodePool", &format!("{wanted} instances")] {
         ensure!(told.contains(text), "the destroy does not tell `{text}`:\n{told}");
     }
     let after = inventory(&sandbox.aws_endpoint).await?;

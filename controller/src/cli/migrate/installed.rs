@@ -168,17 +168,18 @@ fn setting(deployment: &Json, name: &str) -> Option<String> {
 }
 
 /// Gives what a container's arguments say for a flag, as Go reads them: one or two dashes, the value behind `=` or as the next word; the last
-/// one counts, and a flag alone is true.
+/// one counts, and a flag alone is true. One that refers to a variable, as `$(CLUSTER_NAME)` does, says nothing by itself.
 fn argument(container: &Json, flag: &str) -> Option<String> {
     let words = ["command", "args"].into_iter().filter_map(|field| container[field].as_array()).flatten();
     let words: Vec<&str> = words.filter_map(Json::as_str).collect();
-    words.iter().enumerate().rev().find_map(|(at, word)| {
+    let last = words.iter().enumerate().rev().find_map(|(at, word)| {
         let value = match word.strip_prefix("--").or_else(|| word.strip_prefix('-'))?.strip_prefix(flag)? {
             "" => words.get(at + 1).copied().filter(|next| !next.starts_with('-')).unwrap_or("true"),
             rest => rest.strip_prefix('=')?,
         };
-        (!value.is_empty()).then(|| value.to_owned())
-    })
+        (!value.is_empty()).then_some(value)
+    });
+    last.filter(|value| !value.contains("$(")).map(str::to_owned)
 }
 
 /// Gives what a Deployment sets otherwise than by default.
@@ -375,6 +376,19 @@ mod tests {
         assert_eq!(of("settings.reserved_enis").as_deref(), Some("1"));
         assert_eq!(of("settings.batch_idle_duration").as_deref(), Some("\"5s\""));
         assert_eq!(of("settings.disable_dry_run").as_deref(), Some("true"));
+    }
+
+    #[test]
+    fn a_flag_that_refers_to_a_variable_is_what_the_variable_says() {
+        let told = found(|spec| {
+            spec["template"]["spec"]["containers"][0]["args"] = json!([
+                "--cluster-name=old",
+                "--cluster-name=$(CLUSTER_NAME)",
+                "--interruption-queue",
+                "$(QUEUE)-prod"
+            ]);
+        });
+        assert_eq!((told.cluster.as_deref(), told.queue), (Some("prod"), None));
     }
 
     #[test]

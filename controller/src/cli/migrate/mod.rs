@@ -59,8 +59,9 @@ pub struct Options {
 /// # Errors
 /// When the input cannot be used, the cluster does not answer, or the file cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let is_taken = |file: &PathBuf| file.as_path() == Path::new("-") || Some(file) == options.output.as_ref();
-    anyhow::ensure!(!options.controller.as_ref().is_some_and(is_taken), "--controller takes a file of its own");
+    let output = options.output.as_deref().filter(|path| *path != Path::new("-"));
+    let is_taken = |file: &Path| file == Path::new("-") || output.is_some_and(|output| place(output) == place(file));
+    anyhow::ensure!(!options.controller.as_deref().is_some_and(is_taken), "--controller takes a file of its own");
     let (manifests, source) = match (options.files.is_empty(), options.no_import) {
         (true, _) => (live::manifests(&options.cluster)?, Source::Cluster),
         (false, false) => (files::manifests(&options.files)?, Source::Files),
@@ -87,7 +88,6 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let named = installed.as_ref().and_then(|installed| installed.cluster.as_deref());
     let hcl = document::write(&conversion.items, options.cluster_name.as_deref().or(named));
-    let output = options.output.as_deref().filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
         save(path, &hcl)?;
     }
@@ -107,6 +107,32 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if conversion.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_ALL_CONVERTED) })
 }
 
+/// Answers where a file is or will be, the same for each path that leads to it.
+fn place(path: &Path) -> PathBuf {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let new = || Some(parent.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(new).unwrap_or_else(|| path.to_owned())
+}
+
 fn save(path: &Path, hcl: &str) -> anyhow::Result<()> {
     std::fs::write(path, hcl).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_lead_to_one_file_have_one_place() {
+        let whole = std::env::current_dir().expect("a folder").join("none-such.tf");
+        let file = place(Path::new("none-such.tf"));
+        assert_eq!(place(&whole), file);
+        for same in ["./none-such.tf", "src/../none-such.tf"] {
+            assert_eq!(place(Path::new(same)), file);
+        }
+        assert_eq!(place(Path::new("./Cargo.toml")), place(Path::new("Cargo.toml")), "one that is there");
+        for other in ["none.tf", "src/none-such.tf", "none-such/none-such.tf"] {
+            assert_ne!(place(Path::new(other)), file);
+        }
+    }
 }

@@ -818,6 +818,30 @@ async fn a_known_template_is_launched_from_while_ec2_cannot_be_asked_for_it() {
 }
 
 #[tokio::test]
+async fn a_template_that_ec2_does_not_make_is_made_later() {
+    let Some(aws) = provider("unmade").await else { return };
+    let class = class(&aws, "unmade").await;
+    let offerings = offerings(&aws, &class, CapacityType::OnDemand).await;
+    let catalogue = aws.catalogue(&class).await.expect("a catalogue");
+    let claim = claim("default-unmade");
+    let order = LaunchOrder { claim: &claim, class: &class, attempt: 1, offerings: &offerings, catalogue: &catalogue };
+    let broken = serde_json::json!([
+        { "action": "CreateLaunchTemplate", "where": "unmade", "code": "InternalError", "status": 500, "times": 100 },
+    ]);
+    door("POST", "fail", &broken.to_string()).await;
+    let refused = aws.prepare(&order).await;
+    assert!(
+        matches!(refused, Err(LaunchError::Cloud(CloudError::Retry { .. }))),
+        "there is nothing to launch from: {refused:?}"
+    );
+    let mended = serde_json::json!([{ "action": "CreateLaunchTemplate", "where": "unmade", "times": 0 }]);
+    door("POST", "fail", &mended.to_string()).await;
+    let prepared = aws.prepare(&order).await.expect("mended");
+    assert!(!templates_of(&aws, &prepared).await.is_empty(), "they are there");
+    aws.release(&class).await.expect("released");
+}
+
+#[tokio::test]
 async fn templates_that_no_launch_uses_are_deleted_and_those_in_use_stay() {
     let Some(aws) = provider("idle").await else { return };
     let class = class(&aws, "idle").await;

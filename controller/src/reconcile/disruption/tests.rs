@@ -2,7 +2,7 @@
 
 use futures::FutureExt as _;
 
-use super::super::testing::Server;
+use super::super::testing::{Server, claim};
 use super::*;
 
 fn command() -> Command {
@@ -121,6 +121,34 @@ async fn what_a_command_does_is_told_on_its_replacements_and_nodes() {
         assert_eq!(server.told("DisruptionTerminating", about).await, "Disrupting NodeClaim: Empty");
     }
     assert_eq!(server.asked("DELETE nodeclaims/a"), 1);
+}
+
+#[tokio::test]
+async fn why_a_node_is_disrupted_is_on_its_claim_until_the_command_is_taken_back() {
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n", "uid": "n" },
+        "spec": { "providerID": "aws:///a/i-1" },
+    });
+    let mut claim = claim("a");
+    claim["metadata"]["uid"] = json!("u");
+    claim["status"] = json!({ "providerID": "aws:///a/i-1", "nodeName": "n" });
+    let server = Server::of([claim, node]);
+    let mut command = command();
+    command.candidates[0].node = Some("n".into());
+    let told = || {
+        let all = server.get("nodeclaims/a")["status"]["conditions"].clone();
+        let mut told = all.as_array().into_iter().flatten().filter(|one| one["type"] == conditions::DISRUPTION_REASON);
+        told.next().map(|one| (one["status"].clone(), one["reason"].clone()))
+    };
+    let taints = || server.get("nodes/n")["spec"]["taints"].clone();
+    let context = server.context().await;
+    assert_eq!(taint(&context, &command).await, Ok(()));
+    assert_eq!(told(), Some((json!("True"), json!("Empty"))));
+    assert_eq!(taints(), json!([effect::disrupted_taint()]));
+    // its caches are those of now
+    let context = server.context().await;
+    roll_back(&context, &command, Replacements::Keep(&[]), &Failure::ReplacementGone).await;
+    assert_eq!((told(), taints()), (None, json!([])));
 }
 
 /// A claim that no pool made, and its node, which has said for long whether it is ready.

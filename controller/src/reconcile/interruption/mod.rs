@@ -1,5 +1,6 @@
 //! Interruption: messages of the queue become events, remembered offerings and replaced nodes. A message is deleted only after
-//! its effect is recorded at the API server, so that a crash repeats it.
+//! its effect is recorded at the API server, so that a crash repeats it. Which account an event names is not asked: whoever may send to the queue
+//! could write any, so that the queue's policy is the lock. An id stands for one instance of all accounts, and others' have no claim here.
 
 mod pump;
 mod queue;
@@ -314,5 +315,31 @@ mod tests {
         assert_eq!(ids.map(recalled), [false, true]);
         assert_eq!(handle(&context, &returning, message()).await.as_deref(), Some("r"));
         assert_eq!(ids.map(recalled), [true, true]);
+    }
+
+    /// A message is as long as SQS takes it, and may be anything.
+    #[tokio::test]
+    async fn a_long_message_is_read_or_deleted() {
+        const LONGEST: usize = 1 << 20;
+        let mut claim = testing::claim("ours");
+        claim["status"] = json!({ "providerID": "aws:///us-east-1a/i-0a" });
+        let server = Server::of([claim]);
+        let context = server.context().await;
+        let warning = |id: &str, more: &str| {
+            let (kind, account) = ("EC2 Spot Instance Interruption Warning", "999999999999");
+            let detail = json!({ "instance-id": id, "more": more });
+            json!({ "source": "aws.ec2", "detail-type": kind, "account": account, "detail": detail }).to_string()
+        };
+        let deep = "[".repeat(LONGEST);
+        let nested = warning("i-0a", "here").replace("\"here\"", &deep);
+        let foreign = warning("i-0b", &"x".repeat(LONGEST));
+        let ours = warning("i-0a", &"x".repeat(LONGEST));
+        let returning = Mutex::default();
+        for (body, recalled) in [(deep, false), (nested, false), (foreign, false), (ours, true)] {
+            let message = QueueMessage { id: "m".to_owned(), receipt: "r".to_owned(), body };
+            assert_eq!(handle(&context, &returning, message).await.as_deref(), Some("r"));
+            let claim = server.get("nodeclaims/ours");
+            assert_eq!(!claim["metadata"]["annotations"][labels::INTERRUPTED_AT].is_null(), recalled);
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karp_domain::api::Ec2NodeClass;
-use karp_domain::api::conditions::{self, Condition, ConditionStatus};
+use karp_domain::api::conditions::{self, Condition, ConditionStatus, INTERRUPTION_QUEUE_READY};
 use kube::ResourceExt;
 use serde_json::json;
 use tokio::sync::watch;
@@ -14,10 +14,7 @@ use super::super::{Context, Error};
 use crate::cloud::{CloudError, QueueMessage};
 use crate::effect;
 
-/// The condition of a node class that is there, and False, as long as the queue cannot be read. `Ready` does not follow from it: nodes come all
-/// the same.
-const CONDITION: &str = "InterruptionQueueReady";
-/// Its reason.
+/// The reason of the condition.
 const UNREAD: &str = "QueueUnreadable";
 /// Failures in a row of which it is told: one or two pass.
 const LASTING: u32 = 3;
@@ -63,7 +60,10 @@ impl Queue {
         loop {
             let state = changes.borrow_and_update().state.clone();
             if let Some(state) = state {
-                say(context, &state).await;
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = say(context, &state) => {}
+                }
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -92,10 +92,10 @@ async fn say(context: &Context, state: &Result<(), String>) {
 fn told(class: &Ec2NodeClass, state: &Result<(), String>, now: Timestamp) -> Option<Vec<Condition>> {
     let mut all = class.status.as_ref()?.conditions.clone();
     let changed = match state {
-        Ok(()) => conditions::clear(&mut all, CONDITION),
-        Err(why) => conditions::set(&mut all, CONDITION, ConditionStatus::False, UNREAD, why, now),
+        Ok(()) => conditions::clear(&mut all, INTERRUPTION_QUEUE_READY),
+        Err(why) => conditions::set(&mut all, INTERRUPTION_QUEUE_READY, ConditionStatus::False, UNREAD, why, now),
     };
-    for one in all.iter_mut().filter(|one| one.kind == CONDITION) {
+    for one in all.iter_mut().filter(|one| one.kind == INTERRUPTION_QUEUE_READY) {
         one.observed_generation = class.metadata.generation;
     }
     changed.then_some(all)
@@ -110,6 +110,15 @@ mod tests {
 
     fn failed(message: &str) -> CloudError {
         CloudError::Refused { reason: "Unauthorized".to_owned(), message: message.to_owned() }
+    }
+
+    fn class(name: &str, status: &Value) -> Value {
+        let spec = json!({ "amiSelectorTerms": [], "subnetSelectorTerms": [], "securityGroupSelectorTerms": [] });
+        let metadata = json!({ "name": name, "generation": 7 });
+        json!({
+            "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass",
+            "metadata": metadata, "spec": spec, "status": status,
+        })
     }
 
     #[test]
@@ -133,22 +142,14 @@ mod tests {
     #[tokio::test]
     async fn a_class_says_so_for_as_long_as_it_lasts_and_is_ready_all_the_same() {
         let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" });
-        let class = |name: &str, status: Value| {
-            let spec = json!({ "amiSelectorTerms": [], "subnetSelectorTerms": [], "securityGroupSelectorTerms": [] });
-            let metadata = json!({ "name": name, "generation": 7 });
-            json!({
-                "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass",
-                "metadata": metadata, "spec": spec, "status": status,
-            })
-        };
-        let server = Server::of([class("default", json!({ "conditions": [ready] })), class("unseen", Value::Null)]);
+        let server = Server::of([class("default", &json!({ "conditions": [ready] })), class("unseen", &Value::Null)]);
         let conditions = |name: &str| server.get(&format!("ec2nodeclasses/{name}"))["status"]["conditions"].clone();
         let context = server.context().await;
         say(&context, &Err("sqs:ReceiveMessage: AccessDenied: no".to_owned())).await;
         let said = conditions("default");
         assert_eq!(said.as_array().map(Vec::len), Some(2), "{said}");
         let fields = ["type", "status", "reason", "message"].map(|field| said[0][field].as_str().unwrap_or_default());
-        assert_eq!(fields, [CONDITION, "False", UNREAD, "sqs:ReceiveMessage: AccessDenied: no"]);
+        assert_eq!(fields, [INTERRUPTION_QUEUE_READY, "False", UNREAD, "sqs:ReceiveMessage: AccessDenied: no"]);
         assert_eq!((&said[0]["observedGeneration"], &said[1]["status"]), (&json!(7), &json!("True")));
         assert_eq!(conditions("unseen"), Value::Null, "nobody has looked at it yet");
 
@@ -165,5 +166,19 @@ mod tests {
         let context = server.context().await;
         say(&context, &Ok(())).await;
         assert_eq!(writes(), 2, "of what was well nothing is said");
+    }
+
+    #[tokio::test]
+    async fn nobody_who_is_to_stop_waits_for_an_api_server_that_does_not_answer() {
+        let server = Server::of([class("default", &json!({ "conditions": [] }))]);
+        server.stall("PATCH ec2nodeclasses/default/status");
+        let context = server.context().await;
+        let (queue, stop) = (Queue::default(), CancellationToken::new());
+        for _ in 0..LASTING {
+            queue.note(Some(&failed("denied")));
+        }
+        // it is said first, and then there is to be an end
+        let told = async { tokio::join!(queue.tell(&context, &stop), async { stop.cancel() }) };
+        tokio::time::timeout(Duration::from_secs(20), told).await.expect("an end");
     }
 }

@@ -1,6 +1,6 @@
 //! What a drain asks of the API server, and what it tells.
 
-use super::super::testing::{Server, status};
+use super::super::testing::{Server, claim, status};
 use super::*;
 
 /// What a drain asks of pods.
@@ -62,6 +62,35 @@ async fn pods_are_listed_before_the_steps_to_the_end_and_not_while_volumes_are_w
     assert_eq!(server.get("nodes/n")["metadata"]["finalizers"], json!([]));
     let remembered = (context.drained.lock().expect("free").len(), context.evictions.lock().expect("free").len());
     assert_eq!(remembered, (0, 0));
+}
+
+#[tokio::test]
+async fn each_step_to_the_end_is_told_in_the_claims_conditions() {
+    let attached = json!({
+        "kind": "VolumeAttachment", "metadata": { "name": "a" },
+        "spec": { "attacher": "test", "nodeName": "n", "source": { "persistentVolumeName": "v" } },
+    });
+    let mut claim = claim("n");
+    claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    claim["status"] = json!({ "providerID": leaving()["spec"]["providerID"], "nodeName": "n" });
+    let server = Server::of([leaving(), claim, pod(), attached]);
+    let said = |kind: &str| {
+        let all = server.get("nodeclaims/n")["status"]["conditions"].clone();
+        let found = all.as_array().into_iter().flatten().find(|one| one["type"] == kind);
+        found.map_or_else(String::new, |one| format!("{} {}", one["status"], one["reason"]).replace('"', ""))
+    };
+    let all = || [conditions::DRAINED, conditions::VOLUMES_DETACHED, conditions::INSTANCE_TERMINATING].map(said);
+    look(&server.context().await).await;
+    assert_eq!(all(), ["Unknown Draining", "", ""]);
+    server.remove("pods/web");
+    // its caches are those of now
+    let context = server.context().await;
+    look(&context).await;
+    assert_eq!(all(), ["True Drained", "Unknown AwaitingVolumeDetachment", ""]);
+    server.remove("volumeattachments/a");
+    look(&context).await;
+    assert_eq!(all(), ["True Drained", "True VolumesDetached", "True InstanceTerminating"]);
+    assert_eq!(server.asked("DELETE nodes/n"), 1);
 }
 
 #[tokio::test]
