@@ -14,12 +14,12 @@ use futures::future::join_all;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, conditions, labels};
 use karp_domain::lifecycle::launch::{BATCH, batch};
 use karp_domain::pace::Rate;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use support::aws::is_ending;
 use support::stand::{Stand, instance_of};
-use support::{create, until, until_within};
+use support::{create, end, until, until_within};
 
 /// The bucket of CreateFleet holds so many tokens: the first claims go one by one, the others together.
 const BURST: usize = 50;
@@ -165,12 +165,12 @@ impl<'s> Crowd<'s> {
     /// Ends all claims, and waits until their instances end and the class is gone, so that no other controller meets it.
     async fn go(&self) {
         for claim in self.all().await {
-            self.claims.delete(&claim.name_any(), &DeleteParams::default()).await.expect("it is asked to end");
+            end(&self.claims, &claim.name_any()).await;
         }
         until_within(CROWDED, "all claims are gone", async || self.all().await.is_empty()).await;
         assert!(self.instances().iter().all(is_ending), "{:?}", self.instances());
         let classes = Api::<Ec2NodeClass>::all(self.stand.client.clone());
-        classes.delete(&self.named, &DeleteParams::default()).await.expect("it is asked to end");
+        end(&classes, &self.named).await;
         until("the class is gone", async || classes.get_opt(&self.named).await.is_ok_and(|left| left.is_none())).await;
     }
 }

@@ -84,6 +84,18 @@ pub async fn until_within(patience: Duration, what: &str, mut holds: impl AsyncF
     }
 }
 
+/// Has an object end, however busy the API server is.
+pub async fn end<K>(api: &Api<K>, name: &str)
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    until("it is asked to end", async || match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => true,
+        Err(error) => matches!(error, kube::Error::Api(status) if status.code == 404),
+    })
+    .await;
+}
+
 /// Returns the objects of a kind that belong to a pool.
 pub async fn of_pool<K>(client: &Client, pool: &str) -> Vec<K>
 where
