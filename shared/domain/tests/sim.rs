@@ -96,6 +96,9 @@ fn play_in(world: World, seed: u64, minutes: u32, faults: Faults) -> Report {
     report
 }
 
+/// S-7: nothing is written for so long when all has come to rest.
+const HALF_AN_HOUR: SignedDuration = SignedDuration::from_mins(30);
+
 const BUDGET: (&str, &str) = ("spec.disruption.budgets", "2");
 
 fn budget() -> (&'static str, Value) {
@@ -105,7 +108,7 @@ fn budget() -> (&'static str, Value) {
 #[test]
 fn a_calm_cluster_settles_and_stays() {
     for seed in 0..4 {
-        let report = play(seed, 40, Faults::default(), &[budget()]);
+        let report = play_in(a_world(&[budget()]).resting(HALF_AN_HOUR), seed, 40, Faults::default());
         assert!(report.nodes > 0 && report.launches > 0);
     }
 }
@@ -142,12 +145,10 @@ fn a_replacement_that_was_begun_is_gone_on_with() {
 /// The same where nodes are replaced by cheaper ones.
 #[test]
 fn a_cheaper_replacement_that_was_begun_is_gone_on_with() {
-    let mut resumed = 0;
-    for seed in 0..4 {
-        let faults = Faults { prices_permille: 20, scales_permille: 3, crash_permille: 60, ..Faults::default() };
-        resumed += play(seed, 60, faults, &[budget(), bought(&BOTH)]).resumed;
-    }
-    assert!(resumed > 0);
+    let faults = Faults { prices_permille: 40, scales_permille: 3, crash_permille: 60, ..Faults::default() };
+    let resumed = |seed| play(seed, 60, faults, &[budget(), bought(&BOTH)]).resumed;
+    // one life in twenty: most crashes come before or after
+    assert!((12..60).any(|seed| resumed(seed) > 0));
 }
 
 #[test]
@@ -253,7 +254,7 @@ fn a_killed_controller_does_not_know_what_the_account_has_left() {
 fn what_is_seen_late_does_no_harm() {
     for seed in 0..6 {
         let faults = Faults { watch_lag_seconds: 8, cut_permille: 4, scales_permille: 5, ..Faults::default() };
-        let report = play(seed, 60, faults, &[budget()]);
+        let report = play_in(a_world(&[budget()]).resting(HALF_AN_HOUR), seed, 60, faults);
         assert!(report.conflicts > 0, "{report:?}");
     }
 }
@@ -587,13 +588,25 @@ fn what_is_seen_half_a_minute_late_is_reckoned_with() {
     }
 }
 
-/// Fault 10: the API server answers nobody for as long as faults last, 12 min, after the cluster has begun; EC2 goes on meanwhile.
+/// Fault 9: whatever is seen how late, each pod that needs a node of its own is launched for once.
+#[test]
+fn what_is_seen_late_is_launched_for_once() {
+    for seed in 0..4 {
+        let faults = Faults { watch_lag_seconds: 30, ..Faults::default() };
+        let report = run(&Scenario { seed, seconds: 3600, faults }, one_pod_a_node(16));
+        assert!(report.violations.is_empty() && report.launches == 16, "seed {seed}: {report:#?}");
+    }
+}
+
+/// Fault 10: the API server answers nobody for as long as faults last, 12 min, after the cluster has begun; EC2 goes on meanwhile. Two minutes after
+/// it is there again all pods have run.
 #[test]
 fn an_api_server_that_is_away_for_long_is_waited_for() {
     for seed in 0..4 {
         let faults = Faults { away_permille: 300, ends_permille: 2, warns_permille: 2, ..Faults::default() };
         let report = play(seed, 20, faults, &[budget()]);
-        assert!(report.nodes > 0, "{report:?}");
+        let healed = report.healed.is_some_and(|took| took <= SignedDuration::from_mins(2));
+        assert!(report.nodes > 0 && healed, "seed {seed}: {report:?}");
     }
 }
 
@@ -668,7 +681,13 @@ fn live(seed: u64) {
     let grace = ("spec.template.spec.terminationGracePeriod", json!("8m"));
     let (plain, bounded) = (a_world_of(&pool, asks), a_world_of(&[&pool[..], &[grace]].concat(), asks));
     let (world, minutes, faults) = match seed % 8 {
-        // a clock that is wrong, and steps
+        // a clock that is wrong by up to ten minutes to either side (S-17), and steps. No warnings: where it is that fast, production sets what they
+        // say of the time right first (`interruption::Returning`)
+        0 if seed % 32 == 24 && !seed.is_multiple_of(10) => {
+            let clock = Some(Skew { from: -600, to: 600, permille: 2 });
+            (plain, 40, Faults { clock, warns_permille: 0, ..faults })
+        }
+        // one that is less wrong
         0 => (plain, 40, Faults { clock: Some(Skew { from: -300, to: 20, permille: 2 }), ..faults }),
         // a second replica, each of which is stopped now and then while it leads
         2 => (plain, 40, Faults { pause_permille: 3, crash_permille: 5, ..faults }),
@@ -685,7 +704,7 @@ fn live(seed: u64) {
         _ => (plain, 40, faults),
     };
     // every tenth one is watched for half an hour when it has come to rest, the others for five minutes
-    let world = if seed.is_multiple_of(10) { world.resting(SignedDuration::from_mins(30)) } else { world };
+    let world = if seed.is_multiple_of(10) { world.resting(HALF_AN_HOUR) } else { world };
     play_in(world, seed, minutes, faults);
 }
 

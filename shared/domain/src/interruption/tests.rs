@@ -135,6 +135,22 @@ fn a_long_list_is_cut() {
     assert_eq!(message.notices().len(), MAX_NOTICES);
 }
 
+/// Fault 27: a message is as long as somebody likes, and as deep.
+#[test]
+fn a_huge_message_is_read_or_refused() {
+    let huge = 1 << 20;
+    let deep = "[".repeat(huge);
+    let within = format!(r#"{{"source": "aws.ec2", "detail-type": "EC2 Health", "detail": {deep}"#);
+    for text in [deep, within] {
+        assert!(matches!(parse(&text), Message::Unreadable { .. }));
+    }
+    let text = sent!("spot-interruption");
+    let padded = altered(text, "padding", Some(json!("x".repeat(huge))));
+    assert_eq!(padded, parse(text), "a field that is new stops nothing");
+    let long = altered(text, "instance-id", Some(json!(format!("i-{}", "0".repeat(huge)))));
+    assert!(matches!(long, Message::Unreadable { problem } if problem.len() < 1000));
+}
+
 #[test]
 fn a_pool_follows_recommendations_when_it_says_so() {
     let pool = |value: Option<&str>| {

@@ -70,6 +70,12 @@ impl World {
 
     /// A call of the process whose turn it is.
     pub(super) fn ask_ec2(&mut self, action: Action) -> Result<(), Throttled> {
+        if action != Action::Describe {
+            super::check::only_the_leader_writes(self);
+        }
+        if action == Action::TerminateInstances {
+            super::check::nothing_ends_unseen(self);
+        }
         let now = self.uptime();
         self.account.sent.push((self.process.clone(), action));
         if self.account.bucket(action).take(now) {
@@ -78,5 +84,43 @@ impl World {
         self.account.throttled += 1;
         self.account.last_throttled = Some(self.now);
         Err(Throttled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use k8s_openapi::api::coordination::v1::LeaseSpec;
+
+    use super::*;
+    use crate::catalogue::Catalogue;
+
+    /// What is told of a call by `acting` while `holder` has the lease and nobody has been answered for so many seconds.
+    fn told(action: Action, acting: Option<&str>, holder: Option<&str>, unanswered: Option<i64>) -> Vec<&'static str> {
+        let mut world = World::new(Timestamp::UNIX_EPOCH, Catalogue::default(), Vec::new(), Vec::new());
+        world.acting = acting.map(str::to_owned);
+        world.lease = holder.map(|name| LeaseSpec { holder_identity: Some(name.to_owned()), ..LeaseSpec::default() });
+        world.left = unanswered.map(|seconds| world.now - SignedDuration::from_secs(seconds));
+        assert!(world.ask_ec2(action).is_ok());
+        world.violations.iter().map(|found| found.invariant).collect()
+    }
+
+    #[test]
+    fn only_the_leader_changes_anything_in_the_account() {
+        for action in [Action::CreateFleet, Action::TerminateInstances] {
+            assert!(told(action, Some("a"), Some("a"), None).is_empty());
+            assert!(told(action, None, None, None).is_empty(), "there is no election");
+            assert_eq!(told(action, Some("a"), Some("b"), None), ["S-14"]);
+        }
+        assert!(told(Action::Describe, Some("a"), Some("b"), None).is_empty(), "whoever looks harms nobody");
+    }
+
+    #[test]
+    fn a_leader_that_is_not_answered_ends_nothing() {
+        let ends = |acting, seconds| told(Action::TerminateInstances, acting, acting, Some(seconds));
+        assert!(ends(Some("a"), 9).is_empty(), "it still leads");
+        assert_eq!(ends(Some("a"), 10), ["S-14"]);
+        assert!(ends(None, 10).is_empty(), "there is no election");
+        assert!(told(Action::CreateFleet, Some("a"), Some("a"), Some(10)).is_empty());
     }
 }

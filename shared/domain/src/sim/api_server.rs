@@ -15,6 +15,18 @@ impl World {
             self.back = self.now;
         } else if self.random.happens(self.faults.away_permille) {
             self.away = Some(self.now + SignedDuration::from_secs(1 + self.random.below(MOST) as i64));
+            // where it had just been about to come back, nobody noticed
+            self.left.get_or_insert(self.now);
+        } else {
+            self.left = None;
+        }
+    }
+
+    /// Notes when all pods run for the first time since faults are over.
+    pub(super) fn heal(&mut self) {
+        let Some(calm) = self.calm.filter(|_| self.healed.is_none() && !self.is_away()) else { return };
+        if !self.pods.is_empty() && self.pods.values().all(|pod| pod.ready) {
+            self.healed = Some(self.now.duration_since(self.back.max(calm)));
         }
     }
 

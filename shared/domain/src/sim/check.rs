@@ -5,6 +5,7 @@ pub(super) mod budgets;
 mod drift;
 pub(super) mod flapping;
 pub(super) mod promises;
+mod traces;
 pub(super) mod warnings;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use crate::catalogue::{Catalogue, Offering, Price, RankedOffering, Unavailable};
 use crate::cluster::{Budget, Node, PodKey, Pool, Readiness, Share, Window, blocking};
 use crate::disruption::{Budgets, Candidate, Cause, Command};
 use crate::fleet::REFUSED_WAIT;
+use crate::lease::RENEW_DEADLINE;
 use crate::lifecycle::launch::batch;
 use crate::lifecycle::{LAUNCH_TIMEOUT, REGISTRATION_TIMEOUT, Timeout, provider_id};
 use crate::scheduling::InFlightNode;
@@ -42,6 +44,9 @@ const ILL_FOR_LONG: SignedDuration = SignedDuration::from_secs(30 * 60 - 1);
 
 /// A claim that nothing holds goes within this time of being asked to: a drain of an empty node takes 5 s, and EC2 as long as that.
 const LEAVES_WITHIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// What must be done in time is done so much later where watches are late: one that is cut shows nothing for so long.
+const SEEN_LIMIT: SignedDuration = SignedDuration::from_secs(50);
 
 /// Watches a run.
 #[derive(Default)]
@@ -64,6 +69,8 @@ pub(super) struct Watch {
     warned: Warned,
     /// Claims of nodes that drifted and do not say so, and since when.
     untold: BTreeMap<String, Timestamp>,
+    /// Nodes that stay, with a taint that nothing stands behind, and since when.
+    tainted: BTreeMap<String, Timestamp>,
     /// Static pools that have too many nodes, and since when.
     surplus: BTreeMap<Arc<str>, Timestamp>,
 }
@@ -183,6 +190,15 @@ pub(super) fn only_the_leader_writes(world: &mut World) {
     }
 }
 
+/// S-14: a leader that nobody has answered for longer than it may lead unseen ends no instance: it cannot know what has become of it.
+pub(super) fn nothing_ends_unseen(world: &mut World) {
+    let unseen = world.left.map(|left| world.now.duration_since(left)).filter(|_| world.acting.is_some());
+    let limit = SignedDuration::try_from(RENEW_DEADLINE).unwrap_or(SignedDuration::MAX);
+    if let Some(unseen) = unseen.filter(|unseen| *unseen >= limit) {
+        world.violate("S-14", format!("{} ends an instance, unanswered for {unseen:#}", world.process));
+    }
+}
+
 /// S-13: a call that was throttled tells nothing of what EC2 has.
 pub(super) fn a_throttle_teaches_nothing(world: &mut World, code: &str, before: &Unavailable, after: &Unavailable) {
     if code == THROTTLED && before != after {
@@ -259,6 +275,8 @@ impl Watch {
         self.calls_keep_the_rates(world);
         self.claims_are_told(world);
         self.recalls_end(world);
+        self.recalled_nodes_are_closed(world);
+        self.taints_have_a_reason(world);
     }
 
     /// S-1: each live instance has a claim, or will not live long.
@@ -393,6 +411,7 @@ impl Watch {
                 self.fail(world, "S-11", format!("node {name} is still tainted"));
             }
         }
+        self.conditions_at_the_end(world);
         self.messages_are_handled(world);
         self.replicas_at_the_end(world);
         if !quiet {

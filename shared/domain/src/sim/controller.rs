@@ -548,7 +548,7 @@ impl Controller<'_> {
             ask(world)?;
             let one = listed.iter().find(|one| one.provider_id == id);
             if !one.is_some_and(|one| world.claims.values().any(|claim| one.is_expected_by(claim))) {
-                self.end_instance(world, &id, None);
+                self.end_instance(world, &id, None)?;
                 effect(world)?;
             }
         }

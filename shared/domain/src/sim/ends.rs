@@ -63,7 +63,10 @@ impl Controller<'_> {
             self.settled.extend(claim.metadata.uid.clone());
         }
         let launched = lifecycle::since(claim, conditions::LAUNCHED);
-        let gone = id.as_ref().is_none_or(|id| self.end_instance(world, id, launched));
+        let gone = match &id {
+            Some(id) => self.end_instance(world, id, launched)?,
+            None => true,
+        };
         if gone && world.is_current(claim) {
             ask(world)?;
             check::ends_before_its_claim(world, &name, id.as_deref());
@@ -96,30 +99,38 @@ impl Controller<'_> {
         found.inspect_err(|Throttled| self.turns.rest(name, now + THROTTLED_WAIT))
     }
 
-    /// Asks that an instance ends, unless it does already; says whether it is known to be gone.
-    pub(super) fn end_instance(&mut self, world: &mut World, id: &str, launched: Option<Timestamp>) -> bool {
+    /// Asks that an instance ends, unless it does already; says whether it is known to be gone. The controller may be killed just after EC2 has
+    /// been asked.
+    pub(super) fn end_instance(
+        &mut self,
+        world: &mut World,
+        id: &str,
+        launched: Option<Timestamp>,
+    ) -> Result<bool, Stop> {
         let now = world.uptime();
         if self.turns.rests(id, now) {
-            return false;
+            return Ok(false);
         }
         if !self.turns.waits(Action::TerminateInstances, id) {
             if !self.turns.comes(self.decisions, Action::Describe, id, now) {
-                return false;
+                return Ok(false);
             }
             match world.is_ending(id) {
                 Ok(false) => {}
-                Ok(true) => return self.ask_again(id, now + INSTANCE_PAUSE),
-                Err(Throttled) => return self.ask_again(id, now + THROTTLED_WAIT),
+                Ok(true) => return Ok(self.ask_again(id, now + INSTANCE_PAUSE)),
+                Err(Throttled) => return Ok(self.ask_again(id, now + THROTTLED_WAIT)),
             }
         }
         if !self.turns.comes(self.decisions, Action::TerminateInstances, id, now) {
-            return false;
+            return Ok(false);
         }
-        match world.terminate(id) {
+        let asked = world.terminate(id);
+        call(world)?;
+        Ok(match asked {
             Ok(false) if self.decisions.is_gone_if_unknown(launched, world.clock()) => true,
             Ok(_) => self.ask_again(id, now + INSTANCE_PAUSE),
             Err(Throttled) => self.ask_again(id, now + THROTTLED_WAIT),
-        }
+        })
     }
 
     /// The instance is not known to be gone, and not asked for until then.
@@ -143,7 +154,10 @@ impl Controller<'_> {
             let on_it = |pod: &&Pod| pod.node.as_deref() == Some(name);
             let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on_it).cloned().map(Arc::new).collect();
             let grace = claim.as_ref().and_then(|claim| claim.spec.grace());
-            let granted = grace.map(|grace| since.saturating_add(grace).unwrap_or(Timestamp::MAX));
+            // counted from the deletion of the claim, as it is written there
+            let asked = claim.as_ref().and_then(|claim| claim.metadata.deletion_timestamp.as_ref());
+            let asked = asked.map_or(since, |time| time.0);
+            let granted = grace.map(|grace| asked.saturating_add(grace).unwrap_or(Timestamp::MAX));
             let deadline = granted.into_iter().chain(claim.as_ref().and_then(lifecycle::drained_by)).min();
             until = deadline;
             let answers = self.answers.entry(id.clone()).or_default();
@@ -180,7 +194,7 @@ impl Controller<'_> {
         if alive && !world.is_alive(&id) {
             world.ended_drained(&id, name, until);
         }
-        if gone {
+        if gone? {
             ask(world)?;
             world.nodes.remove(name);
             wrote(world)?;

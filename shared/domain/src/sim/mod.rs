@@ -203,6 +203,8 @@ pub struct Report {
     pub rebudgeted: u32,
     /// Messages that were deleted from the queue.
     pub messages: u32,
+    /// How long it took until all pods ran, since faults were over and the API server was there again; none if they never did.
+    pub healed: Option<SignedDuration>,
     /// Nodes at the end.
     pub nodes: usize,
 }
@@ -275,6 +277,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
         if !world.served || report.crashes != crashes {
             world.unserved = world.now;
         }
+        world.heal();
         check::budgets::hold_at_every_instant(&mut world);
         watch.every_second(&world);
         renewal.note(&world);
@@ -291,7 +294,7 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     (report.nodes, report.reordered) = (world.nodes.len(), world.reordered);
     (report.conflicts, report.takeovers, report.unanswered) = (world.conflicts, world.takeovers, world.unanswered);
     (report.warnings, report.recalls, report.messages) = (world.warnings, world.recalls, world.queue.deleted);
-    (report.repriced, report.stays) = (world.repriced, world.stays);
+    (report.repriced, report.stays, report.healed) = (world.repriced, world.stays, world.healed);
     (report.batches, report.edits, report.rebudgeted) = (world.batches, world.edits, world.rebudgeted);
     (report.throttled, report.refused) = (world.account.throttled, world.refused.count);
     report

@@ -100,10 +100,14 @@ pub struct World {
     pub(super) unserved: Timestamp,
     pub(super) conflicts: u32,
     pub(super) takeovers: u32,
-    /// The API server is away until then; when it last was; requests that it did not answer.
+    /// The API server is away until then, and has been since; when it last was; requests that it did not answer.
     pub(super) away: Option<Timestamp>,
+    pub(super) left: Option<Timestamp>,
     pub(super) back: Timestamp,
     pub(super) unanswered: u32,
+    /// When faults were over, and how long it took then until all pods ran.
+    pub(super) calm: Option<Timestamp>,
+    pub(super) healed: Option<SignedDuration>,
     /// Times that prices changed.
     pub(super) repriced: u32,
     /// EC2 has no capacity until then.
@@ -190,6 +194,7 @@ impl World {
 
     /// Faults are over: what is launched from now on gets old, so that there is an end to what goes on by itself.
     pub(super) fn calm_down(&mut self) {
+        self.calm = Some(self.now);
         for pool in self.pools.iter_mut().filter(|pool| pool.expire_after.is_some_and(|age| age < LASTING)) {
             let (before, hash) = (pool.hash.clone(), format!("{} that lasts", pool.hash));
             let pool = Arc::make_mut(pool);

@@ -1,13 +1,15 @@
 //! Flaws in what the world counts by itself: what evictions leave, how many nodes go at a time, by which template nodes were planned, and
 //! whether the order of daemons matters.
 
-use jiff::Timestamp;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::{NodeClaim, hash, labels};
 use karp_domain::catalogue::Catalogue;
-use karp_domain::cluster::{DaemonSet, Host, Pool, Snapshot};
-use karp_domain::disruption::{Begun, Candidate, begun};
+use karp_domain::cluster::{DaemonSet, Host, Node, Pod, Pool, Snapshot};
+use karp_domain::disruption::{Act, Begun, Budgets, Candidate, Execution, Progress, begun};
 use karp_domain::eviction::{self, Deletion, Drain, Target};
-use karp_domain::lifecycle::Drift;
+use karp_domain::lifecycle::{self, Drift, Next, Step};
 use karp_domain::scheduling::{InFlightNode, Solution, solve};
 use karp_domain::sim::{Decisions, Faults, Production, Scenario, World, run_with};
 use serde_json::{Value, json};
@@ -136,6 +138,44 @@ fn s7_drift_that_is_not_seen() {
         }
     }
     catches(&Flaw, Faults { drifts_permille: 10, ..calm() }, &cluster(&[]), "S-7", "an earlier template");
+}
+
+/// Nodes that nobody marks as initialized: their pods run all the same.
+#[test]
+fn s7_claims_that_lack_a_condition() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn step(&self, claim: &NodeClaim, node: Option<&Node>, quiet: Option<SignedDuration>, now: Timestamp) -> Next {
+            match lifecycle::next(claim, node, quiet, now) {
+                Next { step: Step::Initialize, look } => Next { step: Step::AwaitNode, look },
+                next => next,
+            }
+        }
+    }
+    catches(&Flaw, calm(), &cluster(&[]), "S-7", "lacks Initialized");
+}
+
+/// Taints of nodes whose replacements came to nothing.
+#[test]
+fn s11_taints_that_nothing_stands_behind_any_more() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn carry_out(
+            &self,
+            begun: &Execution,
+            to: &[Progress],
+            pods: &[Arc<Pod>],
+            pools: &Budgets,
+            now: Timestamp,
+        ) -> Act {
+            match begun.next(to, pods, pools, now) {
+                Act::RollBack(_) => Act::Wait { until: now },
+                act => act,
+            }
+        }
+    }
+    let faults = Faults { drifts_permille: 10, no_capacity_permille: 600, ..changing() };
+    catches(&Flaw, faults, &cluster(&[]), "S-11", "nothing takes its place");
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use jiff::Timestamp;
 use karp_domain::api::{NodeClaim, conditions};
 use karp_domain::disruption::Progress;
-use karp_domain::interruption::{Message, Notice, Unrecorded, parse};
+use karp_domain::interruption::{Message, Next, Notice, Recall, Unrecorded, Vacating, parse};
 use karp_domain::lifecycle::is_true;
 use karp_domain::sim::{Decisions, Faults};
 
-use super::{calm, case};
+use super::counted::catches;
+use super::{calm, case, cluster};
 
 fn often() -> Faults {
     Faults { warns_permille: 15, scales_permille: 5, ..calm() }
@@ -36,6 +37,21 @@ fn s18_warnings_that_are_ignored() {
         }
     }
     case("S-18", 40, often()).catches(&Flaw);
+}
+
+/// Nodes of recalled claims that take new pods to the last.
+#[test]
+fn s18_recalled_nodes_that_stay_open() {
+    struct Flaw;
+    impl Decisions for Flaw {
+        fn recalled(&self, recall: Recall, node: Option<Vacating>, now: Timestamp) -> Next {
+            match recall.next(node, now) {
+                Next::Taint if now < recall.due() => Next::Wait,
+                next => next,
+            }
+        }
+    }
+    catches(&Flaw, often(), &cluster(&[]), "S-18", "its node takes pods");
 }
 
 #[test]

@@ -9,12 +9,14 @@ use crate::lifecycle::provider_id;
 use crate::quantity::Quantity;
 use crate::resources::NODES;
 use crate::sim::World;
-use crate::sim::check::{Watch, clocks_differ};
+use crate::sim::check::{SEEN_LIMIT, Watch, clocks_differ};
 use crate::sim::world::is_tainted;
 
 /// A node that a static pool has too many is given back within this time: a pass, and what the watches take.
 const SURPLUS_LIMIT: SignedDuration = SignedDuration::from_mins(2);
 /// An instance ends so long after the deadline of its claim at most: the pass that sees it, forced deletions of pods, and EC2's answers.
+const ENDS_WITHIN: SignedDuration = SignedDuration::from_secs(30);
+/// A node is on its way out so long after it got too old: the look that finds it, and the rest of a command.
 const LATE: SignedDuration = SignedDuration::from_secs(60);
 
 /// S-7: a node of a static pool goes of karp's own will only when as many are launched in its place.
@@ -106,7 +108,8 @@ impl Watch {
 
     /// S-7: whatever holds a node that is to go, its instance ends by the deadline of its claim.
     pub(super) fn deadlines(&mut self, world: &World) {
-        let late = LATE + SignedDuration::from_secs(world.skew.abs());
+        let seen = if self.late { SEEN_LIMIT } else { SignedDuration::ZERO };
+        let late = ENDS_WITHIN + seen + SignedDuration::from_secs(world.skew.abs());
         let over = |claim: &&NodeClaim| {
             let (Some(since), Some(grace)) = (&claim.metadata.deletion_timestamp, claim.spec.grace()) else {
                 return false;

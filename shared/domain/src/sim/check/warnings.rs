@@ -3,22 +3,24 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as core;
 
-use super::Watch;
+use super::{SEEN_LIMIT, Watch};
 use crate::api::{NodeClaim, conditions};
 use crate::interruption::Recall;
 use crate::lifecycle::{is_true, provider_id};
 use crate::sim::World;
 use crate::sim::cloud::Instance;
 use crate::sim::queue::{About, VISIBILITY};
+use crate::sim::world::is_tainted;
 
 /// A claim is told within this time of the message's delivery, while somebody handles messages: it may be hidden once, after a crash or while
 /// the claim does not say which instance is its own.
 const TOLD_LIMIT: SignedDuration = SignedDuration::from_secs(VISIBILITY.as_secs() + 5);
 /// A recalled claim is on its way out so long after its time, while somebody looks after it.
 const LEFT_LIMIT: SignedDuration = SignedDuration::from_secs(5);
-/// So much later where claims are seen late: a watch that is cut shows nothing for so long.
-const SEEN_LIMIT: SignedDuration = SignedDuration::from_secs(50);
+/// The node of a recalled claim takes no new pods so long after the claim says so, while somebody looks after it.
+const TAINTED_WITHIN: SignedDuration = SignedDuration::from_secs(2);
 
 /// What is known of warnings and those who handle them.
 #[derive(Default)]
@@ -27,6 +29,8 @@ pub(super) struct Warned {
     since: BTreeMap<String, Timestamp>,
     /// Claims that are called back, by what, since when they say so, and how far off the controller's clock was then.
     recalled: BTreeMap<String, (Recall, Timestamp, i64)>,
+    /// Recalled claims whose node stays and takes new pods, and since when.
+    open: BTreeMap<String, Timestamp>,
     /// Watches are late in this run.
     late: bool,
 }
@@ -121,6 +125,28 @@ impl Watch {
                 self.fail(world, "S-18", format!("{name} is called back, and still there {limit:#} after its time"));
             }
             self.warned.recalled.insert(name, (recall, told, skew));
+        }
+    }
+
+    /// S-18: the node of a recalled claim takes no new pods.
+    pub(super) fn recalled_nodes_are_closed(&mut self, world: &World) {
+        let limit = if self.warned.late { TAINTED_WITHIN + SEEN_LIMIT } else { TAINTED_WITHIN };
+        let takes_pods = |claim: &NodeClaim| {
+            let id = provider_id(claim);
+            let is_its = |node: &&core::Node| node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()) == id;
+            let node = world.nodes.values().find(is_its).filter(|_| id.is_some());
+            node.is_some_and(|node| node.metadata.deletion_timestamp.is_none() && !is_tainted(node))
+        };
+        let open =
+            |claim: &NodeClaim| claim.metadata.deletion_timestamp.is_none() && is_told(claim) && takes_pods(claim);
+        let known = std::mem::take(&mut self.warned.open);
+        for name in world.claims.iter().filter(|(_, claim)| open(claim)).map(|(name, _)| name) {
+            let mut since = known.get(name).copied().unwrap_or(world.now);
+            if world.now.duration_since(since.max(world.unserved)) > limit {
+                since = world.now;
+                self.fail(world, "S-18", format!("{name} is called back, and its node takes pods after {limit:#}"));
+            }
+            self.warned.open.insert(name.clone(), since);
         }
     }
 
