@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karp_domain::api::NodeClaim;
-use karp_domain::lifecycle::{Blocked, Collection, Collector, Listed, Suspicion, Witnesses, confirm};
+use karp_domain::lifecycle::{Blocked, Collection, Collector, Listed, Suspicion, Witnesses, confirm, is_up};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -52,7 +52,7 @@ async fn pass(context: &Context, collector: &mut Collector) {
     let claims = context.stores.claims.state();
     tell_claims(&listed, context);
     // A second witness: the node must be gone or not ready, too (reliability.md F26).
-    let ready = |provider_id: &str| context.stores.node_of(provider_id).is_some_and(|node| is_ready(&node));
+    let ready = |provider_id: &str| context.stores.node_of(provider_id).is_some_and(|node| is_up(&node));
     let collection =
         collector.pass(&Witnesses { listed: &listed, claims: &claims, is_ready: &ready }, Timestamp::now());
     context.metrics.collection_blocked.clear();
@@ -172,11 +172,6 @@ async fn runs(claim: &NodeClaim, context: &Context) -> kube::Result<bool> {
         };
         node = Some(Api::<Node>::all(context.client.clone()).get_opt(name).await?);
     }
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 #[cfg(test)]

@@ -330,27 +330,42 @@ fn with_nodes(snapshot: &Snapshot, change: impl Fn(&mut Node)) -> Snapshot {
     other
 }
 
+/// Plans, and upholds commands, as if the cluster were another.
+struct Seeing(fn(&Snapshot) -> Snapshot);
+
+impl Decisions for Seeing {
+    fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
+        plan_with(&(self.0)(snapshot), memory)
+    }
+
+    fn uphold(&self, command: Command, snapshot: &Snapshot) -> Option<Command> {
+        uphold(command, &(self.0)(snapshot)).command
+    }
+}
+
+/// Never takes a command back.
+struct NeverTakenBack;
+
+impl Decisions for NeverTakenBack {
+    fn carry_out(&self, begun: &Execution, to: &[Progress], pods: &[Arc<Pod>], pools: &Budgets, now: Timestamp) -> Act {
+        match begun.next(to, pods, pools, now) {
+            Act::RollBack(_) => Act::Wait { until: now },
+            act => act,
+        }
+    }
+}
+
 fn ill() -> Faults {
     Faults { ills_permille: 4, ..calm() }
 }
 
 #[test]
 fn s3_nodes_repaired_at_once() {
-    struct Flaw;
     fn hasty(snapshot: &Snapshot) -> Snapshot {
         let hurry = |node: &mut Node| node.ailment.iter_mut().for_each(|ailment| ailment.due = ailment.since);
         with_nodes(snapshot, hurry)
     }
-    impl Decisions for Flaw {
-        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
-            plan_with(&hasty(snapshot), memory)
-        }
-
-        fn uphold(&self, command: Command, snapshot: &Snapshot) -> Option<Command> {
-            uphold(command, &hasty(snapshot)).command
-        }
-    }
-    case("S-3", 120, ill()).catches(&Flaw);
+    case("S-3", 120, ill()).catches(&Seeing(hasty));
 }
 
 #[test]
@@ -410,20 +425,11 @@ fn s7_nodes_that_stay_ill() {
 
 #[test]
 fn s3_budgets_that_are_not_looked_at() {
-    struct Flaw;
-    impl Decisions for Flaw {
-        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
-            plan_with(&with_pools(snapshot, |pool| pool.budgets.clear()), memory)
-        }
-
-        fn uphold(&self, command: Command, snapshot: &Snapshot) -> Option<Command> {
-            uphold(command, &with_pools(snapshot, |pool| pool.budgets.clear())).command
-        }
-    }
-    Case { pool: vec![budget("1")], ..case("S-3", 40, changing()) }.catches(&Flaw);
-    Case { pool: vec![budget("20%")], ..case("S-3", 40, changing()) }.catches(&Flaw);
+    let flaw = Seeing(|snapshot| with_pools(snapshot, |pool| pool.budgets.clear()));
+    Case { pool: vec![budget("1")], ..case("S-3", 40, changing()) }.catches(&flaw);
+    Case { pool: vec![budget("20%")], ..case("S-3", 40, changing()) }.catches(&flaw);
     let window = json!([{"nodes": "0", "schedule": "*/10 * * * *", "duration": "6m"}]);
-    Case { pool: vec![("spec.disruption.budgets", window)], ..case("S-3", 40, changing()) }.catches(&Flaw);
+    Case { pool: vec![("spec.disruption.budgets", window)], ..case("S-3", 40, changing()) }.catches(&flaw);
 }
 
 #[test]
@@ -525,41 +531,13 @@ fn with_prices(snapshot: &Snapshot, price: impl Fn(&InstanceType, Price) -> f64)
 
 #[test]
 fn s8_dearer_nodes_taken_for_cheaper() {
-    struct Flaw;
-    fn upside_down(_: &InstanceType, price: Price) -> f64 {
-        1.0 / price.dollars()
-    }
-    impl Decisions for Flaw {
-        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
-            plan_with(&with_prices(snapshot, upside_down), memory)
-        }
-
-        fn uphold(&self, command: Command, snapshot: &Snapshot) -> Option<Command> {
-            uphold(command, &with_prices(snapshot, upside_down)).command
-        }
-    }
-    case("S-8", 60, calm()).catches(&Flaw);
+    let upside_down = Seeing(|snapshot| with_prices(snapshot, |_, price| 1.0 / price.dollars()));
+    case("S-8", 60, calm()).catches(&upside_down);
 }
 
 #[test]
 fn s11_commands_that_are_never_taken_back() {
-    struct Flaw;
-    impl Decisions for Flaw {
-        fn carry_out(
-            &self,
-            begun: &Execution,
-            to: &[Progress],
-            pods: &[Arc<Pod>],
-            pools: &Budgets,
-            now: Timestamp,
-        ) -> Act {
-            match begun.next(to, pods, pools, now) {
-                Act::RollBack(_) => Act::Wait { until: now },
-                act => act,
-            }
-        }
-    }
-    case("S-11", 60, Faults { no_capacity_permille: 600, ..changing() }).catches(&Flaw);
+    case("S-11", 60, Faults { no_capacity_permille: 600, ..changing() }).catches(&NeverTakenBack);
 }
 
 #[test]

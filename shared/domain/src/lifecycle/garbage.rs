@@ -106,7 +106,8 @@ pub fn confirm<'c>(claim: Option<&'c NodeClaim>, node: Option<Option<&Node>>) ->
     }
 }
 
-fn is_up(node: &Node) -> bool {
+/// Says whether a node's kubelet says that it is ready.
+pub fn is_up(node: &Node) -> bool {
     let all = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     all.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -14,7 +14,7 @@ mod seats;
 mod step;
 
 pub use drift::{Drift, drift};
-pub use garbage::{Blocked, Collection, Collector, Listed, Suspicion, Witnesses, confirm};
+pub use garbage::{Blocked, Collection, Collector, Listed, Suspicion, Witnesses, confirm, is_up};
 pub use health::{Allowance, Health, Outcome, Registrations};
 pub use initialization::Obstacle;
 pub use presence::{APPEARS_WITHIN, is_gone_if_unknown};

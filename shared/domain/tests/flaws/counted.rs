@@ -1,20 +1,18 @@
 //! Flaws in what the world counts by itself: what evictions leave, how many nodes go at a time, by which template nodes were planned, and
 //! whether the order of daemons matters.
 
-use std::sync::Arc;
-
 use jiff::{SignedDuration, Timestamp};
 use karp_domain::api::{NodeClaim, hash, labels};
 use karp_domain::catalogue::Catalogue;
-use karp_domain::cluster::{DaemonSet, Host, Node, Pod, Pool, Snapshot};
-use karp_domain::disruption::{Act, Begun, Budgets, Candidate, Execution, Progress, begun};
+use karp_domain::cluster::{DaemonSet, Host, Node, Pool, Snapshot};
+use karp_domain::disruption::{Begun, Candidate, begun};
 use karp_domain::eviction::{self, Deletion, Drain, Target};
 use karp_domain::lifecycle::{self, Drift, Next, Step};
 use karp_domain::scheduling::{InFlightNode, Solution, solve};
 use karp_domain::sim::{Decisions, Faults, Production, Scenario, World, run_with};
 use serde_json::{Value, json};
 
-use super::{Case, budget, calm, case, changing, cluster};
+use super::{Case, NeverTakenBack, budget, calm, case, changing, cluster};
 
 /// Lives that karp itself leads.
 const LIVES: u64 = 3;
@@ -158,24 +156,8 @@ fn s7_claims_that_lack_a_condition() {
 /// Taints of nodes whose replacements came to nothing.
 #[test]
 fn s11_taints_that_nothing_stands_behind_any_more() {
-    struct Flaw;
-    impl Decisions for Flaw {
-        fn carry_out(
-            &self,
-            begun: &Execution,
-            to: &[Progress],
-            pods: &[Arc<Pod>],
-            pools: &Budgets,
-            now: Timestamp,
-        ) -> Act {
-            match begun.next(to, pods, pools, now) {
-                Act::RollBack(_) => Act::Wait { until: now },
-                act => act,
-            }
-        }
-    }
     let faults = Faults { drifts_permille: 10, no_capacity_permille: 600, ..changing() };
-    catches(&Flaw, faults, &cluster(&[]), "S-11", "nothing takes its place");
+    catches(&NeverTakenBack, faults, &cluster(&[]), "S-11", "nothing takes its place");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::counted::{candidate, catches};
 use super::world::{NOW, TYPES, at, catalogue, pool, with};
-use super::{budget, calm, case, with_pools, with_prices, workload};
+use super::{Seeing, budget, calm, case, with_pools, with_prices, workload};
 
 /// Every five minutes the one half of all families seems to cost a third, then the other.
 fn swinging(snapshot: &Snapshot) -> Snapshot {
@@ -35,17 +35,7 @@ fn alone(pools: &[&str], types: &[&str]) -> World {
 
 #[test]
 fn s9_moves_after_prices_that_swing() {
-    struct Flaw;
-    impl Decisions for Flaw {
-        fn plan(&self, snapshot: &Snapshot, memory: &Memory) -> DisruptionPlan {
-            plan_with(&swinging(snapshot), memory)
-        }
-
-        fn uphold(&self, command: Command, snapshot: &Snapshot) -> Option<Command> {
-            uphold(command, &swinging(snapshot)).command
-        }
-    }
-    case("S-9", 180, calm()).catches(&Flaw);
+    case("S-9", 180, calm()).catches(&Seeing(swinging));
 }
 
 /// The same without a memory of moves: one node follows the other.
